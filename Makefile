@@ -1,0 +1,43 @@
+# `make` lists the targets. Needs Python >= 3.11 and make; Java 17 for the Java clients and Spark.
+SHELL := /bin/bash
+PORT ?= 9092
+DATA ?= data
+PYTHON ?= python3
+RUN := .venv
+DEV := .venv-dev
+INSTALL := compose/install.sh
+
+.DEFAULT_GOAL := help
+
+help: ## list the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+$(RUN)/.ready: compose/requirements-run.txt pyproject.toml $(INSTALL)
+	@$(INSTALL) $(RUN) compose/requirements-run.txt
+
+$(DEV)/.ready: compose/requirements-dev.txt pyproject.toml $(INSTALL)
+	@$(INSTALL) $(DEV) compose/requirements-dev.txt
+
+run: $(RUN)/.ready ## install and start the embedded gateway (PORT=, DATA=)
+	@exec $(RUN)/bin/python -m gateway dev --port $(PORT) --data $(DATA)
+
+check: $(DEV)/.ready ## ruff, pyright strict, import contracts, house rules
+	$(DEV)/bin/ruff check .
+	$(DEV)/bin/ruff format --check .
+	$(DEV)/bin/pyright
+	$(DEV)/bin/lint-imports
+	$(DEV)/bin/python -m pytest -q tests/test_house.py
+
+test: $(RUN)/.ready $(DEV)/.ready ## every test of a commit; installs what it needs
+	$(DEV)/bin/python -m pytest -q -m "not proof"
+
+proof: $(RUN)/.ready $(DEV)/.ready ## the long proofs; the last result is in docs/proof.md
+	$(DEV)/bin/python -m pytest -q -m proof
+
+demo: $(RUN)/.ready $(DEV)/.ready ## 336,776 flights through producer, group and Spark, compared
+	$(DEV)/bin/python -m tests.demo
+
+bench: $(RUN)/.ready $(DEV)/.ready ## against Apache Kafka 4.3, one after the other; ratios
+	$(DEV)/bin/python -m tests.bench
+
+.PHONY: help run check test proof demo bench

@@ -1,0 +1,1 @@
+"""The Kafka face of the ledger service."""

@@ -1,0 +1,91 @@
+"""Limits and settings, one frozen dataclass per component: name, unit, default, bound, reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionLimits:
+    """Bounds on one client connection and on all of them. Source: reliability of Kafka brokers."""
+
+    frame_bytes_max: int = 100 * 1024 * 1024  # Kafka: socket.request.max.bytes
+    requests_in_flight_max: int = 100  # then reading stops until replies have left
+    write_buffer_bytes_max: int = 16 * 1024 * 1024  # a peer that never reads is closed beyond it
+    frame_s_max: float = 30.0  # half a frame, then silence
+    first_request_s_max: float = 10.0
+    idle_s_max: float = 600.0  # Kafka: connections.max.idle.ms
+    connections_max: int = 10_000
+    connections_per_address_max: int = 1_000  # loopback is exempt
+    request_bytes_total_max: int = 256 * 1024 * 1024  # memory of all requests under way
+
+    def __post_init__(self) -> None:
+        assert 1024 <= self.frame_bytes_max <= 2**31 - 1
+        assert self.requests_in_flight_max > 0
+        assert self.request_bytes_total_max >= self.frame_bytes_max
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchLimits:
+    """Bounds on one Fetch."""
+
+    wait_ms_max: int = 30_000
+    response_bytes_max: int = 50 * 1024 * 1024
+    sessions_max: int = 1_000  # Kafka: max.incremental.fetch.session.cache.slots
+    session_idle_s_max: float = 120.0
+
+    def __post_init__(self) -> None:
+        assert 0 < self.wait_ms_max <= 2**31 - 1  # int32 on the wire
+        assert self.response_bytes_max >= 1024 * 1024
+        assert self.sessions_max > 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupLimits:
+    """Classic consumer groups. Defaults are Kafka's broker settings of the same meaning."""
+
+    session_timeout_ms_min: int = 6_000
+    session_timeout_ms_max: int = 1_800_000
+    initial_rebalance_delay_ms: int = 3_000
+    members_max: int = 10_000
+    metadata_bytes_max: int = 4_096  # offset.metadata.max.bytes
+    member_metadata_bytes_max: int = 1024 * 1024
+    offsets_retention_minutes: int = 10_080
+    new_member_timeout_ms: int = 300_000
+
+    def __post_init__(self) -> None:
+        assert 0 < self.session_timeout_ms_min <= self.session_timeout_ms_max
+        assert self.initial_rebalance_delay_ms >= 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicDefaults:
+    """What a topic gets that says nothing itself. Kafka's broker defaults."""
+
+    partitions: int = 1  # num.partitions
+    replication_factor: int = 1  # default.replication.factor; the embedded bookies' Qw
+    auto_create: bool = True  # auto.create.topics.enable
+    partitions_max: int = 10_000  # per topic
+    partitions_total_max: int = 200_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayConfig:
+    """One gateway process."""
+
+    data: Path = Path("data")
+    host: str = "127.0.0.1"
+    port: int = 9092  # 0: any free port
+    node_id: int = 0
+    bookies: int = 1  # embedded bookies: 1 (1/1/1) or 3 (E 3, Qw 3, Qa 2)
+    journal_sync: str = "group"  # "group": fdatasync before every acknowledgement; "never"
+    connection: ConnectionLimits = field(default_factory=ConnectionLimits)
+    fetch: FetchLimits = field(default_factory=FetchLimits)
+    groups: GroupLimits = field(default_factory=GroupLimits)
+    topics: TopicDefaults = field(default_factory=TopicDefaults)
+
+    def __post_init__(self) -> None:
+        assert self.bookies in (1, 3)
+        assert self.journal_sync in ("group", "never")
+        assert 0 <= self.port <= 65_535
