@@ -1,0 +1,56 @@
+"""asyncio on virtual time. Waiting is free, so `select` moves the clock instead.
+
+It leans on three private hooks of `BaseEventLoop` (`_selector`, `_process_events`,
+`_write_to_self`); tests/sim/test_loop.py pins them. A thread that touches the loop raises.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class SimLoop(asyncio.BaseEventLoop):
+    """One simulated machine's loop. `time()` starts at 0 and moves only when all is idle."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._selector = self
+        self._now_s = 0.0
+
+    def time(self) -> float:
+        return self._now_s
+
+    def select(self, timeout_s: float | None) -> list[object]:
+        if timeout_s is None:
+            raise RuntimeError("deadlock: nothing is ready and no timer is set")
+        self._now_s += max(0.0, timeout_s)
+        return []
+
+    def _process_events(self, events: list[object]) -> None:
+        assert not events
+
+    def _write_to_self(self) -> None:
+        raise RuntimeError("a thread touched the simulated loop")
+
+
+class SimClock:
+    """The `Clock` port on the running loop's virtual time; wall time starts at `epoch_ms`."""
+
+    def __init__(self, epoch_ms: int = 1_700_000_000_000) -> None:
+        self.epoch_ms = epoch_ms
+
+    def now_ms(self) -> int:
+        return self.epoch_ms + int(asyncio.get_running_loop().time() * 1000)
+
+    def monotonic_s(self) -> float:
+        return asyncio.get_running_loop().time()
+
+
+def simulate(main: Coroutine[Any, Any, T]) -> T:
+    """Run `main` to its end on virtual time and return its result."""
+    with asyncio.Runner(loop_factory=SimLoop) as runner:
+        return runner.run(main)
