@@ -1,0 +1,125 @@
+"""Log records as bytes: records, record sets and the envelope around one entry's records.
+
+    entry payload = envelope (13) · record · record …
+    record        = i64 metadata · i64 txid · i32 length · payload
+    record set    = a record with flag 4; payload = i32 0x1000|codec · i32 count · i32 raw · i32
+                    stored · data. It takes `count` slots and positions; we store one opaque data.
+
+The low two bits of the envelope's flags are DistributedLog's codec (always 0 here). The other
+thirty hold how many entries back the last complete state snapshot begins (0: none known), so a
+new owner finds it from the last entry alone.
+
+Pure. Source: DistributedLog, LogRecord, LogRecordSet, EnvelopedEntry (seed 000).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from struct import Struct
+from typing import NamedTuple
+
+from ledger.errors import CorruptFormat
+from ledger.ids import Buffer
+
+FLAG_CONTROL = 1
+FLAG_END_OF_STREAM = 2
+FLAG_RECORD_SET = 4
+
+ENVELOPE = Struct(">BIII")  # version 1, flags, raw length, stored length
+RECORD = Struct(">qqi")  # metadata, txid, length
+RECORD_SET = Struct(">iiii")  # 0x1000 | codec, count, raw length, stored length
+SET_HEAD = Struct(">qqiiiii")  # both of them at once
+ENVELOPE_BYTES = ENVELOPE.size
+RECORD_BYTES = RECORD.size
+SET_BYTES = RECORD_SET.size
+SET_HEAD_BYTES = SET_HEAD.size
+SNAPSHOT_DISTANCE_MAX = (1 << 30) - 1
+POSITION_MAX = (1 << 32) - 1
+_SET_TAG = 0x1000
+
+
+class Record(NamedTuple):
+    """One stored record. `position` is 1-based in its segment; a control record repeats the last.
+
+    `slot` counts within the entry (a set counts all its inner records). `data` excludes headers.
+    """
+
+    slot: int
+    position: int
+    txid: int
+    count: int  # user records it holds: 0 for control records
+    control: bool
+    data: memoryview
+
+
+def set_head(position: int, txid: int, count: int, size: int) -> bytes:
+    """The 36 bytes before `size` bytes of opaque data that hold `count` user records."""
+    return SET_HEAD.pack(
+        FLAG_RECORD_SET | position << 16, txid, SET_BYTES + size, _SET_TAG, count, size, size
+    )
+
+
+def control_record(position: int, txid: int, payload: bytes) -> bytes:
+    """A record that readers are never given and that spends no position."""
+    return RECORD.pack(FLAG_CONTROL | position << 16, txid, len(payload)) + payload
+
+
+def envelope(size: int, snapshot_distance: int) -> bytes:
+    """The 13 bytes before `size` bytes of records."""
+    assert snapshot_distance >= 0
+    if snapshot_distance > SNAPSHOT_DISTANCE_MAX:
+        snapshot_distance = 0
+    return ENVELOPE.pack(1, snapshot_distance << 2, size, size)
+
+
+def snapshot_distance(payload: Buffer) -> int:
+    """Entries back from this one to the first entry of the last complete snapshot; 0: none."""
+    version, flags, _, _ = _open_envelope(memoryview(payload))
+    assert version == 1
+    return flags >> 2
+
+
+def _open_envelope(view: memoryview) -> tuple[int, int, int, int]:
+    if len(view) < ENVELOPE_BYTES:
+        raise CorruptFormat(f"entry of {len(view)} bytes is shorter than its envelope")
+    version, flags, raw, stored = ENVELOPE.unpack_from(view)
+    if version != 1 or flags & 3 or raw != stored or stored != len(view) - ENVELOPE_BYTES:
+        raise CorruptFormat(
+            f"entry envelope: version {version}, codec {flags & 3}, {raw}/{stored} bytes "
+            f"of {len(view) - ENVELOPE_BYTES}"
+        )
+    return version, flags, raw, stored
+
+
+def parse_entry(payload: Buffer) -> Iterator[Record]:
+    """Every record of one entry, in order. Raises CorruptFormat; `data` are views of `payload`."""
+    view = memoryview(payload)
+    _open_envelope(view)
+    at, slot, end = ENVELOPE_BYTES, 0, len(view)
+    unpack_head, unpack_record = SET_HEAD.unpack_from, RECORD.unpack_from
+    while at < end:
+        if end - at < RECORD_BYTES:
+            raise CorruptFormat(f"record header cut at byte {at} of {end}")
+        metadata, txid, length = unpack_record(view, at)
+        body = at + RECORD_BYTES
+        if length < 0 or length > end - body:
+            raise CorruptFormat(f"record of {length} bytes at byte {at} of {end}")
+        position = metadata >> 16 & POSITION_MAX
+        if metadata & FLAG_RECORD_SET:
+            if length < SET_BYTES:
+                raise CorruptFormat(f"record set of {length} bytes at byte {at}")
+            _, _, _, tag, count, raw, stored = unpack_head(view, at)
+            if tag != _SET_TAG or raw != stored or stored != length - SET_BYTES or count < 1:
+                raise CorruptFormat(f"record set header at byte {at}: {tag:#x}, {count} records")
+            yield Record(slot, position, txid, count, False, view[body + SET_BYTES : body + length])
+            slot += count
+        else:
+            control = bool(metadata & FLAG_CONTROL)
+            count = 0 if control else 1
+            yield Record(slot, position, txid, count, control, view[body : body + length])
+            slot += 1
+        at = body + length
+
+
+def total_bytes(buffers: Sequence[Buffer]) -> int:
+    return sum(map(len, buffers))

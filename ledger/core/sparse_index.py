@@ -1,0 +1,83 @@
+"""A sparse index of one segment: where a sequence id or a timestamp is found.
+
+Points are (sequence id, entry, greatest timestamp up to the next point), one per stride of bytes.
+`at or before` gives the entry to start reading from. Pure.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from struct import Struct
+
+from ledger.errors import CorruptFormat
+
+_COUNT = Struct(">I")
+NO_TIMESTAMP = -1
+
+
+class SparseIndex:
+    """Grows at the end only. Entry numbers and sequence ids rise; timestamps need not."""
+
+    __slots__ = ("_bytes_since", "entries", "sequence_ids", "stride_bytes", "timestamps_max")
+
+    def __init__(self, stride_bytes: int = 1024 * 1024) -> None:
+        self.stride_bytes = stride_bytes
+        self.sequence_ids = array("q")
+        self.entries = array("q")
+        self.timestamps_max = array("q")
+        self._bytes_since = 0
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def add(self, sequence_id: int, entry: int, size: int, timestamp_max: int) -> None:
+        """An entry of `size` bytes that begins with `sequence_id` was accepted."""
+        if not self.entries or self._bytes_since >= self.stride_bytes:
+            self.sequence_ids.append(sequence_id)
+            self.entries.append(entry)
+            self.timestamps_max.append(timestamp_max)
+            self._bytes_since = size
+            return
+        self._bytes_since += size
+        if timestamp_max > self.timestamps_max[-1]:
+            self.timestamps_max[-1] = timestamp_max
+
+    @property
+    def timestamp_max(self) -> int:
+        """The greatest timestamp of the segment so far, NO_TIMESTAMP when it is empty."""
+        return max(self.timestamps_max, default=NO_TIMESTAMP)
+
+    def entry_for(self, sequence_id: int) -> int:
+        """The entry to start from: no record at or after `sequence_id` lies before it."""
+        at = bisect_right(self.sequence_ids, sequence_id) - 1
+        return self.entries[at] if at >= 0 else 0
+
+    def entry_for_timestamp(self, timestamp: int) -> int | None:
+        """The first point whose stretch has a timestamp >= `timestamp`: its entry; None: none."""
+        for entry, greatest in zip(self.entries, self.timestamps_max, strict=True):
+            if greatest >= timestamp:
+                return entry
+        return None
+
+    def encode(self) -> bytes:
+        columns = [array("q", c) for c in (self.sequence_ids, self.entries, self.timestamps_max)]
+        for column in columns:
+            column.byteswap()
+        return _COUNT.pack(len(self.entries)) + b"".join(c.tobytes() for c in columns)
+
+    @classmethod
+    def decode(cls, data: bytes | memoryview) -> SparseIndex:
+        """What `encode` wrote (little-endian machines). Raises CorruptFormat."""
+        if len(data) < _COUNT.size:
+            raise CorruptFormat("sparse index is cut")
+        (count,) = _COUNT.unpack_from(data)
+        if len(data) != _COUNT.size + 24 * count:
+            raise CorruptFormat(f"sparse index of {count} points in {len(data)} bytes")
+        index = cls()
+        columns = (index.sequence_ids, index.entries, index.timestamps_max)
+        for number, column in enumerate(columns):
+            start = _COUNT.size + number * 8 * count
+            column.frombytes(bytes(data[start : start + 8 * count]))
+            column.byteswap()
+        return index
