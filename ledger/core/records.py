@@ -47,7 +47,7 @@ class Record(NamedTuple):
     slot: int
     position: int
     txid: int
-    count: int  # user records it holds: 0 for control records
+    records: int  # user records it holds: 0 for control records
     control: bool
     data: memoryview
 

@@ -22,6 +22,7 @@ from ledger.errors import CorruptFormat
 MAGIC = b"LSS1"
 _PART = Struct(">4sIII")  # magic, part, parts, crc32c of the whole
 _LENGTH = Struct(">I")
+_NUMBER = Struct(">q")
 _SUMMARY = Struct(">qqqqq")
 VERSION = 1
 PART_BYTES_MAX = 512 * 1024
@@ -44,6 +45,7 @@ class Snapshot:
 
     summaries: list[Summary] = field(default_factory=list[Summary])
     index_before: SparseIndex = field(default_factory=SparseIndex)
+    index_before_number: int = 0  # the segment that `index_before` is of; 0: none
     index: SparseIndex = field(default_factory=SparseIndex)
     owner_state: bytes = b""
 
@@ -52,7 +54,8 @@ class Snapshot:
             _SUMMARY.pack(s.number, s.timestamp_max, s.size_bytes, s.epoch, s.start_sequence_id)
             for s in self.summaries
         )
-        sections = (summaries, self.index_before.encode(), self.index.encode(), self.owner_state)
+        before = _NUMBER.pack(self.index_before_number) + self.index_before.encode()
+        sections = (summaries, before, self.index.encode(), self.owner_state)
         return bytes([VERSION]) + b"".join(_LENGTH.pack(len(s)) + s for s in sections)
 
 
@@ -71,11 +74,12 @@ def decode_snapshot(whole: bytes) -> Snapshot:
             raise CorruptFormat("state snapshot is cut")
         sections.append(view[at : at + length])
         at += length
-    if len(sections[0]) % _SUMMARY.size:
+    if len(sections[0]) % _SUMMARY.size or len(sections[1]) < _NUMBER.size:
         raise CorruptFormat("state snapshot: segment summaries are cut")
     return Snapshot(
         summaries=[Summary(*fields) for fields in _SUMMARY.iter_unpack(sections[0])],
-        index_before=SparseIndex.decode(sections[1]),
+        index_before=SparseIndex.decode(sections[1][_NUMBER.size :]),
+        index_before_number=_NUMBER.unpack_from(sections[1])[0],
         index=SparseIndex.decode(sections[2]),
         owner_state=bytes(sections[3]),
     )

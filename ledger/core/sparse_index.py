@@ -53,11 +53,15 @@ class SparseIndex:
         at = bisect_right(self.sequence_ids, sequence_id) - 1
         return self.entries[at] if at >= 0 else 0
 
-    def entry_for_timestamp(self, timestamp: int) -> int | None:
-        """The first point whose stretch has a timestamp >= `timestamp`: its entry; None: none."""
-        for entry, greatest in zip(self.entries, self.timestamps_max, strict=True):
-            if greatest >= timestamp:
-                return entry
+    def sequence_id_for_timestamp(self, timestamp: int, from_sequence_id: int) -> int | None:
+        """Where to start looking for the first record with a timestamp >= `timestamp`.
+
+        The first stretch that has one and does not end before `from_sequence_id`; None: none.
+        """
+        first = max(bisect_right(self.sequence_ids, from_sequence_id) - 1, 0)
+        for at in range(first, len(self.entries)):
+            if self.timestamps_max[at] >= timestamp:
+                return max(self.sequence_ids[at], from_sequence_id)
         return None
 
     def encode(self) -> bytes:

@@ -1,0 +1,237 @@
+"""Reading what the tail cache no longer holds: find the segment, seek, read ahead.
+
+A reader that is behind is remembered by the sequence id that it will ask for next, with the next
+chunk on its way already. At most one chunk ahead per reader, `cursors_max` readers in all; so a
+slow reader pauses by itself and memory stays bounded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ledger.client.client import LedgerClient
+from ledger.client.reader import LedgerReader
+from ledger.core import records as log_records
+from ledger.core import segments as log_segments
+from ledger.core.segments import Segment
+from ledger.core.sparse_index import SparseIndex
+from ledger.errors import NoSuchEntry
+from ledger.ids import EntryId
+from ledger.streams.config import StreamLimits
+from ledger.streams.recovery import read_head_snapshot
+from ledger.streams.tail_cache import StoredRecord
+
+_READERS_MAX = 8
+_INDEXES_MAX = 16
+
+
+@dataclass(slots=True)
+class Bounds:
+    """How far a segment may be read now: entries up to `last_entry`, records below `end`."""
+
+    last_entry: EntryId
+    end_sequence_id: int
+
+
+@dataclass(slots=True)
+class _Cursor:
+    segment: Segment
+    next_entry: int
+    ready: deque[StoredRecord] = field(default_factory=deque[StoredRecord])
+    ahead: asyncio.Task[list[StoredRecord]] | None = None
+
+
+class CursorLimit:
+    """Cursors of all streams of a process, the least recently used goes first."""
+
+    def __init__(self, cursors_max: int) -> None:
+        self._cursors_max = cursors_max
+        self._used: OrderedDict[tuple[SegmentReads, int], None] = OrderedDict()
+
+    def remember(self, owner: SegmentReads, sequence_id: int) -> None:
+        self._used[owner, sequence_id] = None
+        while len(self._used) > self._cursors_max:
+            (victim, at), _ = self._used.popitem(last=False)
+            victim.forget(at)
+
+    def taken(self, owner: SegmentReads, sequence_id: int) -> None:
+        self._used.pop((owner, sequence_id), None)
+
+
+class SegmentReads:
+    """Reads of one stream's segments. `segments` is the owner's list and changes under us."""
+
+    def __init__(
+        self,
+        client: LedgerClient,
+        segments: list[Segment],
+        limits: StreamLimits,
+        cursors: CursorLimit,
+        bounds: Callable[[Segment], Bounds],
+        timestamp_max: Callable[[memoryview], int],
+    ) -> None:
+        self._client = client
+        self._segments = segments
+        self._limits = limits
+        self._limit = cursors
+        self._bounds = bounds
+        self._timestamp_max = timestamp_max
+        self._readers: OrderedDict[int, LedgerReader] = OrderedDict()
+        self._indexes: OrderedDict[int, SparseIndex] = OrderedDict()
+        self._cursors: dict[int, _Cursor] = {}
+
+    def remember_index(self, number: int, index: SparseIndex) -> None:
+        self._indexes[number] = index
+        self._indexes.move_to_end(number)
+        while len(self._indexes) > _INDEXES_MAX:
+            self._indexes.popitem(last=False)
+
+    async def read(self, sequence_id: int, bytes_max: int) -> list[StoredRecord]:
+        """Records from the one that holds `sequence_id`; at least one, about `bytes_max` in all.
+
+        Empty only when no segment holds it (it is at or past the readable end).
+        """
+        self._limit.taken(self, sequence_id)
+        cursor = self._cursors.pop(sequence_id, None)
+        if cursor is None:
+            cursor = await self._seek(sequence_id)
+            if cursor is None:
+                return []
+        taken: list[StoredRecord] = []
+        size = 0
+        while True:
+            if not cursor.ready and not await self._fill(cursor):
+                break
+            record = cursor.ready[0]
+            if record.end_sequence_id <= sequence_id:
+                cursor.ready.popleft()
+                continue
+            if taken and size + record.size_bytes > bytes_max:
+                break
+            taken.append(cursor.ready.popleft())
+            size += record.size_bytes
+            if size >= bytes_max:
+                break
+        if taken:
+            self._keep(cursor, taken[-1].end_sequence_id)
+        return taken
+
+    def forget(self, sequence_id: int) -> None:
+        """The cursor there is gone, with what it had read ahead."""
+        cursor = self._cursors.pop(sequence_id, None)
+        if cursor is not None and cursor.ahead is not None:
+            cursor.ahead.cancel()
+
+    def clear(self) -> None:
+        """No cursor, open ledger or index is held any more."""
+        for sequence_id in list(self._cursors):
+            self._limit.taken(self, sequence_id)
+            self.forget(sequence_id)
+        self._readers.clear()
+        self._indexes.clear()
+
+    def _keep(self, cursor: _Cursor, sequence_id: int) -> None:
+        if sequence_id in self._cursors:
+            self.forget(sequence_id)
+        self._cursors[sequence_id] = cursor
+        self._limit.remember(self, sequence_id)
+        if len(cursor.ready) < 2 and cursor.ahead is None:
+            bounds = self._bounds(cursor.segment)
+            if cursor.next_entry <= bounds.last_entry:
+                cursor.ahead = asyncio.get_running_loop().create_task(
+                    self._read_chunk(cursor.segment, cursor)
+                )
+
+    async def _seek(self, sequence_id: int) -> _Cursor | None:
+        at = log_segments.find(self._segments, sequence_id)
+        if at < 0:
+            return None
+        segment = self._segments[at]
+        if sequence_id >= self._bounds(segment).end_sequence_id:
+            return None
+        index = await self.index_of(segment)
+        return _Cursor(segment, index.entry_for(sequence_id))
+
+    async def _fill(self, cursor: _Cursor) -> bool:
+        """`cursor.ready` holds something; False at the readable end."""
+        while not cursor.ready:
+            if cursor.ahead is not None:
+                ahead, cursor.ahead = cursor.ahead, None
+                cursor.ready.extend(await ahead)
+                continue
+            if cursor.next_entry <= self._bounds(cursor.segment).last_entry:
+                cursor.ready.extend(await self._read_chunk(cursor.segment, cursor))
+                continue
+            following = self._following(cursor.segment)
+            if following is None:
+                return False
+            cursor.segment, cursor.next_entry = following, 0
+        return True
+
+    def _following(self, segment: Segment) -> Segment | None:
+        for other in self._segments:
+            if other.number == segment.number + 1:
+                return other
+        return None
+
+    async def _read_chunk(self, segment: Segment, cursor: _Cursor) -> list[StoredRecord]:
+        reader = await self._reader(segment)
+        bounds = self._bounds(segment)
+        if reader.last_add_confirmed < bounds.last_entry:
+            reader.last_add_confirmed = bounds.last_entry
+        entries = await reader.read(
+            EntryId(cursor.next_entry), bounds.last_entry, self._limits.read_chunk_bytes
+        )
+        if not entries:
+            raise NoSuchEntry(f"ledger {segment.ledger} entry {cursor.next_entry}")
+        found: list[StoredRecord] = []
+        for entry, body in entries:
+            cursor.next_entry = entry + 1
+            self._parse(segment, body, found)
+        return found
+
+    def _parse(self, segment: Segment, body: memoryview, found: list[StoredRecord]) -> None:
+        base = segment.start_sequence_id - 1
+        for record in log_records.parse_entry(body):
+            if record.control:
+                continue
+            first = base + record.position
+            data = record.data
+            found.append(
+                StoredRecord(
+                    first, first + record.records, self._timestamp_max(data), len(data), (data,)
+                )
+            )
+
+    async def _reader(self, segment: Segment) -> LedgerReader:
+        reader = self._readers.get(segment.number)
+        if reader is None:
+            reader = await self._client.open(segment.ledger)
+            self._readers[segment.number] = reader
+            while len(self._readers) > _READERS_MAX:
+                self._readers.popitem(last=False)
+        return reader
+
+    async def index_of(self, segment: Segment) -> SparseIndex:
+        """The segment's sparse index; empty (search from its start) when none was written."""
+        known = self._indexes.get(segment.number)
+        if known is not None:
+            self._indexes.move_to_end(segment.number)
+            return known
+        index = SparseIndex()
+        for later in list(self._segments):
+            last_entry = self._bounds(later).last_entry
+            if later.number <= segment.number or last_entry < 0:
+                continue
+            reader = await self._reader(later)
+            reader.last_add_confirmed = max(reader.last_add_confirmed, last_entry)
+            head = await read_head_snapshot(reader, last_entry)
+            if head is not None:
+                if head.index_before_number == segment.number:
+                    index = head.index_before
+                break
+        self.remember_index(segment.number, index)
+        return index

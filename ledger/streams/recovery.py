@@ -1,0 +1,203 @@
+"""Opening a stream that somebody else (or a crash) left: close its segments, rebuild its state.
+
+Every in-progress segment is fenced and recovered, lowest first, before anything else happens
+(correction C4). State = the last complete snapshot plus what follows it, at most one
+`snapshot_bytes` of data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from ledger.client.client import LedgerClient
+from ledger.client.reader import LedgerReader
+from ledger.core import records as log_records
+from ledger.core.records import Record
+from ledger.core.segments import EMPTY_TXID, Segment
+from ledger.core.snapshot_format import Snapshot, Summary, decode_snapshot, is_part, join
+from ledger.core.sparse_index import SparseIndex
+from ledger.errors import CorruptFormat
+from ledger.ids import EntryId
+from ledger.streams.segment_store import SegmentStore
+from ledger.world.clock import Clock
+
+_READ_BYTES = 1024 * 1024
+
+
+class OwnerState(Protocol):
+    """What the owner of a stream keeps beside its records; opaque to streams."""
+
+    def encode(self) -> bytes:
+        """The state after every record accepted so far."""
+        ...
+
+    def load(self, data: bytes) -> None:
+        """The state is what `encode` gave then; b"" is the empty state."""
+        ...
+
+    def replay(self, sequence_id: int, data: memoryview) -> None:
+        """A record that was durable after the loaded state, in order."""
+        ...
+
+    def timestamp_max(self, data: memoryview) -> int:
+        """The greatest timestamp inside one record's data, -1 when it has none."""
+        ...
+
+
+@dataclass(slots=True)
+class Loaded:
+    """What is known of a stream once it is open."""
+
+    segments: list[Segment]
+    summaries: dict[int, Summary] = field(default_factory=dict[int, Summary])
+    index: SparseIndex = field(default_factory=SparseIndex)  # of segment `index_number`
+    index_number: int = 0
+
+
+async def load_stream(
+    store: SegmentStore, client: LedgerClient, clock: Clock, state: OwnerState
+) -> Loaded:
+    """All segments are completed; `state` is what it was after the last durable record."""
+    segments = await store.load()
+    for at, segment in enumerate(segments):
+        if at and not segment.completed:
+            segment = _starting_after(segments[at - 1], segment)
+        if not segment.completed:
+            segments[at] = await _complete_left_over(store, client, clock, segment)
+    loaded = Loaded(segments)
+    await _rebuild(loaded, client, state)
+    return loaded
+
+
+def _starting_after(before: Segment, segment: Segment) -> Segment:
+    return replace(segment, start_sequence_id=before.end_sequence_id)
+
+
+async def _complete_left_over(
+    store: SegmentStore, client: LedgerClient, clock: Clock, segment: Segment
+) -> Segment:
+    reader = await client.recover(segment.ledger)
+    completed = segment.complete(
+        completion_ms=clock.now_ms(), **await _last_position(reader, segment)
+    )
+    await store.complete(segment, completed)
+    return completed
+
+
+async def _last_position(reader: LedgerReader, segment: Segment) -> dict[str, int]:
+    """Fields of `Segment.complete` that the last entry of a closed ledger tells."""
+    last = reader.last_add_confirmed
+    if last < 0:
+        return {"record_count": 0, "last_txid": EMPTY_TXID, "last_entry": -1, "last_slot": -1}
+    [(_, payload)] = await reader.read(last, last, _READ_BYTES)
+    records = list(log_records.parse_entry(payload))
+    if not records:
+        raise CorruptFormat(f"ledger {segment.ledger} entry {last}: no record")
+    final = records[-1]
+    slots = max(final.records, 1)
+    return {
+        "record_count": final.position + max(final.records - 1, 0),
+        "last_txid": final.txid,
+        "last_entry": last,
+        "last_slot": final.slot + slots - 1,
+    }
+
+
+async def _rebuild(loaded: Loaded, client: LedgerClient, state: OwnerState) -> None:
+    """From the newest segment that holds a complete snapshot; those after it hold no record."""
+    state.load(b"")
+    for segment in reversed(loaded.segments):
+        if segment.last_entry < 0:
+            continue
+        reader = await client.open(segment.ledger)
+        if await _load_from(loaded, reader, segment, state):
+            return
+        if segment.record_count:
+            raise CorruptFormat(
+                f"ledger {segment.ledger}: records without a state snapshot before them"
+            )
+
+
+async def _load_from(
+    loaded: Loaded, reader: LedgerReader, segment: Segment, state: OwnerState
+) -> bool:
+    [(_, payload)] = await reader.read(segment.last_entry, segment.last_entry, _READ_BYTES)
+    first = segment.last_entry - log_records.snapshot_distance(payload)
+    if first == segment.last_entry:
+        first = 0  # the last entry is part of the head snapshot itself
+    snapshot: Snapshot | None = None
+    parts: list[memoryview] = []
+    at = first
+    while at <= segment.last_entry:
+        for entry, body in await reader.read(EntryId(at), segment.last_entry, _READ_BYTES):
+            at = entry + 1
+            if snapshot is None:
+                parts += [r.data for r in log_records.parse_entry(body) if is_part(r.data)]
+                snapshot = _joined(parts)
+                if snapshot is not None:
+                    _take(loaded, snapshot, segment, state)
+                continue
+            _replay_entry(loaded, segment, entry, body, state)
+    if snapshot is None:
+        return False
+    _summarise(loaded, segment, reader)
+    return True
+
+
+def _joined(parts: Sequence[memoryview]) -> Snapshot | None:
+    whole = join(parts)
+    return None if whole is None else decode_snapshot(whole)
+
+
+def _take(loaded: Loaded, snapshot: Snapshot, segment: Segment, state: OwnerState) -> None:
+    loaded.summaries = {summary.number: summary for summary in snapshot.summaries}
+    loaded.index, loaded.index_number = snapshot.index, segment.number
+    state.load(snapshot.owner_state)
+
+
+def _replay_entry(
+    loaded: Loaded, segment: Segment, entry: int, body: memoryview, state: OwnerState
+) -> None:
+    first, timestamp_max, size = -1, -1, 0
+    for record in user_records(body):
+        sequence_id = segment.start_sequence_id + record.position - 1
+        first = sequence_id if first < 0 else first
+        timestamp_max = max(timestamp_max, state.timestamp_max(record.data))
+        size += log_records.SET_HEAD_BYTES + len(record.data)
+        state.replay(sequence_id, record.data)
+    if first >= 0:
+        loaded.index.add(first, entry, size, timestamp_max)
+
+
+def _summarise(loaded: Loaded, segment: Segment, reader: LedgerReader) -> None:
+    known = loaded.summaries.get(segment.number)
+    loaded.summaries[segment.number] = Summary(
+        number=segment.number,
+        timestamp_max=loaded.index.timestamp_max,
+        size_bytes=reader.metadata.length,
+        epoch=known.epoch if known else segment.number,
+        start_sequence_id=segment.start_sequence_id,
+    )
+
+
+def user_records(body: memoryview) -> Iterator[Record]:
+    return (record for record in log_records.parse_entry(body) if not record.control)
+
+
+async def read_head_snapshot(reader: LedgerReader, last_entry: int) -> Snapshot | None:
+    """The snapshot at the head of a segment, None when it was not completed."""
+    parts: list[memoryview] = []
+    at = 0
+    while at <= last_entry:
+        [(entry, body)] = await reader.read(EntryId(at), EntryId(at), _READ_BYTES)
+        found = [r.data for r in log_records.parse_entry(body) if is_part(r.data)]
+        if not found:
+            return None
+        parts += found
+        snapshot = _joined(parts)
+        if snapshot is not None:
+            return snapshot
+        at = entry + 1
+    return None

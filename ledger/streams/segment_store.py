@@ -1,0 +1,160 @@
+"""One stream's metadata: its segments and numbers in the store, each change by version.
+
+Layout and steps are DistributedLog's (reference: distributedlog.md sections 1, 2, 8), plus one
+node of ours, `start`: the first sequence id that readers may ask for.
+
+    /streams/<log>/<default>/{version,maxtxid,ledgers/...,lock,allocation,subscribers,start}
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from ledger.core.segments import Segment, decode_segment, order
+from ledger.errors import BadVersion, CorruptFormat, NoNode
+from ledger.ids import LedgerId
+from ledger.world.metadata import Create, Delete, MetadataStore, Op, Set
+
+ROOT = "/streams"
+_LAYOUT_VERSION = b"\xff\xff\xff\xff"
+_CREATED = ("version", "maxtxid", "ledgers", "lock", "allocation", "subscribers", "start")
+_CREATED_DATA = {"version": _LAYOUT_VERSION, "maxtxid": b"0", "ledgers": b"0", "start": b"0"}
+
+
+def log_root(name: str) -> str:
+    return f"{ROOT}/{name}/<default>"
+
+
+async def create_streams(metadata: MetadataStore, names: Sequence[str]) -> None:
+    """All these streams exist and are empty; all of them or none. NodeExists if one was there."""
+    if not await metadata.exists(ROOT):
+        await metadata.create(ROOT, parents=True)
+    ops: list[Op] = []
+    for name in names:
+        assert "/" not in name
+        assert not name.startswith((".", "<"))
+        root = log_root(name)
+        ops += [Create(f"{ROOT}/{name}"), Create(root)]
+        ops += [Create(f"{root}/{part}", _CREATED_DATA.get(part, b"")) for part in _CREATED]
+    await metadata.multi(ops)
+
+
+async def list_streams(metadata: MetadataStore) -> list[str]:
+    try:
+        names = await metadata.children(ROOT)
+    except NoNode:
+        return []
+    return [name for name in names if not name.startswith((".", "<"))]
+
+
+async def ledgers_of(metadata: MetadataStore, name: str) -> list[LedgerId]:
+    """Every ledger that the stream's segments name."""
+    root = log_root(name)
+    nodes = await metadata.read_tree(f"{root}/ledgers")
+    return [decode_segment(node.data, where=path).ledger for path, node in nodes.items()]
+
+
+async def delete_stream(metadata: MetadataStore, name: str) -> None:
+    """The stream's metadata is gone. Its ledgers must have been deleted before."""
+    nodes = await metadata.read_tree(f"{ROOT}/{name}")
+    if not nodes and not await metadata.exists(f"{ROOT}/{name}"):
+        return
+    deepest_first = sorted(nodes, key=lambda path: path.count("/"), reverse=True)
+    await metadata.multi([Delete(path) for path in [*deepest_first, f"{ROOT}/{name}"]])
+
+
+def _number(data: bytes, path: str) -> int:
+    try:
+        return int(data)
+    except ValueError as error:
+        raise CorruptFormat(f"{path}: not a number: {data[:40]!r}") from error
+
+
+class SegmentStore:
+    """The versions this owner has seen; any change by somebody else makes the next one fail."""
+
+    def __init__(self, metadata: MetadataStore, name: str) -> None:
+        self.name = name
+        self.start_sequence_id = 0
+        self.number_max = 0
+        self.txid_max = 0
+        self._metadata = metadata
+        self._root = log_root(name)
+        self._ledgers_version = 0
+        self._txid_version = 0
+        self._start_version = 0
+        self._turn = asyncio.Lock()  # one change at a time, so that versions stay ours
+
+    async def load(self) -> list[Segment]:
+        """Segments by number; versions are remembered. Raises NoNode for an unknown stream."""
+        nodes = await self._metadata.read_tree(self._root)
+        for part in ("ledgers", "maxtxid", "start"):
+            if f"{self._root}/{part}" not in nodes:
+                raise NoNode(f"{self._root}/{part}")
+        ledgers = nodes[f"{self._root}/ledgers"]
+        self._ledgers_version = ledgers.version
+        self.number_max = _number(ledgers.data, f"{self._root}/ledgers")
+        txid = nodes[f"{self._root}/maxtxid"]
+        self._txid_version = txid.version
+        self.txid_max = _number(txid.data, f"{self._root}/maxtxid")
+        start = nodes[f"{self._root}/start"]
+        self._start_version = start.version
+        self.start_sequence_id = _number(start.data, f"{self._root}/start")
+        prefix = f"{self._root}/ledgers/"
+        return order(
+            [decode_segment(n.data, where=p) for p, n in nodes.items() if p.startswith(prefix)],
+            where=self._root,
+        )
+
+    def _path(self, segment: Segment) -> str:
+        return f"{self._root}/ledgers/{segment.node_name}"
+
+    async def complete(self, before: Segment, after: Segment) -> None:
+        """`after` (completed) stands in place of `before` (in progress); maxtxid has moved on."""
+        async with self._turn:
+            txid = max(after.last_txid, self.txid_max)
+            await self._metadata.multi(
+                [
+                    Create(self._path(after), after.encode()),
+                    Delete(self._path(before)),
+                    Set(f"{self._root}/ledgers", b"%d" % self.number_max, self._ledgers_version),
+                    Set(f"{self._root}/maxtxid", b"%d" % txid, self._txid_version),
+                ]
+            )
+            self.txid_max = txid
+            self._ledgers_version += 1
+            self._txid_version += 1
+
+    async def start(self, segment: Segment) -> None:
+        """`segment` is in the list, in progress. BadVersion: somebody else owns the stream now."""
+        assert not segment.completed
+        assert segment.number == self.number_max + 1
+        async with self._turn:
+            await self._metadata.multi(
+                [
+                    Set(f"{self._root}/ledgers", b"%d" % segment.number, self._ledgers_version),
+                    Create(self._path(segment), segment.encode()),
+                ]
+            )
+            self._ledgers_version += 1
+            self.number_max = segment.number
+
+    async def remove(self, segments: Sequence[Segment], start_sequence_id: int) -> None:
+        """Readers start at `start_sequence_id` or later, and these segments are not listed."""
+        async with self._turn:
+            start = max(start_sequence_id, self.start_sequence_id)
+            ops: list[Op] = [Set(f"{self._root}/start", b"%d" % start, self._start_version)]
+            ops += [Delete(self._path(segment)) for segment in segments]
+            await self._metadata.multi(ops)
+            self._start_version += 1
+            self.start_sequence_id = start
+
+    async def replace(self, before: Segment, after: Segment) -> None:
+        """Truncation fields of a listed segment have changed."""
+        assert before.node_name == after.node_name
+        async with self._turn:
+            node = await self._metadata.get(self._path(before))
+            if node.data != before.encode():
+                raise BadVersion(self._path(before))
+            await self._metadata.set(self._path(after), after.encode(), node.version)

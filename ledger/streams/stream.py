@@ -1,0 +1,456 @@
+"""One stream that this process owns: open it, append, read, roll, truncate, close.
+
+    closed ─open▶ readable ─begin▶ writable ─(a failed add)▶ failed ─▶ open again, a new epoch
+
+Nothing is created at `open`: the first segment of an ownership is made when something is written,
+so a restart that only reads leaves no empty segments behind. Single owner task rules: every change
+of the segment list happens under `_change`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+
+from ledger.client.client import LedgerClient
+from ledger.client.writer import LedgerWriter
+from ledger.core import segments as log_segments
+from ledger.core.segments import Segment, Truncation
+from ledger.core.snapshot_format import Snapshot, Summary
+from ledger.core.sparse_index import SparseIndex
+from ledger.errors import LedgerError, StreamUnavailable, Truncated
+from ledger.ids import Buffer, EntryId
+from ledger.streams.config import StreamConfig, StreamLimits
+from ledger.streams.reads import Bounds, CursorLimit, SegmentReads
+from ledger.streams.recovery import OwnerState, load_stream
+from ledger.streams.segment_store import SegmentStore
+from ledger.streams.tail_cache import StoredRecord, StreamTail, TailCache
+from ledger.streams.writer import OnDurable, SegmentWriter
+from ledger.world.clock import Clock
+from ledger.world.metadata import MetadataStore
+
+
+class StreamServices:
+    """What all streams of a process share."""
+
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        client: LedgerClient,
+        clock: Clock,
+        limits: StreamLimits | None = None,
+    ) -> None:
+        self.metadata = metadata
+        self.client = client
+        self.clock = clock
+        self.limits = limits or StreamLimits()
+        self.cache = TailCache(self.limits.tail_cache_bytes)
+        self.cursors = CursorLimit(self.limits.cursors_max)
+
+
+class Stream:
+    """`end_sequence_id` is the first one that readers cannot have yet (Kafka's high watermark)."""
+
+    def __init__(
+        self,
+        name: str,
+        services: StreamServices,
+        config: Callable[[], StreamConfig],
+        state: OwnerState,
+        *,
+        on_advanced: Callable[[int], None],
+        on_failed: Callable[[LedgerError], None],
+    ) -> None:
+        self.name = name
+        self.epoch = 0  # first segment number of this ownership, from `open` on
+        self.segments: list[Segment] = []
+        self._services = services
+        self._config = config
+        self._state = state
+        self._on_advanced = on_advanced
+        self._on_failed = on_failed
+        self._store = SegmentStore(services.metadata, name)
+        self._tail = StreamTail(services.cache)
+        self._summaries: dict[int, Summary] = {}
+        self._index_before = SparseIndex()
+        self._index_before_number = 0
+        self._writer: SegmentWriter | None = None
+        self._ledger_writer: LedgerWriter | None = None
+        self._begun_ms = 0
+        self._jitter_ms = 0
+        self._end_sequence_id = 0
+        self._change = asyncio.Lock()
+        self._quiet = asyncio.Event()
+        self._rolling: asyncio.Task[None] | None = None
+        self._reads = SegmentReads(
+            services.client,
+            self.segments,
+            services.limits,
+            services.cursors,
+            self._bounds,
+            state.timestamp_max,
+        )
+
+    # -- life ---------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Readable: left-over segments are recovered and completed, the state is rebuilt."""
+        async with self._change:
+            services = self._services
+            loaded = await load_stream(self._store, services.client, services.clock, self._state)
+            self.segments[:] = loaded.segments
+            self._summaries = loaded.summaries
+            self._index_before = loaded.index
+            self._index_before_number = loaded.index_number
+            self._end_sequence_id = (
+                loaded.segments[-1].end_sequence_id
+                if loaded.segments
+                else self._store.start_sequence_id
+            )
+            self._reads.clear()
+            self._tail.clear()
+            if loaded.index_number:
+                self._reads.remember_index(loaded.index_number, loaded.index)
+            self.epoch = self._store.number_max + 1
+
+    async def begin(self) -> None:
+        """Writable: the first segment of this ownership exists and its state snapshot leads it."""
+        async with self._change:
+            if self._writer is None:
+                await self._start_segment()
+
+    async def close(self) -> None:
+        """All accepted records are durable and the segment completed; no recovery will be due."""
+        if self._rolling is not None:
+            await self._rolling
+        async with self._change:
+            writer = self._writer
+            if writer is None:
+                return
+            writer.held = False
+            writer.pack()
+            if writer.failed is None:
+                await self._until_quiet(writer)
+            if writer.failed is None:
+                await self._complete_segment(writer)
+            self._writer = self._ledger_writer = None
+            self._reads.clear()
+            self._tail.clear()
+
+    @property
+    def writable(self) -> bool:
+        return self._writer is not None and self._writer.failed is None
+
+    # -- writing ------------------------------------------------------------------------------
+
+    def append(
+        self,
+        data: tuple[Buffer, ...],
+        size: int,
+        count: int,
+        timestamp_max: int,
+        on_durable: OnDurable,
+    ) -> None:
+        """See `SegmentWriter.append`. Only while `writable`."""
+        assert self._writer is not None
+        self._writer.append(data, size, count, timestamp_max, on_durable)
+
+    @property
+    def next_sequence_id(self) -> int:
+        """What the next accepted record gets."""
+        return self._writer.next_sequence_id if self._writer else self._end_sequence_id
+
+    @property
+    def end_sequence_id(self) -> int:
+        return self._writer.end_sequence_id if self._writer else self._end_sequence_id
+
+    @property
+    def start_sequence_id(self) -> int:
+        return self._store.start_sequence_id
+
+    def _advanced(self, end_sequence_id: int) -> None:
+        writer = self._writer
+        assert writer is not None
+        if (
+            writer.size_bytes >= self._config().segment_bytes
+            and self._rolling is None
+            and writer.failed is None
+        ):
+            self.roll_soon()
+        if writer.idle:
+            self._quiet.set()
+        self._on_advanced(end_sequence_id)
+
+    def _failed(self, error: LedgerError) -> None:
+        self._quiet.set()
+        self._on_failed(error)
+
+    # -- segments -----------------------------------------------------------------------------
+
+    async def _start_segment(self, taking_over: SegmentWriter | None = None) -> None:
+        config, services = self._config(), self._services
+        number = self._store.number_max + 1
+        start = taking_over.end_sequence_id if taking_over else self._end_sequence_id
+        ledger_writer = await services.client.create(
+            ensemble_size=config.ensemble_size,
+            write_quorum=config.write_quorum,
+            ack_quorum=config.ack_quorum,
+        )
+        segment = Segment(
+            number=number,
+            ledger=ledger_writer.ledger,
+            first_txid=start,
+            start_sequence_id=start,
+        )
+        await self._store.start(segment)
+        self.segments.append(segment)
+        writer = SegmentWriter(
+            ledger_writer,
+            number=number,
+            start_sequence_id=start,
+            tail=self._tail,
+            limits=services.limits,
+            take_snapshot=self._snapshot,
+            on_advanced=self._advanced,
+            on_failed=self._failed,
+        )
+        self._summaries[number] = Summary(number, -1, 0, self.epoch, start)
+        self._ledger_writer = ledger_writer
+        self._begun_ms = services.clock.now_ms()
+        self._jitter_ms = segment.ledger * 7919 % (config.segment_jitter_ms + 1)
+        writer.write_snapshot()
+        if taking_over is not None:
+            writer.adopt(taking_over.take_waiting())
+        self._writer = writer
+
+    def _snapshot(self, index: SparseIndex) -> Snapshot:
+        listed = {segment.number for segment in self.segments}
+        return Snapshot(
+            summaries=[s for n, s in sorted(self._summaries.items()) if n in listed],
+            index_before=self._index_before,
+            index_before_number=self._index_before_number,
+            index=index,
+            owner_state=self._state.encode(),
+        )
+
+    async def _complete_segment(self, writer: SegmentWriter) -> None:
+        """The writer's segment is closed and listed as completed; its index is remembered."""
+        assert self._ledger_writer is not None
+        segment = self.segments[-1]
+        last_entry = await self._ledger_writer.close()
+        assert last_entry == writer.last_dlsn.entry
+        completed = segment.complete(
+            record_count=writer.durable_count,
+            last_txid=writer.last_txid,
+            last_entry=last_entry,
+            last_slot=writer.last_dlsn.slot,
+            completion_ms=self._services.clock.now_ms(),
+        )
+        await self._store.complete(segment, completed)
+        self.segments[-1] = completed
+        self._end_sequence_id = completed.end_sequence_id
+        self._summaries[completed.number] = Summary(
+            completed.number,
+            writer.index.timestamp_max,
+            self._ledger_writer.length,
+            self.epoch,
+            completed.start_sequence_id,
+        )
+        if completed.record_count:
+            self._index_before, self._index_before_number = writer.index, completed.number
+            self._reads.remember_index(completed.number, writer.index)
+
+    async def _until_quiet(self, writer: SegmentWriter) -> None:
+        while not writer.idle and writer.failed is None:
+            self._quiet.clear()
+            await self._quiet.wait()
+
+    def roll_soon(self) -> None:
+        """A new segment takes over; what is accepted meanwhile waits in order and goes there."""
+        if self._rolling is None and self.writable:
+            self._rolling = asyncio.get_running_loop().create_task(self._roll())
+
+    async def _roll(self) -> None:
+        try:
+            async with self._change:
+                writer = self._writer
+                if writer is None:
+                    return
+                writer.held = True
+                await self._until_quiet(writer)
+                if writer.failed is None:
+                    await self._complete_segment(writer)
+                    await self._start_segment(taking_over=writer)
+        except LedgerError as error:
+            self._abandon(error)
+        finally:
+            self._rolling = None
+
+    def _abandon(self, error: LedgerError) -> None:
+        """A roll broke half way: whatever waits fails, and the owner opens the stream again."""
+        if self._writer is not None and self._writer.failed is None:
+            self._writer.failed = error
+            for accepted in self._writer.take_waiting():
+                accepted.on_durable(error)
+            self._on_failed(error)
+
+    def roll_if_old(self) -> bool:
+        """A segment with records that is older than its time rolls. True when it now does."""
+        writer = self._writer
+        if writer is None or not writer.durable_count:
+            return False
+        age_ms = self._services.clock.now_ms() - self._begun_ms
+        if age_ms < self._config().segment_ms + self._jitter_ms:
+            return False
+        self.roll_soon()
+        return True
+
+    # -- truncation ---------------------------------------------------------------------------
+
+    async def truncate(self, sequence_id: int) -> None:
+        """Readers start at `sequence_id` or later. Whole segments below it give their room back.
+
+        Raises Truncated for a position past the readable end.
+        """
+        if sequence_id > self.end_sequence_id:
+            raise Truncated(f"{sequence_id} is past the end {self.end_sequence_id} of {self.name}")
+        async with self._change:
+            if sequence_id <= self.start_sequence_id:
+                return
+            newest = max((i for i, s in enumerate(self.segments) if s.completed), default=0)
+            below = 0
+            while below < newest and self.segments[below].end_sequence_id <= sequence_id:
+                below += 1
+            await self._remove(below, sequence_id)
+            await self._mark_truncated(sequence_id)
+
+    async def _mark_truncated(self, sequence_id: int) -> None:
+        if not self.segments or not self.segments[0].completed:
+            return
+        segment = self.segments[0]
+        if sequence_id >= segment.end_sequence_id:
+            marked = replace(segment, truncation=Truncation.TRUNCATED)
+        elif sequence_id > segment.start_sequence_id:
+            entry = (await self._reads.index_of(segment)).entry_for(sequence_id)
+            marked = replace(
+                segment,
+                truncation=Truncation.PARTIALLY_TRUNCATED,
+                min_active_entry=EntryId(entry),
+                min_active_slot=0,
+            )
+        else:
+            return
+        if marked != segment:
+            await self._store.replace(segment, marked)
+            self.segments[0] = marked
+
+    async def expire(self) -> int:
+        """Segments past their retention are gone; how many. The newest completed one stays."""
+        config, now_ms = self._config(), self._services.clock.now_ms()
+        async with self._change:
+            count = log_segments.expired(
+                self.segments,
+                now_ms=now_ms,
+                ttl_ms=config.retention_ms,
+                bytes_max=config.retention_bytes,
+                sizes=[self._size_of(segment) for segment in self.segments],
+            )
+            if count:
+                await self._remove(count, self.segments[count].start_sequence_id)
+        return count
+
+    def _size_of(self, segment: Segment) -> int:
+        if not segment.completed and self._writer is not None:
+            return self._writer.size_bytes
+        summary = self._summaries.get(segment.number)
+        return summary.size_bytes if summary else 0
+
+    async def _remove(self, count: int, start_sequence_id: int) -> None:
+        """The oldest `count` segments leave: first the list, then their ledgers."""
+        removed = self.segments[:count]
+        await self._store.remove(removed, start_sequence_id)
+        del self.segments[:count]
+        for segment in removed:
+            self._summaries.pop(segment.number, None)
+            await self._services.client.delete(segment.ledger)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(self._size_of(segment) for segment in self.segments)
+
+    # -- reading ------------------------------------------------------------------------------
+
+    def _bounds(self, segment: Segment) -> Bounds:
+        writer = self._writer
+        if segment.completed:
+            return Bounds(segment.last_entry, segment.end_sequence_id)
+        if writer is not None and writer.number == segment.number:
+            return Bounds(writer.last_dlsn.entry, writer.end_sequence_id)
+        return Bounds(EntryId(-1), segment.start_sequence_id)
+
+    def read_cached(self, sequence_id: int, bytes_max: int) -> list[StoredRecord] | None:
+        """As `read`, from memory, or None when it is not all there."""
+        at = self._tail.find(sequence_id)
+        return None if at < 0 else self._tail.take(at, bytes_max)
+
+    async def read(self, sequence_id: int, bytes_max: int) -> list[StoredRecord]:
+        """Durable records from the one that holds `sequence_id`, in order, none left out.
+
+        At least one (whole, whatever its size), else about `bytes_max` bytes. Empty only at the
+        readable end. Raises Truncated below the start.
+        """
+        if sequence_id < self.start_sequence_id:
+            raise Truncated(f"{sequence_id} is below the start {self.start_sequence_id}")
+        if sequence_id >= self.end_sequence_id:
+            return []
+        cached = self.read_cached(sequence_id, bytes_max)
+        if cached is not None:
+            return cached
+        records = await self._reads.read(sequence_id, bytes_max)
+        if not records and sequence_id < self.end_sequence_id:
+            raise StreamUnavailable(f"{self.name}: {sequence_id} could not be read now")
+        return records
+
+    async def find_timestamp(self, timestamp: int) -> StoredRecord | None:
+        """The first record whose greatest timestamp is at least `timestamp`; None: there is none.
+
+        Only sequence ids from the stream's start count.
+        """
+        for segment in list(self.segments):
+            if self._timestamp_max_of(segment) < timestamp:
+                continue
+            found = await self._find_in(segment, timestamp)
+            if found is not None:
+                return found
+        return None
+
+    def _timestamp_max_of(self, segment: Segment) -> int:
+        if not segment.completed and self._writer is not None:
+            return self._writer.index.timestamp_max
+        summary = self._summaries.get(segment.number)
+        return summary.timestamp_max if summary else -1
+
+    @property
+    def timestamp_max(self) -> int:
+        """An upper bound of all records' timestamps (accepted ones too); -1: none has any."""
+        return max(map(self._timestamp_max_of, self.segments), default=-1)
+
+    async def _find_in(self, segment: Segment, timestamp: int) -> StoredRecord | None:
+        if not segment.completed and self._writer is not None:
+            index = self._writer.index
+        else:
+            index = await self._reads.index_of(segment)
+        at = max(segment.start_sequence_id, self.start_sequence_id)
+        if len(index):
+            from_point = index.sequence_id_for_timestamp(timestamp, at)
+            if from_point is None:
+                return None
+            at = from_point
+        end = self._bounds(segment).end_sequence_id
+        while at < end:
+            for record in await self.read(at, self._services.limits.read_chunk_bytes):
+                if record.timestamp_max >= timestamp and record.sequence_id < end:
+                    return record
+                at = record.end_sequence_id
+        return None

@@ -1,0 +1,260 @@
+"""Writing one segment: records that wait are packed into entries and confirmed in order.
+
+    append ─▶ waiting ─(end of this loop turn, or an entry's worth)─▶ entry ─▶ ledger ─▶ durable
+
+No task runs per record or entry: packing is one callback per loop turn, confirmation another.
+A failed entry fails everything accepted after it, so the order never has a hole.
+Source: DistributedLog, BKLogSegmentWriter (seed 000).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from ledger.core import records as log_records
+from ledger.core.segments import EMPTY_TXID
+from ledger.core.snapshot_format import Snapshot, split
+from ledger.core.sparse_index import SparseIndex
+from ledger.errors import LedgerError
+from ledger.ids import Buffer, Dlsn, EntryId, LedgerId
+from ledger.streams.config import StreamLimits
+from ledger.streams.tail_cache import StoredRecord, StreamTail
+
+OnDurable = Callable[[LedgerError | None], None]
+_ENVELOPE_AND_HEAD = log_records.ENVELOPE_BYTES + log_records.SET_HEAD_BYTES
+
+
+class LedgerSink(Protocol):
+    """What a segment needs of an open ledger; `ledger.client.writer.LedgerWriter` is one."""
+
+    ledger: LedgerId
+
+    @property
+    def full(self) -> bool: ...
+
+    def add(
+        self, payload: list[Buffer], on_confirmed: Callable[[LedgerError | None], None]
+    ) -> EntryId: ...
+
+
+class _Accepted(NamedTuple):
+    record: StoredRecord
+    on_durable: OnDurable
+
+
+class _Entry(NamedTuple):
+    """One entry under way. `slots` and `position` describe its last record."""
+
+    entry: EntryId
+    accepted: list[_Accepted]
+    slots: int
+    position: int
+
+
+class SegmentWriter:
+    """The one segment that takes records. Offsets are given out here, in call order."""
+
+    def __init__(
+        self,
+        sink: LedgerSink,
+        *,
+        number: int,
+        start_sequence_id: int,
+        tail: StreamTail,
+        limits: StreamLimits,
+        take_snapshot: Callable[[SparseIndex], Snapshot],
+        on_advanced: Callable[[int], None],
+        on_failed: Callable[[LedgerError], None],
+    ) -> None:
+        self.number = number
+        self.start_sequence_id = start_sequence_id
+        self.next_sequence_id = start_sequence_id  # of the next record accepted
+        self.end_sequence_id = start_sequence_id  # one past the last durable record
+        self.size_bytes = 0  # packed so far, headers included
+        self.index = SparseIndex(limits.index_stride_bytes)
+        self.last_dlsn = Dlsn(number, EntryId(-1), -1)  # of the last durable record
+        self.failed: LedgerError | None = None
+        self.held = False  # while held nothing is packed: a roll is under way
+        self.waiting_bytes = 0
+        self._sink = sink
+        self._tail = tail
+        self._limits = limits
+        self._take_snapshot = take_snapshot
+        self._on_advanced = on_advanced
+        self._on_failed = on_failed
+        self._waiting: deque[_Accepted] = deque()
+        self._under_way: deque[_Entry] = deque()
+        self._position = 0  # user records packed so far
+        self._snapshot_entry = -1  # where the last snapshot begins; -1: none yet
+        self._bytes_since_snapshot = 0
+        self._pack_scheduled = False
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def ledger(self) -> LedgerId:
+        return self._sink.ledger
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is under way in the ledger (records may still wait to be packed)."""
+        return not self._under_way
+
+    @property
+    def last_txid(self) -> int:
+        return self.end_sequence_id - 1 if self.durable_count else EMPTY_TXID
+
+    @property
+    def durable_count(self) -> int:
+        return self.end_sequence_id - self.start_sequence_id
+
+    def append(
+        self,
+        data: tuple[Buffer, ...],
+        size: int,
+        count: int,
+        timestamp_max: int,
+        on_durable: OnDurable,
+    ) -> None:
+        """`count` user records (one opaque piece) take the next sequence ids, in call order.
+
+        `on_durable(None)` runs when they are durable and visible, `on_durable(error)` when that
+        cannot happen here any more (a later recovery may still find them). Never inside append.
+        """
+        assert self.failed is None
+        first = self.next_sequence_id
+        self.next_sequence_id = first + count
+        record = StoredRecord(first, first + count, timestamp_max, size, data)
+        self._waiting.append(_Accepted(record, on_durable))
+        self.waiting_bytes += size
+        if not self._pack_scheduled:
+            self._pack_scheduled = True
+            self._loop.call_soon(self._pack_turn)
+
+    def take_waiting(self) -> list[_Accepted]:
+        """What was accepted and not packed, to be moved to the next segment in the same order."""
+        moved = list(self._waiting)
+        self._waiting.clear()
+        self.waiting_bytes = 0
+        return moved
+
+    def adopt(self, moved: list[_Accepted]) -> None:
+        """Records accepted by the segment before go first here; their sequence ids stand."""
+        assert not self._waiting
+        for accepted in moved:
+            assert accepted.record.sequence_id == self.next_sequence_id
+            self.next_sequence_id = accepted.record.end_sequence_id
+            self.waiting_bytes += accepted.record.size_bytes
+            self._waiting.append(accepted)
+        self.pack()
+
+    def write_snapshot(self) -> None:
+        """A state snapshot is on its way; entries packed from now on point back to it."""
+        snapshot = self._take_snapshot(self.index)
+        first = -1
+        for part in split(snapshot.encode()):
+            record = log_records.control_record(self._position, self._txid_packed(), part)
+            entry = self._send([record], len(record), _NOTHING, 1)
+            first = entry if first < 0 else first
+        self._snapshot_entry = first
+        self._bytes_since_snapshot = 0
+
+    def _txid_packed(self) -> int:
+        return self.start_sequence_id + self._position - 1 if self._position else EMPTY_TXID
+
+    def _pack_turn(self) -> None:
+        self._pack_scheduled = False
+        self.pack()
+
+    def pack(self) -> None:
+        """Everything that waits is in entries, as far as the ledger has room and no roll holds."""
+        waiting, sink = self._waiting, self._sink
+        while waiting and not self.held and self.failed is None and not sink.full:
+            self._pack_entry()
+            if self._bytes_since_snapshot >= self._limits.snapshot_bytes and not sink.full:
+                self.write_snapshot()
+
+    def _pack_entry(self) -> None:
+        waiting, room = self._waiting, self._limits.entry_bytes_max - _ENVELOPE_AND_HEAD
+        accepted: list[_Accepted] = []
+        buffers: list[Buffer] = []
+        size, slots, position, timestamp_max = 0, 0, self._position, -1
+        first = waiting[0].record.sequence_id
+        while waiting:
+            record = waiting[0].record
+            if accepted and size + record.size_bytes > room:
+                break
+            accepted.append(waiting.popleft())
+            count = record.end_sequence_id - record.sequence_id
+            buffers.append(
+                log_records.set_head(
+                    position + 1, record.end_sequence_id - 1, count, record.size_bytes
+                )
+            )
+            buffers += record.data
+            size += log_records.SET_HEAD_BYTES + record.size_bytes
+            self.waiting_bytes -= record.size_bytes
+            position += count
+            slots += count
+            if record.timestamp_max > timestamp_max:
+                timestamp_max = record.timestamp_max
+        self._position = position
+        entry = self._send(buffers, size, accepted, slots)
+        self.index.add(first, entry, size, timestamp_max)
+        self._bytes_since_snapshot += size
+
+    def _send(
+        self, buffers: list[Buffer], size: int, accepted: list[_Accepted], slots: int
+    ) -> EntryId:
+        next_entry = self._next_entry()
+        back = next_entry - self._snapshot_entry if self._snapshot_entry >= 0 else 0
+        buffers.insert(0, log_records.envelope(size, back))
+        try:
+            entry = self._sink.add(buffers, self._entry_confirmed)
+        except LedgerError as error:
+            self._under_way.append(_Entry(next_entry, accepted, slots, self._position))
+            self._loop.call_soon(self._entry_confirmed, error)
+            return next_entry
+        assert entry == next_entry
+        self._under_way.append(_Entry(entry, accepted, slots, self._position))
+        self.size_bytes += size + log_records.ENVELOPE_BYTES
+        return entry
+
+    def _next_entry(self) -> EntryId:
+        if self._under_way:
+            return EntryId(self._under_way[-1].entry + 1)
+        return EntryId(self.last_dlsn.entry + 1)
+
+    def _entry_confirmed(self, error: LedgerError | None) -> None:
+        """Runs once per entry, in entry order."""
+        entry = self._under_way.popleft()
+        if error is not None:
+            self._fail(entry, error)
+            return
+        self.last_dlsn = Dlsn(self.number, entry.entry, entry.slots - 1)
+        if entry.accepted:
+            append = self._tail.append
+            for accepted in entry.accepted:
+                append(accepted.record)
+            self.end_sequence_id = entry.accepted[-1].record.end_sequence_id
+            for accepted in entry.accepted:
+                accepted.on_durable(None)
+            self._on_advanced(self.end_sequence_id)
+        if self._waiting and not self.held:
+            self.pack()
+
+    def _fail(self, entry: _Entry, error: LedgerError) -> None:
+        first_failure = self.failed is None
+        self.failed = self.failed or error
+        for accepted in entry.accepted:
+            accepted.on_durable(error)
+        if not self._under_way:
+            for accepted in self.take_waiting():
+                accepted.on_durable(error)
+        if first_failure:
+            self._on_failed(error)
+
+
+_NOTHING: list[_Accepted] = []
