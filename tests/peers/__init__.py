@@ -1,0 +1,1 @@
+"""Real peers for tests, demo and bench: how each is installed, started, watched and stopped."""

@@ -1,0 +1,193 @@
+"""Installs what the tests speak to: Maven jars, Spark's Kafka connector, kcat, Java.
+
+Everything lands under `.cache/`; a second call finds it there. What cannot be had raises
+PeerMissing with the one line that says what did not run.
+`python -m tests.peers.install` fetches all of it at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import importlib.metadata
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+CACHE = ROOT / ".cache"
+KAFKA_VERSION = "4.3.0"
+MAVEN_COORDINATES = (
+    ("org.apache.kafka", "kafka_2.13", KAFKA_VERSION),
+    ("org.apache.kafka", "kafka-tools", KAFKA_VERSION),
+    ("org.slf4j", "slf4j-simple", "1.7.36"),
+)
+JAVA_MAJOR_MIN = 17
+INSTALL_S_MAX = 600
+
+
+class PeerMissing(RuntimeError):
+    """A peer could not be installed; the text names what therefore did not run."""
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """Only one process installs at a time."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / "install.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _run(argv: list[str], environment: dict[str, str] | None = None) -> None:
+    done = subprocess.run(
+        argv,
+        env={**os.environ, **(environment or {})},
+        capture_output=True,
+        text=True,
+        timeout=INSTALL_S_MAX,
+    )
+    if done.returncode != 0:
+        tail = (done.stdout + done.stderr).strip().splitlines()[-1:]
+        raise PeerMissing(f"`{' '.join(argv[:3])} ...` ended with {done.returncode}: {tail}")
+
+
+def _debian(program: str, package: str) -> str:
+    """Return the path of `program`, from Debian's `package` when it is not there yet."""
+    found = shutil.which(program)
+    if found:
+        return found
+    if os.geteuid() != 0 or not shutil.which("apt-get"):
+        raise PeerMissing(f"{program} did not run: install the package {package} (not root here)")
+    with _alone():
+        quiet = {"DEBIAN_FRONTEND": "noninteractive"}
+        install = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", package]
+        try:
+            _run(install, quiet)
+        except PeerMissing:  # stale or empty package lists
+            _run(["apt-get", "update", "-qq"], quiet)
+            _run(install, quiet)
+    found = shutil.which(program)
+    if not found:
+        raise PeerMissing(f"{program} did not run: {package} does not hold it")
+    return found
+
+
+def java() -> str:
+    """Return the path of a Java runtime of at least version 17."""
+    path = _debian("java", "openjdk-17-jre-headless")
+    shown = subprocess.run([path, "-version"], capture_output=True, text=True, timeout=60)
+    version = re.search(r'version "(\d+)', shown.stderr)
+    if not version or int(version[1]) < JAVA_MAJOR_MIN:
+        raise PeerMissing(f"Java {JAVA_MAJOR_MIN} did not run: {shown.stderr.splitlines()[:1]}")
+    return path
+
+
+def kcat() -> str:
+    return _debian("kcat", "kcat")
+
+
+def _pom() -> str:
+    dependencies = "".join(
+        f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId>"
+        f"<version>{version}</version></dependency>"
+        for group, artifact, version in MAVEN_COORDINATES
+    )
+    return (
+        '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
+        "<groupId>tests</groupId><artifactId>peers</artifactId><version>1</version>"
+        f"<packaging>pom</packaging><dependencies>{dependencies}</dependencies></project>\n"
+    )
+
+
+def kafka_jars() -> Path:
+    """Return the directory with Apache Kafka's broker and tools, resolved by Maven."""
+    jars = CACHE / "peers" / f"kafka-{KAFKA_VERSION}"
+    if jars.is_dir():
+        return jars
+    maven = _debian("mvn", "maven")
+    with _alone():
+        if jars.is_dir():
+            return jars
+        work = CACHE / "peers" / "maven"
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir(parents=True)
+        (work / "pom.xml").write_text(_pom())
+        # A repository of its own: poms without jars in ~/.m2 would make Spark's Ivy fail.
+        repository = f"-Dmaven.repo.local={CACHE / 'm2'}"
+        _run(
+            [maven, "-q", "-B", "-f", str(work / "pom.xml"), repository]
+            + ["dependency:copy-dependencies", "-DincludeScope=runtime"]
+            + [f"-DoutputDirectory={work / 'jars'}"]
+        )
+        if not list((work / "jars").glob("kafka_2.13-*.jar")):
+            raise PeerMissing("Apache Kafka did not run: Maven copied no kafka_2.13 jar")
+        (work / "jars").rename(jars)
+    return jars
+
+
+def kafka_classpath() -> str:
+    return f"{kafka_jars()}/*"
+
+
+def spark_package() -> str:
+    """The connector of the installed pyspark: its version follows pyspark's."""
+    version = importlib.metadata.version("pyspark")
+    return f"org.apache.spark:spark-sql-kafka-0-10_2.13:{version}"
+
+
+def spark_jars() -> list[Path]:
+    """Return the jars of Spark's Kafka connector, resolved by Spark's own Ivy once."""
+    java()
+    directory = CACHE / "ivy" / spark_package().replace(":", "_")
+    if not (directory / ".ready").exists():
+        with _alone():
+            _resolve_spark(directory)
+    return sorted((directory / "jars").glob("*.jar"))
+
+
+def _resolve_spark(directory: Path) -> None:
+    if (directory / ".ready").exists():
+        return
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    script = (
+        "from pyspark.sql import SparkSession\n"
+        "SparkSession.builder.master('local[1]').config('spark.ui.enabled', 'false')"
+        f".config('spark.jars.packages', {spark_package()!r})"
+        f".config('spark.jars.ivy', {str(directory)!r}).getOrCreate().stop()\n"
+    )
+    # Ivy also looks into $HOME/.m2; a home of its own keeps that out.
+    _run([sys.executable, "-c", script], {"SPARK_SUBMIT_OPTS": f"-Duser.home={directory}"})
+    if not list((directory / "jars").glob("*spark-sql-kafka*.jar")):
+        raise PeerMissing(f"Spark did not run: {spark_package()} did not resolve")
+    (directory / ".ready").touch()
+
+
+def gateway_python() -> str:
+    """Return the interpreter of the run environment, as `make run` uses it."""
+    path = ROOT / ".venv" / "bin" / "python"
+    if not path.exists():
+        raise PeerMissing("the gateway did not run: `make .venv/.ready` has not been done")
+    return str(path)
+
+
+def main() -> int:
+    """Fetch everything; one line each; ends with 1 when something is missing."""
+    missing = 0
+    for what in (java, kafka_jars, kcat, spark_jars):
+        try:
+            what()
+            print(f"{what.__name__}: ready")
+        except PeerMissing as problem:
+            missing = 1
+            print(f"{what.__name__}: {problem}")
+    return missing
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,119 @@
+"""Apache Kafka 4.3, KRaft, one process for broker and controller: the oracle and the rival."""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+import subprocess
+import uuid
+from base64 import urlsafe_b64encode
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.peers import install
+from tests.peers.broker import Broker
+from tests.peers.processes import free_port
+
+# The options that Kafka's own start script gives to its JVM.
+JVM_SERVER = (
+    "-server",
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:+ExplicitGCInvokesConcurrent",
+    "-Djava.awt.headless=true",
+)
+JVM_QUIET = ("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",)
+
+ONE_NODE = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "controller.listener.names": "CONTROLLER",
+    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    "group.initial.rebalance.delay.ms": "0",
+}
+# Fewer internal partitions start faster; of no meaning to what the tests ask.
+FOR_TESTS = {
+    "offsets.topic.num.partitions": "1",
+    "transaction.state.log.num.partitions": "1",
+    "share.coordinator.state.topic.num.partitions": "1",
+    # after kill -9 the new incarnation waits for the old one's session to end
+    "broker.session.timeout.ms": "2000",
+    "broker.heartbeat.interval.ms": "500",
+}
+
+
+class ApacheKafka(Broker):
+    """Apache Kafka's own broker from the Maven jars."""
+
+    name = "Apache Kafka"
+
+    def __init__(
+        self, data: Path, settings: Mapping[str, str] | None = None, heap: str = "512m"
+    ) -> None:
+        super().__init__(data)
+        self.heap = heap
+        self.settings = {**ONE_NODE, **(FOR_TESTS if settings is None else settings)}
+        self._controller_port = free_port()
+
+    def argv(self) -> list[str]:
+        memory = (f"-Xmx{self.heap}", f"-Xms{self.heap}")
+        classpath = ("-cp", install.kafka_classpath())
+        properties = str(self.data / "server.properties")
+        return [install.java(), *JVM_SERVER, *memory, *JVM_QUIET, *classpath] + [
+            "kafka.Kafka",
+            properties,
+        ]
+
+    def prepare(self) -> None:
+        """Write the properties; format the log directory once, by copying a formatted one."""
+        logs = self.data / "logs"
+        if not logs.exists():
+            shutil.copytree(_formatted(), logs)
+        listeners = f"PLAINTEXT://{self.bootstrap},CONTROLLER://127.0.0.1:{self._controller_port}"
+        settings = {
+            **self.settings,
+            "listeners": listeners,
+            "controller.quorum.voters": f"1@127.0.0.1:{self._controller_port}",
+            "log.dirs": str(logs),
+        }
+        lines = [f"{key}={value}\n" for key, value in settings.items()]
+        (self.data / "server.properties").write_text("".join(lines))
+
+
+def _formatted() -> Path:
+    """Return a log directory that StorageTool formatted; made once (a JVM start saved each time)."""
+    install.kafka_jars()
+    directory = install.CACHE / "peers" / f"formatted-{install.KAFKA_VERSION}"
+    with (install.CACHE / "format.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if directory.exists():
+            return directory
+        draft = directory.with_name("formatting")
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir(parents=True)
+        properties = draft / "server.properties"
+        settings = {
+            **ONE_NODE,
+            "listeners": "PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093",
+            "controller.quorum.voters": "1@127.0.0.1:9093",
+            "log.dirs": str(draft),
+        }
+        properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        done = subprocess.run(
+            [install.java(), *JVM_QUIET, "-cp", install.kafka_classpath()]
+            + ["kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(properties)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        properties.unlink()
+        draft.rename(directory)
+    return directory
