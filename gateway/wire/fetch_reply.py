@@ -1,0 +1,156 @@
+"""The answer to Fetch as a list of buffers: v4-v18, record bytes passed through untouched.
+
+tests/wire/test_templates.py holds every version against kio's bytes. Layout: v4 as is, v5 log
+start, v7 error and session, v11 preferred replica, v12 flexible with tagged epoch and leader hints,
+v13 topic ids instead of names. Source: Kafka's FetchResponse.json.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+from uuid import UUID
+
+from gateway.wire.encode import put_varint
+from ledger.ids import Buffer
+
+FLEXIBLE_FROM = 12
+
+_INT32 = struct.Struct(">i")
+_LENGTH = struct.Struct(">h")
+_HEAD_V4 = struct.Struct(">ii")  # correlation, throttle
+_HEAD_V7 = struct.Struct(">iihi")  # and error, session
+_HEAD_V12 = struct.Struct(">ixihi")  # and the header's empty tag section
+_PARTITION_V4 = struct.Struct(">ihqq")
+_PARTITION_V5 = struct.Struct(">ihqqq")
+_ABORTED = struct.Struct(">qq")
+_DIVERGING = struct.Struct(">BBiqB")  # tag 0, 13 bytes: epoch, end offset, no tags
+_LEADER = struct.Struct(">BBiiB")  # tag 1, 9 bytes: leader id, epoch, no tags
+_SMALL_MAX = 126  # one-byte compact lengths
+
+
+class PartitionFetched(NamedTuple):
+    """One partition's answer. `records` are whole batches; `records_bytes` their sizes' sum."""
+
+    index: int  # pyright: ignore[reportIncompatibleMethodOverride]
+    error_code: int = 0
+    high_watermark: int = -1
+    last_stable_offset: int = -1
+    log_start_offset: int = -1
+    records: Sequence[Buffer] = ()
+    records_bytes: int = 0
+    preferred_read_replica: int = -1
+    aborted: Sequence[tuple[int, int]] | None = None  # (producer id, first offset)
+    diverging_epoch: tuple[int, int] | None = None  # (epoch, end offset); from v12
+    current_leader: tuple[int, int] | None = None  # (node, epoch); from v12
+
+
+TopicFetched = tuple[str | UUID, Sequence[PartitionFetched]]
+
+
+def encode_fetch(
+    version: int,
+    correlation_id: int,
+    topics: Sequence[TopicFetched],
+    *,
+    throttle_ms: int = 0,
+    error_code: int = 0,
+    session_id: int = 0,
+) -> list[Buffer]:
+    """Response header and body, without the frame's size; record buffers are the caller's own.
+
+    v13 and later take topic ids, earlier ones names. Error and session are dropped below v7.
+    """
+    assert 4 <= version <= 18
+    flexible = version >= FLEXIBLE_FROM
+    out = bytearray(_head(version, correlation_id, throttle_ms, error_code, session_id))
+    buffers: list[Buffer] = []
+    _put_count(out, len(topics), flexible)
+    for topic, partitions in topics:
+        _put_topic(out, topic, flexible)
+        _put_count(out, len(partitions), flexible)
+        for fetched in partitions:
+            _put_partition(out, version, fetched)
+            if fetched.records:
+                buffers.append(out)
+                buffers += fetched.records
+                out = bytearray()
+            if flexible:
+                _put_partition_tags(out, fetched)
+        if flexible:
+            out.append(0)
+    if flexible:
+        out.append(0)
+    if out:
+        buffers.append(out)
+    return buffers
+
+
+def _head(
+    version: int, correlation_id: int, throttle_ms: int, error_code: int, session_id: int
+) -> bytes:
+    if version >= FLEXIBLE_FROM:
+        return _HEAD_V12.pack(correlation_id, throttle_ms, error_code, session_id)
+    if version >= 7:
+        return _HEAD_V7.pack(correlation_id, throttle_ms, error_code, session_id)
+    return _HEAD_V4.pack(correlation_id, throttle_ms)
+
+
+def _put_partition(out: bytearray, version: int, fetched: PartitionFetched) -> None:
+    """All up to the records' length; they follow as buffers of their own."""
+    index, error_code, high_watermark, stable, start, _, records_bytes, replica, aborted, _, _ = (
+        fetched
+    )
+    if version >= 5:
+        out += _PARTITION_V5.pack(index, error_code, high_watermark, stable, start)
+    else:
+        out += _PARTITION_V4.pack(index, error_code, high_watermark, stable)
+    flexible = version >= FLEXIBLE_FROM
+    if aborted is None:
+        out += b"\0" if flexible else b"\xff\xff\xff\xff"
+    else:
+        _put_count(out, len(aborted), flexible)
+        for producer_id, first_offset in aborted:
+            out += _ABORTED.pack(producer_id, first_offset)
+            if flexible:
+                out.append(0)
+    if version >= 11:
+        out += _INT32.pack(replica)
+    _put_count(out, records_bytes, flexible)
+
+
+def _put_partition_tags(out: bytearray, fetched: PartitionFetched) -> None:
+    diverging, leader = fetched.diverging_epoch, fetched.current_leader
+    if diverging == (-1, -1):
+        diverging = None
+    if leader == (-1, -1):
+        leader = None
+    out.append((diverging is not None) + (leader is not None))
+    if diverging is not None:
+        out += _DIVERGING.pack(0, 13, *diverging, 0)
+    if leader is not None:
+        out += _LEADER.pack(1, 9, *leader, 0)
+
+
+def _put_count(out: bytearray, count: int, flexible: bool) -> None:
+    if not flexible:
+        out += _INT32.pack(count)
+    elif count <= _SMALL_MAX:
+        out.append(count + 1)
+    else:
+        put_varint(out, count + 1)
+
+
+def _put_topic(out: bytearray, topic: str | UUID, flexible: bool) -> None:
+    if isinstance(topic, UUID):
+        out += topic.bytes
+        return
+    raw = topic.encode()
+    if not flexible:
+        out += _LENGTH.pack(len(raw))
+    elif len(raw) <= _SMALL_MAX:
+        out.append(len(raw) + 1)
+    else:
+        put_varint(out, len(raw) + 1)
+    out += raw

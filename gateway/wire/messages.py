@@ -1,0 +1,127 @@
+"""Kafka messages in and out: requests become kio's entities, replies start as dictionaries.
+
+Handlers are version-blind: they fill a Reply with all they know, and the version's schema takes
+what it has room for. Schemas load at first use (3-15 ms each) and stay.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any, NamedTuple
+
+from gateway.wire.encode import Put, struct_writer
+from gateway.wire.schema import request_class, response_class
+from gateway.wire.skim import refuse_bombs
+from ledger.ids import Buffer
+
+SKIM_BYTES_MIN = 256 * 1024
+"""Larger bodies are counted before they are decoded; see `skim`."""
+
+_REQUEST_HEADER = struct.Struct(">hhih")
+_CORRELATION = struct.Struct(">i")
+
+
+class MalformedMessage(ValueError):
+    """The bytes are not this message. Nothing can be answered: the peer does not speak Kafka."""
+
+
+class RequestCodec(NamedTuple):
+    """How one request is read. `flexible`: its header ends with tagged fields."""
+
+    read: Callable[[Buffer, int], tuple[Any, int]]
+    flexible: bool
+    entity: type[Any]
+
+
+@cache
+def request_codec(key: int, version: int) -> RequestCodec:
+    """Raises NoSuchSchema."""
+    from kio._kio_native import entity_reader
+
+    entity = request_class(key, version)
+    return RequestCodec(entity_reader(entity), entity.__header_schema__.__flexible__, entity)
+
+
+def decode_request(key: int, version: int, buffer: Buffer, offset: int) -> Any:
+    """kio's entity of the request body that starts at `offset`.
+
+    `buffer` must be bytes or a read-only memoryview. Bytes after the body are ignored, as Kafka
+    does. Raises MalformedMessage, NoSuchSchema.
+    """
+    return decode_with(request_codec(key, version), buffer, offset)
+
+
+def decode_with(codec: RequestCodec, buffer: Buffer, offset: int) -> Any:
+    """`decode_request` with its codec at hand. Raises MalformedMessage."""
+    try:
+        if len(buffer) > SKIM_BYTES_MIN:
+            refuse_bombs(codec.entity, buffer, offset)
+        return codec.read(buffer, offset)[0]
+    except Exception as error:  # whatever the reader says, the bytes are at fault
+        raise MalformedMessage(f"{codec.entity.__name__}: {error}") from error
+
+
+class ResponseCodec(NamedTuple):
+    put: Put
+    flexible: bool  # of the header
+
+
+@cache
+def response_codec(key: int, version: int) -> ResponseCodec:
+    """Raises NoSuchSchema. ApiVersions always has the oldest header: kio's schema says so too."""
+    entity = response_class(key, version)
+    return ResponseCodec(struct_writer(entity), entity.__header_schema__.__flexible__)
+
+
+def encode_response(
+    key: int, version: int, correlation_id: int, reply: Mapping[str, Any]
+) -> list[Buffer]:
+    """Response header and body, without the frame's size. Raises NoSuchSchema, TypeError and
+    struct.error for a reply that does not fit."""
+    codec = response_codec(key, version)
+    out = bytearray(_CORRELATION.pack(correlation_id))
+    if codec.flexible:
+        out.append(0)
+    codec.put(out, reply)
+    return [out]
+
+
+def encode_request(
+    key: int,
+    version: int,
+    correlation_id: int,
+    client_id: str | None,
+    body: Mapping[str, Any],
+) -> bytes:
+    """Request header and body, without the frame's size: for our own clients and tests."""
+    entity = request_class(key, version)
+    name = None if client_id is None else client_id.encode()
+    out = bytearray(
+        _REQUEST_HEADER.pack(key, version, correlation_id, -1 if name is None else len(name))
+    )
+    out += name or b""
+    if entity.__header_schema__.__flexible__:
+        out.append(0)
+    struct_writer(entity)(out, body)
+    return bytes(out)
+
+
+class Response(NamedTuple):
+    correlation_id: int
+    body: Any  # kio's entity
+
+
+def decode_response(key: int, version: int, buffer: Buffer) -> Response:
+    """What a server answered, frame size not included. Raises MalformedMessage."""
+    from kio._kio_native import entity_reader
+
+    entity = response_class(key, version)
+    readable = buffer if isinstance(buffer, bytes) else memoryview(buffer).toreadonly()
+    try:
+        header, used = entity_reader(entity.__header_schema__)(readable, 0)
+        body, _ = entity_reader(entity)(readable, used)
+    except Exception as error:  # whatever the reader says, the bytes are at fault
+        raise MalformedMessage(f"{entity.__name__}: {error}") from error
+    return Response(header.correlation_id, body)

@@ -1,0 +1,157 @@
+"""The answer to Produce as bytes: v3-v13, packed by hand because every batch pays for it.
+
+tests/wire/test_templates.py holds every version against kio's bytes. Layout: v3 as is, v5 log
+start, v8 record errors and message, v9 flexible, v10 tagged leader hints (never sent here), v13
+topic ids instead of names. Source: Kafka's ProduceResponse.json.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+from uuid import UUID
+
+from gateway.wire.encode import put_varint
+
+FLEXIBLE_FROM = 9
+_NAMES_MAX = 4096  # cached topic prefixes; a bound, not a tuning knob
+
+_CORRELATION = struct.Struct(">i")
+_CORRELATION_FLEXIBLE = struct.Struct(">ix")
+_COUNT = struct.Struct(">i")
+_LENGTH = struct.Struct(">h")
+_V3 = struct.Struct(">ihqq")
+_V5 = struct.Struct(">ihqqq")
+_TAIL_V3 = struct.Struct(">i")
+_TAIL_V8 = struct.Struct(">ihi")  # no record errors, null message, throttle
+_TAIL_V9 = struct.Struct(">BBBBiB")  # the same, with three empty tag sections
+_NO_ERRORS_V8 = b"\0\0\0\0"
+_NO_ERRORS_V9 = b"\x01"
+
+
+class PartitionProduced(NamedTuple):
+    """One partition's outcome. Times are ms since 1970, -1: the producer's own were kept."""
+
+    index: int  # pyright: ignore[reportIncompatibleMethodOverride]
+    error_code: int = 0
+    base_offset: int = -1
+    log_append_time_ms: int = -1
+    log_start_offset: int = -1
+    error_message: str | None = None
+
+
+TopicProduced = tuple[str | UUID, Sequence[PartitionProduced]]
+
+_one_partition: dict[tuple[bool, str | UUID], bytes] = {}
+
+
+def encode_produce(
+    version: int, correlation_id: int, topics: Sequence[TopicProduced], throttle_ms: int = 0
+) -> bytes:
+    """Response header and body, without the frame's size. v13 takes topic ids, others names."""
+    assert 3 <= version <= 13
+    if len(topics) == 1:
+        topic, partitions = topics[0]
+        if len(partitions) == 1 and partitions[0][5] is None:
+            return _encode_one(version, correlation_id, topic, partitions[0], throttle_ms)
+    return _encode_many(version, correlation_id, topics, throttle_ms)
+
+
+def _encode_one(
+    version: int,
+    correlation_id: int,
+    topic: str | UUID,
+    produced: PartitionProduced,
+    throttle_ms: int,
+) -> bytes:
+    """One partition, no message: nearly every answer there is."""
+    index, error_code, base_offset, time_ms, start, _ = produced
+    flexible = version >= FLEXIBLE_FROM
+    prefix = _one_partition.get((flexible, topic)) or _remember(flexible, topic)
+    if flexible:
+        return (
+            _CORRELATION_FLEXIBLE.pack(correlation_id)
+            + prefix
+            + _V5.pack(index, error_code, base_offset, time_ms, start)
+            + _TAIL_V9.pack(1, 0, 0, 0, throttle_ms, 0)
+        )
+    head = _CORRELATION.pack(correlation_id) + prefix
+    if version >= 8:
+        body = _V5.pack(index, error_code, base_offset, time_ms, start)
+        return head + body + _TAIL_V8.pack(0, -1, throttle_ms)
+    if version >= 5:
+        body = _V5.pack(index, error_code, base_offset, time_ms, start)
+        return head + body + _TAIL_V3.pack(throttle_ms)
+    body = _V3.pack(index, error_code, base_offset, time_ms)
+    return head + body + _TAIL_V3.pack(throttle_ms)
+
+
+def _remember(flexible: bool, topic: str | UUID) -> bytes:
+    """Array of one topic, its name, array of one partition."""
+    out = bytearray()
+    _put_count(out, 1, flexible)
+    _put_topic(out, topic, flexible)
+    _put_count(out, 1, flexible)
+    if len(_one_partition) >= _NAMES_MAX:
+        _one_partition.clear()
+    _one_partition[flexible, topic] = prefix = bytes(out)
+    return prefix
+
+
+def _encode_many(
+    version: int, correlation_id: int, topics: Sequence[TopicProduced], throttle_ms: int
+) -> bytes:
+    flexible = version >= FLEXIBLE_FROM
+    out = bytearray((_CORRELATION_FLEXIBLE if flexible else _CORRELATION).pack(correlation_id))
+    _put_count(out, len(topics), flexible)
+    for topic, partitions in topics:
+        _put_topic(out, topic, flexible)
+        _put_count(out, len(partitions), flexible)
+        for produced in partitions:
+            _put_partition(out, version, produced)
+        if flexible:
+            out.append(0)
+    out += _COUNT.pack(throttle_ms)
+    if flexible:
+        out.append(0)
+    return bytes(out)
+
+
+def _put_partition(out: bytearray, version: int, produced: PartitionProduced) -> None:
+    index, error_code, base_offset, time_ms, start, message = produced
+    if version < 5:
+        out += _V3.pack(index, error_code, base_offset, time_ms)
+        return
+    out += _V5.pack(index, error_code, base_offset, time_ms, start)
+    if version < 8:
+        return
+    raw = None if message is None else message.encode()
+    if version < FLEXIBLE_FROM:
+        out += _NO_ERRORS_V8
+        out += _LENGTH.pack(-1 if raw is None else len(raw))
+        out += raw or b""
+        return
+    out += _NO_ERRORS_V9
+    put_varint(out, 0 if raw is None else len(raw) + 1)
+    out += raw or b""
+    out.append(0)
+
+
+def _put_count(out: bytearray, count: int, flexible: bool) -> None:
+    if flexible:
+        put_varint(out, count + 1)
+    else:
+        out += _COUNT.pack(count)
+
+
+def _put_topic(out: bytearray, topic: str | UUID, flexible: bool) -> None:
+    if isinstance(topic, UUID):
+        out += topic.bytes
+        return
+    raw = topic.encode()
+    if flexible:
+        put_varint(out, len(raw) + 1)
+    else:
+        out += _LENGTH.pack(len(raw))
+    out += raw
