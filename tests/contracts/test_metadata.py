@@ -1,0 +1,358 @@
+"""Goal: every metadata store answers as the port says. Method: one suite, run on each store.
+
+What only the embedded store promises (files, locks, crashes) has a file of its own:
+tests/ledger/test_sqlite_metadata.py.
+"""
+
+import asyncio
+import contextlib
+import importlib.util
+
+import pytest
+
+from ledger.errors import BadVersion, NodeExists, NoNode, NotEmpty
+from ledger.world.metadata import ANY_VERSION, Check, Create, Delete, Node, Set
+from ledger.world.sqlite_metadata import SqliteMetadata
+
+
+@contextlib.asynccontextmanager
+async def sqlite_store(tmp_path):
+    store = SqliteMetadata(tmp_path / "metadata.db")
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+@contextlib.asynccontextmanager
+async def simulated_store(tmp_path):
+    from tests.sim.metadata import SimMetadata
+
+    store = SimMetadata()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+STORES = [sqlite_store]
+if importlib.util.find_spec("tests.sim.metadata"):
+    STORES.append(simulated_store)
+
+
+@pytest.fixture(params=STORES, ids=lambda factory: factory.__name__)
+def run(request, tmp_path):
+    """Runs `scenario(store)` on a fresh store and returns its result."""
+
+    def runner(scenario):
+        async def main():
+            async with request.param(tmp_path) as store:
+                return await scenario(store)
+
+        return asyncio.run(main())
+
+    return runner
+
+
+def test_a_created_node_has_its_data_and_version_0(run):
+    async def scenario(store):
+        assert await store.create("/a", b"x") == "/a"
+        assert await store.get("/a") == Node(b"x", 0)
+
+    run(scenario)
+
+
+def test_each_set_raises_the_version_by_one(run):
+    async def scenario(store):
+        await store.create("/a")
+        assert await store.set("/a", b"1", 0) == 1
+        assert await store.set("/a", b"2", 1) == 2
+        assert await store.set("/a", b"3", ANY_VERSION) == 3
+        assert await store.get("/a") == Node(b"3", 3)
+
+    run(scenario)
+
+
+def test_a_set_with_an_old_version_changes_nothing(run):
+    async def scenario(store):
+        await store.create("/a", b"0")
+        await store.set("/a", b"1", 0)
+        with pytest.raises(BadVersion):
+            await store.set("/a", b"2", 0)
+        assert await store.get("/a") == Node(b"1", 1)
+
+    run(scenario)
+
+
+def test_of_many_racing_sets_with_one_version_exactly_one_wins(run):
+    async def scenario(store):
+        await store.create("/a")
+        results = await asyncio.gather(
+            *(store.set("/a", b"%d" % i, 0) for i in range(20)), return_exceptions=True
+        )
+        winners = [i for i, result in enumerate(results) if result == 1]
+        assert len(winners) == 1
+        assert sum(isinstance(result, BadVersion) for result in results) == 19
+        assert await store.get("/a") == Node(b"%d" % winners[0], 1)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda store: store.get("/no"),
+        lambda store: store.set("/no", b"", ANY_VERSION),
+        lambda store: store.delete("/no"),
+        lambda store: store.children("/no"),
+        lambda store: store.create("/no/child"),
+        lambda store: store.create("/no/child", sequential=True),
+        lambda store: store.multi([Check("/no", ANY_VERSION)]),
+    ],
+    ids=["get", "set", "delete", "children", "create", "sequential", "check"],
+)
+def test_what_needs_a_node_that_is_not_there_raises_no_node(run, call):
+    async def scenario(store):
+        with pytest.raises(NoNode):
+            await call(store)
+
+    run(scenario)
+
+
+def test_exists_tells_present_from_absent(run):
+    async def scenario(store):
+        assert not await store.exists("/a")
+        await store.create("/a")
+        assert await store.exists("/a")
+        await store.delete("/a")
+        assert not await store.exists("/a")
+
+    run(scenario)
+
+
+def test_creating_a_node_twice_raises_node_exists_and_keeps_the_first(run):
+    async def scenario(store):
+        await store.create("/a", b"first")
+        with pytest.raises(NodeExists):
+            await store.create("/a", b"second")
+        assert await store.get("/a") == Node(b"first", 0)
+
+    run(scenario)
+
+
+def test_parents_are_made_empty_when_asked(run):
+    async def scenario(store):
+        await store.create("/a/b/c", b"x", parents=True)
+        assert await store.get("/a") == Node(b"", 0)
+        assert await store.get("/a/b") == Node(b"", 0)
+        assert await store.get("/a/b/c") == Node(b"x", 0)
+
+    run(scenario)
+
+
+def test_a_node_recreated_after_delete_starts_again_at_version_0(run):
+    async def scenario(store):
+        await store.create("/a", b"1")
+        await store.set("/a", b"2", 0)
+        await store.delete("/a", 1)
+        await store.create("/a", b"3")
+        assert await store.get("/a") == Node(b"3", 0)
+
+    run(scenario)
+
+
+def test_a_delete_with_an_old_version_changes_nothing(run):
+    async def scenario(store):
+        await store.create("/a")
+        await store.set("/a", b"1", 0)
+        with pytest.raises(BadVersion):
+            await store.delete("/a", 0)
+        assert await store.exists("/a")
+
+    run(scenario)
+
+
+def test_a_node_with_children_cannot_be_deleted(run):
+    async def scenario(store):
+        await store.create("/a/b", parents=True)
+        with pytest.raises(NotEmpty):
+            await store.delete("/a")
+        await store.delete("/a/b")
+        await store.delete("/a")
+
+    run(scenario)
+
+
+def test_children_are_names_sorted_and_direct_only(run):
+    async def scenario(store):
+        for path in ("/a/c", "/a/b", "/a/b.2", "/a/b/deep", "/ab/x", "/a0"):
+            await store.create(path, parents=True)
+        assert await store.children("/a") == ["b", "b.2", "c"]
+        assert await store.children("/a/c") == []
+        assert set(await store.children("/")) >= {"a", "a0", "ab"}
+
+    run(scenario)
+
+
+def test_read_tree_gives_all_below_and_nothing_beside(run):
+    async def scenario(store):
+        for path in ("/a/b/c", "/a/d", "/a.b/x", "/a0/x", "/ab/x"):
+            await store.create(path, path.encode(), parents=True)
+        assert await store.read_tree("/a") == {
+            "/a/b": Node(b"", 0),
+            "/a/b/c": Node(b"/a/b/c", 0),
+            "/a/d": Node(b"/a/d", 0),
+        }
+        assert {"/a", "/a/b/c", "/ab/x"} <= set(await store.read_tree("/"))
+        assert await store.read_tree("/none") == {}
+
+    run(scenario)
+
+
+def test_sequential_names_rise_even_after_the_last_one_was_deleted(run):
+    async def scenario(store):
+        await store.create("/a")
+        paths = [await store.create("/a/n-", sequential=True) for _ in range(3)]
+        await store.delete(paths[-1])
+        paths.append(await store.create("/a/n-", sequential=True))
+        assert paths == sorted(set(paths))
+        for path in paths:
+            assert path.startswith("/a/n-") and len(path) == len("/a/n-") + 10
+            int(path[-10:])
+
+    run(scenario)
+
+
+def test_multi_does_all_in_order(run):
+    async def scenario(store):
+        await store.create("/old", b"1")
+        await store.multi(
+            [
+                Check("/old", 0),
+                Create("/a", b"x"),
+                Create("/a/b", b"y"),
+                Set("/a", b"z", 0),
+                Delete("/old", 0),
+            ]
+        )
+        assert await store.get("/a") == Node(b"z", 1)
+        assert await store.get("/a/b") == Node(b"y", 0)
+        assert not await store.exists("/old")
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("op", "error"),
+    [
+        (Create("/there"), NodeExists),
+        (Create("/none/x"), NoNode),
+        (Set("/there", b"", 7), BadVersion),
+        (Set("/none", b"", ANY_VERSION), NoNode),
+        (Delete("/there", 7), BadVersion),
+        (Delete("/full"), NotEmpty),
+        (Check("/there", 7), BadVersion),
+    ],
+)
+def test_multi_does_nothing_when_one_part_fails(run, op, error):
+    async def scenario(store):
+        await store.create("/there", b"as it was")
+        await store.create("/full/child", parents=True)
+        with pytest.raises(error):
+            await store.multi([Create("/new"), Set("/there", b"changed", 0), op, Delete("/new")])
+        assert not await store.exists("/new")
+        assert (await store.get("/there")).data == b"as it was"
+
+    run(scenario)
+
+
+def test_a_failing_change_does_not_disturb_those_that_run_beside_it(run):
+    async def scenario(store):
+        await store.create("/a")
+        results = await asyncio.gather(
+            *(store.create(f"/a/{i}", b"%d" % i) for i in range(50)),
+            *(store.create("/none/x") for _ in range(50)),
+            return_exceptions=True,
+        )
+        assert results[:50] == [f"/a/{i}" for i in range(50)]
+        assert all(isinstance(result, NoNode) for result in results[50:])
+        assert len(await store.children("/a")) == 50
+
+    run(scenario)
+
+
+def test_a_watch_hears_of_data_children_and_the_node_itself(run):
+    async def scenario(store):
+        heard = asyncio.Event()
+        store.watch("/a", heard.set)
+
+        async def expect(change):
+            heard.clear()
+            await change
+            async with asyncio.timeout(5):
+                await heard.wait()
+
+        await expect(store.create("/a"))
+        await expect(store.set("/a", b"x", 0))
+        await expect(store.create("/a/b"))
+        await expect(store.delete("/a/b"))
+        await expect(store.delete("/a"))
+        await expect(store.multi([Create("/a"), Create("/c")]))
+
+    run(scenario)
+
+
+def test_a_watch_that_was_ended_hears_nothing_more(run):
+    async def scenario(store):
+        heard = []
+        await store.create("/a")
+        unwatch = store.watch("/a", lambda: heard.append("ended"))
+        unwatch()
+        unwatch()
+        told = asyncio.Event()
+        store.watch("/a", told.set)
+        await store.set("/a", b"x", 0)
+        async with asyncio.timeout(5):
+            await told.wait()
+        assert heard == []
+
+    run(scenario)
+
+
+def test_a_watch_does_not_hear_of_other_nodes(run):
+    async def scenario(store):
+        heard = []
+        await store.create("/a/b", parents=True)
+        store.watch("/a", lambda: heard.append("/a"))
+        told = asyncio.Event()
+        store.watch("/a/b/c", told.set)
+        await store.create("/ab")
+        await store.set("/a/b", b"x", 0)  # grandchildren and their data are not ours
+        await store.create("/a/b/c")
+        async with asyncio.timeout(5):
+            await told.wait()
+        assert heard == []
+
+    run(scenario)
+
+
+def test_an_ephemeral_node_is_there_until_its_session_ends(run):
+    async def scenario(store):
+        await store.create("/live", parents=True)
+        path = await store.create("/live/me-", b"x", ephemeral=True, sequential=True)
+        await store.multi([Create("/live/other", b"y", ephemeral=True)])
+        assert await store.get(path) == Node(b"x", 0)
+        assert len(await store.children("/live")) == 2
+
+    run(scenario)
+
+
+def test_a_large_node_comes_back_whole(run):
+    data = bytes(range(256)) * 4096  # 1 MiB, the port's bound
+
+    async def scenario(store):
+        await store.create("/large", data)
+        await store.sync("/large")
+        assert (await store.get("/large")).data == data
+
+    run(scenario)
