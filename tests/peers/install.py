@@ -119,11 +119,9 @@ def kafka_jars() -> Path:
         (work / "pom.xml").write_text(_pom())
         # A repository of its own: poms without jars in ~/.m2 would make Spark's Ivy fail.
         repository = f"-Dmaven.repo.local={CACHE / 'm2'}"
-        _run(
-            [maven, "-q", "-B", "-f", str(work / "pom.xml"), repository]
-            + ["dependency:copy-dependencies", "-DincludeScope=runtime"]
-            + [f"-DoutputDirectory={work / 'jars'}"]
-        )
+        copy = ["dependency:copy-dependencies", "-DincludeScope=runtime"]
+        place = ["-f", str(work / "pom.xml"), f"-DoutputDirectory={work / 'jars'}", repository]
+        _run([maven, "-q", "-B", *copy, *place])
         if not list((work / "jars").glob("kafka_2.13-*.jar")):
             raise PeerMissing("Apache Kafka did not run: Maven copied no kafka_2.13 jar")
         (work / "jars").rename(jars)

@@ -64,11 +64,8 @@ class ApacheKafka(Broker):
     def argv(self) -> list[str]:
         memory = (f"-Xmx{self.heap}", f"-Xms{self.heap}")
         classpath = ("-cp", install.kafka_classpath())
-        properties = str(self.data / "server.properties")
-        return [install.java(), *JVM_SERVER, *memory, *JVM_QUIET, *classpath] + [
-            "kafka.Kafka",
-            properties,
-        ]
+        main = ("kafka.Kafka", str(self.data / "server.properties"))
+        return [install.java(), *JVM_SERVER, *memory, *JVM_QUIET, *classpath, *main]
 
     def prepare(self) -> None:
         """Write the properties; format the log directory once, by copying a formatted one."""
@@ -87,7 +84,7 @@ class ApacheKafka(Broker):
 
 
 def _formatted() -> Path:
-    """Return a log directory that StorageTool formatted; made once (a JVM start saved each time)."""
+    """Return a log directory that StorageTool formatted, once for all starts."""
     install.kafka_jars()
     directory = install.CACHE / "peers" / f"formatted-{install.KAFKA_VERSION}"
     with (install.CACHE / "format.lock").open("w") as lock:
@@ -106,9 +103,9 @@ def _formatted() -> Path:
         }
         properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        tool = ["kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(properties)]
         done = subprocess.run(
-            [install.java(), *JVM_QUIET, "-cp", install.kafka_classpath()]
-            + ["kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(properties)],
+            [install.java(), *JVM_QUIET, "-cp", install.kafka_classpath(), *tool],
             capture_output=True,
             text=True,
             timeout=60,
