@@ -1,0 +1,183 @@
+"""Ledgers: create, open, open to recover, delete."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+
+from ledger.client import metadata_format
+from ledger.client.config import LedgerClientConfig
+from ledger.client.reader import LedgerReader
+from ledger.client.recover import recover_ledger
+from ledger.client.update_metadata import LedgerMetadataStore, Patience, Versioned
+from ledger.client.writer import LedgerWriter
+from ledger.core.ledger_metadata import Fragment, LedgerMetadata
+from ledger.errors import (
+    BadVersion,
+    EntryUnknown,
+    MetadataUnavailable,
+    NodeExists,
+    NoNode,
+    NoSuchLedger,
+    NotEmpty,
+    NotEnoughBookies,
+)
+from ledger.ids import BookieId, EntryId, LedgerId
+from ledger.world.bookies import Bookies
+from ledger.world.clock import Clock
+from ledger.world.metadata import MetadataStore
+
+
+class LedgerClient:
+    """All ledgers of one metadata store. Safe to use from many tasks of one event loop."""
+
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        bookies: Bookies,
+        clock: Clock,
+        config: LedgerClientConfig | None = None,
+    ) -> None:
+        self._config = config or LedgerClientConfig()
+        self._store = metadata
+        self._metadata = LedgerMetadataStore(metadata, self._config)
+        self._bookies = bookies
+        self._clock = clock
+
+    async def create(
+        self,
+        *,
+        ensemble_size: int,
+        write_quorum: int,
+        ack_quorum: int,
+        custom: Mapping[str, bytes] | None = None,
+    ) -> LedgerWriter:
+        """A new, empty ledger on E live bookies, and its one writer.
+
+        Raises NotEnoughBookies, MetadataUnavailable.
+        """
+        for _ in range(self._config.ledger_id_attempts_max):
+            ledger = await self._next_id()
+            metadata = LedgerMetadata(
+                ledger=ledger,
+                ensemble_size=ensemble_size,
+                write_quorum=write_quorum,
+                ack_quorum=ack_quorum,
+                fragments=(Fragment(EntryId(0), self._ensemble(ledger, ensemble_size)),),
+                digest_type=self._config.digest_type,
+                password=self._config.password,
+                created_ms=self._clock.now_ms(),
+                custom=dict(custom or {}),
+                token=secrets.randbits(63),
+            )
+            if await self._metadata.create(metadata):
+                stored = Versioned(metadata, 0)
+                return LedgerWriter(stored, self._metadata, self._bookies, self._config)
+        raise NodeExists(f"no free ledger id after {self._config.ledger_id_attempts_max} attempts")
+
+    async def _next_id(self) -> LedgerId:
+        """A number never given before; a lost reply only wastes one."""
+        patience = Patience(self._config)
+        while True:
+            try:
+                path = await self._store.create(
+                    metadata_format.ID_GENERATOR, ephemeral=True, sequential=True, parents=True
+                )
+                await self._forget_id(path)
+            except MetadataUnavailable as error:
+                await patience.wait_or_raise(error)
+                continue
+            return LedgerId(int(path.removeprefix(metadata_format.ID_GENERATOR)))
+
+    async def _forget_id(self, path: str) -> None:
+        try:
+            await self._store.delete(path)
+        except (NoNode, MetadataUnavailable):
+            pass  # ephemeral: it ends with the session at the latest
+
+    def _ensemble(self, ledger: LedgerId, size: int) -> tuple[BookieId, ...]:
+        """E live bookies, another one first for each ledger so that all share the load."""
+        live = sorted(self._bookies.available())
+        if len(live) < size:
+            raise NotEnoughBookies(f"{size} bookies are wanted, {len(live)} are live")
+        start = ledger % len(live)
+        return tuple((live[start:] + live[:start])[:size])
+
+    async def open(self, ledger: LedgerId) -> LedgerReader:
+        """A reader of the ledger as it is, up to its last add confirmed; no recovery.
+
+        When too few bookies answer for the LAC, the reader starts with what metadata tell.
+        Raises NoSuchLedger, MetadataUnavailable.
+        """
+        stored = await self._metadata.read(ledger)
+        reader = self._reader(stored)
+        try:
+            await reader.read_lac()
+        except EntryUnknown:
+            pass  # a later read or read_lac asks again and says so
+        return reader
+
+    async def recover(self, ledger: LedgerId) -> LedgerReader:
+        """A reader of the ledger, which is fenced, complete and CLOSED now.
+
+        Raises NoSuchLedger; EntryUnknown, AddFailed or MetadataUnavailable: try again.
+        """
+        return self._reader(
+            await recover_ledger(ledger, self._metadata, self._bookies, self._config)
+        )
+
+    def _reader(self, stored: Versioned) -> LedgerReader:
+        return LedgerReader(stored, self._metadata, self._bookies, self._config)
+
+    async def delete(self, ledger: LedgerId) -> None:
+        """The ledger is gone from metadata; its bookies drop the data in their own time.
+
+        One that is not closed is recovered first: its writer must not acknowledge anything
+        that is about to vanish. Raises NoSuchLedger, and what `recover` raises.
+        """
+        patience = Patience(self._config)
+        path = metadata_format.ledger_path(ledger)
+        unanswered = False
+        while True:
+            try:
+                stored = await recover_ledger(ledger, self._metadata, self._bookies, self._config)
+                await self._store.delete(path, stored.version)
+            except NoSuchLedger:
+                if unanswered:
+                    break
+                raise
+            except NoNode as error:
+                raise NoSuchLedger(f"ledger {ledger}") from error
+            except BadVersion:
+                continue
+            except MetadataUnavailable as error:
+                unanswered = True
+                await patience.wait_or_raise(error)
+                continue
+            break
+        await self._remove_empty_parents(path)
+
+    async def _remove_empty_parents(self, path: str) -> None:
+        parent = path.rpartition("/")[0]
+        try:
+            while parent != metadata_format.LEDGERS:
+                await self._store.delete(parent)
+                parent = parent.rpartition("/")[0]
+        except (NotEmpty, NoNode, MetadataUnavailable):
+            pass  # someone else's ledger is there; an empty node left behind harms nobody
+
+    async def list_ledgers(self) -> list[LedgerId]:
+        """Every ledger there is, ascending."""
+        patience = Patience(self._config)
+        while True:
+            try:
+                tree = await self._store.read_tree(metadata_format.LEDGERS)
+            except MetadataUnavailable as error:
+                await patience.wait_or_raise(error)
+                continue
+            ledgers = map(metadata_format.ledger_of_path, tree)
+            return sorted(ledger for ledger in ledgers if ledger is not None)
+
+    async def read_metadata(self, ledger: LedgerId) -> LedgerMetadata:
+        """As stored now. Raises NoSuchLedger, CorruptFormat, MetadataUnavailable."""
+        return (await self._metadata.read(ledger)).metadata

@@ -1,0 +1,170 @@
+"""Ledger metadata as bytes, and where they are kept, both as Apache BookKeeper has them.
+
+Bytes start with `BookieMetadataFormatVersion\\t<N>\\n`. 3 (written): varint length, protobuf.
+2: the same message as protobuf text. 1: lines of numbers. All three are read.
+Source: BookKeeper, `meta/LedgerMetadataSerDe.java`, `meta/HierarchicalLedgerManager.java`.
+"""
+
+from __future__ import annotations
+
+import re
+
+from google.protobuf import text_format
+from google.protobuf.message import DecodeError
+
+from ledger.core.entry_format import DigestType
+from ledger.core.ledger_metadata import Fragment, LedgerMetadata, LedgerState
+from ledger.errors import CorruptFormat
+from ledger.ids import BookieId, EntryId, LedgerId
+from ledger.wire.ledger_metadata_pb2 import LedgerMetadataFormat
+
+LEDGERS = "/ledgers"
+ID_GENERATOR = f"{LEDGERS}/idgen/ID-"
+SHORT_ID_MAX = 2**31 - 2  # from the next id on, paths have the long form
+
+_VERSION_LINE = b"BookieMetadataFormatVersion\t"
+_IN_RECOVERY_V1 = -102
+_LEDGER_PATH = re.compile(
+    re.escape(LEDGERS) + r"/(\d{2})/(\d{4})/L(\d{4})|"
+    + re.escape(LEDGERS) + r"/(\d{3})/(\d{4})/(\d{4})/(\d{4})/L(\d{4})"
+)  # fmt: skip
+
+
+def ledger_path(ledger: LedgerId) -> str:
+    """Where the metadata of `ledger` is: 2-4-4 digits, or 3-4-4-4-4 for ids of 31 bits and more."""
+    assert ledger >= 0
+    if ledger <= SHORT_ID_MAX:
+        digits = f"{ledger:010d}"
+        return f"{LEDGERS}/{digits[:2]}/{digits[2:6]}/L{digits[6:]}"
+    digits = f"{ledger:019d}"
+    return f"{LEDGERS}/{digits[:3]}/{digits[3:7]}/{digits[7:11]}/{digits[11:15]}/L{digits[15:]}"
+
+
+def ledger_of_path(path: str) -> LedgerId | None:
+    """The ledger whose metadata is at `path`, or None when it is another node."""
+    match = _LEDGER_PATH.fullmatch(path)
+    if match is None:
+        return None
+    return LedgerId(int("".join(digits for digits in match.groups() if digits)))
+
+
+def encode(metadata: LedgerMetadata) -> bytes:
+    """Format version 3. Fields 1-5 and 7-9 are always written, as Java does."""
+    message = LedgerMetadataFormat(
+        quorumSize=metadata.write_quorum,
+        ensembleSize=metadata.ensemble_size,
+        ackQuorumSize=metadata.ack_quorum,
+        length=metadata.length,
+        lastEntryId=-1 if metadata.last_entry is None else metadata.last_entry,
+        state=LedgerMetadataFormat.State.Name(metadata.state),
+        digestType=LedgerMetadataFormat.DigestType.Name(metadata.digest_type),
+        password=metadata.password,
+    )
+    for fragment in metadata.fragments:
+        message.segment.add(ensembleMember=fragment.ensemble, firstEntryId=fragment.first)
+    for key in sorted(metadata.custom):
+        message.customMetadata.add(key=key, value=metadata.custom[key])
+    if metadata.created_ms is not None:
+        message.ctime = metadata.created_ms
+    if metadata.token is not None:
+        message.cToken = metadata.token
+    body = message.SerializeToString(deterministic=True)
+    return _VERSION_LINE + b"3\n" + _varint(len(body)) + body
+
+
+def decode(data: bytes, ledger: LedgerId) -> LedgerMetadata:
+    """The metadata in `data`. Raises CorruptFormat with the path when they do not parse."""
+    try:
+        return _decode(data, ledger)
+    except (DecodeError, text_format.ParseError, ValueError, AssertionError) as error:
+        raise CorruptFormat(f"ledger metadata at {ledger_path(ledger)}: {error}") from error
+
+
+def _decode(data: bytes, ledger: LedgerId) -> LedgerMetadata:
+    line, newline, body = data.partition(b"\n")
+    if not newline or not line.startswith(_VERSION_LINE):
+        raise ValueError("no format version")
+    version = line[len(_VERSION_LINE) :]
+    if version == b"3":
+        size, start = _read_varint(body)
+        if len(body) - start < size:
+            raise ValueError(f"{size} bytes announced, {len(body) - start} there")
+        return _from_message(LedgerMetadataFormat.FromString(body[start : start + size]), ledger)
+    if version == b"2":
+        message = LedgerMetadataFormat()
+        text_format.Parse(body.decode(), message)
+        return _from_message(message, ledger)
+    if version == b"1":
+        return _from_lines(body.decode().splitlines(), ledger)
+    raise ValueError(f"unknown format version {version!r}")
+
+
+def _from_message(message: LedgerMetadataFormat, ledger: LedgerId) -> LedgerMetadata:
+    state = LedgerState(message.state)
+    digest = message.digestType if message.HasField("digestType") else DigestType.CRC32
+    closed = state is LedgerState.CLOSED
+    return LedgerMetadata(
+        ledger=ledger,
+        ensemble_size=message.ensembleSize,
+        write_quorum=message.quorumSize,
+        ack_quorum=message.ackQuorumSize or message.quorumSize,
+        state=state,
+        fragments=tuple(
+            Fragment(EntryId(one.firstEntryId), tuple(BookieId(b) for b in one.ensembleMember))
+            for one in message.segment
+        ),
+        last_entry=EntryId(message.lastEntryId) if closed else None,
+        length=message.length if closed else 0,
+        digest_type=DigestType(digest),
+        password=message.password,
+        created_ms=message.ctime if message.HasField("ctime") else None,
+        custom={one.key: one.value for one in message.customMetadata},
+        token=message.cToken if message.HasField("cToken") else None,
+    )
+
+
+def _from_lines(lines: list[str], ledger: LedgerId) -> LedgerMetadata:
+    """Version 1: Qw, E, length, then a line per fragment; the last line tells of closing."""
+    if len(lines) < 4:
+        raise ValueError("too few lines")
+    quorum, ensemble_size, length = int(lines[0]), int(lines[1]), int(lines[2])
+    state, last_entry = LedgerState.OPEN, None
+    fragments: list[Fragment] = []
+    for line in lines[3:]:
+        entry, *rest = line.split("\t")
+        if rest == ["CLOSED"]:
+            recovering = int(entry) == _IN_RECOVERY_V1
+            state = LedgerState.IN_RECOVERY if recovering else LedgerState.CLOSED
+            last_entry = None if recovering else EntryId(int(entry))
+            break
+        fragments.append(Fragment(EntryId(int(entry)), tuple(BookieId(b) for b in rest)))
+    return LedgerMetadata(
+        ledger=ledger,
+        ensemble_size=ensemble_size,
+        write_quorum=quorum,
+        ack_quorum=quorum,
+        state=state,
+        fragments=tuple(fragments),
+        last_entry=last_entry,
+        length=length if state is LedgerState.CLOSED else 0,
+        digest_type=DigestType.CRC32,
+    )
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _read_varint(data: bytes) -> tuple[int, int]:
+    """The value at the start of `data`, and where it ends. At most five bytes."""
+    value = 0
+    for place, byte in enumerate(data[:5]):
+        value |= (byte & 0x7F) << (7 * place)
+        if byte < 0x80:
+            return value, place + 1
+    raise ValueError("no length")

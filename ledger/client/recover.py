@@ -1,0 +1,194 @@
+"""Takes a ledger over from its writer, dead or not: runs `Recovery` against the bookies."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from functools import partial
+
+from ledger.client.config import LedgerClientConfig
+from ledger.client.update_metadata import LedgerMetadataStore, Versioned
+from ledger.core.entry_format import EntryFormat, master_key, read_header
+from ledger.core.ledger_metadata import LedgerMetadata, LedgerState
+from ledger.core.recovery import (
+    Abort,
+    Absent,
+    Action,
+    AddAgain,
+    Answer,
+    Close,
+    Fence,
+    Found,
+    ReadEntry,
+    Recovery,
+    Unknown,
+)
+from ledger.errors import CorruptFormat, EntryUnknown, Unauthorized
+from ledger.ids import NO_ENTRY, BookieId, EntryId, LedgerId
+from ledger.world.bookies import Bookies, ReadReply, Status
+
+_ABSENT = (Status.NO_ENTRY, Status.NO_LEDGER)
+
+
+async def recover_ledger(
+    ledger: LedgerId,
+    metadata_store: LedgerMetadataStore,
+    bookies: Bookies,
+    config: LedgerClientConfig,
+) -> Versioned:
+    """The ledger is CLOSED, all it ever acknowledged inside; no writer can add to it any more.
+
+    Several may recover at once; all return the same last entry. Raises EntryUnknown, AddFailed
+    or MetadataUnavailable when too little answered: then it stays IN_RECOVERY, try again.
+    """
+    current = await metadata_store.read_latest(ledger)
+    while True:
+        current = await metadata_store.update(current, _start_recovery)
+        if current.metadata.closed:
+            return current
+        began_with = current.metadata
+        close = await _Run(began_with, bookies, config).run()
+        length = close.length
+        if length is None:
+            length = await _length_up_to(close.last_entry, began_with, bookies, config)
+        closed = close.metadata.close(close.last_entry, length)
+        current = await metadata_store.update(current, partial(_close, began_with, closed))
+        if current.metadata.closed:
+            return current
+
+
+def _start_recovery(current: LedgerMetadata) -> LedgerMetadata | None:
+    return current.in_recovery() if current.state is LedgerState.OPEN else None
+
+
+def _close(
+    began_with: LedgerMetadata, closed: LedgerMetadata, current: LedgerMetadata
+) -> LedgerMetadata | None:
+    """None when someone else closed it (their result stands), or when what was recovered is not
+    the ledger as it is stored now (its bookies were changed meanwhile: start over)."""
+    return closed if current == began_with else None
+
+
+class _Run:
+    """One `Recovery`, its requests under way, and its news in one queue."""
+
+    def __init__(
+        self, metadata: LedgerMetadata, bookies: Bookies, config: LedgerClientConfig
+    ) -> None:
+        self._ledger = metadata.ledger
+        self._bookies = bookies
+        self._timeout_s = config.read_timeout_s
+        self._format = EntryFormat(metadata.digest_type, metadata.password)
+        self._key = master_key(metadata.password)
+        self._core = Recovery(
+            metadata, window=config.recovery_window_entries, spares=bookies.available()
+        )
+        # Bounded by what is under way: one piece of news per request.
+        self._news: asyncio.Queue[Callable[[], list[Action]]] = asyncio.Queue()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> Close:
+        """What to close with. Raises the reason why recovery cannot be finished now."""
+        try:
+            actions = self._core.start()
+            while True:
+                for action in actions:
+                    if isinstance(action, Close):
+                        return action
+                    if isinstance(action, Abort):
+                        raise action.error
+                    self._perform(action)
+                actions = (await self._news.get())()
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _perform(self, action: Fence | ReadEntry | AddAgain) -> None:
+        if isinstance(action, Fence):
+            self._spawn(self._fence(action))
+        elif isinstance(action, ReadEntry):
+            self._spawn(self._read(action))
+        else:
+            header = self._format.pack(
+                self._ledger, action.entry, action.lac, action.length, (action.payload,)
+            )
+            self._bookies.add(
+                action.bookie,
+                self._ledger,
+                action.entry,
+                self._key,
+                (header, action.payload),
+                partial(self._on_added, action.index, action.bookie, action.entry),
+                recovery=True,
+            )
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _on_added(self, index: int, bookie: BookieId, entry: EntryId, status: Status) -> None:
+        on_news = self._core.on_added if status is Status.OK else self._core.on_add_failed
+        self._news.put_nowait(partial(on_news, index, bookie, entry))
+
+    async def _fence(self, fence: Fence) -> None:
+        reply = await self._ask(fence.bookie, NO_ENTRY)
+        self._news.put_nowait(partial(self._on_fence_reply, fence, reply))
+
+    def _on_fence_reply(self, fence: Fence, reply: ReadReply) -> list[Action]:
+        core = self._core
+        if reply.status in _ABSENT:
+            return core.on_fenced(fence.index, reply.lac)
+        if reply.status is Status.UNAUTHORIZED:
+            error = Unauthorized(f"ledger {self._ledger} at {fence.bookie}")
+            return core.on_fence_failed(fence.index, error)
+        if reply.status is not Status.OK:
+            return core.on_fence_failed(fence.index)
+        try:
+            self._format.unpack(reply.body, self._ledger, NO_ENTRY)
+        except CorruptFormat:
+            # Fenced all the same. A start too low is only slow, one too high would lose data:
+            # of a bookie with rot nothing is believed.
+            return core.on_fenced(fence.index, NO_ENTRY)
+        return core.on_fenced(fence.index, max(reply.lac, read_header(reply.body).lac))
+
+    async def _read(self, read: ReadEntry) -> None:
+        reply = await self._ask(read.bookie, read.entry)
+        answer = self._judge(read.entry, reply)
+        self._news.put_nowait(partial(self._core.on_read, read.index, read.entry, answer))
+
+    def _judge(self, entry: EntryId, reply: ReadReply) -> Answer:
+        if reply.status in _ABSENT:
+            return Absent()
+        if reply.status is not Status.OK:
+            return Unknown()
+        try:
+            payload = self._format.unpack(reply.body, self._ledger, entry)
+        except CorruptFormat:
+            return Unknown()
+        return Found(read_header(reply.body).length, payload)
+
+    async def _ask(self, bookie: BookieId, entry: EntryId) -> ReadReply:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await self._bookies.read(bookie, self._ledger, entry, fence_key=self._key)
+        except TimeoutError:
+            return ReadReply(Status.UNREACHABLE)
+
+
+async def _length_up_to(
+    entry: EntryId, metadata: LedgerMetadata, bookies: Bookies, config: LedgerClientConfig
+) -> int:
+    """Payload bytes of entries 0..`entry`, as that entry's header says."""
+    entry_format = EntryFormat(metadata.digest_type, metadata.password)
+    for bookie in metadata.bookies_of(entry):
+        try:
+            async with asyncio.timeout(config.read_timeout_s):
+                reply = await bookies.read(bookie, metadata.ledger, entry)
+            if reply.status is Status.OK:
+                entry_format.unpack(reply.body, metadata.ledger, entry)
+                return read_header(reply.body).length
+        except (TimeoutError, CorruptFormat):
+            continue
+    raise EntryUnknown(f"ledger {metadata.ledger} entry {entry}, the last one, cannot be read now")

@@ -1,0 +1,145 @@
+"""An entry's bytes, as Apache BookKeeper lays them out.
+
+    0 ledger i64 │ 8 entry i64 │ 16 LAC i64 │ 24 length i64 │ 32 digest │ payload
+
+LAC is the last add confirmed when the entry was sent; length is the sum of the payloads of
+entries 0..this one. The digest covers bytes 0..31 and the payload. All integers are big-endian.
+Source: BookKeeper, `proto/checksum/*DigestManager.java`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import zlib
+from collections.abc import Callable, Sequence
+from enum import IntEnum
+from struct import Struct
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from ledger.errors import CorruptFormat
+from ledger.ids import NO_ENTRY, Buffer, EntryId, LedgerId
+
+_HEADER = Struct(">qqqq")
+HEADER_BYTES = _HEADER.size
+
+
+class DigestType(IntEnum):
+    """How entries are protected; numbers are those of the ledger metadata."""
+
+    CRC32 = 1
+    HMAC = 2
+    CRC32C = 3
+    DUMMY = 4
+
+
+class EntryHeader(NamedTuple):
+    """The first 32 bytes of an entry."""
+
+    ledger: LedgerId
+    entry: EntryId
+    lac: EntryId
+    length: int  # payload bytes of entries 0..entry
+
+
+DigestFunction = Callable[[bytes | memoryview, Sequence[Buffer]], bytes]
+
+
+def master_key(password: bytes) -> bytes:
+    """The 20 bytes that prove to a bookie the right to add and to fence."""
+    return hashlib.sha1(b"ledger" + password).digest()
+
+
+def read_header(body: Buffer) -> EntryHeader:
+    """The header's fields, not verified. Raises CorruptFormat when the bytes are too few."""
+    if len(body) < HEADER_BYTES:
+        raise CorruptFormat(f"an entry of {len(body)} bytes has no header")
+    ledger, entry, lac, length = _HEADER.unpack_from(body)
+    return EntryHeader(LedgerId(ledger), EntryId(entry), EntryId(lac), length)
+
+
+class EntryFormat:
+    """Packs and unpacks the entries of ledgers with one digest type and password."""
+
+    __slots__ = ("_digest", "_payload_at")
+
+    def __init__(self, digest_type: DigestType, password: bytes = b"") -> None:
+        self._digest: DigestFunction = _digest_function(digest_type, password)
+        self._payload_at = HEADER_BYTES + _DIGEST_BYTES[digest_type]
+
+    def pack(
+        self,
+        ledger: LedgerId,
+        entry: EntryId,
+        lac: EntryId,
+        length: int,
+        payload: Sequence[Buffer],
+    ) -> bytes:
+        """Header and digest; followed by the payload's buffers they are the whole entry."""
+        header = _HEADER.pack(ledger, entry, lac, length)
+        return header + self._digest(header, payload)
+
+    def unpack(self, body: Buffer, ledger: LedgerId, entry: EntryId) -> memoryview:
+        """The payload, a view of `body`, after its digest and ids were verified.
+
+        With entry -1 any entry id will do. Raises CorruptFormat.
+        """
+        view = memoryview(body)
+        start = self._payload_at
+        if len(view) < start:
+            raise CorruptFormat(f"ledger {ledger} entry {entry}: only {len(view)} bytes")
+        payload = view[start:]
+        if self._digest(view[:HEADER_BYTES], (payload,)) != view[HEADER_BYTES:start].tobytes():
+            raise CorruptFormat(f"ledger {ledger} entry {entry}: the digest does not match")
+        stored_ledger, stored_entry, _, _ = _HEADER.unpack_from(view)
+        if stored_ledger != ledger or (entry != NO_ENTRY and stored_entry != entry):
+            raise CorruptFormat(
+                f"asked for ledger {ledger} entry {entry}, got {stored_ledger} {stored_entry}"
+            )
+        return payload
+
+
+_DIGEST_BYTES = {
+    DigestType.CRC32: 8,
+    DigestType.HMAC: 20,
+    DigestType.CRC32C: 4,
+    DigestType.DUMMY: 0,
+}
+
+
+def _crc32c_digest(header: bytes | memoryview, payload: Sequence[Buffer]) -> bytes:
+    value = crc32c(header)
+    for buffer in payload:
+        value = crc32c(buffer, value)
+    return value.to_bytes(4, "big")
+
+
+def _crc32_digest(header: bytes | memoryview, payload: Sequence[Buffer]) -> bytes:
+    value = zlib.crc32(header)
+    for buffer in payload:
+        value = zlib.crc32(buffer, value)
+    return value.to_bytes(8, "big")
+
+
+def _no_digest(header: bytes | memoryview, payload: Sequence[Buffer]) -> bytes:
+    return b""
+
+
+def _digest_function(digest_type: DigestType, password: bytes) -> DigestFunction:
+    if digest_type is DigestType.CRC32C:
+        return _crc32c_digest
+    if digest_type is DigestType.CRC32:
+        return _crc32_digest
+    if digest_type is DigestType.DUMMY:
+        return _no_digest
+    key = hashlib.sha1(b"mac" + password).digest()
+
+    def hmac_digest(header: bytes | memoryview, payload: Sequence[Buffer]) -> bytes:
+        mac = hmac.new(key, header, hashlib.sha1)
+        for buffer in payload:
+            mac.update(buffer)
+        return mac.digest()
+
+    return hmac_digest
