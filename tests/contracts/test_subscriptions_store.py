@@ -1,0 +1,216 @@
+"""Goal: every subscriptions store answers as the port says. Method: one suite, run on each store,
+over metadata in memory and over the embedded one."""
+
+import asyncio
+import contextlib
+from typing import NamedTuple
+from uuid import UUID
+
+import pytest
+
+from ledger.errors import NotOwner
+from ledger.ids import Dlsn
+from ledger.world.sqlite_metadata import SqliteMetadata
+from subscriptions.positions import WHOLE_STREAM, Position, PositionKey
+from subscriptions.znode_store import GroupPositions, StreamSubscribers
+from tests.subscriptions.memory_metadata import MemoryMetadata
+
+TOPIC = UUID("0f0e0d0c-0b0a-0908-0706-050403020100")
+
+
+class Kind(NamedTuple):
+    """How one store is made and what its positions look like. `at(n)` rises with n."""
+
+    make: object
+    key: PositionKey
+    at: object
+
+
+def group_position(n):
+    return Position(Dlsn(1, n, 0), n, 3, f"note {n} \N{SNOWMAN}", 1_700_000_000_000 + n, n)
+
+
+GROUPS = Kind(GroupPositions, PositionKey(TOPIC, 7), group_position)
+STREAM = Kind(
+    lambda metadata: StreamSubscribers(metadata, "/streams/s"),
+    WHOLE_STREAM,
+    lambda n: Position(Dlsn(1, n, 0)),
+)
+
+
+@contextlib.asynccontextmanager
+async def memory(tmp_path):
+    yield MemoryMetadata()
+
+
+@contextlib.asynccontextmanager
+async def sqlite(tmp_path):
+    metadata = SqliteMetadata(tmp_path / "metadata.db")
+    try:
+        yield metadata
+    finally:
+        await metadata.close()
+
+
+@pytest.fixture(params=[GROUPS, STREAM], ids=["groups", "stream"])
+def kind(request):
+    return request.param
+
+
+@pytest.fixture(params=[memory, sqlite], ids=["memory", "sqlite"])
+def run(request, tmp_path):
+    def runner(scenario):
+        async def main():
+            async with request.param(tmp_path) as metadata:
+                return await scenario(metadata)
+
+        return asyncio.run(main())
+
+    return runner
+
+
+def test_an_unknown_subscriber_has_no_positions(kind, run):
+    async def scenario(metadata):
+        store = kind.make(metadata)
+        for found in (await store.read("a"), await store.load("a")):
+            assert found == ({}, b"", False)
+        assert await store.list() == []
+
+    run(scenario)
+
+
+def test_what_was_advanced_is_read_back_by_another_store(kind, run):
+    async def scenario(metadata):
+        store = kind.make(metadata)
+        await store.load("a")
+        await store.advance("a", {kind.key: kind.at(5)})
+        await store.close()
+        other = kind.make(metadata)
+        assert (await other.read("a")).positions == {kind.key: kind.at(5)}
+        assert (await other.load("a")).positions == {kind.key: kind.at(5)}
+
+    run(scenario)
+
+
+def test_the_last_of_many_advances_wins(kind, run):
+    async def scenario(metadata):
+        store = kind.make(metadata)
+        await store.load("a")
+        await asyncio.gather(*[store.advance("a", {kind.key: kind.at(n)}) for n in range(1, 50)])
+        assert (await store.read("a")).positions == {kind.key: kind.at(49)}
+        await store.advance("a", {kind.key: kind.at(50)})
+        assert (await store.read("a")).positions == {kind.key: kind.at(50)}
+
+    run(scenario)
+
+
+def test_only_the_store_that_loaded_last_and_wrote_can_write(kind, run):
+    async def scenario(metadata):
+        old, new = kind.make(metadata), kind.make(metadata)
+        await old.load("a")
+        await old.advance("a", {kind.key: kind.at(1)})
+        await new.load("a")
+        await new.advance("a", {kind.key: kind.at(2)})
+        for n in (3, 4):
+            with pytest.raises(NotOwner):
+                await old.advance("a", {kind.key: kind.at(n)})
+        assert (await new.read("a")).positions == {kind.key: kind.at(2)}
+
+    run(scenario)
+
+
+def test_a_store_that_lost_a_subscriber_can_load_it_again(kind, run):
+    async def scenario(metadata):
+        old, new = kind.make(metadata), kind.make(metadata)
+        for store, n in ((old, 1), (new, 2)):
+            await store.load("a")
+            await store.advance("a", {kind.key: kind.at(n)})
+        with pytest.raises(NotOwner):
+            await old.advance("a", {kind.key: kind.at(3)})
+        assert (await old.load("a")).positions == {kind.key: kind.at(2)}
+        await old.advance("a", {kind.key: kind.at(4)})
+        assert (await new.read("a")).positions == {kind.key: kind.at(4)}
+
+    run(scenario)
+
+
+def test_losing_one_subscriber_leaves_the_others(kind, run):
+    async def scenario(metadata):
+        old, new = kind.make(metadata), kind.make(metadata)
+        await asyncio.gather(old.load("a"), old.load("b"))
+        await old.advance("a", {kind.key: kind.at(1)})
+        await new.load("a")
+        await new.advance("a", {kind.key: kind.at(2)})
+        lost, kept = await asyncio.gather(
+            old.advance("a", {kind.key: kind.at(3)}),
+            old.advance("b", {kind.key: kind.at(3)}),
+            return_exceptions=True,
+        )
+        assert isinstance(lost, NotOwner)
+        assert kept is None
+        assert (await new.read("b")).positions == {kind.key: kind.at(3)}
+
+    run(scenario)
+
+
+def test_a_deleted_subscriber_is_gone_and_can_come_back(kind, run):
+    async def scenario(metadata):
+        store = kind.make(metadata)
+        await store.load("a")
+        await store.advance("a", {kind.key: kind.at(5)})
+        assert await store.delete("a") is True
+        assert await store.list() == []
+        assert (await store.read("a")).exists is False
+        await store.advance("a", {kind.key: kind.at(1)})
+        assert (await store.read("a")).positions == {kind.key: kind.at(1)}
+
+    run(scenario)
+
+
+def test_a_delete_comes_after_what_was_accepted_before_and_before_what_comes_later(kind, run):
+    async def scenario(metadata):
+        store = kind.make(metadata)
+        await store.load("a")
+        await store.advance("a", {kind.key: kind.at(5)})
+        first = store.advance("a", {kind.key: kind.at(6)})
+        deleting = asyncio.ensure_future(store.delete("a"))
+        await asyncio.sleep(0)
+        last = store.advance("a", {kind.key: kind.at(2)})
+        await asyncio.gather(first, deleting, last)
+        assert (await store.read("a")).positions == {kind.key: kind.at(2)}
+
+    run(scenario)
+
+
+def test_deleting_an_unknown_subscriber_says_that_it_was_absent(kind, run):
+    async def scenario(metadata):
+        assert await kind.make(metadata).delete("a") is False
+
+    run(scenario)
+
+
+def test_any_name_is_safe(kind, run):
+    names = ["", ".", "..", "a/b", "%", "%2E", "a b", "\0", "\N{SNOWMAN}", "x" * 300, "ä", "a%2Fb"]
+
+    async def scenario(metadata):
+        store = kind.make(metadata)
+        for n, name in enumerate(names, 1):
+            await store.load(name)
+            await store.advance(name, {kind.key: kind.at(n)})
+        assert sorted(await store.list()) == sorted(names)
+        for n, name in enumerate(names, 1):
+            assert (await store.read(name)).positions == {kind.key: kind.at(n)}
+
+    run(scenario)
+
+
+def test_closing_makes_durable_what_was_accepted(kind, run):
+    async def scenario(metadata):
+        store = kind.make(metadata)
+        await store.load("a")
+        accepted = store.advance("a", {kind.key: kind.at(5)})
+        await store.close()
+        assert accepted.done()
+        assert (await kind.make(metadata).read("a")).positions == {kind.key: kind.at(5)}
+
+    run(scenario)
