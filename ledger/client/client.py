@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Mapping
 
@@ -57,7 +58,8 @@ class LedgerClient:
         Raises NotEnoughBookies, MetadataUnavailable.
         """
         for _ in range(self._config.ledger_id_attempts_max):
-            ledger = await self._next_id()
+            id_path = await self._next_id()
+            ledger = LedgerId(int(id_path.removeprefix(metadata_format.ID_GENERATOR)))
             metadata = LedgerMetadata(
                 ledger=ledger,
                 ensemble_size=ensemble_size,
@@ -70,24 +72,25 @@ class LedgerClient:
                 custom=dict(custom or {}),
                 token=secrets.randbits(63),
             )
-            if await self._metadata.create(metadata):
+            # Together, so that a store which syncs once for all that waits syncs once.
+            created, _ = await asyncio.gather(
+                self._metadata.create(metadata), self._forget_id(id_path)
+            )
+            if created:
                 stored = Versioned(metadata, 0)
                 return LedgerWriter(stored, self._metadata, self._bookies, self._config)
         raise NodeExists(f"no free ledger id after {self._config.ledger_id_attempts_max} attempts")
 
-    async def _next_id(self) -> LedgerId:
-        """A number never given before; a lost reply only wastes one."""
+    async def _next_id(self) -> str:
+        """A node whose number was never given before; a lost reply only wastes one."""
         patience = Patience(self._config)
         while True:
             try:
-                path = await self._store.create(
+                return await self._store.create(
                     metadata_format.ID_GENERATOR, ephemeral=True, sequential=True, parents=True
                 )
-                await self._forget_id(path)
             except MetadataUnavailable as error:
                 await patience.wait_or_raise(error)
-                continue
-            return LedgerId(int(path.removeprefix(metadata_format.ID_GENERATOR)))
 
     async def _forget_id(self, path: str) -> None:
         try:

@@ -21,7 +21,11 @@ Entries = list[tuple[EntryId, memoryview]]
 
 
 class LedgerReader:
-    """Any number may read one ledger. Nothing above the last add confirmed is ever shown."""
+    """Any number may read one ledger. Nothing above the last add confirmed is ever shown.
+
+    `last_add_confirmed` never falls; someone who knows better, such as the writer in the same
+    process, may raise it.
+    """
 
     def __init__(
         self,
@@ -46,10 +50,9 @@ class LedgerReader:
             metadata.last_entry if metadata.closed else EntryId(metadata.last_fragment.first - 1)
         )
         assert known is not None
-        self.learn_lac(known)
+        self._learn(known)
 
-    def learn_lac(self, lac: EntryId) -> None:
-        """`lac` is confirmed: said by someone who knows, such as the writer in this process."""
+    def _learn(self, lac: EntryId) -> None:
         self.last_add_confirmed = max(self.last_add_confirmed, lac)
 
     async def refresh(self) -> None:
@@ -100,7 +103,7 @@ class LedgerReader:
                 entries = self._verified(first, reply.bodies)
                 if entries:
                     self._last_good = bookie
-                    self.learn_lac(reply.lac)
+                    self._learn(reply.lac)
                     return entries
             elif reply.status in _ABSENT:
                 plan.on_absent()
@@ -165,7 +168,7 @@ class LedgerReader:
     def _count_lac(self, coverage: Coverage, index: int, reply: ReadReply) -> None:
         if reply.status is Status.OK or reply.status in _ABSENT:
             coverage.on_known(index)
-            self.learn_lac(reply.lac)
+            self._learn(reply.lac)
         else:
             coverage.on_unknown(index)
 
