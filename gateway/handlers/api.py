@@ -16,6 +16,7 @@ from ledger.ids import Buffer
 
 if TYPE_CHECKING:
     from gateway.config import GatewayConfig
+    from gateway.core.fetch_session import FetchSessions
     from gateway.groups.coordinator import Coordinator
     from gateway.topics.catalog import Catalog
     from gateway.topics.partitions import Partitions
@@ -68,6 +69,7 @@ class Context:
     partitions: Partitions
     groups: Coordinator
     producer_ids: ProducerIds
+    fetch_sessions: FetchSessions
     advertised_host: str | None = None  # None: answer with the address the client reached us at
     advertised_port: int | None = None
 

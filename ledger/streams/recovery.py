@@ -29,8 +29,12 @@ _READ_BYTES = 1024 * 1024
 class OwnerState(Protocol):
     """What the owner of a stream keeps beside its records; opaque to streams."""
 
-    def encode(self) -> bytes:
-        """The state after every record accepted so far."""
+    def encode(self, end_sequence_id: int) -> bytes:
+        """The state after every record below `end_sequence_id` and no other.
+
+        Records past it may have been accepted already; they follow the snapshot in the log or
+        are lost in a crash, so they must not be in it.
+        """
         ...
 
     def load(self, data: bytes) -> None:

@@ -224,14 +224,14 @@ class Stream:
             writer.adopt(taking_over.take_waiting())
         self._writer = writer
 
-    def _snapshot(self, index: SparseIndex) -> Snapshot:
+    def _snapshot(self, index: SparseIndex, end_sequence_id: int) -> Snapshot:
         listed = {segment.number for segment in self.segments}
         return Snapshot(
             summaries=[s for n, s in sorted(self._summaries.items()) if n in listed],
             index_before=self._index_before,
             index_before_number=self._index_before_number,
             index=index,
-            owner_state=self._state.encode(),
+            owner_state=self._state.encode(end_sequence_id),
         )
 
     async def _complete_segment(self, writer: SegmentWriter) -> None:
@@ -378,6 +378,12 @@ class Stream:
     @property
     def size_bytes(self) -> int:
         return sum(self._size_of(segment) for segment in self.segments)
+
+    def epoch_at(self, sequence_id: int) -> int:
+        """The epoch of the ownership that wrote (or will write) this sequence id."""
+        at = log_segments.find(self.segments, sequence_id)
+        summary = self._summaries.get(self.segments[at].number) if at >= 0 else None
+        return summary.epoch if summary else self.epoch
 
     # -- reading ------------------------------------------------------------------------------
 

@@ -65,7 +65,7 @@ class SegmentWriter:
         start_sequence_id: int,
         tail: StreamTail,
         limits: StreamLimits,
-        take_snapshot: Callable[[SparseIndex], Snapshot],
+        take_snapshot: Callable[[SparseIndex, int], Snapshot],
         on_advanced: Callable[[int], None],
         on_failed: Callable[[LedgerError], None],
     ) -> None:
@@ -152,7 +152,7 @@ class SegmentWriter:
 
     def write_snapshot(self) -> None:
         """A state snapshot is on its way; entries packed from now on point back to it."""
-        snapshot = self._take_snapshot(self.index)
+        snapshot = self._take_snapshot(self.index, self.start_sequence_id + self._position)
         first = -1
         for part in split(snapshot.encode()):
             record = log_records.control_record(self._position, self._txid_packed(), part)

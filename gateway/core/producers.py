@@ -1,0 +1,144 @@
+"""Idempotent producers of one partition: which batch is next, which is a repeat.
+
+Per producer id the last batches {epoch, first and last sequence, base offset}. A repeat is looked
+for among the newest five of the current epoch, as in Kafka. Ten are kept, so that the state as of
+an earlier offset can still be told while up to five batches are accepted and not yet in the log.
+
+Pure. Source: Kafka, ProducerAppendInfo and ProducerStateEntry.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from struct import Struct
+from typing import NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+WINDOW = 5
+_KEPT = 10
+SEQUENCE_MAX = 2**31 - 1
+_STATE = Struct(">BI")  # version, producers
+_PRODUCER = Struct(">qqB")  # id, last used ms, batches
+_BATCH = Struct(">hiiqq")  # epoch, first and last sequence, base offset, timestamp
+_VERSION = 1
+
+
+class AcceptedBatch(NamedTuple):
+    epoch: int
+    first_sequence: int
+    last_sequence: int
+    base_offset: int
+    timestamp_ms: int
+
+    @property
+    def end_offset(self) -> int:
+        """One past its last record."""
+        return self.base_offset + sequence_distance(self.first_sequence, self.last_sequence) + 1
+
+
+class _Producer:
+    __slots__ = ("batches", "used_ms")
+
+    def __init__(self) -> None:
+        self.batches: deque[AcceptedBatch] = deque(maxlen=_KEPT)
+        self.used_ms = 0
+
+
+def sequence_after(sequence: int, steps: int) -> int:
+    """Sequences run 0 … 2^31-1 and then from 0 again."""
+    return (sequence + steps) & SEQUENCE_MAX
+
+
+def sequence_distance(first: int, last: int) -> int:
+    return (last - first) & SEQUENCE_MAX
+
+
+class ProducerStates:
+    """The producers that wrote to one partition lately."""
+
+    def __init__(self) -> None:
+        self._producers: dict[int, _Producer] = {}
+
+    def __len__(self) -> int:
+        return len(self._producers)
+
+    def check(
+        self, producer_id: int, epoch: int, first_sequence: int, records: int
+    ) -> AcceptedBatch | ErrorCode:
+        """`ErrorCode.none`: it is the next. A batch: it repeats that one. Else: it is refused."""
+        producer = self._producers.get(producer_id)
+        if producer is None:
+            return ErrorCode.none
+        newest = producer.batches[-1]
+        if epoch != newest.epoch:
+            if epoch < newest.epoch:
+                return ErrorCode.invalid_producer_epoch
+            return ErrorCode.none if first_sequence == 0 else _OUT_OF_ORDER
+        if first_sequence == (newest.last_sequence + 1) & SEQUENCE_MAX:
+            return ErrorCode.none
+        last_sequence = sequence_after(first_sequence, records - 1)
+        for seen, batch in enumerate(reversed(producer.batches)):
+            if seen == WINDOW or batch.epoch != epoch:
+                break
+            if batch.first_sequence == first_sequence and batch.last_sequence == last_sequence:
+                return batch
+        return _OUT_OF_ORDER
+
+    def accept(
+        self,
+        producer_id: int,
+        epoch: int,
+        first_sequence: int,
+        records: int,
+        base_offset: int,
+        timestamp_ms: int,
+        now_ms: int,
+    ) -> None:
+        """The batch was given `base_offset`; `check` had said that it is the next."""
+        producer = self._producers.get(producer_id)
+        if producer is None:
+            producer = self._producers[producer_id] = _Producer()
+        last = sequence_after(first_sequence, records - 1)
+        producer.batches.append(
+            AcceptedBatch(epoch, first_sequence, last, base_offset, timestamp_ms)
+        )
+        producer.used_ms = now_ms
+
+    def expire(self, now_ms: int, after_ms: int) -> None:
+        """Producers unused for `after_ms` are forgotten (Kafka: producer.id.expiration.ms)."""
+        old = [i for i, p in self._producers.items() if now_ms - p.used_ms > after_ms]
+        for producer_id in old:
+            del self._producers[producer_id]
+
+    def encode(self, end_offset: int) -> bytes:
+        """The state after every batch below `end_offset` and no later one."""
+        parts: list[bytes] = []
+        for producer_id, producer in self._producers.items():
+            batches = [b for b in producer.batches if b.base_offset < end_offset][-WINDOW:]
+            if batches:
+                parts.append(_PRODUCER.pack(producer_id, producer.used_ms, len(batches)))
+                parts += [_BATCH.pack(*batch) for batch in batches]
+        count = sum(len(part) == _PRODUCER.size for part in parts)
+        return _STATE.pack(_VERSION, count) + b"".join(parts)
+
+    def load(self, data: bytes) -> None:
+        """The state is what `encode` gave; b"" is no producer at all. Raises ValueError."""
+        self._producers.clear()
+        if not data:
+            return
+        version, count = _STATE.unpack_from(data)
+        if version != _VERSION:
+            raise ValueError(f"producer state version {version}, we read {_VERSION}")
+        at = _STATE.size
+        for _ in range(count):
+            producer_id, used_ms, batches = _PRODUCER.unpack_from(data, at)
+            at += _PRODUCER.size
+            producer = self._producers[producer_id] = _Producer()
+            producer.used_ms = used_ms
+            for _ in range(batches):
+                producer.batches.append(AcceptedBatch(*_BATCH.unpack_from(data, at)))
+                at += _BATCH.size
+
+
+_OUT_OF_ORDER = ErrorCode.out_of_order_sequence_number

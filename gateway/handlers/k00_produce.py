@@ -1,0 +1,183 @@
+"""Produce, key 0, v3-v13: batches walk in.
+
+v3 magic 2 only · v5 log start offset · v7 zstd · v8 error message · v9 flexible · v10 leader hints
+(never sent: one owner) · v13 topic ids. Advertised from 0, or librdkafka < 2.11.1 sends
+uncompressed (librdkafka#4956). acks 1 and -1 both wait for the ack quorum; 0 gets no reply.
+Not done: transactions (a transactional id is refused), compression to the topic's own codec.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from gateway.handlers.api import Api, Context, Request, Result
+from gateway.topics.partition import Partition, Produced
+from gateway.wire.produce_reply import PartitionProduced, encode_produce
+
+_TOPIC_IDS_FROM = 13
+_NOT_FOUND = Produced(ErrorCode.unknown_topic_or_partition)
+_ID_NOT_FOUND = Produced(ErrorCode.unknown_topic_id)
+_BAD_ACKS = Produced(ErrorCode.invalid_required_acks, message="acks must be -1, 0 or 1")
+_NO_TRANSACTIONS = Produced(
+    ErrorCode.invalid_request, message="transactions are not served yet; unset transactional.id"
+)
+
+
+class _Single:
+    """A request with one partition: no list, no count, one template."""
+
+    __slots__ = ("_correlation_id", "_index", "_partition", "_reply", "_topic", "_version")
+
+    def __init__(
+        self, request: Request, topic: str | UUID, index: int, partition: Partition
+    ) -> None:
+        self._version = request.version
+        self._correlation_id = request.correlation_id
+        self._topic = topic
+        self._index = index
+        self._partition = partition
+        self._reply: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+
+    @property
+    def reply(self) -> asyncio.Future[Result]:
+        return self._reply
+
+    def on_produced(self, produced: Produced) -> None:
+        if self._reply.done():
+            return
+        answer = _answer(self._index, produced, self._partition)
+        self._reply.set_result(
+            [encode_produce(self._version, self._correlation_id, [(self._topic, [answer])])]
+        )
+
+
+class _Many:
+    """All partitions of one request; replies when the last one is known."""
+
+    __slots__ = ("_left", "_request", "_topics", "reply")
+
+    def __init__(self, request: Request, topics: list[tuple[str | UUID, int]]) -> None:
+        self._request = request
+        self._topics: list[tuple[str | UUID, list[PartitionProduced | None]]] = [
+            (topic, [None] * partitions) for topic, partitions in topics
+        ]
+        self._left = sum(partitions for _, partitions in topics)
+        self.reply: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        if not self._left:
+            self._finish()
+
+    def put(
+        self, topic: int, place: int, index: int, produced: Produced, partition: Partition | None
+    ) -> None:
+        self._topics[topic][1][place] = _answer(index, produced, partition)
+        self._left -= 1
+        if not self._left:
+            self._finish()
+
+    def _finish(self) -> None:
+        if self.reply.done():
+            return
+        request = self._request
+        topics = [(name, [p for p in answers if p is not None]) for name, answers in self._topics]
+        self.reply.set_result([encode_produce(request.version, request.correlation_id, topics)])
+
+
+class _Place:
+    """Where in a `_Many` one partition's outcome goes."""
+
+    __slots__ = ("_index", "_many", "_partition", "_place", "_topic")
+
+    def __init__(
+        self, many: _Many, topic: int, place: int, index: int, partition: Partition
+    ) -> None:
+        self._many = many
+        self._topic = topic
+        self._place = place
+        self._index = index
+        self._partition = partition
+
+    def on_produced(self, produced: Produced) -> None:
+        self._many.put(self._topic, self._place, self._index, produced, self._partition)
+
+
+def _answer(index: int, produced: Produced, partition: Partition | None) -> PartitionProduced:
+    return PartitionProduced(
+        index,
+        produced.error,
+        produced.base_offset,
+        produced.append_time_ms,
+        partition.log_start_offset if partition is not None and not produced.error else -1,
+        produced.message,
+    )
+
+
+def handle(request: Request, ctx: Context) -> Result | asyncio.Future[Result]:
+    """Every batch is accepted in order or refused when this returns; the reply comes later."""
+    body = request.body
+    refused = _refused(body)
+    topics = body.topic_data
+    if refused is None and len(topics) == 1 and len(topics[0].partition_data) == 1:
+        reply = _single(request, ctx, topics[0])
+    else:
+        reply = _many(request, ctx, topics, refused)
+    if body.acks == 0:
+        return None
+    return reply
+
+
+def _refused(body: Any) -> Produced | None:
+    if body.acks not in (-1, 0, 1):
+        return _BAD_ACKS
+    return _NO_TRANSACTIONS if body.transactional_id is not None else None
+
+
+def _single(request: Request, ctx: Context, topic: Any) -> asyncio.Future[Result]:
+    data = topic.partition_data[0]
+    named, partition = _find(request, ctx, topic, data.index)
+    if partition is None:
+        return _many(request, ctx, (topic,), None)
+    single = _Single(request, named, data.index, partition)
+    partition.append(memoryview(data.records or b""), request.version, single.on_produced)
+    return single.reply
+
+
+def _find(
+    request: Request, ctx: Context, topic: Any, index: int
+) -> tuple[str | UUID, Partition | None]:
+    if request.version < _TOPIC_IDS_FROM:
+        return topic.name, ctx.partitions.find(topic.name, index)
+    topic_id: UUID = topic.topic_id or UUID(int=0)
+    known = ctx.catalog.by_id(topic_id)
+    return topic_id, None if known is None else ctx.partitions.find(known.name, index)
+
+
+def _many(
+    request: Request, ctx: Context, topics: Any, refused: Produced | None
+) -> asyncio.Future[Result]:
+    named: list[str | UUID] = [_find(request, ctx, topic, -1)[0] for topic in topics]
+    shape = [(name, len(topic.partition_data)) for name, topic in zip(named, topics, strict=True)]
+    many = _Many(request, shape)
+    for at, topic in enumerate(topics):
+        for place, data in enumerate(topic.partition_data):
+            _, partition = _find(request, ctx, topic, data.index)
+            if refused is not None or partition is None:
+                by_id = (
+                    request.version >= _TOPIC_IDS_FROM
+                    and ctx.catalog.by_id(topic.topic_id or UUID(int=0)) is None
+                )
+                missing = _ID_NOT_FOUND if by_id else _NOT_FOUND
+                many.put(at, place, data.index, refused or missing, None)
+                continue
+            partition.append(
+                memoryview(data.records or b""),
+                request.version,
+                _Place(many, at, place, data.index, partition).on_produced,
+            )
+    return many.reply
+
+
+API = Api(key=0, name="Produce", versions=range(3, 14), handle=handle, advertised=range(14))

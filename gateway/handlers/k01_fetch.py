@@ -1,0 +1,326 @@
+"""Fetch, key 1, v4-v18: whole batches walk out as they are stored.
+
+v5 log start · v7 sessions (KIP-227) · v9 leader epoch check · v10 zstd · v11 rack · v12 flexible,
+last fetched epoch · v13 topic ids · v15 replica state · v17/v18 replica fields we do not use.
+Nothing at or above the high watermark leaves. Not done: diverging epochs (a log here never
+diverges from what was acknowledged), preferred replicas (one gateway), transactions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from gateway.core.fetch_session import PartitionKey, Session, SessionFault, Wanted
+from gateway.errors import code_for
+from gateway.handlers.api import Api, Context, Request, Result
+from gateway.topics.partition import Partition
+from gateway.wire.fetch_reply import PartitionFetched, TopicFetched, encode_fetch
+from ledger.errors import LedgerError
+from ledger.ids import Buffer
+from ledger.streams.tail_cache import StoredRecord
+
+_TOPIC_IDS_FROM = 13
+_SESSIONS_FROM = 7
+_NO_ID = UUID(int=0)
+
+
+class _Found(NamedTuple):
+    """What one partition gives now. `cold`: reading it needs a wait."""
+
+    error: ErrorCode = ErrorCode.none
+    partition: Partition | None = None
+    records: list[StoredRecord] | None = None
+    cold: bool = False
+
+
+class _Fetch:
+    """One request, from its arrival until its reply. A `FetchWaiter`."""
+
+    def __init__(self, request: Request, ctx: Context, session: Session) -> None:
+        body = request.body
+        self._request = request
+        self._ctx = ctx
+        self._session = session
+        self._min_bytes: int = body.min_bytes
+        self._bytes_max: int = min(max(body.max_bytes, 0), ctx.config.fetch.response_bytes_max)
+        wait_s: float = max(body.max_wait.total_seconds(), 0.0)
+        self._wait_s = min(wait_s, ctx.config.fetch.wait_ms_max / 1000)
+        self._by_id = request.version >= _TOPIC_IDS_FROM
+        self._timer: asyncio.TimerHandle | None = None
+        self._cold: asyncio.Task[None] | None = None
+        self._watched: list[Partition] = []
+        self._reply: asyncio.Future[Result] | None = None
+
+    # -- attempts -----------------------------------------------------------------------------
+
+    def start(self) -> Result | asyncio.Future[Result]:
+        """The reply when there is something to say now, else a future of it."""
+        found = self._look()
+        if found is not None and (self._enough(found) or self._wait_s == 0):
+            return self._encode(found)
+        loop = asyncio.get_running_loop()
+        self._reply = loop.create_future()
+        self._reply.add_done_callback(self._ended)
+        self._timer = loop.call_later(self._wait_s, self._deadline)
+        if found is None:
+            self._read_cold()
+        else:
+            self._watch()
+        return self._reply
+
+    def _look(self) -> list[tuple[Wanted, _Found]] | None:
+        """Everything from memory, or None when some partition must be waited for."""
+        found: list[tuple[Wanted, _Found]] = []
+        left = self._bytes_max
+        empty = True
+        for wanted in self._session.wanted():
+            one = self._find(wanted, left, empty)
+            if one.cold:
+                return None
+            if one.records:
+                left -= sum(record.size_bytes for record in one.records)
+                empty = False
+            found.append((wanted, one))
+        return found
+
+    def _find(self, wanted: Wanted, left: int, empty: bool) -> _Found:
+        partition, error = self._partition(wanted)
+        if partition is None:
+            return _Found(error)
+        if partition.closed:
+            return _Found(ErrorCode.not_leader_or_follower)
+        if not partition.readable:
+            return _Found(partition=partition, cold=True)
+        error = _position_error(wanted, partition)
+        if error or wanted.fetch_offset == partition.high_watermark or (left <= 0 and not empty):
+            return _Found(error, partition)
+        records = partition.read_cached(wanted.fetch_offset, min(wanted.bytes_max, left))
+        if records is None:
+            return _Found(partition=partition, cold=True)
+        return _Found(partition=partition, records=_fitting(records, left, empty))
+
+    def _partition(self, wanted: Wanted) -> tuple[Partition | None, ErrorCode]:
+        if not self._by_id:
+            name = str(wanted.topic)
+            return self._ctx.partitions.find(
+                name, wanted.partition
+            ), ErrorCode.unknown_topic_or_partition
+        assert isinstance(wanted.topic, UUID)
+        topic = self._ctx.catalog.by_id(wanted.topic)
+        if topic is None:
+            return None, ErrorCode.unknown_topic_id
+        return self._ctx.partitions.find(
+            topic.name, wanted.partition
+        ), ErrorCode.unknown_topic_or_partition
+
+    def _enough(self, found: list[tuple[Wanted, _Found]]) -> bool:
+        size = 0
+        for _, one in found:
+            if one.error:
+                return True
+            if one.records:
+                size += sum(record.size_bytes for record in one.records)
+        return size >= self._min_bytes or not found
+
+    # -- waiting ------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        for wanted in self._session.wanted():
+            partition, _ = self._partition(wanted)
+            if partition is not None:
+                partition.add_waiter(self)
+                self._watched.append(partition)
+
+    def on_data(self) -> None:
+        """A watched partition has news: answer if that is enough."""
+        if self._reply is None or self._reply.done() or self._cold is not None:
+            return
+        found = self._look()
+        if found is None:
+            self._read_cold()
+        elif self._enough(found):
+            self._finish(found)
+
+    def _deadline(self) -> None:
+        """The client's time is over: what there is goes. A cold read under way is let finish."""
+        if self._reply is None or self._reply.done() or self._cold is not None:
+            return
+        found = self._look()
+        if found is None:
+            self._read_cold()
+        else:
+            self._finish(found)
+
+    def _finish(self, found: list[tuple[Wanted, _Found]]) -> None:
+        assert self._reply is not None
+        if not self._reply.done():
+            self._reply.set_result(self._encode(found))
+
+    def _ended(self, _: asyncio.Future[Result]) -> None:
+        """The reply is set, or its connection is gone."""
+        for partition in self._watched:
+            partition.remove_waiter(self)
+        self._watched.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._cold is not None and not self._cold.done() and self._reply is not None:
+            if self._reply.cancelled():
+                self._cold.cancel()
+
+    # -- reading from disk --------------------------------------------------------------------
+
+    def _read_cold(self) -> None:
+        self._cold = asyncio.get_running_loop().create_task(self._cold_round())
+
+    async def _cold_round(self) -> None:
+        """Each wanted partition in turn, from disk where memory does not have it."""
+        found: list[tuple[Wanted, _Found]] = []
+        left, empty = self._bytes_max, True
+        for wanted in self._session.wanted():
+            one = self._find(wanted, left, empty)
+            if one.cold and one.partition is not None:
+                one = await self._find_cold(one.partition, wanted, left, empty)
+            if one.records:
+                left -= sum(record.size_bytes for record in one.records)
+                empty = False
+            found.append((wanted, one))
+        self._cold = None
+        timer_over = self._timer is not None and (
+            self._timer.when() <= asyncio.get_running_loop().time()
+        )
+        if self._enough(found) or timer_over:
+            self._finish(found)
+        else:
+            self._watch()
+
+    async def _find_cold(
+        self, partition: Partition, wanted: Wanted, left: int, empty: bool
+    ) -> _Found:
+        try:
+            if not partition.readable:
+                async with asyncio.timeout(max(self._wait_s, 0.5)):
+                    await partition.ensure_readable()
+            error = _position_error(wanted, partition)
+            if error or wanted.fetch_offset == partition.high_watermark:
+                return _Found(error, partition)
+            records = await partition.read(wanted.fetch_offset, min(wanted.bytes_max, left))
+        except TimeoutError:
+            return _Found(ErrorCode.not_leader_or_follower, partition)
+        except LedgerError as failed:
+            return _Found(code_for(failed), partition)
+        return _Found(partition=partition, records=_fitting(records, left, empty))
+
+    # -- the answer ---------------------------------------------------------------------------
+
+    def _encode(self, found: list[tuple[Wanted, _Found]]) -> list[Buffer]:
+        topics: dict[Any, list[PartitionFetched]] = {}
+        for wanted, one in found:
+            fetched = _fetched(wanted, one)
+            if self._session.include(
+                wanted,
+                high_watermark=fetched.high_watermark,
+                log_start_offset=fetched.log_start_offset,
+                error_code=fetched.error_code,
+                has_records=bool(fetched.records_bytes),
+            ):
+                topics.setdefault(wanted.topic, []).append(fetched)
+        answered: list[TopicFetched] = list(topics.items())
+        return encode_fetch(
+            self._request.version,
+            self._request.correlation_id,
+            answered,
+            session_id=self._session.id,
+        )
+
+
+def _position_error(wanted: Wanted, partition: Partition) -> ErrorCode:
+    if wanted.leader_epoch >= 0 and wanted.leader_epoch != partition.leader_epoch:
+        if wanted.leader_epoch < partition.leader_epoch:
+            return ErrorCode.fenced_leader_epoch
+        return ErrorCode.unknown_leader_epoch
+    if not partition.log_start_offset <= wanted.fetch_offset <= partition.high_watermark:
+        return ErrorCode.offset_out_of_range
+    return ErrorCode.none
+
+
+def _fitting(records: list[StoredRecord], left: int, empty: bool) -> list[StoredRecord]:
+    """The first batch of the first non-empty partition goes whole; a later one must fit."""
+    if not empty and records and records[0].size_bytes > left:
+        return []
+    return records
+
+
+def _fetched(wanted: Wanted, one: _Found) -> PartitionFetched:
+    partition = one.partition
+    if partition is None or (one.error and one.error is not ErrorCode.offset_out_of_range):
+        return PartitionFetched(wanted.partition, one.error)
+    buffers: list[Buffer] = []
+    size = 0
+    for record in one.records or ():
+        buffers += record.data
+        size += record.size_bytes
+    end = partition.high_watermark
+    return PartitionFetched(
+        wanted.partition, one.error, end, end, partition.log_start_offset, buffers, size
+    )
+
+
+def _wanted(body: Any, by_id: bool) -> Iterable[Wanted]:
+    for topic in body.topics:
+        named = (topic.topic_id or _NO_ID) if by_id else topic.topic
+        for asked in topic.partitions:
+            yield Wanted(
+                named,
+                asked.partition,
+                asked.fetch_offset,
+                asked.partition_max_bytes,
+                getattr(asked, "current_leader_epoch", -1),
+                getattr(asked, "last_fetched_epoch", -1),
+            )
+
+
+def _forgotten(body: Any, by_id: bool) -> Iterable[PartitionKey]:
+    for topic in getattr(body, "forgotten_topics_data", ()):
+        named = (topic.topic_id or _NO_ID) if by_id else topic.topic
+        for partition in topic.partitions:
+            yield named, partition
+
+
+def handle(request: Request, ctx: Context) -> Result | asyncio.Future[Result]:
+    """At once when memory has enough; else when data comes, or the client's time is over."""
+    body = request.body
+    replica = getattr(body, "replica_id", -1)
+    replica = getattr(getattr(body, "replica_state", None), "replica_id", replica)
+    if replica >= 0:
+        return _refuse(request, ErrorCode.cluster_authorization_failed)
+    by_id = request.version >= _TOPIC_IDS_FROM
+    session = ctx.fetch_sessions.resolve(
+        getattr(body, "session_id", 0) if request.version >= _SESSIONS_FROM else 0,
+        getattr(body, "session_epoch", -1) if request.version >= _SESSIONS_FROM else -1,
+        _wanted(body, by_id),
+        _forgotten(body, by_id),
+        ctx.clock.now_ms(),
+        uses_ids=by_id,
+    )
+    if isinstance(session, SessionFault):
+        return _refuse(request, ErrorCode(int(session)))
+    return _Fetch(request, ctx, session).start()
+
+
+def _refuse(request: Request, error: ErrorCode) -> Result:
+    """A refusal of the whole request; below v7, which has no such field, for each partition."""
+    if request.version >= _SESSIONS_FROM:
+        return encode_fetch(request.version, request.correlation_id, [], error_code=int(error))
+    topics: list[TopicFetched] = [
+        (topic.topic, [PartitionFetched(asked.partition, error) for asked in topic.partitions])
+        for topic in request.body.topics
+    ]
+    return encode_fetch(request.version, request.correlation_id, topics)
+
+
+API = Api(key=1, name="Fetch", versions=range(4, 19), handle=handle)

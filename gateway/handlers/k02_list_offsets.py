@@ -1,0 +1,128 @@
+"""ListOffsets, key 2, v1-v11: where a partition starts, ends, or reaches a time.
+
+v2 isolation · v4 leader epoch · v6 flexible · v7 max timestamp (-3) · v8 earliest local (-4) · v9
+latest tiered (-5) · v10 timeout · v11 earliest pending upload (-6). Starts and ends are answered
+from memory within one loop turn: Spark asks twice for every poll.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from gateway.errors import code_for
+from gateway.handlers.api import Api, Context, Reply, Request, Result
+from gateway.topics.partition import Partition
+from gateway.wire.batches import BatchRefused
+from ledger.errors import LedgerError
+
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, PENDING_UPLOAD = range(-1, -7, -1)
+_VERSION_MIN = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, PENDING_UPLOAD: 11}
+
+
+def handle(request: Request, ctx: Context) -> Result | Coroutine[Any, Any, Result]:
+    """From memory when every question is about a start or an end, else after looking it up."""
+    answers: list[list[Reply | None]] = []
+    complete = True
+    for topic in request.body.topics:
+        row: list[Reply | None] = []
+        for asked in topic.partitions:
+            partition = ctx.partitions.find(topic.name, asked.partition_index)
+            answer = _at_once(request.version, asked, partition)
+            complete = complete and answer is not None
+            row.append(answer)
+        answers.append(row)
+    if complete:
+        return _reply(request, answers)
+    return _look_up(request, ctx, answers)
+
+
+def _reply(request: Request, answers: list[list[Reply | None]]) -> Reply:
+    return Reply(
+        topics=[
+            Reply(name=topic.name, partitions=row)
+            for topic, row in zip(request.body.topics, answers, strict=True)
+        ]
+    )
+
+
+def _answer(asked: Any, offset: int = -1, timestamp: int = -1, epoch: int = -1) -> Reply:
+    return Reply(
+        partition_index=asked.partition_index,
+        error_code=ErrorCode.none,
+        timestamp=timestamp,
+        offset=offset,
+        leader_epoch=epoch,
+    )
+
+
+def _refusal(asked: Any, error: ErrorCode) -> Reply:
+    return Reply(
+        partition_index=asked.partition_index,
+        error_code=error,
+        timestamp=-1,
+        offset=-1,
+        leader_epoch=-1,
+    )
+
+
+def _at_once(version: int, asked: Any, partition: Partition | None) -> Reply | None:
+    """The answer, or None when something must be waited for."""
+    if partition is None:
+        return _refusal(asked, ErrorCode.unknown_topic_or_partition)
+    if version < _VERSION_MIN.get(asked.timestamp, 0):
+        return _refusal(asked, ErrorCode.unsupported_version)
+    if partition.closed:
+        return _refusal(asked, ErrorCode.not_leader_or_follower)
+    if not partition.readable:
+        return None
+    epoch: int = getattr(asked, "current_leader_epoch", -1)
+    if epoch >= 0 and epoch != partition.leader_epoch:
+        older = epoch < partition.leader_epoch
+        return _refusal(
+            asked, ErrorCode.fenced_leader_epoch if older else ErrorCode.unknown_leader_epoch
+        )
+    if asked.timestamp == LATEST:
+        return _answer(asked, partition.high_watermark, epoch=partition.leader_epoch)
+    if asked.timestamp in (EARLIEST, EARLIEST_LOCAL):
+        start = partition.log_start_offset
+        return _answer(asked, start, epoch=partition.epoch_at(start))
+    if asked.timestamp in (LATEST_TIERED, PENDING_UPLOAD):
+        return _answer(asked)  # no tier but this one
+    return None
+
+
+async def _look_up(request: Request, ctx: Context, answers: list[list[Reply | None]]) -> Result:
+    for topic, row in zip(request.body.topics, answers, strict=True):
+        for at, asked in enumerate(topic.partitions):
+            if row[at] is None:
+                partition = ctx.partitions.find(topic.name, asked.partition_index)
+                row[at] = await _one(request.version, asked, partition)
+    return _reply(request, answers)
+
+
+async def _one(version: int, asked: Any, partition: Partition | None) -> Reply:
+    if partition is not None:
+        await partition.ensure_readable()
+    known = _at_once(version, asked, partition)
+    if known is not None:
+        return known
+    assert partition is not None
+    try:
+        if asked.timestamp == MAX_TIMESTAMP:
+            found = await partition.offset_of_timestamp_max()
+        else:
+            found = await partition.offset_for_timestamp(asked.timestamp)
+    except LedgerError as error:
+        return _refusal(asked, code_for(error))
+    except BatchRefused as refused:
+        return _refusal(asked, refused.code)
+    if found is None:
+        return _answer(asked)
+    timestamp, offset = found
+    return _answer(asked, offset, timestamp, partition.epoch_at(offset))
+
+
+API = Api(key=2, name="ListOffsets", versions=range(1, 12), handle=handle)

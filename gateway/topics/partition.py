@@ -1,0 +1,416 @@
+"""A stream seen as Kafka offsets: one partition of a topic.
+
+Batches walk in through `append` (checked, given their offset, accepted), and are answered when
+they are durable. It takes batches at once, also while the stream is being opened: they wait here
+in order. A stream that fails is opened again under a new epoch; what was pending is answered
+NOT_LEADER_OR_FOLLOWER (outcome unknown, clients retry, idempotent ones without doubling).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from struct import error as StructError
+from typing import NamedTuple, Protocol
+
+from kio.schema.errors import ErrorCode
+
+from gateway.core.producers import AcceptedBatch, ProducerStates
+from gateway.errors import code_for
+from gateway.topics.configs import TopicConfig
+from gateway.wire import batches
+from gateway.wire.batches import BatchHeader, BatchRefused
+from ledger.errors import CorruptFormat, LedgerError, NoNode, NotOwner
+from ledger.streams.config import StreamConfig
+from ledger.streams.segment_store import create_streams
+from ledger.streams.stream import Stream, StreamServices
+from ledger.streams.tail_cache import StoredRecord
+
+_PRODUCER_EXPIRY_MS = 86_400_000  # Kafka: producer.id.expiration.ms
+_REOPEN_S_FIRST, _REOPEN_S_MAX = 0.05, 5.0
+_WAITING_MAX = 10_000  # batches accepted while the stream opens; then REQUEST_TIMED_OUT
+
+
+class Produced(NamedTuple):
+    """The answer for one partition of a Produce."""
+
+    error: ErrorCode
+    base_offset: int = -1
+    append_time_ms: int = -1
+    message: str | None = None
+
+
+OnProduced = Callable[[Produced], None]
+
+
+class FetchWaiter(Protocol):
+    def on_data(self) -> None:
+        """The high watermark of a partition that it waits for moved, or the partition changed."""
+        ...
+
+
+class _PartitionState:
+    """The `OwnerState` of a partition's stream: its producers."""
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self.producers = ProducerStates()
+        self._now_ms = now_ms
+
+    def encode(self, end_sequence_id: int) -> bytes:
+        self.producers.expire(self._now_ms(), _PRODUCER_EXPIRY_MS)
+        return self.producers.encode(end_sequence_id)
+
+    def load(self, data: bytes) -> None:
+        try:
+            self.producers.load(data)
+        except (ValueError, StructError) as error:
+            raise CorruptFormat(f"producer state: {error}") from error
+
+    def replay(self, sequence_id: int, data: memoryview) -> None:
+        header = batches.read_header(data)
+        if header.producer_id >= 0:
+            self.producers.accept(
+                header.producer_id,
+                header.producer_epoch,
+                header.base_sequence,
+                header.records,
+                sequence_id,
+                header.max_timestamp,
+                self._now_ms(),
+            )
+
+    def timestamp_max(self, data: memoryview) -> int:
+        return batches.timestamp_max(data)
+
+
+class _Pending:
+    """One accepted batch on its way to being durable; called once by the stream."""
+
+    __slots__ = ("_append_time_ms", "_base_offset", "_on_produced")
+
+    def __init__(self, base_offset: int, append_time_ms: int, on_produced: OnProduced) -> None:
+        self._base_offset = base_offset
+        self._append_time_ms = append_time_ms
+        self._on_produced = on_produced
+
+    def __call__(self, error: LedgerError | None) -> None:
+        if error is None:
+            answer = Produced(ErrorCode.none, self._base_offset, self._append_time_ms)
+        else:
+            answer = Produced(code_for(error, unknown_outcome=True))
+        self._on_produced(answer)
+
+
+class _Early(NamedTuple):
+    """A batch that came while the stream was being opened."""
+
+    batch: memoryview
+    version: int
+    on_produced: OnProduced
+
+
+class Partition:
+    """One owner per process. All methods on the event loop."""
+
+    def __init__(
+        self,
+        name: str,
+        services: StreamServices,
+        topic_config: Callable[[], TopicConfig],
+        stream_config: Callable[[], StreamConfig],
+    ) -> None:
+        self.name = name
+        self.closed = False
+        self._services = services
+        self._config = topic_config
+        self._state = _PartitionState(services.clock.now_ms)
+        self.stream = Stream(
+            name,
+            services,
+            stream_config,
+            self._state,
+            on_advanced=self._advanced,
+            on_failed=self._failed,
+        )
+        self._early: deque[_Early] = deque()
+        self._waiters: set[FetchWaiter] = set()
+        self._repeats: list[tuple[int, OnProduced, Produced]] = []
+        self._readable: asyncio.Task[None] | None = None
+        self._beginning: asyncio.Task[None] | None = None
+        self._reopen_s = _REOPEN_S_FIRST
+
+    # -- life ---------------------------------------------------------------------------------
+
+    def open(self) -> asyncio.Task[None]:
+        """The task that makes it readable; the same one for all callers. Await it shielded."""
+        if self._readable is None:
+            self._readable = asyncio.get_running_loop().create_task(self._open())
+        return self._readable
+
+    @property
+    def readable(self) -> bool:
+        opened = self._readable
+        return opened is not None and opened.done() and not self.closed
+
+    async def _open(self) -> None:
+        """Tries until the stream is open; what waits for it waits on."""
+        while not self.closed:
+            try:
+                await self._open_once()
+            except LedgerError as error:
+                if not error.retryable:
+                    self._refuse_early(error)
+                await asyncio.sleep(self._reopen_s)
+                self._reopen_s = min(self._reopen_s * 2, _REOPEN_S_MAX)
+            else:
+                self._reopen_s = _REOPEN_S_FIRST
+                return
+
+    async def _open_once(self) -> None:
+        try:
+            await self.stream.open()
+        except NoNode:  # a crash came between the topic and its streams
+            await create_streams(self._services.metadata, [self.name])
+            await self.stream.open()
+
+    async def ensure_readable(self) -> None:
+        await asyncio.shield(self.open())
+
+    async def close(self) -> None:
+        """Everything accepted is durable, the segment completed; later calls are refused."""
+        self.closed = True
+        for task in (self._beginning, self._readable):
+            if task is not None and not task.done():
+                task.cancel()
+        try:
+            await self.stream.close()
+        except LedgerError as error:
+            self._refuse_early(error)
+        self._refuse_early(NotOwner(self.name))
+        self._wake()
+
+    def abandon(self) -> None:
+        """The topic is deleted: nothing more is answered from here, waiting fetches look again."""
+        self.closed = True
+        self._refuse_early(NotOwner(self.name))
+        self._wake()
+
+    def _failed(self, error: LedgerError) -> None:
+        """The stream can take no more: answer, and open it again under the next epoch."""
+        repeats, self._repeats = self._repeats, []
+        for _, on_produced, _ in repeats:
+            on_produced(Produced(code_for(error, unknown_outcome=True)))
+        self._readable = None
+        self._beginning = None
+        self._wake()
+        if not self.closed:
+            asyncio.get_running_loop().call_soon(self._reopen)
+
+    def _reopen(self) -> None:
+        if not self.closed and self._readable is None:
+            self._readable = asyncio.get_running_loop().create_task(self._close_and_open())
+
+    async def _close_and_open(self) -> None:
+        await self.stream.close()
+        await self._open()
+        self._wake()
+
+    # -- offsets ------------------------------------------------------------------------------
+
+    @property
+    def leader_epoch(self) -> int:
+        return self.stream.epoch
+
+    @property
+    def high_watermark(self) -> int:
+        return self.stream.end_sequence_id
+
+    @property
+    def log_start_offset(self) -> int:
+        return self.stream.start_sequence_id
+
+    # -- produce ------------------------------------------------------------------------------
+
+    def append(self, batch: memoryview, version: int, on_produced: OnProduced) -> None:
+        """One batch is accepted in call order, or refused; `on_produced` runs exactly once.
+
+        It may run before this returns when the batch is refused or repeats a durable one.
+        """
+        if self.stream.writable and not self._early:
+            self._append_now(batch, version, on_produced)
+        elif self.closed:
+            on_produced(Produced(ErrorCode.not_leader_or_follower))
+        elif len(self._early) >= _WAITING_MAX:
+            on_produced(Produced(ErrorCode.request_timed_out, message="the partition is opening"))
+        else:
+            self._early.append(_Early(batch, version, on_produced))
+            if self._beginning is None:
+                self._beginning = asyncio.get_running_loop().create_task(self._begin())
+
+    async def _begin(self) -> None:
+        try:
+            await self.ensure_readable()
+            await self.stream.begin()
+        except LedgerError as error:
+            self._refuse_early(error)
+        finally:
+            self._beginning = None
+        while self._early and self.stream.writable:
+            early = self._early.popleft()
+            self._append_now(early.batch, early.version, early.on_produced)
+        if self._early and not self.closed:
+            self._beginning = asyncio.get_running_loop().create_task(self._begin())
+
+    def _refuse_early(self, error: LedgerError) -> None:
+        early, self._early = self._early, deque()
+        for waiting in early:
+            waiting.on_produced(Produced(code_for(error), message=str(error)))
+
+    def _append_now(self, batch: memoryview, version: int, on_produced: OnProduced) -> None:
+        config = self._config()
+        now_ms = self._services.clock.now_ms()
+        try:
+            header = batches.check_batch(batch, version, config.max_message_bytes)
+            self._check_timestamps(header, config, now_ms)
+            if config.compacts:
+                raise_if_keyless(batch)
+        except BatchRefused as refused:
+            on_produced(Produced(refused.code, message=str(refused)))
+            return
+        base_offset = self.stream.next_sequence_id
+        if header.producer_id >= 0 and not self._next_in_sequence(header, on_produced):
+            return
+        append_time_ms = -1
+        if config.log_append_time:
+            append_time_ms = now_ms
+            batch = batches.with_append_time(batch, header, now_ms)
+        if header.producer_id >= 0:
+            self._state.producers.accept(
+                header.producer_id,
+                header.producer_epoch,
+                header.base_sequence,
+                header.records,
+                base_offset,
+                append_time_ms,
+                now_ms,
+            )
+        self.stream.append(
+            batches.placed(batch, header, base_offset, self.stream.epoch),
+            len(batch),
+            header.records,
+            header.max_timestamp if append_time_ms < 0 else append_time_ms,
+            _Pending(base_offset, append_time_ms, on_produced),
+        )
+
+    def _next_in_sequence(self, header: BatchHeader, on_produced: OnProduced) -> bool:
+        """True: append it. Else it was answered here: refused, or a repeat of a known batch."""
+        verdict = self._state.producers.check(
+            header.producer_id, header.producer_epoch, header.base_sequence, header.records
+        )
+        if verdict is ErrorCode.none:
+            return True
+        if isinstance(verdict, AcceptedBatch):
+            answer = Produced(ErrorCode.none, verdict.base_offset, verdict.timestamp_ms)
+            if verdict.end_offset <= self.high_watermark:
+                on_produced(answer)
+            else:  # accepted, not durable yet: the repeat is answered with the first
+                self._repeats.append((verdict.end_offset, on_produced, answer))
+            return False
+        on_produced(Produced(verdict))
+        return False
+
+    @staticmethod
+    def _check_timestamps(header: BatchHeader, config: TopicConfig, now_ms: int) -> None:
+        if config.log_append_time or header.max_timestamp < 0:
+            return
+        latest = now_ms + config.message_timestamp_after_max_ms
+        if header.max_timestamp > latest:
+            raise BatchRefused(
+                ErrorCode.invalid_timestamp,
+                f"timestamp {header.max_timestamp} is after {latest}, see "
+                "message.timestamp.after.max.ms",
+            )
+        earliest = now_ms - config.message_timestamp_before_max_ms
+        if header.base_timestamp < earliest:
+            raise BatchRefused(
+                ErrorCode.invalid_timestamp,
+                f"timestamp {header.base_timestamp} is before {earliest}, see "
+                "message.timestamp.before.max.ms",
+            )
+
+    # -- news ---------------------------------------------------------------------------------
+
+    def _advanced(self, end_offset: int) -> None:
+        if self._repeats:
+            ready = [r for r in self._repeats if r[0] <= end_offset]
+            self._repeats = [r for r in self._repeats if r[0] > end_offset]
+            for _, on_produced, answer in ready:
+                on_produced(answer)
+        if self._waiters:
+            self._wake()
+
+    def _wake(self) -> None:
+        for waiter in list(self._waiters):
+            waiter.on_data()
+
+    def add_waiter(self, waiter: FetchWaiter) -> None:
+        self._waiters.add(waiter)
+
+    def remove_waiter(self, waiter: FetchWaiter) -> None:
+        self._waiters.discard(waiter)
+
+    # -- fetch --------------------------------------------------------------------------------
+
+    def read_cached(self, offset: int, bytes_max: int) -> list[StoredRecord] | None:
+        return self.stream.read_cached(offset, bytes_max)
+
+    async def read(self, offset: int, bytes_max: int) -> list[StoredRecord]:
+        return await self.stream.read(offset, bytes_max)
+
+    def epoch_at(self, offset: int) -> int:
+        """The leader epoch under which the record at `offset` was written."""
+        return self.stream.epoch_at(offset)
+
+    async def offset_for_timestamp(self, timestamp: int) -> tuple[int, int] | None:
+        """(timestamp, offset) of the first record at or after `timestamp`, from the log start."""
+        from gateway.wire.inside import first_at_or_after
+
+        at = timestamp
+        record = await self.stream.find_timestamp(at)
+        while record is not None:
+            found = first_at_or_after(
+                b"".join(record.data),
+                timestamp,
+                self.log_start_offset,
+                max(8 * self._config().max_message_bytes, 16 * 1024 * 1024),
+            )
+            if found is not None:
+                return found
+            record = await self._next_record(record, timestamp)
+        return None
+
+    async def _next_record(self, record: StoredRecord, timestamp: int) -> StoredRecord | None:
+        """The next candidate after a batch whose header claimed more than its records hold."""
+        at = record.end_sequence_id
+        while at < self.high_watermark:
+            for candidate in await self.stream.read(at, 1024 * 1024):
+                if candidate.timestamp_max >= timestamp:
+                    return candidate
+                at = candidate.end_sequence_id
+        return None
+
+    async def offset_of_timestamp_max(self) -> tuple[int, int] | None:
+        """(timestamp, offset) of the first record with the greatest timestamp of all."""
+        greatest = self.stream.timestamp_max
+        return None if greatest < 0 else await self.offset_for_timestamp(greatest)
+
+
+def raise_if_keyless(batch: memoryview) -> None:
+    """A compacted topic takes only records with a key; the one check that decodes records."""
+    from gateway.wire.inside import all_keyed
+
+    if not all_keyed(bytes(batch)):
+        raise BatchRefused(
+            ErrorCode.invalid_record, "a compacted topic takes no record without a key"
+        )

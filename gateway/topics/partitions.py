@@ -1,0 +1,193 @@
+"""All partitions that this process serves: found by topic, opened when first asked for.
+
+    found ─▶ (opening: batches wait in order) ─▶ serving ─▶ abandoned when the topic is deleted
+
+A background round rolls segments that are old and removes those past their retention.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from uuid import UUID
+
+from gateway.config import GatewayConfig
+from gateway.topics.catalog import Catalog, Topic
+from gateway.topics.partition import Partition
+from ledger.errors import LedgerError, NodeExists
+from ledger.streams.config import StreamConfig
+from ledger.streams.segment_store import create_streams, delete_stream, ledgers_of, list_streams
+from ledger.streams.stream import StreamServices
+
+MAINTENANCE_S = 5.0
+_CLOSING_AT_ONCE = 64
+
+
+def stream_name(topic_id: UUID, index: int) -> str:
+    """Streams are named by topic id, so a recreated topic never meets the old one's data."""
+    return f"{topic_id}-{index}"
+
+
+class Partitions:
+    """One per process. `on_disk_freed` is called after ledgers were deleted."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        services: StreamServices,
+        config: GatewayConfig,
+        on_disk_freed: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._catalog = catalog
+        self._services = services
+        self._config = config
+        self._on_disk_freed = on_disk_freed
+        self._by_name: dict[tuple[str, int], Partition] = {}
+        self._maintenance: asyncio.Task[None] | None = None
+        catalog.on_created.append(self._topic_created)
+        catalog.on_deleted.append(self._topic_deleted)
+
+    # -- finding ------------------------------------------------------------------------------
+
+    def find(self, topic: str, index: int) -> Partition | None:
+        """The partition, being opened if it was not open; None: there is none of that name."""
+        partition = self._by_name.get((topic, index))
+        if partition is not None:
+            return partition
+        known = self._catalog.by_name(topic)
+        if known is None or not 0 <= index < known.partitions:
+            return None
+        return self._add(known, index)
+
+    def _add(self, topic: Topic, index: int) -> Partition:
+        name = topic.name
+        catalog = self._catalog
+
+        def topic_config():  # noqa: ANN202  (TopicConfig; the catalog's type)
+            known = catalog.by_name(name)
+            return catalog.config(known if known is not None else topic)
+
+        partition = Partition(
+            stream_name(topic.topic_id, index),
+            self._services,
+            topic_config,
+            lambda: self._stream_config(topic),
+        )
+        self._by_name[name, index] = partition
+        partition.open()
+        return partition
+
+    def leader_epoch(self, topic: Topic, index: int) -> int:
+        """-1 while the partition is not open: clients take that as unknown."""
+        partition = self._by_name.get((topic.name, index))
+        return partition.leader_epoch if partition is not None and partition.readable else -1
+
+    def _stream_config(self, topic: Topic) -> StreamConfig:
+        config = self._catalog.config(self._catalog.by_name(topic.name) or topic)
+        quorum = min(topic.replication_factor, self._config.bookies)
+        ack_quorum = min(max(config.min_insync_replicas, quorum // 2 + 1), quorum)
+        return StreamConfig(
+            ensemble_size=self._config.bookies,
+            write_quorum=quorum,
+            ack_quorum=ack_quorum,
+            segment_bytes=config.segment_bytes,
+            segment_ms=config.segment_ms,
+            segment_jitter_ms=config.segment_ms // 20,
+            retention_ms=config.retention_ms,
+            retention_bytes=config.retention_bytes,
+        )
+
+    # -- topics come and go -------------------------------------------------------------------
+
+    async def _topic_created(self, topic: Topic) -> None:
+        await self._create_streams(topic, range(topic.partitions))
+
+    async def _create_streams(self, topic: Topic, indexes: range) -> None:
+        names = [stream_name(topic.topic_id, index) for index in indexes]
+        try:
+            await create_streams(self._services.metadata, names)
+        except NodeExists:  # part of them exist: partitions were added
+            for name in names:
+                await ensure_stream(self._services, name)
+
+    async def _topic_deleted(self, topic: Topic) -> None:
+        for index in range(topic.partitions):
+            partition = self._by_name.pop((topic.name, index), None)
+            if partition is not None:
+                partition.abandon()
+        for index in range(topic.partitions):
+            await self._delete_stream(stream_name(topic.topic_id, index))
+        await self._on_disk_freed()
+
+    async def _delete_stream(self, name: str) -> None:
+        for ledger in await ledgers_of(self._services.metadata, name):
+            await self._services.client.delete(ledger)
+        await delete_stream(self._services.metadata, name)
+
+    # -- life ---------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Left-overs of deletions and of crashed rolls go; the maintenance round runs."""
+        self._maintenance = asyncio.get_running_loop().create_task(self._maintain())
+
+    async def stop(self) -> None:
+        """Every partition is closed and its last segment completed."""
+        if self._maintenance is not None:
+            self._maintenance.cancel()
+            await asyncio.gather(self._maintenance, return_exceptions=True)
+        partitions = list(self._by_name.values())
+        self._by_name.clear()
+        for at in range(0, len(partitions), _CLOSING_AT_ONCE):
+            await asyncio.gather(*(p.close() for p in partitions[at : at + _CLOSING_AT_ONCE]))
+
+    async def _maintain(self) -> None:
+        try:
+            await self._remove_left_overs()
+        except LedgerError:
+            pass  # the next start tries again; nothing depends on it
+        while True:
+            await asyncio.sleep(MAINTENANCE_S)
+            await self.maintain_once()
+
+    async def maintain_once(self) -> None:
+        """One round over every topic: old segments roll, expired ones go."""
+        removed = 0
+        for topic in self._catalog.all():
+            for index in range(topic.partitions):
+                partition = self.find(topic.name, index)
+                if partition is None or not partition.readable:
+                    continue
+                try:
+                    partition.stream.roll_if_old()
+                    removed += await partition.stream.expire()
+                except LedgerError:
+                    continue  # tried again in the next round
+        if removed:
+            await self._on_disk_freed()
+
+    async def _remove_left_overs(self) -> None:
+        """Streams of no topic (a deletion that a crash cut short) are deleted."""
+        live = {
+            stream_name(topic.topic_id, index)
+            for topic in self._catalog.all()
+            for index in range(topic.partitions)
+        }
+        for name in await list_streams(self._services.metadata):
+            if name not in live and self._is_left_over(name):
+                await self._delete_stream(name)
+
+    def _is_left_over(self, name: str) -> bool:
+        """Asked again right before deleting: the topic may have been created meanwhile."""
+        topic_id, _, _ = name.rpartition("-")
+        try:
+            return self._catalog.by_id(UUID(topic_id)) is None
+        except ValueError:
+            return False  # not one of ours
+
+
+async def ensure_stream(services: StreamServices, name: str) -> None:
+    """The stream exists."""
+    try:
+        await create_streams(services.metadata, [name])
+    except NodeExists:
+        return

@@ -1,0 +1,151 @@
+"""The few times somebody must look inside a batch: which record has a timestamp.
+
+Decompression is bounded while it runs; records are decoded by aiokafka's reader. Imported only
+when needed (it costs a tenth of a second at start).
+"""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import cramjam
+import zstandard
+from aiokafka.record.default_records import (  # pyright: ignore[reportMissingTypeStubs]
+    DefaultRecordBatch,
+)
+from crc32c import crc32c
+from kio.schema.errors import ErrorCode
+
+from gateway.wire import batches
+from gateway.wire.batches import BatchRefused
+
+_ZSTD_WINDOW_MAX = 8 * 1024 * 1024
+_XERIAL = b"\x82SNAPPY\x00"
+
+
+class _Bounded(io.BytesIO):
+    """A sink that refuses to grow past its bound."""
+
+    def __init__(self, bytes_max: int) -> None:
+        super().__init__()
+        self._room = bytes_max
+
+    def write(self, data: Any) -> int:
+        self._room -= len(data)
+        if self._room < 0:
+            raise OverflowError
+        return super().write(data)
+
+
+def decompress(codec: int, data: bytes, bytes_max: int) -> bytes:
+    """`data` decompressed; BatchRefused when it is damaged or would exceed `bytes_max`."""
+    try:
+        if codec == 1:
+            return _gzip(data, bytes_max)
+        if codec == 2:
+            return _snappy(data, bytes_max)
+        if codec == 3:
+            return _lz4(data, bytes_max)
+        return _zstd(data, bytes_max)
+    except OverflowError:
+        raise BatchRefused(
+            ErrorCode.invalid_record, f"the batch decompresses to more than {bytes_max} bytes"
+        ) from None
+    except (cramjam.DecompressionError, zstandard.ZstdError, ValueError, EOFError, OSError) as e:
+        raise BatchRefused(ErrorCode.corrupt_message, f"the batch does not decompress: {e}") from e
+
+
+def _gzip(data: bytes, bytes_max: int) -> bytes:
+    import zlib
+
+    out = zlib.decompressobj(wbits=31)
+    whole = out.decompress(data, bytes_max)
+    if out.unconsumed_tail:
+        raise OverflowError
+    if not out.eof:
+        raise ValueError("gzip stream is cut")
+    return whole
+
+
+def _snappy(data: bytes, bytes_max: int) -> bytes:
+    if not data.startswith(_XERIAL):
+        return _snappy_block(data, bytes_max)
+    out = _Bounded(bytes_max)
+    at = 16
+    while at < len(data):
+        size = int.from_bytes(data[at : at + 4], "big")
+        at += 4
+        if size > len(data) - at:
+            raise ValueError("snappy block is cut")
+        out.write(_snappy_block(data[at : at + size], bytes_max))
+        at += size
+    return out.getvalue()
+
+
+def _snappy_block(data: bytes, bytes_max: int) -> bytes:
+    if cramjam.snappy.decompress_raw_len(data) > bytes_max:
+        raise OverflowError
+    return bytes(cramjam.snappy.decompress_raw(data))
+
+
+def _lz4(data: bytes, bytes_max: int) -> bytes:
+    room = bytearray(min(bytes_max, max(len(data) * 255, 1024)))
+    try:
+        size = cramjam.lz4.decompress_into(data, room)
+    except cramjam.DecompressionError as error:
+        if "write whole buffer" in str(error):
+            raise OverflowError from error
+        raise
+    return bytes(memoryview(room)[:size])
+
+
+def _zstd(data: bytes, bytes_max: int) -> bytes:
+    reader = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_MAX).stream_reader(data)
+    whole = reader.read(bytes_max + 1)
+    if len(whole) > bytes_max:
+        raise OverflowError
+    return whole
+
+
+def first_at_or_after(
+    batch: bytes, timestamp: int, from_offset: int, bytes_max: int
+) -> tuple[int, int] | None:
+    """(timestamp, offset) of the first record with both at least as given; None: there is none."""
+    header = batches.read_header(batch)
+    if header.attributes & batches.LOG_APPEND_TIME:
+        offset = max(header.base_offset, from_offset)
+        inside = offset <= header.base_offset + header.last_offset_delta
+        return (header.max_timestamp, offset) if inside else None
+    reader: Any = DefaultRecordBatch(_uncompressed(batch, header, bytes_max))
+    for record in reader:
+        if record.timestamp >= timestamp and record.offset >= from_offset:
+            return record.timestamp, record.offset
+    return None
+
+
+def _uncompressed(batch: bytes, header: batches.BatchHeader, bytes_max: int) -> bytes:
+    codec = header.attributes & batches.CODEC_MASK
+    if not codec:
+        return batch
+    records = decompress(codec, batch[batches.HEADER_BYTES :], bytes_max)
+    tail = bytearray(batch[21 : batches.HEADER_BYTES])
+    tail[0:2] = (header.attributes & ~batches.CODEC_MASK).to_bytes(2, "big")
+    crc = crc32c(records, crc32c(bytes(tail)))
+    length = batches.HEADER_BYTES + len(records) - batches.LENGTH_OVERHEAD
+    return b"".join(
+        (
+            batches.PREFIX.pack(header.base_offset, length, header.leader_epoch),
+            b"\x02",
+            crc.to_bytes(4, "big"),
+            bytes(tail),
+            records,
+        )
+    )
+
+
+def all_keyed(batch: bytes, bytes_max: int = 128 * 1024 * 1024) -> bool:
+    """Every record of the batch has a key."""
+    header = batches.read_header(batch)
+    reader: Any = DefaultRecordBatch(_uncompressed(batch, header, bytes_max))
+    return all(record.key is not None for record in reader)
