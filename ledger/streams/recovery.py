@@ -83,30 +83,34 @@ async def _complete_left_over(
     store: SegmentStore, client: LedgerClient, clock: Clock, segment: Segment
 ) -> Segment:
     reader = await client.recover(segment.ledger)
-    completed = segment.complete(
-        completion_ms=clock.now_ms(), **await _last_position(reader, segment)
-    )
+    completed = await _completed(reader, segment, clock.now_ms())
     await store.complete(segment, completed)
     return completed
 
 
-async def _last_position(reader: LedgerReader, segment: Segment) -> dict[str, int]:
-    """Fields of `Segment.complete` that the last entry of a closed ledger tells."""
+async def _completed(reader: LedgerReader, segment: Segment, now_ms: int) -> Segment:
+    """The segment as the last entry of its closed ledger tells."""
     last = reader.last_add_confirmed
     if last < 0:
-        return {"record_count": 0, "last_txid": EMPTY_TXID, "last_entry": -1, "last_slot": -1}
+        return segment.complete(
+            record_count=0,
+            last_txid=EMPTY_TXID,
+            last_entry=last,
+            last_slot=-1,
+            completion_ms=now_ms,
+        )
     [(_, payload)] = await reader.read(last, last, _READ_BYTES)
     records = list(log_records.parse_entry(payload))
     if not records:
         raise CorruptFormat(f"ledger {segment.ledger} entry {last}: no record")
     final = records[-1]
-    slots = max(final.records, 1)
-    return {
-        "record_count": final.position + max(final.records - 1, 0),
-        "last_txid": final.txid,
-        "last_entry": last,
-        "last_slot": final.slot + slots - 1,
-    }
+    return segment.complete(
+        record_count=final.position + max(final.records - 1, 0),
+        last_txid=final.txid,
+        last_entry=last,
+        last_slot=final.slot + max(final.records, 1) - 1,
+        completion_ms=now_ms,
+    )
 
 
 async def _rebuild(loaded: Loaded, client: LedgerClient, state: OwnerState) -> None:
