@@ -6,13 +6,13 @@ tests/ledger/test_sqlite_metadata.py.
 
 import asyncio
 import contextlib
-import importlib.util
 
 import pytest
 
 from ledger.errors import BadVersion, NodeExists, NoNode, NotEmpty
 from ledger.world.metadata import ANY_VERSION, Check, Create, Delete, Node, Set
 from ledger.world.sqlite_metadata import SqliteMetadata
+from tests.sim.metadata import SimMetadata
 
 
 @contextlib.asynccontextmanager
@@ -26,8 +26,6 @@ async def sqlite_store(tmp_path):
 
 @contextlib.asynccontextmanager
 async def simulated_store(tmp_path):
-    from tests.sim.metadata import SimMetadata
-
     store = SimMetadata()
     try:
         yield store
@@ -35,12 +33,7 @@ async def simulated_store(tmp_path):
         await store.close()
 
 
-STORES = [sqlite_store]
-if importlib.util.find_spec("tests.sim.metadata"):
-    STORES.append(simulated_store)
-
-
-@pytest.fixture(params=STORES, ids=lambda factory: factory.__name__)
+@pytest.fixture(params=[sqlite_store, simulated_store], ids=lambda factory: factory.__name__)
 def run(request, tmp_path):
     """Runs `scenario(store)` on a fresh store and returns its result."""
 

@@ -1,0 +1,132 @@
+"""What a setting is: name, type, bounds, default, and the words that explain it.
+
+Types, sources and messages are those of Kafka's ConfigDef and DescribeConfigs, so that admin tools
+show what they show for Kafka.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+
+from gateway.topics.errors import InvalidConfig
+
+INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
+LONG_MIN = -(2**63)
+
+Value = bool | int | float | str | tuple[str, ...]
+
+
+class Type(IntEnum):
+    """DescribeConfigs' config_type."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+    CLASS = 8
+    PASSWORD = 9
+
+
+class Source(IntEnum):
+    """DescribeConfigs' config_source."""
+
+    TOPIC = 1
+    STATIC_BROKER = 4
+    DEFAULT = 5
+
+
+_NUMBER_BOUNDS = {
+    Type.SHORT: (-(2**15), 2**15 - 1),
+    Type.INT: (-(2**31), INT_MAX),
+    Type.LONG: (LONG_MIN, LONG_MAX),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigKey:
+    """One setting. `default` is as shown; None means that it has no value."""
+
+    name: str
+    type: Type
+    default: str | None
+    about: str  # one or two sentences for people
+    at_least: float | None = None
+    at_most: float | None = None
+    one_of: tuple[str, ...] = ()  # for STRING and for each item of a LIST
+    synonyms: tuple[tuple[str, str], ...] = ()  # the broker's names for it, with their defaults
+    check: Callable[[Value], str | None] | None = None  # further rules: what is wrong, or None
+
+    def parse(self, text: str) -> Value:
+        """The typed value. Raises InvalidConfig in Kafka's words."""
+        value = self._parse(text.strip())
+        fault = self._fault(value)
+        if fault is not None:
+            raise self._invalid(text, fault)
+        return value
+
+    def _parse(self, text: str) -> Value:
+        if self.type is Type.BOOLEAN:
+            if text.lower() not in ("true", "false"):
+                raise self._invalid(text, "Expected value to be either true or false")
+            return text.lower() == "true"
+        if self.type is Type.LIST:
+            return tuple(item.strip() for item in text.split(",")) if text else ()
+        if self.type in _NUMBER_BOUNDS or self.type is Type.DOUBLE:
+            return self._parse_number(text)
+        return text
+
+    def _parse_number(self, text: str) -> int | float:
+        fault = f"Not a number of type {self.type.name}"
+        if "_" in text or not text.isascii():  # Python reads 1_000 and other scripts' digits
+            raise self._invalid(text, fault)
+        try:
+            if self.type is Type.DOUBLE:
+                return float(text)
+            number = int(text)
+        except ValueError:
+            raise self._invalid(text, fault) from None
+        low, high = _NUMBER_BOUNDS[self.type]
+        if not low <= number <= high:
+            raise self._invalid(text, fault)
+        return number
+
+    def _fault(self, value: Value) -> str | None:
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            if self.at_least is not None and not value >= self.at_least:
+                return f"Value must be at least {self.at_least:.17g}"
+            if self.at_most is not None and not value <= self.at_most:
+                return f"Value must be no more than {self.at_most:.17g}"
+        items = value if isinstance(value, tuple) else (value,)
+        if self.one_of and any(item not in self.one_of for item in items):
+            return f"String must be one of: {', '.join(self.one_of)}"
+        return self.check(value) if self.check is not None else None
+
+    def _invalid(self, text: str, fault: str) -> InvalidConfig:
+        return InvalidConfig(f"Invalid value {text[:200]} for configuration {self.name}: {fault}")
+
+
+def shown(value: Value) -> str:
+    """The value as DescribeConfigs shows it and as the catalog stores it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        return ",".join(value)
+    return str(value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigEntry:
+    """One effective setting as an admin sees it. `synonyms` goes from what wins to the default."""
+
+    key: ConfigKey
+    value: str | None
+    source: Source
+    read_only: bool = False
+    is_sensitive: bool = False
+    synonyms: tuple[tuple[str, str | None, Source], ...] = ()
