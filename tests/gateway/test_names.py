@@ -1,4 +1,4 @@
-"""Goal: exactly Kafka's topic names are legal. Method: the borders of each rule, and a dumb twin."""
+"""Goal: exactly Kafka's topic names are legal. Method: the borders of each rule, a dumb twin."""
 
 import string
 
