@@ -1,0 +1,130 @@
+"""A gateway process from configuration to exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import gc
+import os
+import signal
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from gateway.config import GatewayConfig
+
+EXIT_OK = 0
+EXIT_CONFIG = 78  # sysexits.h: EX_CONFIG
+EXIT_INTERRUPTED = 130
+
+THREAD_SWITCH_S = 1e-4
+"""A thread that holds the interpreter (sync, compression) gives way to the loop this soon."""
+
+_PRELOAD_AFTER_S = 1.0
+
+
+class Running(Protocol):
+    """A started gateway: where clients reach it, and how it ends."""
+
+    @property
+    def host(self) -> str: ...
+
+    @property
+    def port(self) -> int: ...
+
+    async def stop(self) -> None: ...
+
+
+class ConfigFault(Exception):
+    """The process cannot start as it is configured. Each line says one fault."""
+
+    def __init__(self, faults: list[str]) -> None:
+        super().__init__("\n".join(faults))
+        self.faults = faults
+
+
+def run_embedded(config: GatewayConfig) -> int:
+    """Serves until SIGTERM or SIGINT, then drains. Returns the exit code. Raises ConfigFault."""
+    sys.setswitchinterval(THREAD_SWITCH_S)
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        return runner.run(_serve(config))
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop
+    return uvloop.new_event_loop
+
+
+async def _serve(config: GatewayConfig) -> int:
+    asked = _ExitAsked()
+    embedded = await _start(config)
+    try:
+        # What lives from start to end is not looked at again by the cyclic collector.
+        gc.collect()
+        gc.freeze()
+        _say_started(config, embedded)
+        preload = asyncio.get_running_loop().call_later(_PRELOAD_AFTER_S, _preload)
+        code = await asked.wait()
+        preload.cancel()
+    finally:
+        await embedded.stop()
+    return code
+
+
+async def _start(config: GatewayConfig) -> Running:
+    from gateway.embedded import start_embedded
+    from ledger.errors import CorruptFormat, DirectoryInUse, ForeignDirectory
+
+    try:
+        return await start_embedded(config)
+    except (CorruptFormat, DirectoryInUse, ForeignDirectory) as error:
+        raise ConfigFault([f"data {config.data}: {error}"]) from error
+    except OSError as error:
+        raise ConfigFault([_os_fault(config, error)]) from error
+
+
+def _os_fault(config: GatewayConfig, error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return f"port {config.port}: in use on {config.host} (--port takes another one)"
+    if error.errno in (errno.EADDRNOTAVAIL, errno.EACCES) and error.filename is None:
+        return f"host {config.host}, port {config.port}: cannot listen there: {error.strerror}"
+    return f"data {config.data}: {error}"
+
+
+def _say_started(config: GatewayConfig, embedded: Running) -> None:
+    """One line for people; the second has the words that testcontainers' modules wait for."""
+    host = f"[{embedded.host}]" if ":" in embedded.host else embedded.host
+    print(f"gateway started: bootstrap.servers={host}:{embedded.port} data={config.data}")
+    print(f"Started Kafka API server; [KafkaServer id={config.node_id}] started", flush=True)
+
+
+def _preload() -> None:
+    """Loads the logger beside the loop: the first warning must not cost a pause of 100 ms."""
+    asyncio.get_running_loop().run_in_executor(None, import_module, "structlog")
+
+
+class _ExitAsked:
+    """Waits for a signal. The second one ends the process at once."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._code: asyncio.Future[int] = loop.create_future()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            # Not in a thread other than the main one (tests): there nobody sends signals.
+            with contextlib.suppress(ValueError, RuntimeError):
+                loop.add_signal_handler(number, self._on_signal, number)
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        if self._code.done():
+            os._exit(128 + number)
+        self._code.set_result(EXIT_INTERRUPTED if number == signal.SIGINT else EXIT_OK)
+
+    async def wait(self) -> int:
+        """The exit code, once a signal came."""
+        return await self._code
