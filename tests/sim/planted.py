@@ -1,0 +1,96 @@
+"""Known mistakes in recovery, to be planted into the real code: each must be found by its checks.
+
+Each is what a published implementation or text once did wrong. `planted(name)` is a context in
+which recovery makes that mistake.
+"""
+
+import contextlib
+from dataclasses import replace
+from unittest import mock
+
+from ledger.client import metadata_format, recover
+from ledger.core import recovery as core
+from ledger.core.quorum import Coverage, write_set
+from ledger.ids import EntryId
+
+
+class _UnfencedReads(recover._Run):
+    """T1: reading forward does not fence; a fence answer of other bookies seems enough."""
+
+    async def _ask(self, bookie, entry):
+        if entry < 0:
+            return await super()._ask(bookie, entry)
+        return await self._bookies.read(bookie, self._ledger, entry)
+
+
+class _OneNoIsEnough(core.Recovery):
+    """T3: the first bookie that does not have an entry ends recovery."""
+
+    def _read_ahead(self):
+        actions = super()._read_ahead()
+        for one in self._reading:
+            one.absent._needed = 1
+        return actions
+
+
+class _ErrorIsNo(core.Recovery):
+    """T4: a timeout or an I/O error counts as "no such entry"."""
+
+    def on_read(self, index, entry, answer):
+        absent = core.Absent() if isinstance(answer, core.Unknown) else answer
+        return super().on_read(index, entry, absent)
+
+
+class _CommittedChange(recover._Run):
+    """T8: a bookie replaced during recovery is published before the ledger is closed."""
+
+    tree = None
+
+    def _perform(self, action):
+        path = metadata_format.ledger_path(self._ledger)
+        record = self.tree.get(path)
+        stored = metadata_format.decode(record.data, self._ledger)
+        mine = self._core._metadata
+        if not stored.closed and stored.fragments != mine.fragments:
+            changed = replace(stored, fragments=mine.fragments)
+            self.tree.set(path, metadata_format.encode(changed), record.version)
+        super()._perform(action)
+
+
+class _ReadsFromTheNew(core.Recovery):
+    """T9: reading forward asks the ensemble as changed by this recovery."""
+
+    def _read_ahead(self):
+        self._read_ensemble = self._ensemble
+        return super()._read_ahead()
+
+
+class _NoFloor(core.Recovery):
+    """T13: the start is the highest LAC heard, even below the last fragment."""
+
+    def _begin_reading(self):
+        metadata = self._metadata
+        first = metadata.fragments[-1]._replace(first=EntryId(0))
+        with mock.patch.object(self, "_metadata", replace(metadata, fragments=(first,))):
+            return super()._begin_reading()
+
+
+@contextlib.contextmanager
+def planted(name, tree=None):
+    mistake = PLANTS[name]
+    target = "_Run" if issubclass(mistake, recover._Run) else "Recovery"
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(mock.patch.object(recover, target, mistake))
+        if mistake is _CommittedChange:
+            stack.enter_context(mock.patch.object(_CommittedChange, "tree", tree))
+        yield
+
+
+PLANTS = {
+    "recovery reads do not fence": _UnfencedReads,
+    "one no ends recovery": _OneNoIsEnough,
+    "an error counts as no": _ErrorIsNo,
+    "bookies changed during recovery are published early": _CommittedChange,
+    "recovery reads from the changed bookies": _ReadsFromTheNew,
+    "recovery starts below the last fragment": _NoFloor,
+}
