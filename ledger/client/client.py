@@ -184,3 +184,12 @@ class LedgerClient:
     async def read_metadata(self, ledger: LedgerId) -> LedgerMetadata:
         """As stored now. Raises NoSuchLedger, CorruptFormat, MetadataUnavailable."""
         return (await self._metadata.read(ledger)).metadata
+
+
+async def first_unused_ledger(metadata: MetadataStore) -> LedgerId:
+    """No ledger at or above it exists; every later one gets a higher id. Spends one id."""
+    path = await metadata.create(
+        metadata_format.ID_GENERATOR, ephemeral=True, sequential=True, parents=True
+    )
+    await metadata.delete(path)
+    return LedgerId(int(path.removeprefix(metadata_format.ID_GENERATOR)))

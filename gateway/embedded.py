@@ -1,0 +1,186 @@
+"""All of it in one process: metadata in SQLite, bookies in process, the gateway in front.
+
+    data/metadata.sqlite · data/bookie-1[..3]/{VERSION, log-…, index/}
+
+This is the one place where ports meet what stands behind them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import secrets
+import uuid
+from collections.abc import Awaitable, Callable
+
+from gateway.config import GatewayConfig
+from gateway.core.fetch_session import FetchSessions
+from gateway.dispatch import Dispatcher
+from gateway.groups.coordinator import Coordinator
+from gateway.handlers.api import Context
+from gateway.handlers.table import rows
+from gateway.log import logger
+from gateway.server import Server
+from gateway.topics.catalog import Catalog
+from gateway.topics.partitions import Partitions
+from gateway.topics.producer_ids import ProducerIds
+from ledger.bookie.collect import collect
+from ledger.bookie.config import BookieConfig
+from ledger.client.client import LedgerClient, first_unused_ledger
+from ledger.errors import LedgerError, NodeExists, NoNode
+from ledger.ids import LedgerId
+from ledger.streams.stream import StreamServices
+from ledger.world.clock import SystemClock
+from ledger.world.local_bookies import LocalBookie, LocalBookies, open_local_bookie
+from ledger.world.metadata import MetadataStore
+from ledger.world.sqlite_metadata import SqliteMetadata
+
+_CLUSTER_ID = "/gateway/cluster_id"
+_COLLECT_S = 600.0  # a round without a reason: for what a crash left behind
+
+Stop = Callable[[], Awaitable[None]]
+
+
+class Embedded:
+    """A running gateway. `stop` once; then everything accepted is durable and closed."""
+
+    def __init__(self, server: Server, ctx: Context, stops: list[Stop]) -> None:
+        self.ctx = ctx
+        self._server = server
+        self._stops = stops
+
+    @property
+    def host(self) -> str:
+        return self._server.host
+
+    @property
+    def port(self) -> int:
+        return self._server.port
+
+    async def stop(self) -> None:
+        await _stop_all(self._stops)
+
+
+async def _stop_all(stops: list[Stop]) -> None:
+    """The newest part first; one that fails does not keep the others from stopping."""
+    while stops:
+        stop = stops.pop()
+        try:
+            await stop()
+        except (LedgerError, OSError) as error:
+            logger().warning("a part did not stop cleanly", reason=str(error))
+
+
+async def start_embedded(config: GatewayConfig) -> Embedded:
+    """Clients are served. Raises what `ledger.errors` says of a directory, or OSError."""
+    stops: list[Stop] = []
+    try:
+        return await _start(config, stops)
+    except BaseException:
+        await _stop_all(stops)
+        raise
+
+
+async def _start(config: GatewayConfig, stops: list[Stop]) -> Embedded:
+    config.data.mkdir(parents=True, exist_ok=True)
+    clock = SystemClock()
+    metadata = SqliteMetadata(config.data / "metadata.sqlite")
+    stops.append(metadata.close)
+    local = await _open_bookies(config, await first_unused_ledger(metadata), clock, stops)
+    client = LedgerClient(metadata, LocalBookies([each.bookie for each in local]), clock)
+    collector = _Collector(client, local)
+    stops.append(collector.stop)
+    catalog = Catalog(metadata, config.topics, bookies=config.bookies)
+    await catalog.load()
+    services = StreamServices(metadata, client, clock)
+    partitions = Partitions(catalog, services, config, collector.soon)
+    groups = Coordinator(metadata, catalog, clock, config.groups)
+    ctx = Context(
+        config=config,
+        clock=clock,
+        cluster_id=await _cluster_id(metadata),
+        catalog=catalog,
+        partitions=partitions,
+        groups=groups,
+        producer_ids=ProducerIds(metadata),
+        fetch_sessions=FetchSessions(
+            config.fetch.sessions_max,
+            int(config.fetch.session_idle_s_max * 1000),
+            lambda: secrets.randbits(31),
+        ),
+    )
+    await partitions.start()
+    stops.append(partitions.stop)
+    await groups.start()
+    stops.append(groups.stop)
+    server = Server(Dispatcher(rows(), ctx), config.connection)
+    await server.start(config.host, config.port)
+    stops.append(server.stop)
+    return Embedded(server, ctx, stops)
+
+
+async def _open_bookies(
+    config: GatewayConfig, next_ledger: LedgerId, clock: SystemClock, stops: list[Stop]
+) -> list[LocalBookie]:
+    opened: list[LocalBookie] = []
+    for number in range(1, config.bookies + 1):
+        name = f"bookie-{number}"
+        bookie = await open_local_bookie(
+            config.data / name,
+            name=name,
+            config=BookieConfig(
+                journal_sync="never" if config.journal_sync == "never" else "group"
+            ),
+            sync_mode="never" if config.journal_sync == "never" else "auto",
+            next_ledger=next_ledger,
+            clock=clock,
+        )
+        stops.append(bookie.close)
+        opened.append(bookie)
+    return opened
+
+
+async def _cluster_id(metadata: MetadataStore) -> str:
+    """22 characters as Kafka's cluster ids; made once, kept for ever."""
+    made = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    try:
+        return (await metadata.get(_CLUSTER_ID)).data.decode()
+    except NoNode:
+        pass
+    try:
+        await metadata.create(_CLUSTER_ID, made.encode(), parents=True)
+    except NodeExists:
+        return (await metadata.get(_CLUSTER_ID)).data.decode()
+    return made
+
+
+class _Collector:
+    """Gives the disk back: soon after ledgers were deleted, and now and then without a reason."""
+
+    def __init__(self, client: LedgerClient, bookies: list[LocalBookie]) -> None:
+        self._client = client
+        self._bookies = bookies
+        self._asked = asyncio.Event()
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def soon(self) -> None:
+        """A collection follows; it does not hold up whoever deleted something."""
+        self._asked.set()
+
+    async def stop(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(_COLLECT_S):
+                    await self._asked.wait()
+            except TimeoutError:
+                pass
+            self._asked.clear()
+            for local in self._bookies:
+                try:
+                    await collect(local.bookie, self._client.list_ledgers)
+                except (LedgerError, OSError) as error:
+                    logger().warning("collection failed, it is tried again", reason=str(error))
