@@ -97,9 +97,9 @@ def test_reading_a_group_claims_nothing():
         owner = GroupPositions(metadata)
         await owner.load("g")
         await owner.advance("g", {keys(1)[0]: Position(offset=1)})
-        before = dict(metadata.nodes)
+        before = metadata.nodes()
         await GroupPositions(metadata).read("g")
-        assert metadata.nodes == before
+        assert metadata.nodes() == before
 
     simulate(scenario())
 
@@ -156,7 +156,7 @@ def test_a_node_that_does_not_parse_is_named(data, reason):
         key = keys(1)[0]
         await store.advance("g", {key: Position(offset=1)})
         path = f"/gateway/groups/g/{key.topic_id.hex}-0"
-        metadata.nodes[path] = Node(data, 1)
+        metadata.put(path, Node(data, 1))
         with pytest.raises(CorruptFormat, match=f"{path}.*"):
             await store.load("g")
         with pytest.raises(CorruptFormat, match=reason):
@@ -172,8 +172,9 @@ def test_a_position_under_another_name_is_refused():
         await store.load("g")
         await store.advance("g", {keys(1)[0]: Position(offset=1)})
         parent = "/gateway/groups/g/"
-        moved = metadata.nodes.pop(f"{parent}{TOPIC.hex}-0")
-        metadata.nodes[f"{parent}{TOPIC.hex}-1"] = moved
+        moved = metadata.nodes()[f"{parent}{TOPIC.hex}-0"]
+        await metadata.delete(f"{parent}{TOPIC.hex}-0")
+        metadata.put(f"{parent}{TOPIC.hex}-1", moved)
         with pytest.raises(CorruptFormat, match="holds a position of"):
             await store.load("g")
 
@@ -186,7 +187,7 @@ def test_a_native_subscriber_is_one_node_with_the_text_of_a_dlsn():
         store = StreamSubscribers(metadata, "/streams/ns/orders")
         await store.load("app")
         await store.advance("app", {WHOLE_STREAM: Position(Dlsn(7, 42, 3))})
-        return metadata.nodes["/streams/ns/orders/subscribers/app"].data
+        return metadata.nodes()["/streams/ns/orders/subscribers/app"].data
 
     assert simulate(scenario()) == b"AQAAAAAAAAAHAAAAAAAAACoAAAAAAAAAAw=="
 
@@ -215,6 +216,6 @@ def test_a_znode_of_the_proposals_form_is_read():
         store = StreamSubscribers(metadata, "/s")
         assert (await store.load("app")).positions == {WHOLE_STREAM: Position(Dlsn(2, 3, 4))}
         await store.advance("app", {WHOLE_STREAM: Position(Dlsn(2, 9, 0))})
-        return metadata.nodes["/s/subscribers/app"].data
+        return metadata.nodes()["/s/subscribers/app"].data
 
     assert simulate(scenario())[:1] == b"A"

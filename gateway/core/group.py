@@ -1,0 +1,588 @@
+"""One classic consumer group: who is in it, who leads, what each was assigned. Pure.
+
+Every call takes the time and returns effects: answers to hand to waiters, and memberships to make
+durable. Nothing here waits. An assignment is given out only after `Persist` came true, so that a
+restarted gateway knows every generation that any member has seen in full.
+
+Source: Kafka's ClassicGroup and GroupMetadataManager; KIP-134 (initial delay), KIP-345 (static
+members), KIP-394 (member id required), KIP-814 (static leader skips the assignment).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kio.schema.errors import ErrorCode
+
+from gateway.core.deadlines import Deadlines
+from gateway.core.group_members import (
+    AnswerJoin,
+    AnswerSync,
+    Effect,
+    GroupSettings,
+    Joined,
+    Joining,
+    Leaving,
+    Member,
+    Membership,
+    MemberView,
+    Persist,
+    State,
+    Synced,
+    Syncing,
+)
+from gateway.core.roster import Roster
+
+_MAY_BECOME = {
+    State.EMPTY: (State.PREPARING_REBALANCE,),
+    State.PREPARING_REBALANCE: (State.COMPLETING_REBALANCE, State.EMPTY),
+    State.COMPLETING_REBALANCE: (State.STABLE, State.PREPARING_REBALANCE),
+    State.STABLE: (State.PREPARING_REBALANCE,),
+    State.DEAD: (),
+}
+
+
+def _nothing(now_ms: int) -> list[Effect]:
+    return []
+
+
+class Group:
+    """See the module. Time is in milliseconds from any start, and never falls."""
+
+    __slots__ = (
+        "_assigning",
+        "_initial",
+        "_initial_delay_ms",
+        "_initial_left_ms",
+        "_initial_member_added",
+        "_join_at_ms",
+        "_not_synced",
+        "_pending",
+        "_roster",
+        "_sessions",
+        "_settings",
+        "_sync_at_ms",
+        "generation",
+        "protocol",
+        "protocol_type",
+        "state",
+    )
+
+    def __init__(self, settings: GroupSettings) -> None:
+        self._settings = settings
+        self.state = State.EMPTY
+        self.generation = 0
+        self.protocol_type: str | None = None
+        self.protocol: str | None = None
+        self._roster = Roster()
+        self._pending: set[str] = set()  # ids given out, not joined yet
+        self._not_synced: set[str] = set()
+        self._assigning = False  # the leader's assignment is on its way to the store
+        self._sessions: Deadlines[str] = Deadlines()
+        self._join_at_ms: int | None = None
+        self._sync_at_ms: int | None = None
+        self._initial = False  # this rebalance is the first since the group was empty
+        self._initial_delay_ms = 0
+        self._initial_left_ms = 0
+        self._initial_member_added = False
+
+    @classmethod
+    def restore(cls, membership: Membership, settings: GroupSettings, now_ms: int) -> Group:
+        """The group as it was stored. Sessions start anew."""
+        group = cls(settings)
+        group.generation = membership.generation
+        group.protocol_type = membership.protocol_type
+        group.protocol = membership.protocol
+        group._roster.leader = membership.leader
+        for record in membership.members:
+            member = Member(*record)
+            group._roster.add(member)
+            group._hear(member, now_ms)
+        if group.members:
+            group.state = State.STABLE
+        return group
+
+    # what others may ask
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """Call `tick` then, or at any time; None: not before something else happens."""
+        times = (self._sessions.next(), self._join_at_ms, self._sync_at_ms)
+        return min((at for at in times if at is not None), default=None)
+
+    @property
+    def members(self) -> Mapping[str, Member]:
+        return self._roster.members
+
+    @property
+    def leader(self) -> str | None:
+        return self._roster.leader
+
+    @property
+    def idle(self) -> bool:
+        """Nobody is in the group, nor about to be."""
+        return self.state is State.EMPTY and not self._pending
+
+    def membership(self) -> Membership:
+        """What is to be stored of a group that is Stable or Empty."""
+        return self._membership({m.member_id: m.assignment for m in self.members.values()})
+
+    def views(self) -> tuple[MemberView, ...]:
+        return self._roster.views(self.protocol, stable=self.state is State.STABLE)
+
+    # the members' requests
+
+    def join(self, joining: Joining, waiter: object, now_ms: int) -> list[Effect]:
+        """A member wants in, or back in. Its waiter is answered now or by a later effect."""
+        if self.state is State.DEAD:
+            return self._refuse_join(joining, waiter, ErrorCode.coordinator_not_available)
+        if not self._has_room_for(joining.member_id):
+            if joining.member_id in self.members:
+                self._remove(joining.member_id)
+            return [AnswerJoin(waiter, Joined(ErrorCode.group_max_size_reached))]
+        if not self._speaks(joining):
+            return self._refuse_join(joining, waiter, ErrorCode.inconsistent_group_protocol)
+        if not joining.member_id:
+            return self._join_new(joining, waiter, now_ms)
+        if joining.member_id in self._pending and joining.instance_id is None:
+            return self._enter(joining, joining.member_id, waiter, now_ms)
+        error = self._roster.check(joining.member_id, joining.instance_id)
+        if error is not ErrorCode.none:
+            return self._refuse_join(joining, waiter, error)
+        return self._rejoin(joining, waiter, now_ms)
+
+    def sync(self, syncing: Syncing, waiter: object, now_ms: int) -> list[Effect]:
+        """A member wants its assignment; the leader brings everybody's."""
+        error = self._check_sync(syncing)
+        if error is not ErrorCode.none:
+            return [AnswerSync(waiter, Synced(error))]
+        member = self.members[syncing.member_id]
+        self._not_synced.discard(member.member_id)
+        if not self._not_synced:
+            self._sync_at_ms = None
+        if self.state is State.STABLE:
+            return [AnswerSync(waiter, self._synced(member))]
+        member.sync_waiters.append(waiter)
+        if member.member_id != self.leader or self._assigning:
+            return []
+        return self._assign(dict(syncing.assignments))
+
+    def heartbeat(
+        self, member_id: str, generation: int, instance_id: str | None, now_ms: int
+    ) -> ErrorCode:
+        """A member says that it is alive."""
+        error = self._check_generation(member_id, generation, instance_id)
+        if error is not ErrorCode.none:
+            return error
+        self._hear(self.members[member_id], now_ms)
+        if self.state is State.PREPARING_REBALANCE:
+            return ErrorCode.rebalance_in_progress
+        return ErrorCode.none
+
+    def leave(
+        self, leavings: tuple[Leaving, ...], now_ms: int
+    ) -> tuple[list[ErrorCode], list[Effect]]:
+        """Members go, each with a code of its own; those that stay rebalance."""
+        effects: list[Effect] = []
+        errors = [self._leave_one(leaving, effects) for leaving in leavings]
+        if ErrorCode.none in errors:
+            if self.state in (State.STABLE, State.COMPLETING_REBALANCE):
+                effects += self._prepare_rebalance(now_ms)
+            elif self.state is State.PREPARING_REBALANCE:
+                effects += self._complete_join_if_all_are_here(now_ms)
+        return errors, effects
+
+    def check_commit(
+        self, member_id: str, generation: int, instance_id: str | None, now_ms: int
+    ) -> ErrorCode:
+        """May offsets be committed so? A member's commit counts as a heartbeat.
+
+        Simple consumers and tools come with generation -1 and no member id, while Empty only.
+        """
+        if self.state is State.DEAD:
+            return ErrorCode.coordinator_not_available
+        if generation < 0 and self.state is State.EMPTY:
+            return ErrorCode.none
+        if generation < 0 and not member_id and instance_id is None:
+            return ErrorCode.unknown_member_id
+        error = self._check_generation(member_id, generation, instance_id)
+        if error is not ErrorCode.none:
+            return error
+        if self.state is State.COMPLETING_REBALANCE:
+            return ErrorCode.rebalance_in_progress
+        self._hear(self.members[member_id], now_ms)
+        return ErrorCode.none
+
+    # what time and the owner do
+
+    def tick(self, now_ms: int) -> list[Effect]:
+        """All deadlines up to now have had their effect."""
+        effects: list[Effect] = []
+        for member_id in self._sessions.due(now_ms):
+            effects += self._expire(member_id, now_ms)
+        if self._join_at_ms is not None and self._join_at_ms <= now_ms:
+            effects += self._on_join_timeout(now_ms)
+        if self._sync_at_ms is not None and self._sync_at_ms <= now_ms:
+            effects += self._on_sync_timeout(now_ms)
+        return effects
+
+    def abandon(self, error: ErrorCode) -> list[Effect]:
+        """The group is Dead here: deleted, or another coordinator's. Everybody is told."""
+        effects: list[Effect] = []
+        for member in self.members.values():
+            effects += self._answer_join(member, Joined(error, member.member_id))
+            effects += self._answer_sync(member, Synced(error))
+        self.state = State.DEAD
+        self._sessions = Deadlines()
+        self._join_at_ms = self._sync_at_ms = None
+        return effects
+
+    # joining
+
+    def _refuse_join(self, joining: Joining, waiter: object, error: ErrorCode) -> list[Effect]:
+        return [AnswerJoin(waiter, Joined(error, joining.member_id))]
+
+    def _has_room_for(self, member_id: str) -> bool:
+        """While rebalancing, those who came first have the places; else those who are members."""
+        member = self.members.get(member_id)
+        if self.state is State.EMPTY:
+            return True
+        if self.state is State.PREPARING_REBALANCE:
+            here = member is not None and bool(member.join_waiters)
+            return here or self._roster.awaiting_join < self._settings.members_max
+        return member is not None or len(self.members) < self._settings.members_max
+
+    def _speaks(self, joining: Joining) -> bool:
+        """The member shares the group's protocol type and a protocol that all members know."""
+        if self.state is State.EMPTY:
+            return bool(joining.protocol_type and joining.protocols)
+        if joining.protocol_type != self.protocol_type:
+            return False
+        return any(self._roster.known_to_all(name) for name, _ in joining.protocols)
+
+    def _join_new(self, joining: Joining, waiter: object, now_ms: int) -> list[Effect]:
+        if joining.instance_id is not None:
+            member_id = f"{joining.instance_id}-{joining.fresh_id}"
+            if joining.instance_id in self._roster.instances:
+                return self._replace_static(joining, member_id, waiter, now_ms)
+            return self._enter(joining, member_id, waiter, now_ms)
+        member_id = f"{joining.client_id}-{joining.fresh_id}"
+        if not joining.id_required:
+            return self._enter(joining, member_id, waiter, now_ms)
+        if len(self._pending) >= self._settings.members_max:
+            return [AnswerJoin(waiter, Joined(ErrorCode.group_max_size_reached))]
+        self._pending.add(member_id)
+        self._sessions.set(member_id, now_ms + joining.session_timeout_ms)
+        return [AnswerJoin(waiter, Joined(ErrorCode.member_id_required, member_id))]
+
+    def _enter(self, joining: Joining, member_id: str, waiter: object, now_ms: int) -> list[Effect]:
+        """A member that was not in the group is, and the group rebalances."""
+        member = Member(
+            member_id,
+            joining.instance_id,
+            joining.client_id,
+            joining.client_host,
+            joining.session_timeout_ms,
+            joining.rebalance_timeout_ms,
+            joining.protocols,
+            new=True,
+        )
+        if not self.members:
+            self.protocol_type = joining.protocol_type
+        if self._initial and self.state is State.PREPARING_REBALANCE:
+            self._initial_member_added = True
+        self._pending.discard(member_id)
+        self._roster.add(member)
+        self._roster.await_join(member, waiter)
+        # It cannot send heartbeats before it knows its id; a client that gave up would stay.
+        self._sessions.set(member_id, now_ms + self._settings.new_member_timeout_ms)
+        return self._rebalance_or_complete(now_ms)
+
+    def _rejoin(self, joining: Joining, waiter: object, now_ms: int) -> list[Effect]:
+        member = self.members[joining.member_id]
+        unchanged = joining.protocols == member.protocols
+        leads = member.member_id == self.leader
+        if self.state is State.EMPTY:
+            return self._refuse_join(joining, waiter, ErrorCode.unknown_member_id)
+        # Its first answer may have been lost, or a follower only asks again: no reason to
+        # rebalance. A leader that rejoins a stable group has seen topics change.
+        if unchanged and (
+            self.state is State.COMPLETING_REBALANCE or (self.state is State.STABLE and not leads)
+        ):
+            return [AnswerJoin(waiter, self._joined(member))]
+        self._roster.update(member, joining)
+        self._roster.await_join(member, waiter)
+        return self._rebalance_or_complete(now_ms)
+
+    def _replace_static(
+        self, joining: Joining, member_id: str, waiter: object, now_ms: int
+    ) -> list[Effect]:
+        """A static member is back under a new id; the process that had the old one is fenced."""
+        assert joining.instance_id is not None
+        old_id = self._roster.instances[joining.instance_id]
+        old_leader = self.leader or ""
+        effects, member = self._rename(old_id, member_id)
+        self._roster.update(member, joining)
+        self._hear(member, now_ms)
+        self._roster.await_join(member, waiter)
+        if self.state is State.COMPLETING_REBALANCE:
+            # The leader may be assigning to the old id just now.
+            return effects + self._prepare_rebalance(now_ms)
+        if self.state is not State.STABLE:
+            return effects + self._complete_join_if_all_are_here(now_ms)
+        # Kafka compares the protocol, not the metadata: an assignor's metadata may hold what it
+        # owned before the restart, and a restart is what static members are to survive.
+        if self._roster.most_wanted_protocol() != self.protocol:
+            return effects + self._rebalance_or_complete(now_ms)
+
+        def then(now_ms: int) -> list[Effect]:
+            if self.state is not State.STABLE or self.members.get(member_id) is not member:
+                return []
+            joined = self._joined(member)
+            if joining.skip_supported:
+                joined = joined._replace(skip_assignment=self.leader == member_id)
+            else:  # an old client that believed to lead would assign anew
+                joined = joined._replace(leader=old_leader, members=())
+            return self._answer_join(member, joined)
+
+        return [*effects, Persist(self.membership(), then)]
+
+    def _rename(self, old_id: str, new_id: str) -> tuple[list[Effect], Member]:
+        member = self._roster.rename(old_id, new_id)
+        fenced = ErrorCode.fenced_instance_id
+        effects = [
+            *self._answer_join(member, Joined(fenced, old_id)),
+            *self._answer_sync(member, Synced(fenced)),
+        ]
+        self._sessions.clear(old_id)
+        if old_id in self._not_synced:
+            self._not_synced.remove(old_id)
+            self._not_synced.add(new_id)
+        return effects, member
+
+    # rebalancing
+
+    def _rebalance_or_complete(self, now_ms: int) -> list[Effect]:
+        if self.state is State.PREPARING_REBALANCE:
+            return self._complete_join_if_all_are_here(now_ms)
+        return self._prepare_rebalance(now_ms)
+
+    def _prepare_rebalance(self, now_ms: int) -> list[Effect]:
+        effects: list[Effect] = []
+        if self.state is State.COMPLETING_REBALANCE:
+            for member in self.members.values():
+                member.assignment = b""
+                answers = self._answer_sync(member, Synced(ErrorCode.rebalance_in_progress))
+                effects += answers
+                if answers:
+                    self._hear(member, now_ms)
+        self._not_synced.clear()
+        self._sync_at_ms = None
+        self._assigning = False
+        self._initial = self.state is State.EMPTY
+        self._become(State.PREPARING_REBALANCE)
+        if self._initial:
+            self._initial_delay_ms = self._settings.initial_rebalance_delay_ms
+            self._initial_left_ms = max(
+                self._roster.rebalance_timeout_ms() - self._initial_delay_ms, 0
+            )
+            self._initial_member_added = False
+            self._join_at_ms = now_ms + self._initial_delay_ms
+        elif self._all_are_here():
+            effects += self._complete_join(now_ms)
+        else:
+            self._join_at_ms = now_ms + self._roster.rebalance_timeout_ms()
+        return effects
+
+    def _all_are_here(self) -> bool:
+        return self._roster.awaiting_join == len(self.members) and not self._pending
+
+    def _complete_join_if_all_are_here(self, now_ms: int) -> list[Effect]:
+        """Only time ends the first rebalance of an empty group."""
+        if self.state is not State.PREPARING_REBALANCE or self._initial:
+            return []
+        return self._complete_join(now_ms) if self._all_are_here() else []
+
+    def _on_join_timeout(self, now_ms: int) -> list[Effect]:
+        if self._initial and self._initial_member_added and self._initial_left_ms:
+            self._initial_member_added = False
+            delay_ms = min(self._settings.initial_rebalance_delay_ms, self._initial_left_ms)
+            self._initial_left_ms = max(self._initial_left_ms - self._initial_delay_ms, 0)
+            self._initial_delay_ms = delay_ms
+            self._join_at_ms = now_ms + delay_ms
+            return []
+        return self._complete_join(now_ms)
+
+    def _complete_join(self, now_ms: int) -> list[Effect]:
+        """The next generation begins with those who are here; absent static members stay."""
+        self._join_at_ms = None
+        for member in list(self.members.values()):
+            if not member.join_waiters and member.instance_id is None:
+                self._remove(member.member_id)
+        if self.members and not self._roster.elect_leader():
+            self._join_at_ms = now_ms + self._roster.rebalance_timeout_ms()
+            return []
+        self._initial = False
+        self.generation += 1
+        self._not_synced.clear()
+        if not self.members:
+            self.protocol = None
+            self._become(State.EMPTY)
+            return [Persist(self.membership(), _nothing)]
+        self.protocol = self._roster.most_wanted_protocol()
+        self._become(State.COMPLETING_REBALANCE)
+        effects: list[Effect] = []
+        for member in self.members.values():
+            effects += self._answer_join(member, self._joined(member))
+            member.new = False
+            self._hear(member, now_ms)
+        self._not_synced.update(self.members)
+        self._sync_at_ms = now_ms + self._roster.rebalance_timeout_ms()
+        return effects
+
+    def _assign(self, assignments: dict[str, bytes]) -> list[Effect]:
+        self._assigning = True
+        generation = self.generation
+
+        def then(now_ms: int) -> list[Effect]:
+            if not self._assigning or self.generation != generation:
+                return []  # another rebalance has begun; its end will be stored in turn
+            self._assigning = False
+            self._become(State.STABLE)
+            effects: list[Effect] = []
+            for member in self.members.values():
+                member.assignment = assignments.get(member.member_id, b"")
+                answers = self._answer_sync(member, self._synced(member))
+                effects += answers
+                if answers:  # a session that ended meanwhile was let pass; it goes on from here
+                    self._hear(member, now_ms)
+            return effects
+
+        return [Persist(self._membership(assignments), then)]
+
+    def _on_sync_timeout(self, now_ms: int) -> list[Effect]:
+        self._sync_at_ms = None
+        absent = [member_id for member_id in self.members if member_id in self._not_synced]
+        if not absent or self.state not in (State.COMPLETING_REBALANCE, State.STABLE):
+            return []
+        for member_id in absent:
+            self._remove(member_id)
+        return self._prepare_rebalance(now_ms)
+
+    # leaving
+
+    def _leave_one(self, leaving: Leaving, effects: list[Effect]) -> ErrorCode:
+        if self.state is State.DEAD:
+            return ErrorCode.coordinator_not_available
+        member_id = leaving.member_id
+        if not member_id:
+            member_id = self._roster.instances.get(leaving.instance_id or "", "")
+            if not member_id:
+                return ErrorCode.unknown_member_id
+        elif member_id in self._pending:
+            self._pending.remove(member_id)
+            self._sessions.clear(member_id)
+            return ErrorCode.none
+        else:
+            error = self._roster.check(member_id, leaving.instance_id)
+            if error is not ErrorCode.none:
+                return error
+        effects += self._dismiss(member_id)
+        return ErrorCode.none
+
+    def _expire(self, member_id: str, now_ms: int) -> list[Effect]:
+        member = self.members.get(member_id)
+        effects: list[Effect] = []
+        if member is None:
+            self._pending.discard(member_id)
+        elif (member.join_waiters or member.sync_waiters) and not member.new:
+            return []  # who waits for our answer is alive; its session goes on with the answer
+        else:
+            effects += self._dismiss(member_id)
+            if self.state in (State.STABLE, State.COMPLETING_REBALANCE):
+                return effects + self._prepare_rebalance(now_ms)
+        if self.state is State.PREPARING_REBALANCE and self._all_are_here():
+            effects += self._complete_join(now_ms)
+        return effects
+
+    def _dismiss(self, member_id: str) -> list[Effect]:
+        """Out of the group; whoever still waits there may come back as somebody new."""
+        member = self.members[member_id]
+        gone = ErrorCode.unknown_member_id
+        effects = [
+            *self._answer_join(member, Joined(gone)),
+            *self._answer_sync(member, Synced(gone)),
+        ]
+        self._remove(member_id)
+        return effects
+
+    # bookkeeping
+
+    def _become(self, state: State) -> None:
+        assert state in _MAY_BECOME[self.state], f"{self.state} -> {state}"
+        self.state = state
+
+    def _remove(self, member_id: str) -> None:
+        self._roster.remove(member_id)
+        self._not_synced.discard(member_id)
+        self._sessions.clear(member_id)
+
+    def _hear(self, member: Member, now_ms: int) -> None:
+        self._sessions.set(member.member_id, now_ms + member.session_timeout_ms)
+
+    def _answer_join(self, member: Member, joined: Joined) -> list[Effect]:
+        return [AnswerJoin(each, joined) for each in self._roster.take_join_waiters(member)]
+
+    def _answer_sync(self, member: Member, synced: Synced) -> list[Effect]:
+        waiters, member.sync_waiters = member.sync_waiters, []
+        return [AnswerSync(each, synced) for each in waiters]
+
+    def _joined(self, member: Member) -> Joined:
+        leads = member.member_id == self.leader
+        return Joined(
+            ErrorCode.none,
+            member.member_id,
+            self.generation,
+            self.protocol_type,
+            self.protocol,
+            self.leader or "",
+            self._roster.for_leader(self.protocol) if leads else (),
+        )
+
+    def _synced(self, member: Member) -> Synced:
+        return Synced(ErrorCode.none, self.protocol_type, self.protocol, member.assignment)
+
+    def _membership(self, assignments: dict[str, bytes]) -> Membership:
+        return Membership(
+            self.generation,
+            self.protocol_type,
+            self.protocol,
+            self.leader,
+            self._roster.records(assignments),
+        )
+
+    # checks
+
+    def _check_generation(
+        self, member_id: str, generation: int, instance_id: str | None
+    ) -> ErrorCode:
+        if self.state is State.DEAD:
+            return ErrorCode.coordinator_not_available
+        error = self._roster.check(member_id, instance_id)
+        if error is ErrorCode.none and generation != self.generation:
+            return ErrorCode.illegal_generation
+        return error
+
+    def _check_sync(self, syncing: Syncing) -> ErrorCode:
+        error = self._check_generation(syncing.member_id, syncing.generation, syncing.instance_id)
+        if error is not ErrorCode.none:
+            return error
+        for said, known in (
+            (syncing.protocol_type, self.protocol_type),
+            (syncing.protocol, self.protocol),
+        ):
+            if said is not None and said != known:
+                return ErrorCode.inconsistent_group_protocol
+        if self.state is State.PREPARING_REBALANCE:
+            return ErrorCode.rebalance_in_progress
+        return ErrorCode.none

@@ -1,0 +1,195 @@
+"""What a consumer group is made of: members, what they ask and are answered, and what is to be
+done. Pure values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+NO_GENERATION = -1
+Protocols = tuple[tuple[str, bytes], ...]
+"""Assignors that a member knows, most wanted first, each with the member's metadata for it."""
+
+
+class State(Enum):
+    """Values are the names that Kafka's tools show."""
+
+    EMPTY = "Empty"
+    PREPARING_REBALANCE = "PreparingRebalance"
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Joining:
+    """One JoinGroup. `fresh_id` is what a new member's id ends with; must be unique for ever."""
+
+    member_id: str
+    protocol_type: str
+    protocols: Protocols
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    fresh_id: str
+    instance_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    id_required: bool = True  # JoinGroup v4: a new dynamic member must come back with its id
+    skip_supported: bool = True  # JoinGroup v9: a static leader can be told to assign nothing
+
+
+class Syncing(NamedTuple):
+    """One SyncGroup. Only the leader brings assignments."""
+
+    member_id: str
+    generation: int
+    instance_id: str | None = None
+    protocol_type: str | None = None
+    protocol: str | None = None
+    assignments: tuple[tuple[str, bytes], ...] = ()
+
+
+class Leaving(NamedTuple):
+    """One member of a LeaveGroup. An operator names static members by instance alone."""
+
+    member_id: str
+    instance_id: str | None = None
+
+
+class JoinedMember(NamedTuple):
+    """What the leader learns of a member."""
+
+    member_id: str
+    instance_id: str | None
+    metadata: bytes
+
+
+class Joined(NamedTuple):
+    """The answer to a JoinGroup."""
+
+    error: ErrorCode
+    member_id: str = ""
+    generation: int = NO_GENERATION
+    protocol_type: str | None = None
+    protocol: str | None = None
+    leader: str = ""
+    members: tuple[JoinedMember, ...] = ()
+    skip_assignment: bool = False
+
+
+class Synced(NamedTuple):
+    """The answer to a SyncGroup."""
+
+    error: ErrorCode
+    protocol_type: str | None = None
+    protocol: str | None = None
+    assignment: bytes = b""
+
+
+class MemberRecord(NamedTuple):
+    """One member as it is stored."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocols: Protocols
+    assignment: bytes
+
+
+class Membership(NamedTuple):
+    """What survives a restart of the gateway: a finished rebalance. No members: an empty group."""
+
+    generation: int = 0
+    protocol_type: str | None = None
+    protocol: str | None = None
+    leader: str | None = None
+    members: tuple[MemberRecord, ...] = ()
+
+
+class MemberView(NamedTuple):
+    """One member as DescribeGroups shows it; metadata and assignment only while Stable."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    metadata: bytes
+    assignment: bytes
+
+
+@dataclass(slots=True)
+class Member:
+    """One member. Waiters are the group's caller's own; here they are only carried."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocols: Protocols
+    assignment: bytes = b""
+    new: bool = False  # has not finished a join yet, so it cannot send heartbeats
+    join_waiters: list[object] = field(default_factory=list[object])
+    sync_waiters: list[object] = field(default_factory=list[object])
+
+    def metadata(self, protocol: str | None) -> bytes:
+        for name, metadata in self.protocols:
+            if name == protocol:
+                return metadata
+        return b""
+
+    def vote(self, candidates: set[str]) -> str:
+        """The candidate that this member wants most."""
+        return next(name for name, _ in self.protocols if name in candidates)
+
+    def record(self, assignment: bytes) -> MemberRecord:
+        return MemberRecord(
+            self.member_id,
+            self.instance_id,
+            self.client_id,
+            self.client_host,
+            self.session_timeout_ms,
+            self.rebalance_timeout_ms,
+            self.protocols,
+            assignment,
+        )
+
+
+class AnswerJoin(NamedTuple):
+    """Give `joined` to this waiter. Once for each waiter."""
+
+    waiter: object
+    joined: Joined
+
+
+class AnswerSync(NamedTuple):
+    """Give `synced` to this waiter. Once for each waiter."""
+
+    waiter: object
+    synced: Synced
+
+
+class Persist(NamedTuple):
+    """Make the membership durable, then call `then(now_ms)`. If that fails: `abandon`."""
+
+    membership: Membership
+    then: Callable[[int], list[Effect]]
+
+
+Effect = AnswerJoin | AnswerSync | Persist
+
+
+class GroupSettings(NamedTuple):
+    """The limits that the state machine itself needs. Milliseconds."""
+
+    initial_rebalance_delay_ms: int = 3_000
+    new_member_timeout_ms: int = 300_000
+    members_max: int = 10_000

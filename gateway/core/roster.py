@@ -1,0 +1,142 @@
+"""Who is in a consumer group: the book that the state machine keeps. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from kio.schema.errors import ErrorCode
+
+from gateway.core.group_members import (
+    JoinedMember,
+    Joining,
+    Member,
+    MemberRecord,
+    MemberView,
+)
+
+
+class Roster:
+    """Members in order of arrival, who of them leads, and what they have in common.
+
+    Somebody leads whenever there is a member.
+    """
+
+    __slots__ = ("_supported", "awaiting_join", "instances", "leader", "members")
+
+    def __init__(self) -> None:
+        self.members: dict[str, Member] = {}
+        self.leader: str | None = None
+        self.instances: dict[str, str] = {}  # static members: instance id -> member id
+        self.awaiting_join = 0  # members whose JoinGroup waits for its answer
+        self._supported: Counter[str] = Counter()  # protocol name -> members that know it
+
+    def add(self, member: Member) -> None:
+        self.members[member.member_id] = member
+        if member.instance_id is not None:
+            self.instances[member.instance_id] = member.member_id
+        if self.leader is None:
+            self.leader = member.member_id
+        self._supported.update({name for name, _ in member.protocols})
+
+    def remove(self, member_id: str) -> None:
+        """The member is gone; the next in line leads if it did."""
+        member = self.members.pop(member_id)
+        self._supported.subtract({name for name, _ in member.protocols})
+        if member.join_waiters:
+            self.awaiting_join -= 1
+        if member.instance_id is not None:
+            del self.instances[member.instance_id]
+        if self.leader == member_id:
+            self.leader = next(iter(self.members), None)
+
+    def update(self, member: Member, joining: Joining) -> None:
+        """The member is as it says now."""
+        self._supported.subtract({name for name, _ in member.protocols})
+        member.protocols = joining.protocols
+        self._supported.update({name for name, _ in member.protocols})
+        member.session_timeout_ms = joining.session_timeout_ms
+        member.rebalance_timeout_ms = joining.rebalance_timeout_ms
+
+    def rename(self, old_id: str, new_id: str) -> Member:
+        """The static member has a new id, at its old place and in its old role."""
+        member = self.members[old_id]
+        assert member.instance_id is not None
+        member.member_id = new_id
+        self.members = {
+            (new_id if known == old_id else known): each for known, each in self.members.items()
+        }
+        self.instances[member.instance_id] = new_id
+        if self.leader == old_id:
+            self.leader = new_id
+        return member
+
+    def await_join(self, member: Member, waiter: object) -> None:
+        if not member.join_waiters:
+            self.awaiting_join += 1
+        member.join_waiters.append(waiter)
+
+    def take_join_waiters(self, member: Member) -> list[object]:
+        """Whoever waits for this member's join; nobody does any more."""
+        if member.join_waiters:
+            self.awaiting_join -= 1
+        waiters, member.join_waiters = member.join_waiters, []
+        return waiters
+
+    def elect_leader(self) -> bool:
+        """Somebody who has joined leads. False: nobody has."""
+        leader = self.members.get(self.leader or "")
+        if leader is not None and leader.join_waiters:
+            return True
+        here = next((m.member_id for m in self.members.values() if m.join_waiters), None)
+        if here is not None:
+            self.leader = here
+        return here is not None
+
+    def known_to_all(self, name: str) -> bool:
+        """Every member knows this protocol."""
+        return self._supported[name] == len(self.members)
+
+    def most_wanted_protocol(self) -> str:
+        """The most voted of the protocols that all members know; ties go to the first vote."""
+        candidates = {name for name in self._supported if self.known_to_all(name)}
+        votes = Counter(member.vote(candidates) for member in self.members.values())
+        return votes.most_common(1)[0][0]
+
+    def rebalance_timeout_ms(self) -> int:
+        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
+
+    def check(self, member_id: str, instance_id: str | None) -> ErrorCode:
+        """Is this member who it says?"""
+        if instance_id is not None:
+            current = self.instances.get(instance_id)
+            if current is None:
+                return ErrorCode.unknown_member_id
+            if current != member_id:
+                return ErrorCode.fenced_instance_id
+        return ErrorCode.none if member_id in self.members else ErrorCode.unknown_member_id
+
+    def for_leader(self, protocol: str | None) -> tuple[JoinedMember, ...]:
+        return tuple(
+            JoinedMember(each.member_id, each.instance_id, each.metadata(protocol))
+            for each in self.members.values()
+        )
+
+    def records(self, assignments: Mapping[str, bytes]) -> tuple[MemberRecord, ...]:
+        return tuple(
+            member.record(assignments.get(member.member_id, b""))
+            for member in self.members.values()
+        )
+
+    def views(self, protocol: str | None, *, stable: bool) -> tuple[MemberView, ...]:
+        return tuple(
+            MemberView(
+                member.member_id,
+                member.instance_id,
+                member.client_id,
+                member.client_host,
+                member.metadata(protocol) if stable else b"",
+                member.assignment if stable else b"",
+            )
+            for member in self.members.values()
+        )

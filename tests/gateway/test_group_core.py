@@ -1,0 +1,591 @@
+"""Goal: a classic group behaves as Kafka's, whatever its members do and in whatever order.
+Method: the pure state machine by hand, time as an argument; then a random walk by Hypothesis that
+checks after each step what must always hold."""
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from gateway.core.deadlines import Deadlines
+from gateway.core.group import Group
+from gateway.core.group_members import GroupSettings, Joined, State
+from tests.gateway.group_driver import RANGE, Driver
+
+BOTH = (("range", b"r"), ("sticky", b"s"))
+STICKY_FIRST = (("sticky", b"s"), ("range", b"r"))
+
+
+def test_the_first_rebalance_waits_for_the_initial_delay():
+    driver = Driver()
+    waiter = driver.join()
+    driver.wait(2_999)
+    assert waiter not in driver.joined
+    driver.wait(1)
+    assert driver.joined[waiter].generation == 1
+
+
+def test_each_new_member_prolongs_the_initial_delay():
+    driver = Driver()
+    first = driver.join()
+    driver.wait(2_000)
+    second = driver.join()
+    driver.wait(1_000)
+    assert not driver.joined
+    driver.wait(3_000)
+    assert driver.joined[first].generation == driver.joined[second].generation == 1
+
+
+def test_the_initial_delay_ends_with_the_rebalance_timeout():
+    driver = Driver()
+    for _ in range(20):
+        driver.join(rebalance_timeout_ms=7_000)
+        driver.wait(500)
+    assert driver.group.generation == 1
+    assert driver.now_ms == 10_000
+
+
+def test_only_the_leader_learns_who_is_in_the_group():
+    driver = Driver()
+    leader, follower = driver.join(), driver.join()
+    driver.wait(10_000)
+    assert [each.member_id for each in driver.joined[leader].members] == ["c-1", "c-2"]
+    assert driver.joined[follower].members == ()
+    assert driver.joined[follower].leader == driver.joined[leader].member_id == "c-1"
+
+
+def test_assignments_are_given_out_only_when_they_are_durable():
+    driver = Driver(holding=True)
+    driver.join()
+    driver.wait(10_000)
+    waiter = driver.sync("c-1", assignments=[("c-1", b"all")])
+    assert waiter not in driver.synced
+    assert driver.stored[-1].members[0].assignment == b"all"
+    driver.release()
+    assert driver.synced[waiter].assignment == b"all"
+    assert driver.group.state is State.STABLE
+
+
+def test_a_new_member_must_come_back_with_its_id():
+    driver = Driver()
+    waiter = driver.join(id_required=True)
+    assert driver.joined[waiter] == Joined(driver.joined[waiter].error, "c-1")
+    assert driver.joined[waiter].error.name == "member_id_required"
+    again = driver.join("c-1", id_required=True)
+    driver.wait(10_000)
+    assert driver.joined[again].generation == 1
+
+
+def test_a_rebalance_waits_for_members_that_were_given_an_id():
+    driver = Driver()
+    (leader,) = driver.stable(None)
+    driver.join(id_required=True, session_timeout_ms=6_000)
+    waiter = driver.join(leader)
+    assert waiter not in driver.joined
+    driver.wait(6_000)
+    assert driver.joined[waiter].generation == 2
+
+
+def test_a_member_that_does_not_rejoin_in_time_is_dropped():
+    driver = Driver()
+    leader, _ = driver.stable(None, None)
+    waiter = driver.join(leader, rebalance_timeout_ms=60_000)
+    for _ in range(12):
+        driver.heartbeat("c-2")
+        driver.wait(5_000)
+    assert [each.member_id for each in driver.joined[waiter].members] == [leader]
+
+
+def test_a_silent_member_is_dropped_after_its_session():
+    driver = Driver()
+    leader, follower = driver.stable(None, None)
+    driver.wait(9_000)
+    assert driver.heartbeat(leader) == "none"
+    driver.wait(1_000)
+    assert driver.group.state is State.PREPARING_REBALANCE
+    assert list(driver.group.members) == [leader]
+    assert driver.heartbeat(follower) == "unknown_member_id"
+
+
+def test_heartbeats_keep_a_session_and_cost_no_deadline():
+    driver = Driver()
+    (leader,) = driver.stable(None)
+    for _ in range(100):
+        driver.wait(9_999)
+        assert driver.heartbeat(leader) == "none"
+    assert driver.group.state is State.STABLE
+
+
+def test_heartbeats_tell_of_a_rebalance():
+    driver = Driver()
+    leader, follower = driver.stable(None, None)
+    driver.join(leader)
+    assert driver.heartbeat(follower) == "rebalance_in_progress"
+
+
+def test_heartbeats_are_welcome_before_the_assignment():
+    driver = Driver()
+    driver.join()
+    driver.wait(10_000)
+    assert driver.group.state is State.COMPLETING_REBALANCE
+    assert driver.heartbeat("c-1") == "none"
+
+
+@pytest.mark.parametrize(
+    ("member_id", "generation", "instance", "error"),
+    [
+        ("i-1", 1, "i", "none"),
+        ("i-1", 0, "i", "illegal_generation"),
+        ("i-1", 2, None, "illegal_generation"),
+        ("other", 1, "i", "fenced_instance_id"),
+        ("other", 1, None, "unknown_member_id"),
+        ("i-1", 1, "other", "unknown_member_id"),
+        ("", -1, None, "unknown_member_id"),
+    ],
+)
+def test_strangers_and_the_past_are_refused(member_id, generation, instance, error):
+    driver = Driver()
+    driver.stable("i")
+    assert driver.heartbeat(member_id, generation, instance) == error
+    assert driver.commit(member_id, generation, instance) == error
+    waiter = driver.sync(member_id, generation, instance_id=instance)
+    assert driver.synced[waiter].error.name == error
+    if generation == 1 and error != "none":
+        joined = driver.joined[driver.join(member_id, instance)]
+        assert joined.error.name == error
+
+
+def test_the_protocol_is_voted_among_those_all_know():
+    driver = Driver()
+    waiters = [
+        driver.join(protocols=STICKY_FIRST),
+        driver.join(protocols=STICKY_FIRST),
+        driver.join(protocols=BOTH),
+    ]
+    assert driver.wait_for(*waiters)[0].protocol == "sticky"
+    driver.join(protocols=RANGE)
+    for waiter in waiters:
+        driver.join(driver.joined[waiter].member_id, protocols=STICKY_FIRST)
+    assert driver.group.protocol == "range"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"protocols": (("other", b""),)},
+        {"protocol_type": "connect"},
+        {"protocols": ()},
+    ],
+)
+def test_a_member_with_nothing_in_common_is_refused(more):
+    driver = Driver()
+    driver.stable(None)
+    assert driver.joined[driver.join(**more)].error.name == "inconsistent_group_protocol"
+
+
+@pytest.mark.parametrize("more", [{"protocols": ()}, {"protocol_type": ""}])
+def test_an_empty_group_wants_a_protocol_too(more):
+    driver = Driver()
+    assert driver.joined[driver.join(**more)].error.name == "inconsistent_group_protocol"
+
+
+def test_a_follower_that_asks_again_gets_the_current_generation():
+    driver = Driver()
+    _, follower = driver.stable(None, None)
+    waiter = driver.join(follower)
+    assert (driver.joined[waiter].generation, driver.group.state) == (1, State.STABLE)
+
+
+def test_a_leader_that_rejoins_starts_a_rebalance():
+    driver = Driver()
+    (leader,) = driver.stable(None)
+    assert driver.joined[driver.join(leader)].generation == 2
+
+
+def test_a_rejoin_before_the_assignment_repeats_the_answer():
+    driver = Driver()
+    first = driver.join()
+    driver.wait(10_000)
+    assert driver.joined[driver.join("c-1")] == driver.joined[first]
+
+
+def test_changed_metadata_starts_a_rebalance():
+    driver = Driver()
+    leader, follower = driver.stable(None, None)
+    driver.join(follower, protocols=(("range", b"other topics"),))
+    assert driver.heartbeat(leader) == "rebalance_in_progress"
+
+
+def test_waiting_syncs_are_told_of_a_new_rebalance():
+    driver = Driver()
+    driver.join()
+    driver.join()
+    driver.wait(10_000)
+    waiter = driver.sync("c-2")
+    driver.join()
+    assert driver.synced[waiter].error.name == "rebalance_in_progress"
+
+
+def test_an_assignment_that_became_durable_too_late_is_not_given_out():
+    driver = Driver(holding=True)
+    driver.join()
+    driver.wait(10_000)
+    late = driver.sync("c-1", assignments=[("c-1", b"old")])
+    driver.join()
+    assert driver.synced[late].error.name == "rebalance_in_progress"
+    driver.join("c-1")
+    assert driver.group.generation == 2
+    driver.sync("c-1", assignments=[("c-1", b"new")])
+    driver.release()
+    assert driver.group.state is State.COMPLETING_REBALANCE
+    driver.release()
+    assert driver.group.members["c-1"].assignment == b"new"
+
+
+def test_members_that_never_sync_are_dropped_after_the_rebalance_timeout():
+    driver = Driver()
+    first = driver.join()
+    driver.join()
+    driver.wait(10_000)
+    waiter = driver.sync(driver.joined[first].member_id)  # stable; the other never syncs
+    assert driver.synced[waiter].error.name == "none"
+    for _ in range(12):
+        driver.heartbeat("c-1", 1)
+        driver.heartbeat("c-2", 1)
+        driver.wait(5_000)
+    assert list(driver.group.members) == ["c-1"]
+    assert driver.group.state is State.PREPARING_REBALANCE
+
+
+def test_a_member_that_waits_for_an_answer_outlives_its_session():
+    driver = Driver()
+    leader, _ = driver.stable(None, None)
+    waiter = driver.join(leader)
+    for _ in range(11):
+        driver.wait(5_000)
+        driver.heartbeat("c-2", 1)
+    assert leader in driver.group.members
+    driver.wait(10_000)
+    assert driver.joined[waiter].generation == 2
+
+
+def test_a_new_member_that_waits_for_ever_is_dropped():
+    driver = Driver(new_member_timeout_ms=20_000)
+    leader, _ = driver.stable(None, None)
+    waiter = driver.join(rebalance_timeout_ms=600_000)
+    for _ in range(5):
+        driver.wait(5_000)
+        driver.heartbeat(leader, 1)
+        driver.heartbeat("c-2", 1)
+    assert driver.joined[waiter].error.name == "unknown_member_id"
+
+
+def test_the_last_member_leaves_an_empty_group_that_is_stored():
+    driver = Driver()
+    (leader,) = driver.stable(None)
+    assert driver.leave((leader,)) == ["none"]
+    assert driver.group.state is State.EMPTY
+    assert driver.stored[-1] == (2, "consumer", None, None, ())
+
+
+def test_leaving_members_each_get_a_code():
+    driver = Driver()
+    _, static, _ = driver.stable(None, "i", "j")
+    errors = driver.leave((static, "i"), ("", "j"), ("", "k"), ("x",), (static, "i"))
+    assert errors == ["none", "none", *["unknown_member_id"] * 3]
+    assert list(driver.group.members) == ["c-1"]
+    assert driver.leave(("wrong", "i")) == ["unknown_member_id"]
+
+
+def test_a_pending_member_can_leave():
+    driver = Driver()
+    driver.join(id_required=True)
+    assert driver.leave(("c-1",)) == ["none"]
+    assert driver.group.idle
+
+
+def test_a_restarted_static_member_rebalances_nobody():
+    driver = Driver()
+    leader, static = driver.stable("l", "f")
+    waiter = driver.join(instance="f", protocols=(("range", b"it owns nothing yet"),))
+    joined = driver.joined[waiter]
+    assert (joined.error.name, joined.generation, joined.leader) == ("none", 1, leader)
+    assert driver.group.state is State.STABLE
+    synced = driver.synced[driver.sync(joined.member_id, instance_id="f")]
+    assert synced.assignment == static.encode()
+    assert driver.heartbeat(static, 1, "f") == "fenced_instance_id"
+    assert driver.stored[-1].members[1].member_id == joined.member_id
+
+
+def test_a_restarted_static_leader_is_told_to_skip_the_assignment():
+    driver = Driver()
+    driver.stable("l", "f")
+    joined = driver.joined[driver.join(instance="l")]
+    assert joined.skip_assignment
+    assert joined.leader == joined.member_id
+    assert [each.instance_id for each in joined.members] == ["l", "f"]
+
+
+def test_an_old_static_leader_is_told_that_another_leads():
+    driver = Driver()
+    leader, _ = driver.stable("l", "f")
+    joined = driver.joined[driver.join(instance="l", skip_supported=False)]
+    assert (joined.skip_assignment, joined.leader, joined.members) == (False, leader, ())
+
+
+def test_a_static_member_that_changes_the_protocol_starts_a_rebalance():
+    driver = Driver()
+    one = driver.join(instance="a", protocols=BOTH)
+    two = driver.join(instance="b", protocols=BOTH)
+    driver.wait(20_000)
+    driver.sync(driver.joined[one].member_id)
+    driver.sync(driver.joined[two].member_id)
+    driver.join(instance="b", protocols=(("sticky", b""),))
+    assert driver.group.state is State.PREPARING_REBALANCE
+
+
+def test_a_static_member_that_restarts_while_it_waits_fences_itself():
+    driver = Driver()
+    first = driver.join(instance="i")
+    second = driver.join(instance="i")
+    assert driver.joined[first].error.name == "fenced_instance_id"
+    driver.wait(10_000)
+    assert driver.joined[second].generation == 1
+    waiting = driver.join(instance="f")
+    driver.join(driver.joined[second].member_id, "i")
+    sync = driver.sync(driver.joined[waiting].member_id)
+    driver.join(instance="f")
+    assert driver.synced[sync].error.name == "fenced_instance_id"
+    assert driver.group.state is State.PREPARING_REBALANCE
+
+
+def test_an_absent_static_member_stays_through_a_rebalance_until_its_session_ends():
+    driver = Driver()
+    leader, _ = driver.stable("l", "f")
+    driver.join(leader, "l", rebalance_timeout_ms=7_000)
+    driver.wait(7_000)
+    assert len(driver.group.members) == 2
+    driver.wait(10_000)
+    assert len(driver.group.members) < 2
+
+
+def test_a_full_group_refuses_new_members():
+    driver = Driver(members_max=2)
+    driver.stable(None, None)
+    assert driver.joined[driver.join()].error.name == "group_max_size_reached"
+
+
+def test_a_group_that_fills_up_while_it_rebalances_keeps_those_who_came_first():
+    driver = Driver(members_max=2)
+    waiters = [driver.join() for _ in range(3)]
+    driver.wait_for(*waiters)
+    assert driver.joined[waiters[2]].error.name == "group_max_size_reached"
+    assert len(driver.group.members) == 2
+
+
+def test_simple_consumers_commit_only_while_the_group_is_empty():
+    driver = Driver()
+    assert driver.commit() == "none"
+    driver.stable(None)
+    assert driver.commit() == "unknown_member_id"
+
+
+def test_a_commit_waits_for_the_assignment():
+    driver = Driver()
+    driver.join()
+    driver.wait(10_000)
+    assert driver.commit("c-1", 1) == "rebalance_in_progress"
+
+
+def test_a_commit_during_a_rebalance_is_accepted_and_keeps_the_session():
+    driver = Driver()
+    leader, follower = driver.stable(None, None)
+    driver.join(leader)
+    for _ in range(5):
+        driver.wait(9_000)
+        assert driver.commit(follower, 1) == "none"
+
+
+def test_an_abandoned_group_answers_everybody():
+    driver = Driver()
+    leader, _ = driver.stable(None, None)
+    waiter = driver.join(leader)
+    from kio.schema.errors import ErrorCode
+
+    driver.run(driver.group.abandon(ErrorCode.not_coordinator))
+    assert driver.joined[waiter].error.name == "not_coordinator"
+    assert driver.heartbeat(leader) == "coordinator_not_available"
+    assert driver.joined[driver.join()].error.name == "coordinator_not_available"
+    assert driver.commit() == "coordinator_not_available"
+
+
+def test_a_restored_group_goes_on_where_it_was():
+    driver = Driver()
+    leader, follower = driver.stable("l", None)
+    restored = Driver()
+    restored.now_ms = 50
+    restored.group = Group.restore(driver.group.membership(), GroupSettings(), 50)
+    assert restored.group.membership() == driver.group.membership()
+    assert restored.heartbeat(follower, 1) == "none"
+    assert restored.synced[restored.sync(leader, instance_id="l")].assignment == leader.encode()
+    restored.wait(10_000)
+    assert restored.group.members == {}
+    assert restored.stored[-1].generation == 2
+
+
+def test_deadlines_fall_due_once_each_in_order():
+    deadlines = Deadlines()
+    for key, at in (("a", 5), ("b", 3), ("c", 9), ("a", 7), ("c", 1), ("d", 4)):
+        deadlines.set(key, at)
+    deadlines.clear("d")
+    assert deadlines.next() == 1
+    assert deadlines.due(6) == ["c", "b"]
+    assert deadlines.due(6) == []
+    assert deadlines.due(7) == ["a"]
+    assert deadlines.next() is None
+    assert len(deadlines) == 0
+
+
+class RandomWalk(RuleBasedStateMachine):
+    """Members that join, rejoin, sync, leave, restart, and fall silent, in any order."""
+
+    @initialize(delay=st.sampled_from([0, 3_000]), size=st.sampled_from([3, 100]))
+    def start(self, delay, size):
+        self.driver = Driver(
+            holding=True,
+            initial_rebalance_delay_ms=delay,
+            members_max=size,
+            new_member_timeout_ms=20_000,
+        )
+        self.generation = 0
+        self.leaders = {}
+        self.waiters = []
+
+    @property
+    def group(self):
+        return self.driver.group
+
+    def some_member(self, draw):
+        return draw.draw(st.sampled_from([*self.group.members, "nobody"]))
+
+    @rule(
+        instance=st.sampled_from([None, None, "i", "j"]),
+        protocols=st.sampled_from([RANGE, BOTH, STICKY_FIRST]),
+        id_required=st.booleans(),
+    )
+    def join_new(self, instance, protocols, id_required):
+        self.waiters.append(
+            self.driver.join(instance=instance, protocols=protocols, id_required=id_required)
+        )
+
+    @rule(draw=st.data())
+    def join_with_a_given_id(self, draw):
+        given = sorted(self.group._pending)
+        if given:
+            self.waiters.append(self.driver.join(draw.draw(st.sampled_from(given))))
+
+    @rule(draw=st.data(), protocols=st.sampled_from([RANGE, BOTH, STICKY_FIRST]))
+    def rejoin(self, draw, protocols):
+        member_id = self.some_member(draw)
+        member = self.group.members.get(member_id)
+        instance = member.instance_id if member else None
+        self.waiters.append(self.driver.join(member_id, instance, protocols))
+
+    @rule(draw=st.data(), stale=st.booleans())
+    def sync(self, draw, stale):
+        generation = self.group.generation - stale
+        assignments = [(each, b"%d" % generation) for each in self.group.members]
+        member_id = self.some_member(draw)
+        self.waiters.append(self.driver.sync(member_id, generation, assignments))
+
+    @rule()
+    def everybody_syncs(self):
+        assignments = [(each, b"%d" % self.group.generation) for each in self.group.members]
+        for member_id in list(self.group.members):
+            self.waiters.append(self.driver.sync(member_id, None, assignments))
+
+    @rule()
+    def everybody_rejoins(self):
+        for member_id, member in list(self.group.members.items()):
+            waiter = self.driver.join(member_id, member.instance_id, member.protocols)
+            self.waiters.append(waiter)
+
+    @rule(draw=st.data())
+    def heartbeat(self, draw):
+        self.driver.heartbeat(self.some_member(draw))
+
+    @rule(draw=st.data())
+    def leave(self, draw):
+        self.driver.leave((self.some_member(draw),))
+
+    @rule(wait_ms=st.sampled_from([1, 500, 3_000, 10_000, 60_000]))
+    def wait(self, wait_ms):
+        self.driver.wait(wait_ms)
+
+    @precondition(lambda self: self.driver.held)
+    @rule()
+    def become_durable(self):
+        self.driver.release()
+
+    @invariant()
+    def the_generation_only_rises(self):
+        assert self.group.generation >= self.generation
+        self.generation = self.group.generation
+
+    @invariant()
+    def somebody_leads_exactly_when_there_is_a_member(self):
+        assert (self.group.leader in self.group.members) or not self.group.members
+        assert self.group.members or self.group.leader is None
+
+    @invariant()
+    def one_member_leads_a_generation(self):
+        for joined in self.driver.joined.values():
+            if joined.members and not joined.skip_assignment:
+                leader = self.leaders.setdefault(joined.generation, joined.leader)
+                static = any(m.member_id == joined.leader and m.instance_id for m in joined.members)
+                assert leader == joined.leader or static
+
+    @invariant()
+    def every_member_of_a_stable_group_has_an_assignment_of_its_generation(self):
+        if self.group.state is State.STABLE:
+            for member in self.group.members.values():
+                assert member.assignment == b"%d" % self.group.generation
+
+    @invariant()
+    def only_an_empty_group_or_one_that_prepares_has_no_members(self):
+        if self.group.state is State.EMPTY:
+            assert not self.group.members
+        elif self.group.state is not State.PREPARING_REBALANCE:
+            assert self.group.members
+
+    @invariant()
+    def the_count_of_waiting_joins_is_true(self):
+        waiting = sum(bool(member.join_waiters) for member in self.group.members.values())
+        assert self.group._roster.awaiting_join == waiting
+
+    @invariant()
+    def all_members_know_the_protocol(self):
+        if self.group.state in (State.STABLE, State.COMPLETING_REBALANCE):
+            for member in self.group.members.values():
+                assert self.group.protocol in [name for name, _ in member.protocols]
+
+    @invariant()
+    def what_is_stored_last_is_what_stable_members_see(self):
+        if self.group.state is State.STABLE and not self.driver.held:
+            assert self.driver.stored[-1].generation == self.group.generation
+            stored = {record.member_id for record in self.driver.stored[-1].members}
+            assert stored == set(self.group.members)
+
+    def teardown(self):
+        """Left alone, the group is empty in the end and nobody waits for an answer."""
+        for _ in range(40):
+            while self.driver.held:
+                self.driver.release()
+            self.driver.wait(60_000)
+        assert self.group.state is State.EMPTY
+        assert self.group.deadline_ms is None
+        assert self.driver.joined.keys() | self.driver.synced.keys() >= set(self.waiters)
+
+
+TestRandomWalk = RandomWalk.TestCase
+TestRandomWalk.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
