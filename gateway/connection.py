@@ -13,7 +13,7 @@ from collections import deque
 from enum import IntFlag
 from typing import TYPE_CHECKING, Any, cast
 
-from gateway.dispatch import Refused
+from gateway.dispatch import PRODUCE, Refused
 from gateway.handlers.api import Handle, Peer, Request
 from gateway.log import logger
 from gateway.patience import IDLE, Patience
@@ -23,7 +23,9 @@ from ledger.ids import Buffer
 if TYPE_CHECKING:
     from gateway.hub import Hub
 
-HOT_KEYS = frozenset((0, 1))
+FETCH = 1
+
+HOT_KEYS = frozenset((PRODUCE, FETCH))
 """Produce and Fetch are accepted at once; others wait their turn behind a slow one, as in Kafka."""
 
 WRITE_HIGH_BYTES = 256 * 1024
@@ -54,14 +56,20 @@ _WRITING, _TURN, _CLOSING = int(_Hold.WRITING), int(_Hold.TURN), int(_Hold.CLOSI
 class _Slot:
     """The place of one reply in the order; filled when the answer is ready."""
 
-    __slots__ = ("connection", "frame_bytes", "ready", "reply", "request")
+    __slots__ = ("connection", "frame_bytes", "future", "ready", "reply", "request")
 
     def __init__(self, connection: Connection, request: Request, frame_bytes: int) -> None:
         self.connection = connection
         self.request = request
         self.frame_bytes = frame_bytes
+        self.future: asyncio.Future[Any] | None = None  # whose result is the reply
         self.ready = False
         self.reply: list[Buffer] | tuple[Buffer, ...] = ()
+
+    def follow(self, future: asyncio.Future[Any]) -> None:
+        """The reply is this future's result."""
+        self.future = future
+        future.add_done_callback(self.on_done)
 
     def on_done(self, future: asyncio.Future[Any]) -> None:
         """The handler's future has its result. Runs on the loop."""
@@ -151,7 +159,7 @@ class Connection(asyncio.BufferedProtocol):
         self._release(_WRITING)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """What is under way ends by itself; its replies go nowhere."""
+        """What is under way ends by itself and its replies go nowhere; a Fetch stops waiting."""
         if self.lost:
             return
         self.lost = True
@@ -167,6 +175,8 @@ class Connection(asyncio.BufferedProtocol):
         for slot in self._slots:
             if id(slot) in waiting:
                 slot.ready = True
+            elif slot.request.key == FETCH and slot.future is not None:
+                slot.future.cancel()
         self._drain()
 
     # --- frames in ------------------------------------------------------------------------------
@@ -214,8 +224,7 @@ class Connection(asyncio.BufferedProtocol):
             self._add_ready(request, dispatcher.apology(request, error))
             return
         if isinstance(result, asyncio.Future):
-            slot = self._slot(request, len(frame))
-            cast("asyncio.Future[Any]", result).add_done_callback(slot.on_done)
+            self._slot(request, len(frame)).follow(cast("asyncio.Future[Any]", result))
         elif asyncio.iscoroutine(result):
             self._chain.append((self._slot(request, len(frame)), handle, result))
             if self._chain_task is None:
@@ -259,7 +268,7 @@ class Connection(asyncio.BufferedProtocol):
                 try:
                     result = dispatcher.start(slot.request, handle) if begun is None else begun
                     if isinstance(result, asyncio.Future):
-                        cast("asyncio.Future[Any]", result).add_done_callback(slot.on_done)
+                        slot.follow(cast("asyncio.Future[Any]", result))
                         continue
                     if asyncio.iscoroutine(result):
                         result = await result

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from functools import cache
-from typing import Any
+from typing import Any, TextIO, cast
+
+
+class _Stderr:
+    """Whatever stderr is when a line is written."""
+
+    def write(self, text: str) -> int:
+        return sys.stderr.write(text)
+
+    def flush(self) -> None:
+        sys.stderr.flush()
 
 
 @cache
@@ -12,12 +23,10 @@ def logger() -> Any:
 
     Its first call imports structlog (about 100 ms); `gateway dev` does that beside the loop.
     """
-    import sys
-
     import structlog
 
     return structlog.wrap_logger(
-        structlog.PrintLogger(file=sys.stderr),
+        structlog.PrintLogger(file=cast("TextIO", _Stderr())),
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),

@@ -14,7 +14,7 @@ BACKLOG = 1024
 DRAIN_S = 5.0
 
 
-class KafkaServer:
+class Server:
     """One listening port of this process. `start` once, then `stop` once."""
 
     def __init__(self, dispatcher: Dispatcher, limits: ConnectionLimits) -> None:

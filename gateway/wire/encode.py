@@ -61,7 +61,10 @@ def struct_writer(entity: type[Any]) -> Put:
     return put_struct
 
 
-def _encoded(field: FieldShape) -> bytearray:
+def _encoded(field: FieldShape) -> bytearray | None:
+    """The bytes of a tag's default; None when its default is to be absent."""
+    if field.default is None:
+        return None
     out = bytearray()
     _field_writer(field, True)(out, field.default)
     return out
@@ -71,15 +74,16 @@ def _put_tagged(
     out: bytearray,
     value: Mapping[str, Any],
     tagged: list[tuple[int, str, Put]],
-    defaults: Mapping[int, bytearray],
+    defaults: Mapping[int, bytearray | None],
 ) -> None:
     """A tag is written only when its bytes differ from its default's."""
     present: list[tuple[int, bytearray]] = []
     for tag, name, put in tagged:
-        if name not in value:
+        given = value.get(name)
+        if given is None:
             continue
         encoded = bytearray()
-        put(encoded, value[name])
+        put(encoded, given)
         if encoded != defaults[tag]:
             present.append((tag, encoded))
     put_varint(out, len(present))
