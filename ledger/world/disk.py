@@ -28,11 +28,11 @@ class LogFile(Protocol):
         """
         ...
 
-    def read_now(self, position: int, size: int) -> bytes | None:
+    def read_now(self, position: int, size: int) -> Buffer | None:
         """Up to `size` bytes (fewer at the end) if no wait is needed, else None."""
         ...
 
-    async def read(self, position: int, size: int) -> bytes:
+    async def read(self, position: int, size: int) -> Buffer:
         """Up to `size` bytes from `position`; fewer only at the end of the file."""
         ...
 

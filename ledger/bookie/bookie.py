@@ -1,0 +1,521 @@
+"""One storage node: adds, reads and fences of ledger entries over one log and one index.
+
+The log is the store. An add is acknowledged after the sync of its group; a read that would need
+an entry on its way waits for it; a fence answers once it is durable itself, and so are, or never
+will be, all adds accepted before it. Source: seed 001; BookKeeper's bookie.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from struct import Struct
+from typing import Any, Final, NamedTuple
+
+from ledger.bookie import directory
+from ledger.bookie.config import BookieConfig
+from ledger.bookie.entries import EntryIndex
+from ledger.bookie.files import LogFiles
+from ledger.bookie.journal import Journal
+from ledger.bookie.reads import EntryReader
+from ledger.bookie.replay import I64, Replay, Replayed
+from ledger.bookie.rewrite import Rewriter
+from ledger.bookie.state import LedgerState, LogRecord, Place
+from ledger.core.fencing import Verdict, same_entry
+from ledger.core.journal_format import (
+    RECORD_HEADER_BYTES,
+    LogPosition,
+    RecordType,
+    file_name,
+    parse_file_name,
+)
+from ledger.errors import CorruptFormat
+from ledger.ids import BookieId, Buffer, EntryId, LedgerId
+from ledger.world.bookies import OnAdded, ReadManyReply, ReadReply, Status
+from ledger.world.clock import Clock
+from ledger.world.disk import Disk
+from ledger.world.table import Table
+
+EVERY_LEDGER: Final = LedgerId(2**63 - 1)
+_HEAD = Struct(">qqq")  # an entry's ledger, id and LAC
+_HEAD_BYTES: Final = 32  # and its length field
+_ROOM_CHECK_BYTES: Final = 8 * 1024 * 1024  # logged between two looks at the free space
+_REFUSALS: Final = {
+    Verdict.FENCED: Status.FENCED,
+    Verdict.WRONG_KEY: Status.UNAUTHORIZED,
+    Verdict.DELETED: Status.NO_LEDGER,
+}
+
+
+class FileUse(NamedTuple):
+    """One log file: how much of it somebody still needs."""
+
+    file_id: int
+    bytes_used: int
+
+
+class Bookie:
+    """One bookie over a disk and a table of its own. All calls on one event loop."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        table: Table,
+        clock: Clock,
+        new_instance: Callable[[], bytes],
+        *,
+        name: str = "bookie",
+        config: BookieConfig | None = None,
+    ) -> None:
+        self._config = config = config if config is not None else BookieConfig()
+        self._disk = disk
+        self._clock = clock
+        self._new_instance = new_instance
+        self._name = name
+        self._instance = b""
+        self._index = EntryIndex(table, config)
+        self._files = LogFiles(disk, config.open_files_max, config.read_gap_bytes_max)
+        self._journal = Journal(disk, config, clock, self._on_group)
+        self._reader = EntryReader(self._index, self._files, self._journal, config)
+        self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._flushing = False
+        self._logged_since_flush = 0
+        self._logged_since_check = 0
+        self._room_checked_s = 0.0
+        self._full = False
+        self._ended: OSError | None = None
+        self.conflicts = 0  # adds whose payload differs from what is stored: somebody is wrong
+        self.replayed: Replayed | None = None  # what the last start found
+
+    @property
+    def bookie_id(self) -> BookieId:
+        """The name and eight hex digits of the instance. After `start` only."""
+        assert self._instance
+        return directory.bookie_id(self._name, self._instance)
+
+    @property
+    def writable(self) -> bool:
+        """It takes adds: neither ended nor short of room."""
+        return self.failure is None and not self._full
+
+    @property
+    def failure(self) -> OSError | None:
+        """Why this bookie ended for good, or None."""
+        return self._ended or self._journal.failed
+
+    async def start(self, *, boot_id: str = "", next_ledger: LedgerId = EVERY_LEDGER) -> None:
+        """It serves; what the log says is in the index, durably.
+
+        `next_ledger`: no ledger at or above it exists yet (says metadata). After a loss (rot, a
+        power cut without sync) all below it are fenced and in limbo until `end_limbo`. `boot_id`
+        names this boot of the machine. Raises ForeignDirectory, OSError, CorruptFormat.
+        """
+        self._instance = await directory.claim_directory(self._disk, self._new_instance)
+        replayed = await Replay(self._disk, self._index, self._instance).run()
+        lost = bool(replayed.rot) or await directory.lost_unsynced(self._disk, boot_id)
+        if lost:
+            self._index.begin_limbo(next_ledger)
+        if self._config.journal_sync == "never":
+            await directory.mark_unsynced(self._disk, boot_id)
+        await self._journal.start(self._instance, replayed.next_file_id, replayed.end)
+        if self._index.limbo_below > 0:
+            await self._log_limbo()
+        self._index.write_batch(self._journal.end)
+        await self._index.flush()
+        if self._config.journal_sync == "group":
+            await directory.forget_unsynced(self._disk)
+        self.replayed = replayed
+        self._check_room()
+
+    async def stop(self) -> None:
+        """Everything accepted is settled, the index is flushed, the files are closed.
+
+        The disk and the table stay open: they are their owner's to close.
+        """
+        await self._journal.stop()
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+        if self._instance and self.failure is None:
+            self._index.write_batch(self._journal.end)
+            await self._index.flush()
+            await directory.forget_unsynced(self._disk)
+        self._ended = self._ended or OSError("the bookie was stopped")
+        self._files.close_all()
+
+    def add(
+        self,
+        ledger: LedgerId,
+        entry: EntryId,
+        master_key: bytes,
+        body: Sequence[Buffer],
+        on_added: OnAdded,
+        *,
+        recovery: bool = False,
+    ) -> None:
+        """As `Bookies.add`, for this bookie."""
+        length = sum(map(len, body))
+        lac = _parse_head(ledger, entry, body)
+        if lac is None or length > self._config.entry_bytes_max:
+            self._loop.call_soon(on_added, Status.BAD_REQUEST)
+            return
+        refusal = self._refusal(length, recovery)
+        if refusal is not None:
+            self._loop.call_soon(on_added, refusal)
+            return
+        try:
+            state = self._index.state(ledger) or self._index.create(ledger, master_key)
+            verdict = state.judge_add(master_key, recovery)
+            if verdict is not Verdict.TAKE:
+                self._loop.call_soon(on_added, _REFUSALS[verdict])
+                return
+            if entry > state.last_entry:
+                state.last_entry = entry
+            elif (known := self._index.find(state, entry)) is not None:
+                self._spawn(self._compare(state, entry, b"".join(body), known, on_added))
+                return
+        except OSError:
+            self._loop.call_soon(on_added, Status.IO_ERROR)
+            return
+        if not state.key_logged:
+            self._log_key(state, master_key)
+        record = LogRecord(RecordType.ADD, state, entry, lac, body, length, on_added)
+        state.recent[entry] = record
+        self._journal.append(record)
+
+    async def fence(self, ledger: LedgerId, master_key: bytes) -> Status:
+        """No add but a recovery's is taken any more, durably; earlier ones are settled."""
+        state = self._guarded(ledger, master_key)
+        if isinstance(state, Status):
+            return state
+        state.fenced = True
+        if not state.fence_logged:
+            return await self._log(RecordType.FENCE, state, -1)
+        await self._journal.settled()
+        return Status.OK if self.failure is None else Status.IO_ERROR
+
+    async def write_lac(self, ledger: LedgerId, master_key: bytes, lac: EntryId) -> Status:
+        """As `Bookies.write_lac`."""
+        state = self._guarded(ledger, master_key)
+        if isinstance(state, Status):
+            return state
+        return await self._log(RecordType.EXPLICIT_LAC, state, lac)
+
+    async def end_limbo(self, ledger: LedgerId) -> Status:
+        """What is held of the ledger is complete again, or its loss is accepted. Stays fenced."""
+        if self.failure is not None:
+            return Status.IO_ERROR
+        try:
+            state = self._index.state(ledger) or self._index.create(ledger, None)
+        except OSError:
+            return Status.IO_ERROR
+        return await self._log(RecordType.LIMBO, state, 0)
+
+    async def read(self, ledger: LedgerId, entry: EntryId) -> ReadReply:
+        """The entry, or with -1 the highest stored; waits for it while it is on its way."""
+        return await self._reader.read(ledger, entry)
+
+    async def read_many(
+        self, ledger: LedgerId, first: EntryId, last: EntryId, max_bytes: int
+    ) -> ReadManyReply:
+        """As `Bookies.read_many`."""
+        return await self._reader.read_many(ledger, first, last, max_bytes)
+
+    async def read_lac(self, ledger: LedgerId) -> ReadReply:
+        """As `Bookies.read_lac`."""
+        return self._reader.read_lac(ledger)
+
+    def ledgers(self) -> list[LedgerId]:
+        """Every ledger this bookie knows, but deleted ones. Raises OSError."""
+        return [LedgerId(ledger) for ledger in self._index.ledgers()]
+
+    async def delete_ledgers(self, ledgers: Iterable[LedgerId]) -> None:
+        """Their entries are gone for good and no add of theirs is ever taken again.
+
+        The room comes back with the files: see `collect`. Raises OSError.
+        """
+        self._assert_serving()
+        for ledger in ledgers:
+            state = self._index.state(ledger) or self._index.create(ledger, None)
+            state.fenced = True
+            self._append(RecordType.DELETED, state, -1)
+        await self._journal.settled()
+        self._assert_serving()
+
+    # -- files: for `collect` ------------------------------------------------------------------
+
+    @property
+    def file_bytes(self) -> int:
+        """Length at which a log file is left."""
+        return self._config.file_bytes
+
+    def files(self) -> list[FileUse]:
+        """Every log file but the live one, oldest first. Call `checkpoint` before."""
+        return [
+            FileUse(file_id, self._index.used_bytes(file_id))
+            for name in self._disk.names()
+            if (file_id := parse_file_name(name)) is not None and file_id < self._journal.file_id
+        ]
+
+    async def checkpoint(self) -> None:
+        """The index holds, durably, all that the log says. Raises OSError."""
+        await self._journal.settled()
+        self._assert_serving()
+        self._index.write_batch(self._journal.end)
+        await self._index.flush()
+
+    async def roll_if_dead(self) -> bool:
+        """The live file was left behind because most of it is dead. Raises OSError."""
+        await self._journal.settled()
+        self._assert_serving()
+        self._index.write_batch(self._journal.end)
+        used = self._index.used_bytes(self._journal.file_id)
+        dead = self._journal.end.position - used
+        if dead < self._config.roll_dead_bytes_min or used > dead:
+            return False
+        await self._journal.roll()
+        return True
+
+    async def rewrite_file(self, file_id: int) -> None:
+        """What is needed of a file stands in the live log too, durably. Raises OSError."""
+        assert file_id < self._journal.file_id
+        self._assert_serving()
+        rewriter = Rewriter(self._disk, self._index, self._journal, self._append)
+        await rewriter.run(file_id, self._instance)
+        await self.checkpoint()
+        self._index.drop_file(file_id)
+
+    async def drop_files(self, file_ids: Sequence[int]) -> None:
+        """These files, which nobody needs, are gone. Raises OSError."""
+        self._assert_serving()
+        if self._index.limbo_below > 0:
+            await self._log_limbo()
+        if max(file_ids, default=0) >= self._index.flushed.file_id:
+            await self.checkpoint()
+        for file_id in file_ids:
+            assert file_id < self._journal.file_id
+            assert self._index.used_bytes(file_id) == 0
+            self._files.close(file_id)
+            self._index.drop_file(file_id)
+            self._disk.unlink(file_name(file_id))
+
+    # -- inside --------------------------------------------------------------------------------
+
+    def _refusal(self, length: int, recovery: bool) -> Status | None:
+        """Why no add of this length can be taken now."""
+        if self._ended is not None or self._journal.failed is not None:
+            return Status.IO_ERROR
+        if self._full and not recovery:
+            waited_s = self._clock.monotonic_s() - self._room_checked_s
+            if waited_s * 1000 >= self._config.headroom_check_ms:
+                self._check_room()
+            if self._full:
+                return Status.READ_ONLY
+        if self._journal.queue_bytes + length > self._config.queue_bytes_max:
+            return Status.OVERLOADED
+        return None
+
+    def _guarded(self, ledger: LedgerId, master_key: bytes) -> LedgerState | Status:
+        """The ledger, created if need be, when the key fits; else why not."""
+        if self.failure is not None:
+            return Status.IO_ERROR
+        try:
+            state = self._index.state(ledger) or self._index.create(ledger, master_key)
+        except OSError:
+            return Status.IO_ERROR
+        verdict = state.judge_key(master_key)
+        if verdict is not Verdict.TAKE:
+            return _REFUSALS[verdict]
+        if not state.key_logged:
+            self._log_key(state, master_key)
+        return state
+
+    def _assert_serving(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+
+    def _log_key(self, state: LedgerState, master_key: bytes) -> None:
+        """The key goes into the log before anything else of the ledger."""
+        state.master_key = master_key
+        state.key_logged = True
+        self._append(RecordType.LEDGER_KEY, state, -1, master_key)
+
+    async def _log_limbo(self) -> None:
+        """The bookie-wide limbo stands in the newest file too. Raises OSError."""
+        nobody = LedgerState(-1)
+        done = self._append(RecordType.LIMBO, nobody, 1, I64.pack(self._index.limbo_below))
+        if await done is not Status.OK:
+            raise self.failure or OSError(errno.ENOSPC, "no room to log the limbo")
+
+    async def _log(self, kind: RecordType, state: LedgerState, entry: int) -> Status:
+        return await self._append(kind, state, entry)
+
+    def _append(
+        self, kind: RecordType, state: LedgerState, entry: int, body: bytes = b""
+    ) -> asyncio.Future[Status]:
+        """A record that is no add is queued; the future tells its fate."""
+        done: asyncio.Future[Status] = self._loop.create_future()
+
+        def on_done(status: Status) -> None:
+            if not done.done():
+                done.set_result(status)
+
+        state.busy += 1
+        self._journal.append(LogRecord(kind, state, entry, -1, (body,), len(body), on_done))
+        return done
+
+    def _on_group(
+        self, records: list[LogRecord], first: LogPosition, error: OSError | None
+    ) -> None:
+        if error is not None:
+            self._on_group_failed(records, error)
+            return
+        file_id, position = first
+        index, add = self._index, RecordType.ADD
+        deleted: list[int] = []
+        for record in records:
+            state, status = record.ledger, Status.OK
+            if record.kind is not add:
+                self._on_logged(record, file_id, deleted)
+            elif not state.deleted:
+                length = record.size - RECORD_HEADER_BYTES
+                index.put(
+                    state, record.entry, Place(file_id, position + RECORD_HEADER_BYTES, length)
+                )
+                if record.lac > state.lac:
+                    state.lac = record.lac
+            else:
+                state.recent.pop(record.entry, None)
+                status = Status.NO_LEDGER
+            position += record.size
+            self._tell(record, status)
+        self._after_group(position - first.position, deleted)
+
+    def _on_logged(self, record: LogRecord, file_id: int, deleted: list[int]) -> None:
+        """A record that is no add is durable."""
+        state, kind = record.ledger, record.kind
+        if state.ledger < 0:
+            return
+        state.busy -= 1
+        if kind is RecordType.DELETED:
+            state.deleted = True
+            deleted.append(state.ledger)
+        elif not state.deleted:
+            self._index.apply(kind, state, record.entry, record.body[0])
+            self._index.use(file_id, state.ledger, record.size)
+
+    def _tell(self, record: LogRecord, status: Status) -> None:
+        try:
+            record.on_done(status)
+        except Exception as error:  # noqa: BLE001  one caller must not silence the others
+            self._loop.call_exception_handler({"message": "on_added raised", "exception": error})
+
+    def _after_group(self, size: int, deleted: list[int]) -> None:
+        """The index takes its batch when one is due, and is flushed in the background."""
+        index, config = self._index, self._config
+        self._logged_since_flush += size
+        self._logged_since_check += size
+        try:
+            if deleted:
+                index.delete(deleted)
+            if index.batch_is_due:
+                index.write_batch(self._journal.end)
+        except OSError as error:
+            self._ended = error
+            return
+        if not self._flushing and (
+            self._logged_since_flush >= config.index_flush_bytes
+            or index.entries_since_flush >= config.index_flush_entries
+        ):
+            self._flushing = True
+            self._logged_since_flush = 0
+            self._spawn(self._flush())
+        if self._logged_since_check >= _ROOM_CHECK_BYTES:
+            self._check_room()
+
+    def _on_group_failed(self, records: list[LogRecord], error: OSError) -> None:
+        """None of the group counts; the bookie is short of room or has ended."""
+        status = Status.IO_ERROR
+        if self._journal.failed is None:
+            self._full = True
+            status = Status.READ_ONLY
+        touched: set[LedgerState] = set()
+        for record in records:
+            state = record.ledger
+            if record.kind is RecordType.ADD:
+                if state.recent.get(record.entry) is record:
+                    del state.recent[record.entry]
+                touched.add(state)
+                continue
+            state.busy -= 1
+            if record.kind is RecordType.LEDGER_KEY:
+                state.key_logged = False
+        try:
+            for state in touched:
+                state.last_entry = self._index.find_last_entry(state)
+        except OSError as failure:
+            self._ended = failure
+        for record in records:
+            self._tell(record, status)
+
+    async def _flush(self) -> None:
+        try:
+            await self._index.flush()
+        except OSError as error:
+            self._ended = error
+        finally:
+            self._flushing = False
+
+    async def _compare(
+        self,
+        state: LedgerState,
+        entry: int,
+        body: bytes,
+        known: Place | LogRecord,
+        on_added: OnAdded,
+    ) -> None:
+        """A second add of an entry is OK when it is the same one; else it is refused."""
+        try:
+            if isinstance(known, LogRecord):
+                stored = b"".join(known.body)
+                await self._journal.settled()
+                if not isinstance(self._index.find(state, entry), Place):
+                    raise OSError(errno.EIO, "the first add failed")
+            else:
+                stored = await self._files.read_entry(state.ledger, entry, known)
+        except (OSError, CorruptFormat):
+            on_added(Status.IO_ERROR)
+            return
+        if same_entry(stored, body):
+            on_added(Status.OK)
+        else:
+            self.conflicts += 1
+            on_added(Status.BAD_REQUEST)
+
+    def _check_room(self) -> None:
+        """Read-only below the headroom; writable again with a quarter more than it."""
+        self._logged_since_check = 0
+        self._room_checked_s = self._clock.monotonic_s()
+        headroom = self._config.headroom_bytes
+        if self._full:
+            headroom += headroom // 4
+        self._full = self._disk.free_bytes() < headroom
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _parse_head(ledger: int, entry: int, body: Sequence[Buffer]) -> int | None:
+    """The LAC in an entry's header, or None if it is not the header of this entry."""
+    head = body[0] if body else b""
+    if len(head) < _HEAD_BYTES:
+        head = b"".join(body)
+        if len(head) < _HEAD_BYTES:
+            return None
+    ledger_read, entry_read, lac = _HEAD.unpack_from(head)
+    if ledger_read != ledger or entry_read != entry or ledger < 0 or not -1 <= lac < entry:
+        return None
+    return lac

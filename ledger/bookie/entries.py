@@ -1,0 +1,265 @@
+"""(ledger, entry) -> place in the log, and what else the table keeps for a bookie.
+
+Keys: `e` ledger entry -> place · `l` ledger -> state · `f` file ledger -> bytes that the ledger
+has in that file · `m` -> replay mark · `b` -> every ledger below this is in limbo. All that one
+stretch of log says goes into the table in one write, together with the mark that names its end:
+after a crash the table is a prefix of the log, and replay goes on from its mark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from struct import Struct
+from typing import Final
+
+from ledger.bookie.config import BookieConfig
+from ledger.bookie.state import LedgerState, LogRecord, Place
+from ledger.core.journal_format import LogPosition, RecordType
+from ledger.ids import Buffer
+from ledger.world.table import Table
+
+_ENTRY_KEY = Struct(">cQQ")
+_LEDGER_KEY = Struct(">cQ")
+_FILE_KEY = Struct(">cQQ")
+_PLACE = Struct(">QII")
+_MARK = Struct(">QQ")
+_I64 = Struct(">q")
+_MARK_KEY: Final = b"m"
+_LIMBO_KEY: Final = b"b"
+_SCAN_LIMIT: Final = 4096
+
+
+class EntryIndex:
+    """The table and the part of it that is still in memory. One owner, never waits but to flush."""
+
+    def __init__(self, table: Table, config: BookieConfig) -> None:
+        self._table = table
+        self._config = config
+        self._states: dict[int, LedgerState] = {}
+        self._fresh: list[tuple[LedgerState, int, Place]] = []  # durable, not in the table
+        self._changed: set[LedgerState] = set()
+        self._usage: dict[int, dict[int, int]] = {}  # file -> ledger -> bytes
+        self._usage_changed: set[tuple[int, int]] = set()
+        self.limbo_below = 0
+        self.flushed = LogPosition(0, 0)  # replay would start here
+        self._written = LogPosition(0, 0)
+        self.entries_since_flush = 0
+
+    @property
+    def batch_is_due(self) -> bool:
+        return len(self._fresh) >= self._config.index_batch_entries
+
+    def load(self) -> LogPosition | None:
+        """The table was read; its replay mark, or None when it is new."""
+        limbo = self._table.get(_LIMBO_KEY)
+        self.limbo_below = _I64.unpack(limbo)[0] if limbo is not None else 0
+        for key, value in self._scan(_LEDGER_KEY.pack(b"f", 0), _FILE_END):
+            _, file_id, ledger = _FILE_KEY.unpack(key)
+            self._usage.setdefault(file_id, {})[ledger] = _I64.unpack(value)[0]
+        mark = self._table.get(_MARK_KEY)
+        if mark is None:
+            return None
+        self.flushed = self._written = LogPosition(*_MARK.unpack(mark))
+        return self.flushed
+
+    def state(self, ledger: int) -> LedgerState | None:
+        """What is known of the ledger, or None. Raises OSError."""
+        state = self._states.get(ledger)
+        return state if state is not None else self._load_state(ledger)
+
+    def create(self, ledger: int, master_key: bytes | None) -> LedgerState:
+        """A ledger never seen here. Below the bookie-wide limbo it is born fenced and unsure."""
+        assert ledger not in self._states
+        state = LedgerState(ledger, master_key)
+        if ledger < self.limbo_below:
+            state.fenced = state.limbo = True
+        self._states[ledger] = state
+        return state
+
+    def put(self, state: LedgerState, entry: int, place: Place) -> None:
+        """The entry is durable at `place`."""
+        state.recent[entry] = place
+        self._fresh.append((state, entry, place))
+
+    def apply(self, kind: int, state: LedgerState, entry: int, body: Buffer) -> None:
+        """A record about one ledger, neither ADD nor DELETED, is durable."""
+        if kind == RecordType.FENCE:
+            state.fenced = state.fence_logged = True
+        elif kind == RecordType.EXPLICIT_LAC:
+            state.lac = max(state.lac, entry)
+        elif kind == RecordType.LEDGER_KEY:
+            state.master_key = bytes(body)
+            state.key_logged = True
+        elif kind == RecordType.LIMBO:
+            state.limbo, state.limbo_ended = bool(entry), not entry
+            state.fenced = state.fenced or state.limbo
+        self._changed.add(state)
+
+    def use(self, file_id: int, ledger: int, size: int) -> None:
+        """So many more bytes of the file belong to the ledger."""
+        ledgers = self._usage.setdefault(file_id, {})
+        ledgers[ledger] = ledgers.get(ledger, 0) + size
+        self._usage_changed.add((file_id, ledger))
+
+    def find(self, state: LedgerState, entry: int) -> Place | LogRecord | None:
+        """Where the entry is; a LogRecord while it is not durable yet. Raises OSError."""
+        found = state.recent.get(entry)
+        if found is not None or entry < 0:
+            return found
+        value = self._table.get(_ENTRY_KEY.pack(b"e", state.ledger, entry))
+        return Place(*_PLACE.unpack(value)) if value is not None else None
+
+    def places(self, state: LedgerState, first: int, last: int, limit: int) -> list[Place]:
+        """Places of consecutive durable entries from `first`, up to a hole, `last` or `limit`."""
+        found: list[Place] = []
+        wanted = min(limit, last - first + 1)
+        rows = self._table.scan(
+            _ENTRY_KEY.pack(b"e", state.ledger, first),
+            _ENTRY_KEY.pack(b"e", state.ledger, first + wanted),
+            wanted,
+        )
+        recent, entry = state.recent, first
+        for key, value in rows:
+            while int.from_bytes(key[9:], "big") > entry:
+                place = recent.get(entry)
+                if not isinstance(place, Place):
+                    return found
+                found.append(place)
+                entry += 1
+            found.append(Place(*_PLACE.unpack(value)))
+            entry += 1
+        while len(found) < wanted and isinstance(place := recent.get(entry), Place):
+            found.append(place)
+            entry += 1
+        return found
+
+    def find_last_entry(self, state: LedgerState) -> int:
+        """The highest entry that is stored or on its way, -1 if there is none."""
+        row = self._table.last(*_entry_range(state.ledger))
+        stored = int.from_bytes(row[0][9:], "big") if row is not None else -1
+        return max(stored, max(state.recent, default=-1))
+
+    def write_batch(self, mark: LogPosition) -> None:
+        """The table holds all that the log says below `mark` (durable). Raises OSError."""
+        puts: list[tuple[bytes, bytes]] = []
+        current: list[tuple[LedgerState, int, Place]] = []
+        for fresh in self._fresh:
+            state, entry, place = fresh
+            if state.recent.get(entry) is not place:
+                continue  # deleted or moved since
+            current.append(fresh)
+            puts.append((_ENTRY_KEY.pack(b"e", state.ledger, entry), _PLACE.pack(*place)))
+            self.use(place.file_id, state.ledger, place.length)
+            self._changed.add(state)
+        for state in self._changed:
+            puts.append((_LEDGER_KEY.pack(b"l", state.ledger), state.encode()))
+        puts.extend(self._usage_rows())
+        puts.append((_MARK_KEY, _MARK.pack(*mark)))
+        self._table.write(puts)
+        for state, entry, _ in current:
+            del state.recent[entry]
+        self.entries_since_flush += len(self._fresh)
+        self._fresh.clear()
+        self._changed.clear()
+        self._usage_changed.clear()
+        self._written = mark
+        self._forget_idle()
+
+    async def flush(self) -> None:
+        """All that was written is durable; `flushed` says how far. Raises OSError."""
+        written = self._written
+        self.entries_since_flush = 0
+        await self._table.flush()
+        self.flushed = max(self.flushed, written)
+
+    def delete(self, ledgers: Iterable[int]) -> None:
+        """Nothing of these ledgers is left but their tombstones. Raises OSError."""
+        gone = set(ledgers)
+        puts: list[tuple[bytes, bytes]] = []
+        for ledger in gone:
+            state = self.state(ledger) or self.create(ledger, None)
+            state.deleted = state.fenced = True
+            state.recent = {
+                entry: it for entry, it in state.recent.items() if type(it) is not Place
+            }
+            puts.append((_LEDGER_KEY.pack(b"l", ledger), state.encode()))
+        unused: list[bytes] = []
+        for file_id, ledgers_of_file in self._usage.items():
+            for ledger in gone & ledgers_of_file.keys():
+                del ledgers_of_file[ledger]
+                self._usage_changed.discard((file_id, ledger))
+                unused.append(_FILE_KEY.pack(b"f", file_id, ledger))
+        self._table.write(puts, unused, [_entry_range(ledger) for ledger in gone])
+
+    def begin_limbo(self, below: int) -> None:
+        """Every ledger below is fenced and in limbo until it is repaired. Raises OSError."""
+        self.limbo_below = max(below, self.limbo_below)
+        puts = [(_LIMBO_KEY, _I64.pack(self.limbo_below))]
+        for ledger in self.ledgers():
+            state = self.state(ledger)
+            if state is not None and ledger < below:
+                state.fenced = state.limbo = True
+                state.limbo_ended = False
+                puts.append((_LEDGER_KEY.pack(b"l", ledger), state.encode()))
+        self._table.write(puts)
+
+    def ledgers(self) -> list[int]:
+        """Every ledger of which anything is known, but deleted ones, ascending."""
+        known = {ledger for ledger, state in self._states.items() if not state.deleted}
+        for key, value in self._scan(_LEDGER_KEY.pack(b"l", 0), _LEDGER_END):
+            ledger = _LEDGER_KEY.unpack(key)[1]
+            if ledger not in self._states and not LedgerState.decode(ledger, value).deleted:
+                known.add(ledger)
+        return sorted(known)
+
+    def used_bytes(self, file_id: int) -> int:
+        """Bytes of the file that belong to ledgers that are not deleted."""
+        return sum(self._usage.get(file_id, {}).values())
+
+    def users(self, file_id: int) -> list[int]:
+        """Ledgers with anything in the file."""
+        return sorted(self._usage.get(file_id, {}))
+
+    def drop_file(self, file_id: int) -> None:
+        """Nothing in the file is referred to any more. Raises OSError."""
+        ledgers = self._usage.pop(file_id, {})
+        self._usage_changed -= {(file_id, ledger) for ledger in ledgers}
+        if ledgers:
+            self._table.write([], [_FILE_KEY.pack(b"f", file_id, ledger) for ledger in ledgers])
+
+    def _load_state(self, ledger: int) -> LedgerState | None:
+        value = self._table.get(_LEDGER_KEY.pack(b"l", ledger))
+        if value is None:
+            return None
+        state = LedgerState.decode(ledger, value)
+        state.last_entry = self.find_last_entry(state)
+        self._states[ledger] = state
+        return state
+
+    def _usage_rows(self) -> Iterator[tuple[bytes, bytes]]:
+        for file_id, ledger in self._usage_changed:
+            size = self._usage.get(file_id, {}).get(ledger)
+            if size is not None:
+                yield _FILE_KEY.pack(b"f", file_id, ledger), _I64.pack(size)
+
+    def _forget_idle(self) -> None:
+        """Called when nothing is fresh or changed, so what has nothing under way can go."""
+        if len(self._states) > self._config.ledgers_in_memory_max:
+            self._states = {
+                ledger: state
+                for ledger, state in self._states.items()
+                if state.recent or state.busy
+            }
+
+    def _scan(self, first: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        while rows := self._table.scan(first, end, _SCAN_LIMIT):
+            yield from rows
+            first = rows[-1][0] + b"\0"
+
+
+_FILE_END: Final = b"g"
+_LEDGER_END: Final = b"m"
+
+
+def _entry_range(ledger: int) -> tuple[bytes, bytes]:
+    return _LEDGER_KEY.pack(b"e", ledger), _LEDGER_KEY.pack(b"e", ledger + 1)

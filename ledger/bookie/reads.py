@@ -1,0 +1,129 @@
+"""Answers to readers: what is stored, what is on its way, and what nobody can say."""
+
+from __future__ import annotations
+
+from ledger.bookie.config import BookieConfig
+from ledger.bookie.entries import EntryIndex
+from ledger.bookie.files import LogFiles
+from ledger.bookie.journal import Journal
+from ledger.bookie.state import LedgerState, LogRecord, Place
+from ledger.errors import CorruptFormat
+from ledger.ids import EntryId, LedgerId
+from ledger.world.bookies import ReadManyReply, ReadReply, Status
+
+_PLACES_AT_FIRST = 64
+_PLACES_AT_ONCE_MAX = 4096
+
+
+class EntryReader:
+    """Reads of one bookie. A negative answer is given only when it is certain."""
+
+    def __init__(
+        self, index: EntryIndex, files: LogFiles, journal: Journal, config: BookieConfig
+    ) -> None:
+        self._index = index
+        self._files = files
+        self._journal = journal
+        self._config = config
+
+    async def read(self, ledger: LedgerId, entry: EntryId) -> ReadReply:
+        """One entry, or with -1 the highest accepted before the call."""
+        try:
+            state = self._index.state(ledger)
+            if state is None or state.deleted:
+                return ReadReply(self._nothing(ledger, state))
+            wanted = entry if entry >= 0 else state.last_entry
+            place = await self._place(state, wanted)
+            if place is None:
+                return ReadReply(self._nothing(ledger, state))
+            try:
+                body = await self._files.read_entry(ledger, wanted, place)
+            except FileNotFoundError:
+                place = await self._moved(state, wanted, place)
+                body = await self._files.read_entry(ledger, wanted, place)
+            return ReadReply(Status.OK, body, EntryId(state.lac))
+        except (OSError, CorruptFormat):
+            return ReadReply(Status.IO_ERROR)
+
+    async def read_many(
+        self, ledger: LedgerId, first: EntryId, last: EntryId, max_bytes: int
+    ) -> ReadManyReply:
+        """Consecutive entries from `first` that are durable; waits only if `first` is not yet."""
+        if first < 0 or last < first:
+            return ReadManyReply(Status.BAD_REQUEST)
+        try:
+            state = self._index.state(ledger)
+            if state is None or state.deleted:
+                return ReadManyReply(self._nothing(ledger, state))
+            places = self._places(state, first, last, max_bytes)
+            if not places:
+                place = await self._place(state, first)
+                if place is None:
+                    return ReadManyReply(self._nothing(ledger, state))
+                places = self._places(state, first, last, max_bytes)
+            try:
+                bodies = await self._files.read_entries(ledger, first, places)
+            except FileNotFoundError:
+                await self._moved(state, first, places[0])
+                places = self._places(state, first, last, max_bytes)
+                bodies = await self._files.read_entries(ledger, first, places)
+            return ReadManyReply(Status.OK, bodies, EntryId(state.lac))
+        except (OSError, CorruptFormat):
+            return ReadManyReply(Status.IO_ERROR)
+
+    def read_lac(self, ledger: LedgerId) -> ReadReply:
+        """The highest LAC that is durable here."""
+        try:
+            state = self._index.state(ledger)
+        except OSError:
+            return ReadReply(Status.IO_ERROR)
+        if state is None or state.deleted or self._in_limbo(ledger, state):
+            return ReadReply(self._nothing(ledger, state))
+        return ReadReply(Status.OK, lac=EntryId(state.lac))
+
+    async def _place(self, state: LedgerState, entry: int) -> Place | None:
+        """Where the entry is; if it is on its way, once it arrived. Raises OSError if it failed."""
+        found = self._index.find(state, entry)
+        if not isinstance(found, LogRecord):
+            return found
+        await self._journal.settled()
+        settled = self._index.find(state, entry)
+        if isinstance(settled, Place):
+            return settled
+        raise OSError("the add on its way failed")
+
+    async def _moved(self, state: LedgerState, entry: int, gone: Place) -> Place:
+        """The entry's new place, after its file was rewritten. Raises OSError if it has none."""
+        place = await self._place(state, entry)
+        if place is None or place == gone:
+            raise OSError(f"log file {gone.file_id} is missing")
+        return place
+
+    def _places(self, state: LedgerState, first: int, last: int, max_bytes: int) -> list[Place]:
+        """At least one if the first is durable; no more bytes than asked or allowed."""
+        left = min(max_bytes, self._config.read_bytes_max)
+        limit = _PLACES_AT_FIRST
+        found: list[Place] = []
+        while True:
+            more = self._index.places(state, first + len(found), last, limit)
+            for place in more:
+                left -= place.length
+                if left < 0 and found:
+                    return found
+                found.append(place)
+            if len(more) < limit or left <= 0:
+                return found
+            limit = min(limit * 4, _PLACES_AT_ONCE_MAX)
+
+    def _nothing(self, ledger: int, state: LedgerState | None) -> Status:
+        """What to answer when nothing was found."""
+        if self._journal.failed is not None:
+            return Status.IO_ERROR
+        if state is not None and state.deleted:
+            return Status.NO_LEDGER
+        if self._in_limbo(ledger, state):
+            return Status.UNKNOWN_LEDGER_STATE
+        return Status.NO_LEDGER if state is None else Status.NO_ENTRY
+
+    def _in_limbo(self, ledger: int, state: LedgerState | None) -> bool:
+        return state.limbo if state is not None else ledger < self._index.limbo_below

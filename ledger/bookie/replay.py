@@ -1,0 +1,196 @@
+"""At boot: what the log says beyond the index's mark goes into the index; damage is judged."""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final, NamedTuple
+
+from ledger.bookie.entries import EntryIndex
+from ledger.bookie.journal import sync_file
+from ledger.bookie.state import LedgerState, Place
+from ledger.core.journal_format import (
+    BLOCK_BYTES,
+    GROUP_HEADER_BYTES,
+    FileEnd,
+    Group,
+    LogPosition,
+    Record,
+    RecordType,
+    Rot,
+    check_file_header,
+    file_name,
+    judge_end,
+    parse_file_name,
+    records_of,
+    salt_of,
+    scan_file,
+)
+from ledger.errors import CorruptFormat
+from ledger.world.disk import Disk, LogFile
+
+I64: Final = Struct(">q")
+_LAC: Final = Struct(">q")
+_LAC_AT: Final = 16
+
+
+class Replayed(NamedTuple):
+    """What a replay found."""
+
+    next_file_id: int
+    end: LogPosition  # the log ends here, durably
+    groups: int
+    rot: tuple[Rot, ...]  # places where durable bytes are gone
+
+
+class Replay:
+    """Reads the log once, from the mark to its end. Used once."""
+
+    def __init__(self, disk: Disk, index: EntryIndex, instance: bytes) -> None:
+        self._disk = disk
+        self._index = index
+        self._instance = instance
+        self._salt = salt_of(instance)
+        self._claims: dict[int, LogPosition] = {}
+        self._ends: dict[int, FileEnd] = {}
+        self._rot: list[Rot] = []
+        self._last: Group | None = None
+        self._groups = 0
+        self._mark = LogPosition(0, 0)
+
+    async def run(self) -> Replayed:
+        """The index knows all that the log says; the log's end is cut and durable.
+
+        Raises OSError when the disk does not let itself be read, written or synced.
+        """
+        mark = self._index.load()
+        ids = sorted(
+            file_id for name in self._disk.names() if (file_id := parse_file_name(name)) is not None
+        )
+        if mark is not None:
+            self._mark = mark
+            self._claim(mark)
+            self._find_missing(ids, mark)
+            ids = [file_id for file_id in ids if file_id >= mark.file_id]
+        elif ids:
+            self._mark = LogPosition(ids[0], BLOCK_BYTES)
+        for file_id in ids:
+            await self._replay_file(file_id, file_id == ids[-1])
+        if self._groups > 0:
+            self._index.write_batch(self._mark)
+        for file_id, end in self._ends.items():
+            self._rot += end.rot
+            await self._settle_end(file_id, end)
+        last = max([*self._ends, mark.file_id if mark is not None else 0])
+        tail = self._ends.get(last)
+        position = tail.position if tail is not None else 0
+        return Replayed(last + 1, LogPosition(last, position), self._groups, tuple(self._rot))
+
+    def _find_missing(self, ids: list[int], mark: LogPosition) -> None:
+        """Files at or after the mark are never removed: a gap is a loss."""
+        last = max([*ids, mark.file_id])
+        there = set(ids)
+        self._rot += [
+            Rot(file_id, 0, BLOCK_BYTES)
+            for file_id in range(mark.file_id, last + 1)
+            if file_id not in there
+        ]
+
+    async def _replay_file(self, file_id: int, newest: bool) -> None:
+        file = self._disk.open(file_name(file_id))
+        try:
+            header_holds = await self._header_holds(file, file_id)
+            start = self._mark.position if file_id == self._mark.file_id else BLOCK_BYTES
+            groups_before = self._groups
+            end = await self._scan(file, file_id, start)
+            if header_holds:
+                self._ends[file_id] = end
+                return
+            if not newest or self._groups > groups_before or file_id in self._claims:
+                self._rot.append(Rot(file_id, 0, BLOCK_BYTES))
+                self._ends[file_id] = end
+                return
+        finally:
+            file.close()
+        # Its creation was cut short: nothing was ever written into it.
+        self._disk.unlink(file_name(file_id))
+        self._disk.sync_directory()
+
+    async def _header_holds(self, file: LogFile, file_id: int) -> bool:
+        try:
+            check_file_header(await file.read(0, BLOCK_BYTES), self._instance, file_id)
+        except CorruptFormat:
+            return False
+        return True
+
+    async def _scan(self, file: LogFile, file_id: int, start: int) -> FileEnd:
+        scan = scan_file(file_id, start, file.size(), self._salt, self._take_group)
+        try:
+            span = next(scan)
+            while True:
+                span = scan.send(await file.read(*span))
+        except StopIteration as stop:
+            return stop.value
+
+    def _take_group(self, group: Group) -> None:
+        self._claim(group.header.durable)
+        self._last = group
+        self._groups += 1
+        for record in records_of(group):
+            self._take_record(group.header.file_id, record)
+        if self._index.batch_is_due:
+            self._index.write_batch(self._mark)
+
+    def _take_record(self, file_id: int, record: Record) -> None:
+        kind, ledger = record.type, record.ledger
+        if kind == RecordType.MARK:
+            return
+        if ledger < 0:
+            if kind == RecordType.LIMBO:
+                self._index.begin_limbo(I64.unpack(record.body)[0])
+            return
+        state = self._index.state(ledger) or self._index.create(ledger, None)
+        if kind == RecordType.DELETED:
+            self._index.delete([ledger])
+        elif state.deleted:
+            return
+        elif kind == RecordType.ADD:
+            self._take_entry(file_id, state, record)
+        else:
+            self._index.apply(kind, state, record.entry, record.body)
+            self._index.use(file_id, ledger, len(record.body))
+
+    def _take_entry(self, file_id: int, state: LedgerState, record: Record) -> None:
+        place = Place(file_id, record.position, len(record.body))
+        if self._index.find(state, record.entry) != place:
+            self._index.put(state, record.entry, place)
+        state.last_entry = max(state.last_entry, record.entry)
+        state.lac = max(state.lac, _LAC.unpack_from(record.body, _LAC_AT)[0])
+
+    def _claim(self, durable: LogPosition) -> None:
+        known = self._claims.get(durable.file_id)
+        if known is None or known < durable:
+            self._claims[durable.file_id] = durable
+
+    async def _settle_end(self, file_id: int, end: FileEnd) -> None:
+        """A torn tail is cut, rot is told and left as it is, and the file is synced.
+
+        The last group may never have reached the disk, or only seem so after a failed sync: it
+        is written again before anything is answered from it.
+        """
+        rot = judge_end(end, file_id, list(self._claims.values()))
+        if rot is not None:
+            self._rot.append(rot)
+        file = self._disk.open(file_name(file_id))
+        try:
+            if self._last is not None and self._last.header.file_id == file_id:
+                await self._write_again(file, self._last)
+            if rot is None and file.size() > end.position:
+                file.truncate(end.position)
+            await sync_file(file)
+        finally:
+            file.close()
+
+    async def _write_again(self, file: LogFile, group: Group) -> None:
+        size = GROUP_HEADER_BYTES + group.header.length
+        whole = await file.read(group.header.position, size)
+        file.write([whole], group.header.position)

@@ -1,0 +1,77 @@
+"""Which adds a bookie still takes. Pure. Source: BookKeeper, "Fencing" (seed 001)."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import Final
+from zlib import crc32
+
+from crc32c import crc32c
+
+
+class Verdict(Enum):
+    """What becomes of one add, LAC or fence."""
+
+    TAKE = auto()
+    FENCED = auto()
+    WRONG_KEY = auto()
+    DELETED = auto()
+
+
+class Guard:
+    """What a ledger lets in on this bookie. Fenced never turns back, deleted neither."""
+
+    __slots__ = ("deleted", "fenced", "master_key")
+
+    def __init__(
+        self, master_key: bytes | None = None, *, fenced: bool = False, deleted: bool = False
+    ) -> None:
+        self.master_key = master_key  # None: not known here yet, the first caller sets it
+        self.fenced = fenced
+        self.deleted = deleted
+
+    def judge_add(self, master_key: bytes, recovery: bool) -> Verdict:
+        """A recovery add passes the fence; nothing passes a wrong key or a deletion."""
+        if self.deleted:
+            return Verdict.DELETED
+        if self.master_key is not None and self.master_key != master_key:
+            return Verdict.WRONG_KEY
+        if self.fenced and not recovery:
+            return Verdict.FENCED
+        return Verdict.TAKE
+
+    def judge_key(self, master_key: bytes) -> Verdict:
+        """For fences and explicit LACs: only the key counts."""
+        return self.judge_add(master_key, recovery=True)
+
+
+_DIGEST_AT: Final = 32
+_CRC32C_BYTES: Final = 4
+_CRC32_BYTES: Final = 8
+
+
+def same_entry(one: bytes, other: bytes) -> bool:
+    """Both are copies of one entry: equal but for the LAC and the digest that covers it.
+
+    A recovery re-packages entries with its own LAC. Where bytes differ, only the digests CRC32C
+    and CRC32 are known here; an HMAC entry with another LAC counts as different.
+    """
+    if one == other:
+        return True
+    if len(one) != len(other) or one[:16] != other[:16] or one[24:32] != other[24:32]:
+        return False
+    for check, size in ((_crc32c_digest, _CRC32C_BYTES), (_crc32_digest, _CRC32_BYTES)):
+        payload_at = _DIGEST_AT + size
+        if one[payload_at:] == other[payload_at:]:
+            return all(check(entry) == entry[_DIGEST_AT:payload_at] for entry in (one, other))
+    return False
+
+
+def _crc32c_digest(entry: bytes) -> bytes:
+    covered = crc32c(memoryview(entry)[_DIGEST_AT + _CRC32C_BYTES :], crc32c(entry[:_DIGEST_AT]))
+    return covered.to_bytes(_CRC32C_BYTES, "big")
+
+
+def _crc32_digest(entry: bytes) -> bytes:
+    covered = crc32(memoryview(entry)[_DIGEST_AT + _CRC32_BYTES :], crc32(entry[:_DIGEST_AT]))
+    return covered.to_bytes(_CRC32_BYTES, "big")

@@ -1,0 +1,139 @@
+"""The bookies port over bookies of this process."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+from ledger.bookie.bookie import EVERY_LEDGER, Bookie
+from ledger.bookie.config import BookieConfig
+from ledger.bookie.directory import claim_directory
+from ledger.ids import BookieId, Buffer, EntryId, LedgerId
+from ledger.world.bookies import OnAdded, ReadManyReply, ReadReply, Status
+from ledger.world.clock import Clock, SystemClock
+from ledger.world.posix_disk import PosixDisk, SyncMode
+from ledger.world.rocks_table import RocksTable
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+class LocalBookies:
+    """Bookies by id. Calls on an unknown one answer UNREACHABLE."""
+
+    def __init__(self, bookies: Sequence[Bookie]) -> None:
+        self._bookies = {bookie.bookie_id: bookie for bookie in bookies}
+        self._loop = asyncio.get_running_loop()
+
+    def available(self) -> tuple[BookieId, ...]:
+        return tuple(name for name, bookie in self._bookies.items() if bookie.writable)
+
+    def add(
+        self,
+        bookie: BookieId,
+        ledger: LedgerId,
+        entry: EntryId,
+        master_key: bytes,
+        body: Sequence[Buffer],
+        on_added: OnAdded,
+        *,
+        recovery: bool = False,
+    ) -> None:
+        node = self._bookies.get(bookie)
+        if node is None:
+            self._loop.call_soon(on_added, Status.UNREACHABLE)
+        else:
+            node.add(ledger, entry, master_key, body, on_added, recovery=recovery)
+
+    async def read(
+        self,
+        bookie: BookieId,
+        ledger: LedgerId,
+        entry: EntryId,
+        *,
+        fence_key: bytes | None = None,
+    ) -> ReadReply:
+        node = self._bookies.get(bookie)
+        if node is None:
+            return ReadReply(Status.UNREACHABLE)
+        if fence_key is not None:
+            status = await node.fence(ledger, fence_key)
+            if status is not Status.OK:
+                return ReadReply(status)
+        return await node.read(ledger, entry)
+
+    async def read_many(
+        self, bookie: BookieId, ledger: LedgerId, first: EntryId, last: EntryId, max_bytes: int
+    ) -> ReadManyReply:
+        node = self._bookies.get(bookie)
+        if node is None:
+            return ReadManyReply(Status.UNREACHABLE)
+        return await node.read_many(ledger, first, last, max_bytes)
+
+    async def read_lac(self, bookie: BookieId, ledger: LedgerId) -> ReadReply:
+        node = self._bookies.get(bookie)
+        return ReadReply(Status.UNREACHABLE) if node is None else await node.read_lac(ledger)
+
+    async def write_lac(
+        self, bookie: BookieId, ledger: LedgerId, master_key: bytes, lac: EntryId
+    ) -> Status:
+        node = self._bookies.get(bookie)
+        if node is None:
+            return Status.UNREACHABLE
+        return await node.write_lac(ledger, master_key, lac)
+
+
+class LocalBookie:
+    """One bookie on a directory of its own, with all that it stands on."""
+
+    def __init__(self, bookie: Bookie, disk: PosixDisk, table: RocksTable) -> None:
+        self.bookie = bookie
+        self._disk = disk
+        self._table = table
+
+    async def close(self) -> None:
+        """Everything is settled, durable and given back."""
+        await self.bookie.stop()
+        self._table.close()
+        self._disk.close()
+
+
+async def open_local_bookie(
+    path: Path,
+    *,
+    name: str = "bookie",
+    config: BookieConfig | None = None,
+    sync_mode: SyncMode = "auto",
+    next_ledger: LedgerId = EVERY_LEDGER,
+    clock: Clock | None = None,
+) -> LocalBookie:
+    """A bookie serves from the directory `path`, which is made if need be.
+
+    Raises DirectoryInUse, ForeignDirectory (nothing was written then), OSError, CorruptFormat.
+    `next_ledger`: see `Bookie.start`.
+    """
+    disk = PosixDisk(path, sync_mode)
+    table: RocksTable | None = None
+    try:
+        await claim_directory(disk, _new_instance)
+        table = RocksTable(path / "index")
+        bookie = Bookie(
+            disk, table, clock or SystemClock(), _new_instance, name=name, config=config
+        )
+        await bookie.start(boot_id=_boot_id(), next_ledger=next_ledger)
+    except BaseException:
+        if table is not None:
+            table.close()
+        disk.close()
+        raise
+    return LocalBookie(bookie, disk, table)
+
+
+def _new_instance() -> bytes:
+    return uuid.uuid4().bytes
+
+
+def _boot_id() -> str:
+    """Names this boot of the machine; where the system cannot tell, every start is a new one."""
+    return _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else uuid.uuid4().hex

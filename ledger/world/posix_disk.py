@@ -1,0 +1,248 @@
+"""The disk port on a POSIX directory: vectored writes, fdatasync, reads that do not wait."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Final, Literal
+
+from ledger.errors import DirectoryInUse
+from ledger.ids import Buffer
+from ledger.world.disk import OnSynced
+
+SyncMode = Literal["inline", "thread", "auto", "never"]
+"""Who waits for fdatasync: the event loop, a thread, whichever is better now, or nobody."""
+
+_BUFFERS_MAX: Final = os.sysconf("SC_IOV_MAX")
+_INLINE_S_MAX: Final = 0.002  # "auto": a loop that stands still longer hurts more than a thread
+_AVERAGE_SHARE: Final = 0.125  # weight of the newest sync in the moving average
+_READ_THREADS: Final = 4
+_NOWAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)
+
+
+class PosixDisk:
+    """One directory, locked. Nothing is written into it by opening it.
+
+    Raises DirectoryInUse while another process (or object) holds it.
+    """
+
+    def __init__(self, path: Path, sync_mode: SyncMode = "auto") -> None:
+        path.mkdir(parents=True, exist_ok=True)
+        self._path = path
+        self._directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(self._directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._directory)
+            raise DirectoryInUse(f"{path} is held by another process") from error
+        self._syncs = _Syncs(sync_mode)
+        self._readers = ThreadPoolExecutor(_READ_THREADS, thread_name_prefix="disk-read")
+
+    def names(self) -> list[str]:
+        return sorted(path.name for path in self._path.iterdir())
+
+    def create(self, name: str) -> PosixLogFile:
+        return self._open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+
+    def open(self, name: str) -> PosixLogFile:
+        return self._open(name, os.O_RDWR)
+
+    def unlink(self, name: str) -> None:
+        os.unlink(name, dir_fd=self._directory)
+
+    def sync_directory(self) -> None:
+        if self._syncs.mode != "never":
+            os.fsync(self._directory)
+
+    def free_bytes(self) -> int:
+        state = os.fstatvfs(self._directory)
+        return state.f_bavail * state.f_frsize
+
+    def close(self) -> None:
+        """The directory is free for others; every file was closed before."""
+        self._syncs.close()
+        self._readers.shutdown(wait=True)
+        os.close(self._directory)
+
+    def _open(self, name: str, flags: int) -> PosixLogFile:
+        handle = os.open(name, flags | os.O_CLOEXEC, 0o644, dir_fd=self._directory)
+        return PosixLogFile(handle, self._syncs, self._readers)
+
+
+class PosixLogFile:
+    """One open file."""
+
+    __slots__ = ("_closed", "_handle", "_readers", "_syncs", "_users")
+
+    def __init__(self, handle: int, syncs: _Syncs, readers: ThreadPoolExecutor) -> None:
+        self._handle = handle
+        self._syncs = syncs
+        self._readers = readers
+        self._users = 1  # ours, and one for each call under way in a thread
+        self._closed = False
+
+    def write(self, buffers: Sequence[Buffer], position: int) -> None:
+        size = sum(map(len, buffers))
+        if len(buffers) <= _BUFFERS_MAX:
+            written = os.pwritev(self._handle, buffers, position)
+            if written == size:
+                return
+        _write_in_parts(self._handle, buffers, position)
+
+    def sync(self, on_synced: OnSynced) -> None:
+        self._syncs.sync(self, self._handle, on_synced)
+
+    def read_now(self, position: int, size: int) -> Buffer | None:
+        if not _NOWAIT:
+            return None
+        found = bytearray(size)
+        try:
+            got = os.preadv(self._handle, [found], position, _NOWAIT)
+        except OSError as error:
+            if error.errno in (errno.EAGAIN, errno.EOPNOTSUPP):
+                return None
+            raise
+        if got < size:
+            if position + got < self.size():
+                return None
+            del found[got:]
+        return found
+
+    async def read(self, position: int, size: int) -> Buffer:
+        now = self.read_now(position, size)
+        if now is not None:
+            return now
+        self.hold()
+        try:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._readers, self._read_and_release, position, size)
+        except RuntimeError as error:  # the pool was shut down: the thread never ran
+            self.release()
+            raise OSError(errno.EBADF, "the disk was closed") from error
+
+    def size(self) -> int:
+        return os.fstat(self._handle).st_size
+
+    def preallocate(self, position: int, size: int) -> None:
+        try:
+            os.posix_fallocate(self._handle, position, size)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EOPNOTSUPP, errno.EINVAL, errno.EFBIG):
+                raise
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._handle, size)
+
+    def close(self) -> None:
+        """The handle is given back once the reads and syncs under way are through."""
+        assert not self._closed
+        self._closed = True
+        self.release()
+
+    def hold(self) -> None:
+        """A thread is about to use the handle."""
+        with _USERS_LOCK:
+            self._users += 1
+
+    def release(self) -> None:
+        """That thread is through."""
+        with _USERS_LOCK:
+            self._users -= 1
+            last = self._users == 0
+        if last:
+            os.close(self._handle)
+
+    def _read_and_release(self, position: int, size: int) -> bytes:
+        try:
+            parts: list[bytes] = []
+            while size > 0 and (part := os.pread(self._handle, size, position)):
+                parts.append(part)
+                position += len(part)
+                size -= len(part)
+            return parts[0] if len(parts) == 1 else b"".join(parts)
+        finally:
+            self.release()
+
+
+_USERS_LOCK: Final = threading.Lock()  # counts of all files: held for an addition only
+
+
+def _write_in_parts(handle: int, buffers: Sequence[Buffer], position: int) -> None:
+    """All of `buffers` is written, however little each call takes."""
+    waiting = [memoryview(buffer) for buffer in buffers if len(buffer)]
+    at = 0
+    while at < len(waiting):
+        written = os.pwritev(handle, waiting[at : at + _BUFFERS_MAX], position)
+        if written == 0:
+            raise OSError(errno.ENOSPC, "the disk took no bytes")
+        position += written
+        while written and written >= len(waiting[at]):
+            written -= len(waiting[at])
+            at += 1
+        if written:
+            waiting[at] = waiting[at][written:]
+
+
+class _Syncs:
+    """Runs fdatasync as the mode says and knows how long it took of late."""
+
+    def __init__(self, mode: SyncMode) -> None:
+        self.mode: Final[SyncMode] = mode
+        self._average_s = 0.0
+        self._thread: threading.Thread | None = None
+        self._waiting: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+
+    def sync(self, file: PosixLogFile, handle: int, on_synced: OnSynced) -> None:
+        mode = self.mode
+        if mode == "never":
+            on_synced(None)
+        elif mode == "inline" or (mode == "auto" and self._average_s < _INLINE_S_MAX):
+            on_synced(self._timed_sync(handle))
+        else:
+            self._sync_in_thread(file, handle, on_synced)
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self._waiting.put(None)
+            self._thread.join()
+
+    def _timed_sync(self, handle: int) -> OSError | None:
+        began_s = time.perf_counter()
+        try:
+            os.fdatasync(handle)
+        except OSError as error:
+            return error
+        took_s = time.perf_counter() - began_s
+        self._average_s += (took_s - self._average_s) * _AVERAGE_SHARE
+        return None
+
+    def _sync_in_thread(self, file: PosixLogFile, handle: int, on_synced: OnSynced) -> None:
+        loop = asyncio.get_running_loop()
+
+        def run() -> None:
+            try:
+                error = self._timed_sync(handle)
+            finally:
+                file.release()
+            try:
+                loop.call_soon_threadsafe(on_synced, error)
+            except RuntimeError:  # the loop has ended: nobody waits any more
+                return
+
+        file.hold()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="disk-sync", daemon=True)
+            self._thread.start()
+        self._waiting.put(run)
+
+    def _work(self) -> None:
+        while (job := self._waiting.get()) is not None:
+            job()
