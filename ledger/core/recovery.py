@@ -252,11 +252,10 @@ class Recovery:
         return [self._add_again(index, entry, found) for index in adding.write_set(entry)]
 
     def _add_again(self, index: int, entry: EntryId, found: Found) -> AddAgain:
-        adding = self._adding
-        assert adding is not None
-        lac = min(adding.lac, EntryId(entry - 1))
+        # Never this attempt's own progress: that may rest on spares which nobody will hear of if
+        # it dies, and the next attempt would start above entries that their bookies lack.
         bookie = self._ensemble[index]
-        return AddAgain(index, bookie, entry, lac, found.length, found.payload)
+        return AddAgain(index, bookie, entry, self.base, found.length, found.payload)
 
     def _read_ahead(self) -> list[Action]:
         actions: list[Action] = []

@@ -75,6 +75,14 @@ class _NoFloor(core.Recovery):
             return super()._begin_reading()
 
 
+class _OwnProgress(core.Recovery):
+    """A copy's LAC tells how far this recovery came, on bookies that no metadata name yet."""
+
+    def _add_again(self, index, entry, found):
+        action = super()._add_again(index, entry, found)
+        return replace(action, lac=min(self._adding.lac, entry - 1))
+
+
 @contextlib.contextmanager
 def planted(name, tree=None):
     mistake = PLANTS[name]
@@ -92,5 +100,6 @@ PLANTS = {
     "an error counts as no": _ErrorIsNo,
     "bookies changed during recovery are published early": _CommittedChange,
     "recovery reads from the changed bookies": _ReadsFromTheNew,
+    "a copy tells of unpublished progress": _OwnProgress,
     "recovery starts below the last fragment": _NoFloor,
 }
