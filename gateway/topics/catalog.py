@@ -163,9 +163,12 @@ class Catalog:
             name, lambda: self._create(name, partitions, replication_factor, configs)
         )
 
-    async def delete(self, name: str) -> None:
-        """The topic is gone; so is its data, once the listeners have run. Raises UnknownTopic."""
-        await self._alone(name, lambda: self._delete(name))
+    async def delete(self, name: str, topic_id: UUID | None = None) -> None:
+        """The topic is gone; so is its data, once the listeners have run. Raises UnknownTopic.
+
+        With `topic_id` only that life of the topic is deleted, never a later one.
+        """
+        await self._alone(name, lambda: self._delete(name, topic_id))
 
     async def add_partitions(self, name: str, total: int) -> Topic:
         """The topic has `total` partitions. Raises UnknownTopic, InvalidPartitions."""
@@ -246,9 +249,9 @@ class Catalog:
         self._publish(topic)
         return topic
 
-    async def _delete(self, name: str) -> None:
+    async def _delete(self, name: str, topic_id: UUID | None) -> None:
         topic = self._by_name.get(name)
-        if topic is None:
+        if topic is None or topic_id not in (None, topic.topic_id):
             raise UnknownTopic
         try:
             await self._store.multi(

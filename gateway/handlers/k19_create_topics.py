@@ -1,0 +1,134 @@
+"""CreateTopics, key 19, v2-v7.
+
+v4 -1 takes the server's default · v5 flexible, settings in the answer · v7 topic id.
+A manual assignment is taken when it names this node alone, because there is no other; it sets the
+number of partitions and a replication factor of 1. Every topic is answered for itself.
+Source: Kafka, ReplicationControlManager.createTopics (checks and texts).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from gateway.handlers.api import Api, Context, Reply, Request
+from gateway.handlers.topic_replies import DUPLICATE_NAME, Refused, outcome, repeated
+from gateway.topics.catalog import Topic
+from gateway.topics.configs import describe_topic
+from gateway.topics.errors import InvalidPartitions, InvalidReplicationFactor
+
+_BAD_ASSIGNMENT = ErrorCode.invalid_replica_assignment
+
+
+async def handle(request: Request, ctx: Context) -> Reply:
+    asked = request.body.topics
+    twice = repeated(each.name for each in asked)
+    once = [each for each in asked if each.name not in twice]
+    replies = [
+        Reply(_nothing(name), error_code=ErrorCode.invalid_request, error_message=DUPLICATE_NAME)
+        for name in sorted(twice)
+    ]
+    replies += await asyncio.gather(
+        *(
+            outcome(_create(each, request.body.validate_only, ctx), _nothing(each.name))
+            for each in once
+        )
+    )
+    return Reply(topics=replies)
+
+
+async def _create(asked: Any, validate_only: bool, ctx: Context) -> Reply:
+    partitions, replication_factor = _size(asked, ctx)
+    twice = repeated(config.name for config in asked.configs)
+    if twice:
+        raise Refused(ErrorCode.invalid_config, f"Duplicate topic config: {min(twice)}")
+    configs = {config.name: config.value for config in asked.configs}
+    if validate_only:
+        topic = ctx.catalog.check_new(asked.name, partitions, replication_factor, configs)
+        return Reply(_created(topic), topic_id=None)
+    return _created(await ctx.catalog.create(asked.name, partitions, replication_factor, configs))
+
+
+def _size(asked: Any, ctx: Context) -> tuple[int, int]:
+    """Partitions and replication factor that the request means."""
+    if asked.assignments:
+        return _assigned(asked, ctx.config.node_id)
+    partitions, replication_factor = asked.num_partitions, asked.replication_factor
+    if partitions == -1:
+        partitions = ctx.config.topics.partitions
+    if replication_factor == -1:
+        replication_factor = ctx.config.topics.replication_factor
+    if partitions <= 0:  # said before anything about the name, as Kafka does
+        raise InvalidPartitions("Number of partitions was set to an invalid non-positive value.")
+    if replication_factor <= 0:
+        raise InvalidReplicationFactor(
+            "Replication factor was set to an invalid non-positive value."
+        )
+    return partitions, replication_factor
+
+
+def _assigned(asked: Any, node_id: int) -> tuple[int, int]:
+    said = "A manual partition assignment was specified, but {} was not set to -1."
+    if asked.num_partitions != -1:
+        raise Refused(ErrorCode.invalid_request, said.format("numPartitions"))
+    if asked.replication_factor != -1:
+        raise Refused(ErrorCode.invalid_request, said.format("replicationFactor"))
+    indexes = sorted(each.partition_index for each in asked.assignments)
+    if indexes != list(range(len(indexes))):
+        raise Refused(
+            _BAD_ASSIGNMENT, "partitions should be a consecutive 0-based integer sequence"
+        )
+    for each in asked.assignments:
+        check_assigned_brokers(each.broker_ids, node_id)
+    return len(indexes), 1
+
+
+def check_assigned_brokers(broker_ids: tuple[int, ...], node_id: int) -> None:
+    """One partition's replicas are this node alone. Raises Refused."""
+    if not broker_ids:
+        raise Refused(
+            _BAD_ASSIGNMENT, "The manual partition assignment includes an empty replica list."
+        )
+    for broker in broker_ids:
+        if broker != node_id:
+            raise Refused(
+                _BAD_ASSIGNMENT,
+                f"The manual partition assignment includes broker {broker}, but no such broker "
+                "is registered.",
+            )
+    if len(broker_ids) > 1:
+        raise Refused(
+            _BAD_ASSIGNMENT,
+            f"The manual partition assignment includes the broker {node_id} more than once.",
+        )
+
+
+def _nothing(name: str) -> Reply:
+    return Reply(name=name, topic_id=None, num_partitions=-1, replication_factor=-1, configs=None)
+
+
+def _created(topic: Topic) -> Reply:
+    return Reply(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        error_code=ErrorCode.none,
+        error_message=None,
+        topic_config_error_code=0,
+        num_partitions=topic.partitions,
+        replication_factor=topic.replication_factor,
+        configs=[
+            Reply(
+                name=entry.key.name,
+                value=entry.value,
+                read_only=entry.read_only,
+                config_source=entry.source,
+                is_sensitive=entry.is_sensitive,
+            )
+            for entry in describe_topic(topic.configs, None)
+        ],
+    )
+
+
+API = Api(key=19, name="CreateTopics", versions=range(2, 8), handle=handle)

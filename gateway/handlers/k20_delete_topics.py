@@ -1,0 +1,82 @@
+"""DeleteTopics, key 20, v1-v6.
+
+v4 flexible · v5 error text · v6 by name or by id. A topic is gone, data and all, when the answer
+leaves. Source: Kafka, ControllerApis.deleteTopics (checks and texts).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from gateway.handlers.api import Api, Context, Reply, Request
+from gateway.handlers.topic_replies import (
+    DUPLICATE_NAME,
+    UNKNOWN_ID,
+    Refused,
+    outcome,
+    repeated,
+)
+from gateway.topics.errors import UnknownTopic
+
+_IDS_FROM = 6
+
+
+class _Asked(NamedTuple):
+    name: str | None
+    topic_id: UUID | None
+
+
+async def handle(request: Request, ctx: Context) -> Reply:
+    asked = _asked(request)
+    twice = repeated(each.name for each in asked if each.name is not None)
+    twice_ids = repeated(str(each.topic_id) for each in asked if each.topic_id is not None)
+    work = [
+        outcome(_delete(each, twice, twice_ids, ctx), Reply(name=each.name, topic_id=each.topic_id))
+        for each in dict.fromkeys(asked)
+    ]
+    return Reply(responses=await asyncio.gather(*work))
+
+
+def _asked(request: Request) -> list[_Asked]:
+    if request.version < _IDS_FROM:
+        return [_Asked(name, None) for name in request.body.topic_names]
+    topics: tuple[Any, ...] = request.body.topics
+    return [_Asked(each.name, each.topic_id) for each in topics]
+
+
+async def _delete(asked: _Asked, twice: set[str], twice_ids: set[str], ctx: Context) -> Reply:
+    name, topic_id = asked
+    if name is not None and topic_id is not None:
+        raise _bad("You may not specify both topic name and topic id.")
+    if name in twice:
+        raise _bad(DUPLICATE_NAME)
+    if str(topic_id) in twice_ids:
+        raise _bad("Duplicate topic id.")
+    if topic_id is not None:
+        topic = ctx.catalog.by_id(topic_id)
+        unknown: Exception = Refused(ErrorCode.unknown_topic_id, UNKNOWN_ID)
+    elif name is not None:
+        topic = ctx.catalog.by_name(name)
+        unknown = UnknownTopic()
+    else:
+        raise _bad("Neither topic name nor id were specified.")
+    if topic is None:
+        raise unknown
+    try:
+        await ctx.catalog.delete(topic.name, topic.topic_id)
+    except UnknownTopic:
+        raise unknown from None
+    return Reply(
+        name=topic.name, topic_id=topic.topic_id, error_code=ErrorCode.none, error_message=None
+    )
+
+
+def _bad(message: str) -> Refused:
+    return Refused(ErrorCode.invalid_request, message)
+
+
+API = Api(key=20, name="DeleteTopics", versions=range(1, 7), handle=handle)

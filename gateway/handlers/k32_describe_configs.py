@@ -1,0 +1,97 @@
+"""DescribeConfigs, key 32, v1-v4: every setting with its source, default, type and meaning.
+
+v1 synonyms and sources · v3 types and documentation · v4 flexible. An empty answer would break
+tools that read, change and write back, so all keys are always there. Loggers, client metrics and
+groups have no settings of their own here: they get an empty list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from gateway.core.names import topic_name_fault
+from gateway.handlers.api import Api, Context, Reply, Request
+from gateway.handlers.topic_replies import Refused, error_fields
+from gateway.topics.broker_configs import describe_broker
+from gateway.topics.config_keys import ConfigEntry
+from gateway.topics.configs import describe_topic
+from gateway.topics.errors import InvalidTopic, TopicError, UnknownTopic
+
+
+class Resource(IntEnum):
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
+def handle(request: Request, ctx: Context) -> Reply:
+    return Reply(results=[_result(asked, request, ctx) for asked in request.body.resources])
+
+
+def _result(asked: Any, request: Request, ctx: Context) -> Reply:
+    about = Reply(resource_type=asked.resource_type, resource_name=asked.resource_name)
+    try:
+        entries = _entries(asked, request, ctx)
+    except (TopicError, Refused) as error:
+        return Reply(about, configs=[], **error_fields(error))
+    documented = getattr(request.body, "include_documentation", False)
+    rows = [_row(entry, request.body.include_synonyms, documented) for entry in entries]
+    return Reply(about, error_code=ErrorCode.none, error_message=None, configs=rows)
+
+
+def _entries(asked: Any, request: Request, ctx: Context) -> Iterable[ConfigEntry]:
+    name = asked.resource_name
+    names = asked.configuration_keys or None
+    match asked.resource_type:
+        case Resource.TOPIC:
+            fault = topic_name_fault(name)
+            if fault is not None:
+                raise InvalidTopic(f"Topic name is invalid: {fault}")
+            topic = ctx.catalog.by_name(name)
+            if topic is None:
+                raise UnknownTopic
+            return describe_topic(topic.configs, names)
+        case Resource.BROKER:
+            if name == "":
+                return ()  # the dynamic defaults of the whole cluster: none can be set
+            _check_node(name, ctx)
+            return describe_broker(ctx.config, ctx.address_for(request.peer), names)
+        case Resource.BROKER_LOGGER:
+            _check_node(name, ctx)
+            return ()
+        case Resource.CLIENT_METRICS | Resource.GROUP:
+            return ()
+        case other:
+            raise Refused(ErrorCode.invalid_request, f"Unsupported resource type: {other}")
+
+
+def _check_node(name: str, ctx: Context) -> None:
+    if name != str(ctx.config.node_id):
+        raise Refused(
+            ErrorCode.invalid_request,
+            f"Unexpected broker id, expected {ctx.config.node_id} or empty string, "
+            f"but received {name[:64]}",
+        )
+
+
+def _row(entry: ConfigEntry, with_synonyms: bool, documented: bool) -> Reply:
+    synonyms = entry.synonyms if with_synonyms else ()
+    return Reply(
+        name=entry.key.name,
+        value=entry.value,
+        read_only=entry.read_only,
+        config_source=entry.source,
+        is_sensitive=entry.is_sensitive,
+        synonyms=[Reply(name=name, value=value, source=source) for name, value, source in synonyms],
+        config_type=entry.key.type,
+        documentation=entry.key.about if documented else None,
+    )
+
+
+API = Api(key=32, name="DescribeConfigs", versions=range(1, 5), handle=handle)

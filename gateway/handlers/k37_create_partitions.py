@@ -1,0 +1,53 @@
+"""CreatePartitions, key 37, v0-v3: a topic gets more partitions; new ones begin at offset 0.
+
+v2 flexible · v3 quota errors (never sent). Manual assignments are taken when they name this node.
+Source: Kafka, ReplicationControlManager.createPartitions (checks and texts).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from gateway.handlers.api import Api, Context, Reply, Request
+from gateway.handlers.k19_create_topics import check_assigned_brokers
+from gateway.handlers.topic_replies import DUPLICATE_NAME, Refused, outcome, repeated
+
+
+async def handle(request: Request, ctx: Context) -> Reply:
+    asked = request.body.topics
+    twice = repeated(each.name for each in asked)
+    replies = [
+        Reply(name=name, error_code=ErrorCode.invalid_request, error_message=DUPLICATE_NAME)
+        for name in sorted(twice)
+    ]
+    replies += await asyncio.gather(
+        *(
+            outcome(_grow(each, request.body.validate_only, ctx), Reply(name=each.name))
+            for each in asked
+            if each.name not in twice
+        )
+    )
+    return Reply(results=replies)
+
+
+async def _grow(asked: Any, validate_only: bool, ctx: Context) -> Reply:
+    topic = ctx.catalog.check_total(asked.name, asked.count)
+    if asked.assignments is not None:
+        added = asked.count - topic.partitions
+        if len(asked.assignments) != added:
+            raise Refused(
+                ErrorCode.invalid_replica_assignment,
+                f"Attempted to add {added} additional partition(s), but only "
+                f"{len(asked.assignments)} assignment(s) were specified.",
+            )
+        for each in asked.assignments:
+            check_assigned_brokers(each.broker_ids, ctx.config.node_id)
+    if not validate_only:
+        await ctx.catalog.add_partitions(asked.name, asked.count)
+    return Reply(name=asked.name, error_code=ErrorCode.none, error_message=None)
+
+
+API = Api(key=37, name="CreatePartitions", versions=range(4), handle=handle)

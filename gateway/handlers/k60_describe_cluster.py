@@ -1,0 +1,54 @@
+"""DescribeCluster, key 60, v0-v2: cluster id and nodes, for admin clients (Spark's driver too).
+
+v1 endpoint type: brokers only, there is no separate controller · v2 fenced brokers (never any).
+"""
+
+from __future__ import annotations
+
+from kio.schema.errors import ErrorCode
+
+from gateway.handlers.api import Api, Context, Reply, Request
+from gateway.handlers.topic_replies import CLUSTER_OPERATIONS, UNASKED_OPERATIONS
+
+_BROKERS = 1
+_CONTROLLERS = 2
+
+
+def handle(request: Request, ctx: Context) -> Reply:
+    endpoint_type = getattr(request.body, "endpoint_type", _BROKERS)
+    if endpoint_type != _BROKERS:
+        return _refused(endpoint_type)
+    host, port = ctx.address_for(request.peer)
+    asked = request.body.include_cluster_authorized_operations
+    return Reply(
+        error_code=ErrorCode.none,
+        error_message=None,
+        endpoint_type=_BROKERS,
+        cluster_id=ctx.cluster_id,
+        controller_id=ctx.config.node_id,
+        brokers=[
+            Reply(broker_id=ctx.config.node_id, host=host, port=port, rack=None, is_fenced=False)
+        ],
+        cluster_authorized_operations=CLUSTER_OPERATIONS if asked else UNASKED_OPERATIONS,
+    )
+
+
+def _refused(endpoint_type: int) -> Reply:
+    known = endpoint_type == _CONTROLLERS
+    return Reply(
+        error_code=(
+            ErrorCode.mismatched_endpoint_type if known else ErrorCode.unsupported_endpoint_type
+        ),
+        error_message=(
+            "The request was sent to an endpoint of type BROKER, but we wanted an endpoint of "
+            f"type {'CONTROLLER' if known else 'UNKNOWN'}"
+        ),
+        endpoint_type=endpoint_type,
+        cluster_id="",
+        controller_id=-1,
+        brokers=[],
+        cluster_authorized_operations=UNASKED_OPERATIONS,
+    )
+
+
+API = Api(key=60, name="DescribeCluster", versions=range(3), handle=handle)
