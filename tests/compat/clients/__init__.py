@@ -1,0 +1,1 @@
+"""Stock Python clients behind one small set of verbs, so that one suite asks all of them."""

@@ -1,0 +1,182 @@
+"""kafka-python 3 behind the suite's verbs."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # it reads its schemas in an old way
+    from kafka import (
+        ConsumerRebalanceListener,
+        KafkaAdminClient,
+        KafkaConsumer,
+        KafkaProducer,
+        TopicPartition,
+    )
+    from kafka.admin import ConfigResource, ConfigResourceType, NewTopic
+    from kafka.consumer.fetcher import ConsumerRecord
+    from kafka.errors import MessageSizeTooLargeError, TopicAlreadyExistsError
+
+from tests.compat.clients.base import ProducerOptions, Record, Stored, TooLarge, TopicExists
+
+CALL_S_MAX = 60
+
+
+def _stored(record: ConsumerRecord) -> Stored:
+    headers = tuple((name, value) for name, value in record.headers)
+    content = Record(record.key, record.value, headers, record.timestamp)
+    return Stored(record.partition, record.offset, content)
+
+
+class KafkaPython:
+    name = "kafka-python"
+    codecs = ("gzip", "zstd")  # snappy and lz4 need packages that it does not bring
+    cannot_send = frozenset({"null header"})
+
+    def __init__(self, bootstrap: str) -> None:
+        self.bootstrap = bootstrap
+        self._admin = KafkaAdminClient(bootstrap_servers=bootstrap)
+        self._reader = KafkaConsumer(
+            bootstrap_servers=bootstrap, auto_offset_reset="none", enable_auto_commit=False
+        )
+
+    def create_topic(
+        self, topic: str, partitions: int = 1, configs: dict[str, str] | None = None
+    ) -> None:
+        new = NewTopic(topic, partitions, 1, topic_configs=configs or {})
+        try:
+            self._admin.create_topics([new])
+        except TopicAlreadyExistsError as refused:
+            raise TopicExists(str(refused)) from None
+
+    def delete_topic(self, topic: str) -> None:
+        self._admin.delete_topics([topic])
+
+    def topics(self) -> set[str]:
+        return set(self._admin.list_topics())
+
+    def partitions(self, topic: str) -> int:
+        (described,) = self._admin.describe_topics([topic])
+        return len(described["partitions"])
+
+    def config(self, topic: str, key: str) -> str:
+        resource = ConfigResource(ConfigResourceType.TOPIC, topic)
+        answer = self._admin.describe_configs([resource], config_filter="all")
+        return answer["topic"][topic][key]["value"]
+
+    def delete_records(self, topic: str, before_offset: int) -> None:
+        self._admin.delete_records({TopicPartition(topic, 0): before_offset})
+
+    def producer(self, options: ProducerOptions) -> KafkaPythonProducer:
+        return KafkaPythonProducer(self, options)
+
+    def read(self, topic: str, offset: int, count: int, partition: int = 0) -> list[Stored]:
+        place = TopicPartition(topic, partition)
+        self._reader.assign([place])
+        self._reader.seek(place, offset)
+        found: list[Stored] = []
+        while len(found) < count:
+            batches = self._reader.poll(CALL_S_MAX * 1000, max_records=count - len(found))
+            assert batches, f"{len(found)} of {count} records within {CALL_S_MAX} s"
+            found.extend(_stored(record) for record in batches[place])
+        return found
+
+    def bounds(self, topic: str, partition: int = 0) -> tuple[int, int]:
+        place = TopicPartition(topic, partition)
+        first = self._reader.beginning_offsets([place])[place]
+        return first, self._reader.end_offsets([place])[place]
+
+    def offset_for_time(self, topic: str, timestamp_ms: int) -> int | None:
+        place = TopicPartition(topic, 0)
+        found = self._reader.offsets_for_times({place: timestamp_ms})[place]
+        return None if found is None else found.offset
+
+    def committed(self, group: str, topic: str, partitions: int) -> list[int | None]:
+        places = [TopicPartition(topic, partition) for partition in range(partitions)]
+        found = self._admin.list_group_offsets({group: places})[group]
+        offsets = [found[place].offset for place in places]
+        return [None if offset < 0 else offset for offset in offsets]
+
+    def member(
+        self, group: str, topic: str, *, instance: str | None = None, reset: str = "earliest"
+    ) -> KafkaPythonMember:
+        return KafkaPythonMember(self, group, topic, instance, reset)
+
+    def close(self) -> None:
+        self._reader.close()
+        self._admin.close()
+
+
+class KafkaPythonProducer:
+    def __init__(self, client: KafkaPython, options: ProducerOptions) -> None:
+        self._producer = KafkaProducer(
+            bootstrap_servers=client.bootstrap,
+            acks="all" if options.acks == "all" else int(options.acks),
+            compression_type=options.codec,
+            enable_idempotence=options.idempotent,
+            linger_ms=options.linger_ms,
+            max_request_size=options.request_bytes_max,
+        )
+        self._waiting = []
+
+    def send(self, topic: str, records: Sequence[Record], partition: int = 0) -> None:
+        for key, value, headers, timestamp_ms in records:
+            self._waiting.append(
+                self._producer.send(
+                    topic,
+                    value=value,
+                    key=key,
+                    headers=list(headers),
+                    partition=partition,
+                    timestamp_ms=timestamp_ms,
+                )
+            )
+
+    def wait(self) -> list[int]:
+        waiting, self._waiting = self._waiting, []
+        self._producer.flush(CALL_S_MAX)
+        try:
+            return [future.get(CALL_S_MAX).offset for future in waiting]
+        except MessageSizeTooLargeError as refused:
+            raise TooLarge from refused
+
+    def close(self) -> None:
+        self._producer.close(timeout=CALL_S_MAX)
+
+
+class KafkaPythonMember(ConsumerRebalanceListener):
+    def __init__(
+        self, client: KafkaPython, group: str, topic: str, instance: str | None, reset: str
+    ) -> None:
+        self._consumer = KafkaConsumer(
+            bootstrap_servers=client.bootstrap,
+            group_id=group,
+            group_instance_id=instance,
+            auto_offset_reset=reset,
+            enable_auto_commit=False,
+            heartbeat_interval_ms=200,
+            session_timeout_ms=6000,
+            metadata_max_age_ms=500,  # it may share out a topic that it has not heard of yet
+        )
+        self.rebalances = 0
+        self._consumer.subscribe([topic], listener=self)
+
+    def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
+        pass
+
+    def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
+        self.rebalances += 1
+
+    def poll(self) -> list[Stored]:
+        batches = self._consumer.poll(timeout_ms=50)
+        return [_stored(record) for records in batches.values() for record in records]
+
+    def assignment(self) -> set[int]:
+        return {place.partition for place in self._consumer.assignment()}
+
+    def commit(self) -> None:
+        self._consumer.commit()
+
+    def close(self) -> None:
+        self._consumer.close(autocommit=False)

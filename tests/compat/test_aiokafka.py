@@ -1,0 +1,15 @@
+"""Aiokafka"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.compat.clients.suite import ClientSuite
+from tests.compat.clients.with_aiokafka import Aiokafka
+
+pytestmark = pytest.mark.compat
+
+
+class TestAiokafka(ClientSuite):
+    connect = Aiokafka
+    codecs = Aiokafka.codecs
