@@ -17,11 +17,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
-import structlog
-
 from gateway.config import TopicDefaults
 from gateway.core.names import FORBIDDEN_TOPIC, collision_key, is_internal, topic_name_fault
 from gateway.core.sealed import seal, unseal
+from gateway.log import logger
 from gateway.topics.configs import TopicConfig, normalize, topic_config
 from gateway.topics.errors import (
     InvalidConfig,
@@ -39,7 +38,6 @@ _NAMES = f"{ROOT}/by-name"
 _IDS = f"{ROOT}/by-id"
 
 T = TypeVar("T")
-_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +93,7 @@ class Catalog:
                 self._publish(_decode(path, node))
             except CorruptFormat as error:
                 self.unreadable[path] = str(error)
-                _log.error("topic is offline: its metadata cannot be read", reason=str(error))
+                logger().error("topic is offline: its metadata cannot be read", reason=str(error))
 
     # Looking up.
 
@@ -267,7 +265,7 @@ class Catalog:
         try:
             await _tell(self.on_deleted, topic)
         except LedgerError as error:
-            _log.warning("data of a deleted topic stays for now", topic=name, reason=str(error))
+            logger().warning("data of a deleted topic stays for now", topic=name, reason=str(error))
 
     async def _add_partitions(self, name: str, total: int) -> Topic:
         while True:
