@@ -21,6 +21,7 @@ from gateway.wire.messages import (
 )
 from gateway.wire.produce_reply import PartitionProduced, encode_produce
 from gateway.wire.schema import NoSuchSchema, response_class
+from gateway.wire.skim import BombFound, skip_tags
 from ledger.ids import Buffer
 
 PRODUCE = 0
@@ -32,7 +33,6 @@ UNSUPPORTED_VERSION = 35
 _HEAD = struct.Struct(">hhih")  # key, version, correlation id, length of the client id
 _head_of = _HEAD.unpack_from
 _HEAD_BYTES = _HEAD.size
-_TAGS_MAX = 64
 _CLIENT_IDS_MAX = 1024
 
 
@@ -68,11 +68,11 @@ class Dispatcher:
         body = None
         codec = route.codec
         if codec is not None:
-            if codec.flexible:
-                position = _skip_tags(frame, position)
             try:
+                if codec.flexible:
+                    position = skip_tags(frame, position)
                 body = decode_with(codec, frame, position)
-            except MalformedMessage as error:
+            except (BombFound, MalformedMessage) as error:
                 raise Refused(f"malformed {error}") from None
         return Request(key, route.version, correlation_id, client_id, peer, body), route.handle
 
@@ -170,32 +170,3 @@ def _timed_out(request: Request) -> bytes:
         for topic in request.body.topic_data
     ]
     return encode_produce(request.version, request.correlation_id, topics)
-
-
-def _skip_tags(frame: bytes | memoryview, position: int) -> int:
-    """Past the header's tagged fields; we know none. Raises Refused."""
-    if position < len(frame) and frame[position] == 0:
-        return position + 1
-    count, position = _varint(frame, position)
-    if count > _TAGS_MAX:
-        raise Refused("too many header tags")
-    for _ in range(count):
-        _, position = _varint(frame, position)
-        size, position = _varint(frame, position)
-        position += size
-    if position > len(frame):
-        raise Refused("header tags beyond the end")
-    return position
-
-
-def _varint(frame: bytes | memoryview, position: int) -> tuple[int, int]:
-    value = 0
-    for shift in range(0, 35, 7):
-        if position >= len(frame):
-            raise Refused("header cut short")
-        byte = frame[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-    raise Refused("header varint of more than five bytes")

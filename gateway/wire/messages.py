@@ -13,11 +13,8 @@ from typing import Any, NamedTuple
 
 from gateway.wire.encode import Put, struct_writer
 from gateway.wire.schema import request_class, response_class
-from gateway.wire.skim import refuse_bombs
+from gateway.wire.skim import BombFound, Skip, checked, skip_tags, walker
 from ledger.ids import Buffer
-
-SKIM_BYTES_MIN = 256 * 1024
-"""Larger bodies are counted before they are decoded; see `skim`."""
 
 _REQUEST_HEADER = struct.Struct(">hhih")
 _CORRELATION = struct.Struct(">i")
@@ -33,6 +30,7 @@ class RequestCodec(NamedTuple):
     read: Callable[[Buffer, int], tuple[Any, int]]
     flexible: bool
     entity: type[Any]
+    walk: Skip
 
 
 @cache
@@ -41,7 +39,8 @@ def request_codec(key: int, version: int) -> RequestCodec:
     from kio._kio_native import entity_reader
 
     entity = request_class(key, version)
-    return RequestCodec(entity_reader(entity), entity.__header_schema__.__flexible__, entity)
+    flexible = entity.__header_schema__.__flexible__
+    return RequestCodec(entity_reader(entity), flexible, entity, walker(entity))
 
 
 def decode_request(key: int, version: int, buffer: Buffer, offset: int) -> Any:
@@ -56,8 +55,10 @@ def decode_request(key: int, version: int, buffer: Buffer, offset: int) -> Any:
 def decode_with(codec: RequestCodec, buffer: Buffer, offset: int) -> Any:
     """`decode_request` with its codec at hand. Raises MalformedMessage."""
     try:
-        if len(buffer) > SKIM_BYTES_MIN:
-            refuse_bombs(codec.entity, buffer, offset)
+        buffer, offset = checked(codec.walk, buffer, offset)
+    except BombFound as error:
+        raise MalformedMessage(f"{codec.entity.__name__}: {error}") from error
+    try:
         return codec.read(buffer, offset)[0]
     except Exception as error:  # whatever the reader says, the bytes are at fault
         raise MalformedMessage(f"{codec.entity.__name__}: {error}") from error
@@ -119,9 +120,11 @@ def decode_response(key: int, version: int, buffer: Buffer) -> Response:
 
     entity = response_class(key, version)
     readable = buffer if isinstance(buffer, bytes) else memoryview(buffer).toreadonly()
+    flexible = entity.__header_schema__.__flexible__
     try:
-        header, used = entity_reader(entity.__header_schema__)(readable, 0)
-        body, _ = entity_reader(entity)(readable, used)
+        correlation_id: int = _CORRELATION.unpack_from(readable)[0]
+        start = skip_tags(readable, _CORRELATION.size) if flexible else _CORRELATION.size
+        body, at = checked(walker(entity), readable, start)
+        return Response(correlation_id, entity_reader(entity)(body, at)[0])
     except Exception as error:  # whatever the reader says, the bytes are at fault
         raise MalformedMessage(f"{entity.__name__}: {error}") from error
-    return Response(header.correlation_id, body)

@@ -1,8 +1,14 @@
-"""Counts what a large request claims to hold before any of it becomes objects.
+"""Walks a request's bytes before they become objects, and believes no count.
 
-An empty struct takes 3 bytes on the wire and more than a hundred in memory, so a 100 MiB frame of
-them would cost gigabytes and seconds. Only frames above a threshold are walked: below it the worst
-case is harmless. A walk makes no objects and stops at the first claim that cannot be true.
+kio's native reader takes memory for an array by its declared count before it looks for the bytes:
+a request of forty bytes that claims 2^31 topics ends the process ("memory allocation failed", an
+abort that nothing can catch). So every body is walked here first: no objects, each count held
+against the bytes that are left and against a bound on all elements together. An empty struct takes
+3 bytes on the wire and more than a hundred in memory; the bound keeps that harmless too.
+
+The walk must agree with kio on where each field ends, or a count could hide from it: it is strict
+where kio may be lenient, and tests/hostile holds the two against each other. Tagged fields that kio
+does not know are cut out on the way: it refuses them, and KIP-482 wants them ignored.
 Source: KAFKA-14063 (arrays allocated by a declared count), CVE-2022-34917.
 """
 
@@ -16,126 +22,257 @@ from typing import Any
 from gateway.wire.schema import FIXED, FieldShape, shape_of
 from ledger.ids import Buffer
 
-ELEMENTS_MAX = 500_000
-"""Array elements in one request; the largest honest one is a Fetch of all of 200 000 partitions."""
+ELEMENTS_MAX = 250_000
+"""Array elements in one request; the largest honest one is a Fetch of all 200 000 partitions."""
 
-_INT16 = struct.Struct(">h")
-_INT32 = struct.Struct(">i")
+_TAGS_MAX = 64
+_NULL, _PRESENT = 0xFF, 1  # KIP-893: the byte in front of a nullable struct
+_int16_at = struct.Struct(">h").unpack_from
+_int32_at = struct.Struct(">i").unpack_from
+
+
+class Tally:
+    """What one walk counts, and what it finds to cut out."""
+
+    __slots__ = ("cuts", "elements_left")
+
+    def __init__(self) -> None:
+        self.elements_left = ELEMENTS_MAX
+        self.cuts: list[tuple[int, int, bytes]] = []  # (start, end, what comes there instead)
+
+
+Skip = Callable[[Buffer, int, Tally], int]
+"""(bytes, where a value starts, tally) -> where it ends, perhaps past the end."""
 
 
 class BombFound(ValueError):
-    """More elements than a request may hold, or more than its bytes can hold."""
+    """A count or length that the bytes cannot hold, or more elements than a request may hold."""
 
 
-class _Walk:
-    """Where the walk is and how much it may still count."""
+def checked(skip: Skip, buffer: Buffer, offset: int) -> tuple[Buffer, int]:
+    """The body at `offset`, safe to be read, and where it starts: `buffer` itself, or a copy
+    without the tagged fields that are unknown. `skip` is the `walker` of its class.
 
-    __slots__ = ("buffer", "elements_left", "end", "position")
-
-    def __init__(self, buffer: Buffer, position: int) -> None:
-        self.buffer = buffer
-        self.position = position
-        self.end = len(buffer)
-        self.elements_left = ELEMENTS_MAX
-
-    def skip(self, size: int) -> None:
-        if size < 0 or size > self.end - self.position:
-            raise BombFound("a length beyond the end")
-        self.position += size
-
-    def varint(self) -> int:
-        value = shift = 0
-        for _ in range(5):
-            start = self.position
-            self.skip(1)
-            byte = self.buffer[start]
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value
-            shift += 7
-        raise BombFound("a varint of more than five bytes")
-
-    def number(self, width: struct.Struct) -> int:
-        start = self.position
-        self.skip(width.size)
-        return width.unpack_from(self.buffer, start)[0]
-
-    def count(self, claimed: int) -> int:
-        """Elements of an array; each takes a byte at least."""
-        if claimed > self.end - self.position or claimed > self.elements_left:
-            raise BombFound("more elements than bytes, or than a request may hold")
-        self.elements_left -= max(claimed, 0)
-        return claimed
+    Raises BombFound.
+    """
+    tally = Tally()
+    try:
+        end = skip(buffer, offset, tally)
+    except (IndexError, struct.error):
+        raise BombFound("cut short") from None
+    if end > len(buffer):
+        raise BombFound("cut short")
+    if not tally.cuts:
+        return buffer, offset
+    return _without(tally.cuts, buffer, offset, end), 0
 
 
-Skip = Callable[[_Walk], None]
-
-
-def refuse_bombs(entity: type[Any], buffer: Buffer, offset: int) -> None:
-    """Returns when the body at `offset` is modest in structure. Raises BombFound."""
-    _struct(entity)(_Walk(buffer, offset))
+def _without(cuts: list[tuple[int, int, bytes]], buffer: Buffer, start: int, end: int) -> bytes:
+    kept: list[Buffer] = []
+    for cut_start, cut_end, instead in cuts:
+        kept += (buffer[start:cut_start], instead)
+        start = cut_end
+    kept.append(buffer[start:end])
+    return b"".join(kept)
 
 
 @cache
-def _struct(entity: type[Any]) -> Skip:
+def walker(entity: type[Any]) -> Skip:
+    """The walk over one kio class."""
     shape = shape_of(entity)
-    skips = [_field(field, shape.flexible) for field in shape.fields]
+    skips = _merged([_field(field, shape.flexible) for field in shape.fields])
+    if not shape.flexible:
+        return _sequence(skips)
     tagged = {field.tag or 0: _field(field, flexible=True) for field in shape.tagged}
-    flexible = shape.flexible
-
-    def skip(walk: _Walk) -> None:
-        for each in skips:
-            each(walk)
-        if flexible:
-            _tags(walk, tagged)
-
-    return skip
+    return _flexible(skips, {tag: _sequence(_merged([step])) for tag, step in tagged.items()})
 
 
-def _tags(walk: _Walk, tagged: dict[int, Skip]) -> None:
-    for _ in range(walk.count(walk.varint())):
-        tag = walk.varint()
-        size = walk.varint()
+def _merged(steps: list[int | Skip]) -> list[Skip]:
+    """Neighbours of fixed width become one step."""
+    merged: list[Skip] = []
+    width = 0
+    for step in steps:
+        if isinstance(step, int):
+            width += step
+            continue
+        if width:
+            merged.append(_fixed(width))
+            width = 0
+        merged.append(step)
+    if width:
+        merged.append(_fixed(width))
+    return merged
+
+
+def _fixed(width: int) -> Skip:
+    return lambda buffer, position, tally: position + width
+
+
+def _sequence(skips: list[Skip]) -> Skip:
+    if len(skips) == 1:
+        return skips[0]
+
+    def skip_all(buffer: Buffer, position: int, tally: Tally) -> int:
+        for skip in skips:
+            position = skip(buffer, position, tally)
+        return position
+
+    return skip_all
+
+
+def _flexible(skips: list[Skip], tagged: dict[int, Skip]) -> Skip:
+    """Fields, then tagged fields: nearly always none of those."""
+
+    def skip_all(buffer: Buffer, position: int, tally: Tally) -> int:
+        for skip in skips:
+            position = skip(buffer, position, tally)
+        if buffer[position]:
+            return _skip_tags(buffer, position, tally, tagged)
+        return position + 1
+
+    return skip_all
+
+
+def _skip_tags(buffer: Buffer, start: int, tally: Tally, tagged: dict[int, Skip]) -> int:
+    count, position = _varint(buffer, start)
+    if count > _TAGS_MAX:
+        raise BombFound("too many tagged fields")
+    unknown: list[tuple[int, int, bytes]] = []
+    known_cuts = len(tally.cuts)
+    fields_start = position
+    for _ in range(count):
+        tag_start = position
+        tag, position = _varint(buffer, position)
+        size, position = _varint(buffer, position)
+        end = position + size
         known = tagged.get(tag)
         if known is None:
-            walk.skip(size)
-        else:
-            known(walk)
+            unknown.append((tag_start, end, b""))
+        # kio reads a known tag by its type, whatever its size says: so the two must be the same.
+        elif known(buffer, position, tally) != end or len(tally.cuts) != known_cuts:
+            raise BombFound("a tagged field of another size than its own")
+        position = end
+    if unknown:
+        # At most 64 are left: their count takes one byte.
+        tally.cuts.append((start, fields_start, bytes((count - len(unknown),))))
+        tally.cuts += unknown
+    return position
 
 
-def _field(shape: FieldShape, flexible: bool) -> Skip:
+def skip_tags(buffer: Buffer, position: int) -> int:
+    """Where a header's tagged fields end; we know none. Raises BombFound."""
+    try:
+        if not buffer[position]:
+            return position + 1
+        end = _skip_tags(buffer, position, Tally(), {})
+    except IndexError:
+        raise BombFound("header cut short") from None
+    if end > len(buffer):
+        raise BombFound("header cut short")
+    return end
+
+
+def _varint(buffer: Buffer, position: int) -> tuple[int, int]:
+    value = 0
+    for shift in (0, 7, 14, 21, 28):
+        byte = buffer[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+    raise BombFound("a varint of more than five bytes")
+
+
+def _field(shape: FieldShape, flexible: bool) -> int | Skip:
+    """A width, or a step for what has none."""
     value = _value(shape, flexible)
     if not shape.array:
         return value
+    item = _fixed(value) if isinstance(value, int) else value
+    width = value if isinstance(value, int) else 0
+    return _compact_array(item, width) if flexible else _array(item, width)
 
-    def skip_array(walk: _Walk) -> None:
-        claimed = walk.varint() - 1 if flexible else walk.number(_INT32)
-        for _ in range(walk.count(claimed)):
-            value(walk)
+
+def _array(item: Skip, width: int) -> Skip:
+    def skip_array(buffer: Buffer, position: int, tally: Tally) -> int:
+        count = _int32_at(buffer, position)[0]
+        if count < -1:
+            raise BombFound("a negative count")
+        return _skip_items(buffer, position + 4, tally, count, item, width)
 
     return skip_array
 
 
-def _value(shape: FieldShape, flexible: bool) -> Skip:
+def _compact_array(item: Skip, width: int) -> Skip:
+    def skip_array(buffer: Buffer, position: int, tally: Tally) -> int:
+        count = buffer[position]
+        if count < 0x80:
+            position += 1
+        else:
+            count, position = _varint(buffer, position)
+        return _skip_items(buffer, position, tally, count - 1, item, width)
+
+    return skip_array
+
+
+def _skip_items(
+    buffer: Buffer, position: int, tally: Tally, count: int, item: Skip, width: int
+) -> int:
+    """`count` elements of at least a byte each; of `width` if that is known."""
+    if count <= 0:
+        return position
+    tally.elements_left -= count
+    if tally.elements_left < 0 or count > len(buffer) - position:
+        raise BombFound("more elements than bytes, or than a request may hold")
+    if width:
+        return position + count * width
+    for _ in range(count):
+        position = item(buffer, position, tally)
+    return position
+
+
+def _value(shape: FieldShape, flexible: bool) -> int | Skip:
     if shape.struct is not None:
-        inner = _struct(shape.struct)
+        inner = walker(shape.struct)
         return _nullable(inner) if shape.nullable and not shape.array else inner
-    if shape.kind in FIXED:
-        size = struct.calcsize(">" + FIXED[shape.kind])
-        return lambda walk: walk.skip(size)
     if shape.kind == "uuid":
-        return lambda walk: walk.skip(16)
+        return 16
+    if shape.kind in FIXED:
+        return struct.calcsize(">" + FIXED[shape.kind])
     if flexible:
-        return lambda walk: walk.skip(max(walk.varint() - 1, 0))
-    width = _INT16 if shape.kind == "string" else _INT32
-    return lambda walk: walk.skip(max(walk.number(width), 0))
+        return _compact_bytes
+    return _string if shape.kind == "string" else _bytes
+
+
+def _compact_bytes(buffer: Buffer, position: int, tally: Tally) -> int:
+    size = buffer[position]
+    if size < 0x80:
+        return position + (size or 1)
+    size, position = _varint(buffer, position)
+    return position + max(size - 1, 0)
+
+
+def _string(buffer: Buffer, position: int, tally: Tally) -> int:
+    size = _int16_at(buffer, position)[0]
+    if size < -1:
+        raise BombFound("a negative length")
+    return position + 2 + max(size, 0)
+
+
+def _bytes(buffer: Buffer, position: int, tally: Tally) -> int:
+    size = _int32_at(buffer, position)[0]
+    if size < -1:
+        raise BombFound("a negative length")
+    return position + 4 + max(size, 0)
 
 
 def _nullable(inner: Skip) -> Skip:
-    def skip(walk: _Walk) -> None:
-        start = walk.position
-        walk.skip(1)
-        if walk.buffer[start] < 0x80:
-            inner(walk)
+    def skip(buffer: Buffer, position: int, tally: Tally) -> int:
+        marker = buffer[position]
+        if marker == _NULL:
+            return position + 1
+        if marker != _PRESENT:
+            raise BombFound("neither a struct nor null")
+        return inner(buffer, position + 1, tally)
 
     return skip
