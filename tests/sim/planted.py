@@ -10,7 +10,6 @@ from unittest import mock
 
 from ledger.client import metadata_format, recover
 from ledger.core import recovery as core
-from ledger.core.quorum import Coverage, write_set
 from ledger.ids import EntryId
 
 
