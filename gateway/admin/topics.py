@@ -1,0 +1,139 @@
+"""What `gateway topic` asks of a server, as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gateway.admin.client import AdminClient, AdminError, raise_for
+
+_LIST_OFFSETS, _METADATA, _CREATE, _DELETE, _DESCRIBE_CONFIGS = 2, 3, 19, 20, 32
+_TOPIC_RESOURCE = 2
+_SET_ON_TOPIC = 1  # config_source
+_NAMES_BELOW = 6  # DeleteTopics has names alone below, then names or ids
+LATEST, EARLIEST = -1, -2
+
+Row = dict[str, Any]
+
+
+async def create_topic(
+    client: AdminClient,
+    name: str,
+    partitions: int,
+    replication_factor: int,
+    configs: Mapping[str, str],
+) -> Row:
+    """The topic exists. -1 takes the server's default."""
+    topic = {
+        "name": name,
+        "num_partitions": partitions,
+        "replication_factor": replication_factor,
+        "assignments": [],
+        "configs": [{"name": key, "value": value} for key, value in configs.items()],
+    }
+    answer = await client.send(_CREATE, {"topics": [topic], "validate_only": False})
+    (made,) = answer.topics
+    raise_for(made.error_code, made.error_message, name)
+    topic_id = getattr(made, "topic_id", None)
+    return {
+        "name": name,
+        "topic_id": None if topic_id is None else str(topic_id),
+        "partitions": getattr(made, "num_partitions", partitions),
+        "replication_factor": getattr(made, "replication_factor", replication_factor),
+    }
+
+
+async def delete_topic(client: AdminClient, name: str) -> None:
+    fields: dict[str, Any]
+    if client.version(_DELETE) < _NAMES_BELOW:
+        fields = {"topic_names": [name]}
+    else:
+        fields = {"topics": [{"name": name, "topic_id": None}]}
+    answer = await client.send(_DELETE, fields)
+    (deleted,) = answer.responses
+    message = getattr(deleted, "error_message", None)
+    raise_for(deleted.error_code, message and f"{name}: {message}", name)
+
+
+async def list_topics(client: AdminClient, *, internal: bool) -> list[Row]:
+    """Every topic, by name."""
+    answer = await client.send(_METADATA, {"topics": None, "allow_auto_topic_creation": False})
+    return [
+        {"name": topic.name, "partitions": len(topic.partitions), "internal": topic.is_internal}
+        for topic in sorted(answer.topics, key=lambda each: each.name)
+        if internal or not topic.is_internal
+    ]
+
+
+async def describe_topic(client: AdminClient, name: str) -> Row:
+    """The topic, its partitions with their offsets, and the settings that it overrides."""
+    answer = await client.send(
+        _METADATA, {"topics": [{"name": name}], "allow_auto_topic_creation": False}
+    )
+    (topic,) = answer.topics
+    if topic.error_code.name == "unknown_topic_or_partition":
+        raise AdminError(f"Topic '{name}' does not exist.", "UNKNOWN_TOPIC_OR_PARTITION")
+    raise_for(topic.error_code, None, name)
+    indexes = sorted(partition.partition_index for partition in topic.partitions)
+    first = await offsets(client, {name: indexes}, EARLIEST)
+    last = await offsets(client, {name: indexes}, LATEST)
+    topic_id = getattr(topic, "topic_id", None)
+    return {
+        "name": name,
+        "topic_id": None if topic_id is None else str(topic_id),
+        "internal": topic.is_internal,
+        "configs": await _overrides(client, name),
+        "partitions": [
+            {
+                "partition": partition.partition_index,
+                "leader": partition.leader_id,
+                "leader_epoch": getattr(partition, "leader_epoch", None),
+                "log_start_offset": first.get((name, partition.partition_index)),
+                "log_end_offset": last.get((name, partition.partition_index)),
+            }
+            for partition in sorted(topic.partitions, key=lambda each: each.partition_index)
+        ],
+    }
+
+
+async def _overrides(client: AdminClient, name: str) -> dict[str, str]:
+    resource = {
+        "resource_type": _TOPIC_RESOURCE,
+        "resource_name": name,
+        "configuration_keys": None,
+    }
+    answer = await client.send(_DESCRIBE_CONFIGS, {"resources": [resource]})
+    (result,) = answer.results
+    raise_for(result.error_code, result.error_message, name)
+    return {
+        config.name: config.value
+        for config in result.configs
+        if config.config_source == _SET_ON_TOPIC
+    }
+
+
+async def offsets(
+    client: AdminClient, partitions: Mapping[str, Sequence[int]], timestamp: int
+) -> dict[tuple[str, int], int]:
+    """LATEST or EARLIEST offset of each partition; one that cannot be told now is left out."""
+    if not any(partitions.values()):
+        return {}
+    topics = [
+        {
+            "name": name,
+            "partitions": [
+                {"partition_index": index, "current_leader_epoch": -1, "timestamp": timestamp}
+                for index in indexes
+            ],
+        }
+        for name, indexes in partitions.items()
+    ]
+    answer = await client.send(
+        _LIST_OFFSETS, {"replica_id": -1, "isolation_level": 0, "topics": topics}
+    )
+    return {
+        (topic.name, partition.partition_index): partition.offset
+        for topic in answer.topics
+        for partition in topic.partitions
+        if not partition.error_code.value
+    }
