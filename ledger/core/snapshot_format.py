@@ -74,6 +74,8 @@ def decode_snapshot(whole: bytes) -> Snapshot:
             raise CorruptFormat("state snapshot is cut")
         sections.append(view[at : at + length])
         at += length
+    if at != len(view):
+        raise CorruptFormat(f"state snapshot: {len(view) - at} bytes too many")
     if len(sections[0]) % _SUMMARY.size or len(sections[1]) < _NUMBER.size:
         raise CorruptFormat("state snapshot: segment summaries are cut")
     return Snapshot(

@@ -66,16 +66,18 @@ async def load_stream(
     """All segments are completed; `state` is what it was after the last durable record."""
     segments = await store.load()
     for at, segment in enumerate(segments):
-        if at and not segment.completed:
-            segment = _starting_after(segments[at - 1], segment)
         if not segment.completed:
-            segments[at] = await _complete_left_over(store, client, clock, segment)
+            started = _starting_after(segments[at - 1] if at else None, segment)
+            segments[at] = await _complete_left_over(store, client, clock, started)
     loaded = Loaded(segments)
     await _rebuild(loaded, client, state)
     return loaded
 
 
-def _starting_after(before: Segment, segment: Segment) -> Segment:
+def _starting_after(before: Segment | None, segment: Segment) -> Segment:
+    """DistributedLog itself writes -1 while in progress: the start follows from the one before."""
+    if before is None:
+        return replace(segment, start_sequence_id=max(segment.start_sequence_id, 0))
     return replace(segment, start_sequence_id=before.end_sequence_id)
 
 
@@ -142,7 +144,7 @@ async def _load_from(
         for entry, body in await reader.read(EntryId(at), segment.last_entry, _READ_BYTES):
             at = entry + 1
             if snapshot is None:
-                parts += [r.data for r in log_records.parse_entry(body) if is_part(r.data)]
+                parts += _snapshot_parts(body)
                 snapshot = _joined(parts)
                 if snapshot is not None:
                     _take(loaded, snapshot, segment, state)
@@ -190,6 +192,11 @@ def _summarise(loaded: Loaded, segment: Segment, reader: LedgerReader) -> None:
     )
 
 
+def _snapshot_parts(body: memoryview) -> list[memoryview]:
+    """Control records only: a user's data may begin with the same bytes."""
+    return [r.data for r in log_records.parse_entry(body) if r.control and is_part(r.data)]
+
+
 def user_records(body: memoryview) -> Iterator[Record]:
     return (record for record in log_records.parse_entry(body) if not record.control)
 
@@ -200,7 +207,7 @@ async def read_head_snapshot(reader: LedgerReader, last_entry: int) -> Snapshot 
     at = 0
     while at <= last_entry:
         [(entry, body)] = await reader.read(EntryId(at), EntryId(at), _READ_BYTES)
-        found = [r.data for r in log_records.parse_entry(body) if is_part(r.data)]
+        found = _snapshot_parts(body)
         if not found:
             return None
         parts += found
