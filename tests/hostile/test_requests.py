@@ -1,0 +1,212 @@
+"""Goal: bytes that are no request end in a refusal: never in an abort, a wait or a pile of memory.
+
+Method: a valid request of every API and version that kio knows, with every field filled, is cut at
+every byte, and overwritten at every byte with counts and lengths that lie. A request whose count
+was believed would abort the whole test process. Hypothesis throws random bytes at the rest.
+"""
+
+from __future__ import annotations
+
+import resource
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kio.schema.index import api_key_map, schema_name_map
+from kio.static.constants import EntityType
+
+from gateway.dispatch import Dispatcher, Refused
+from gateway.handlers.api import Api, Peer
+from gateway.wire.messages import (
+    MalformedMessage,
+    decode_request,
+    encode_request,
+    request_codec,
+)
+from gateway.wire.schema import shape_of
+from gateway.wire.skim import ELEMENTS_MAX
+
+PEER = Peer("10.0.0.1", 50_000, "10.0.0.9", 9092)
+MESSAGES = [
+    (key, version)
+    for key, name in api_key_map.items()
+    for version, types in schema_name_map[name].items()
+    if EntityType.request in types
+]
+VALUES = {
+    "string": "abc",
+    "bytes": b"xyz12345",
+    "records": b"r" * 20,
+    "uuid": b"u" * 16,
+    "bool": True,
+    "error_code": 3,
+    "float64": 1.5,
+}
+LIES = [
+    b"\xff",
+    b"\x00",
+    b"\xff\xff",
+    b"\x7f\xff\xff\xff",
+    b"\x00\x0f\xff\xff",
+    b"\xff\xff\xff\x00",
+    b"\xff\xff\xff\xff\x07",
+    b"\x80\x80\x80\x80\x80",
+    b"\xff" * 10,
+]
+
+
+def sample(entity):
+    """Every field filled, every array with two elements."""
+    shape = shape_of(entity)
+    filled = {}
+    for field in (*shape.fields, *shape.tagged):
+        one = sample(field.struct) if field.struct else VALUES.get(field.kind, 5)
+        filled[field.name] = [one, one] if field.array else one
+    return filled
+
+
+def valid(key, version):
+    """A frame, and where its body starts."""
+    codec = request_codec(key, version)
+    frame = encode_request(key, version, 1, "me", sample(codec.entity))
+    return frame, 13 if codec.flexible else 12
+
+
+def dispatcher_for(key, version):
+    api = Api(key=key, name="it", versions=range(version, version + 1), handle=lambda *_: None)
+    return Dispatcher({key: api}, None)
+
+
+@pytest.mark.parametrize(("key", "version"), MESSAGES)
+def test_a_request_cut_at_any_byte_is_refused(key, version):
+    frame, _ = valid(key, version)
+    dispatcher = dispatcher_for(key, version)
+    request, _ = dispatcher.open(frame, PEER)
+    assert request.client_id == "me"
+    for size in range(len(frame)):
+        with pytest.raises(Refused):
+            dispatcher.open(frame[:size], PEER)
+
+
+@pytest.mark.parametrize(("key", "version"), MESSAGES)
+def test_a_request_that_lies_at_any_byte_is_read_or_refused(key, version):
+    frame, start = valid(key, version)
+    for position in range(start, len(frame)):
+        for lie in LIES:
+            lying = frame[:position] + lie + frame[position + len(lie) :]
+            try:
+                decode_request(key, version, lying, start)
+            except MalformedMessage:
+                pass
+
+
+@pytest.mark.parametrize(("key", "version"), [(0, 8), (0, 11), (3, 4), (3, 12), (1, 11), (19, 5)])
+def test_a_count_beyond_the_bytes_takes_no_memory(key, version):
+    frame, start = valid(key, version)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for position in range(start, len(frame)):
+        for claim in (b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff\x07"):
+            with_claim = frame[:position] + claim + frame[position + len(claim) :]
+            try:
+                decode_request(key, version, with_claim, start)
+            except MalformedMessage:
+                pass
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 16 * 1024
+
+
+def test_more_elements_than_an_honest_request_has_are_refused():
+    empty_topic = b"\x01\x01\0"  # no name, no partitions, no tags
+    body = b"\0" + b"\xff\xff" + bytes(4)  # transactional id, acks, timeout
+    count = ELEMENTS_MAX + 2  # compact: one more than there are
+    varint = bytes([count & 0x7F | 0x80, count >> 7 & 0x7F | 0x80, count >> 14])
+    with pytest.raises(MalformedMessage, match="more elements"):
+        decode_request(0, 9, body + varint + empty_topic * (ELEMENTS_MAX + 1) + b"\0", 0)
+
+
+def test_elements_of_nested_arrays_are_counted_together():
+    partition = b"\0\0\0\0\x01\0"
+    partitions = 1000
+    topic = b"\x01" + bytes([(partitions + 1) & 0x7F | 0x80, (partitions + 1) >> 7])
+    topic += partition * partitions + b"\0"
+    topics = 300
+    body = b"\0" + b"\xff\xff" + bytes(4) + bytes([(topics + 1) & 0x7F | 0x80, (topics + 1) >> 7])
+    with pytest.raises(MalformedMessage, match="more elements"):
+        decode_request(0, 9, body + topic * topics + b"\0", 0)
+
+
+@given(st.binary(max_size=400))
+def test_random_bytes_are_refused(noise):
+    for key, version in ((0, 3), (0, 11), (1, 17), (3, 12), (11, 9), (18, 3)):
+        head = key.to_bytes(2, "big") + version.to_bytes(2, "big") + b"\0\0\0\1\xff\xff"
+        try:
+            dispatcher_for(key, version).open(head + noise, PEER)
+        except Refused:
+            pass
+
+
+@pytest.mark.parametrize("header", range(10))
+def test_a_header_cut_short_is_refused(header):
+    frame, _ = valid(12, 0)
+    with pytest.raises(Refused):
+        dispatcher_for(12, 0).open(frame[:header], PEER)
+
+
+@pytest.mark.parametrize("length", [-2, -(2**15), 2**15 - 1])
+def test_a_client_id_of_impossible_length_is_refused(length):
+    frame, _ = valid(12, 0)
+    lying = frame[:8] + length.to_bytes(2, "big", signed=True) + frame[10:]
+    with pytest.raises(Refused):
+        dispatcher_for(12, 0).open(lying, PEER)
+
+
+def test_a_client_id_that_is_no_text_is_refused():
+    frame, _ = valid(12, 0)
+    with pytest.raises(Refused):
+        dispatcher_for(12, 0).open(frame[:10] + b"\xff\xfe" + frame[12:], PEER)
+
+
+@pytest.mark.parametrize(
+    "tags",
+    [
+        b"\xff\xff\xff\xff\x07",  # 2^31 tags
+        b"\xff\xff\xff\xff\xff\x01",  # a varint of six bytes
+        b"\x41" + b"\x00\x00" * 65,  # more than anyone sends
+        b"\x01\x00\xff\xff\xff\xff\x07",  # a tag of 2 GiB
+        b"\x01\x00\x7f",  # a tag beyond the end
+        b"\x80",
+        b"",
+    ],
+)
+def test_a_header_with_impossible_tags_is_refused(tags):
+    frame, start = valid(3, 12)
+    with pytest.raises(Refused):
+        dispatcher_for(3, 12).open(frame[: start - 1] + tags, PEER)
+
+
+def test_header_tags_that_nobody_knows_are_skipped():
+    frame, start = valid(3, 12)
+    tagged = frame[: start - 1] + b"\x02\x00\x03abc\x63\x00" + frame[start:]
+    request, _ = dispatcher_for(3, 12).open(tagged, PEER)
+    assert request.body.topics[0].name == "abc"
+
+
+@pytest.mark.parametrize(
+    ("key", "version"), [m for m in MESSAGES if request_codec(*m).flexible and m[0] != 18]
+)
+def test_body_tags_that_nobody_knows_are_skipped(key, version):
+    codec = request_codec(key, version)
+    frame = encode_request(key, version, 1, "me", {})
+    assert frame[-1] == 0  # no tags at the end of the body
+    tagged = frame[:-1] + b"\x02\xe7\x07\x03abc\xe8\x07\x00"
+    assert decode_request(key, version, tagged, 13) == codec.read(frame, 13)[0]
+
+
+def test_unknown_tags_inside_an_array_are_skipped_beside_known_ones():
+    body = sample(request_codec(1, 12).entity)
+    frame = encode_request(1, 12, 1, None, body)
+    honest = decode_request(1, 12, frame, 11)
+    # The cluster id is tag 0 of the body: another tag goes in front of it and one behind.
+    known = b"\x01\x00\x04\x04abc"
+    assert frame.endswith(known)
+    tagged = frame[: -len(known)] + b"\x03\x00\x04\x04abc\x05\x01x\x06\x00"
+    assert decode_request(1, 12, tagged, 11) == honest
