@@ -24,6 +24,11 @@ from ledger.ids import Buffer, EntryId, LedgerId
 from ledger.world.bookies import Bookies, Status
 
 OnConfirmed = Callable[[LedgerError | None], None]
+Body = tuple[Buffer, ...]
+"""A whole entry in parts: header and digest, then the payload's buffers."""
+
+_OVERLOADED_WAIT_S = 0.005
+_OVERLOADED_WAIT_S_MAX = 0.25
 
 
 class LedgerWriter:
@@ -43,6 +48,7 @@ class LedgerWriter:
         "_key",
         "_metadata",
         "_metadata_store",
+        "_overloaded_s_max",
         "_pipeline",
         "_waiting",
         "failed",
@@ -70,6 +76,7 @@ class LedgerWriter:
         self._format = EntryFormat(value.digest_type, value.password)
         self._key = master_key(value.password)
         self._entry_bytes_max = config.entry_bytes_max
+        self._overloaded_s_max = config.overloaded_s_max
         self._pipeline: AddPipeline[OnConfirmed] = AddPipeline(
             ensemble_size=value.ensemble_size,
             write_quorum=value.write_quorum,
@@ -128,11 +135,15 @@ class LedgerWriter:
         body = (header, *payload)
         send = self._bookies.add
         for index in pipeline.write_set(entry):
-            on_added = partial(self._on_added, index, entry)
+            on_added = partial(self._on_added, index, entry, body)
             send(self._ensemble[index], self.ledger, entry, self._key, body, on_added)
         return entry
 
-    def _on_added(self, index: int, entry: EntryId, status: Status) -> None:
+    def _on_added(self, index: int, entry: EntryId, body: Body, status: Status) -> None:
+        if status is Status.OVERLOADED:
+            give_up_at_s = asyncio.get_running_loop().time() + self._overloaded_s_max
+            self._send_later(index, entry, body, _OVERLOADED_WAIT_S, give_up_at_s)
+            return
         if status is not Status.OK:
             self._on_refused(index, entry, status)
             return
@@ -146,8 +157,42 @@ class LedgerWriter:
         if self._waiting and not self._pipeline.full:
             self._wake()
 
+    # An overloaded bookie wrote nothing, so it may be asked again, until it takes the entry or
+    # time is up. What is pending stays bounded, so its lack of room climbs to `room`.
+
+    def _send_later(
+        self, index: int, entry: EntryId, body: Body, wait_s: float, give_up_at_s: float
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        loop.call_later(wait_s, self._send_again, index, entry, body, wait_s, give_up_at_s)
+
+    def _send_again(
+        self, index: int, entry: EntryId, body: Body, waited_s: float, give_up_at_s: float
+    ) -> None:
+        wait_s = min(2 * waited_s, _OVERLOADED_WAIT_S_MAX)
+        on_added = partial(self._on_added_late, index, entry, body, wait_s, give_up_at_s)
+        self._bookies.add(self._ensemble[index], self.ledger, entry, self._key, body, on_added)
+
+    def _on_added_late(
+        self,
+        index: int,
+        entry: EntryId,
+        body: Body,
+        wait_s: float,
+        give_up_at_s: float,
+        status: Status,
+    ) -> None:
+        if status is not Status.OVERLOADED:
+            self._on_added(index, entry, body, status)
+        elif asyncio.get_running_loop().time() < give_up_at_s:
+            self._send_later(index, entry, body, wait_s, give_up_at_s)
+        else:
+            self._on_refused(index, entry, status)
+
     def _on_refused(self, index: int, entry: EntryId, status: Status) -> None:
         pipeline = self._pipeline
+        if self._closing and pipeline.empty:
+            return  # one copy fewer of an entry that has enough
         place = f"ledger {self.ledger} entry {entry} at {self._ensemble[index]}"
         if status is Status.FENCED:
             pipeline.fail(Fenced(f"{place}: a reader has taken this ledger over"))

@@ -254,12 +254,53 @@ def test_a_sole_bookie_without_room_is_told_as_full_storage():
     async def scenario():
         world = cluster(bookies=1)
         writer = await create(world, 1, 1, 1)
-        bookie = world.bookies["b0"]
-        bookie.add = lambda *args, recovery=False: args[-1](Status.READ_ONLY)
+        refusing(world.bookies["b0"], Status.READ_ONLY, 1)
         told = Told(writer)
         told.add(b"x")
         await told.wait(1)
         assert told.errors == [StorageFull]
+
+    simulate(scenario())
+
+
+def refusing(bookie, status, times):
+    """The bookie answers `times` adds so; then as it does."""
+    left, real = [times], bookie.add
+
+    def add(ledger, entry, key, body, on_added, *, recovery=False):
+        if left[0] > 0:
+            left[0] -= 1
+            asyncio.get_running_loop().call_soon(on_added, status)
+        else:
+            real(ledger, entry, key, body, on_added, recovery=recovery)
+
+    bookie.add = add
+
+
+def test_an_overloaded_bookie_is_asked_again_and_order_is_kept():
+    async def scenario():
+        world = cluster(bookies=1)
+        writer = await create(world, 1, 1, 1)
+        refusing(world.bookies["b0"], Status.OVERLOADED, 7)
+        told = Told(writer)
+        for _ in range(5):
+            told.add(b"x")
+        await told.wait(5)
+        assert told.news == [(entry, None) for entry in range(5)]
+
+    simulate(scenario())
+
+
+def test_a_bookie_overloaded_for_too_long_has_failed():
+    async def scenario():
+        world = cluster(bookies=1, overloaded_s_max=2.0)
+        writer = await create(world, 1, 1, 1)
+        refusing(world.bookies["b0"], Status.OVERLOADED, 10**9)
+        told = Told(writer)
+        told.add(b"x")
+        await told.wait(1)
+        assert told.errors == [AddFailed]
+        assert asyncio.get_running_loop().time() > 2.0
 
     simulate(scenario())
 
