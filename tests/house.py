@@ -1,0 +1,472 @@
+"""The house rules as functions: sources in, `file:line what` out. `test_house.py` runs them.
+
+Each rule names the place and what to do. Exceptions stand here, by name and with their reason.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+FILE_LINES_MAX = 600
+FUNCTION_LINES_MAX = 60
+LINE_COLUMNS_MAX = 100
+NESTING_MAX = 3
+
+PRODUCT = ("gateway/", "subscriptions/", "ledger/")
+CORES = ("ledger/core/", "gateway/core/", "subscriptions/positions.py")
+ENTRY_POINTS = ("gateway.__main__",)
+TOP_LEVEL = {
+    "gateway",
+    "subscriptions",
+    "ledger",
+    "tests",
+    "compose",
+    "docs",
+    "pyproject.toml",
+    "Makefile",
+    "README.md",
+}
+
+# What a core may import of the standard library: nothing that waits, looks at a clock, draws
+# lots or touches the machine.
+CORE_IMPORTS = {
+    "__future__",
+    "abc",
+    "array",
+    "base64",
+    "bisect",
+    "collections",
+    "dataclasses",
+    "enum",
+    "functools",
+    "heapq",
+    "hashlib",
+    "hmac",
+    "itertools",
+    "json",
+    "math",
+    "operator",
+    "re",
+    "struct",
+    "typing",
+    "urllib",
+    "uuid",
+    "zlib",
+}
+# Packages that compute and hold no state of the world.
+CORE_PACKAGES = {"crc32c", "google", "kio"}
+
+# Clocks and chance, by dotted name; `call` names what is found in code.
+UNCERTAIN = re.compile(
+    r"^(time\.(time|time_ns|monotonic|monotonic_ns|perf_counter|perf_counter_ns)"
+    r"|random\.\w+|secrets\.\w+|os\.urandom|uuid\.uuid[14]"
+    r"|datetime\.(datetime\.)?(now|utcnow|today))$"
+)
+# Where the world may be looked at, and why.
+UNCERTAIN_ALLOWED = {
+    "ledger/world/": "the ports' real ends",
+    "gateway/embedded.py": "puts the real ends behind the ports",
+    "gateway/admin/": "a command-line client of the gateway, outside of it",
+}
+# Fresh ids: they have to differ from each other, and nothing is decided by their value.
+FRESH_IDS = {
+    ("gateway/groups/coordinator.py", "uuid.uuid4"): "a member's id",
+    ("gateway/topics/catalog.py", "uuid.uuid4"): "a topic's id",
+    (
+        "ledger/client/client.py",
+        "secrets.randbits",
+    ): "tells whose creation it was after a lost reply",
+}
+
+
+@dataclass(frozen=True)
+class Source:
+    """One tracked or new file of the tree; `path` is relative to the root."""
+
+    path: str
+    text: str
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.text, self.path)
+
+    @cached_property
+    def nodes(self) -> list[ast.AST]:
+        return list(ast.walk(self.tree))
+
+    @cached_property
+    def lines(self) -> list[str]:
+        return self.text.splitlines()
+
+    @property
+    def module(self) -> str:
+        return self.path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+    @property
+    def product(self) -> bool:
+        return self.path.startswith(PRODUCT)
+
+    @property
+    def core(self) -> bool:
+        return self.path.startswith(CORES)
+
+    def at(self, node: ast.AST | int, what: str) -> str:
+        line = node if isinstance(node, int) else getattr(node, "lineno", 1)
+        return f"{self.path}:{line} {what}"
+
+
+def tree_files(root: Path = ROOT) -> list[str]:
+    """Paths of all files that are tracked, or new and not ignored."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return sorted({name for name in listed.stdout.split("\0") if name and (root / name).is_file()})
+
+
+def read_sources(paths: Iterable[str], root: Path = ROOT) -> list[Source]:
+    return [Source(path, (root / path).read_text(encoding="utf-8")) for path in paths]
+
+
+def is_generated(path: str) -> bool:
+    return "_pb2" in path
+
+
+# --- sizes --------------------------------------------------------------------------------------
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_BLOCKS = (
+    *(ast.If, ast.For, ast.AsyncFor, ast.While, ast.Match),
+    *(ast.With, ast.AsyncWith, ast.Try, ast.TryStar),
+)
+
+
+def too_long(source: Source) -> Iterator[str]:
+    """Files, functions and lines beyond their bounds."""
+    if len(source.lines) > FILE_LINES_MAX:
+        yield source.at(1, f"{len(source.lines)} lines, at most {FILE_LINES_MAX}")
+    for number, line in enumerate(source.lines, 1):
+        if len(line) > LINE_COLUMNS_MAX:
+            yield source.at(number, f"{len(line)} columns, at most {LINE_COLUMNS_MAX}")
+    for node in source.nodes:
+        if isinstance(node, _FUNCTIONS):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            if lines > FUNCTION_LINES_MAX:
+                yield source.at(node, f"{node.name} has {lines} lines, at most 60")
+
+
+def too_deep(source: Source) -> Iterator[str]:
+    """Functions that nest more than three blocks. An `elif` is as deep as its `if`."""
+    for node in source.nodes:
+        if isinstance(node, _FUNCTIONS):
+            depth, line = max((_depth(statement, 0) for statement in node.body), default=(0, 0))
+            if depth > NESTING_MAX:
+                yield source.at(line, f"{node.name} nests {depth} blocks, at most {NESTING_MAX}")
+
+
+def _depth(node: ast.AST, depth: int) -> tuple[int, int]:
+    if isinstance(node, (*_FUNCTIONS, ast.ClassDef)):
+        return depth, node.lineno
+    here = depth + 1 if isinstance(node, _BLOCKS) else depth
+    deepest = (here, getattr(node, "lineno", 0))
+    for name in ("body", "orelse", "handlers", "finalbody", "cases"):
+        children = getattr(node, name, ())
+        is_elif = isinstance(node, ast.If) and name == "orelse" and _is_elif(children)
+        for child in children:
+            deepest = max(deepest, _depth(child, depth if is_elif else here))
+    return deepest
+
+
+def _is_elif(children: Sequence[ast.stmt]) -> bool:
+    return len(children) == 1 and isinstance(children[0], ast.If)
+
+
+# --- cores --------------------------------------------------------------------------------------
+
+
+def waits_in_core(source: Source) -> Iterator[str]:
+    """A core has no `await`, and imports nothing that waits, draws lots or sees the machine."""
+    for node in source.nodes:
+        if isinstance(node, (ast.AsyncFunctionDef, ast.Await, ast.AsyncFor, ast.AsyncWith)):
+            yield source.at(node, "a core does not wait: no async, no await")
+        for name in _imported(node):
+            top = name.split(".")[0]
+            if f"{top}/" in PRODUCT:
+                continue
+            if top not in CORE_IMPORTS | CORE_PACKAGES:
+                yield source.at(node, f"a core does not import {name}")
+
+
+def _imported(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom) and node.module:
+        return [node.module]
+    return []
+
+
+def looks_at_the_world(source: Source) -> Iterator[str]:
+    """Clocks and chance come through ports; only the adapters call them."""
+    if source.path.startswith(tuple(UNCERTAIN_ALLOWED)):
+        return
+    aliases = _aliases(source)
+    for node in source.nodes:
+        if isinstance(node, (ast.Attribute, ast.Name)):
+            name = _dotted(node, aliases)
+            if name and UNCERTAIN.match(name) and (source.path, name) not in FRESH_IDS:
+                yield source.at(node, f"{name}: take the time or the choice as an argument")
+
+
+def _aliases(source: Source) -> dict[str, str]:
+    names: dict[str, str] = {}
+    for node in source.nodes:
+        if isinstance(node, ast.Import):
+            names |= {alias.asname or alias.name: alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            for alias in node.names:
+                names[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+    return names
+
+
+def _dotted(node: ast.AST, aliases: dict[str, str]) -> str | None:
+    if isinstance(node, ast.Name):
+        return aliases.get(node.id)
+    if isinstance(node, ast.Attribute):
+        owner = _dotted(node.value, aliases)
+        return f"{owner}.{node.attr}" if owner else None
+    return None
+
+
+# --- errors -------------------------------------------------------------------------------------
+
+
+def swallows(source: Source) -> Iterator[str]:
+    """No bare `except`; nothing broad passes in silence; cancellation always passes on."""
+    for node in source.nodes:
+        if not isinstance(node, ast.ExceptHandler):
+            continue
+        kinds = _kinds(node.type)
+        silent = all(isinstance(statement, (ast.Pass, ast.Continue)) for statement in node.body)
+        if node.type is None:
+            yield source.at(node, "bare except: name what you expect")
+        elif silent and kinds & {"Exception", "BaseException"}:
+            yield source.at(node, f"except {ast.unparse(node.type)} in silence")
+        elif source.product and "BaseException" in kinds and not _raises(node):
+            yield source.at(node, "except BaseException must raise again: cancellation passes")
+
+
+def _kinds(kind: ast.expr | None) -> set[str]:
+    if kind is None:
+        return set()
+    parts = kind.elts if isinstance(kind, ast.Tuple) else [kind]
+    return {ast.unparse(part).split(".")[-1] for part in parts}
+
+
+def _raises(handler: ast.ExceptHandler) -> bool:
+    return any(isinstance(node, ast.Raise) for node in ast.walk(handler))
+
+
+# --- words --------------------------------------------------------------------------------------
+
+_UNFINISHED = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X)\b")
+
+
+def unfinished(source: Source) -> Iterator[str]:
+    for number, line in enumerate(source.lines, 1):
+        if _UNFINISHED.search(line):
+            yield source.at(number, "finish it, or say it in docs/NOT_DONE.md")
+
+
+# In pieces, so that this file does not hold what it looks for.
+_PATHS = re.compile("|".join("/" + place for place in ("work/", "farm/", "root/", "home/")))
+_HOSTS = re.compile(
+    "|".join(
+        re.escape(".".join(host))
+        for host in (
+            ("pypi", "org"),
+            ("pythonhosted", "org"),
+            ("repo1", "maven"),
+            ("repo", "maven"),
+            ("registry", "npmjs"),
+            ("proxy", "golang"),
+            ("deb", "debian"),
+        )
+    ),
+    re.IGNORECASE,
+)
+
+
+def names_a_machine(source: Source) -> Iterator[str]:
+    """No path of somebody's machine and no registry host: the tree works anywhere."""
+    for number, line in enumerate(source.lines, 1):
+        if _PATHS.search(line):
+            yield source.at(number, "a path of one machine")
+        if _HOSTS.search(line):
+            yield source.at(number, "a registry host: the installer's own settings name it")
+
+
+# --- tests --------------------------------------------------------------------------------------
+
+_SKIPS = re.compile(r"\b(pytest\.(skip|xfail|importorskip)|mark\.(skip|skipif|xfail))\b")
+_SLEEPS = re.compile(r"\btime\.sleep\(|from time import .*\bsleep\b")
+_CHECKS = re.compile(r"\bassert\b|\braises\b|\b_?(check|expect|verify|compare|conform|agree)\w*\(")
+_ONLY_THAT = re.compile(r"^\s+except \w+", re.MULTILINE)  # any other error fails the test
+
+
+def weak_tests(source: Source) -> Iterator[str]:
+    """Tests do not sleep or skip, say their goal first, and each one checks something."""
+    for number, line in enumerate(source.lines, 1):
+        if _SLEEPS.search(line):
+            yield source.at(number, "a sleep: wait for the fact, or use virtual time")
+        if _SKIPS.search(line):
+            yield source.at(number, "a skip: say what did not run, and why, as a failure")
+    if not source.path.rsplit("/", 1)[-1].startswith("test_"):
+        return
+    if not ast.get_docstring(source.tree):
+        yield source.at(1, "a test file opens with its goal and method")
+    functions = [node for node in source.nodes if isinstance(node, _FUNCTIONS)]
+    texts = {f.name: "\n".join(source.lines[f.lineno - 1 : f.end_lineno]) for f in functions}
+    checking = _checking(texts)
+    for node in functions:
+        if node.name.startswith("test_") and node.name not in checking:
+            yield source.at(node, f"{node.name} asserts nothing")
+    for node in source.nodes:
+        if isinstance(node, ast.Name) and node.id in {"Mock", "MagicMock", "AsyncMock"}:
+            yield source.at(node, "a mock: use the port's fake")
+
+
+def _checking(texts: dict[str, str]) -> set[str]:
+    """Functions that check something themselves or through another one of the same file."""
+    checking = {n for n, text in texts.items() if _CHECKS.search(text) or _ONLY_THAT.search(text)}
+    while True:
+        calls = re.compile(r"\b(" + "|".join(sorted(checking) or ["$^"]) + r")\(")
+        more = {name for name, text in texts.items() if calls.search(text)} - checking
+        if not more:
+            return checking
+        checking |= more
+
+
+# --- handlers -----------------------------------------------------------------------------------
+
+_HANDLER = re.compile(r"^gateway/handlers/k(\d\d)_(\w+)\.py$")
+
+
+@dataclass(frozen=True)
+class Row:
+    """What `API = Api(...)` of one handler file says."""
+
+    path: str
+    line: int
+    key: int
+    name: str
+    versions: range
+    advertised: range | None
+
+
+def handler_rows(sources: Sequence[Source]) -> tuple[list[Row], list[str]]:
+    """The rows of all handler files, and what is wrong with them."""
+    rows: list[Row] = []
+    wrong: list[str] = []
+    for source in sources:
+        found = _HANDLER.match(source.path)
+        if not found:
+            continue
+        row = _row_of(source)
+        if row is None:
+            wrong.append(source.at(1, "no `API = Api(key=..., name=..., versions=range(...))`"))
+            continue
+        rows.append(row)
+        if row.key != int(found[1]):
+            wrong.append(source.at(row.line, f"key {row.key} in a file named k{found[1]}"))
+        if row.name.lower() != found[2].replace("_", ""):
+            wrong.append(source.at(row.line, f"{row.name} in a file named {found[2]}"))
+        header = (ast.get_docstring(source.tree) or "").split("\n")[0]
+        if not header.startswith(f"{row.name}, key {row.key}, v"):
+            wrong.append(source.at(1, f"the header begins `{row.name}, key {row.key}, v...`"))
+        elif _versions_said(header) not in (row.versions, None):
+            wrong.append(source.at(1, f"the header's versions are not those of {row.versions}"))
+    return sorted(rows, key=lambda row: row.key), wrong
+
+
+def _versions_said(header: str) -> range | None:
+    said = re.search(r"\bv(\d+)(?:\s*-\s*v?(\d+))?", header)
+    return range(int(said[1]), int(said[2] or said[1]) + 1) if said else None
+
+
+def _row_of(source: Source) -> Row | None:
+    for node in source.tree.body:
+        if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
+            continue
+        if [ast.unparse(target) for target in node.targets] != ["API"]:
+            continue
+        said = {word.arg: word.value for word in node.value.keywords}
+        try:
+            key, name = ast.literal_eval(said["key"]), ast.literal_eval(said["name"])
+            versions = _range(said["versions"])
+            advertised = _range(said["advertised"]) if "advertised" in said else None
+        except (KeyError, ValueError):
+            return None
+        return Row(source.path, node.lineno, key, name, versions, advertised)
+    return None
+
+
+def _range(node: ast.expr) -> range:
+    if isinstance(node, ast.Call) and ast.unparse(node.func) == "range":
+        return range(*(ast.literal_eval(word) for word in node.args))
+    raise ValueError(ast.unparse(node))
+
+
+# --- dead files ---------------------------------------------------------------------------------
+
+
+def dead_modules(sources: Sequence[Source]) -> list[str]:
+    """Product modules that no entry point reaches, by import or by name."""
+    product = {source.module: source for source in sources if source.product}
+    reached: set[str] = set()
+    waiting = [name for name in ENTRY_POINTS if name in product]
+    while waiting:
+        name = waiting.pop()
+        if name in reached:
+            continue
+        reached.add(name)
+        waiting += [found for found in _uses(product[name], product) if found not in reached]
+    return [
+        source.at(1, "nothing that runs imports it: use it or remove it")
+        for name, source in sorted(product.items())
+        if name not in reached and not source.path.endswith("__init__.py")
+    ]
+
+
+def _uses(source: Source, product: dict[str, Source]) -> set[str]:
+    names: set[str] = set()
+    for node in source.nodes:
+        names.update(_imported(node))
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            names.add(node.value)  # importlib.import_module("gateway.admin.cli")
+    if source.path == "gateway/handlers/table.py":  # takes every k<key>_<name>.py beside it
+        names |= {other.module for other in product.values() if _HANDLER.match(other.path)}
+    return names & product.keys()
+
+
+def top_level(paths: Iterable[str]) -> list[str]:
+    """Only the known names lie at the top."""
+    return sorted(
+        {
+            f"{first}:1 does not belong at the top of the tree"
+            for first in (path.split("/")[0] for path in paths)
+            if first not in TOP_LEVEL and not first.startswith(".")
+        }
+    )

@@ -1,0 +1,201 @@
+"""Goal: the house stays as docs/HOUSE_STYLE.md says, so that nobody has to argue about it.
+
+Method: every rule of `house.py` and `documents.py` runs over the tree as it is now, tracked files
+and new ones; a broken rule names file and line. Each rule is also shown a line that breaks it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import cache
+
+import pytest
+
+from tests import documents, house, settings_table
+from tests.house import Source
+
+Rule = Callable[[Source], Iterable[str]]
+
+
+@cache
+def python_sources() -> tuple[Source, ...]:
+    paths = [path for path in house.tree_files() if path.endswith(".py")]
+    return tuple(house.read_sources(path for path in paths if not house.is_generated(path)))
+
+
+@cache
+def texts() -> tuple[Source, ...]:
+    """Every text file of the tree, code or not; the pins are long and hold hashes only."""
+    known = {source.path: source for source in python_sources()}
+    rest = [path for path in house.tree_files() if path not in known]
+    suffixes = (".md", ".toml", ".sh", ".yaml", ".txt", ".proto", ".pyi", "Makefile", "run")
+    return (*known.values(), *house.read_sources(p for p in rest if p.endswith(suffixes)))
+
+
+def expect_none(found: Iterable[str]) -> None:
+    lines = list(found)
+    assert not lines, f"{len(lines)} places:\n" + "\n".join(lines)
+
+
+def over(sources: Iterable[Source], rule: Rule) -> list[str]:
+    return [line for source in sources for line in rule(source)]
+
+
+# --- the tree as it is --------------------------------------------------------------------------
+
+
+def test_files_functions_and_lines_fit_their_bounds() -> None:
+    expect_none(over(python_sources(), house.too_long))
+
+
+def test_blocks_nest_three_deep_at_most() -> None:
+    expect_none(over(python_sources(), house.too_deep))
+
+
+def test_a_core_neither_waits_nor_imports_what_waits() -> None:
+    cores = [source for source in python_sources() if source.core]
+    assert cores
+    expect_none(over(cores, house.waits_in_core))
+
+
+def test_clocks_and_chance_are_asked_in_adapters_only() -> None:
+    product = [source for source in python_sources() if source.product]
+    expect_none(over(product, house.looks_at_the_world))
+
+
+def test_errors_are_named_and_never_swallowed() -> None:
+    expect_none(over(python_sources(), house.swallows))
+
+
+def test_nothing_is_marked_unfinished() -> None:
+    expect_none(over(texts(), house.unfinished))
+
+
+def test_no_file_names_a_machine_or_a_registry() -> None:
+    expect_none(over(texts(), house.names_a_machine))
+
+
+def test_tests_say_their_goal_check_something_and_neither_sleep_nor_skip() -> None:
+    tests = [source for source in python_sources() if source.path.startswith("tests/")]
+    expect_none(over(tests, house.weak_tests))
+
+
+def test_a_handler_file_is_named_after_its_row() -> None:
+    rows, wrong = house.handler_rows(python_sources())
+    assert rows
+    expect_none(wrong)
+
+
+def test_every_product_module_is_reached_from_an_entry_point() -> None:
+    expect_none(house.dead_modules(python_sources()))
+
+
+def test_only_known_names_lie_at_the_top() -> None:
+    expect_none(house.top_level(house.tree_files()))
+
+
+def test_code_names_only_documents_of_this_tree() -> None:
+    expect_none(over(python_sources(), documents.unknown_documents))
+
+
+def test_links_in_documents_lead_to_files_and_functions() -> None:
+    sources = python_sources()
+    expect_none(
+        line
+        for document in documents.documents()
+        for line in documents.broken_links(document, sources)
+    )
+
+
+def test_shell_blocks_in_documents_are_run_or_say_why_not() -> None:
+    expect_none(over(documents.documents(), documents.unmarked_blocks))
+
+
+def test_the_settings_table_is_what_the_dataclasses_say() -> None:
+    expect_none(settings_table.differences(python_sources()))
+
+
+def test_not_done_lists_every_api_with_its_versions() -> None:
+    rows, _ = house.handler_rows(python_sources())
+    text = (house.ROOT / "docs/NOT_DONE.md").read_text()
+    expect_none(
+        f"docs/NOT_DONE.md:1 wants a row that begins `{wanted}`"
+        for wanted in map(settings_table.api_cells, rows)
+        if wanted not in text
+    )
+
+
+# --- each rule catches what it is for -----------------------------------------------------------
+
+_DEEP = "def f():\n for a in b:\n  if a:\n   while a:\n    if a:\n     pass\n"
+_ELIFS = "def f():\n if a:\n  pass\n elif b:\n  pass\n elif c:\n  pass\n elif d:\n  pass\n"
+
+
+def joined(*parts: str) -> str:
+    """So that this file does not hold what the rule looks for."""
+    return "".join(parts)
+
+
+CAUGHT: list[tuple[Rule, str, str]] = [
+    (house.too_long, "gateway/a.py", "x = 1\n" * 601),
+    (house.too_long, "gateway/a.py", "#" * 101),
+    (house.too_long, "gateway/a.py", "def f():\n" + " x = 1\n" * 60),
+    (house.too_deep, "gateway/a.py", _DEEP),
+    (house.waits_in_core, "ledger/core/a.py", "import asyncio"),
+    (house.waits_in_core, "ledger/core/a.py", "async def f(): ..."),
+    (house.waits_in_core, "gateway/core/a.py", "from time import time"),
+    (house.looks_at_the_world, "gateway/a.py", "import time\nnow = time.time()"),
+    (house.looks_at_the_world, "gateway/a.py", "from time import monotonic as m\nnow = m()"),
+    (house.looks_at_the_world, "ledger/client/a.py", "import random as r\nn = r.randint(0, 1)"),
+    (house.looks_at_the_world, "ledger/a.py", "from datetime import datetime\nn = datetime.now()"),
+    (house.swallows, "gateway/a.py", "try: f()\nexcept: g()"),
+    (house.swallows, "tests/a.py", "try: f()\nexcept Exception: pass"),
+    (house.swallows, "gateway/a.py", "try: f()\nexcept BaseException: g()"),
+    (house.unfinished, "gateway/a.py", joined("# TO", "DO: later")),
+    (house.names_a_machine, "README.md", joined("cd /ho", "me/me/tree")),
+    (house.names_a_machine, "Makefile", joined("fetch from repo1.ma", "ven.org")),
+    (house.weak_tests, "tests/test_a.py", '"""Goal."""\ndef test_f(): f()'),
+    (house.weak_tests, "tests/test_a.py", "def test_f(): assert f()"),
+    (house.weak_tests, "tests/a.py", joined("time.sle", "ep(1)")),
+    (house.weak_tests, "tests/a.py", joined("pytest.sk", "ip('later')")),
+    (documents.unknown_documents, "ledger/a.py", '"""See secret-plan.md."""'),
+    (documents.unmarked_blocks, "README.md", "```bash\nls\n```"),
+    (documents.unmarked_blocks, "README.md", "```sh not run:\nls\n```"),
+]
+
+
+@pytest.mark.parametrize(("rule", "path", "text"), CAUGHT)
+def test_a_rule_catches_what_it_is_for(rule: Rule, path: str, text: str) -> None:
+    found = list(rule(Source(path, text)))
+    assert found
+    assert all(line.startswith(f"{path}:") for line in found)
+
+
+def test_a_chain_of_elifs_is_not_deep() -> None:
+    assert not list(house.too_deep(Source("gateway/a.py", _ELIFS)))
+
+
+def test_a_handler_under_a_wrong_name_is_caught() -> None:
+    text = '"""Fetch, key 1, v0-v3."""\nAPI = Api(key=2, name="Fetch", versions=range(4))'
+    _, wrong = house.handler_rows([Source("gateway/handlers/k01_fetch.py", text)])
+    assert wrong
+
+
+def test_a_module_that_nobody_imports_is_caught() -> None:
+    used = Source("gateway/used.py", "")
+    dead = Source("gateway/dead.py", "import gateway.used")
+    start = Source("gateway/__main__.py", "from gateway import used")
+    assert [line.split(":")[0] for line in house.dead_modules([start, used, dead])] == [dead.path]
+
+
+def test_a_link_to_a_missing_function_is_caught() -> None:
+    code = Source("tests/house.py", "def here(): ...")
+    document = Source("docs/A.md", "[`here`](../tests/house.py) [`gone`](../tests/house.py)")
+    assert list(documents.broken_links(document, [code])) == [
+        "docs/A.md:1 tests/house.py defines no gone"
+    ]
+
+
+def test_a_link_to_a_missing_file_or_heading_is_caught() -> None:
+    document = Source("docs/A.md", "[a](GONE.md)\n`gateway/gone.py`\n[b](../README.md#no-such)")
+    assert len(list(documents.broken_links(document, []))) == 3
