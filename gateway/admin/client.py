@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from types import TracebackType
 from typing import Any, Self
@@ -67,12 +68,17 @@ class AdminClient:
             self.peer = f"{host}:{port}"
             try:
                 await self._connect(host, port)
+                return self
             except (OSError, TimeoutError) as error:
                 why = "no connection in time" if isinstance(error, TimeoutError) else _plain(error)
-                faults.append(f"{self.peer}: {why}")
-                continue
-            return self
-        raise Unreachable(f"no server at {'; '.join(faults)}")
+                faults.append(f"no server at {self.peer}: {why}")
+            except Unreachable as error:
+                await self._close()
+                faults.append(str(error))
+            except BaseException:
+                await self._close()
+                raise
+        raise Unreachable("; ".join(faults))
 
     async def __aexit__(
         self,
@@ -80,8 +86,13 @@ class AdminClient:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        await self._close()
+
+    async def _close(self) -> None:
         if self._writer is not None:
             self._writer.close()
+            with contextlib.suppress(OSError):
+                await self._writer.wait_closed()
 
     async def _connect(self, host: str, port: int) -> None:
         async with asyncio.timeout(self._connect_s_max):

@@ -1,0 +1,279 @@
+"""Goal: the admin commands do what they say, in columns and in JSON, and fail in one line.
+
+Method: the command as users run it, in a process of its own, against one real gateway process.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from tests.peers import install
+from tests.peers.gateway import Gateway
+from tests.peers.processes import wait_until
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory):
+    broker = Gateway(tmp_path_factory.mktemp("data"), ["--group-initial-rebalance-delay-ms", "0"])
+    with broker:
+        yield broker
+
+
+def run(*words, bootstrap="127.0.0.1:1"):
+    """Exit code, stdout and stderr of one command."""
+    argv = [install.gateway_python(), "-m", "gateway", *words]
+    environment = {**os.environ, "GATEWAY_BOOTSTRAP": bootstrap}
+    done = subprocess.run(
+        argv, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert "Traceback" not in done.stderr
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.fixture
+def cli(gateway):
+    return lambda *words: run(*words, bootstrap=f"127.0.0.1:{gateway.port}")
+
+
+def created(cli, name, *options):
+    code, _, errors = cli("topic", "create", name, *options)
+    assert code == 0, errors
+
+
+# Without a server
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("topic", "list"),
+        ("topic", "create", "orders"),
+        ("topic", "describe", "orders"),
+        ("topic", "delete", "orders", "--yes"),
+        ("group", "list"),
+        ("group", "describe", "readers"),
+    ],
+)
+def test_without_a_server_the_exit_code_is_69_and_one_line_says_what_to_do(words):
+    code, out, errors = run(*words)
+    assert (code, out) == (69, "")
+    assert errors.count("\n") == 1
+    assert "no server at 127.0.0.1:1: Connection refused" in errors
+    assert "gateway dev" in errors
+
+
+def test_a_failure_is_json_when_json_was_asked_for():
+    code, out, errors = run("topic", "list", "-o", "json")
+    assert (code, out) == (69, "")
+    assert json.loads(errors)["code"] == "UNREACHABLE"
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (("topic", "create"), "name"),
+        (("topic", "create", "a", "--partition", "3"), "--partition"),
+        (("topic", "create", "a", "-p", "0"), "--partitions 0: must be between 1 and"),
+        (("topic", "create", "a", "-p", "x"), "-p"),
+        (("topic", "create", "a", "-r", "99999"), "--replication-factor 99999"),
+        (("topic", "create", "a", "-c", "x"), "is not key=value, for example"),
+        (("topic", "list", "-b", "nowhere"), "is not host:port, for example"),
+        (("topic", "list", "-o", "xml"), "xml"),
+        (("topic", "delete", "a"), "add --yes"),
+        (("topic", "shred", "a"), "shred"),
+        (("group", "describe", "g", "--members", "--state"), "take one of them"),
+    ],
+)
+def test_wrong_usage_exits_with_2_and_names_the_word(words, hint):
+    code, out, errors = run(*words)
+    assert (code, out) == (2, "")
+    assert hint in errors
+
+
+def test_help_loads_neither_the_protocol_nor_asyncio():
+    program = (
+        "import sys, gateway.__main__ as m\n"
+        "try: m.app(['topic', 'create', '--help'])\n"
+        "except SystemExit: pass\n"
+        "print(sorted({'asyncio', 'kio', 'rich', 'structlog'} & set(sys.modules)))"
+    )
+    argv = [install.gateway_python(), "-c", program]
+    out = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True).stdout
+    assert out.splitlines()[-1] == "[]"
+    assert "--partitions" in out
+
+
+def test_ctrl_c_exits_with_130_and_no_traceback():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(30)
+        port = silent.getsockname()[1]
+        argv = [install.gateway_python(), "-m", "gateway", "topic", "list"]
+        with subprocess.Popen(
+            [*argv, "-b", f"127.0.0.1:{port}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as command:
+            peer, _ = silent.accept()
+            with peer:
+                assert peer.recv(4)  # it has asked and now waits for an answer
+                command.send_signal(signal.SIGINT)
+                _, errors = command.communicate(timeout=30)
+    assert command.returncode == 130
+    assert b"Traceback" not in errors
+
+
+# Topics
+
+
+def test_a_topic_is_created_listed_described_and_deleted(cli):
+    code, out, _ = cli("topic", "create", "flow", "-p", "3", "-c", "retention.ms=3600000")
+    assert (code, out) == (0, "Created topic flow.\n")
+    code, out, _ = cli("topic", "list")
+    assert code == 0
+    assert ["flow", "3", "false"] in [line.split() for line in out.splitlines()]
+    code, out, _ = cli("topic", "describe", "flow")
+    assert code == 0
+    assert "Configs: retention.ms=3600000" in out
+    assert len(out.splitlines()) == 2 + 1 + 3
+    code, out, _ = cli("topic", "delete", "flow", "--yes")
+    assert (code, out) == (0, "Deleted topic flow.\n")
+    code, _, errors = cli("topic", "describe", "flow")
+    assert (code, errors) == (1, "gateway: Topic 'flow' does not exist.\n")
+
+
+def test_json_of_a_topic_has_everything(cli):
+    code, out, _ = cli("topic", "create", "exact", "-p", "2", "-o", "json")
+    assert code == 0
+    made = json.loads(out)
+    assert (made["name"], made["partitions"], made["replication_factor"]) == ("exact", 2, 1)
+    code, out, _ = cli("topic", "describe", "exact", "-o", "json")
+    assert code == 0
+    described = json.loads(out)
+    assert described["topic_id"] == made["topic_id"]
+    assert described["configs"] == {}
+    assert [row["partition"] for row in described["partitions"]] == [0, 1]
+    assert [row["log_end_offset"] for row in described["partitions"]] == [0, 0]
+    code, out, _ = cli("topic", "list", "-o", "json")
+    assert {"name": "exact", "partitions": 2, "internal": False} in json.loads(out)
+
+
+def test_the_servers_refusal_is_one_line_and_exit_code_1(cli):
+    created(cli, "twice")
+    assert cli("topic", "create", "twice") == (1, "", "gateway: Topic 'twice' already exists.\n")
+    code, _, errors = cli("topic", "create", "odd", "-c", "foo=1", "-o", "json")
+    assert code == 1
+    assert json.loads(errors) == {
+        "error": "Unknown topic config name: foo",
+        "code": "INVALID_CONFIG",
+    }
+    code, _, errors = cli("topic", "delete", "none", "--yes")
+    assert code == 1
+    assert errors == "gateway: none: This server does not host this topic-partition.\n"
+
+
+def test_a_closed_pipe_ends_the_command_quietly(cli, gateway):
+    created(cli, "piped")
+    reading, writing = os.pipe()
+    os.close(reading)
+    argv = [install.gateway_python(), "-m", "gateway", "topic", "list"]
+    try:
+        done = subprocess.run(
+            [*argv, "-b", f"127.0.0.1:{gateway.port}"],
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+# Groups
+
+
+def consumer(gateway, group):
+    return Consumer(
+        {
+            "bootstrap.servers": f"127.0.0.1:{gateway.port}",
+            "group.id": group,
+            "client.id": "reader",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+        }
+    )
+
+
+def produced(gateway, topic, records):
+    producer = Producer({"bootstrap.servers": f"127.0.0.1:{gateway.port}"})
+    for number in range(records):
+        producer.produce(topic, str(number), partition=0)
+    assert producer.flush(30) == 0
+
+
+def test_a_group_without_members_shows_its_offsets_and_its_lag(cli, gateway):
+    created(cli, "letters")
+    produced(gateway, "letters", 10)
+    reader = consumer(gateway, "post")
+    reader.commit(offsets=[TopicPartition("letters", 0, 4)], asynchronous=False)
+    reader.close()
+
+    code, out, errors = cli("group", "describe", "post")
+    assert code == 0
+    assert errors == "Consumer group 'post' has no active members.\n"
+    blank, heading, row = out.splitlines()
+    assert blank == ""
+    assert heading.split() == [
+        "GROUP",
+        "TOPIC",
+        "PARTITION",
+        "CURRENT-OFFSET",
+        "LOG-END-OFFSET",
+        "LAG",
+        "CONSUMER-ID",
+        "HOST",
+        "CLIENT-ID",
+    ]
+    assert row.split() == ["post", "letters", "0", "4", "10", "6", "-", "-", "-"]
+    assert row.index("letters") == heading.index("TOPIC") == 16
+    code, out, _ = cli("group", "list", "-o", "json")
+    assert code == 0
+    assert "post" in [group["group"] for group in json.loads(out)]
+
+
+def test_a_group_with_a_member_shows_who_holds_what(cli, gateway):
+    created(cli, "parcels", "-p", "2")
+    produced(gateway, "parcels", 3)
+    reader = consumer(gateway, "couriers")
+    try:
+        reader.subscribe(["parcels"])
+        wait_until(lambda: reader.poll(0.1) and reader.assignment(), "an assignment")
+        reader.commit(offsets=[TopicPartition("parcels", 0, 1)], asynchronous=False)
+        code, out, errors = cli("group", "describe", "couriers", "-o", "json")
+        assert (code, errors) == (0, "")
+        rows = json.loads(out)
+        assert [(row["partition"], row["current_offset"], row["lag"]) for row in rows] == [
+            (0, 1, 2),
+            (1, None, None),
+        ]
+        assert {row["client_id"] for row in rows} == {"reader"}
+        code, out, _ = cli("group", "describe", "couriers", "--members", "-o", "json")
+        (member,) = json.loads(out)
+        assert (member["client_id"], member["partitions"]) == ("reader", 2)
+        code, out, _ = cli("group", "describe", "couriers", "--state")
+        assert code == 0
+        assert out.splitlines()[1].split()[-2:] == ["STATE", "#MEMBERS"]
+        assert out.splitlines()[2].split()[-2:] == ["Stable", "1"]
+        assert f"127.0.0.1:{gateway.port} (0)" in out
+    finally:
+        reader.close()
+
+
+def test_a_group_that_nobody_made_does_not_exist(cli):
+    code, out, errors = cli("group", "describe", "nobody")
+    assert (code, out) == (1, "")
+    assert errors == "gateway: Consumer group 'nobody' does not exist.\n"

@@ -1,0 +1,166 @@
+"""Goal: the admin client reaches a server, finds common versions, and says plainly what went wrong.
+
+Method: small servers of raw bytes on loopback ports, most of them not Kafka.
+"""
+
+import asyncio
+import struct
+
+import pytest
+
+from gateway.admin.client import AdminClient, AdminError, Unreachable, parse_bootstrap
+from gateway.admin.groups import OFFSET_COLUMNS, assigned
+from gateway.admin.output import as_table, headings
+from gateway.wire.messages import encode_response
+
+
+def test_bootstrap_servers_are_read_as_kafka_clients_write_them():
+    assert parse_bootstrap("a:1, b.c:65535,[::1]:9092") == [
+        ("a", 1),
+        ("b.c", 65535),
+        ("::1", 9092),
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "a", ":9092", "a:", "a:x", "a:0", "a:65536", "a:1,", "a:-1"])
+def test_a_bad_bootstrap_server_is_named_with_an_example(text):
+    with pytest.raises(ValueError, match=r"is not host:port, for example 127\.0\.0\.1:9092"):
+        parse_bootstrap(text)
+
+
+def with_server(answer, scenario, **limits):
+    """Runs `scenario(client)`; `answer(frame)` gives the bytes sent back, None closes."""
+
+    async def serve(reader, writer):
+        try:
+            while True:
+                size = struct.unpack(">i", await reader.readexactly(4))[0]
+                out = answer(await reader.readexactly(size))
+                if out is None:
+                    break
+                writer.write(out)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+    async def main():
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        async with server:
+            port = server.sockets[0].getsockname()[1]
+            async with AdminClient(f"127.0.0.1:{port}", **limits) as client:
+                return await scenario(client)
+
+    return asyncio.run(main())
+
+
+def framed(parts):
+    body = b"".join(parts)
+    return struct.pack(">i", len(body)) + body
+
+
+def served(*keys):
+    """A server that answers ApiVersions with these (key, min, max) and nothing else."""
+
+    def answer(frame):
+        key, version, correlation_id = struct.unpack_from(">hhi", frame)
+        if key != 18:
+            return None
+        rows = [{"api_key": k, "min_version": low, "max_version": high} for k, low, high in keys]
+        reply = {"error_code": 0, "api_keys": rows}
+        return framed(encode_response(18, version, correlation_id, reply))
+
+    return answer
+
+
+def test_the_highest_version_that_both_sides_speak_is_taken():
+    async def scenario(client):
+        assert client.version(3) == 9
+        assert client.version(3, version_max=5) == 5
+        assert client.version(19) == 7  # the server knows 50, we do not
+        with pytest.raises(AdminError, match="does not serve request 20"):
+            client.version(20)
+
+    with_server(served((3, 0, 9), (19, 2, 50), (20, 40, 50)), scenario)
+
+
+async def nothing(client):
+    return None
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        b"\x15\x03\x01\x00\x02\x02\x16",
+        framed([b"\0\0\0\1\0\0", b"\x7f" * 40]),
+        framed([b"\0\0\0\7\0\0\0\0\0\0"]),
+        struct.pack(">i", 2**31 - 1),
+        b"\xff\xff\xff\xff",
+    ],
+)
+def test_a_server_of_another_kind_is_unreachable(answer):
+    with pytest.raises(Unreachable, match=r"127\.0\.0\.1"):
+        with_server(lambda frame: answer, nothing, answer_s_max=0.2)
+
+
+def test_a_server_that_hangs_up_is_unreachable():
+    with pytest.raises(Unreachable, match="closed the connection"):
+        with_server(lambda frame: None, nothing)
+
+
+def test_a_silent_server_is_given_up_in_time():
+    with pytest.raises(Unreachable, match=r"did not answer within 0\.05 s"):
+        with_server(lambda frame: b"", nothing, answer_s_max=0.05)
+
+
+def test_a_table_is_aligned_and_has_dashes_for_nothing():
+    rows = [{"name": "a", "log_end": None}, {"name": "longer", "log_end": 5}]
+    assert as_table(headings("name", "log_end"), rows) == "NAME   LOG-END\na      -\nlonger 5"
+
+
+def test_group_tables_have_the_columns_of_kafkas_tool():
+    assert list(OFFSET_COLUMNS.values()) == [
+        "GROUP",
+        "TOPIC",
+        "PARTITION",
+        "CURRENT-OFFSET",
+        "LOG-END-OFFSET",
+        "LAG",
+        "CONSUMER-ID",
+        "HOST",
+        "CLIENT-ID",
+    ]
+
+
+class Described:
+    def __init__(self, protocol_type="consumer", member_assignment=b""):
+        self.protocol_type = protocol_type
+        self.member_assignment = member_assignment
+
+
+ASSIGNMENT = (
+    struct.pack(">hi", 1, 2)
+    + struct.pack(">h1siii", 1, b"a", 2, 0, 3)
+    + struct.pack(">h2sii", 2, b"bc", 1, 7)
+    + struct.pack(">i", -1)
+)
+
+
+def test_a_members_assignment_is_read_from_its_bytes():
+    member = Described(member_assignment=ASSIGNMENT)
+    assert assigned(member, member) == [("a", 0), ("a", 3), ("bc", 7)]
+
+
+@pytest.mark.parametrize(
+    "member",
+    [
+        Described(member_assignment=b""),
+        Described(member_assignment=b"\0"),
+        Described(member_assignment=ASSIGNMENT[:12]),
+        Described(member_assignment=b"\0\x63" + ASSIGNMENT[2:]),
+        Described(protocol_type="connect", member_assignment=ASSIGNMENT),
+    ],
+)
+def test_bytes_that_are_no_assignment_give_none(member):
+    assert assigned(member, member) == []
