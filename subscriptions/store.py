@@ -61,6 +61,13 @@ class SubscriptionsStore(Protocol):
         """All of the subscriber is gone, after the advances accepted before. False: was absent."""
         ...
 
+    def release(self, subscriber: str) -> None:
+        """The claim is given up and what was known of the subscriber is forgotten.
+
+        Called when no advance of this subscriber is under way.
+        """
+        ...
+
     async def list(self) -> list[str]:
         """Subscribers that have anything stored, in no special order."""
         ...

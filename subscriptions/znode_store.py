@@ -168,6 +168,9 @@ class _ZnodeStore:
         await future
         return change.existed
 
+    def release(self, subscriber: str) -> None:
+        self._claims.pop(subscriber, None)
+
     async def list(self) -> list[str]:
         try:
             return [subscriber_of(name) for name in await self._metadata.children(self._root)]
@@ -201,6 +204,10 @@ class _ZnodeStore:
             future.set_exception(NotOwner(f"{claim.path}: {claim.lost}"))
             return None, future
         change = self._waiting.get(subscriber)
+        if change is not None and change.claim is not claim:
+            self._positions_waiting -= len(change.positions)
+            change.lives()  # it does not: whoever waits for the lost claim is told
+            change = None
         if change is None:
             change = self._waiting[subscriber] = _Change(claim)
         change.durable.append(future)

@@ -359,14 +359,34 @@ def test_a_static_member_that_restarts_while_it_waits_fences_itself():
     assert driver.group.state is State.PREPARING_REBALANCE
 
 
-def test_an_absent_static_member_stays_through_a_rebalance_until_its_session_ends():
+def test_an_absent_static_member_stays_through_a_rebalance():
     driver = Driver()
-    leader, _ = driver.stable("l", "f")
-    driver.join(leader, "l", rebalance_timeout_ms=7_000)
+    timeouts = {"session_timeout_ms": 30_000, "rebalance_timeout_ms": 7_000}
+    leader, absent = (
+        each.member_id
+        for each in driver.wait_for(
+            driver.join(instance="l", **timeouts), driver.join(instance="f", **timeouts)
+        )
+    )
+    driver.sync(leader, assignments=[(leader, b"1"), (absent, b"2")])
+    driver.sync(absent)
+    waiter = driver.join(leader, "l", **timeouts)
     driver.wait(7_000)
-    assert len(driver.group.members) == 2
-    driver.wait(10_000)
-    assert len(driver.group.members) < 2
+    assert [each.member_id for each in driver.joined[waiter].members] == [leader, absent]
+
+
+def test_a_rebalance_that_nobody_joins_waits_until_sessions_end():
+    driver = Driver()
+    timeouts = {"session_timeout_ms": 30_000, "rebalance_timeout_ms": 7_000}
+    static = driver.join(instance="s", **timeouts)
+    driver.wait_for(static)
+    driver.sync("s-1")
+    driver.join(**timeouts)
+    driver.leave(("c-2",))
+    driver.wait(14_000)
+    assert (driver.group.generation, driver.group.state) == (1, State.PREPARING_REBALANCE)
+    driver.wait(16_000)
+    assert (driver.group.generation, driver.group.state) == (2, State.EMPTY)
 
 
 def test_a_full_group_refuses_new_members():

@@ -1,0 +1,98 @@
+"""Which committed offsets a group has outlived. Pure.
+
+Source: Kafka, ClassicGroup.offsetExpirationCondition and OffsetMetadataManager (KIP-211).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+from uuid import UUID
+
+from gateway.core.group_members import Member, State
+from subscriptions.positions import Position, PositionKey
+
+CONSUMER = "consumer"
+"""The protocol type of consumers, whose subscriptions can be read. Connect has another."""
+
+
+class GroupAge(NamedTuple):
+    """What the rules ask of a group. Wall time in milliseconds."""
+
+    state: State
+    protocol_type: str | None  # None: only simple consumers have ever committed
+    empty_since_ms: int
+    subscribed: frozenset[str] | None  # topics of a Stable consumer group; None: not known
+
+
+def expired(
+    positions: Mapping[PositionKey, Position],
+    age: GroupAge,
+    topic_name: Callable[[UUID], str | None],
+    now_ms: int,
+    retention_ms: int,
+) -> list[PositionKey]:
+    """Keys whose position is to be removed.
+
+    Positions of a topic that is gone go with the same age; nobody can see them meanwhile.
+    """
+    found: list[PositionKey] = []
+    for key, position in positions.items():
+        name = topic_name(key.topic_id)
+        since_ms = position.commit_time_ms if name is None else _since_ms(position, age, name)
+        if since_ms is None:
+            continue
+        if position.expire_time_ms >= 0:
+            over = now_ms >= position.expire_time_ms
+        else:
+            over = now_ms - since_ms >= retention_ms
+        if over:
+            found.append(key)
+    return found
+
+
+def _since_ms(position: Position, age: GroupAge, topic: str) -> int | None:
+    """From when on this position ages; None while somebody may come back for it."""
+    if age.protocol_type is None:
+        return position.commit_time_ms
+    if age.state is State.EMPTY:
+        return max(age.empty_since_ms, position.commit_time_ms)
+    if age.state is State.STABLE and age.subscribed is not None and topic not in age.subscribed:
+        return position.commit_time_ms
+    return None
+
+
+def subscribed_topics(
+    members: Mapping[str, Member], protocol_type: str | None, protocol: str | None
+) -> frozenset[str] | None:
+    """All topics that the members of a consumer group subscribe to; None if that is not known.
+
+    Reads version 0 of the consumer protocol, the prefix of all later ones.
+    """
+    if protocol_type != CONSUMER:
+        return None
+    topics: set[str] = set()
+    for member in members.values():
+        try:
+            topics.update(_subscription(member.metadata(protocol)))
+        except (struct.error, ValueError):
+            return None
+    return frozenset(topics)
+
+
+def _subscription(metadata: bytes) -> list[str]:
+    """Raises struct.error or ValueError for bytes that are no subscription."""
+    _, count = struct.unpack_from(">hi", metadata)
+    position = 6
+    topics: list[str] = []
+    if not 0 <= count <= len(metadata):
+        raise ValueError("more topics than bytes")
+    for _ in range(count):
+        (size,) = struct.unpack_from(">h", metadata, position)
+        position += 2
+        if size < 0 or position + size > len(metadata):
+            raise ValueError("a topic beyond the end")
+        topics.append(metadata[position : position + size].decode())
+        position += size
+    return topics
