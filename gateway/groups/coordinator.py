@@ -253,9 +253,12 @@ class Coordinator:
         return loaded.positions
 
     async def delete_offsets(
-        self, group_id: str, keys: Iterable[PositionKey], topic_of: Mapping[PositionKey, str]
+        self, group_id: str, topics: Mapping[PositionKey, str]
     ) -> dict[PositionKey, ErrorCode]:
-        """Offsets are removed, but for topics that a member subscribes to. Raises Refused."""
+        """Offsets are removed, but for topics (their names) that a member subscribes to.
+
+        Raises Refused.
+        """
         loaded = await self._find(group_id)
         if loaded is None or loaded.group.state is State.DEAD:
             raise Refused(ErrorCode.group_id_not_found)
@@ -267,12 +270,15 @@ class Coordinator:
             subscribed = subscribed_topics(group.members, group.protocol_type, group.protocol)
         codes = {
             key: ErrorCode.group_subscribed_to_topic
-            if subscribed is None or topic_of[key] in subscribed
+            if subscribed is None or name in subscribed
             else ErrorCode.none
-            for key in keys
+            for key, name in topics.items()
         }
         gone = [key for key, code in codes.items() if code is ErrorCode.none]
-        await self._remove_offsets(loaded, [key for key in gone if key in loaded.positions])
+        try:
+            await self._remove_offsets(loaded, [key for key in gone if key in loaded.positions])
+        except LedgerError as error:
+            raise Refused(_code_for(error)) from error
         return codes
 
     # operators

@@ -1,0 +1,94 @@
+"""OffsetCommit, key 8, v2-v10: a group's positions. Answered when they are durable.
+
+v2-v4 retention of their own · v6 leader epoch · v7 static members · v8 flexible · v9
+GROUP_ID_NOT_FOUND instead of ILLEGAL_GENERATION · v10 topic ids. Offsets are kept by topic id, so
+those of a deleted topic never attach to a new one of its name.
+Source: Kafka, KafkaApis.handleOffsetCommitRequest and OffsetMetadataManager.commitOffset.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from gateway.handlers.api import Api, Context, Reply, Request
+from gateway.topics.catalog import Topic
+from subscriptions.positions import Position, PositionKey
+
+_NOT_FOUND_FROM = 9
+_TOPIC_IDS_FROM = 10
+
+
+async def handle(request: Request, ctx: Context) -> Reply:
+    body = request.body
+    commit = _Commit(request, ctx)
+    topics = [commit.topic(each) for each in body.topics]
+    code = ErrorCode.none
+    if commit.positions:
+        code = await ctx.groups.commit(
+            body.group_id,
+            body.member_id,
+            body.generation_id_or_member_epoch,
+            getattr(body, "group_instance_id", None),
+            commit.positions,
+        )
+    if code is ErrorCode.group_id_not_found and request.version < _NOT_FOUND_FROM:
+        code = ErrorCode.illegal_generation
+    for reply in commit.accepted:
+        reply["error_code"] = code
+    return Reply(topics=topics)
+
+
+class _Commit:
+    """What is to be committed, and the replies that will tell how it went."""
+
+    def __init__(self, request: Request, ctx: Context) -> None:
+        self.positions: dict[PositionKey, Position] = {}
+        self.accepted: list[Reply] = []
+        self._catalog = ctx.catalog
+        self._metadata_size_max = ctx.config.groups.metadata_bytes_max
+        self._by_id = request.version >= _TOPIC_IDS_FROM
+        self._now_ms = ctx.clock.now_ms()
+        retention = getattr(request.body, "retention_time", timedelta(milliseconds=-1))
+        self._expire_time_ms = (
+            -1
+            if retention < timedelta()
+            else self._now_ms + round(retention.total_seconds() * 1000)
+        )
+
+    def topic(self, asked: Any) -> Reply:
+        topic: Topic | None = None
+        if not self._by_id:
+            topic = self._catalog.by_name(asked.name)
+        elif asked.topic_id is not None:
+            topic = self._catalog.by_id(asked.topic_id)
+        return Reply(
+            name=None if self._by_id else asked.name,
+            topic_id=asked.topic_id if self._by_id else None,
+            partitions=[self._partition(each, topic) for each in asked.partitions],
+        )
+
+    def _partition(self, asked: Any, topic: Topic | None) -> Reply:
+        reply = Reply(partition_index=asked.partition_index, error_code=ErrorCode.none)
+        metadata = asked.committed_metadata or ""
+        if topic is None and self._by_id:
+            reply["error_code"] = ErrorCode.unknown_topic_id
+        elif topic is None or not 0 <= asked.partition_index < topic.partitions:
+            reply["error_code"] = ErrorCode.unknown_topic_or_partition
+        elif len(metadata) > self._metadata_size_max:
+            reply["error_code"] = ErrorCode.offset_metadata_too_large
+        else:
+            self.accepted.append(reply)
+            self.positions[PositionKey(topic.topic_id, asked.partition_index)] = Position(
+                offset=asked.committed_offset,
+                leader_epoch=getattr(asked, "committed_leader_epoch", -1),
+                metadata=metadata,
+                commit_time_ms=self._now_ms,
+                expire_time_ms=self._expire_time_ms,
+            )
+        return reply
+
+
+API = Api(key=8, name="OffsetCommit", versions=range(2, 11), handle=handle)

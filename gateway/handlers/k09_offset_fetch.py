@@ -1,0 +1,114 @@
+"""OffsetFetch, key 9, v1-v10: where a group stands.
+
+v2 null topics mean all, group error at the top · v5 leader epoch · v6 flexible · v7 require_stable
+(there are no transactions, so every offset is stable) · v8 many groups · v9 member id and epoch of
+the new protocol (not looked at: our groups are classic) · v10 topic ids.
+A partition without a commit is -1 with NONE. While a group is loading there is an error, never -1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from gateway.groups.coordinator import Refused
+from gateway.handlers.api import Api, Context, Reply, Request
+from gateway.topics.catalog import Topic
+from subscriptions.positions import Position, PositionKey
+
+_GROUP_ERROR_FROM = 2
+_MANY_FROM = 8
+_TOPIC_IDS_FROM = 10
+_NONE_COMMITTED = Position()
+
+
+async def handle(request: Request, ctx: Context) -> Reply:
+    body = request.body
+    if request.version >= _MANY_FROM:
+        return Reply(groups=[await _group(each, request.version, ctx) for each in body.groups])
+    reply = await _group(body, request.version, ctx)
+    code = reply["error_code"]
+    if request.version < _GROUP_ERROR_FROM and code is not ErrorCode.none:
+        reply["topics"] = [
+            Reply(
+                name=topic.name,
+                partitions=[
+                    _partition(index, _NONE_COMMITTED, code) for index in topic.partition_indexes
+                ],
+            )
+            for topic in body.topics
+        ]
+    return reply
+
+
+async def _group(asked: Any, version: int, ctx: Context) -> Reply:
+    try:
+        offsets = await ctx.groups.offsets(asked.group_id)
+    except Refused as refused:
+        return Reply(group_id=asked.group_id, topics=[], error_code=refused.code)
+    if asked.topics is None:
+        topics = _all(offsets, ctx)
+    elif version >= _TOPIC_IDS_FROM:
+        topics = [_by_id(each, offsets, ctx) for each in asked.topics]
+    else:
+        topics = [_by_name(each, offsets, ctx) for each in asked.topics]
+    return Reply(group_id=asked.group_id, topics=topics, error_code=ErrorCode.none)
+
+
+def _all(offsets: Mapping[PositionKey, Position], ctx: Context) -> list[Reply]:
+    """Everything that is committed for topics that exist."""
+    partitions: dict[UUID, list[Reply]] = {}
+    for key, position in offsets.items():
+        partitions.setdefault(key.topic_id, []).append(_partition(key.partition, position))
+    topics = [ctx.catalog.by_id(topic_id) for topic_id in partitions]
+    return [
+        Reply(name=topic.name, topic_id=topic.topic_id, partitions=partitions[topic.topic_id])
+        for topic in topics
+        if topic is not None
+    ]
+
+
+def _by_name(asked: Any, offsets: Mapping[PositionKey, Position], ctx: Context) -> Reply:
+    """An unknown topic has nothing committed; that is no error, as in Kafka."""
+    topic = ctx.catalog.by_name(asked.name)
+    return Reply(name=asked.name, partitions=_partitions(asked.partition_indexes, topic, offsets))
+
+
+def _by_id(asked: Any, offsets: Mapping[PositionKey, Position], ctx: Context) -> Reply:
+    topic = None if asked.topic_id is None else ctx.catalog.by_id(asked.topic_id)
+    code = ErrorCode.unknown_topic_id if topic is None else ErrorCode.none
+    return Reply(
+        topic_id=asked.topic_id,
+        partitions=_partitions(asked.partition_indexes, topic, offsets, code),
+    )
+
+
+def _partitions(
+    indexes: Iterable[int],
+    topic: Topic | None,
+    offsets: Mapping[PositionKey, Position],
+    code: ErrorCode = ErrorCode.none,
+) -> list[Reply]:
+    replies: list[Reply] = []
+    for index in indexes:
+        position = _NONE_COMMITTED
+        if topic is not None:
+            position = offsets.get(PositionKey(topic.topic_id, index), _NONE_COMMITTED)
+        replies.append(_partition(index, position, code))
+    return replies
+
+
+def _partition(index: int, position: Position, code: ErrorCode = ErrorCode.none) -> Reply:
+    return Reply(
+        partition_index=index,
+        committed_offset=position.offset,
+        committed_leader_epoch=position.leader_epoch,
+        metadata=position.metadata,
+        error_code=code,
+    )
+
+
+API = Api(key=9, name="OffsetFetch", versions=range(1, 11), handle=handle)

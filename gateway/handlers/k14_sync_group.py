@@ -1,0 +1,42 @@
+"""SyncGroup, key 14, v0-v5: a member fetches its assignment; the leader brings all of them.
+
+v3 static members · v4 flexible · v5 protocol type and name, checked when given.
+Source: Kafka, GroupCoordinatorService.syncGroup.
+"""
+
+from __future__ import annotations
+
+from kio.schema.errors import ErrorCode
+
+from gateway.core.group_members import Synced, Syncing
+from gateway.handlers.api import Api, Context, Reply, Request
+
+
+async def handle(request: Request, ctx: Context) -> Reply:
+    body = request.body
+    if not body.group_id:
+        return _reply(Synced(ErrorCode.invalid_group_id))
+    limit = ctx.config.groups.member_metadata_bytes_max
+    if any(len(each.assignment) > limit for each in body.assignments):
+        return _reply(Synced(ErrorCode.invalid_request))
+    syncing = Syncing(
+        body.member_id,
+        body.generation_id,
+        getattr(body, "group_instance_id", None),
+        getattr(body, "protocol_type", None),
+        getattr(body, "protocol_name", None),
+        tuple((each.member_id, bytes(each.assignment)) for each in body.assignments),
+    )
+    return _reply(await ctx.groups.sync(body.group_id, syncing))
+
+
+def _reply(synced: Synced) -> Reply:
+    return Reply(
+        error_code=synced.error,
+        protocol_type=synced.protocol_type,
+        protocol_name=synced.protocol,
+        assignment=synced.assignment,
+    )
+
+
+API = Api(key=14, name="SyncGroup", versions=range(6), handle=handle)

@@ -1,0 +1,75 @@
+"""DescribeGroups, key 15, v0-v6: who is in these groups, and who was assigned what.
+
+v3 authorized operations · v4 static members · v5 flexible · v6 GROUP_ID_NOT_FOUND with a text;
+before it an unknown group was Dead without an error.
+"""
+
+from __future__ import annotations
+
+from kio.schema.errors import ErrorCode
+
+from gateway.core.group_members import State
+from gateway.groups.coordinator import Refused
+from gateway.handlers.api import Api, Context, Reply, Request
+
+_NOT_FOUND_FROM = 6
+_ALL_OPERATIONS = sum(1 << operation for operation in (3, 6, 8, 10, 11))
+"""READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS: nobody is refused anything."""
+_NOT_ASKED = -(2**31)
+
+
+async def handle(request: Request, ctx: Context) -> Reply:
+    asked = getattr(request.body, "include_authorized_operations", False)
+    operations = _ALL_OPERATIONS if asked else _NOT_ASKED
+    return Reply(
+        groups=[
+            await _describe(group_id, request.version, operations, ctx)
+            for group_id in request.body.groups
+        ]
+    )
+
+
+async def _describe(group_id: str, version: int, operations: int, ctx: Context) -> Reply:
+    try:
+        view = await ctx.groups.describe(group_id)
+    except Refused as refused:
+        return _nobody(group_id, refused.code, "", _NOT_ASKED)
+    if view is None:
+        if version >= _NOT_FOUND_FROM:
+            reply = _nobody(group_id, ErrorCode.group_id_not_found, State.DEAD.value, _NOT_ASKED)
+            return Reply(reply, error_message=f"Group {group_id} not found.")
+        return _nobody(group_id, ErrorCode.none, State.DEAD.value, operations)
+    return Reply(
+        error_code=ErrorCode.none,
+        group_id=group_id,
+        group_state=view.state.value,
+        protocol_type=view.protocol_type,
+        protocol_data=view.protocol,
+        authorized_operations=operations,
+        members=[
+            Reply(
+                member_id=each.member_id,
+                group_instance_id=each.instance_id,
+                client_id=each.client_id,
+                client_host=each.client_host,
+                member_metadata=each.metadata,
+                member_assignment=each.assignment,
+            )
+            for each in view.members
+        ],
+    )
+
+
+def _nobody(group_id: str, code: ErrorCode, state: str, operations: int) -> Reply:
+    return Reply(
+        error_code=code,
+        group_id=group_id,
+        group_state=state,
+        protocol_type="",
+        protocol_data="",
+        members=[],
+        authorized_operations=operations,
+    )
+
+
+API = Api(key=15, name="DescribeGroups", versions=range(7), handle=handle)

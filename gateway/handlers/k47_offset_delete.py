@@ -1,0 +1,51 @@
+"""OffsetDelete, key 47, v0: offsets of a group go, but for topics that its members subscribe to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from gateway.groups.coordinator import Refused
+from gateway.handlers.api import Api, Context, Reply, Request
+from subscriptions.positions import PositionKey
+
+
+async def handle(request: Request, ctx: Context) -> Reply:
+    body = request.body
+    keys: dict[PositionKey, str] = {}  # with the topic's name
+    for asked in body.topics:
+        topic = ctx.catalog.by_name(asked.name)
+        if topic is not None:
+            for each in asked.partitions:
+                if 0 <= each.partition_index < topic.partitions:
+                    keys[PositionKey(topic.topic_id, each.partition_index)] = topic.name
+    if not body.group_id:
+        return Reply(error_code=ErrorCode.invalid_group_id, topics=[])
+    try:
+        codes = await ctx.groups.delete_offsets(body.group_id, keys)
+    except Refused as refused:
+        return Reply(error_code=refused.code, topics=[])
+    return Reply(
+        error_code=ErrorCode.none, topics=[_topic(asked, codes, ctx) for asked in body.topics]
+    )
+
+
+def _topic(asked: Any, codes: dict[PositionKey, ErrorCode], ctx: Context) -> Reply:
+    topic = ctx.catalog.by_name(asked.name)
+    unknown = ErrorCode.unknown_topic_or_partition
+    return Reply(
+        name=asked.name,
+        partitions=[
+            Reply(
+                partition_index=each.partition_index,
+                error_code=unknown
+                if topic is None
+                else codes.get(PositionKey(topic.topic_id, each.partition_index), unknown),
+            )
+            for each in asked.partitions
+        ],
+    )
+
+
+API = Api(key=47, name="OffsetDelete", versions=range(1), handle=handle)
