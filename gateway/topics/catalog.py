@@ -137,8 +137,9 @@ class Catalog:
             )
         if replication_factor > self._bookies:
             raise InvalidReplicationFactor(
-                f"Replication factor: {replication_factor} larger than available brokers: "
-                f"{self._bookies}."
+                f"Unable to replicate the partition {replication_factor} time(s): The target "
+                f"replication factor of {replication_factor} cannot be reached because only "
+                f"{self._bookies} broker(s) are registered."
             )
         return Topic(
             name=name,

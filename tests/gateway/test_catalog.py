@@ -92,7 +92,7 @@ def test_a_recreated_topic_has_a_new_id():
         (
             ("new", 1, 3, {}),
             InvalidReplicationFactor,
-            "Replication factor: 3 larger than available brokers: 1.",
+            "The target replication factor of 3 cannot be reached because only 1 broker(s)",
         ),
         (("new", 1, 1, {"foo": "1"}), InvalidConfig, "Unknown topic config name: foo"),
     ],

@@ -299,7 +299,7 @@ def test_minus_one_takes_the_servers_defaults():
         (
             new_topic("new", 1, 3),
             ErrorCode.invalid_replication_factor,
-            "Replication factor: 3 larger than available brokers: 1.",
+            "The target replication factor of 3 cannot be reached because only 1 broker(s)",
         ),
         (
             new_topic("new", 1, 1, {"foo": "1"}),
