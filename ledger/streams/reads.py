@@ -18,7 +18,7 @@ from ledger.core import records as log_records
 from ledger.core import segments as log_segments
 from ledger.core.segments import Segment
 from ledger.core.sparse_index import SparseIndex
-from ledger.errors import NoSuchEntry
+from ledger.errors import CorruptFormat, NoSuchEntry, Truncated
 from ledger.ids import EntryId
 from ledger.streams.config import StreamLimits
 from ledger.streams.recovery import read_head_snapshot
@@ -38,7 +38,7 @@ class Bounds:
 
 @dataclass(slots=True)
 class _Cursor:
-    segment: Segment
+    number: int  # of the segment; its `Segment` changes when it is completed
     next_entry: int
     ready: deque[StoredRecord] = field(default_factory=deque[StoredRecord])
     ahead: asyncio.Task[list[StoredRecord]] | None = None
@@ -71,6 +71,7 @@ class SegmentReads:
         limits: StreamLimits,
         cursors: CursorLimit,
         bounds: Callable[[Segment], Bounds],
+        known_index: Callable[[Segment], SparseIndex | None],
         timestamp_max: Callable[[memoryview], int],
     ) -> None:
         self._client = client
@@ -78,6 +79,7 @@ class SegmentReads:
         self._limits = limits
         self._limit = cursors
         self._bounds = bounds
+        self._known_index = known_index
         self._timestamp_max = timestamp_max
         self._readers: OrderedDict[int, LedgerReader] = OrderedDict()
         self._indexes: OrderedDict[int, SparseIndex] = OrderedDict()
@@ -101,22 +103,23 @@ class SegmentReads:
             if cursor is None:
                 return []
         taken: list[StoredRecord] = []
-        size = 0
-        while True:
+        size, following = 0, sequence_id
+        while size < bytes_max or not taken:
             if not cursor.ready and not await self._fill(cursor):
                 break
             record = cursor.ready[0]
             if record.end_sequence_id <= sequence_id:
                 cursor.ready.popleft()
                 continue
+            if record.sequence_id != following and (taken or record.sequence_id > following):
+                raise CorruptFormat(f"{following} is wanted, {record.sequence_id} comes next")
             if taken and size + record.size_bytes > bytes_max:
                 break
             taken.append(cursor.ready.popleft())
             size += record.size_bytes
-            if size >= bytes_max:
-                break
+            following = record.end_sequence_id
         if taken:
-            self._keep(cursor, taken[-1].end_sequence_id)
+            self._keep(cursor, following)
         return taken
 
     def forget(self, sequence_id: int) -> None:
@@ -138,12 +141,15 @@ class SegmentReads:
             self.forget(sequence_id)
         self._cursors[sequence_id] = cursor
         self._limit.remember(self, sequence_id)
-        if len(cursor.ready) < 2 and cursor.ahead is None:
-            bounds = self._bounds(cursor.segment)
-            if cursor.next_entry <= bounds.last_entry:
-                cursor.ahead = asyncio.get_running_loop().create_task(
-                    self._read_chunk(cursor.segment, cursor)
-                )
+        segment = self._segment(cursor.number)
+        if (
+            segment is not None
+            and len(cursor.ready) < 2
+            and cursor.ahead is None
+            and cursor.next_entry <= self._bounds(segment).last_entry
+        ):
+            cursor.ahead = asyncio.get_running_loop().create_task(self._read_chunk(segment, cursor))
+            cursor.ahead.add_done_callback(_look_at)
 
     async def _seek(self, sequence_id: int) -> _Cursor | None:
         at = log_segments.find(self._segments, sequence_id)
@@ -153,7 +159,7 @@ class SegmentReads:
         if sequence_id >= self._bounds(segment).end_sequence_id:
             return None
         index = await self.index_of(segment)
-        return _Cursor(segment, index.entry_for(sequence_id))
+        return _Cursor(segment.number, index.entry_for(sequence_id))
 
     async def _fill(self, cursor: _Cursor) -> bool:
         """`cursor.ready` holds something; False at the readable end."""
@@ -162,20 +168,23 @@ class SegmentReads:
                 ahead, cursor.ahead = cursor.ahead, None
                 cursor.ready.extend(await ahead)
                 continue
-            if cursor.next_entry <= self._bounds(cursor.segment).last_entry:
-                cursor.ready.extend(await self._read_chunk(cursor.segment, cursor))
+            segment = self._segment(cursor.number)
+            if segment is None:
+                raise Truncated(f"segment {cursor.number} is gone")
+            if cursor.next_entry <= self._bounds(segment).last_entry:
+                cursor.ready.extend(await self._read_chunk(segment, cursor))
                 continue
-            following = self._following(cursor.segment)
-            if following is None:
+            # Only a completed segment has an end; the next one begins there.
+            if not segment.completed or self._segment(cursor.number + 1) is None:
                 return False
-            cursor.segment, cursor.next_entry = following, 0
+            cursor.number, cursor.next_entry = cursor.number + 1, 0
         return True
 
-    def _following(self, segment: Segment) -> Segment | None:
-        for other in self._segments:
-            if other.number == segment.number + 1:
-                return other
-        return None
+    def _segment(self, number: int) -> Segment | None:
+        """As it is listed now. Numbers in the list are dense."""
+        segments = self._segments
+        at = number - segments[0].number if segments else -1
+        return segments[at] if 0 <= at < len(segments) else None
 
     async def _read_chunk(self, segment: Segment, cursor: _Cursor) -> list[StoredRecord]:
         reader = await self._reader(segment)
@@ -188,9 +197,9 @@ class SegmentReads:
         if not entries:
             raise NoSuchEntry(f"ledger {segment.ledger} entry {cursor.next_entry}")
         found: list[StoredRecord] = []
-        for entry, body in entries:
-            cursor.next_entry = entry + 1
+        for _, body in entries:
             self._parse(segment, body, found)
+        cursor.next_entry = entries[-1][0] + 1
         return found
 
     def _parse(self, segment: Segment, body: memoryview, found: list[StoredRecord]) -> None:
@@ -217,6 +226,9 @@ class SegmentReads:
 
     async def index_of(self, segment: Segment) -> SparseIndex:
         """The segment's sparse index; empty (search from its start) when none was written."""
+        known = self._known_index(segment)
+        if known is not None:
+            return known
         known = self._indexes.get(segment.number)
         if known is not None:
             self._indexes.move_to_end(segment.number)
@@ -235,3 +247,9 @@ class SegmentReads:
                 break
         self.remember_index(segment.number, index)
         return index
+
+
+def _look_at(ahead: asyncio.Task[list[StoredRecord]]) -> None:
+    """A failure of reading ahead is the reader's to see, if it ever comes back."""
+    if not ahead.cancelled():
+        ahead.exception()

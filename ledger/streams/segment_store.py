@@ -9,14 +9,15 @@ node of ours, `start`: the first sequence id that readers may ask for.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ledger.core.segments import Segment, decode_segment, order
-from ledger.errors import BadVersion, CorruptFormat, NoNode
+from ledger.errors import BadVersion, CorruptFormat, MetadataUnavailable, NodeExists, NoNode
 from ledger.ids import LedgerId
-from ledger.world.metadata import Create, Delete, MetadataStore, Op, Set
+from ledger.world.metadata import Check, Create, Delete, MetadataStore, Node, Op, Set
 
 ROOT = "/streams"
+_LOST_REPLIES_MAX = 5
 _LAYOUT_VERSION = b"\xff\xff\xff\xff"
 _CREATED = ("version", "maxtxid", "ledgers", "lock", "allocation", "subscribers", "start")
 _CREATED_DATA = {"version": _LAYOUT_VERSION, "maxtxid": b"0", "ledgers": b"0", "start": b"0"}
@@ -29,7 +30,10 @@ def log_root(name: str) -> str:
 async def create_streams(metadata: MetadataStore, names: Sequence[str]) -> None:
     """All these streams exist and are empty; all of them or none. NodeExists if one was there."""
     if not await metadata.exists(ROOT):
-        await metadata.create(ROOT, parents=True)
+        try:
+            await metadata.create(ROOT, parents=True)
+        except NodeExists:
+            pass  # somebody was faster
     ops: list[Op] = []
     for name in names:
         assert "/" not in name
@@ -114,14 +118,13 @@ class SegmentStore:
         """`after` (completed) stands in place of `before` (in progress); maxtxid has moved on."""
         async with self._turn:
             txid = max(after.last_txid, self.txid_max)
-            await self._metadata.multi(
-                [
-                    Create(self._path(after), after.encode()),
-                    Delete(self._path(before)),
-                    Set(f"{self._root}/ledgers", b"%d" % self.number_max, self._ledgers_version),
-                    Set(f"{self._root}/maxtxid", b"%d" % txid, self._txid_version),
-                ]
-            )
+            ops: list[Op] = [
+                Create(self._path(after), after.encode()),
+                Delete(self._path(before)),
+                Set(f"{self._root}/ledgers", b"%d" % self.number_max, self._ledgers_version),
+                Set(f"{self._root}/maxtxid", b"%d" % txid, self._txid_version),
+            ]
+            await self._multi(ops)
             self.txid_max = txid
             self._ledgers_version += 1
             self._txid_version += 1
@@ -131,12 +134,11 @@ class SegmentStore:
         assert not segment.completed
         assert segment.number == self.number_max + 1
         async with self._turn:
-            await self._metadata.multi(
-                [
-                    Set(f"{self._root}/ledgers", b"%d" % segment.number, self._ledgers_version),
-                    Create(self._path(segment), segment.encode()),
-                ]
-            )
+            ops: list[Op] = [
+                Set(f"{self._root}/ledgers", b"%d" % segment.number, self._ledgers_version),
+                Create(self._path(segment), segment.encode()),
+            ]
+            await self._multi(ops)
             self._ledgers_version += 1
             self.number_max = segment.number
 
@@ -144,9 +146,12 @@ class SegmentStore:
         """Readers start at `start_sequence_id` or later, and these segments are not listed."""
         async with self._turn:
             start = max(start_sequence_id, self.start_sequence_id)
-            ops: list[Op] = [Set(f"{self._root}/start", b"%d" % start, self._start_version)]
+            ops: list[Op] = [
+                Check(f"{self._root}/ledgers", self._ledgers_version),  # still the owner
+                Set(f"{self._root}/start", b"%d" % start, self._start_version),
+            ]
             ops += [Delete(self._path(segment)) for segment in segments]
-            await self._metadata.multi(ops)
+            await self._multi(ops)
             self._start_version += 1
             self.start_sequence_id = start
 
@@ -157,4 +162,37 @@ class SegmentStore:
             node = await self._metadata.get(self._path(before))
             if node.data != before.encode():
                 raise BadVersion(self._path(before))
-            await self._metadata.set(self._path(after), after.encode(), node.version)
+            await self._multi([Set(self._path(after), after.encode(), node.version)])
+
+    async def _multi(self, ops: Sequence[Op]) -> None:
+        """All of `ops` happened. A lost reply is settled by looking: content tells whose it was.
+
+        Only the owner's own change leaves what `ops` say: new segments name its own ledger.
+        """
+        for _ in range(_LOST_REPLIES_MAX):
+            try:
+                await self._metadata.multi(ops)
+            except MetadataUnavailable:
+                await self._metadata.sync(self._root)
+                nodes = await self._metadata.read_tree(self._root)
+                if not _happened(ops, nodes):
+                    continue
+            return
+        raise MetadataUnavailable(f"{self._root}: {_LOST_REPLIES_MAX} changes got no answer")
+
+
+def _happened(ops: Sequence[Op], nodes: Mapping[str, Node]) -> bool:
+    """Every node is as `ops` leave it."""
+    for op in ops:
+        node = nodes.get(op.path)
+        if isinstance(op, Delete):
+            if node is not None:
+                return False
+        elif node is None:
+            return False
+        elif isinstance(op, Create):
+            if node != Node(op.data, 0):
+                return False
+        elif isinstance(op, Set) and node != Node(op.data, op.version + 1):
+            return False
+    return True

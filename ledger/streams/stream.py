@@ -19,14 +19,21 @@ from ledger.core import segments as log_segments
 from ledger.core.segments import Segment, Truncation
 from ledger.core.snapshot_format import Snapshot, Summary
 from ledger.core.sparse_index import SparseIndex
-from ledger.errors import LedgerError, StreamUnavailable, Truncated
-from ledger.ids import Buffer, EntryId
+from ledger.errors import (
+    BadVersion,
+    LedgerError,
+    NoSuchLedger,
+    NotOwner,
+    StreamUnavailable,
+    Truncated,
+)
+from ledger.ids import Buffer, EntryId, LedgerId
 from ledger.streams.config import StreamConfig, StreamLimits
 from ledger.streams.reads import Bounds, CursorLimit, SegmentReads
 from ledger.streams.recovery import OwnerState, load_stream
 from ledger.streams.segment_store import SegmentStore
 from ledger.streams.tail_cache import StoredRecord, StreamTail, TailCache
-from ledger.streams.writer import OnDurable, SegmentWriter
+from ledger.streams.writer import SEGMENT_RECORDS_MAX, OnDurable, SegmentWriter
 from ledger.world.clock import Clock
 from ledger.world.metadata import MetadataStore
 
@@ -81,7 +88,8 @@ class Stream:
         self._jitter_ms = 0
         self._end_sequence_id = 0
         self._change = asyncio.Lock()
-        self._quiet = asyncio.Event()
+        self._closing = False
+        self._removed: list[LedgerId] = []  # no longer listed, not yet deleted
         self._rolling: asyncio.Task[None] | None = None
         self._reads = SegmentReads(
             services.client,
@@ -89,6 +97,7 @@ class Stream:
             services.limits,
             services.cursors,
             self._bounds,
+            self._live_index,
             state.timestamp_max,
         )
 
@@ -97,6 +106,7 @@ class Stream:
     async def open(self) -> None:
         """Readable: left-over segments are recovered and completed, the state is rebuilt."""
         async with self._change:
+            self._drop_writer()
             services = self._services
             loaded = await load_stream(self._store, services.client, services.clock, self._state)
             self.segments[:] = loaded.segments
@@ -117,30 +127,68 @@ class Stream:
     async def begin(self) -> None:
         """Writable: the first segment of this ownership exists and its state snapshot leads it."""
         async with self._change:
+            if self._closing:
+                raise NotOwner(f"{self.name} is being closed")
             if self._writer is None:
                 await self._start_segment()
 
     async def close(self) -> None:
-        """All accepted records are durable and the segment completed; no recovery will be due."""
-        if self._rolling is not None:
-            await self._rolling
-        async with self._change:
-            writer = self._writer
-            if writer is None:
-                return
-            writer.held = False
-            writer.pack()
-            if writer.failed is None:
-                await self._until_quiet(writer)
-            if writer.failed is None:
-                await self._complete_segment(writer)
-            self._writer = self._ledger_writer = None
+        """All accepted records are durable and the segment completed; no recovery will be due.
+
+        After an error, raised here or before, the next `open` recovers. No append meanwhile.
+        """
+        self._closing = True
+        try:
+            await self._roll_is_over()
+            async with self._change:
+                await self._finish_segment()
+        finally:
+            self._closing = False
+
+    async def _finish_segment(self) -> None:
+        writer = self._writer
+        try:
+            if writer is not None:
+                writer.held = False
+                writer.pack()
+                await writer.until_quiet()
+                if writer.failed is None:
+                    await self._complete_segment(writer)
+                if writer.waiting_bytes:  # the segment had no room left
+                    writer.fail(NotOwner(f"{self.name} is being closed"))
+        finally:
+            self._drop_writer()
             self._reads.clear()
             self._tail.clear()
 
+    async def abandon(self) -> None:
+        """Nothing of it is held any more and nothing will be written: its data is to be deleted.
+
+        What is under way is answered when the ledger says how it ended.
+        """
+        self._closing = True  # for good
+        await self._roll_is_over()
+        async with self._change:
+            writer = self._writer
+            if writer is not None and writer.failed is None:
+                writer.fail(NotOwner(f"{self.name} is abandoned"))
+            self._drop_writer()
+            self._reads.clear()
+            self._tail.clear()
+
+    async def _roll_is_over(self) -> None:
+        if self._rolling is not None:
+            await asyncio.wait([self._rolling])  # its own fate: not cancelled with us
+
+    def _drop_writer(self) -> None:
+        """What readers were shown stays the end until the stream is opened again."""
+        if self._writer is not None:
+            self._end_sequence_id = max(self._end_sequence_id, self._writer.end_sequence_id)
+        self._writer = self._ledger_writer = None
+
     @property
     def writable(self) -> bool:
-        return self._writer is not None and self._writer.failed is None
+        return self._writer is not None and self._writer.failed is None and not self._closing
 
     # -- writing ------------------------------------------------------------------------------
 
@@ -171,20 +219,14 @@ class Stream:
 
     def _advanced(self, end_sequence_id: int) -> None:
         writer = self._writer
-        assert writer is not None
-        if (
+        if writer is None:  # abandoned: nobody is interested any more
+            return
+        if self._rolling is None and (
             writer.size_bytes >= self._config().segment_bytes
-            and self._rolling is None
-            and writer.failed is None
+            or writer.durable_count >= SEGMENT_RECORDS_MAX
         ):
             self.roll_soon()
-        if writer.idle:
-            self._quiet.set()
         self._on_advanced(end_sequence_id)
-
-    def _failed(self, error: LedgerError) -> None:
-        self._quiet.set()
-        self._on_failed(error)
 
     # -- segments -----------------------------------------------------------------------------
 
@@ -213,7 +255,7 @@ class Stream:
             limits=services.limits,
             take_snapshot=self._snapshot,
             on_advanced=self._advanced,
-            on_failed=self._failed,
+            on_failed=self._on_failed,
         )
         self._summaries[number] = Summary(number, -1, 0, self.epoch, start)
         self._ledger_writer = ledger_writer
@@ -252,7 +294,7 @@ class Stream:
         self._end_sequence_id = completed.end_sequence_id
         self._summaries[completed.number] = Summary(
             completed.number,
-            writer.index.timestamp_max,
+            writer.timestamp_max,
             self._ledger_writer.length,
             self.epoch,
             completed.start_sequence_id,
@@ -260,11 +302,6 @@ class Stream:
         if completed.record_count:
             self._index_before, self._index_before_number = writer.index, completed.number
             self._reads.remember_index(completed.number, writer.index)
-
-    async def _until_quiet(self, writer: SegmentWriter) -> None:
-        while not writer.idle and writer.failed is None:
-            self._quiet.clear()
-            await self._quiet.wait()
 
     def roll_soon(self) -> None:
         """A new segment takes over; what is accepted meanwhile waits in order and goes there."""
@@ -275,25 +312,19 @@ class Stream:
         try:
             async with self._change:
                 writer = self._writer
-                if writer is None:
+                if writer is None or writer.failed is not None:
                     return
                 writer.held = True
-                await self._until_quiet(writer)
+                await writer.until_quiet()
                 if writer.failed is None:
                     await self._complete_segment(writer)
                     await self._start_segment(taking_over=writer)
         except LedgerError as error:
-            self._abandon(error)
+            # Half way: whatever waits fails, and the owner opens the stream again.
+            if self._writer is not None:
+                self._writer.fail(error)
         finally:
             self._rolling = None
-
-    def _abandon(self, error: LedgerError) -> None:
-        """A roll broke half way: whatever waits fails, and the owner opens the stream again."""
-        if self._writer is not None and self._writer.failed is None:
-            self._writer.failed = error
-            for accepted in self._writer.take_waiting():
-                accepted.on_durable(error)
-            self._on_failed(error)
 
     def roll_if_old(self) -> bool:
         """A segment with records that is older than its time rolls. True when it now does."""
@@ -322,8 +353,12 @@ class Stream:
             below = 0
             while below < newest and self.segments[below].end_sequence_id <= sequence_id:
                 below += 1
-            await self._remove(below, sequence_id)
-            await self._mark_truncated(sequence_id)
+            try:
+                await self._remove(below, sequence_id)
+                await self._mark_truncated(sequence_id)
+            except BadVersion:
+                self._doubt_ownership()
+                raise
 
     async def _mark_truncated(self, sequence_id: int) -> None:
         if not self.segments or not self.segments[0].completed:
@@ -356,9 +391,19 @@ class Stream:
                 bytes_max=config.retention_bytes,
                 sizes=[self._size_of(segment) for segment in self.segments],
             )
-            if count:
-                await self._remove(count, self.segments[count].start_sequence_id)
+            try:
+                if count:
+                    await self._remove(count, self.segments[count].start_sequence_id)
+            except BadVersion:
+                self._doubt_ownership()
+                raise
+            await self._delete_removed()
         return count
+
+    def _doubt_ownership(self) -> None:
+        """Somebody else changed the stream's metadata: a roll finds out and fails what is due."""
+        if self._writer is not None:
+            self.roll_soon()
 
     def _size_of(self, segment: Segment) -> int:
         if not segment.completed and self._writer is not None:
@@ -373,7 +418,19 @@ class Stream:
         del self.segments[:count]
         for segment in removed:
             self._summaries.pop(segment.number, None)
-            await self._services.client.delete(segment.ledger)
+            self._removed.append(segment.ledger)
+        await self._delete_removed()
+
+    async def _delete_removed(self) -> None:
+        """Ledgers that no list names any more are gone; one that could not go now is kept here."""
+        for ledger in list(self._removed):
+            try:
+                await self._services.client.delete(ledger)
+            except NoSuchLedger:
+                pass  # deleted before, and the answer was lost
+            except LedgerError:
+                continue  # tried again with the next round of `expire`
+            self._removed.remove(ledger)
 
     @property
     def size_bytes(self) -> int:
@@ -386,6 +443,15 @@ class Stream:
         return summary.epoch if summary else self.epoch
 
     # -- reading ------------------------------------------------------------------------------
+
+    def _live_index(self, segment: Segment) -> SparseIndex | None:
+        """The index that the writer holds, or that of the newest segment with records."""
+        writer = self._writer
+        if writer is not None and writer.number == segment.number:
+            return writer.index
+        if segment.number == self._index_before_number:
+            return self._index_before
+        return None
 
     def _bounds(self, segment: Segment) -> Bounds:
         writer = self._writer
@@ -413,41 +479,45 @@ class Stream:
         cached = self.read_cached(sequence_id, bytes_max)
         if cached is not None:
             return cached
-        records = await self._reads.read(sequence_id, bytes_max)
+        try:
+            records = await self._reads.read(sequence_id, bytes_max)
+        except LedgerError as error:
+            if sequence_id < self.start_sequence_id:  # removed under our hands
+                raise Truncated(f"{sequence_id} is now below the start") from error
+            raise
         if not records and sequence_id < self.end_sequence_id:
             raise StreamUnavailable(f"{self.name}: {sequence_id} could not be read now")
         return records
 
-    async def find_timestamp(self, timestamp: int) -> StoredRecord | None:
+    async def find_timestamp(self, timestamp: int, first: int = 0) -> StoredRecord | None:
         """The first record whose greatest timestamp is at least `timestamp`; None: there is none.
 
-        Only sequence ids from the stream's start count.
+        Only records that end past `first` and past the stream's start count.
         """
         for segment in list(self.segments):
             if self._timestamp_max_of(segment) < timestamp:
                 continue
-            found = await self._find_in(segment, timestamp)
+            if segment.completed and segment.end_sequence_id <= first:
+                continue
+            found = await self._find_in(segment, timestamp, first)
             if found is not None:
                 return found
         return None
 
     def _timestamp_max_of(self, segment: Segment) -> int:
         if not segment.completed and self._writer is not None:
-            return self._writer.index.timestamp_max
+            return self._writer.timestamp_max
         summary = self._summaries.get(segment.number)
         return summary.timestamp_max if summary else -1
 
     @property
     def timestamp_max(self) -> int:
-        """An upper bound of all records' timestamps (accepted ones too); -1: none has any."""
+        """An upper bound of the durable records' timestamps; -1: none has any."""
         return max(map(self._timestamp_max_of, self.segments), default=-1)
 
-    async def _find_in(self, segment: Segment, timestamp: int) -> StoredRecord | None:
-        if not segment.completed and self._writer is not None:
-            index = self._writer.index
-        else:
-            index = await self._reads.index_of(segment)
-        at = max(segment.start_sequence_id, self.start_sequence_id)
+    async def _find_in(self, segment: Segment, timestamp: int, first: int) -> StoredRecord | None:
+        index = await self._reads.index_of(segment)
+        at = max(segment.start_sequence_id, self.start_sequence_id, first)
         if len(index):
             from_point = index.sequence_id_for_timestamp(timestamp, at)
             if from_point is None:
@@ -459,4 +529,5 @@ class Stream:
                 if record.timestamp_max >= timestamp and record.sequence_id < end:
                     return record
                 at = record.end_sequence_id
+            at = max(at, self.start_sequence_id)  # it may move while we read
         return None

@@ -22,16 +22,26 @@ class StoredRecord(NamedTuple):
     data: tuple[Buffer, ...]  # joined, the record's opaque data
 
 
+_GONE = StoredRecord(0, 0, -1, 0, ())
+"""Stands where an evicted record was, until the list is shortened: its bytes are free at once."""
+_VOID_MAX = 1024
+
+
 class TailCache:
     """The byte bound, and who goes first. One per process."""
 
-    __slots__ = ("_order", "bytes_held", "bytes_max")
+    __slots__ = ("_order", "_void", "bytes_held", "bytes_max")
 
     def __init__(self, bytes_max: int) -> None:
         assert bytes_max >= 0
         self.bytes_max = bytes_max
         self.bytes_held = 0
-        self._order: deque[StreamTail] = deque()
+        self._order: deque[StreamTail] = deque()  # one place per record, oldest first
+        self._void = 0  # places whose record was cleared
+
+    def __len__(self) -> int:
+        """Places in the order, void ones included: what the cache costs beside its bytes."""
+        return len(self._order)
 
     def added(self, tail: StreamTail, size: int) -> None:
         self._order.append(tail)
@@ -39,20 +49,29 @@ class TailCache:
         while self.bytes_held > self.bytes_max:
             self.bytes_held -= self._order.popleft().evict()
 
-    def dropped(self, size: int) -> None:
+    def dropped(self, size: int, records: int) -> None:
+        """A stream cleared its tail: its places in the order are void."""
         self.bytes_held -= size
+        self._void += records
+        if self._void > _VOID_MAX and self._void * 2 > len(self._order):
+            self._order = deque(tail for tail in self._order if not tail.passes_void())
+            self._void = 0
+
+    def void_passed(self) -> None:
+        self._void -= 1
 
 
 class StreamTail:
     """The cached end of one stream: consecutive records up to its newest durable one."""
 
-    __slots__ = ("_cache", "_head", "_records", "_starts")
+    __slots__ = ("_cache", "_head", "_records", "_starts", "_void")
 
     def __init__(self, cache: TailCache) -> None:
         self._cache = cache
         self._starts: list[int] = []
         self._records: list[StoredRecord] = []
         self._head = 0  # those before it are evicted; they leave the lists now and then
+        self._void = 0  # places in the cache's order that stand for records cleared before
 
     def append(self, record: StoredRecord) -> None:
         self._starts.append(record.sequence_id)
@@ -60,10 +79,12 @@ class StreamTail:
         self._cache.added(self, record.size_bytes)
 
     def evict(self) -> int:
-        """The oldest record is gone; its size. 0 when `clear` had already let it go."""
-        if self._head >= len(self._records):
+        """The record of the oldest place is gone; its size. 0 when `clear` had let it go."""
+        if self.passes_void():
+            self._cache.void_passed()
             return 0
         size = self._records[self._head].size_bytes
+        self._records[self._head] = _GONE
         self._head += 1
         if self._head >= 256 and self._head * 2 >= len(self._records):
             del self._records[: self._head]
@@ -71,12 +92,22 @@ class StreamTail:
             self._head = 0
         return size
 
+    def passes_void(self) -> bool:
+        """The oldest place of this stream was void; now it is not counted any more."""
+        if not self._void:
+            return False
+        self._void -= 1
+        return True
+
     def clear(self) -> None:
         """Nothing of this stream is cached; its memory is free."""
-        self._cache.dropped(sum(r.size_bytes for r in self._records[self._head :]))
+        records = len(self._records) - self._head
+        size = sum(r.size_bytes for r in self._records[self._head :])
         self._records.clear()
         self._starts.clear()
         self._head = 0
+        self._void += records
+        self._cache.dropped(size, records)
 
     def find(self, sequence_id: int) -> int:
         """Index for `take` of the record that holds `sequence_id`; -1 when it is not cached."""

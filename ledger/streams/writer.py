@@ -25,6 +25,8 @@ from ledger.streams.tail_cache import StoredRecord, StreamTail
 
 OnDurable = Callable[[LedgerError | None], None]
 _ENVELOPE_AND_HEAD = log_records.ENVELOPE_BYTES + log_records.SET_HEAD_BYTES
+SEGMENT_RECORDS_MAX = 1 << 30
+"""A segment takes no more: positions are 32 bits, and one record may hold 2^31 - 1 of them."""
 
 
 class LedgerSink(Protocol):
@@ -46,12 +48,12 @@ class _Accepted(NamedTuple):
 
 
 class _Entry(NamedTuple):
-    """One entry under way. `slots` and `position` describe its last record."""
+    """One entry under way. `slots`: how many records it holds, inner ones counted."""
 
     entry: EntryId
     accepted: list[_Accepted]
     slots: int
-    position: int
+    timestamp_max: int
 
 
 class SegmentWriter:
@@ -71,10 +73,11 @@ class SegmentWriter:
     ) -> None:
         self.number = number
         self.start_sequence_id = start_sequence_id
-        self.next_sequence_id = start_sequence_id  # of the next record accepted
-        self.end_sequence_id = start_sequence_id  # one past the last durable record
+        self.next_sequence_id: int = start_sequence_id  # of the next record accepted
+        self.end_sequence_id: int = start_sequence_id  # one past the last durable record
         self.size_bytes = 0  # packed so far, headers included
-        self.index = SparseIndex(limits.index_stride_bytes)
+        self.index = SparseIndex(limits.index_stride_bytes)  # packed, perhaps not yet durable
+        self.timestamp_max = -1  # of the durable records
         self.last_dlsn = Dlsn(number, EntryId(-1), -1)  # of the last durable record
         self.failed: LedgerError | None = None
         self.held = False  # while held nothing is packed: a roll is under way
@@ -87,9 +90,13 @@ class SegmentWriter:
         self._on_failed = on_failed
         self._waiting: deque[_Accepted] = deque()
         self._under_way: deque[_Entry] = deque()
+        self._refused: LedgerError | None = None  # the ledger takes no more entries
         self._position = 0  # user records packed so far
         self._snapshot_entry = -1  # where the last snapshot begins; -1: none yet
+        self._snapshot_parts: deque[bytes] = deque()  # of the next one; nothing comes between
+        self._snapshot_first = -1  # entry of its first part
         self._bytes_since_snapshot = 0
+        self._quiet = asyncio.Event()
         self._pack_scheduled = False
         self._loop = asyncio.get_running_loop()
 
@@ -97,10 +104,11 @@ class SegmentWriter:
     def ledger(self) -> LedgerId:
         return self._sink.ledger
 
-    @property
-    def idle(self) -> bool:
-        """Nothing is under way in the ledger (records may still wait to be packed)."""
-        return not self._under_way
+    async def until_quiet(self) -> None:
+        """Nothing is under way in the ledger, or it failed. While held, records may wait."""
+        while self._under_way and self.failed is None:
+            self._quiet.clear()
+            await self._quiet.wait()
 
     @property
     def last_txid(self) -> int:
@@ -151,18 +159,30 @@ class SegmentWriter:
         self.pack()
 
     def write_snapshot(self) -> None:
-        """A state snapshot is on its way; entries packed from now on point back to it."""
+        """A state snapshot is on its way; entries after its last part point back to it."""
+        self._begin_snapshot()
+        self.pack()
+
+    def _begin_snapshot(self) -> None:
+        assert not self._snapshot_parts
         snapshot = self._take_snapshot(self.index, self.start_sequence_id + self._position)
-        first = -1
-        for part in split(snapshot.encode()):
-            record = log_records.control_record(self._position, self._txid_packed(), part)
-            entry = self._send([record], len(record), _NOTHING, 1)
-            first = entry if first < 0 else first
-        self._snapshot_entry = first
+        self._snapshot_parts.extend(split(snapshot.encode()))
+        self._snapshot_first = -1
         self._bytes_since_snapshot = 0
 
-    def _txid_packed(self) -> int:
-        return self.start_sequence_id + self._position - 1 if self._position else EMPTY_TXID
+    def _send_part(self) -> None:
+        """No record may come between the parts: the snapshot would not hold it."""
+        parts = self._snapshot_parts
+        txid = self.start_sequence_id + self._position - 1 if self._position else EMPTY_TXID
+        record = log_records.control_record(self._position, txid, parts[0])
+        entry = self._send([record], len(record), _NOTHING, 1, -1)
+        if entry is None:
+            return
+        parts.popleft()
+        if self._snapshot_first < 0:
+            self._snapshot_first = entry
+        if not parts:
+            self._snapshot_entry = self._snapshot_first
 
     def _pack_turn(self) -> None:
         self._pack_scheduled = False
@@ -170,23 +190,27 @@ class SegmentWriter:
 
     def pack(self) -> None:
         """Everything that waits is in entries, as far as the ledger has room and no roll holds."""
-        waiting, sink = self._waiting, self._sink
-        while waiting and not self.held and self.failed is None and not sink.full:
+        sink = self._sink
+        while self.failed is None and self._refused is None and not sink.full:
+            if self._snapshot_parts:
+                self._send_part()
+                continue
+            if not self._waiting or self.held or self._position >= SEGMENT_RECORDS_MAX:
+                break
             self._pack_entry()
-            if self._bytes_since_snapshot >= self._limits.snapshot_bytes and not sink.full:
-                self.write_snapshot()
+            if self._bytes_since_snapshot >= self._limits.snapshot_bytes:
+                self._begin_snapshot()
 
     def _pack_entry(self) -> None:
         waiting, room = self._waiting, self._limits.entry_bytes_max - _ENVELOPE_AND_HEAD
         accepted: list[_Accepted] = []
         buffers: list[Buffer] = []
         size, slots, position, timestamp_max = 0, 0, self._position, -1
-        first = waiting[0].record.sequence_id
-        while waiting:
-            record = waiting[0].record
+        for one in waiting:
+            record = one.record
             if accepted and size + record.size_bytes > room:
                 break
-            accepted.append(waiting.popleft())
+            accepted.append(one)
             count = record.end_sequence_id - record.sequence_id
             buffers.append(
                 log_records.set_head(
@@ -195,30 +219,49 @@ class SegmentWriter:
             )
             buffers += record.data
             size += log_records.SET_HEAD_BYTES + record.size_bytes
-            self.waiting_bytes -= record.size_bytes
             position += count
             slots += count
             if record.timestamp_max > timestamp_max:
                 timestamp_max = record.timestamp_max
+            if position >= SEGMENT_RECORDS_MAX:
+                break
+        entry = self._send(buffers, size, accepted, slots, timestamp_max)
+        if entry is None:
+            return
+        if len(accepted) == len(waiting):
+            waiting.clear()
+        else:
+            for _ in accepted:
+                waiting.popleft()
+        self.waiting_bytes -= size - log_records.SET_HEAD_BYTES * len(accepted)
         self._position = position
-        entry = self._send(buffers, size, accepted, slots)
-        self.index.add(first, entry, size, timestamp_max)
+        self.index.add(accepted[0].record.sequence_id, entry, size, timestamp_max)
         self._bytes_since_snapshot += size
 
     def _send(
-        self, buffers: list[Buffer], size: int, accepted: list[_Accepted], slots: int
-    ) -> EntryId:
+        self,
+        buffers: list[Buffer],
+        size: int,
+        accepted: list[_Accepted],
+        slots: int,
+        timestamp_max: int,
+    ) -> EntryId | None:
+        """The entry's number; None: the ledger refused, and nothing more is sent.
+
+        What is under way was accepted before: it ends first, then all that waits fails.
+        """
         next_entry = self._next_entry()
         back = next_entry - self._snapshot_entry if self._snapshot_entry >= 0 else 0
         buffers.insert(0, log_records.envelope(size, back))
         try:
             entry = self._sink.add(buffers, self._entry_confirmed)
         except LedgerError as error:
-            self._under_way.append(_Entry(next_entry, accepted, slots, self._position))
-            self._loop.call_soon(self._entry_confirmed, error)
-            return next_entry
+            self._refused = error
+            if not self._under_way:
+                self._loop.call_soon(self.fail, error)
+            return None
         assert entry == next_entry
-        self._under_way.append(_Entry(entry, accepted, slots, self._position))
+        self._under_way.append(_Entry(entry, accepted, slots, timestamp_max))
         self.size_bytes += size + log_records.ENVELOPE_BYTES
         return entry
 
@@ -230,30 +273,44 @@ class SegmentWriter:
     def _entry_confirmed(self, error: LedgerError | None) -> None:
         """Runs once per entry, in entry order."""
         entry = self._under_way.popleft()
-        if error is not None:
-            self._fail(entry, error)
-            return
+        if error is None:
+            self._confirm(entry)
+            if self._waiting or self._snapshot_parts:
+                self.pack()
+        else:
+            for accepted in entry.accepted:
+                accepted.on_durable(error)
+            self.fail(error)
+        if not self._under_way:
+            over = self.failed or self._refused
+            if over is not None:
+                self.fail(over)
+            self._quiet.set()
+
+    def _confirm(self, entry: _Entry) -> None:
         self.last_dlsn = Dlsn(self.number, entry.entry, entry.slots - 1)
-        if entry.accepted:
+        if not entry.accepted:
+            return
+        if self.failed is None:  # else abandoned: its cached records are gone for good
             append = self._tail.append
             for accepted in entry.accepted:
                 append(accepted.record)
-            self.end_sequence_id = entry.accepted[-1].record.end_sequence_id
-            for accepted in entry.accepted:
-                accepted.on_durable(None)
-            self._on_advanced(self.end_sequence_id)
-        if self._waiting and not self.held:
-            self.pack()
+        if entry.timestamp_max > self.timestamp_max:
+            self.timestamp_max = entry.timestamp_max
+        self.end_sequence_id = entry.accepted[-1].record.end_sequence_id
+        for accepted in entry.accepted:
+            accepted.on_durable(None)
+        self._on_advanced(self.end_sequence_id)
 
-    def _fail(self, entry: _Entry, error: LedgerError) -> None:
+    def fail(self, error: LedgerError) -> None:
+        """It takes nothing more. What waits fails after all that is under way, in order."""
         first_failure = self.failed is None
         self.failed = self.failed or error
-        for accepted in entry.accepted:
-            accepted.on_durable(error)
         if not self._under_way:
             for accepted in self.take_waiting():
                 accepted.on_durable(error)
         if first_failure:
+            self._quiet.set()
             self._on_failed(error)
 
 
