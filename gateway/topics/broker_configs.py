@@ -20,7 +20,8 @@ def describe_broker(
 ) -> list[ConfigEntry]:
     """Every setting of this node (or those named; unknown names are left out), sorted by name."""
     entries = {entry.key.name: entry for entry in _topic_defaults()}
-    for row in (*_process(config, address), *_limits(config), *_groups(config)):
+    rows = (*_process(config, address), *_topics(config), *_limits(config), *_groups(config))
+    for row in rows:
         entry = _entry(*row)
         entries[entry.key.name] = entry
     wanted = set(entries) if names is None else set(names)
@@ -65,8 +66,8 @@ def _process(config: GatewayConfig, address: tuple[str, int]) -> tuple[_Row, ...
     )
 
 
-def _limits(config: GatewayConfig) -> tuple[_Row, ...]:
-    topics, connection = config.topics, config.connection
+def _topics(config: GatewayConfig) -> tuple[_Row, ...]:
+    topics = config.topics
     return (
         (
             "auto.create.topics.enable",
@@ -83,6 +84,12 @@ def _limits(config: GatewayConfig) -> tuple[_Row, ...]:
             1,
             "Copies of a new topic's entries.",
         ),
+    )
+
+
+def _limits(config: GatewayConfig) -> tuple[_Row, ...]:
+    connection = config.connection
+    return (
         (
             "connections.max.idle.ms",
             Type.LONG,

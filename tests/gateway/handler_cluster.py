@@ -1,0 +1,67 @@
+"""Calls handlers as the dispatcher does, over a catalog in the simulator's metadata store.
+
+Requests are encoded and decoded, replies too, so a field that a version lacks or wants is noticed.
+"""
+
+import inspect
+
+from gateway.config import GatewayConfig
+from gateway.handlers.api import Context, Peer, Request
+from gateway.topics.catalog import Catalog
+from gateway.topics.producer_ids import ProducerIds
+from gateway.wire.messages import decode_request, decode_response, encode_request, encode_response
+from gateway.wire.schema import request_class
+from tests.sim.loop import SimClock, simulate
+from tests.sim.metadata import SimMetadata
+
+PEER = Peer("127.0.0.1", 50000, "127.0.0.1", 19092)
+HEADER = 10  # key, version, correlation id, client id of null
+
+
+class Epochs:
+    """Partition 0 of each topic is open, in epoch 7; the others are not."""
+
+    def leader_epoch(self, topic, index):
+        return 7 if index == 0 else -1
+
+
+class Cluster:
+    def __init__(self, **settings):
+        self.config = GatewayConfig(node_id=3, **settings)
+        self.store = SimMetadata()
+        self.catalog = Catalog(self.store, self.config.topics, bookies=self.config.bookies)
+        self.context = Context(
+            config=self.config,
+            clock=SimClock(),
+            cluster_id="cluster-1",
+            catalog=self.catalog,
+            partitions=Epochs(),
+            groups=None,
+            producer_ids=ProducerIds(self.store),
+            fetch_sessions=None,
+        )
+
+    async def ask(self, module, version, **fields):
+        """The decoded answer to one request."""
+        api = module.API
+        frame = encode_request(api.key, version, 1, None, fields)
+        flexible = 1 if frame[HEADER : HEADER + 1] == b"\0" and _flexible(api.key, version) else 0
+        body = decode_request(api.key, version, frame, HEADER + flexible)
+        reply = api.handle(Request(api.key, version, 1, None, PEER, body), self.context)
+        if inspect.isawaitable(reply):
+            reply = await reply
+        out = b"".join(encode_response(api.key, version, 1, reply))
+        return decode_response(api.key, version, out).body
+
+
+def _flexible(key, version):
+    return request_class(key, version).__header_schema__.__flexible__
+
+
+def run(scenario, **settings):
+    async def main():
+        cluster = Cluster(**settings)
+        await cluster.catalog.load()
+        return await scenario(cluster)
+
+    return simulate(main())
