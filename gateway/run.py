@@ -100,8 +100,9 @@ def _os_fault(config: GatewayConfig, error: OSError) -> str:
 def _say_started(config: GatewayConfig, embedded: Running) -> None:
     """One line for people; the second has the words that testcontainers' modules wait for."""
     host = f"[{embedded.host}]" if ":" in embedded.host else embedded.host
-    print(f"gateway started: bootstrap.servers={host}:{embedded.port} data={config.data}")
-    print(f"Started Kafka API server; [KafkaServer id={config.node_id}] started", flush=True)
+    with contextlib.suppress(OSError):  # nobody reads stdout: no reason not to serve
+        print(f"gateway started: bootstrap.servers={host}:{embedded.port} data={config.data}")
+        print(f"Started Kafka API server; [KafkaServer id={config.node_id}] started", flush=True)
 
 
 def _preload() -> None:

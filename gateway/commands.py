@@ -1,0 +1,53 @@
+"""The tree of commands as typer shows it; the admin commands are loaded when one is asked for."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+_ADMIN = {"topic": "topic_app", "group": "group_app"}
+
+
+class _Commands(TyperGroup):
+    """`dev` is here, the admin commands in `gateway.admin.cli`."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [*super().list_commands(ctx), *_ADMIN]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in _ADMIN:
+            return super().get_command(ctx, cmd_name)
+        cli = import_module("gateway.admin.cli")
+        command = typer.main.get_command(getattr(cli, _ADMIN[cmd_name]))
+        command.name = cmd_name
+        return command
+
+
+app = typer.Typer(
+    cls=_Commands,
+    name="gateway",
+    help="A Kafka-compatible streaming gateway over a replicated ledger store.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback()
+def _root() -> None:  # pyright: ignore[reportUnusedFunction]
+    """Keeps `dev` a command of its own name even while it is the only one here."""
+
+
+@app.command(
+    add_help_option=False,
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+)
+def dev(ctx: typer.Context) -> None:
+    """Run everything in one process: gateway, storage and metadata."""
+    from gateway.dev import run
+
+    raise typer.Exit(run(ctx.args))

@@ -1,0 +1,146 @@
+"""Goal: `gateway dev` starts fast, says where it is, ends well, and refuses with reasons.
+
+Method: the real process on free loopback ports and a directory of its own, ended by its id.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import resource
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from gateway.wire.messages import decode_response, encode_request
+
+START_S_MAX = 30
+COMMAND = [sys.executable, "-m", "gateway"]
+
+
+def ended(*arguments, interpreter=()):
+    """Exit code and both outputs of a process that ends by itself."""
+    done = subprocess.run(
+        [sys.executable, *interpreter, "-m", "gateway", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=START_S_MAX,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@contextlib.contextmanager
+def started(data, *arguments):
+    """A gateway that serves, its first line, and its port."""
+    process = subprocess.Popen(
+        [*COMMAND, "dev", "--port", "0", "--data", str(data), *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        line = process.stdout.readline()
+        found = re.search(r":(\d+) ", line)
+        assert found, process.stderr.read()
+        yield process, line, int(found[1])
+    finally:
+        if process.poll() is None:
+            process.terminate()
+        process.communicate(timeout=START_S_MAX)
+
+
+def ask(port, key, version, body):
+    frame = encode_request(key, version, 1, "test", body)
+    with socket.create_connection(("127.0.0.1", port), timeout=START_S_MAX) as peer:
+        peer.sendall(len(frame).to_bytes(4, "big") + frame)
+        stream = peer.makefile("rb")
+        size = int.from_bytes(stream.read(4), "big")
+        return decode_response(key, version, stream.read(size)).body
+
+
+def test_it_says_where_it_listens_and_answers_there(tmp_path):
+    with started(tmp_path / "data") as (process, line, port):
+        assert line.startswith(f"gateway started: bootstrap.servers=127.0.0.1:{port} ")
+        words = process.stdout.readline()
+        assert re.search(r"Started Kafka API server", words)
+        assert re.search(r"\[KafkaServer id=\d+\] started", words)
+        served = {row.api_key: row for row in ask(port, 18, 0, {}).api_keys}
+        assert (served[0].min_version, served[0].max_version) == (0, 13)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_a_signal_ends_it_cleanly(tmp_path, number, code):
+    with started(tmp_path / "data") as (process, _, port):
+        with socket.create_connection(("127.0.0.1", port)):
+            process.send_signal(number)
+            assert process.wait(START_S_MAX) == code
+        assert process.stderr.read() == ""
+
+
+def test_starting_and_ending_takes_little_work(tmp_path):
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    with started(tmp_path / "data"):
+        pass
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.9
+
+
+def test_every_fault_of_the_configuration_is_listed(tmp_path):
+    (tmp_path / "file").write_text("")
+    code, out, err = ended(
+        *("dev", "--port", "99999", "--bookies", "2", "--journal-sync", "maybe"),
+        *("--partitions", "0", "--data", str(tmp_path / "file")),
+    )
+    assert (code, out) == (78, "")
+    assert [line.split(":")[1].split()[0] for line in err.splitlines()] == [
+        "port",
+        "bookies",
+        "journal-sync",
+        "partitions",
+        "data",
+    ]
+
+
+def test_a_port_in_use_is_said_plainly(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        code, _, err = ended("dev", "--port", str(port), "--data", str(tmp_path / "data"))
+    assert code == 78
+    assert err.startswith(f"gateway: port {port}: in use")
+    assert len(err.splitlines()) == 1
+
+
+def test_a_host_of_another_machine_is_said_plainly(tmp_path):
+    code, _, err = ended("dev", "--port", "0", "--host", "192.0.2.1", "--data", str(tmp_path))
+    assert code == 78
+    assert len(err.splitlines()) == 1
+
+
+def test_a_directory_in_use_is_said_plainly(tmp_path):
+    with started(tmp_path / "data"):
+        code, _, err = ended("dev", "--port", "0", "--data", str(tmp_path / "data"))
+    assert code == 78
+    assert err.startswith("gateway: data ")
+    assert "Traceback" not in err
+
+
+def test_an_unknown_flag_is_a_usage_error():
+    code, _, err = ended("dev", "--prot", "1")
+    assert code == 2
+    assert "--prot" in err
+    assert "Traceback" not in err
+
+
+def test_without_assertions_it_does_not_start():
+    code, _, err = ended("dev", interpreter=("-O",))
+    assert code == 78
+    assert "python -O" in err
+
+
+def test_the_help_lists_all_commands():
+    code, out, _ = ended("--help")
+    assert code == 0
+    assert {"dev", "topic", "group"} <= set(out.split())
