@@ -86,6 +86,7 @@ class Bookie:
         self._room_checked_s = 0.0
         self._full = False
         self._ended: OSError | None = None
+        self.cleaning = asyncio.Lock()  # held by who deletes ledgers and drops files
         self.conflicts = 0  # adds whose payload differs from what is stored: somebody is wrong
         self.replayed: Replayed | None = None  # what the last start found
 
@@ -281,8 +282,7 @@ class Bookie:
         """What is needed of a file stands in the live log too, durably. Raises OSError."""
         assert file_id < self._journal.file_id
         self._assert_serving()
-        rewriter = Rewriter(self._disk, self._index, self._journal, self._append)
-        await rewriter.run(file_id, self._instance)
+        await Rewriter(file_id, self._index, self._files, self._journal, self._append).run()
         await self.checkpoint()
         self._index.drop_file(file_id)
 

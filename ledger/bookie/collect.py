@@ -35,20 +35,21 @@ async def collect(
     rewritten, `rewrite_bytes_max` at most. Raises whatever the listing raises (nothing was
     deleted then) and OSError. Source: seed 001; reliability L18, D3.
     """
-    known = bookie.ledgers()
-    living = set(await list_ledgers())
-    missing = [ledger for ledger in known if ledger not in living]
-    if missing:
+    async with bookie.cleaning:
+        known = bookie.ledgers()
         living = set(await list_ledgers())
-        missing = [ledger for ledger in missing if ledger not in living]
-    if missing:
-        await bookie.delete_ledgers(missing)
-    await bookie.roll_if_dead()
-    rewritten = await _rewrite_mostly_dead(bookie, rewrite_share, rewrite_bytes_max)
-    dead = [file.file_id for file in bookie.files() if file.bytes_used == 0]
-    if dead:
-        await bookie.drop_files(dead)
-    return Collected(len(missing), len(dead), rewritten)
+        missing = [ledger for ledger in known if ledger not in living]
+        if missing:
+            living = set(await list_ledgers())
+            missing = [ledger for ledger in missing if ledger not in living]
+        if missing:
+            await bookie.delete_ledgers(missing)
+        await bookie.roll_if_dead()
+        rewritten = await _rewrite_mostly_dead(bookie, rewrite_share, rewrite_bytes_max)
+        dead = [file.file_id for file in bookie.files() if file.bytes_used == 0]
+        if dead:
+            await bookie.drop_files(dead)
+        return Collected(len(missing), len(dead), rewritten)
 
 
 async def _rewrite_mostly_dead(bookie: Bookie, share: float, bytes_max: int) -> int:

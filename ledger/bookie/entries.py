@@ -133,6 +133,15 @@ class EntryIndex:
             entry += 1
         return found
 
+    def rows(self, ledger: int, first: int, limit: int) -> list[tuple[int, Place]]:
+        """Entries from `first` as the table has them, with their places."""
+        found = self._table.scan(
+            _ENTRY_KEY.pack(b"e", ledger, first), _entry_range(ledger)[1], limit
+        )
+        return [
+            (int.from_bytes(key[9:], "big"), Place(*_PLACE.unpack(value))) for key, value in found
+        ]
+
     def find_last_entry(self, state: LedgerState) -> int:
         """The highest entry that is stored or on its way, -1 if there is none."""
         row = self._table.last(*_entry_range(state.ledger))
@@ -152,6 +161,7 @@ class EntryIndex:
             self.use(place.file_id, state.ledger, place.length)
             self._changed.add(state)
         for state in self._changed:
+            assert self._states.get(state.ledger) is state  # one picture of each ledger
             puts.append((_LEDGER_KEY.pack(b"l", state.ledger), state.encode()))
         puts.extend(self._usage_rows())
         puts.append((_MARK_KEY, _MARK.pack(*mark)))

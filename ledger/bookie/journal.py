@@ -90,11 +90,11 @@ class Journal:
         await self._roll_alone(file_id)
 
     def append(self, record: LogRecord) -> None:
-        """Queue it behind all that was appended before. Only while not `failed`."""
+        """Queue it behind all that was appended before."""
         self._queue.append(record)
         self.queue_bytes += record.size
         self._appended += 1
-        if not self._scheduled and not self._busy:
+        if not self._scheduled and (not self._busy or self.failed is not None):
             self._scheduled = True
             self._loop.call_soon(self._commit)
 
@@ -148,6 +148,8 @@ class Journal:
 
     def _commit(self) -> None:
         self._scheduled = False
+        if self.failed is not None:
+            self._fail(self.failed)
         if self._busy or not self._queue:
             return
         wait_us = self._decision.wait_us(

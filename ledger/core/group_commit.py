@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 _GIVE_UP_GROUPS_MAX: Final = 256
+_TURN_US_MIN: Final = 5  # no event loop turns faster; bounds the questions where time stands still
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +38,7 @@ class GroupCommit:
         "_futile",
         "_groups_without_wait",
         "_limits",
+        "_turns",
         "_waited_from",
         "_waiting_since_s",
     )
@@ -48,6 +50,7 @@ class GroupCommit:
         self._groups_without_wait = 0
         self._waiting_since_s: float | None = None
         self._waited_from = 0
+        self._turns = 0
 
     def wait_us(self, now_s: float, entries: int, bytes_waiting: int) -> int:
         """0: write now. Else ask again within that time (or when more has arrived).
@@ -65,6 +68,10 @@ class GroupCommit:
         if self._waiting_since_s is None:
             self._waiting_since_s = now_s
             self._waited_from = entries
+            self._turns = limits.wait_us_max // _TURN_US_MIN
+        self._turns -= 1
+        if self._turns < 0:
+            return 0
         waited_us = (now_s - self._waiting_since_s) * 1e6
         return max(0, int(limits.wait_us_max - waited_us))
 

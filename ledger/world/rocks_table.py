@@ -91,17 +91,17 @@ class RocksTable:
         return found
 
     def _last(self, first: bytes, end: bytes) -> tuple[bytes, bytes] | None:
-        bound = ReadOptions()
-        bound.set_iterate_lower_bound(first)
-        bound.set_iterate_upper_bound(end)
         if first >= end:
             return None
+        bound = ReadOptions()
+        bound.set_iterate_upper_bound(end)
         rows = self._db.iter(bound)
         rows.seek_to_last()
-        if rows.valid():
-            return rows.key(), rows.value()
-        rows.status()
-        return None
+        if not rows.valid():
+            rows.status()
+            return None
+        key = rows.key()  # a lower bound set above does not hold in this direction
+        return (key, rows.value()) if key >= first else None
 
 
 def _options() -> Options:

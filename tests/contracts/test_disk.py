@@ -1,0 +1,209 @@
+"""Goal: the simulated disk keeps the same promises as the real one, so that proofs over it count.
+Method: one suite, run on a directory of this machine in each sync mode and on the simulator."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+import pytest
+
+from ledger.errors import DirectoryInUse
+from ledger.world.posix_disk import PosixDisk
+from tests.sim.disk import SimDisk
+
+
+@pytest.fixture(params=["inline", "thread", "auto", "never", "simulated"])
+def make_disk(request, tmp_path):
+    if request.param == "simulated":
+        return lambda: SimDisk(Random(1))
+    return lambda: PosixDisk(tmp_path / "disk", request.param)
+
+
+async def synced(file) -> OSError | None:
+    done = asyncio.get_running_loop().create_future()
+    file.sync(done.set_result)
+    return await done
+
+
+def run(make_disk, body):
+    async def main():
+        disk = make_disk()
+        try:
+            await body(disk)
+        finally:
+            disk.close()
+
+    asyncio.run(main())
+
+
+def test_what_was_written_can_be_read_at_once_and_synced(make_disk):
+    async def body(disk):
+        file = disk.create("a")
+        file.write([b"head", bytearray(b"er"), memoryview(b"body")], 0)
+        assert bytes(await file.read(0, 100)) == b"headerbody"
+        assert await synced(file) is None
+        assert bytes(await file.read(4, 3)) == b"erb"
+        file.close()
+
+    run(make_disk, body)
+
+
+def test_a_write_of_more_buffers_than_the_system_takes_is_whole(make_disk):
+    async def body(disk):
+        file = disk.create("a")
+        buffers = [bytes([i % 251]) * (i % 7) for i in range(5000)]
+        file.write(buffers, 4096)
+        assert bytes(await file.read(4096, 1 << 20)) == b"".join(buffers)
+        assert file.size() == 4096 + sum(map(len, buffers))
+        file.close()
+
+    run(make_disk, body)
+
+
+def test_a_later_write_overwrites_and_gaps_read_as_zeros(make_disk):
+    async def body(disk):
+        file = disk.create("a")
+        file.write([b"x" * 10], 100)
+        file.write([b"yy"], 104)
+        assert bytes(await file.read(98, 14)) == b"\0\0xxxxyyxxxx"
+        file.close()
+
+    run(make_disk, body)
+
+
+def test_a_read_past_the_end_is_short(make_disk):
+    async def body(disk):
+        file = disk.create("a")
+        file.write([b"abc"], 0)
+        assert bytes(await file.read(2, 100)) == b"c"
+        assert bytes(await file.read(3, 100)) == b""
+        assert bytes(await file.read(500, 100)) == b""
+        file.close()
+
+    run(make_disk, body)
+
+
+def test_a_read_that_does_not_wait_gives_the_same_bytes_or_nothing(make_disk):
+    async def body(disk):
+        file = disk.create("a")
+        file.write([b"z" * 70_000], 0)
+        now = file.read_now(10, 65_000)
+        assert now is None or bytes(now) == b"z" * 65_000
+        file.close()
+
+    run(make_disk, body)
+
+
+def test_preallocated_room_reads_as_zeros_and_keeps_what_is_there(make_disk):
+    async def body(disk):
+        file = disk.create("a")
+        file.write([b"abc"], 0)
+        file.preallocate(0, 64 * 1024)
+        assert bytes(await file.read(0, 8)).rstrip(b"\0") == b"abc"
+        file.truncate(2)
+        assert file.size() == 2
+        assert bytes(await file.read(0, 8)) == b"ab"
+        file.close()
+
+    run(make_disk, body)
+
+
+def test_two_handles_see_one_file(make_disk):
+    async def body(disk):
+        writer, reader = disk.create("a"), disk.open("a")
+        writer.write([b"seen"], 0)
+        assert bytes(await reader.read(0, 9)) == b"seen"
+        writer.close()
+        reader.close()
+
+    run(make_disk, body)
+
+
+def test_an_unlinked_file_is_still_read_through_its_handle(make_disk):
+    async def body(disk):
+        file = disk.create("a")
+        file.write([b"abc"], 0)
+        disk.unlink("a")
+        disk.sync_directory()
+        assert disk.names() == []
+        assert bytes(await file.read(0, 3)) == b"abc"
+        file.close()
+
+    run(make_disk, body)
+
+
+def test_names_are_sorted_and_wrong_ones_are_refused(make_disk):
+    async def body(disk):
+        for name in ("b", "a", "c"):
+            disk.create(name).close()
+        assert disk.names() == ["a", "b", "c"]
+        with pytest.raises(FileExistsError):
+            disk.create("a")
+        with pytest.raises(FileNotFoundError):
+            disk.open("z")
+        with pytest.raises(FileNotFoundError):
+            disk.unlink("z")
+        assert disk.free_bytes() > 0
+
+    run(make_disk, body)
+
+
+def test_syncs_of_one_file_end_in_order(make_disk):
+    async def body(disk):
+        file = disk.create("a")
+        ended: list[int] = []
+        for number in range(5):
+            file.write([b"x"], number)
+            assert await synced(file) is None
+            ended.append(number)
+        assert ended == list(range(5))
+        file.close()
+
+    run(make_disk, body)
+
+
+def test_a_directory_is_held_by_one_and_opening_it_writes_nothing(tmp_path):
+    async def body():
+        disk = PosixDisk(tmp_path)
+        with pytest.raises(DirectoryInUse):
+            PosixDisk(tmp_path)
+        assert list(tmp_path.iterdir()) == []
+        disk.close()
+        PosixDisk(tmp_path).close()
+
+    asyncio.run(body())
+
+
+def test_a_file_closed_while_a_thread_reads_it_is_given_back_afterwards(tmp_path):
+    async def body():
+        disk = PosixDisk(tmp_path)
+        file = disk.create("a")
+        file.write([b"x" * 1000], 0)
+        file.hold()
+        file.close()
+        assert file._read_and_release(0, 1000) == b"x" * 1000  # releases what `hold` took
+        with pytest.raises(OSError):
+            file.size()
+        disk.close()
+
+    asyncio.run(body())
+
+
+def test_slow_syncs_move_to_a_thread_and_fast_ones_come_back(tmp_path):
+    async def body():
+        disk = PosixDisk(tmp_path, "auto")
+        file = disk.create("a")
+        disk._syncs._average_s = 0.1
+        ended: list[OSError | None] = []
+        file.sync(ended.append)
+        assert ended == []  # a thread does it
+        while disk._syncs._average_s > 0.002:
+            assert await synced(file) is None
+        file.sync(ended.append)
+        assert ended[-1] is None
+        assert len(ended) == 2
+        file.close()
+        disk.close()
+
+    asyncio.run(body())

@@ -1,0 +1,224 @@
+"""The disk port in memory, with seeded faults and power cuts.
+
+A crash decides for every unsynced write of a file whether it is kept, lost or torn at sectors of
+512 bytes, and for every name whether its creation or removal happened. A failed sync drops the
+file's unsynced bytes from the disk but not from the reader's view, as Linux does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+SECTOR_BYTES = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskFaults:
+    """What goes wrong, and how long things take (virtual seconds)."""
+
+    sync_s_max: float = 0.002
+    lying_sync: bool = False  # says "synced" and keeps the bytes volatile
+    capacity_bytes: int = 1 << 40
+
+
+class _Content:
+    """One file: what the disk holds, what readers see, and what lies between."""
+
+    def __init__(self) -> None:
+        self.durable = bytearray()
+        self.view = bytearray()
+        self.unsynced: list[tuple[int, bytes | None]] = []  # None: the length was set
+
+    def apply(self, position: int, data: bytes | None) -> None:
+        self.unsynced.append((position, data))
+        _write_into(self.view, position, data)
+
+    def sync(self) -> None:
+        for position, data in self.unsynced:
+            _write_into(self.durable, position, data)
+        self.unsynced.clear()
+
+
+def _write_into(target: bytearray, position: int, data: bytes | None) -> None:
+    if data is None:
+        if len(target) > position:
+            del target[position:]
+        target.extend(bytes(position - len(target)))
+        return
+    if len(target) < position + len(data):
+        target.extend(bytes(position + len(data) - len(target)))
+    target[position : position + len(data)] = data
+
+
+class SimDisk:
+    """One directory of one simulated machine. After `crash` only the returned disk is alive."""
+
+    def __init__(self, random: Random, faults: DiskFaults | None = None) -> None:
+        self.random = random
+        self.faults = faults if faults is not None else DiskFaults()
+        self.alive = True
+        self.fail_next_sync = False
+        self.syncs = 0
+        self.full = False
+        self._names: dict[str, _Content] = {}
+        self._durable_names: dict[str, _Content] = {}
+
+    def names(self) -> list[str]:
+        return sorted(self._names)
+
+    def create(self, name: str) -> SimLogFile:
+        if name in self._names:
+            raise FileExistsError(errno.EEXIST, name)
+        self._check_room(0)
+        self._names[name] = _Content()
+        return SimLogFile(self, self._names[name])
+
+    def open(self, name: str) -> SimLogFile:
+        if name not in self._names:
+            raise FileNotFoundError(errno.ENOENT, name)
+        return SimLogFile(self, self._names[name])
+
+    def unlink(self, name: str) -> None:
+        if name not in self._names:
+            raise FileNotFoundError(errno.ENOENT, name)
+        del self._names[name]
+
+    def sync_directory(self) -> None:
+        if self.alive:
+            self._durable_names = dict(self._names)
+
+    def free_bytes(self) -> int:
+        if self.full:
+            return 0
+        used = sum(len(content.view) for content in self._names.values())
+        return max(0, self.faults.capacity_bytes - used)
+
+    def close(self) -> None:
+        pass
+
+    def flip_bit(self, name: str, position: int, bit: int = 0) -> None:
+        """Rot: one bit changed on the disk."""
+        content = self._names[name]
+        content.view[position] ^= 1 << bit
+        if position < len(content.durable):
+            content.durable[position] ^= 1 << bit
+
+    def crash(self) -> SimDisk:
+        """The power is cut: what survived, as the next boot finds it."""
+        self.alive = False
+        after = SimDisk(self.random, self.faults)
+        for name in sorted({*self._names, *self._durable_names}):
+            before, now = self._durable_names.get(name), self._names.get(name)
+            survivor = now if before is now else self.random.choice([before, now])
+            if survivor is not None:
+                after._names[name] = self._survive(survivor)
+        after._durable_names = dict(after._names)
+        return after
+
+    def restart(self) -> SimDisk:
+        """The process is killed, the machine goes on: all that was written is still seen."""
+        self.alive = False
+        after = SimDisk(self.random, self.faults)
+        after._names = dict(self._names)
+        after._durable_names = dict(self._durable_names)
+        return after
+
+    def _check_room(self, size: int) -> None:
+        if size >= self.free_bytes():
+            raise OSError(errno.ENOSPC, "disk full")
+
+    def _survive(self, content: _Content) -> _Content:
+        after = _Content()
+        after.durable = bytearray(content.durable)
+        for position, data in content.unsynced:
+            fate = self.random.random()
+            if fate < 0.4:
+                _write_into(after.durable, position, data)
+            elif fate < 0.7 and data is not None:
+                self._tear(after.durable, position, data)
+        after.view = bytearray(after.durable)
+        return after
+
+    def _tear(self, durable: bytearray, position: int, data: bytes) -> None:
+        """Each sector of the write made it or not."""
+        if self.random.random() < 0.5:  # a prefix
+            data = data[: self.random.randrange(0, len(data) + 1, SECTOR_BYTES)]
+            _write_into(durable, position, data)
+            return
+        for at in range(0, len(data), SECTOR_BYTES):
+            if self.random.random() < 0.5:
+                _write_into(durable, position + at, data[at : at + SECTOR_BYTES])
+
+
+class SimLogFile:
+    """One open file of a `SimDisk`."""
+
+    def __init__(self, disk: SimDisk, content: _Content) -> None:
+        self._disk = disk
+        self._content = content
+        self._closed = False
+
+    def write(self, buffers: Sequence[bytes], position: int) -> None:
+        assert not self._closed
+        if not self._disk.alive:
+            return
+        data = b"".join(buffers)
+        self._disk._check_room(max(0, position + len(data) - len(self._content.view)))
+        self._content.apply(position, data)
+
+    def sync(self, on_synced) -> None:
+        assert not self._closed
+        if not self._disk.alive:
+            return  # nobody hears of it any more
+        delay_s = self._disk.random.random() * self._disk.faults.sync_s_max
+        if delay_s == 0:
+            self._finish(on_synced, len(self._content.unsynced))
+            return
+        covered = len(self._content.unsynced)
+        asyncio.get_running_loop().call_later(delay_s, self._finish, on_synced, covered)
+
+    def _finish(self, on_synced, covered: int) -> None:
+        if not self._disk.alive:
+            return
+        self._disk.syncs += 1
+        if self._disk.fail_next_sync:
+            self._disk.fail_next_sync = False
+            self._content.unsynced.clear()  # never written, and nobody will try again
+            on_synced(OSError(errno.EIO, "sync failed"))
+            return
+        if not self._disk.faults.lying_sync:
+            late = self._content.unsynced[covered:]
+            del self._content.unsynced[covered:]
+            self._content.sync()
+            self._content.unsynced = late
+        on_synced(None)
+
+    def read_now(self, position: int, size: int) -> bytes | None:
+        if self._disk.random.random() < 0.3:
+            return None
+        return bytes(self._content.view[position : position + size])
+
+    async def read(self, position: int, size: int) -> bytes:
+        if self._disk.random.random() < 0.3:
+            await asyncio.sleep(self._disk.random.random() * 0.001)
+        return bytes(self._content.view[position : position + size])
+
+    def size(self) -> int:
+        return len(self._content.view)
+
+    def preallocate(self, position: int, size: int) -> None:
+        end = position + size
+        if self._disk.alive and end > len(self._content.view) and size < self._disk.free_bytes():
+            self._content.apply(end, None)
+
+    def truncate(self, size: int) -> None:
+        if self._disk.alive:
+            self._content.apply(size, None)
+
+    def close(self) -> None:
+        assert not self._closed
+        self._closed = True
