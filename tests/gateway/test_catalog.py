@@ -5,6 +5,7 @@ races are made by hand. Producer ids live here too: they rest on the same store.
 """
 
 import asyncio
+import random
 
 import pytest
 
@@ -20,13 +21,18 @@ from gateway.topics.errors import (
     UnknownTopic,
 )
 from gateway.topics.producer_ids import ProducerIds
-from ledger.errors import StreamUnavailable
+from ledger.errors import MetadataUnavailable, StreamUnavailable
 from tests.sim.loop import simulate
-from tests.sim.metadata import MetadataTree, SimMetadata
+from tests.sim.metadata import MetadataFaults, MetadataTree, SimMetadata
+
+
+def store(tree, seed=0, **faults):
+    """A session on `tree` whose calls take time, so that others come between."""
+    return SimMetadata(tree, MetadataFaults(random.Random(seed), **faults))
 
 
 async def loaded(tree, **kwargs):
-    catalog = Catalog(SimMetadata(tree), **kwargs)
+    catalog = Catalog(store(tree), **kwargs)
     await catalog.load()
     return catalog
 
@@ -74,6 +80,18 @@ def test_a_recreated_topic_has_a_new_id():
         assert catalog.by_id(old.topic_id) is None
         new = await catalog.create("orders", 1, 1, {})
         assert new.topic_id != old.topic_id
+
+    with_catalog(scenario)
+
+
+def test_deleting_one_life_of_a_topic_spares_the_next():
+    async def scenario(catalog):
+        old = await catalog.create("orders", 1, 1, {})
+        await catalog.delete("orders")
+        new = await catalog.create("orders", 1, 1, {})
+        with pytest.raises(UnknownTopic):
+            await catalog.delete("orders", old.topic_id)
+        assert catalog.by_name("orders") is new
 
     with_catalog(scenario)
 
@@ -243,6 +261,25 @@ def test_partitions_are_only_added():
     with_catalog(scenario)
 
 
+def test_a_creation_whose_reply_was_lost_is_found_by_the_next_try():
+    async def main():
+        for seed in range(20):
+            tree = MetadataTree()
+            await loaded(tree)
+            catalog = Catalog(store(tree, seed, reply_lost=0.5))
+            while True:
+                try:
+                    await catalog.create("orders", 3, 1, {})
+                except MetadataUnavailable:
+                    continue
+                except TopicExists:
+                    pass
+                break
+            assert catalog.by_name("orders") == (await loaded(tree)).by_name("orders") is not None
+
+    simulate(main())
+
+
 def test_a_change_made_by_another_gateway_is_not_overwritten():
     async def main():
         tree = MetadataTree()
@@ -335,11 +372,30 @@ def test_fields_that_a_newer_version_wrote_are_kept():
 def test_producer_ids_are_unique_across_callers_processes_and_restarts():
     async def main():
         tree = MetadataTree()
-        processes = [ProducerIds(SimMetadata(tree)) for _ in range(4)]
+        processes = [ProducerIds(store(tree, seed)) for seed in range(4)]
         ids = await asyncio.gather(*(p.next() for p in processes for _ in range(2500)))
-        ids += [await ProducerIds(SimMetadata(tree)).next() for _ in range(3)]
+        ids += [await ProducerIds(store(tree)).next() for _ in range(3)]
         assert len(set(ids)) == len(ids) == 10_003
         assert min(ids) >= 0
+
+    simulate(main())
+
+
+def test_a_lost_reply_costs_a_block_and_never_gives_an_id_twice():
+    async def some(ids):
+        got = []
+        while len(got) < 1500:
+            try:
+                got.append(await ids.next())
+            except MetadataUnavailable:
+                continue
+        return got
+
+    async def main():
+        tree = MetadataTree()
+        processes = [ProducerIds(store(tree, seed, reply_lost=0.3)) for seed in range(4)]
+        got = [each for ids in await asyncio.gather(*map(some, processes)) for each in ids]
+        assert len(set(got)) == len(got) == 6000
 
     simulate(main())
 
