@@ -1,8 +1,9 @@
 """Idempotent producers of one partition: which batch is next, which is a repeat.
 
 Per producer id the last batches {epoch, first and last sequence, base offset}. A repeat is looked
-for among the newest five of the current epoch, as in Kafka. Ten are kept, so that the state as of
-an earlier offset can still be told while up to five batches are accepted and not yet in the log.
+for among the newest five of the current epoch, as in Kafka. Kept are the newest five durable ones
+and all that are accepted after them, so that the state as of any offset from the durable end on can
+be told, however many batches a client has in flight.
 
 Pure. Source: Kafka, ProducerAppendInfo and ProducerStateEntry.
 """
@@ -11,12 +12,12 @@ from __future__ import annotations
 
 from collections import deque
 from struct import Struct
+from struct import error as StructError
 from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
 WINDOW = 5
-_KEPT = 10
 SEQUENCE_MAX = 2**31 - 1
 _STATE = Struct(">BI")  # version, producers
 _PRODUCER = Struct(">qqB")  # id, last used ms, batches
@@ -41,7 +42,7 @@ class _Producer:
     __slots__ = ("batches", "used_ms")
 
     def __init__(self) -> None:
-        self.batches: deque[AcceptedBatch] = deque(maxlen=_KEPT)
+        self.batches: deque[AcceptedBatch] = deque()
         self.used_ms = 0
 
 
@@ -94,15 +95,21 @@ class ProducerStates:
         base_offset: int,
         timestamp_ms: int,
         now_ms: int,
+        *,
+        durable_offset: int,
     ) -> None:
-        """The batch was given `base_offset`; `check` had said that it is the next."""
+        """The batch was given `base_offset`; `check` had said that it is the next.
+
+        No state as of an offset below `durable_offset` is asked for from now on.
+        """
         producer = self._producers.get(producer_id)
         if producer is None:
             producer = self._producers[producer_id] = _Producer()
         last = sequence_after(first_sequence, records - 1)
-        producer.batches.append(
-            AcceptedBatch(epoch, first_sequence, last, base_offset, timestamp_ms)
-        )
+        batches = producer.batches
+        batches.append(AcceptedBatch(epoch, first_sequence, last, base_offset, timestamp_ms))
+        while len(batches) > WINDOW and batches[WINDOW].base_offset < durable_offset:
+            batches.popleft()
         producer.used_ms = now_ms
 
     def expire(self, now_ms: int, after_ms: int) -> None:
@@ -114,12 +121,13 @@ class ProducerStates:
     def encode(self, end_offset: int) -> bytes:
         """The state after every batch below `end_offset` and no later one."""
         parts: list[bytes] = []
+        count = 0
         for producer_id, producer in self._producers.items():
             batches = [b for b in producer.batches if b.base_offset < end_offset][-WINDOW:]
             if batches:
+                count += 1
                 parts.append(_PRODUCER.pack(producer_id, producer.used_ms, len(batches)))
                 parts += [_BATCH.pack(*batch) for batch in batches]
-        count = sum(len(part) == _PRODUCER.size for part in parts)
         return _STATE.pack(_VERSION, count) + b"".join(parts)
 
     def load(self, data: bytes) -> None:
@@ -127,18 +135,29 @@ class ProducerStates:
         self._producers.clear()
         if not data:
             return
+        try:
+            end = self._load(data)
+        except StructError as error:
+            raise ValueError(f"producer state of {len(data)} bytes is cut") from error
+        if end != len(data):
+            raise ValueError(f"producer state: {len(data) - end} bytes too many")
+
+    def _load(self, data: bytes) -> int:
         version, count = _STATE.unpack_from(data)
         if version != _VERSION:
             raise ValueError(f"producer state version {version}, we read {_VERSION}")
         at = _STATE.size
         for _ in range(count):
             producer_id, used_ms, batches = _PRODUCER.unpack_from(data, at)
+            if not batches:
+                raise ValueError(f"producer {producer_id} without a batch")
             at += _PRODUCER.size
             producer = self._producers[producer_id] = _Producer()
             producer.used_ms = used_ms
             for _ in range(batches):
                 producer.batches.append(AcceptedBatch(*_BATCH.unpack_from(data, at)))
                 at += _BATCH.size
+        return at
 
 
 _OUT_OF_ORDER = ErrorCode.out_of_order_sequence_number

@@ -104,6 +104,20 @@ class _Place:
         self._many.put(self._topic, self._place, self._index, produced, self._partition)
 
 
+class _Silence:
+    """acks=0: no reply; but the request is under way until it ends, so that memory is bounded."""
+
+    __slots__ = ("ended",)
+
+    def __init__(self, reply: asyncio.Future[Result]) -> None:
+        self.ended: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        reply.add_done_callback(self._on_reply)
+
+    def _on_reply(self, reply: asyncio.Future[Result]) -> None:
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+
 def _answer(index: int, produced: Produced, partition: Partition | None) -> PartitionProduced:
     return PartitionProduced(
         index,
@@ -124,9 +138,7 @@ def handle(request: Request, ctx: Context) -> Result | asyncio.Future[Result]:
         reply = _single(request, ctx, topics[0])
     else:
         reply = _many(request, ctx, topics, refused)
-    if body.acks == 0:
-        return None
-    return reply
+    return _Silence(reply).ended if body.acks == 0 else reply
 
 
 def _refused(body: Any) -> Produced | None:

@@ -53,6 +53,8 @@ class _Fetch:
         self._by_id = request.version >= _TOPIC_IDS_FROM
         self._timer: asyncio.TimerHandle | None = None
         self._cold: asyncio.Task[None] | None = None
+        self._over = False  # the client's time is
+        self._news = False  # while a cold round looked elsewhere
         self._watched: list[Partition] = []
         self._reply: asyncio.Future[Result] | None = None
 
@@ -67,10 +69,9 @@ class _Fetch:
         self._reply = loop.create_future()
         self._reply.add_done_callback(self._ended)
         self._timer = loop.call_later(self._wait_s, self._deadline)
+        self._watch()
         if found is None:
             self._read_cold()
-        else:
-            self._watch()
         return self._reply
 
     def _look(self) -> list[tuple[Wanted, _Found]] | None:
@@ -97,7 +98,7 @@ class _Fetch:
         if not partition.readable:
             return _Found(partition=partition, cold=True)
         error = _position_error(wanted, partition)
-        if error or wanted.fetch_offset == partition.high_watermark or (left <= 0 and not empty):
+        if error or _nothing_for(wanted, partition, left, empty):
             return _Found(error, partition)
         records = partition.read_cached(wanted.fetch_offset, min(wanted.bytes_max, left))
         if records is None:
@@ -138,7 +139,10 @@ class _Fetch:
 
     def on_data(self) -> None:
         """A watched partition has news: answer if that is enough."""
-        if self._reply is None or self._reply.done() or self._cold is not None:
+        if self._reply is None or self._reply.done():
+            return
+        if self._cold is not None:
+            self._news = True
             return
         found = self._look()
         if found is None:
@@ -148,6 +152,7 @@ class _Fetch:
 
     def _deadline(self) -> None:
         """The client's time is over: what there is goes. A cold read under way is let finish."""
+        self._over = True
         if self._reply is None or self._reply.done() or self._cold is not None:
             return
         found = self._look()
@@ -168,16 +173,37 @@ class _Fetch:
         self._watched.clear()
         if self._timer is not None:
             self._timer.cancel()
-        if self._cold is not None and not self._cold.done() and self._reply is not None:
-            if self._reply.cancelled():
-                self._cold.cancel()
+        cold, reply = self._cold, self._reply
+        if cold is not None and not cold.done() and reply is not None and reply.cancelled():
+            cold.cancel()
 
     # -- reading from disk --------------------------------------------------------------------
 
     def _read_cold(self) -> None:
-        self._cold = asyncio.get_running_loop().create_task(self._cold_round())
+        self._cold = asyncio.get_running_loop().create_task(self._cold_rounds())
+        self._cold.add_done_callback(self._cold_ended)
 
-    async def _cold_round(self) -> None:
+    def _cold_ended(self, cold: asyncio.Task[None]) -> None:
+        """A bug of ours answers too: whoever waits must not wait for ever."""
+        if cold.cancelled():
+            return
+        error = cold.exception()
+        if error is not None and self._reply is not None and not self._reply.done():
+            self._reply.set_exception(error)
+
+    async def _cold_rounds(self) -> None:
+        """Until there is enough, or time is over, or there is no news to look at."""
+        while True:
+            self._news = False
+            found = await self._cold_round()
+            if self._enough(found) or self._over:
+                self._finish(found)
+                return
+            if not self._news:
+                self._cold = None
+                return
+
+    async def _cold_round(self) -> list[tuple[Wanted, _Found]]:
         """Each wanted partition in turn, from disk where memory does not have it."""
         found: list[tuple[Wanted, _Found]] = []
         left, empty = self._bytes_max, True
@@ -189,14 +215,7 @@ class _Fetch:
                 left -= sum(record.size_bytes for record in one.records)
                 empty = False
             found.append((wanted, one))
-        self._cold = None
-        timer_over = self._timer is not None and (
-            self._timer.when() <= asyncio.get_running_loop().time()
-        )
-        if self._enough(found) or timer_over:
-            self._finish(found)
-        else:
-            self._watch()
+        return found
 
     async def _find_cold(
         self, partition: Partition, wanted: Wanted, left: int, empty: bool
@@ -206,7 +225,7 @@ class _Fetch:
                 async with asyncio.timeout(max(self._wait_s, 0.5)):
                     await partition.ensure_readable()
             error = _position_error(wanted, partition)
-            if error or wanted.fetch_offset == partition.high_watermark:
+            if error or _nothing_for(wanted, partition, left, empty):
                 return _Found(error, partition)
             records = await partition.read(wanted.fetch_offset, min(wanted.bytes_max, left))
         except TimeoutError:
@@ -246,6 +265,11 @@ def _position_error(wanted: Wanted, partition: Partition) -> ErrorCode:
     if not partition.log_start_offset <= wanted.fetch_offset <= partition.high_watermark:
         return ErrorCode.offset_out_of_range
     return ErrorCode.none
+
+
+def _nothing_for(wanted: Wanted, partition: Partition, left: int, empty: bool) -> bool:
+    """It has read everything, or earlier partitions have filled the answer."""
+    return wanted.fetch_offset == partition.high_watermark or (left <= 0 and not empty)
 
 
 def _fitting(records: list[StoredRecord], left: int, empty: bool) -> list[StoredRecord]:

@@ -7,6 +7,7 @@ from memory within one loop turn: Spark asks twice for every poll.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
@@ -15,10 +16,10 @@ from kio.schema.errors import ErrorCode
 from gateway.errors import code_for
 from gateway.handlers.api import Api, Context, Reply, Request, Result
 from gateway.topics.partition import Partition
-from gateway.wire.batches import BatchRefused
 from ledger.errors import LedgerError
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, PENDING_UPLOAD = range(-1, -7, -1)
+_OPENING_S_MAX = 10.0  # replies leave in order: one partition must not hold up a connection
 _VERSION_MIN = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, PENDING_UPLOAD: 11}
 
 
@@ -105,7 +106,13 @@ async def _look_up(request: Request, ctx: Context, answers: list[list[Reply | No
 
 async def _one(version: int, asked: Any, partition: Partition | None) -> Reply:
     if partition is not None:
-        await partition.ensure_readable()
+        try:
+            async with asyncio.timeout(_OPENING_S_MAX):
+                await partition.ensure_readable()
+        except TimeoutError:
+            return _refusal(asked, ErrorCode.not_leader_or_follower)
+        except LedgerError as error:
+            return _refusal(asked, code_for(error))
     known = _at_once(version, asked, partition)
     if known is not None:
         return known
@@ -117,8 +124,6 @@ async def _one(version: int, asked: Any, partition: Partition | None) -> Reply:
             found = await partition.offset_for_timestamp(asked.timestamp)
     except LedgerError as error:
         return _refusal(asked, code_for(error))
-    except BatchRefused as refused:
-        return _refusal(asked, refused.code)
     if found is None:
         return _answer(asked)
     timestamp, offset = found

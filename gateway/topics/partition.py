@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from struct import error as StructError
 from typing import NamedTuple, Protocol
 
 from kio.schema.errors import ErrorCode
@@ -21,7 +20,7 @@ from gateway.errors import code_for
 from gateway.topics.configs import TopicConfig
 from gateway.wire import batches
 from gateway.wire.batches import BatchHeader, BatchRefused
-from ledger.errors import CorruptFormat, LedgerError, NoNode, NotOwner
+from ledger.errors import CorruptFormat, LedgerError, MetadataError, NoNode, NotOwner
 from ledger.streams.config import StreamConfig
 from ledger.streams.segment_store import create_streams
 from ledger.streams.stream import Stream, StreamServices
@@ -29,6 +28,7 @@ from ledger.streams.tail_cache import StoredRecord
 
 _PRODUCER_EXPIRY_MS = 86_400_000  # Kafka: producer.id.expiration.ms
 _REOPEN_S_FIRST, _REOPEN_S_MAX = 0.05, 5.0
+_NO_TIMESTAMP = -1
 _WAITING_MAX = 10_000  # batches accepted while the stream opens; then REQUEST_TIMED_OUT
 
 
@@ -64,20 +64,22 @@ class _PartitionState:
     def load(self, data: bytes) -> None:
         try:
             self.producers.load(data)
-        except (ValueError, StructError) as error:
+        except ValueError as error:
             raise CorruptFormat(f"producer state: {error}") from error
 
     def replay(self, sequence_id: int, data: memoryview) -> None:
         header = batches.read_header(data)
         if header.producer_id >= 0:
+            stamped = header.attributes & batches.LOG_APPEND_TIME
             self.producers.accept(
                 header.producer_id,
                 header.producer_epoch,
                 header.base_sequence,
                 header.records,
                 sequence_id,
-                header.max_timestamp,
+                header.max_timestamp if stamped else -1,
                 self._now_ms(),
+                durable_offset=sequence_id,
             )
 
     def timestamp_max(self, data: memoryview) -> int:
@@ -136,53 +138,71 @@ class Partition:
         self._early: deque[_Early] = deque()
         self._waiters: set[FetchWaiter] = set()
         self._repeats: list[tuple[int, OnProduced, Produced]] = []
-        self._readable: asyncio.Task[None] | None = None
+        self._opening: asyncio.Task[None] | None = None
+        self._served = False  # the stream is open
         self._beginning: asyncio.Task[None] | None = None
         self._reopen_s = _REOPEN_S_FIRST
+        self._advanced_since_open = True
+        self._appended_ms = -1  # newest log append time given; the wall clock may jump back
 
     # -- life ---------------------------------------------------------------------------------
 
     def open(self) -> asyncio.Task[None]:
-        """The task that makes it readable; the same one for all callers. Await it shielded."""
-        if self._readable is None:
-            self._readable = asyncio.get_running_loop().create_task(self._open())
-        return self._readable
+        """The task that makes it readable; the same one for all callers. Do not cancel it."""
+        if self._opening is None or (self._opening.done() and not self._served):
+            self._opening = asyncio.get_running_loop().create_task(self._open())
+        return self._opening
 
     @property
     def readable(self) -> bool:
-        opened = self._readable
-        return opened is not None and opened.done() and not self.closed
+        return self._served and not self.closed
 
     async def _open(self) -> None:
         """Tries until the stream is open; what waits for it waits on."""
+        if not self._advanced_since_open:
+            await self._pause()  # no new segment at every try of something that cannot work
         while not self.closed:
             try:
+                await self.stream.close()  # what a failure left
                 await self._open_once()
             except LedgerError as error:
                 if not error.retryable:
                     self._refuse_early(error)
-                await asyncio.sleep(self._reopen_s)
-                self._reopen_s = min(self._reopen_s * 2, _REOPEN_S_MAX)
+                await self._pause()
             else:
-                self._reopen_s = _REOPEN_S_FIRST
+                self._advanced_since_open = False
+                self._served = True
+                self._wake()
                 return
+
+    async def _pause(self) -> None:
+        await asyncio.sleep(self._reopen_s)
+        self._reopen_s = min(self._reopen_s * 2, _REOPEN_S_MAX)
 
     async def _open_once(self) -> None:
         try:
             await self.stream.open()
-        except NoNode:  # a crash came between the topic and its streams
+        except NoNode:
+            if self.closed:  # its topic is being deleted
+                raise
+            # a crash came between the topic and its streams
             await create_streams(self._services.metadata, [self.name])
             await self.stream.open()
 
     async def ensure_readable(self) -> None:
-        await asyncio.shield(self.open())
+        """Readable. Raises NotOwner when it is closed."""
+        while not self.readable:
+            if self.closed:
+                raise NotOwner(self.name)
+            opening = self.open()
+            await asyncio.wait([opening])
+            if not opening.cancelled():
+                opening.result()  # a bug of ours is not waited for
 
     async def close(self) -> None:
         """Everything accepted is durable, the segment completed; later calls are refused."""
         self.closed = True
-        for task in (self._beginning, self._readable):
-            if task is not None and not task.done():
-                task.cancel()
+        await self._tasks_are_over()
         try:
             await self.stream.close()
         except LedgerError as error:
@@ -191,30 +211,36 @@ class Partition:
         self._wake()
 
     def abandon(self) -> None:
-        """The topic is deleted: nothing more is answered from here, waiting fetches look again."""
+        """The topic is deleted: nothing more is taken here, waiting fetches look again."""
         self.closed = True
         self._refuse_early(NotOwner(self.name))
         self._wake()
+
+    async def abandoned(self) -> None:
+        """After `abandon`: nothing of it is under way, so that its data can be deleted."""
+        assert self.closed
+        await self._tasks_are_over()
+        await self.stream.abandon()
+
+    async def _tasks_are_over(self) -> None:
+        tasks = [t for t in (self._beginning, self._opening) if t is not None and not t.done()]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
 
     def _failed(self, error: LedgerError) -> None:
         """The stream can take no more: answer, and open it again under the next epoch."""
         repeats, self._repeats = self._repeats, []
         for _, on_produced, _ in repeats:
             on_produced(Produced(code_for(error, unknown_outcome=True)))
-        self._readable = None
-        self._beginning = None
-        self._wake()
-        if not self.closed:
-            asyncio.get_running_loop().call_soon(self._reopen)
+        self._reopen()
 
     def _reopen(self) -> None:
-        if not self.closed and self._readable is None:
-            self._readable = asyncio.get_running_loop().create_task(self._close_and_open())
-
-    async def _close_and_open(self) -> None:
-        await self.stream.close()
-        await self._open()
+        self._served = False
         self._wake()
+        if not self.closed:
+            self.open()
 
     # -- offsets ------------------------------------------------------------------------------
 
@@ -237,10 +263,10 @@ class Partition:
 
         It may run before this returns when the batch is refused or repeats a durable one.
         """
-        if self.stream.writable and not self._early:
-            self._append_now(batch, version, on_produced)
-        elif self.closed:
+        if self.closed:
             on_produced(Produced(ErrorCode.not_leader_or_follower))
+        elif self.stream.writable and not self._early:
+            self._append_now(batch, version, on_produced)
         elif len(self._early) >= _WAITING_MAX:
             on_produced(Produced(ErrorCode.request_timed_out, message="the partition is opening"))
         else:
@@ -254,12 +280,14 @@ class Partition:
             await self.stream.begin()
         except LedgerError as error:
             self._refuse_early(error)
+            if isinstance(error, MetadataError) and not self.closed:
+                self._reopen()  # what is known of the segments may be wrong
         finally:
             self._beginning = None
         while self._early and self.stream.writable:
             early = self._early.popleft()
             self._append_now(early.batch, early.version, early.on_produced)
-        if self._early and not self.closed:
+        if self._early and not self.closed:  # it failed meanwhile; `_failed` opens it again
             self._beginning = asyncio.get_running_loop().create_task(self._begin())
 
     def _refuse_early(self, error: LedgerError) -> None:
@@ -274,7 +302,7 @@ class Partition:
             header = batches.check_batch(batch, version, config.max_message_bytes)
             self._check_timestamps(header, config, now_ms)
             if config.compacts:
-                raise_if_keyless(batch)
+                raise_if_keyless(batch, batches.decompressed_bytes_max(config.max_message_bytes))
         except BatchRefused as refused:
             on_produced(Produced(refused.code, message=str(refused)))
             return
@@ -283,8 +311,8 @@ class Partition:
             return
         append_time_ms = -1
         if config.log_append_time:
-            append_time_ms = now_ms
-            batch = batches.with_append_time(batch, header, now_ms)
+            append_time_ms = self._appended_ms = max(now_ms, self._appended_ms)
+            batch = batches.with_append_time(batch, header, append_time_ms)
         if header.producer_id >= 0:
             self._state.producers.accept(
                 header.producer_id,
@@ -294,6 +322,7 @@ class Partition:
                 base_offset,
                 append_time_ms,
                 now_ms,
+                durable_offset=self.stream.end_sequence_id,
             )
         self.stream.append(
             batches.placed(batch, header, base_offset, self.stream.epoch),
@@ -322,8 +351,12 @@ class Partition:
 
     @staticmethod
     def _check_timestamps(header: BatchHeader, config: TopicConfig, now_ms: int) -> None:
-        if config.log_append_time or header.max_timestamp < 0:
+        if config.log_append_time or header.max_timestamp == _NO_TIMESTAMP:
             return
+        if header.max_timestamp < 0:
+            raise BatchRefused(
+                ErrorCode.invalid_timestamp, f"timestamp {header.max_timestamp} is before 1970"
+            )
         latest = now_ms + config.message_timestamp_after_max_ms
         if header.max_timestamp > latest:
             raise BatchRefused(
@@ -342,6 +375,9 @@ class Partition:
     # -- news ---------------------------------------------------------------------------------
 
     def _advanced(self, end_offset: int) -> None:
+        if not self._advanced_since_open:
+            self._advanced_since_open = True
+            self._reopen_s = _REOPEN_S_FIRST
         if self._repeats:
             ready = [r for r in self._repeats if r[0] <= end_offset]
             self._repeats = [r for r in self._repeats if r[0] > end_offset]
@@ -376,41 +412,47 @@ class Partition:
         """(timestamp, offset) of the first record at or after `timestamp`, from the log start."""
         from gateway.wire.inside import first_at_or_after
 
-        at = timestamp
-        record = await self.stream.find_timestamp(at)
+        bytes_max = batches.decompressed_bytes_max(self._config().max_message_bytes)
+        record = await self.stream.find_timestamp(timestamp)
         while record is not None:
-            found = first_at_or_after(
-                b"".join(record.data),
-                timestamp,
-                self.log_start_offset,
-                max(8 * self._config().max_message_bytes, 16 * 1024 * 1024),
-            )
+            batch = b"".join(record.data)
+            found = first_at_or_after(batch, timestamp, self.log_start_offset, bytes_max)
             if found is not None:
                 return found
-            record = await self._next_record(record, timestamp)
-        return None
-
-    async def _next_record(self, record: StoredRecord, timestamp: int) -> StoredRecord | None:
-        """The next candidate after a batch whose header claimed more than its records hold."""
-        at = record.end_sequence_id
-        while at < self.high_watermark:
-            for candidate in await self.stream.read(at, 1024 * 1024):
-                if candidate.timestamp_max >= timestamp:
-                    return candidate
-                at = candidate.end_sequence_id
+            # The header claimed more than its records hold, or those are below the log start.
+            record = await self.stream.find_timestamp(timestamp, record.end_sequence_id)
         return None
 
     async def offset_of_timestamp_max(self) -> tuple[int, int] | None:
         """(timestamp, offset) of the first record with the greatest timestamp of all."""
         greatest = self.stream.timestamp_max
-        return None if greatest < 0 else await self.offset_for_timestamp(greatest)
+        if greatest < 0:
+            return None
+        found = await self.offset_for_timestamp(greatest)
+        return found if found is not None else await self._greatest_by_looking()
+
+    async def _greatest_by_looking(self) -> tuple[int, int] | None:
+        """For when the record with the greatest timestamp is below the log start: look at all."""
+        from gateway.wire.inside import greatest
+
+        bytes_max = batches.decompressed_bytes_max(self._config().max_message_bytes)
+        best: tuple[int, int] | None = None
+        at = self.log_start_offset
+        while at < self.high_watermark:
+            for record in await self.stream.read(max(at, self.log_start_offset), 1024 * 1024):
+                at = record.end_sequence_id
+                if best is None or record.timestamp_max > best[0]:
+                    found = greatest(b"".join(record.data), self.log_start_offset, bytes_max)
+                    if found is not None and (best is None or found[0] > best[0]):
+                        best = found
+        return best
 
 
-def raise_if_keyless(batch: memoryview) -> None:
+def raise_if_keyless(batch: memoryview, bytes_max: int) -> None:
     """A compacted topic takes only records with a key; the one check that decodes records."""
     from gateway.wire.inside import all_keyed
 
-    if not all_keyed(bytes(batch)):
+    if not all_keyed(bytes(batch), bytes_max):
         raise BatchRefused(
             ErrorCode.invalid_record, "a compacted topic takes no record without a key"
         )

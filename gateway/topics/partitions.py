@@ -14,7 +14,7 @@ from uuid import UUID
 from gateway.config import GatewayConfig
 from gateway.topics.catalog import Catalog, Topic
 from gateway.topics.partition import Partition
-from ledger.errors import LedgerError, NodeExists
+from ledger.errors import LedgerError, NodeExists, NoSuchLedger
 from ledger.streams.config import StreamConfig
 from ledger.streams.segment_store import create_streams, delete_stream, ledgers_of, list_streams
 from ledger.streams.stream import StreamServices
@@ -44,6 +44,7 @@ class Partitions:
         self._on_disk_freed = on_disk_freed
         self._by_name: dict[tuple[str, int], Partition] = {}
         self._maintenance: asyncio.Task[None] | None = None
+        self._stopping = False
         catalog.on_created.append(self._topic_created)
         catalog.on_deleted.append(self._topic_deleted)
 
@@ -74,7 +75,10 @@ class Partitions:
             lambda: self._stream_config(topic),
         )
         self._by_name[name, index] = partition
-        partition.open()
+        if self._stopping:
+            partition.abandon()
+        else:
+            partition.open()
         return partition
 
     def leader_epoch(self, topic: Topic, index: int) -> int:
@@ -111,17 +115,24 @@ class Partitions:
                 await ensure_stream(self._services, name)
 
     async def _topic_deleted(self, topic: Topic) -> None:
+        abandoned: list[Partition] = []
         for index in range(topic.partitions):
             partition = self._by_name.pop((topic.name, index), None)
             if partition is not None:
                 partition.abandon()
+                abandoned.append(partition)
+        for partition in abandoned:
+            await partition.abandoned()
         for index in range(topic.partitions):
             await self._delete_stream(stream_name(topic.topic_id, index))
         await self._on_disk_freed()
 
     async def _delete_stream(self, name: str) -> None:
         for ledger in await ledgers_of(self._services.metadata, name):
-            await self._services.client.delete(ledger)
+            try:
+                await self._services.client.delete(ledger)
+            except NoSuchLedger:
+                pass  # an earlier deletion came so far
         await delete_stream(self._services.metadata, name)
 
     # -- life ---------------------------------------------------------------------------------
@@ -135,8 +146,8 @@ class Partitions:
         if self._maintenance is not None:
             self._maintenance.cancel()
             await asyncio.gather(self._maintenance, return_exceptions=True)
+        self._stopping = True
         partitions = list(self._by_name.values())
-        self._by_name.clear()
         for at in range(0, len(partitions), _CLOSING_AT_ONCE):
             await asyncio.gather(*(p.close() for p in partitions[at : at + _CLOSING_AT_ONCE]))
 
@@ -174,7 +185,10 @@ class Partitions:
         }
         for name in await list_streams(self._services.metadata):
             if name not in live and self._is_left_over(name):
-                await self._delete_stream(name)
+                try:
+                    await self._delete_stream(name)
+                except LedgerError:
+                    continue  # one that cannot be deleted does not keep the others
 
     def _is_left_over(self, name: str) -> bool:
         """Asked again right before deleting: the topic may have been created meanwhile."""

@@ -19,6 +19,7 @@ HEADER_BYTES = HEADER.size
 PREFIX = Struct(">qii")  # base offset, length, leader epoch: what the broker writes
 PREFIX_BYTES = PREFIX.size
 LENGTH_OVERHEAD = 12  # bytes before and in the length field
+RECORD_BYTES_MIN = 7  # length, attributes, two deltas, two lengths, header count
 _CRC_FROM = 21
 _FROM_ATTRIBUTES = Struct(">hiqqqhii")
 _MAGIC_AND_CRC = Struct(">bI")
@@ -64,6 +65,11 @@ def timestamp_max(batch: Buffer) -> int:
     return int.from_bytes(batch[35:43], "big", signed=True)
 
 
+def decompressed_bytes_max(batch_bytes_max: int) -> int:
+    """What a batch of a topic may decompress to. Kafka has no such bound by default."""
+    return max(8 * batch_bytes_max, 16 * 1024 * 1024)
+
+
 def check_batch(batch: memoryview, version: int, bytes_max: int) -> BatchHeader:
     """The header of one whole, sound batch from a client. Raises BatchRefused.
 
@@ -87,16 +93,28 @@ def check_batch(batch: memoryview, version: int, bytes_max: int) -> BatchHeader:
         )
     if crc32c(batch[_CRC_FROM:]) != header.crc:
         raise BatchRefused(ErrorCode.corrupt_message, "the batch's CRC-32C does not match")
-    if header.records < 1 or header.records != header.last_offset_delta + 1:
-        raise BatchRefused(
-            ErrorCode.invalid_record,
-            f"{header.records} records and last offset delta {header.last_offset_delta}",
-        )
+    _check_count(header, size, bytes_max)
     if header.attributes & ~0x07 or header.attributes >= CODEC_ZSTD:
         _check_attributes(header, version)
     if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
         raise BatchRefused(ErrorCode.invalid_record, "a producer id without epoch or sequence")
     return header
+
+
+def _check_count(header: BatchHeader, size: int, bytes_max: int) -> None:
+    """Offsets are given by the count alone, so the bytes must be able to hold as many records."""
+    if header.records < 1 or header.records != header.last_offset_delta + 1:
+        raise BatchRefused(
+            ErrorCode.invalid_record,
+            f"{header.records} records and last offset delta {header.last_offset_delta}",
+        )
+    room = size - HEADER_BYTES
+    if header.attributes & CODEC_MASK:
+        room = decompressed_bytes_max(bytes_max)
+    if header.records * RECORD_BYTES_MIN > room:
+        raise BatchRefused(
+            ErrorCode.invalid_record, f"{header.records} records do not fit into {room} bytes"
+        )
 
 
 def _refuse_length(length: int, size: int) -> None:

@@ -7,10 +7,12 @@ when needed (it costs a tenth of a second at start).
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
 from typing import Any
 
 import cramjam
 import zstandard
+from aiokafka.errors import CorruptRecordException
 from aiokafka.record.default_records import (  # pyright: ignore[reportMissingTypeStubs]
     DefaultRecordBatch,
 )
@@ -111,17 +113,59 @@ def _zstd(data: bytes, bytes_max: int) -> bytes:
 def first_at_or_after(
     batch: bytes, timestamp: int, from_offset: int, bytes_max: int
 ) -> tuple[int, int] | None:
-    """(timestamp, offset) of the first record with both at least as given; None: there is none."""
+    """(timestamp, offset) of the first record with both at least as given; None: there is none.
+
+    A batch that nobody can decode (its producer is the only one who could have known) answers
+    by its header: one such batch must not make the whole partition unsearchable.
+    """
+    try:
+        for at, offset in _times(batch, bytes_max):
+            if at >= timestamp and offset >= from_offset:
+                return at, offset
+    except BatchRefused:
+        header = batches.read_header(batch)
+        offset = max(header.base_offset, from_offset)
+        if header.max_timestamp >= timestamp and offset <= _last_offset(header):
+            return header.max_timestamp, offset
+    return None
+
+
+def greatest(batch: bytes, from_offset: int, bytes_max: int) -> tuple[int, int] | None:
+    """(timestamp, offset) of the first record with the greatest timestamp from `from_offset` on."""
+    best: tuple[int, int] | None = None
+    try:
+        for at, offset in _times(batch, bytes_max):
+            if offset >= from_offset and (best is None or at > best[0]):
+                best = at, offset
+    except BatchRefused:
+        header = batches.read_header(batch)
+        offset = max(header.base_offset, from_offset)
+        return (header.max_timestamp, offset) if offset <= _last_offset(header) else None
+    return best
+
+
+def _last_offset(header: batches.BatchHeader) -> int:
+    return header.base_offset + header.last_offset_delta
+
+
+def _times(batch: bytes, bytes_max: int) -> Iterator[tuple[int, int]]:
+    """(timestamp, offset) of each record. Raises BatchRefused when they cannot be read."""
     header = batches.read_header(batch)
     if header.attributes & batches.LOG_APPEND_TIME:
-        offset = max(header.base_offset, from_offset)
-        inside = offset <= header.base_offset + header.last_offset_delta
-        return (header.max_timestamp, offset) if inside else None
+        for offset in range(header.base_offset, _last_offset(header) + 1):
+            yield header.max_timestamp, offset
+        return
+    for record in _records(batch, header, bytes_max):
+        yield record.timestamp, record.offset
+
+
+def _records(batch: bytes, header: batches.BatchHeader, bytes_max: int) -> Iterator[Any]:
+    """aiokafka's records. Raises BatchRefused when they do not parse."""
     reader: Any = DefaultRecordBatch(_uncompressed(batch, header, bytes_max))
-    for record in reader:
-        if record.timestamp >= timestamp and record.offset >= from_offset:
-            return record.timestamp, record.offset
-    return None
+    try:
+        yield from reader
+    except (CorruptRecordException, ValueError, IndexError, OverflowError, MemoryError) as e:
+        raise BatchRefused(ErrorCode.corrupt_message, f"the records do not parse: {e!r}") from e
 
 
 def _uncompressed(batch: bytes, header: batches.BatchHeader, bytes_max: int) -> bytes:
@@ -144,8 +188,7 @@ def _uncompressed(batch: bytes, header: batches.BatchHeader, bytes_max: int) -> 
     )
 
 
-def all_keyed(batch: bytes, bytes_max: int = 128 * 1024 * 1024) -> bool:
-    """Every record of the batch has a key."""
+def all_keyed(batch: bytes, bytes_max: int) -> bool:
+    """Every record of the batch has a key. Raises BatchRefused when they cannot be read."""
     header = batches.read_header(batch)
-    reader: Any = DefaultRecordBatch(_uncompressed(batch, header, bytes_max))
-    return all(record.key is not None for record in reader)
+    return all(record.key is not None for record in _records(batch, header, bytes_max))
