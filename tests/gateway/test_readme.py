@@ -1,0 +1,116 @@
+"""Goal: whoever copies a command from the documents sees what the documents say.
+
+Method: every `sh` and `python` block of a document runs in order, as written but for the port,
+against a real gateway process; a `text` block that follows is what it must print, where `...`
+stands for anything. The commands of `make` that fit into a test are run as well.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.documents import Block, code_blocks, documents
+from tests.house import ROOT
+from tests.peers import install
+from tests.peers.gateway import Gateway
+from tests.peers.processes import Process, answers_metadata, free_port
+
+BLOCK_S_MAX = 30.0
+SHOWN_PORT = "9092"
+RUNNABLE = {"sh", "python"}
+
+
+def steps(blocks: list[Block]) -> list[tuple[Block, str | None]]:
+    """The blocks to run, each with what it must print."""
+    following: list[Block | None] = [*blocks[1:], None]
+    return [
+        (block, after.text if after is not None and after.info == "text" else None)
+        for block, after in zip(blocks, following, strict=True)
+        if block.info in RUNNABLE
+    ]
+
+
+DOCUMENTS = [document for document in documents() if steps(code_blocks(document))]
+
+
+def as_pattern(shown: str) -> str:
+    """`...` in a line stands for anything there; as a line of its own, for any lines or none."""
+    lines = [re.escape(line).replace(r"\.\.\.", ".*") for line in shown.strip().splitlines()]
+    return "\n".join(lines).replace("\n.*\n", r"\n(?:.*\n)*")
+
+
+def plain(text: str) -> str:
+    return "\n".join(line.rstrip() for line in text.strip().splitlines())
+
+
+def run_block(block: Block, gateway: Gateway, work: Path) -> str:
+    text = block.text.replace(SHOWN_PORT, str(gateway.port))
+    if block.language == "python":
+        script = work / "session.py"
+        script.write_text(text)
+        argv = [install.gateway_python(), str(script)]
+    else:
+        argv = ["bash", "-euo", "pipefail", "-c", text]
+    done = subprocess.run(
+        argv,
+        cwd=ROOT,
+        env={**os.environ, "GATEWAY_BOOTSTRAP": gateway.bootstrap},
+        capture_output=True,
+        text=True,
+        timeout=BLOCK_S_MAX,
+    )
+    place = f"{block.path}:{block.line}"
+    assert done.returncode == 0, f"{place} ended with {done.returncode}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.mark.compat
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.path)
+def test_the_blocks_of_a_document_do_what_it_says(document, tmp_path):
+    install.kcat()
+    with Gateway(tmp_path / "data") as gateway:
+        for block, shown in steps(code_blocks(document)):
+            printed = plain(run_block(block, gateway, tmp_path))
+            if shown is not None:
+                place = f"{block.path}:{block.line}"
+                assert re.fullmatch(as_pattern(plain(shown)), printed), f"{place}\n{printed}"
+
+
+@pytest.mark.compat
+def test_make_run_starts_a_gateway_and_ends_well(tmp_path):
+    port = free_port()
+    # A make that runs the tests must not give its flags to this one.
+    quiet = {"MAKEFLAGS": "", "MAKELEVEL": "0"}
+    place = [f"PORT={port}", f"DATA={tmp_path / 'data'}"]
+    make = Process(["make", "-C", str(ROOT), "run", *place], tmp_path / "log", quiet)
+    try:
+        make.wait_for(lambda: answers_metadata(port), "make run to serve", BLOCK_S_MAX)
+        assert f"bootstrap.servers=127.0.0.1:{port}" in make.output()
+    finally:
+        make.kill()
+
+
+def test_make_lists_every_target_that_the_readme_names():
+    listed = subprocess.run(
+        ["make", "-C", str(ROOT), "--no-print-directory"],
+        env={**os.environ, "MAKEFLAGS": ""},
+        capture_output=True,
+        text=True,
+        timeout=BLOCK_S_MAX,
+        check=True,
+    ).stdout
+    targets = {line.split()[0] for line in listed.splitlines() if line.strip()}
+    named = set(re.findall(r"`make (\w+)`", (ROOT / "README.md").read_text()))
+    assert named <= targets
+
+
+def test_dots_stand_for_anything_and_nothing_else_does():
+    pattern = as_pattern("a ... c\n...\nend")
+    assert re.fullmatch(pattern, "a b c\nmore\nand more\nend")
+    assert re.fullmatch(pattern, "a b c\nend")
+    assert not re.fullmatch(pattern, "a b d\nmore\nend")
