@@ -35,6 +35,10 @@ class TooLarge(Exception):
     """The broker refused a batch over max.message.bytes."""
 
 
+class Rebalancing(Exception):
+    """A commit was refused because the group is being rebalanced: poll, then commit again."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerOptions:
     """The settings that the suite varies."""
@@ -70,7 +74,10 @@ class Member(Protocol):
     def assignment(self) -> set[int]: ...
 
     def commit(self) -> None:
-        """Commit, synchronously, the position of every assigned partition."""
+        """Commit, synchronously, the position of every assigned partition.
+
+        Raises Rebalancing when the group has moved on.
+        """
         ...
 
     def close(self) -> None: ...

@@ -16,9 +16,16 @@ from aiokafka import (
 )
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
-from aiokafka.errors import MessageSizeTooLargeError
+from aiokafka.errors import CommitFailedError, IllegalStateError, MessageSizeTooLargeError
 
-from tests.compat.clients.base import ProducerOptions, Record, Stored, TooLarge, TopicExists
+from tests.compat.clients.base import (
+    ProducerOptions,
+    Rebalancing,
+    Record,
+    Stored,
+    TooLarge,
+    TopicExists,
+)
 
 T = TypeVar("T")
 TOPIC_ALREADY_EXISTS = 36
@@ -233,7 +240,10 @@ class AiokafkaMember(ConsumerRebalanceListener):
         return {place.partition for place in self._consumer.assignment()}
 
     def commit(self) -> None:
-        self._loop.run(self._consumer.commit())
+        try:
+            self._loop.run(self._consumer.commit())
+        except (CommitFailedError, IllegalStateError) as refused:
+            raise Rebalancing from refused
 
     def close(self) -> None:
         self._loop.run(self._consumer.stop())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 
 from confluent_kafka import (
@@ -16,9 +15,17 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
-from tests.compat.clients.base import ProducerOptions, Record, Stored, TooLarge, TopicExists
+from tests.compat.clients.base import (
+    ProducerOptions,
+    Rebalancing,
+    Record,
+    Stored,
+    TooLarge,
+    TopicExists,
+)
 
 CALL_S_MAX = 60
+REBALANCING = (KafkaError.REBALANCE_IN_PROGRESS, KafkaError.ILLEGAL_GENERATION)
 
 
 def _stored(message: Message) -> Stored:
@@ -184,8 +191,14 @@ class ConfluentMember:
         return {place.partition for place in self._consumer.assignment()}
 
     def commit(self) -> None:
-        with contextlib.suppress(KafkaException):  # nothing was read yet: no offset to commit
+        try:
             self._consumer.commit(asynchronous=False)
+        except KafkaException as refused:
+            code = refused.args[0].code()
+            if code in REBALANCING:
+                raise Rebalancing from refused
+            if code != KafkaError._NO_OFFSET:  # nothing was read yet
+                raise
 
     def close(self) -> None:
         self._consumer.close()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import queue
+import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # it reads its schemas in an old way
@@ -16,11 +19,24 @@ with warnings.catch_warnings():
     )
     from kafka.admin import ConfigResource, ConfigResourceType, NewTopic
     from kafka.consumer.fetcher import ConsumerRecord
-    from kafka.errors import MessageSizeTooLargeError, TopicAlreadyExistsError
+    from kafka.errors import (
+        CommitFailedError,
+        MessageSizeTooLargeError,
+        RebalanceInProgressError,
+        TopicAlreadyExistsError,
+    )
 
-from tests.compat.clients.base import ProducerOptions, Record, Stored, TooLarge, TopicExists
+from tests.compat.clients.base import (
+    ProducerOptions,
+    Rebalancing,
+    Record,
+    Stored,
+    TooLarge,
+    TopicExists,
+)
 
 CALL_S_MAX = 60
+POLL_MS = 300
 
 
 def _stored(record: ConsumerRecord) -> Stored:
@@ -32,7 +48,7 @@ def _stored(record: ConsumerRecord) -> Stored:
 class KafkaPython:
     name = "kafka-python"
     codecs = ("gzip", "zstd")  # snappy and lz4 need packages that it does not bring
-    cannot_send = frozenset({"null header"})
+    cannot_send = frozenset({"nothing", "null header"})
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
@@ -146,37 +162,74 @@ class KafkaPythonProducer:
 
 
 class KafkaPythonMember(ConsumerRebalanceListener):
+    """A consumer in a thread of its own, as applications run it.
+
+    Two that take turns in one thread, with short polls, lose joins that outlive a poll.
+    """
+
     def __init__(
         self, client: KafkaPython, group: str, topic: str, instance: str | None, reset: str
     ) -> None:
-        self._consumer = KafkaConsumer(
-            bootstrap_servers=client.bootstrap,
-            group_id=group,
-            group_instance_id=instance,
-            auto_offset_reset=reset,
-            enable_auto_commit=False,
-            heartbeat_interval_ms=200,
-            session_timeout_ms=6000,
-            metadata_max_age_ms=500,  # it may share out a topic that it has not heard of yet
-        )
+        self._settings = {
+            "bootstrap_servers": client.bootstrap,
+            "group_id": group,
+            "group_instance_id": instance,
+            "auto_offset_reset": reset,
+            "enable_auto_commit": False,
+            "heartbeat_interval_ms": 200,
+            "session_timeout_ms": 6000,
+        }
         self.rebalances = 0
-        self._consumer.subscribe([topic], listener=self)
+        self._topic = topic
+        self._found: queue.SimpleQueue[Stored] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[tuple[Callable[[], object], Future]] = queue.SimpleQueue()
+        self._assigned: set[int] = set()
+        self._closed = False
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread.start()
+
+    def _work(self) -> None:
+        consumer = self._consumer = KafkaConsumer(**self._settings)
+        # Known before it joins: else it may share out a topic that it has not heard of yet.
+        consumer.partitions_for_topic(self._topic)
+        consumer.subscribe([self._topic], listener=self)
+        while not self._closed:
+            for records in consumer.poll(timeout_ms=POLL_MS).values():
+                for record in records:
+                    self._found.put(_stored(record))
+            self._assigned = {place.partition for place in consumer.assignment()}
+            while not self._calls.empty():
+                call, answer = self._calls.get()
+                try:
+                    answer.set_result(call())
+                except Exception as refused:
+                    answer.set_exception(refused)
+        consumer.close(autocommit=False)
 
     def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
-        pass
+        self._assigned = set()
 
     def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
         self.rebalances += 1
 
     def poll(self) -> list[Stored]:
-        batches = self._consumer.poll(timeout_ms=50)
-        return [_stored(record) for records in batches.values() for record in records]
+        found = []
+        while not self._found.empty():
+            found.append(self._found.get())
+        return found
 
     def assignment(self) -> set[int]:
-        return {place.partition for place in self._consumer.assignment()}
+        return self._assigned
 
     def commit(self) -> None:
-        self._consumer.commit()
+        answer: Future[object] = Future()
+        self._calls.put((self._consumer.commit, answer))
+        try:
+            answer.result(CALL_S_MAX)
+        except (CommitFailedError, RebalanceInProgressError) as refused:
+            raise Rebalancing from refused
 
     def close(self) -> None:
-        self._consumer.close(autocommit=False)
+        self._closed = True
+        self._thread.join(CALL_S_MAX)
+        assert not self._thread.is_alive()
