@@ -38,6 +38,6 @@ demo: $(RUN)/.ready $(DEV)/.ready ## 336,776 flights through producer, group and
 	$(DEV)/bin/python -m tests.demo
 
 bench: $(RUN)/.ready $(DEV)/.ready ## against Apache Kafka 4.3, one after the other; ratios
-	$(DEV)/bin/python -m tests.bench
+	$(DEV)/bin/python -m tests.bench --write
 
 .PHONY: help run check test proof demo bench

@@ -1,0 +1,134 @@
+"""The gateway beside Apache Kafka 4.3: the same Java tools, the same disk, one after the other.
+
+    make bench                     the whole table, worst of three runs
+    python -m tests.bench --only fsync --runs 1
+
+Two pairs promise the same: both sync every acknowledged record, or neither does. Each produce
+configuration runs two rounds and the first is thrown away. Figures are ratios ours / Kafka's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.bench.report import Figures, summary, table, write_page
+from tests.bench.sides import Round, consume, create_topic, new_side, produce
+from tests.peers.broker import Broker
+
+SIDES = ("kafka", "gateway")
+SIZES = (100, 1024)
+PARTITIONS = (1, 6)
+PARTS = ("fsync", "nosync", "consume", "start", "latency")
+STARTS = 3
+LATENCY_PER_S, LATENCY_RECORDS = 1_000, 8_000
+SYNCED_SHARE = 0.5  # synced rounds are smaller: they are slower
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+class Bench:
+    """One run: every part asked for, on both sides."""
+
+    def __init__(self, parts: list[str], sides: list[str], megabytes: int, scratch: Path) -> None:
+        self.figures = Figures()
+        self._parts = parts
+        self._sides = sides
+        self._megabytes = megabytes
+        self._scratch = scratch
+
+    def run(self) -> Figures:
+        for side in self._sides:
+            if "start" in self._parts:
+                self._starts(side)
+        for pair, sync in (("fsync", True), ("nosync", False)):
+            if not {pair, *(("consume",) if not sync else ("latency",))} & set(self._parts):
+                continue
+            for side in self._sides:
+                data = self._scratch / f"{side}-{pair}"
+                with new_side(side, sync, data) as broker:
+                    self._load(broker, side, pair, sync)
+                shutil.rmtree(data, ignore_errors=True)
+        return self.figures
+
+    def _starts(self, side: str) -> None:
+        data = self._scratch / f"{side}-start"
+        for number in range(STARTS):
+            with new_side(side, True, data) as broker:
+                self.figures.add(side, "start", f"{number}", Round(1 / broker.start_s, 0, 0))
+                say(f"{side}: started in {broker.start_s:.2f} s")
+        shutil.rmtree(data, ignore_errors=True)
+
+    def _load(self, broker: Broker, side: str, pair: str, sync: bool) -> None:
+        for size in SIZES:
+            for partitions in PARTITIONS:
+                share = SYNCED_SHARE if sync else 1.0
+                records = int(self._megabytes * share * 1e6 / size)
+                topic = f"t-{size}-{partitions}"
+                create_topic(broker, topic, partitions)
+                for _ in range(2):
+                    measured = produce(broker, topic, size, records)
+                self.figures.add(side, pair, f"{size}-{partitions}", measured)
+                say(
+                    f"{side} {pair} {size} B {partitions}p: {measured.records_per_s:.0f}/s, "
+                    f"{measured.cpu_s_per_gb:.1f} CPU s/GB, "
+                    f"{measured.resident_bytes / 1e6:.0f} MB"
+                )
+                if not sync and "consume" in self._parts:
+                    self._consume(broker, side, topic, size, partitions, 2 * records)
+        if sync and "latency" in self._parts:
+            create_topic(broker, "latency", 1)
+            produce(broker, "latency", 1024, LATENCY_RECORDS // 2, LATENCY_PER_S)
+            measured = produce(broker, "latency", 1024, LATENCY_RECORDS, LATENCY_PER_S)
+            self.figures.add(side, "latency", "1024-1", measured)
+            say(f"{side}: p50 {measured.p50_ms} ms, p99 {measured.p99_ms} ms")
+
+    def _consume(
+        self, broker: Broker, side: str, topic: str, size: int, partitions: int, records: int
+    ) -> None:
+        for _ in range(2):
+            measured = consume(broker, topic, size, records)
+        self.figures.add(side, "consume", f"{size}-{partitions}", measured)
+        say(
+            f"{side} consume {size} B {partitions}p: {measured.records_per_s:.0f}/s, "
+            f"{measured.cpu_s_per_gb:.1f} CPU s/GB"
+        )
+
+
+def main() -> int:
+    """Run, print the table and one line of JSON; a part left out is null in it."""
+    words = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    words.add_argument("--runs", type=int, default=3, help="the worst of so many is reported")
+    words.add_argument("--only", choices=PARTS, action="append", help="this part (repeatable)")
+    words.add_argument("--target", choices=SIDES, help="one side alone, for a profiler")
+    words.add_argument("--records-mb", type=int, default=200, help="MB of one unsynced round")
+    words.add_argument("--write", action="store_true", help="write docs/benchmarks.md")
+    asked = words.parse_args()
+    runs: list[Figures] = []
+    scratch = Path(tempfile.mkdtemp(prefix="bench-", dir=Path.cwd() / ".cache"))
+    try:
+        for number in range(asked.runs):
+            say(f"run {number + 1} of {asked.runs}")
+            sides = [asked.target] if asked.target else list(SIDES)
+            bench = Bench(asked.only or list(PARTS), sides, asked.records_mb, scratch)
+            runs.append(bench.run())
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    if asked.target:
+        return 0
+    page = table(runs)
+    print(page)
+    if asked.write:
+        write_page(Path("docs/benchmarks.md"), page, len(runs))
+    print(json.dumps(summary(runs)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
