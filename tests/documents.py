@@ -101,7 +101,8 @@ def _broken(
         return
     code = _CODE.match(text)
     source = by_path.get(path)
-    if source is not None and code and code["name"] not in defined_names(source):
+    is_function = code is not None and not code["name"].endswith(".py")
+    if source is not None and code and is_function and code["name"] not in defined_names(source):
         yield document.at(number, f"{path} defines no {code['name']}")
     if anchor and path.endswith(".md") and anchor not in anchors((root / path).read_text()):
         yield document.at(number, f"{path} has no heading for #{anchor}")
@@ -150,9 +151,18 @@ def defined_names(source: Source) -> set[str]:
                 names.update(prefix + t.id for t in targets if isinstance(t, ast.Name))
             elif isinstance(node, (ast.If, ast.Try)):
                 collect(node.body, prefix)
+            if isinstance(node, ast.FunctionDef) and node.name == "__init__":
+                names.update(prefix + name for name in _set_on_self(node))
 
     collect(source.tree.body, "")
     return names
+
+
+def _set_on_self(function: ast.FunctionDef) -> Iterator[str]:
+    for node in ast.walk(function):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            if isinstance(node.value, ast.Name) and node.value.id == "self":
+                yield node.attr
 
 
 def unknown_documents(source: Source, root: Path = ROOT) -> Iterator[str]:
