@@ -130,7 +130,9 @@ class Coordinator:
         self._background = asyncio.get_running_loop().create_task(self._run_background())
 
     async def stop(self) -> None:
-        """Nobody waits here any more, and what was accepted is durable."""
+        """Nobody waits here any more, and what was accepted is durable. May be called again."""
+        if self._on_topic_deleted in self._catalog.on_deleted:
+            self._catalog.on_deleted.remove(self._on_topic_deleted)
         if self._background is not None:
             self._background.cancel()
             await asyncio.gather(self._background, return_exceptions=True)
@@ -141,7 +143,6 @@ class Coordinator:
             self._timer.cancel()
         self.release_waiters()
         await self._store.close()
-        self._catalog.on_deleted.remove(self._on_topic_deleted)
 
     def release_waiters(self) -> None:
         """Members that wait in a rebalance are told to come back later; they keep their ids."""
@@ -488,17 +489,20 @@ class Coordinator:
             self._store.release(loaded.group_id)
 
     async def _run_background(self) -> None:
+        retry_s = 1.0
         while True:
+            wait_s = SWEEP_S
             try:
                 for group_id in await self._store.list():
                     await self._look_at(group_id)
                 self._looked.set()
                 await self._sweep()
+                retry_s = 1.0
             except LedgerError as error:
                 logger().warning("groups could not be looked through", reason=str(error))
-                await asyncio.sleep(1.0)
-                continue
-            await asyncio.sleep(SWEEP_S)
+                wait_s = retry_s
+                retry_s = min(2 * retry_s, SWEEP_S)
+            await asyncio.sleep(wait_s)
 
     async def _look_at(self, group_id: str) -> None:
         """A stored group that is not loaded is, if it has members, else it is known to rest."""
@@ -518,12 +522,15 @@ class Coordinator:
         if stored.membership.members:
             await self._look_for(group_id)
             return
-        since_ms = [stored.empty_since_ms]
-        since_ms += [position.commit_time_ms for position in found.positions.values()]
-        ends_ms = [p.expire_time_ms for p in found.positions.values() if p.expire_time_ms >= 0]
-        check_at_ms = min([*ends_ms, min(since_ms) + self._retention_ms()])
-        if not found.positions:
-            check_at_ms = 0
+        check_at_ms = min(
+            (
+                position.expire_time_ms
+                if position.expire_time_ms >= 0
+                else max(stored.empty_since_ms, position.commit_time_ms) + self._retention_ms()
+                for position in found.positions.values()
+            ),
+            default=0,
+        )
         self._resting[group_id] = _Resting(stored.membership.protocol_type or "", check_at_ms)
 
     async def _look_for(self, group_id: str) -> _Loaded | None:

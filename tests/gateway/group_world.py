@@ -1,0 +1,187 @@
+"""A coordinator on virtual time over simulated metadata, asked in Kafka's own bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+
+from gateway.config import GatewayConfig, GroupLimits
+from gateway.core.group_members import Joining, Syncing
+from gateway.dispatch import Dispatcher
+from gateway.groups.coordinator import Coordinator, fresh_id
+from gateway.handlers.api import Context, Peer
+from gateway.handlers.table import rows
+from gateway.topics.catalog import Catalog
+from gateway.wire.messages import decode_response, encode_request
+from subscriptions.positions import Position, PositionKey
+from tests.sim.loop import SimClock
+from tests.sim.metadata import MetadataTree
+from tests.subscriptions.memory_metadata import MemoryMetadata
+
+RANGE = (("range", b"r"),)
+PEER = Peer("127.0.0.1", 50_000, "127.0.0.1", 9_092)
+
+
+class World:
+    """One gateway's groups, with topics `t` (4 partitions) and `u` (1). Enter it to start."""
+
+    def __init__(self, *, tree=None, delay_s=0.001, **limits):
+        self.tree = MetadataTree() if tree is None else tree
+        self.metadata = MemoryMetadata(self.tree, delay_s)
+        self.clock = SimClock()
+        self.limits = GroupLimits(**limits)
+
+    async def __aenter__(self):
+        self.catalog = Catalog(self.metadata)
+        await self.catalog.load()
+        for name, partitions in (("t", 4), ("u", 1)):
+            if self.catalog.by_name(name) is None:
+                await self.catalog.create(name, partitions, 1, {})
+        self.groups = Coordinator(self.metadata, self.catalog, self.clock, self.limits)
+        await self.groups.start()
+        ctx = Context(
+            config=GatewayConfig(groups=self.limits),
+            clock=self.clock,
+            cluster_id="cluster",
+            catalog=self.catalog,
+            partitions=None,
+            groups=self.groups,
+            producer_ids=None,
+            fetch_sessions=None,
+        )
+        self._dispatcher = Dispatcher(rows(), ctx)
+        return self
+
+    async def __aexit__(self, *error):
+        await self.groups.stop()
+
+    def rival(self):
+        """Another process on the same metadata."""
+        limits = {name: getattr(self.limits, name) for name in self.limits.__slots__}
+        return World(tree=self.tree, **limits)
+
+    def crashed(self):
+        """The next process, over what was durable when this one ended."""
+        self.metadata.closed = True
+        self.groups._background.cancel()
+        return self.rival()
+
+    async def ask(self, key, version, body, client="c"):
+        """The decoded answer of the handler, through the bytes of request and reply."""
+        frame = encode_request(key, version, 7, client, body)
+        request, handle = self._dispatcher.open(frame, PEER)
+        result = self._dispatcher.start(request, handle)
+        if inspect.isawaitable(result):
+            result = await result
+        encoded = b"".join(self._dispatcher.encode(request, result))
+        return decode_response(key, version, encoded).body
+
+    def key(self, partition=0, topic="t"):
+        return PositionKey(self.catalog.by_name(topic).topic_id, partition)
+
+    async def commit(self, group, offset, partition=0, member="", generation=-1, topic="t"):
+        position = Position(offset=offset, commit_time_ms=self.clock.now_ms())
+        positions = {self.key(partition, topic): position}
+        return (await self.groups.commit(group, member, generation, None, positions)).name
+
+    async def committed(self, group, partition=0, topic="t"):
+        position = (await self.groups.offsets(group)).get(self.key(partition, topic))
+        return None if position is None else position.offset
+
+    def consumer(self, group="g", name="c", **more):
+        return Consumer(self, group, name, **more)
+
+
+class Consumer:
+    """A member as clients are: joins, syncs, sends heartbeats, rejoins when told to."""
+
+    def __init__(self, world, group, name, instance=None, session_ms=10_000, protocols=RANGE):
+        self.world = world
+        self.group = group
+        self.name = name
+        self.instance = instance
+        self.session_ms = session_ms
+        self.protocols = protocols
+        self.member_id = ""
+        self.generation = -1
+        self.assignment = b""
+        self.joins = 0
+        self.errors = []
+        self._task = None
+
+    async def join(self):
+        """In the group, with an assignment."""
+        self.assignment = b""
+        while True:
+            self.joins += 1
+            joined = await self.world.groups.join(self.group, self._joining())
+            if joined.error.name == "member_id_required":
+                self.member_id = joined.member_id
+                continue
+            if not self._welcome(joined.error):
+                await asyncio.sleep(0.1)
+                continue
+            self.member_id, self.generation = joined.member_id, joined.generation
+            synced = await self.world.groups.sync(self.group, self._syncing(joined))
+            if self._welcome(synced.error):
+                self.assignment = synced.assignment
+                return
+
+    def _welcome(self, error):
+        if error.name == "none":
+            return True
+        self.errors.append(error.name)
+        if error.name == "unknown_member_id":
+            self.member_id = ""
+        assert error.name != "fenced_instance_id"
+        return False
+
+    def _joining(self):
+        return Joining(
+            member_id=self.member_id,
+            protocol_type="consumer",
+            protocols=self.protocols,
+            session_timeout_ms=self.session_ms,
+            rebalance_timeout_ms=60_000,
+            fresh_id=fresh_id(),
+            instance_id=self.instance,
+            client_id=self.name,
+            client_host="/127.0.0.1",
+        )
+
+    def _syncing(self, joined):
+        parts = tuple(
+            (each.member_id, b"part %d of %d" % (n, len(joined.members)))
+            for n, each in enumerate(joined.members, 1)
+        )
+        return Syncing(self.member_id, self.generation, self.instance, "consumer", "range", parts)
+
+    async def heartbeat(self):
+        code = await self.world.groups.heartbeat(
+            self.group, self.member_id, self.generation, self.instance
+        )
+        return code.name
+
+    async def live(self):
+        """Heartbeats for ever, rejoining when asked to."""
+        while True:
+            await asyncio.sleep(3.0)
+            error = await self.heartbeat()
+            if error != "none":
+                self.errors.append(error)
+                if error == "unknown_member_id":
+                    self.member_id = ""
+                await self.join()
+
+    def start(self):
+        async def main():
+            await self.join()
+            await self.live()
+
+        self._task = asyncio.get_running_loop().create_task(main())
+        return self
+
+    async def die(self):
+        """Silent from now on."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)

@@ -1,0 +1,472 @@
+"""Goal: groups survive what happens to gateways and stores: restarts, slow and failing writes, a
+rival, deleted topics, time. Method: a whole coordinator on virtual time over simulated metadata."""
+
+import asyncio
+
+import pytest
+
+from gateway.core.group_members import Leaving
+from gateway.groups.coordinator import SWEEP_S, Refused
+from ledger.errors import MetadataUnavailable
+from ledger.world.metadata import Node
+from subscriptions.positions import Position
+from tests.gateway.group_world import World
+from tests.sim.loop import simulate
+
+DAY_S = 86_400.0
+
+
+def run(scenario, **settings):
+    """The scenario's result; it gets a world that has started."""
+
+    async def main():
+        async with World(**settings) as world:
+            return await scenario(world)
+
+    return simulate(main())
+
+
+async def gathered(consumers, generation=None):
+    """All consumers are in one generation and know their part of it."""
+    while True:
+        await asyncio.sleep(0.1)
+        found = {consumer.generation for consumer in consumers}
+        synced = all(consumer.assignment for consumer in consumers)
+        if synced and len(found) == 1 and generation in (None, *found):
+            return
+
+
+def test_consumers_come_into_one_generation_with_parts_of_their_own():
+    async def scenario(world):
+        consumers = [world.consumer(name=f"c{n}").start() for n in range(3)]
+        await gathered(consumers)
+        assert {c.assignment for c in consumers} == {b"part %d of 3" % n for n in (1, 2, 3)}
+
+    run(scenario)
+
+
+def test_a_dead_consumer_is_noticed_and_the_others_go_on():
+    async def scenario(world):
+        consumers = [world.consumer(name=f"c{n}").start() for n in range(3)]
+        await gathered(consumers)
+        await consumers[0].die()
+        started_s = asyncio.get_running_loop().time()
+        await gathered(consumers[1:], generation=2)
+        assert {c.assignment for c in consumers[1:]} == {b"part 1 of 2", b"part 2 of 2"}
+        return asyncio.get_running_loop().time() - started_s
+
+    assert run(scenario) <= 10.0 + 3.0 + 0.5
+
+
+def test_heartbeats_keep_a_group_for_a_day():
+    async def scenario(world):
+        consumers = [world.consumer(name=f"c{n}").start() for n in range(2)]
+        await gathered(consumers)
+        await asyncio.sleep(DAY_S / 24)
+        assert [c.joins for c in consumers] == [2, 2]  # one for the id, one for the group
+        assert not any(c.errors for c in consumers)
+
+    run(scenario)
+
+
+def test_after_a_crash_members_go_on_without_a_rebalance():
+    async def scenario(world):
+        consumers = [world.consumer(name=f"c{n}").start() for n in range(3)]
+        await gathered(consumers)
+        assert await world.commit("g", 41, 0, consumers[0].member_id, 1) == "none"
+        async with world.crashed() as again:
+            for consumer in consumers:
+                consumer.world = again
+            await asyncio.sleep(3_600)
+            assert [c.generation for c in consumers] == [1, 1, 1]
+            assert not any(c.errors for c in consumers)
+            assert await again.committed("g") == 41
+            assert await again.commit("g", 42, 0, consumers[0].member_id, 1) == "none"
+
+    run(scenario)
+
+
+def test_after_a_crash_the_dead_are_still_noticed():
+    async def scenario(world):
+        consumers = [world.consumer(name=f"c{n}").start() for n in range(2)]
+        await gathered(consumers)
+        await consumers[0].die()
+        async with world.crashed() as again:
+            consumers[1].world = again
+            await gathered(consumers[1:], generation=2)
+            assert consumers[1].assignment == b"part 1 of 1"
+
+    run(scenario)
+
+
+def test_a_group_whose_members_all_died_with_the_gateway_ends_unasked():
+    async def scenario(world):
+        consumer = world.consumer().start()
+        await gathered([consumer])
+        await consumer.die()
+        async with world.crashed() as again:
+            await asyncio.sleep(60)
+            (listed,) = await again.groups.list()
+            assert listed == ("g", "consumer", listed.state)
+            assert listed.state.value == "Empty"
+
+    run(scenario)
+
+
+def test_after_a_clean_stop_members_go_on_without_a_rebalance():
+    async def scenario(world):
+        consumer = world.consumer().start()
+        await gathered([consumer])
+        await world.groups.stop()
+        async with world.crashed() as again:
+            consumer.world = again
+            assert await consumer.heartbeat() == "none"
+
+    run(scenario)
+
+
+def test_a_restarted_static_member_rebalances_nobody_even_across_a_crash():
+    async def scenario(world):
+        others = [world.consumer(name="c1", instance="one").start()]
+        static = world.consumer(name="c2", instance="two")
+        joining = asyncio.ensure_future(static.join())
+        await gathered([*others, static])
+        await joining
+        async with world.crashed() as again:
+            others[0].world = again
+            restarted = again.consumer(name="c2", instance="two")
+            await restarted.join()
+            assert restarted.generation == 1
+            assert restarted.assignment == static.assignment
+            assert restarted.member_id != static.member_id
+            static.world = again
+            assert await static.heartbeat() == "fenced_instance_id"
+            await asyncio.sleep(5)
+            assert others[0].errors == []
+
+    run(scenario)
+
+
+def test_a_commit_is_answered_only_when_it_is_durable():
+    async def scenario(world):
+        loop = asyncio.get_running_loop()
+        started_s = loop.time()
+        committing = asyncio.ensure_future(world.commit("g", 7))
+        await asyncio.sleep(0.5)
+        assert not committing.done()
+        assert await world.committed("g") is None
+        assert await committing == "none"
+        assert await world.committed("g") == 7
+        return loop.time() - started_s
+
+    assert run(scenario, delay_s=1.0) == pytest.approx(1.0)
+
+
+def test_a_commit_whose_asker_went_away_is_seen_all_the_same():
+    async def scenario(world):
+        await world.commit("g", 1)
+        committing = asyncio.ensure_future(world.commit("g", 2))
+        await asyncio.sleep(0.01)
+        committing.cancel()
+        await asyncio.sleep(1.0)
+        assert await world.committed("g") == 2
+
+    run(scenario, delay_s=0.1)
+
+
+def test_commits_that_come_together_share_a_write():
+    async def scenario(world):
+        await asyncio.gather(*(world.commit(f"g{n}", 1) for n in range(100)))
+        before = len(world.metadata.multis)
+        await asyncio.gather(*(world.commit(f"g{n}", 2) for n in range(100)))
+        return len(world.metadata.multis) - before
+
+    assert run(scenario, delay_s=0.01) <= 2
+
+
+def test_a_client_may_commit_a_lower_offset():
+    async def scenario(world):
+        await world.commit("g", 9)
+        assert await world.commit("g", 3) == "none"
+        assert await world.committed("g") == 3
+
+    run(scenario)
+
+
+def test_an_assignment_that_cannot_be_stored_is_not_given_out():
+    async def scenario(world):
+        consumer = world.consumer()
+        joining = asyncio.ensure_future(consumer.join())
+        while world.groups._groups.get("g") is None:
+            await asyncio.sleep(0.1)
+        world.metadata.failures.append(MetadataUnavailable("gone"))
+        await joining
+        assert "coordinator_not_available" in consumer.errors
+        assert consumer.assignment == b"part 1 of 1"
+        assert await consumer.heartbeat() == "none"
+
+    run(scenario)
+
+
+def test_an_unknown_outcome_is_an_error_and_the_truth_is_loaded_again():
+    async def scenario(world):
+        await world.commit("g", 1)
+        world.metadata.failures.append(MetadataUnavailable("gone"))
+        assert await world.commit("g", 2) == "coordinator_not_available"
+        assert await world.committed("g") == 1
+        assert await world.commit("g", 3) == "none"
+        assert await world.committed("g") == 3
+
+    run(scenario)
+
+
+def test_a_rival_coordinator_shuts_this_one_out():
+    async def scenario(world):
+        await world.commit("g", 1)
+        async with world.rival() as rival:
+            assert await rival.committed("g") == 1
+            assert await rival.commit("g", 2) == "none"
+            assert await world.commit("g", 9) == "not_coordinator"
+            assert await world.committed("g") == 2
+
+    run(scenario)
+
+
+def test_members_that_wait_at_a_lost_coordinator_are_sent_away():
+    async def scenario(world):
+        consumer = world.consumer().start()
+        await gathered([consumer])
+        async with world.rival() as rival:
+            await rival.committed("g")
+            waiting = asyncio.ensure_future(world.consumer(name="late").join())
+            await asyncio.sleep(0.1)
+            assert await world.commit("g", 9, 0, consumer.member_id, 1) == "not_coordinator"
+            await asyncio.sleep(0.1)
+            assert world.groups._groups.get("g") is None
+            waiting.cancel()
+
+    run(scenario)
+
+
+def test_while_a_group_is_loading_nobody_is_told_minus_one():
+    async def scenario(world):
+        await world.commit("g", 5)
+        async with world.crashed() as again:
+            hold = asyncio.Event()
+            read = again.groups._store.read
+
+            async def slow_read(group):
+                await hold.wait()
+                return await read(group)
+
+            again.groups._store.read = slow_read
+            with pytest.raises(Refused, match="coordinator_load_in_progress"):
+                await again.committed("g")
+            assert await again.commit("g", 6) == "coordinator_load_in_progress"
+            assert (await again.groups.heartbeat("g", "m", 1, None)).name == "none"
+            hold.set()
+            assert await again.committed("g") == 5
+
+    run(scenario)
+
+
+def test_a_group_that_cannot_be_read_is_offline_alone():
+    async def scenario(world):
+        await world.commit("bad", 5)
+        await world.commit("good", 6)
+        key = world.key()
+        path = f"/gateway/groups/bad/{key.topic_id.hex}-0"
+        world.metadata.put(path, Node(b"garbage", 1))
+        async with world.crashed() as again:
+            with pytest.raises(Refused, match="coordinator_not_available"):
+                await again.committed("bad")
+            assert await again.commit("bad", 7) == "coordinator_not_available"
+            assert await again.committed("good") == 6
+            assert [each.group_id for each in await again.groups.list()] == ["good"]
+
+    run(scenario)
+
+
+def test_offsets_of_a_deleted_topic_never_attach_to_a_new_one():
+    async def scenario(world):
+        await world.commit("loaded", 5)
+        await world.commit("resting", 6)
+        async with world.crashed() as again:
+            assert await again.committed("loaded") == 5
+            await again.catalog.delete("t")
+            await again.catalog.create("t", 4, 1, {})
+            assert await again.committed("loaded") is None
+            assert await again.committed("resting") is None
+            assert await again.groups.offsets("loaded") == {}
+
+    run(scenario)
+
+
+def test_offsets_of_an_empty_group_expire_a_week_after_its_last_member_left():
+    async def scenario(world):
+        consumer = world.consumer()
+        await consumer.join()
+        assert await world.commit("g", 5, 0, consumer.member_id, 1) == "none"
+        await asyncio.sleep(5)
+        await world.groups.leave("g", (Leaving(consumer.member_id),))
+        await asyncio.sleep(7 * DAY_S - 60)
+        assert await world.committed("g") == 5
+        await asyncio.sleep(SWEEP_S + 60)
+        assert await world.committed("g") is None
+        assert await world.groups.list() == []
+        assert await world.groups._store.list() == []
+
+    run(scenario)
+
+
+def test_offsets_of_a_group_with_members_do_not_expire():
+    async def scenario(world):
+        subscription = b"\0\0" + b"\0\0\0\1" + b"\0\1t" + b"\xff\xff\xff\xff"
+        consumer = world.consumer(session_ms=1_800_000, protocols=(("range", subscription),))
+        await consumer.join()
+        await world.commit("g", 5, 0, consumer.member_id, 1)
+        await world.commit("g", 6, 0, consumer.member_id, 1, topic="u")
+        for _ in range(8 * 24 * 4):
+            await asyncio.sleep(900)
+            assert await consumer.heartbeat() == "none"
+        assert await world.committed("g") == 5
+        assert await world.committed("g", topic="u") is None  # nobody subscribes to it
+
+    run(scenario)
+
+
+def test_offsets_of_simple_consumers_expire_each_by_its_commit():
+    async def scenario(world):
+        await world.commit("g", 5, 0)
+        await asyncio.sleep(4 * DAY_S)
+        await world.commit("g", 6, 1)
+        await asyncio.sleep(3 * DAY_S + SWEEP_S)
+        assert [await world.committed("g", n) for n in (0, 1)] == [None, 6]
+
+    run(scenario)
+
+
+def test_offsets_of_a_resting_group_expire_after_a_restart():
+    async def scenario(world):
+        await world.commit("g", 5)
+        async with world.crashed() as again:
+            await asyncio.sleep(7 * DAY_S - 60)
+            assert again.groups._groups == {}
+            assert len(await again.groups.list()) == 1
+            await asyncio.sleep(SWEEP_S + 60)
+            assert await again.groups.list() == []
+
+    run(scenario)
+
+
+def test_an_offset_with_a_retention_of_its_own_goes_when_it_ends():
+    async def scenario(world):
+        now_ms = world.clock.now_ms()
+        position = Position(offset=5, commit_time_ms=now_ms, expire_time_ms=now_ms + 3_600_000)
+        await world.groups.commit("g", "", -1, None, {world.key(): position})
+        await asyncio.sleep(3_000)
+        assert await world.committed("g") == 5
+        await asyncio.sleep(600 + SWEEP_S)
+        assert await world.committed("g") is None
+
+    run(scenario)
+
+
+def test_a_sweep_does_not_remove_a_commit_that_is_under_way():
+    async def scenario(world):
+        await world.commit("g", 5)
+        await asyncio.sleep(7 * DAY_S - 1)
+        # From here on writes are slow; the old offset expires while a new one is on its way.
+        world.metadata.delay_s = 2 * SWEEP_S
+        committing = asyncio.ensure_future(world.commit("g", 6))
+        assert await committing == "none"
+        assert await world.committed("g") == 6
+        world.metadata.delay_s = 0.001
+
+    run(scenario)
+
+
+def test_a_deleted_group_is_gone_for_good():
+    async def scenario(world):
+        await world.commit("g", 5)
+        assert (await world.groups.delete("g")).name == "none"
+        assert (await world.groups.delete("g")).name == "group_id_not_found"
+        async with world.crashed() as again:
+            assert await again.committed("g") is None
+            assert await again.commit("g", 1) == "none"
+
+    run(scenario)
+
+
+def test_a_group_with_members_is_not_deleted():
+    async def scenario(world):
+        await world.consumer().join()
+        assert (await world.groups.delete("g")).name == "non_empty_group"
+
+    run(scenario)
+
+
+def test_while_a_group_is_being_deleted_nobody_gets_in():
+    async def scenario(world):
+        await world.commit("g", 5)
+        deleting = asyncio.ensure_future(world.groups.delete("g"))
+        await asyncio.sleep(0.01)
+        assert await world.commit("g", 6) == "coordinator_not_available"
+        with pytest.raises(Refused):
+            await world.committed("g")
+        await deleting
+        assert await world.committed("g") is None
+
+    run(scenario, delay_s=0.1)
+
+
+def test_asking_for_unknown_groups_leaves_nothing_behind():
+    async def scenario(world):
+        for n in range(100):
+            assert await world.committed(f"g{n}") is None
+            assert (await world.groups.heartbeat(f"g{n}", "m", 1, None)).name == "unknown_member_id"
+            assert await world.commit(f"g{n}", 1, 0, "m", 1) == "group_id_not_found"
+        assert world.groups._groups == {}
+        assert world.groups._store._claims == {}
+        assert await world.groups.list() == []
+
+    run(scenario)
+
+
+def test_groups_that_nobody_ever_joined_in_full_are_forgotten():
+    async def scenario(world):
+        consumer = world.consumer()
+        joined = await world.groups.join("g", consumer._joining())
+        assert joined.error.name == "member_id_required"
+        await asyncio.sleep(2 * SWEEP_S)
+        assert world.groups._groups == {}
+        assert world.groups._store._claims == {}
+
+    run(scenario)
+
+
+def test_many_groups_cost_one_timer():
+    async def scenario(world):
+        consumers = [world.consumer(group=f"g{n}", name="c").start() for n in range(50)]
+        await asyncio.sleep(30)
+        assert {c.generation for c in consumers} == {1}
+        for consumer in consumers[::2]:
+            await consumer.die()
+        await asyncio.sleep(15)
+        states = [listed.state.value for listed in await world.groups.list()]
+        assert (states.count("Empty"), states.count("Stable")) == (25, 25)
+
+    run(scenario)
+
+
+def test_stopping_answers_members_that_wait():
+    async def scenario(world):
+        consumer = world.consumer()
+        joining = asyncio.ensure_future(world.groups.join("g", consumer._joining()))
+        consumer.member_id = (await joining).member_id
+        joining = asyncio.ensure_future(world.groups.join("g", consumer._joining()))
+        await asyncio.sleep(0.1)
+        world.groups.release_waiters()
+        assert (await joining).error.name == "coordinator_not_available"
+
+    run(scenario)
