@@ -342,3 +342,18 @@ def test_announced_frames_leave_room_for_small_requests():
         assert serves(hub)
 
     simulate(main())
+
+
+def test_a_peer_that_waits_for_memory_is_not_blamed_for_its_silence():
+    async def main():
+        hub = hub_for(HEARTBEAT, frame_bytes_max=1_000_000, request_bytes_total_max=1_000_000)
+        hub.start()
+        hub.memory.take(600_000)  # somebody's request, under way
+        patient = connect(hub)
+        large = request(1, 4, 1, {"topics": [{"topic": "t" * 30_000, "partitions": []}] * 20})
+        patient.send(large)
+        await asyncio.sleep(60)
+        assert not patient.closed
+        hub.stop()
+
+    simulate(main())
