@@ -18,7 +18,7 @@ from ledger.core import records as log_records
 from ledger.core import segments as log_segments
 from ledger.core.segments import Segment
 from ledger.core.sparse_index import SparseIndex
-from ledger.errors import CorruptFormat, NoSuchEntry, Truncated
+from ledger.errors import CorruptFormat, NoSuchEntry, StreamUnavailable, Truncated
 from ledger.ids import EntryId
 from ledger.streams.config import StreamLimits
 from ledger.streams.recovery import read_head_snapshot
@@ -148,7 +148,7 @@ class SegmentReads:
             and cursor.ahead is None
             and cursor.next_entry <= self._bounds(segment).last_entry
         ):
-            cursor.ahead = asyncio.get_running_loop().create_task(self._read_chunk(segment, cursor))
+            cursor.ahead = asyncio.get_running_loop().create_task(self._read_chunk(cursor))
             cursor.ahead.add_done_callback(_look_at)
 
     async def _seek(self, sequence_id: int) -> _Cursor | None:
@@ -168,11 +168,9 @@ class SegmentReads:
                 ahead, cursor.ahead = cursor.ahead, None
                 cursor.ready.extend(await ahead)
                 continue
-            segment = self._segment(cursor.number)
-            if segment is None:
-                raise Truncated(f"segment {cursor.number} is gone")
+            segment = self._listed(cursor.number)
             if cursor.next_entry <= self._bounds(segment).last_entry:
-                cursor.ready.extend(await self._read_chunk(segment, cursor))
+                cursor.ready.extend(await self._read_chunk(cursor))
                 continue
             # Only a completed segment has an end; the next one begins there.
             if not segment.completed or self._segment(cursor.number + 1) is None:
@@ -180,15 +178,24 @@ class SegmentReads:
             cursor.number, cursor.next_entry = cursor.number + 1, 0
         return True
 
+    def _listed(self, number: int) -> Segment:
+        segment = self._segment(number)
+        if segment is None:
+            raise Truncated(f"segment {number} is gone")
+        return segment
+
     def _segment(self, number: int) -> Segment | None:
         """As it is listed now. Numbers in the list are dense."""
         segments = self._segments
         at = number - segments[0].number if segments else -1
         return segments[at] if 0 <= at < len(segments) else None
 
-    async def _read_chunk(self, segment: Segment, cursor: _Cursor) -> list[StoredRecord]:
-        reader = await self._reader(segment)
+    async def _read_chunk(self, cursor: _Cursor) -> list[StoredRecord]:
+        reader = await self._reader(self._listed(cursor.number))
+        segment = self._listed(cursor.number)  # it may have been completed while we waited
         bounds = self._bounds(segment)
+        if cursor.next_entry > bounds.last_entry:
+            raise StreamUnavailable(f"segment {cursor.number} is being recovered")
         if reader.last_add_confirmed < bounds.last_entry:
             reader.last_add_confirmed = bounds.last_entry
         entries = await reader.read(
