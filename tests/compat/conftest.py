@@ -21,10 +21,11 @@ from tests.peers.kafka import ApacheKafka
 
 pytest.register_assert_rewrite("tests.compat.clients.suite")
 TARGET = os.environ.get("COMPAT_TARGET", "gateway")
+AT_ONCE = ("--group-initial-rebalance-delay-ms", "0")  # as the oracle: groups do not wait
 MODES = {
-    "synced": (),
-    "three-bookies": ("--bookies", "3"),
-    "unsynced": ("--journal-sync", "never"),
+    "synced": AT_ONCE,
+    "three-bookies": (*AT_ONCE, "--bookies", "3"),
+    "unsynced": (*AT_ONCE, "--journal-sync", "never"),
 }
 
 

@@ -102,10 +102,6 @@ class Client(Protocol):
 
     def config(self, topic: str, key: str) -> str: ...
 
-    def delete_records(self, topic: str, before_offset: int) -> None:
-        """Delete the records of partition 0 below `before_offset`."""
-        ...
-
     def producer(self, options: ProducerOptions) -> Producer: ...
 
     def read(self, topic: str, offset: int, count: int, partition: int = 0) -> list[Stored]:

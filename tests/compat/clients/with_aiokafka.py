@@ -14,7 +14,7 @@ from aiokafka import (
     ConsumerRecord,
     TopicPartition,
 )
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import CommitFailedError, IllegalStateError, MessageSizeTooLargeError
 
@@ -101,10 +101,6 @@ class Aiokafka:
         (answer,) = self.loop.run(self._admin.describe_configs([resource]))
         entries = answer.resources[0][4]
         return next(entry[1] for entry in entries if entry[0] == key)
-
-    def delete_records(self, topic: str, before_offset: int) -> None:
-        wanted = {TopicPartition(topic, 0): RecordsToDelete(before_offset)}
-        self.loop.run(self._admin.delete_records(wanted))
 
     def producer(self, options: ProducerOptions) -> AiokafkaProducer:
         return AiokafkaProducer(self, options)

@@ -71,10 +71,6 @@ class Confluent:
         entries = self._admin.describe_configs([resource])[resource].result(CALL_S_MAX)
         return entries[key].value
 
-    def delete_records(self, topic: str, before_offset: int) -> None:
-        place = TopicPartition(topic, 0, before_offset)
-        self._admin.delete_records([place])[place].result(CALL_S_MAX)
-
     def producer(self, options: ProducerOptions) -> ConfluentProducer:
         return ConfluentProducer(self, options)
 

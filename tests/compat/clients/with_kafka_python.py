@@ -52,6 +52,7 @@ class KafkaPython:
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
+        self._members: list[KafkaPythonMember] = []
         self._admin = KafkaAdminClient(bootstrap_servers=bootstrap)
         self._reader = KafkaConsumer(
             bootstrap_servers=bootstrap, auto_offset_reset="none", enable_auto_commit=False
@@ -80,9 +81,6 @@ class KafkaPython:
         resource = ConfigResource(ConfigResourceType.TOPIC, topic)
         answer = self._admin.describe_configs([resource], config_filter="all")
         return answer["topic"][topic][key]["value"]
-
-    def delete_records(self, topic: str, before_offset: int) -> None:
-        self._admin.delete_records({TopicPartition(topic, 0): before_offset})
 
     def producer(self, options: ProducerOptions) -> KafkaPythonProducer:
         return KafkaPythonProducer(self, options)
@@ -117,9 +115,13 @@ class KafkaPython:
     def member(
         self, group: str, topic: str, *, instance: str | None = None, reset: str = "earliest"
     ) -> KafkaPythonMember:
-        return KafkaPythonMember(self, group, topic, instance, reset)
+        member = KafkaPythonMember(self, group, topic, instance, reset)
+        self._members.append(member)
+        return member
 
     def close(self) -> None:
+        for member in self._members:  # those that a failed test left open
+            member.close()
         self._reader.close()
         self._admin.close()
 
