@@ -13,6 +13,7 @@ keeps what it finds wrong in `violations`; the names are those of the tests' inv
     replicated  every entry of a closed ledger is on Qa of its write set, and can be read
 """
 
+import asyncio
 import random
 from collections import defaultdict
 
@@ -21,6 +22,7 @@ from ledger.client.client import LedgerClient
 from ledger.client.config import LedgerClientConfig
 from ledger.core.entry_format import HEADER_BYTES, read_header
 from ledger.ids import BookieId
+from ledger.world.bookies import Status
 from tests.sim.loop import SimClock
 from tests.sim.metadata import MetadataFaults, MetadataTree, SimMetadata
 from tests.sim.model_bookie import ModelBookie
@@ -32,11 +34,12 @@ DIGEST_BYTES = 4  # CRC32C
 class Cluster:
     """`bookies` of them, by seed. Hosts are named; a host's client lives until `kill`."""
 
-    def __init__(self, seed, *, bookies=5, weather=None, config=None):
+    def __init__(self, seed, *, bookies=5, weather=None, config=None, bookie=None):
         self.draw = random.Random(f"{seed}:cluster")
         self.weather = weather or Weather()
         self.config = config or LedgerClientConfig(read_timeout_s=2 * self.weather.timeout_s)
-        self.bookies = {BookieId(f"b{n}"): self._new_bookie() for n in range(bookies)}
+        new_bookie = bookie or model_bookie
+        self.bookies = {BookieId(f"b{n}"): new_bookie(self.draw) for n in range(bookies)}
         self.network = Network(self.draw, self.weather, self.bookies)
         self.tree = MetadataTree()
         self.metadata_faults = MetadataFaults(self.draw)
@@ -44,8 +47,13 @@ class Cluster:
         self.checks = LedgerChecks()
         self.checks.attach(self)
 
-    def _new_bookie(self):
-        return ModelBookie(lambda: self.draw.expovariate(1 / 0.0005))
+    async def start(self):
+        """All bookies serve; those of the model do so from the beginning."""
+        await asyncio.gather(*(bookie.start() for bookie in self.bookies.values()))
+
+    async def all_up(self):
+        while not all(bookie.up for bookie in self.bookies.values()):
+            await asyncio.sleep(0.01)
 
     def client(self, host):
         """A new process on `host`: its own metadata session and its own connections."""
@@ -69,19 +77,14 @@ class Cluster:
         record = self.tree.get(metadata_format.ledger_path(ledger))
         return metadata_format.decode(record.data, ledger)
 
-    def copies(self, ledger, entry):
-        """Bodies by bookie, as they would be found after a power cut now."""
-        found = {}
-        for bookie_id, bookie in self.bookies.items():
-            entries = bookie.durable_entries(ledger)
-            if entry in entries:
-                found[bookie_id] = entries[entry]
-        return found
-
     def holders(self, ledger, entry):
-        """The bookies of the entry's committed write set that durably hold it."""
-        write_set = self.metadata_of(ledger).bookies_of(entry)
-        return [b for b in write_set if entry in self.bookies[b].durable_entries(ledger)]
+        """The bookies of the entry's committed write set that said that they durably hold it."""
+        said = self.checks.said[ledger, entry]
+        return [b for b in self.metadata_of(ledger).bookies_of(entry) if b in said]
+
+
+def model_bookie(draw):
+    return ModelBookie(lambda: draw.expovariate(1 / 0.0005))
 
 
 class LedgerChecks:
@@ -90,6 +93,7 @@ class LedgerChecks:
     def __init__(self):
         self.violations = []
         self.acked = defaultdict(lambda: -1)  # by ledger: all entries up to here
+        self.said = defaultdict(set)  # by (ledger, entry): bookies that said "durable"
         self.payloads = {}
         self.metadata = {}
 
@@ -113,9 +117,9 @@ class LedgerChecks:
         if metadata.closed and entry > metadata.last_entry:
             self.report("cut", f"{entry} acknowledged after closing at {metadata.last_entry}")
 
-    def on_durable(self, bookie, ledger, entry, recovery):
-        body = self.cluster.bookies[bookie].durable_entries(ledger)[entry]
-        payload = bytes(body[HEADER_BYTES + DIGEST_BYTES :])
+    def on_durable(self, bookie, ledger, entry, body, recovery):
+        self.said[ledger, entry].add(bookie)
+        payload = body[HEADER_BYTES + DIGEST_BYTES :]
         if self.payloads.setdefault((ledger, entry), payload) != payload:
             self.report("immutable", f"{bookie} holds another payload of entry {entry}")
         lac = read_header(body).lac
@@ -145,10 +149,9 @@ class LedgerChecks:
         if not metadata.closed:
             self.report("states", f"still {metadata.state.name}")
             return
+        await self.cluster.all_up()
         for entry in range(metadata.last_entry + 1):
-            holders = self.cluster.holders(ledger, entry)
-            if len(holders) < metadata.ack_quorum:
-                self.report("replicated", f"entry {entry} is on {holders} only")
+            await self._check_copies(metadata, entry)
         reader = await self.cluster.client("reader").open(ledger)
         entry = 0
         while entry <= metadata.last_entry and not self.violations:
@@ -156,3 +159,15 @@ class LedgerChecks:
                 if read != entry or self.payloads[ledger, read] != payload:
                     self.report("replicated", f"entry {entry} reads as {read}: {bytes(payload)}")
                 entry += 1
+
+    async def _check_copies(self, metadata, entry):
+        """Every bookie that said "durable" still shows the entry, and they are enough."""
+        ledger = metadata.ledger
+        holders = self.cluster.holders(ledger, entry)
+        if len(holders) < metadata.ack_quorum:
+            self.report("replicated", f"entry {entry} is on {holders} only")
+        for holder in holders:
+            reply = await self.cluster.bookies[holder].read(ledger, entry)
+            payload = reply.body[HEADER_BYTES + DIGEST_BYTES :]
+            if reply.status is not Status.OK or payload != self.payloads[ledger, entry]:
+                self.report("replicated", f"{holder} lost entry {entry}: {reply.status.name}")

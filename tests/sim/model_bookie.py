@@ -35,11 +35,14 @@ class ModelBookie:
         self.ledgers = {}  # durable
         self.keys = {}  # as accepted, durable or not; forgotten by a crash
         self.fencing = set()
-        self.up = True
+        self.up = True  # a new one serves at once
         self._sync_s = sync_s
         self._incarnation = 0
         self._settled_at_s = 0.0
         self._settles = {}  # the newest accepted journal write of each ledger
+
+    async def start(self):
+        self.restart()
 
     def crash(self):
         """Nothing that was not durable is left, and nothing under way is answered."""

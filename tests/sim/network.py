@@ -30,7 +30,8 @@ class Network:
         self.weather = weather
         self.bookies = bookies  # by id
         self.cuts = set()
-        self.on_added = lambda bookie, ledger, entry, recovery: None  # durable on that bookie
+        self.slow = {}  # by (host, bookie): so many times slower than the others
+        self.on_added = lambda bookie, ledger, entry, body, recovery: None  # says the bookie
         self._lanes = {}  # when the last add of one (host, bookie) arrives
 
     def cut(self, host, bookie):
@@ -38,12 +39,13 @@ class Network:
 
     def heal(self):
         self.cuts.clear()
+        self.slow.clear()
         self.weather.loss = 0.0
         self.weather.tail_rate = 0.0
 
-    def delay_s(self):
+    def delay_s(self, host, bookie):
         weather = self.weather
-        delay_s = self.draw.expovariate(1 / weather.latency_s)
+        delay_s = self.draw.expovariate(1 / weather.latency_s) * self.slow.get((host, bookie), 1)
         if self.draw.random() < weather.tail_rate:
             delay_s *= weather.tail_factor
         return delay_s
@@ -54,7 +56,7 @@ class Network:
     def arrival_s(self, lane):
         """When an add sent now arrives: never before one sent earlier on the same lane."""
         now_s = asyncio.get_running_loop().time()
-        at_s = max(now_s + self.delay_s(), self._lanes.get(lane, 0.0) + 1e-9)
+        at_s = max(now_s + self.delay_s(*lane), self._lanes.get(lane, 0.0) + 1e-9)
         self._lanes[lane] = at_s
         return at_s
 
@@ -95,12 +97,12 @@ class SimBookies:
         network = self.network
         try:
             async with asyncio.timeout(network.weather.timeout_s):
-                await asyncio.sleep(network.delay_s())
+                await asyncio.sleep(network.delay_s(self.host, bookie_id))
                 bookie = network.bookies[bookie_id]
                 if network.lost(self.host, bookie_id) or not bookie.up:
                     await asyncio.Event().wait()
                 reply = await ask(bookie)
-                await asyncio.sleep(network.delay_s())
+                await asyncio.sleep(network.delay_s(self.host, bookie_id))
                 if network.lost(self.host, bookie_id):
                     await asyncio.Event().wait()
                 return reply
@@ -132,9 +134,9 @@ class _AddUnderWay:
 
         def answered(status):
             if status is Status.OK:
-                network.on_added(self.bookie_id, ledger, entry, recovery)
+                network.on_added(self.bookie_id, ledger, entry, b"".join(body), recovery)
             if not network.lost(self.port.host, self.bookie_id):
-                loop.call_later(network.delay_s(), self.tell, status)
+                loop.call_later(network.delay_s(self.port.host, self.bookie_id), self.tell, status)
 
         loop.call_at(arrives_s, arrive)
 

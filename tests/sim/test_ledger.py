@@ -2,8 +2,8 @@
 
 Method: the real writer, recovery and reader on virtual time, over simulated bookies, links and
 metadata with faults drawn by seed; `LedgerChecks` watches all the while. Then the same with known
-mistakes planted: each must be found. A failure prints its seed; `--ledger-seed` is not needed,
-run `python -m tests.sim.test_ledger SEED`.
+mistakes planted: each must be found. A failure prints the command that repeats it; a range of
+seeds is run by `python -m tests.sim.test_ledger FIRST LAST`.
 """
 
 import asyncio
@@ -12,20 +12,25 @@ import sys
 
 import pytest
 
+from ledger.client import metadata_format
 from ledger.client.config import LedgerClientConfig
+from ledger.core.entry_format import DigestType, EntryFormat, master_key
 from ledger.errors import LedgerError
 from tests.sim.cluster import Cluster
+from tests.sim.disk_bookie import DiskBookie
 from tests.sim.loop import simulate
 from tests.sim.network import Weather
+from tests.sim.planted import PLANTS, planted
 
 SEEDS = 150
+PLANT_SEEDS = 3_000
 GIVE_UP_S = 400.0
 
 
 class Scenario:
     """One writer, one or two that take over, faults until `heal_s`; then one last recovery."""
 
-    def __init__(self, seed):
+    def __init__(self, seed, bookie=None):
         self.seed = seed
         draw = self.draw = random.Random(f"{seed}:scenario")
         weather = Weather(
@@ -40,15 +45,17 @@ class Scenario:
             recovery_window_entries=draw.choice([1, 2, 16]),
             read_timeout_s=2 * weather.timeout_s,
         )
-        self.cluster = Cluster(seed, weather=weather, config=config)
+        self.cluster = Cluster(seed, weather=weather, config=config, bookie=bookie)
         self.cluster.metadata_faults.unsent = draw.choice([0.0, 0.05])
         self.cluster.metadata_faults.reply_lost = draw.choice([0.0, 0.05])
         self.quorums = draw.choice([(3, 3, 2), (3, 2, 2), (3, 3, 2), (3, 2, 1), (1, 1, 1)])
         self.heal_s = draw.uniform(0.3, 3.0)
+        self.death_rate = 0.5  # of those who take over
         self.ledger = None
         self.closed_at = []  # what each recovery returned
 
     async def run(self):
+        await self.cluster.start()
         heal_at_s = asyncio.get_running_loop().time() + self.heal_s
         writer = await self.retry(self.create)
         self.ledger = writer.ledger
@@ -108,13 +115,17 @@ class Scenario:
             except LedgerError:
                 pass
 
+    def life_s(self):
+        """How long one who takes over has before it dies."""
+        return self.draw.expovariate(1 / 0.05)
+
     async def take_over(self, host):
         draw = self.draw
         await asyncio.sleep(draw.expovariate(1 / 0.1))
-        if draw.random() < 0.3:  # dies on the way
+        if draw.random() < self.death_rate:
             client = self.cluster.client(host)
             attempt = asyncio.create_task(client.recover(self.ledger))
-            await asyncio.sleep(draw.expovariate(1 / 0.05))
+            await asyncio.sleep(self.life_s())
             self.cluster.kill(host)
             attempt.cancel()
             await asyncio.gather(attempt, return_exceptions=True)
@@ -123,7 +134,7 @@ class Scenario:
         self.closed_at.append(reader.last_add_confirmed)
 
     async def faults(self):
-        """At most Qa - 1 bookies are down at once; links are cut for spells."""
+        """Bookies crash and come back, links are cut for spells."""
         draw, cluster = self.draw, self.cluster
         names = sorted(cluster.bookies)
         while True:
@@ -141,18 +152,153 @@ class Scenario:
                 cluster.network.cuts.clear()
 
 
-def run(seed):
-    return simulate(Scenario(seed).run())
+class Overtaken(Scenario):
+    """No crash, no cut, no loss: only messages that are overtaken by others sent later."""
+
+    def __init__(self, seed, bookie=None):
+        super().__init__(seed, bookie)
+        self.quorums = (3, 3, 2)
+        self.cluster.weather.loss = 0.0
+        self.cluster.weather.tail_rate = self.draw.choice([0.2, 0.35])
+        slower = self.draw.choice([10, 30])
+        for name in self.cluster.bookies:
+            self.cluster.network.slow["writer", name] = self.draw.choice([1, slower])
+
+    async def faults(self):
+        pass
 
 
-@pytest.mark.parametrize("block", range(10))
-def test_nothing_acknowledged_is_ever_lost(block):
-    for seed in range(block * SEEDS // 10, (block + 1) * SEEDS // 10):
-        assert run(seed) == [], f"repeat with: python -m tests.sim.test_ledger {seed}"
+class Abandoned(Scenario):
+    """One bookie gets nothing from the writer's burst, nor from who takes over and dies early."""
+
+    def __init__(self, seed, bookie=None):
+        super().__init__(seed, bookie)
+        self.quorums = (3, 2, 2)
+        self.heal_s = 5.0
+        self.death_rate = 0.8
+        self.cluster.weather.tail_rate = 0.02
+        self.cluster.weather.loss = 0.0
+
+    def life_s(self):
+        return self.cluster.weather.timeout_s + self.draw.uniform(0.0, 0.2)
+
+    async def write(self, writer):
+        unlucky = self.draw.choice(writer.metadata.last_fragment.ensemble)
+        self.cluster.network.cut("writer", unlucky)
+        self.cluster.network.cut("recoverer0", unlucky)
+        for number in range(self.draw.randint(3, 20)):
+            if not writer.full:
+                writer.add([b"%d" % number], lambda _: None)
+        self.cluster.kill("writer")
+
+    async def faults(self):
+        pass
+
+
+class SecondFragment(Scenario):
+    """The writer's bookies were changed after `n` entries, it sent some more, and it is gone."""
+
+    async def run(self):
+        await self.cluster.start()
+        self.cluster.heal()
+        client = self.cluster.client("writer")
+        writer = await client.create(ensemble_size=3, write_quorum=3, ack_quorum=2)
+        ledger = self.ledger = writer.ledger
+        for entry in range(self.draw.randint(1, 5)):
+            writer.add(
+                [b"%d" % entry], lambda error, e=entry: self.cluster.checks.on_acked(ledger, e)
+            )
+            await asyncio.sleep(0.1)
+        self.change_bookies(writer)
+        await self.send_some(writer)
+        kept = writer.metadata.last_fragment.ensemble[0]
+        if self.draw.random() < 0.5:  # who might have told the LAC
+            self.cluster.bookies[kept].crash()
+        reader = await self.retry(lambda: self.cluster.client("other").recover(ledger))
+        self.closed_at.append(reader.last_add_confirmed)
+        self.cluster.heal()
+        await self.cluster.checks.final(ledger)
+        return self.cluster.checks.violations
+
+    def change_bookies(self, writer):
+        old = writer.metadata.last_fragment.ensemble
+        new = (old[0], *sorted(set(self.cluster.bookies) - set(old)))
+        changed = writer.metadata.with_ensemble(writer.lac + 1, new)
+        path = metadata_format.ledger_path(writer.ledger)
+        self.cluster.tree.set(path, metadata_format.encode(changed), 0)
+
+    async def send_some(self, writer):
+        """Each entry reaches some bookies of the new ensemble; none was acknowledged."""
+        port, ledger, lac = self.cluster.ports["writer"], writer.ledger, writer.lac
+        ensemble = self.cluster.metadata_of(ledger).last_fragment.ensemble
+        layout = EntryFormat(DigestType.CRC32C)
+        for entry in range(lac + 1, lac + 1 + self.draw.randint(0, 3)):
+            payload = b"late %d" % entry
+            length = writer.length + 6 * (entry - lac)
+            body = (layout.pack(ledger, entry, lac, length, [payload]), payload)
+            for bookie in self.draw.sample(ensemble, self.draw.randint(0, 1)):
+                port.add(bookie, ledger, entry, master_key(b""), body, lambda status: None)
+        await asyncio.sleep(0.1)
+
+
+SCENARIOS = [Scenario, Overtaken, Abandoned, SecondFragment]
+SHOWN_BY = {
+    "recovery reads do not fence": Overtaken,
+    "a copy tells of unpublished progress": Abandoned,
+    "recovery starts below the last fragment": SecondFragment,
+}
+
+
+def run(seed, bookie=None, scenario=Scenario):
+    """What was found wrong."""
+    return simulate(scenario(seed, bookie).run())
+
+
+@pytest.mark.parametrize("bookie", [None, DiskBookie], ids=["model bookie", "real bookie"])
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_nothing_acknowledged_is_ever_lost(scenario, bookie):
+    for seed in range(SEEDS):
+        found = run(seed, bookie, scenario)
+        assert found == [], f"repeat: python -m tests.sim.test_ledger {seed}"
+
+
+@pytest.mark.parametrize("name", PLANTS)
+def test_a_planted_mistake_is_found(name):
+    kind = SHOWN_BY.get(name, Scenario)
+    assert any(finds(name, kind(seed)) for seed in range(PLANT_SEEDS)), f"{PLANT_SEEDS} seeds"
+
+
+def finds(name, scenario):
+    """The mistake showed, in the checks or in an assertion of the product itself."""
+    with planted(name, scenario.cluster.tree):
+        try:
+            return simulate(scenario.run()) != []
+        except AssertionError:
+            return True
+
+
+@pytest.mark.parametrize("bookie", [None, DiskBookie], ids=["model bookie", "real bookie"])
+def test_the_same_seed_tells_the_same_story(bookie):
+    def story(seed):
+        scenario = Scenario(seed, bookie)
+        told, tell = [], scenario.cluster.network.on_added
+
+        def on_added(*facts):
+            told.append((asyncio.get_running_loop().time(), *facts))
+            tell(*facts)
+
+        scenario.cluster.network.on_added = on_added
+        simulate(scenario.run())
+        return told
+
+    for seed in range(10):
+        assert story(seed) == story(seed)
 
 
 if __name__ == "__main__":
     for seed in range(int(sys.argv[1]), int(sys.argv[-1]) + 1):
-        found = run(seed)
-        if found or len(sys.argv) == 2:
-            print(seed, found)
+        for scenario in SCENARIOS:
+            for bookie in (None, DiskBookie):
+                found = run(seed, bookie, scenario)
+                if found or len(sys.argv) == 2:
+                    print(seed, scenario.__name__, bookie, found)
