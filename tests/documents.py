@@ -140,12 +140,18 @@ def defined_names(source: Source) -> set[str]:
     """Functions, classes, methods, attributes and constants, dotted from the module's top."""
     names: set[str] = set()
 
+    def inherited(node: ast.ClassDef) -> set[str]:
+        """What its bases in this file define; they stand above it."""
+        bases = tuple(f"{ast.unparse(base)}." for base in node.bases)
+        return {name.split(".", 1)[1] for name in names if bases and name.startswith(bases)}
+
     def collect(body: Sequence[ast.stmt], prefix: str) -> None:
         for node in body:
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
                 names.add(prefix + node.name)
                 if isinstance(node, ast.ClassDef):
                     collect(node.body, f"{prefix}{node.name}.")
+                    names.update(f"{prefix}{node.name}.{name}" for name in inherited(node))
             elif isinstance(node, (ast.Assign, ast.AnnAssign)):
                 targets = node.targets if isinstance(node, ast.Assign) else [node.target]
                 names.update(prefix + t.id for t in targets if isinstance(t, ast.Name))
@@ -160,9 +166,8 @@ def defined_names(source: Source) -> set[str]:
 
 def _set_on_self(function: ast.FunctionDef) -> Iterator[str]:
     for node in ast.walk(function):
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-            if isinstance(node.value, ast.Name) and node.value.id == "self":
-                yield node.attr
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "self":
+            yield node.attr
 
 
 def unknown_documents(source: Source, root: Path = ROOT) -> Iterator[str]:

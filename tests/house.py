@@ -10,7 +10,7 @@ import re
 import subprocess
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -321,6 +321,7 @@ def names_a_machine(source: Source) -> Iterator[str]:
 _SKIPS = re.compile(r"\b(pytest\.(skip|xfail|importorskip)|mark\.(skip|skipif|xfail))\b")
 _SLEEPS = re.compile(r"\btime\.sleep\(|from time import .*\bsleep\b")
 _CHECKS = re.compile(r"\bassert\b|\braises\b|\b_?(check|expect|verify|compare|conform|agree)\w*\(")
+_CALLS = re.compile(r"(\w+)\(")
 _ONLY_THAT = re.compile(r"^\s+except \w+", re.MULTILINE)  # any other error fails the test
 
 
@@ -336,8 +337,7 @@ def weak_tests(source: Source) -> Iterator[str]:
     if not ast.get_docstring(source.tree):
         yield source.at(1, "a test file opens with its goal and method")
     functions = [node for node in source.nodes if isinstance(node, _FUNCTIONS)]
-    texts = {f.name: "\n".join(source.lines[f.lineno - 1 : f.end_lineno]) for f in functions}
-    checking = _checking(texts)
+    checking = _checking(source)
     for node in functions:
         if node.name.startswith("test_") and node.name not in checking:
             yield source.at(node, f"{node.name} asserts nothing")
@@ -346,15 +346,26 @@ def weak_tests(source: Source) -> Iterator[str]:
             yield source.at(node, "a mock: use the port's fake")
 
 
-def _checking(texts: dict[str, str]) -> set[str]:
-    """Functions that check something themselves or through another one of the same file."""
+def _checking(source: Source) -> set[str]:
+    """Functions that check something, themselves or through another one, also an imported one."""
+    functions = [node for node in source.nodes if isinstance(node, _FUNCTIONS)]
+    texts = {f.name: "\n".join(source.lines[f.lineno - 1 : f.end_lineno]) for f in functions}
     checking = {n for n, text in texts.items() if _CHECKS.search(text) or _ONLY_THAT.search(text)}
+    for node in source.nodes:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tests."):
+            checking |= _checking_in(node.module or "") & {alias.name for alias in node.names}
+    calls = {name: set(_CALLS.findall(text)) for name, text in texts.items()}
     while True:
-        calls = re.compile(r"\b(" + "|".join(sorted(checking) or ["$^"]) + r")\(")
-        more = {name for name, text in texts.items() if calls.search(text)} - checking
+        more = {name for name, called in calls.items() if called & checking} - checking
         if not more:
             return checking
         checking |= more
+
+
+@cache
+def _checking_in(module: str) -> set[str]:
+    path = ROOT / (module.replace(".", "/") + ".py")
+    return _checking(Source(module, path.read_text())) if path.exists() else set()
 
 
 # --- handlers -----------------------------------------------------------------------------------
