@@ -106,6 +106,11 @@ class Bookie:
         """Why this bookie ended for good, or None."""
         return self._ended or self._journal.failed
 
+    @property
+    def groups(self) -> int:
+        """Groups written and synced since the start."""
+        return self._journal.groups
+
     async def start(self, *, boot_id: str = "", next_ledger: LedgerId = EVERY_LEDGER) -> None:
         """It serves; what the log says is in the index, durably.
 
@@ -485,13 +490,12 @@ class Bookie:
             else:
                 stored = await self._files.read_entry(state.ledger, entry, known)
         except (OSError, CorruptFormat):
-            on_added(Status.IO_ERROR)
-            return
-        if same_entry(stored, body):
-            on_added(Status.OK)
+            status = Status.IO_ERROR
         else:
-            self.conflicts += 1
-            on_added(Status.BAD_REQUEST)
+            same = same_entry(stored, body)
+            self.conflicts += not same
+            status = Status.OK if same else Status.BAD_REQUEST
+        on_added(status)
 
     def _check_room(self) -> None:
         """Read-only below the headroom; writable again with a quarter more than it."""

@@ -276,7 +276,7 @@ class Journal:
         """Begin a new file; a group that is under way is written into it."""
         self._busy = True
         try:
-            file = self._disk.create(file_name(file_id))
+            file = self._disk.create(file_name(file_id), self._config.file_bytes)
             file.write([encode_file_header(self._instance, file_id)], 0)
             file.preallocate(0, self._config.preallocate_bytes)
             file.sync(lambda error: self._on_rolled(file_id, file, error))

@@ -54,8 +54,11 @@ class Disk(Protocol):
 
     def names(self) -> list[str]: ...
 
-    def create(self, name: str) -> LogFile:
-        """A new, empty file; its name is durable only after `sync_directory`."""
+    def create(self, name: str, expected_bytes: int = 0) -> LogFile:
+        """A new file; its name is durable only after `sync_directory`.
+
+        Empty, or (a hint: it and its successors will grow to `expected_bytes`) full of zeros.
+        """
         ...
 
     def open(self, name: str) -> LogFile: ...

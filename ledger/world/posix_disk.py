@@ -17,6 +17,7 @@ from typing import Final, Literal
 from ledger.errors import DirectoryInUse
 from ledger.ids import Buffer
 from ledger.world.disk import OnSynced
+from ledger.world.spare_file import SPARE_NAME, SpareFile
 
 SyncMode = Literal["inline", "thread", "auto", "never"]
 """Who waits for fdatasync: the event loop, a thread, whichever is better now, or nobody."""
@@ -45,12 +46,15 @@ class PosixDisk:
             raise DirectoryInUse(f"{path} is held by another process") from error
         self._syncs = _Syncs(sync_mode)
         self._readers = ThreadPoolExecutor(_READ_THREADS, thread_name_prefix="disk-read")
+        self._spare = SpareFile(self._directory)
 
     def names(self) -> list[str]:
-        return sorted(path.name for path in self._path.iterdir())
+        return sorted(path.name for path in self._path.iterdir() if path.name != SPARE_NAME)
 
-    def create(self, name: str) -> PosixLogFile:
-        return self._open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+    def create(self, name: str, expected_bytes: int = 0) -> PosixLogFile:
+        if expected_bytes and name not in self.names() and self._spare.take(name, expected_bytes):
+            return self._open(name, os.O_RDWR, expected_bytes)
+        return self._open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, expected_bytes)
 
     def open(self, name: str) -> PosixLogFile:
         return self._open(name, os.O_RDWR)
@@ -69,23 +73,34 @@ class PosixDisk:
     def close(self) -> None:
         """The directory is free for others; every file was closed before."""
         self._syncs.close()
+        self._spare.close()
         self._readers.shutdown(wait=True)
         os.close(self._directory)
 
-    def _open(self, name: str, flags: int) -> PosixLogFile:
+    def _open(self, name: str, flags: int, expected_bytes: int = 0) -> PosixLogFile:
         handle = os.open(name, flags | os.O_CLOEXEC, 0o644, dir_fd=self._directory)
-        return PosixLogFile(handle, self._syncs, self._readers)
+        spare = self._spare if expected_bytes else None
+        return PosixLogFile(handle, self._syncs, self._readers, spare, expected_bytes)
 
 
 class PosixLogFile:
     """One open file."""
 
-    __slots__ = ("_closed", "_handle", "_readers", "_syncs", "_users")
+    __slots__ = ("_closed", "_expected_bytes", "_handle", "_readers", "_spare", "_syncs", "_users")
 
-    def __init__(self, handle: int, syncs: _Syncs, readers: ThreadPoolExecutor) -> None:
+    def __init__(
+        self,
+        handle: int,
+        syncs: _Syncs,
+        readers: ThreadPoolExecutor,
+        spare: SpareFile | None,
+        expected_bytes: int,
+    ) -> None:
         self._handle = handle
         self._syncs = syncs
         self._readers = readers
+        self._spare = spare  # None: this file grows as it likes
+        self._expected_bytes = expected_bytes
         self._users = 1  # ours, and one for each call under way in a thread
         self._closed = False
 
@@ -132,6 +147,10 @@ class PosixLogFile:
         return os.fstat(self._handle).st_size
 
     def preallocate(self, position: int, size: int) -> None:
+        if self._spare is not None and position > 0:
+            self._spare.prepare(self._expected_bytes)  # it grows: another will follow
+        if position + size <= self.size():
+            return
         try:
             os.posix_fallocate(self._handle, position, size)
         except OSError as error:

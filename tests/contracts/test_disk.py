@@ -207,3 +207,38 @@ def test_slow_syncs_move_to_a_thread_and_fast_ones_come_back(tmp_path):
         disk.close()
 
     asyncio.run(body())
+
+
+def test_a_file_created_with_an_expected_size_reads_as_zeros_until_written(make_disk):
+    async def body(disk):
+        file = disk.create("a", 64 * 1024)
+        assert bytes(await file.read(0, 1 << 20)).strip(b"\0") == b""
+        file.write([b"abc"], 4096)
+        assert bytes(await file.read(4096, 3)) == b"abc"
+        file.close()
+
+    run(make_disk, body)
+
+
+def test_a_growing_file_makes_its_successor_a_spare_of_zeros_that_nobody_sees(tmp_path):
+    async def body():
+        disk = PosixDisk(tmp_path)
+        first = disk.create("log-1", 2 * 1024 * 1024)
+        first.preallocate(0, 4096)
+        assert disk._spare._thread is None
+        first.preallocate(4096, 4096)
+        disk._spare._thread.join()
+        assert disk.names() == ["log-1"]
+        second = disk.create("log-2", 2 * 1024 * 1024)
+        assert second.size() == 2 * 1024 * 1024
+        assert bytes(await second.read(0, 1 << 22)) == bytes(2 * 1024 * 1024)
+        assert disk.names() == ["log-1", "log-2"]
+        with pytest.raises(FileExistsError):
+            disk.create("log-2", 2 * 1024 * 1024)
+        second.preallocate(1024 * 1024, 4096)
+        first.close()
+        second.close()
+        disk.close()
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["log-1", "log-2"]
+
+    asyncio.run(body())

@@ -70,11 +70,14 @@ class SimDisk:
     def names(self) -> list[str]:
         return sorted(self._names)
 
-    def create(self, name: str) -> SimLogFile:
+    def create(self, name: str, expected_bytes: int = 0) -> SimLogFile:
         if name in self._names:
             raise FileExistsError(errno.EEXIST, name)
         self._check_room(0)
         self._names[name] = _Content()
+        if expected_bytes and self.random.random() < 0.5:
+            self._names[name].apply(expected_bytes, None)
+            self._names[name].sync()
         return SimLogFile(self, self._names[name])
 
     def open(self, name: str) -> SimLogFile:
