@@ -97,8 +97,9 @@ def test_wrong_usage_exits_with_2_and_names_the_word(words, hint):
 
 def test_help_loads_neither_the_protocol_nor_asyncio():
     program = (
-        "import sys, gateway.__main__ as m\n"
-        "try: m.app(['topic', 'create', '--help'])\n"
+        "import sys, gateway.__main__ as command\n"
+        "sys.argv[1:] = ['topic', 'create', '--help']\n"
+        "try: command.main()\n"
         "except SystemExit: pass\n"
         "print(sorted({'asyncio', 'kio', 'rich', 'structlog'} & set(sys.modules)))"
     )
