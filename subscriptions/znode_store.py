@@ -121,6 +121,7 @@ class _ZnodeStore:
 
     async def load(self, subscriber: str) -> Subscription:
         path = self._path(subscriber)
+        self.release(subscriber)
         try:
             claim, found = await self._find(path, claim=True)
         except BadVersion as error:
@@ -169,7 +170,9 @@ class _ZnodeStore:
         return change.existed
 
     def release(self, subscriber: str) -> None:
-        self._claims.pop(subscriber, None)
+        claim = self._claims.pop(subscriber, None)
+        if claim is not None and claim.lost is None:
+            claim.lost = NotOwner("the claim was given up")
 
     async def list(self) -> list[str]:
         try:

@@ -430,12 +430,14 @@ class Coordinator:
                 loaded.positions[key] = position
 
     def _on_persisted(self, loaded: _Loaded, effect: Persist, durable: Future[None]) -> None:
-        if durable.exception() is None and loaded.group.state is not State.DEAD:
+        if loaded.group.state is not State.DEAD:  # as it is when the write failed
             self._run(loaded, effect.then(self._now_ms()))
 
     def _note_deadline(self, loaded: _Loaded) -> None:
+        if self._groups.get(loaded.group_id) is not loaded:
+            return  # dropped: another may have its place by now
         at_ms = loaded.group.deadline_ms
-        if at_ms is None or self._groups.get(loaded.group_id) is not loaded:
+        if at_ms is None:
             self._deadlines.clear(loaded.group_id)
             return
         self._deadlines.set(loaded.group_id, at_ms)

@@ -103,8 +103,12 @@ def test_a_group_whose_members_all_died_with_the_gateway_ends_unasked():
     async def scenario(world):
         consumer = world.consumer().start()
         await gathered([consumer])
+        assert await world.commit("g", 1, 0, consumer.member_id, 1) == "none"
         await consumer.die()
         async with world.crashed() as again:
+            await asyncio.sleep(9)
+            (listed,) = await again.groups.list()
+            assert listed.state.value == "Stable"
             await asyncio.sleep(60)
             (listed,) = await again.groups.list()
             assert listed == ("g", "consumer", listed.state)
@@ -304,10 +308,12 @@ def test_offsets_of_a_deleted_topic_never_attach_to_a_new_one():
 
 def test_offsets_of_an_empty_group_expire_a_week_after_its_last_member_left():
     async def scenario(world):
-        consumer = world.consumer()
+        consumer = world.consumer(session_ms=1_800_000)
         await consumer.join()
         assert await world.commit("g", 5, 0, consumer.member_id, 1) == "none"
-        await asyncio.sleep(5)
+        for _ in range(3 * 24 * 4):
+            await asyncio.sleep(900)
+            await consumer.heartbeat()
         await world.groups.leave("g", (Leaving(consumer.member_id),))
         await asyncio.sleep(7 * DAY_S - 60)
         assert await world.committed("g") == 5
@@ -376,12 +382,40 @@ def test_a_sweep_does_not_remove_a_commit_that_is_under_way():
     async def scenario(world):
         await world.commit("g", 5)
         await asyncio.sleep(7 * DAY_S - 1)
-        # From here on writes are slow; the old offset expires while a new one is on its way.
+        world.metadata.delay_s = 2 * SWEEP_S  # the old offset expires with the new one on its way
+        committing = asyncio.ensure_future(world.commit("g", 6))
+        await asyncio.sleep(1)
+        world.metadata.delay_s = 0.001
+        assert await committing == "none"
+        await asyncio.sleep(4 * SWEEP_S)
+        assert await world.committed("g") == 6
+
+    run(scenario)
+
+
+def test_a_sweep_does_not_delete_a_group_whose_first_commit_is_under_way():
+    async def scenario(world):
         world.metadata.delay_s = 2 * SWEEP_S
         committing = asyncio.ensure_future(world.commit("g", 6))
-        assert await committing == "none"
-        assert await world.committed("g") == 6
+        await asyncio.sleep(1)
         world.metadata.delay_s = 0.001
+        assert await committing == "none"
+        await asyncio.sleep(4 * SWEEP_S)
+        assert await world.committed("g") == 6
+
+    run(scenario)
+
+
+def test_a_sweep_that_empties_a_group_spares_a_commit_that_came_meanwhile():
+    async def scenario(world):
+        await world.commit("g", 5, 0)
+        await asyncio.sleep(7 * DAY_S - 1)
+        world.metadata.delay_s = 1.0
+        while not world.groups._groups["g"].writes:
+            await asyncio.sleep(0.1)
+        assert await world.commit("g", 6, 1) == "none"
+        await asyncio.sleep(SWEEP_S)
+        assert [await world.committed("g", n) for n in (0, 1)] == [None, 6]
 
     run(scenario)
 

@@ -120,6 +120,28 @@ def test_after_an_unknown_outcome_nothing_is_written_until_the_group_is_loaded_a
     simulate(scenario())
 
 
+def test_a_subscriber_loaded_again_does_not_share_the_fate_of_its_old_changes():
+    async def scenario():
+        metadata = MemoryMetadata()
+        store = GroupPositions(metadata)
+        key = keys(1)[0]
+        await store.load("g")
+        await store.advance("g", {key: Position(offset=1)})
+        metadata.delay_s = 1.0
+        first = store.advance("g", {key: Position(offset=2)})
+        await asyncio.sleep(0.1)
+        second = store.advance("g", {key: Position(offset=3)})  # waits for the first
+        metadata.delay_s = 0.0
+        await store.load("g")
+        outcomes = await asyncio.gather(
+            first, second, store.advance("g", {key: Position(offset=4)}), return_exceptions=True
+        )
+        assert (await store.read("g")).positions == {key: Position(offset=4)}
+        return [type(each) for each in outcomes]
+
+    assert simulate(scenario()) == [NotOwner, NotOwner, type(None)]
+
+
 def test_a_full_store_makes_callers_wait_for_room():
     async def scenario():
         metadata = MemoryMetadata(delay_s=1.0)
