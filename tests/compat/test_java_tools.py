@@ -1,0 +1,220 @@
+"""Goal: Apache Kafka's own tools of 4.3 work unchanged, and agree with other clients on bytes.
+
+Method: each tool is run from the Maven jars as users run it; what it prints is judged here, what
+it wrote is read by aiokafka and the other way round, and what it answers is compared with what it
+answers about the same data on Apache Kafka.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.compat.clients.base import Record
+from tests.compat.clients.suite import START_MS, load_batches, numbered, produce, random_batches
+from tests.compat.clients.with_aiokafka import Aiokafka
+from tests.peers import java_tools
+from tests.peers.broker import Broker
+from tests.peers.java_tools import run
+from tests.peers.processes import Process, wait_until
+
+pytestmark = pytest.mark.compat
+
+Unused = Callable[[], str]
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+
+
+def at(broker: Broker) -> tuple[str, str]:
+    return "--bootstrap-server", broker.bootstrap
+
+
+def table(printed: str) -> list[dict[str, str]]:
+    """Parse a table under its heading, as the group tool prints it."""
+    lines = [re.split(r" {2,}| (?=\S)", line.strip()) for line in printed.splitlines() if line]
+    return [dict(zip(lines[0], line, strict=False)) for line in lines[1:]]
+
+
+def events(process: Process, name: str) -> list[dict]:
+    """The JSON lines of a verifiable tool that are called `name`."""
+    lines = [line for line in process.output().splitlines() if line.startswith("{")]
+    return [event for event in map(json.loads, lines) if event["name"] == name]
+
+
+def test_a_topic_is_created_listed_described_enlarged_and_deleted(broker: Broker, unused: Unused):
+    topic = unused()
+    named = ("--topic", topic)
+    sizes = ("--partitions", "3", "--replication-factor", "1", "--config", "retention.ms=86400000")
+    assert "Created topic" in run(java_tools.TOPICS, *at(broker), "--create", *named, *sizes)
+    run(java_tools.TOPICS, *at(broker), "--alter", *named, "--partitions", "5")
+    assert topic in run(java_tools.TOPICS, *at(broker), "--list").split()
+    described = run(java_tools.TOPICS, *at(broker), "--describe", *named)
+    assert "PartitionCount: 5" in described
+    assert "retention.ms=86400000" in described
+    assert len(re.findall(r"Partition: \d", described)) == 5
+    run(java_tools.TOPICS, *at(broker), "--delete", *named)
+    assert topic not in run(java_tools.TOPICS, *at(broker), "--list").split()
+
+
+def test_a_second_creation_is_refused_in_kafkas_words(broker: Broker, unused: Unused):
+    topic = unused()
+    create = (*at(broker), "--create", "--topic", topic, "--partitions", "1")
+    run(java_tools.TOPICS, *create)
+    with pytest.raises(java_tools.ToolFailed, match=f"Topic '{topic}' already exists"):
+        run(java_tools.TOPICS, *create)
+
+
+def test_what_the_console_producer_compresses_others_read(
+    broker: Broker, loader: Aiokafka, unused: Unused
+):
+    topic = unused()
+    loader.create_topic(topic)
+    lines = [f"name:{n},other:x\tkey {n}\t{'value ' * 30}{n}" for n in range(20)]
+    lines.append("name:1,other:\tNULL\tNULL")
+    keys = ("--reader-property", "parse.key=true", "--reader-property", "parse.headers=true")
+    nulls = ("--reader-property", "null.marker=NULL")
+    for codec in CODECS:
+        run(
+            java_tools.CONSOLE_PRODUCER,
+            *(*at(broker), "--topic", topic, "--compression-codec", codec, *keys, *nulls),
+            stdin="\n".join(lines) + "\n",
+        )
+    found = [one.record for one in loader.read(topic, 0, 21 * len(CODECS))]
+    for number, record in enumerate(found):
+        n = number % 21
+        last = n == 20
+        assert record.key == (None if last else b"key %d" % n)
+        assert record.value == (None if last else b"value " * 30 + b"%d" % n)
+        named = b"1" if last else b"%d" % n
+        assert record.headers == (("name", named), ("other", b"" if last else b"x"))
+
+
+def test_the_console_consumer_reads_what_others_compress(
+    broker: Broker, loader: Aiokafka, unused: Unused
+):
+    topic = unused()
+    loader.create_topic(topic)
+    records = []
+    for number, codec in enumerate((None, *Aiokafka.codecs)):
+        some = [
+            Record(b"key %d" % n, b"value " * 30 + b"%d" % n, (("h", b"%d" % n),), START_MS + n)
+            for n in range(10 * number, 10 * number + 10)
+        ]
+        produce(loader, topic, some, codec=codec)
+        records += some
+    printed = ("timestamp", "partition", "offset", "headers", "key")
+    wanted = [word for name in printed for word in ("--formatter-property", f"print.{name}=true")]
+    read = run(
+        java_tools.CONSOLE_CONSUMER,
+        *(*at(broker), "--topic", topic, "--partition", "0", "--offset", "7"),
+        *("--max-messages", "43", *wanted),
+    )
+    expected = [
+        f"CreateTime:{record.timestamp_ms}\tPartition:0\tOffset:{offset}\th:{offset}"
+        f"\t{record.key.decode()}\t{record.value.decode()}"
+        for offset, record in enumerate(records)
+    ]
+    assert read.splitlines() == expected[7:]
+
+
+def test_the_group_tool_lists_describes_resets_and_deletes_a_group(
+    broker: Broker, loader: Aiokafka, unused: Unused
+):
+    topic, group = unused(), unused()
+    named = ("--group", group)
+    loader.create_topic(topic)
+    produce(loader, topic, numbered(30))
+    run(
+        java_tools.CONSOLE_CONSUMER,
+        *(*at(broker), "--topic", topic, *named, "--from-beginning", "--max-messages", "20"),
+    )
+    assert group in run(java_tools.GROUPS, *at(broker), "--list").split()
+    (row,) = table(run(java_tools.GROUPS, *at(broker), "--describe", *named))
+    shown = [row[name] for name in ("CURRENT-OFFSET", "LOG-END-OFFSET", "LAG", "CONSUMER-ID")]
+    assert shown == ["20", "30", "10", "-"]
+    state = run(java_tools.GROUPS, *at(broker), "--describe", "--state", *named)
+    assert "Empty" in state
+    reset = ("--reset-offsets", *named, "--topic", topic, "--execute")
+    moved = run(java_tools.GROUPS, *at(broker), *reset, "--to-datetime", "2023-11-14T22:13:20.012")
+    assert re.search(rf"{group}\s+{topic}\s+0\s+12\b", moved)
+    assert loader.committed(group, topic, 1) == [12]
+    run(java_tools.GROUPS, *at(broker), "--delete", *named)
+    assert group not in run(java_tools.GROUPS, *at(broker), "--list").split()
+
+
+def test_two_java_consumers_share_and_take_over(
+    broker: Broker, loader: Aiokafka, unused: Unused, tmp_path: Path
+):
+    topic, group = unused(), unused()
+    loader.create_topic(topic, 6)
+    words = (*at(broker), "--topic", topic, "--group-id", group, "--session-timeout", "6000")
+    main = java_tools.VERIFIABLE_CONSUMER
+    members = [java_tools.start(tmp_path / f"{n}.log", main, *words) for n in range(2)]
+    try:
+
+        def held(member: Process) -> int:
+            given = events(member, "partitions_assigned")
+            return len(given[-1]["partitions"]) if given else 0
+
+        wait_until(lambda: [held(member) for member in members] == [3, 3], "three each", 60.0)
+        sent = run(
+            java_tools.VERIFIABLE_PRODUCER, *at(broker), "--topic", topic, "--max-messages", "1000"
+        )
+        assert sent.count('"producer_send_success"') == 1000
+        wait_until(
+            lambda: (
+                sum(sum(e["count"] for e in events(m, "records_consumed")) for m in members) >= 1000
+            ),
+            "all records consumed",
+        )
+        members[1].stop()
+        wait_until(lambda: held(members[0]) == 6, "one member to hold all")
+    finally:
+        for member in members:
+            member.stop()
+    wait_until(lambda: sum(filter(None, loader.committed(group, topic, 6))) == 1000, "commits")
+    assert all(e["success"] for m in members for e in events(m, "offsets_committed"))
+
+
+def test_the_perf_tools_count_what_they_sent(broker: Broker, loader: Aiokafka, unused: Unused):
+    topic = unused()
+    loader.create_topic(topic, 3)
+    sent = run(
+        java_tools.PRODUCER_PERFORMANCE,
+        *(*at(broker), "--topic", topic, "--num-records", "30000", "--record-size", "200"),
+        *("--throughput", "-1", "--command-property", "compression.type=lz4"),
+    )
+    assert "30000 records sent" in sent
+    read = run(
+        java_tools.CONSUMER_PERFORMANCE,
+        *(*at(broker), "--topic", topic, "--num-records", "30000", "--timeout", "20000"),
+    )
+    heading, numbers = [re.split(r",\s*", line) for line in read.splitlines()[-2:]]
+    assert dict(zip(heading, numbers, strict=True))["data.consumed.in.nMsg"] == "30000"
+    assert sum(loader.bounds(topic, partition)[1] for partition in range(3)) == 30000
+
+
+def test_the_offset_tool_answers_as_on_apache_kafka(
+    broker: Broker, loader: Aiokafka, oracle: Broker, oracle_loader: Aiokafka, unused: Unused
+):
+    chance = random.Random(random.randrange(2**32))
+    topics = [unused() for _ in range(8)]
+    for topic in topics[1:]:  # the first stays empty
+        batches = random_batches(chance)
+        for client in (loader, oracle_loader):
+            client.create_topic(topic)
+            load_batches(client, topic, batches)
+    for client in (loader, oracle_loader):
+        client.create_topic(topics[0])
+    pattern = ("--topic", "|".join(topics))
+    for time in ("-1", "-2", "-3", str(START_MS + chance.randrange(2000))):
+        ours, theirs = (
+            run(java_tools.OFFSETS, *at(asked), *pattern, "--time", time).splitlines()
+            for asked in (broker, oracle)
+        )
+        assert len(ours) >= len(topics) - 1
+        assert sorted(ours) == sorted(theirs), time

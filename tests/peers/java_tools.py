@@ -1,0 +1,60 @@
+"""Apache Kafka's own command-line tools, unchanged, from the Maven jars."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from tests.peers import install
+from tests.peers.kafka import JVM_QUIET
+from tests.peers.processes import Process
+
+TOOLS = "org.apache.kafka.tools"
+TOPICS = f"{TOOLS}.TopicCommand"
+GROUPS = f"{TOOLS}.consumer.group.ConsumerGroupCommand"
+OFFSETS = f"{TOOLS}.GetOffsetShell"
+CONSOLE_PRODUCER = f"{TOOLS}.ConsoleProducer"
+CONSOLE_CONSUMER = f"{TOOLS}.consumer.ConsoleConsumer"
+VERIFIABLE_PRODUCER = f"{TOOLS}.VerifiableProducer"
+VERIFIABLE_CONSUMER = f"{TOOLS}.VerifiableConsumer"
+PRODUCER_PERFORMANCE = f"{TOOLS}.ProducerPerformance"
+CONSUMER_PERFORMANCE = f"{TOOLS}.ConsumerPerformance"
+
+# Short runs on a shared machine: little compiling, one collector thread.
+JVM_SHORT = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx256m")
+# What Kafka's start scripts give to the perf tools.
+JVM_PERF = ("-Xmx512m", "-XX:+UseG1GC")
+
+
+class ToolFailed(AssertionError):
+    """A tool ended with a code other than zero."""
+
+
+def argv(main: str, *words: str, jvm: tuple[str, ...] = JVM_SHORT) -> list[str]:
+    return [install.java(), *jvm, *JVM_QUIET, "-cp", install.kafka_classpath(), main, *words]
+
+
+def run(
+    main: str,
+    *words: str,
+    stdin: str = "",
+    timeout_s: float = 90.0,
+    jvm: tuple[str, ...] = JVM_SHORT,
+) -> str:
+    """Run a tool to its end; returns what it wrote to stdout."""
+    done = subprocess.run(
+        argv(main, *words, jvm=jvm),
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+    )
+    if done.returncode != 0:
+        name = main.rsplit(".", 1)[-1]
+        raise ToolFailed(f"{name} ended with {done.returncode}\n{done.stdout}{done.stderr}"[-4000:])
+    return done.stdout
+
+
+def start(log: Path, main: str, *words: str) -> Process:
+    """Start a tool that runs until it is stopped."""
+    return Process(argv(main, *words), log)
