@@ -19,6 +19,7 @@ _PLACE = re.compile(
     r"`((?:gateway|ledger|subscriptions|tests|compose|docs)/[\w./{}*-]*[\w*}/])(?::\d+)?`"
 )
 _SPEAK_OF_DOCUMENTS = {"tests/test_house.py", "tests/house.py"}
+_ELSEWHERE = re.compile(r"\b(?:correction|trap|reliability|architecture section) [A-Z]?\d+\b")
 _SHELLS = {"bash", "shell", "console", "zsh", "shell-session"}
 
 
@@ -179,3 +180,5 @@ def unknown_documents(source: Source, root: Path = ROOT) -> Iterator[str]:
         for name in re.findall(r"\b([\w-]+\.md)\b", line):
             if name not in known:
                 yield source.at(number, f"{name} is no document of this tree")
+        for words in _ELSEWHERE.findall(line):
+            yield source.at(number, f"`{words}` points to a page that is not in this tree")

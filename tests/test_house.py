@@ -159,6 +159,7 @@ CAUGHT: list[tuple[Rule, str, str]] = [
     (house.weak_tests, "tests/a.py", joined("time.sle", "ep(1)")),
     (house.weak_tests, "tests/a.py", joined("pytest.sk", "ip('later')")),
     (documents.unknown_documents, "ledger/a.py", '"""See secret-plan.md."""'),
+    (documents.unknown_documents, "ledger/a.py", '"""See correction C4."""'),
     (documents.unmarked_blocks, "README.md", "```bash\nls\n```"),
     (documents.unmarked_blocks, "README.md", "```sh not run:\nls\n```"),
 ]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -27,10 +28,10 @@ RUNNABLE = {"sh", "python"}
 
 def steps(blocks: list[Block]) -> list[tuple[Block, str | None]]:
     """The blocks to run, each with what it must print."""
-    following: list[Block | None] = [*blocks[1:], None]
+    following = {id(block): after for block, after in pairwise(blocks) if after.info == "text"}
     return [
-        (block, after.text if after is not None and after.info == "text" else None)
-        for block, after in zip(blocks, following, strict=True)
+        (block, following[id(block)].text if id(block) in following else None)
+        for block in blocks
         if block.info in RUNNABLE
     ]
 
