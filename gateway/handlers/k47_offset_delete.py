@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -13,22 +14,24 @@ from subscriptions.positions import PositionKey
 
 async def handle(request: Request, ctx: Context) -> Reply:
     body = request.body
-    keys: dict[PositionKey, str] = {}  # with the topic's name
-    for asked in body.topics:
-        topic = ctx.catalog.by_name(asked.name)
-        if topic is not None:
-            for each in asked.partitions:
-                if 0 <= each.partition_index < topic.partitions:
-                    keys[PositionKey(topic.topic_id, each.partition_index)] = topic.name
     if not body.group_id:
         return Reply(error_code=ErrorCode.invalid_group_id, topics=[])
+    known = {key: name for asked in body.topics for key, name in _known(asked, ctx)}
     try:
-        codes = await ctx.groups.delete_offsets(body.group_id, keys)
+        codes = await ctx.groups.delete_offsets(body.group_id, known)
     except Refused as refused:
         return Reply(error_code=refused.code, topics=[])
     return Reply(
         error_code=ErrorCode.none, topics=[_topic(asked, codes, ctx) for asked in body.topics]
     )
+
+
+def _known(asked: Any, ctx: Context) -> Iterator[tuple[PositionKey, str]]:
+    """The partitions that exist, each with its topic's name."""
+    topic = ctx.catalog.by_name(asked.name)
+    for each in asked.partitions:
+        if topic is not None and 0 <= each.partition_index < topic.partitions:
+            yield PositionKey(topic.topic_id, each.partition_index), topic.name
 
 
 def _topic(asked: Any, codes: dict[PositionKey, ErrorCode], ctx: Context) -> Reply:

@@ -1,4 +1,4 @@
-"""Goal: a committed offset is a register that never lies (G1-G3), whatever fails. Method: seeded
+"""Goal: a committed offset is a register that never lies, whatever fails. Method: seeded
 runs in which requests and replies of the store get lost, gateways crash and rivals take over; each
 client keeps the set of values that a correct register may hold."""
 
