@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import count
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.core.fetch_session import EPOCH_MAX, FetchSessions, Session, SessionFault, Wanted
@@ -194,6 +194,7 @@ ROUNDS = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(ROUNDS)
 def test_a_client_always_knows_the_latest_state(rounds):
     cache = sessions()

@@ -7,7 +7,7 @@ facts about bounds and memory follow.
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.wire.frames import BadFrame, FrameReader
@@ -46,6 +46,7 @@ def feed(frames, data):
 FRAMES = st.lists(st.binary(min_size=8, max_size=300), max_size=12)
 
 
+@settings(deadline=None)
 @given(FRAMES, st.lists(st.integers(1, 200), min_size=1))
 def test_frames_come_back_whole_and_in_order_however_they_are_cut(sent, cuts):
     stream = b"".join(map(framed, sent))
@@ -61,6 +62,7 @@ def test_frames_come_back_whole_and_in_order_however_they_are_cut(sent, cuts):
     assert frames.partial_bytes == 0
 
 
+@settings(deadline=None)
 @given(FRAMES, st.data())
 def test_two_connections_share_one_scratch(sent, data):
     scratch = memoryview(bytearray(SCRATCH_BYTES))

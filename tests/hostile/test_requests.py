@@ -10,7 +10,7 @@ from __future__ import annotations
 import resource
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.schema.index import api_key_map, schema_name_map
 from kio.static.constants import EntityType
@@ -134,6 +134,7 @@ def test_elements_of_nested_arrays_are_counted_together():
         decode_request(0, 9, body + topic * topics + b"\0", 0)
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=400))
 def test_random_bytes_are_refused(noise):
     for key, version in ((0, 3), (0, 11), (1, 17), (3, 12), (11, 9), (18, 3)):
@@ -210,3 +211,13 @@ def test_unknown_tags_inside_an_array_are_skipped_beside_known_ones():
     assert frame.endswith(known)
     tagged = frame[: -len(known)] + b"\x03\x00\x04\x04abc\x05\x01x\x06\x00"
     assert decode_request(1, 12, tagged, 11) == honest
+
+
+@pytest.mark.parametrize("size", [0, 1, 3, 5])
+def test_a_known_tag_of_another_size_than_its_value_is_refused(size):
+    frame = encode_request(1, 12, 1, None, sample(request_codec(1, 12).entity))
+    known = b"\x01\x00\x04\x04abc"
+    assert frame.endswith(known)
+    lying = frame[: -len(known)] + b"\x01\x00" + bytes([size]) + b"\x04abc" + b"x"
+    with pytest.raises(MalformedMessage):
+        decode_request(1, 12, lying, 11)

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.index import load_response_schema
 from kio.schema.errors import ErrorCode
@@ -161,6 +161,7 @@ def kio_fetch(version, answered, throttle_ms, error_code, session_id):
 
 
 @pytest.mark.parametrize("version", range(3, 14))
+@settings(deadline=None)
 @given(data=st.data(), correlation_id=INT32, throttle_ms=st.integers(0, 2**31 - 1))
 def test_a_produce_answer_is_what_kio_writes(version, data, correlation_id, throttle_ms):
     answered = data.draw(topics(PRODUCED, by_id=version >= 13))
@@ -180,6 +181,7 @@ def test_the_answer_for_one_partition_is_what_kio_writes(version):
 
 
 @pytest.mark.parametrize("version", range(4, 19))
+@settings(deadline=None)
 @given(
     data=st.data(),
     correlation_id=INT32,
