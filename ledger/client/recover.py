@@ -28,6 +28,7 @@ from ledger.ids import NO_ENTRY, BookieId, EntryId, LedgerId
 from ledger.world.bookies import Bookies, ReadReply, Status
 
 _ABSENT = (Status.NO_ENTRY, Status.NO_LEDGER)
+_OVERLOADED_WAIT_S = 0.05
 
 
 async def recover_ledger(
@@ -86,23 +87,31 @@ class _Run:
         # Bounded by what is under way: one piece of news per request.
         self._news: asyncio.Queue[Callable[[], list[Action]]] = asyncio.Queue()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._over = False
+        self._loop = asyncio.get_running_loop()
+        self._overloaded_until_s = self._loop.time() + config.overloaded_s_max
 
     async def run(self) -> Close:
         """What to close with. Raises the reason why recovery cannot be finished now."""
         try:
-            actions = self._core.start()
-            while True:
-                for action in actions:
-                    if isinstance(action, Close):
-                        return action
-                    if isinstance(action, Abort):
-                        raise action.error
-                    self._perform(action)
-                actions = (await self._news.get())()
+            close = self._perform_all(self._core.start())
+            while close is None:
+                close = self._perform_all((await self._news.get())())
+            return close
         finally:
+            self._over = True
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _perform_all(self, actions: list[Action]) -> Close | None:
+        for action in actions:
+            if isinstance(action, Close):
+                return action
+            if isinstance(action, Abort):
+                raise action.error
+            self._perform(action)
+        return None
 
     def _perform(self, action: Fence | ReadEntry | AddAgain) -> None:
         if isinstance(action, Fence):
@@ -110,27 +119,31 @@ class _Run:
         elif isinstance(action, ReadEntry):
             self._spawn(self._read(action))
         else:
-            header = self._format.pack(
-                self._ledger, action.entry, action.lac, action.length, (action.payload,)
-            )
-            self._bookies.add(
-                action.bookie,
-                self._ledger,
-                action.entry,
-                self._key,
-                (header, action.payload),
-                partial(self._on_added, action.index, action.bookie, action.entry),
-                recovery=True,
-            )
+            self._add(action)
+
+    def _add(self, action: AddAgain) -> None:
+        if self._over:
+            return
+        header = self._format.pack(
+            self._ledger, action.entry, action.lac, action.length, (action.payload,)
+        )
+        body = (header, action.payload)
+        on_added = partial(self._on_added, action)
+        self._bookies.add(
+            action.bookie, self._ledger, action.entry, self._key, body, on_added, recovery=True
+        )
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _on_added(self, index: int, bookie: BookieId, entry: EntryId, status: Status) -> None:
+    def _on_added(self, action: AddAgain, status: Status) -> None:
+        if status is Status.OVERLOADED and self._loop.time() < self._overloaded_until_s:
+            self._loop.call_later(_OVERLOADED_WAIT_S, self._add, action)
+            return
         on_news = self._core.on_added if status is Status.OK else self._core.on_add_failed
-        self._news.put_nowait(partial(on_news, index, bookie, entry))
+        self._news.put_nowait(partial(on_news, action.index, action.bookie, action.entry))
 
     async def _fence(self, fence: Fence) -> None:
         reply = await self._ask(fence.bookie, NO_ENTRY)

@@ -97,11 +97,17 @@ Answer = Found | Absent | Unknown
 class _Reading:
     """One entry being read from all its bookies at once."""
 
-    __slots__ = ("absent", "found")
+    __slots__ = ("absent", "found", "unanswered")
 
     def __init__(self, indexes: tuple[int, ...], ack_quorum: int) -> None:
         self.absent = Coverage((indexes,), ack_quorum)
         self.found: Found | None = None
+        self.unanswered = set(indexes)
+
+    @property
+    def hopeless(self) -> bool:
+        """Neither a copy nor enough noes, and nobody is left to answer."""
+        return not (self.unanswered or self.absent.reached or self.found)
 
 
 class Recovery:
@@ -173,12 +179,11 @@ class Recovery:
         if self._over or self._end_found or not 0 <= place < len(self._reading):
             return []
         one = self._reading[place]
+        one.unanswered.discard(index)
         if isinstance(answer, Found):
             one.found = one.found or answer
         elif isinstance(answer, Absent):
             one.absent.on_known(index)
-        else:
-            one.absent.on_unknown(index)
         return self._advance()
 
     def on_added(self, index: int, bookie: BookieId, entry: EntryId) -> list[Action]:
@@ -230,7 +235,7 @@ class Recovery:
                 actions += self._accept(head.found)
             elif head.absent.reached:
                 self._end_found = True
-            elif head.absent.lost:
+            elif head.hopeless:
                 error = f"{self._name}: entry {self._next} was neither found nor shown absent"
                 return self._abort(EntryUnknown(error))
             else:

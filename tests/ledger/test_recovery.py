@@ -213,6 +213,15 @@ def test_an_unknown_answer_never_counts_as_no():
     assert isinstance(end.error, EntryUnknown)
 
 
+def test_two_that_do_not_know_leave_the_word_to_the_third():
+    recovery = Recovery(recovering(), window=1)
+    recovery.start()
+    recovery.on_fenced(0, -1)
+    recovery.on_fenced(1, -1)
+    assert recovery.on_read(0, 0, Unknown()) == recovery.on_read(1, 0, Unknown()) == []
+    assert any(isinstance(action, AddAgain) for action in recovery.on_read(2, 0, found(0)))
+
+
 def test_a_hung_bookie_stops_nothing_that_the_others_can_decide():
     recovery = Recovery(recovering(), window=1)
     recovery.start()

@@ -1,0 +1,203 @@
+"""Goal: a ledger is taken over whole, by one or many at once, and deleted ledgers stay gone.
+
+Method: the real client on virtual time over simulated bookies, links and metadata without chance:
+each test arranges one situation. What chance finds is in tests/sim/test_ledger.py.
+"""
+
+import asyncio
+
+import pytest
+
+from ledger.client import metadata_format
+from ledger.core.ledger_metadata import LedgerState
+from ledger.errors import AddFailed, EntryUnknown, Fenced
+from ledger.world.bookies import Status
+from tests.ledger.calm_cluster import cluster, create, expected, payloads, refusing, written
+from tests.sim.loop import simulate
+
+# Recovering
+
+
+def test_recovery_takes_the_ledger_from_a_living_writer():
+    async def scenario():
+        world = cluster()
+        writer, told = await written(world, 5)
+        reader = await world.client("other").recover(writer.ledger)
+        assert reader.metadata.closed and reader.last_add_confirmed == 4
+        assert reader.metadata.length == writer.length
+        assert payloads(await reader.read(0, 4, 1000)) == expected(0, 4)
+        told.add(b"too late")
+        await told.wait(6)
+        assert told.errors[-1] is Fenced and isinstance(writer.failed, Fenced)
+        with pytest.raises(Fenced):
+            await writer.close()
+
+    simulate(scenario())
+
+
+def test_the_state_is_in_recovery_before_the_first_fence():
+    async def scenario():
+        world = cluster()
+        writer, _ = await written(world, 3)
+        seen = []
+        for bookie in world.bookies.values():
+
+            async def read(ledger, entry, fence_key=None, *, real=bookie.read):
+                seen.append(world.metadata_of(ledger).state)
+                return await real(ledger, entry, fence_key=fence_key)
+
+            bookie.read = read
+        await world.client("other").recover(writer.ledger)
+        assert seen and seen[0] is LedgerState.IN_RECOVERY
+
+    simulate(scenario())
+
+
+def test_a_fence_outlives_a_restart_of_the_bookie():
+    async def scenario():
+        world = cluster()
+        writer, told = await written(world, 3)
+        await world.client("other").recover(writer.ledger)
+        for bookie in world.bookies.values():
+            bookie.crash()
+            bookie.restart()
+        told.add(b"too late")
+        await told.wait(4)
+        assert told.errors[-1] is Fenced
+
+    simulate(scenario())
+
+
+def test_recovered_entries_are_on_all_their_bookies():
+    async def scenario():
+        world = cluster()
+        writer, told = await written(world, 3)
+        for bookie in ("b0", "b1"):
+            world.network.cut("writer", bookie)
+        told.add(b"entry 3")  # reaches one bookie
+        await told.wait(4)
+        assert told.errors[-1] is AddFailed
+        reader = await world.client("other").recover(writer.ledger)
+        assert reader.last_add_confirmed == 3
+        await asyncio.sleep(1)
+        assert len(world.holders(writer.ledger, 3)) == 3
+
+    simulate(scenario())
+
+
+def test_recovery_works_with_one_of_three_gone_and_waits_with_two():
+    async def scenario():
+        world = cluster()
+        writer, _ = await written(world, 5)
+        world.bookies["b0"].crash()
+        world.bookies["b1"].crash()
+        with pytest.raises(EntryUnknown):
+            await world.client("other").recover(writer.ledger)
+        assert world.metadata_of(writer.ledger).state is LedgerState.IN_RECOVERY
+        world.bookies["b1"].restart()
+        reader = await world.client("other").recover(writer.ledger)
+        assert reader.last_add_confirmed == 4
+
+    simulate(scenario())
+
+
+def test_an_overloaded_bookie_delays_recovery_and_does_not_end_it():
+    async def scenario():
+        world = cluster(bookies=1)
+        writer, _ = await written(world, 3, e=1, qw=1, qa=1)
+        refusing(world.bookies["b0"], Status.OVERLOADED, 9)
+        reader = await world.client("other").recover(writer.ledger)
+        assert reader.last_add_confirmed == 2
+
+    simulate(scenario())
+
+
+def test_many_recoveries_agree_on_the_last_entry():
+    async def scenario():
+        world = cluster(bookies=5)
+        writer, told = await written(world, 3)
+        for number in range(3, 9):
+            told.add(b"entry %d" % number)
+        readers = await asyncio.gather(
+            *(world.client(f"other{n}").recover(writer.ledger) for n in range(6))
+        )
+        assert len({reader.last_add_confirmed for reader in readers}) == 1
+
+    simulate(scenario())
+
+
+def test_a_ledger_that_was_never_written_is_recovered_as_empty():
+    async def scenario():
+        world = cluster()
+        writer = await create(world)
+        reader = await world.client("other").recover(writer.ledger)
+        assert (reader.last_add_confirmed, reader.metadata.length) == (-1, 0)
+
+    simulate(scenario())
+
+
+def test_the_length_is_read_from_the_last_entry_when_nothing_was_written_again():
+    async def scenario():
+        world = cluster(bookies=1)
+        writer, _ = await written(world, 3, e=1, qw=1, qa=1)
+        port = world.ports["writer"]
+        await port.write_lac("b0", writer.ledger, bytes(20), 2)
+        reader = await world.client("other").recover(writer.ledger)
+        assert (reader.last_add_confirmed, reader.metadata.length) == (2, writer.length)
+
+    simulate(scenario())
+
+
+# Deleting and listing
+
+
+def test_a_deleted_ledger_is_gone_and_leaves_no_empty_nodes():
+    async def scenario():
+        world = cluster()
+        first, second = await create(world), await create(world)
+        client = world.client("other")
+        await second.close()
+        assert await client.list_ledgers() == [first.ledger, second.ledger]
+        await client.delete(second.ledger)
+        assert await client.list_ledgers() == [first.ledger]
+        await client.delete(first.ledger)
+        left = world.tree.below(metadata_format.LEDGERS)
+        assert set(left) == {"/ledgers/idgen"}
+
+    simulate(scenario())
+
+
+def test_a_deleted_ledger_acknowledges_nothing_more():
+    async def scenario():
+        world = cluster()
+        writer, told = await written(world, 3)
+        await world.client("other").delete(writer.ledger)
+        told.add(b"too late")
+        await told.wait(4)
+        assert told.errors[-1] is Fenced
+
+    simulate(scenario())
+
+
+def test_a_lost_reply_to_a_delete_is_a_success():
+    async def scenario():
+        world = cluster(metadata_attempts_max=50)
+        writer = await create(world)
+        await writer.close()
+        world.metadata_faults.reply_lost = 0.6
+        await world.client("other").delete(writer.ledger)
+        world.metadata_faults.reply_lost = 0.0
+        assert await world.client("other").list_ledgers() == []
+
+    simulate(scenario())
+
+
+def test_an_id_is_never_given_twice():
+    async def scenario():
+        world = cluster()
+        writer = await create(world)
+        await writer.close()
+        await world.client("other").delete(writer.ledger)
+        assert (await create(world)).ledger > writer.ledger
+
+    simulate(scenario())
