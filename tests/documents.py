@@ -130,6 +130,21 @@ def _exists(place: str, root: Path) -> bool:
     return (root / place).exists()
 
 
+def unreachable(found: Sequence[Source]) -> list[str]:
+    """Documents that no other document links to."""
+    linked = {
+        _resolved(PurePosixPath(document.path).parent, link["target"].partition("#")[0])
+        for document in found
+        for link in _LINK.finditer(document.text)
+        if "://" not in link["target"]
+    }
+    return [
+        f"{document.path}:1 no other document links here"
+        for document in found
+        if document.path.startswith("docs/") and document.path not in linked
+    ]
+
+
 def anchors(text: str) -> set[str]:
     """The names that headings get where Markdown is shown."""
     headings = re.findall(r"^#+\s+(.*)$", text, re.MULTILINE)

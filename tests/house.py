@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -146,6 +147,7 @@ def is_generated(path: str) -> bool:
 # --- sizes --------------------------------------------------------------------------------------
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_WORD = re.compile(r"[A-Za-z_]\w*")
 _PRAGMA = re.compile(r"\s+# (?:noqa|pyright|type):")  # not counted, as ruff does not
 _BLOCKS = (
     *(ast.If, ast.For, ast.AsyncFor, ast.While, ast.Match),
@@ -472,6 +474,19 @@ def _uses(source: Source, product: dict[str, Source]) -> set[str]:
     if source.path == "gateway/handlers/table.py":  # takes every k<key>_<name>.py beside it
         names |= {other.module for other in product.values() if _HANDLER.match(other.path)}
     return names & product.keys()
+
+
+def dead_names(sources: Sequence[Source]) -> list[str]:
+    """Functions and classes of product modules that nothing names, tests included."""
+    said = Counter(word for source in sources for word in _WORD.findall(source.text))
+    return [
+        source.at(node, f"{node.name} is used nowhere: use it or remove it")
+        for source in sources
+        if source.product
+        for node in source.tree.body
+        if isinstance(node, (*_FUNCTIONS, ast.ClassDef))
+        if said[node.name] == 1 and not node.decorator_list
+    ]
 
 
 def top_level(paths: Iterable[str]) -> list[str]:

@@ -90,6 +90,10 @@ def test_every_product_module_is_reached_from_an_entry_point() -> None:
     expect_none(house.dead_modules(python_sources()))
 
 
+def test_every_function_and_class_is_used_somewhere() -> None:
+    expect_none(house.dead_names(python_sources()))
+
+
 def test_only_known_names_lie_at_the_top() -> None:
     expect_none(house.top_level(house.tree_files()))
 
@@ -105,6 +109,10 @@ def test_links_in_documents_lead_to_files_and_functions() -> None:
         for document in documents.documents()
         for line in documents.broken_links(document, sources)
     )
+
+
+def test_every_document_is_linked_from_another() -> None:
+    expect_none(documents.unreachable(documents.documents()))
 
 
 def test_shell_blocks_in_documents_are_run_or_say_why_not() -> None:
@@ -189,11 +197,24 @@ def test_a_module_that_nobody_imports_is_caught() -> None:
     assert [line.split(":")[0] for line in house.dead_modules([start, used, dead])] == [dead.path]
 
 
+def test_a_function_that_nothing_names_is_caught() -> None:
+    code = Source("ledger/a.py", "def used(): ...\ndef dead(): ...\nused()")
+    assert [line.split()[1] for line in house.dead_names([code])] == ["dead"]
+
+
 def test_a_link_to_a_missing_function_is_caught() -> None:
     code = Source("tests/house.py", "def here(): ...")
     document = Source("docs/A.md", "[`here`](../tests/house.py) [`gone`](../tests/house.py)")
     assert list(documents.broken_links(document, [code])) == [
         "docs/A.md:1 tests/house.py defines no gone"
+    ]
+
+
+def test_a_document_that_nobody_links_to_is_caught() -> None:
+    start, lost = Source("docs/A.md", "[b](sub/B.md)"), Source("docs/C.md", "")
+    linked = Source("docs/sub/B.md", "[a](../A.md)")
+    assert documents.unreachable([start, linked, lost]) == [
+        "docs/C.md:1 no other document links here"
     ]
 
 
