@@ -19,7 +19,7 @@ from ledger.bookie.entries import EntryIndex
 from ledger.bookie.files import LogFiles
 from ledger.bookie.journal import Journal
 from ledger.bookie.reads import EntryReader
-from ledger.bookie.replay import I64, Replay, Replayed
+from ledger.bookie.replay import I64, LIMBO_AGAIN, LIMBO_STILL, Replay, Replayed
 from ledger.bookie.rewrite import Rewriter
 from ledger.bookie.state import LedgerState, LogRecord, Place
 from ledger.core.fencing import Verdict, same_entry
@@ -122,12 +122,12 @@ class Bookie:
         replayed = await Replay(self._disk, self._index, self._instance).run()
         lost = bool(replayed.rot) or await directory.lost_unsynced(self._disk, boot_id)
         if lost:
-            self._index.begin_limbo(next_ledger)
+            self._index.begin_limbo(next_ledger, again=True)
         if self._config.journal_sync == "never":
             await directory.mark_unsynced(self._disk, boot_id)
         await self._journal.start(self._instance, replayed.next_file_id, replayed.end)
         if self._index.limbo_below > 0:
-            await self._log_limbo()
+            await self._log_limbo(LIMBO_AGAIN if lost else LIMBO_STILL)
         self._index.write_batch(self._journal.end)
         await self._index.flush()
         if self._config.journal_sync == "group":
@@ -295,7 +295,7 @@ class Bookie:
         """These files, which nobody needs, are gone. Raises OSError."""
         self._assert_serving()
         if self._index.limbo_below > 0:
-            await self._log_limbo()
+            await self._log_limbo(LIMBO_STILL)
         if max(file_ids, default=0) >= self._index.flushed.file_id:
             await self.checkpoint()
         for file_id in file_ids:
@@ -346,10 +346,10 @@ class Bookie:
         state.key_logged = True
         self._append(RecordType.LEDGER_KEY, state, -1, master_key)
 
-    async def _log_limbo(self) -> None:
+    async def _log_limbo(self, which: int) -> None:
         """The bookie-wide limbo stands in the newest file too. Raises OSError."""
         nobody = LedgerState(-1)
-        done = self._append(RecordType.LIMBO, nobody, 1, I64.pack(self._index.limbo_below))
+        done = self._append(RecordType.LIMBO, nobody, which, I64.pack(self._index.limbo_below))
         if await done is not Status.OK:
             raise self.failure or OSError(errno.ENOSPC, "no room to log the limbo")
 

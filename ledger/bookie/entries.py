@@ -201,13 +201,16 @@ class EntryIndex:
                 unused.append(_FILE_KEY.pack(b"f", file_id, ledger))
         self._table.write(puts, unused, [_entry_range(ledger) for ledger in gone])
 
-    def begin_limbo(self, below: int) -> None:
-        """Every ledger below is fenced and in limbo until it is repaired. Raises OSError."""
+    def begin_limbo(self, below: int, *, again: bool) -> None:
+        """Every ledger below is fenced and in limbo until it is repaired. Raises OSError.
+
+        `again`: after a new loss, so what was repaired before counts no more.
+        """
         self.limbo_below = max(below, self.limbo_below)
         puts = [(_LIMBO_KEY, _I64.pack(self.limbo_below))]
         for ledger in self.ledgers():
             state = self.state(ledger)
-            if state is not None and ledger < below:
+            if state is not None and ledger < below and (again or not state.limbo_ended):
                 state.fenced = state.limbo = True
                 state.limbo_ended = False
                 puts.append((_LEDGER_KEY.pack(b"l", ledger), state.encode()))

@@ -29,6 +29,8 @@ from ledger.errors import CorruptFormat
 from ledger.world.disk import Disk, LogFile
 
 I64: Final = Struct(">q")
+LIMBO_AGAIN: Final = 1  # in a bookie-wide LIMBO record: damage was found just now
+LIMBO_STILL: Final = 2  # it was found earlier; repaired ledgers stay repaired
 _LAC: Final = Struct(">q")
 _LAC_AT: Final = 16
 
@@ -146,7 +148,8 @@ class Replay:
             return
         if ledger < 0:
             if kind == RecordType.LIMBO:
-                self._index.begin_limbo(I64.unpack(record.body)[0])
+                below = I64.unpack(record.body)[0]
+                self._index.begin_limbo(below, again=record.entry == LIMBO_AGAIN)
             return
         state = self._index.state(ledger) or self._index.create(ledger, None)
         if kind == RecordType.DELETED:
