@@ -242,12 +242,13 @@ class Bookie:
         The room comes back with the files: see `collect`. Raises OSError.
         """
         self._assert_serving()
+        logged: list[asyncio.Future[Status]] = []
         for ledger in ledgers:
             state = self._index.state(ledger) or self._index.create(ledger, None)
             state.fenced = True
-            self._append(RecordType.DELETED, state, -1)
-        await self._journal.settled()
-        self._assert_serving()
+            logged.append(self._append(RecordType.DELETED, state, -1))
+        if any([await done is not Status.OK for done in logged]):
+            raise self.failure or OSError(errno.ENOSPC, "no room to log a deletion")
 
     # -- files: for `collect` ------------------------------------------------------------------
 

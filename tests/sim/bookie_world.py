@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import struct
 from random import Random
 
@@ -47,6 +48,7 @@ def small_config(random: Random, journal_sync: str = "group") -> BookieConfig:
         index_flush_bytes=random.choice([8 * 1024, 64 * 1024]),
         idle_mark_ms=5,
         headroom_bytes=0,
+        headroom_check_ms=1,
         open_files_max=2,
         ledgers_in_memory_max=random.choice([2, 100]),
         roll_dead_bytes_min=8 * 1024,
@@ -79,6 +81,7 @@ class BookieWorld:
     async def start(self) -> None:
         """The bookie serves over whatever the disk and the table hold."""
         self.boots += 1
+        self.disk.full = False
         self.bookie = Bookie(
             self.disk,
             self.table,
@@ -115,6 +118,10 @@ class BookieWorld:
             self._later(self._read_one())
         elif draw < 0.90:
             self._later(self._collect())
+        elif draw < 0.91:
+            self.disk.full = True
+        elif draw < 0.94:
+            self.disk.full = False
         else:
             await asyncio.sleep(self.random.random() * 0.01)
 
@@ -194,8 +201,8 @@ class BookieWorld:
 
         try:
             await collect(bookie, list_ledgers, rewrite_share=self.random.choice([0.0, 0.5, 1.0]))
-        except OSError:
-            assert bookie.failure is not None
+        except OSError as error:
+            assert bookie.failure is not None or error.errno == errno.ENOSPC
             return
         if bookie is self.bookie:
             self.deleted |= dead
