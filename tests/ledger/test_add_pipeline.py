@@ -146,6 +146,15 @@ def test_a_fence_fails_everything_at_once_even_what_others_may_still_acknowledge
     assert adds.lac == -1
 
 
+def test_nothing_is_confirmed_between_a_fence_and_telling_of_it():
+    adds = pipeline()
+    adds.add(1, "a")
+    adds.on_added(0, 0)
+    adds.fail(Fenced())
+    assert adds.on_added(1, 0) == []
+    assert (adds.take_failed(), adds.lac) == (["a"], -1)
+
+
 def test_full_counts_entries_and_bytes_but_lets_one_entry_through():
     by_entries, by_bytes = pipeline(1, 1, 1, entries_max=2), pipeline(1, 1, 1, bytes_max=10)
     assert not by_bytes.full

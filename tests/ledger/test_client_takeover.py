@@ -9,11 +9,13 @@ import asyncio
 import pytest
 
 from ledger.client import metadata_format
+from ledger.client.update_metadata import LedgerMetadataStore
 from ledger.core.ledger_metadata import LedgerState
 from ledger.errors import AddFailed, EntryUnknown, Fenced
 from ledger.world.bookies import Status
 from tests.ledger.calm_cluster import cluster, create, expected, payloads, refusing, written
 from tests.sim.loop import simulate
+from tests.sim.metadata import SimMetadata
 
 # Recovering
 
@@ -49,6 +51,29 @@ def test_the_state_is_in_recovery_before_the_first_fence():
             bookie.read = read
         await world.client("other").recover(writer.ledger)
         assert seen and seen[0] is LedgerState.IN_RECOVERY
+
+    simulate(scenario())
+
+
+def test_bookies_changed_by_others_meanwhile_are_kept():
+    async def scenario():
+        world = cluster()
+        writer, _ = await written(world, 3)
+        store = LedgerMetadataStore(SimMetadata(world.tree), world.config)
+        bookie = world.bookies["b0"]
+        real = bookie.read
+
+        async def read(ledger, entry, fence_key=None):
+            bookie.read = real
+            stored = await store.read(ledger)
+            await store.update(stored, lambda one: one.with_ensemble(0, ("b2", "b1", "b0")))
+            return await real(ledger, entry, fence_key=fence_key)
+
+        bookie.read = read
+        reader = await world.client("other").recover(writer.ledger)
+        assert reader.metadata == world.metadata_of(writer.ledger)
+        assert reader.metadata.last_entry == 2
+        assert reader.metadata.last_fragment.ensemble == ("b2", "b1", "b0")
 
     simulate(scenario())
 
