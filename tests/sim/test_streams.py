@@ -1,0 +1,181 @@
+"""Goal: a partition never loses, doubles, reorders or changes what it promised, whatever crashes.
+
+Method: the real partition, streams, ledger client and bookies on virtual time, over simulated
+disks and metadata with power cuts, lost replies, takeovers, rolls and truncation drawn by seed;
+`StreamsWorld` knows every promise and compares it with the log. Then the same with known mistakes
+planted: each must be found. Repeat a seed with `python -m tests.sim.test_streams SEED [SEED]`.
+"""
+
+import sys
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from gateway.core.producers import ProducerStates
+from ledger.core.segments import Segment
+from ledger.errors import MetadataUnavailable
+from ledger.streams.reads import SegmentReads
+from ledger.streams.segment_store import SegmentStore
+from ledger.streams.stream import Stream
+from ledger.streams.tail_cache import StreamTail
+from ledger.streams.writer import SegmentWriter
+from tests.sim.loop import simulate
+from tests.sim.streams_world import StreamsWorld
+
+SEEDS = 500
+BLOCKS = 10
+PLANTED_SEEDS_MAX = 150
+
+
+def run(seed):
+    """What is wrong after this seed's story; a hang or a crash of ours is wrong too."""
+    try:
+        return simulate(StreamsWorld(seed).run())
+    except Exception as error:
+        return [f"{type(error).__name__}: {error}"]
+
+
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_every_promise_of_a_partition_is_kept(block):
+    for seed in range(block * SEEDS // BLOCKS, (block + 1) * SEEDS // BLOCKS):
+        assert run(seed) == [], f"repeat with: python -m tests.sim.test_streams {seed}"
+
+
+def test_a_seed_tells_the_same_story_twice():
+    def story(seed):
+        world = StreamsWorld(seed)
+        simulate(world.run())
+        return [
+            (sent.number, sent.attempt, sent.offset, sent.state) for sent in world.sent.values()
+        ]
+
+    assert story(7) == story(7)
+
+
+# -- planted mistakes: each one is a way to be wrong that the world must see ----------------------
+
+
+def snapshot_holds_accepted_batches(patch):
+    """A crash then leaves sequences that the log does not have: false repeats."""
+    encode = ProducerStates.encode
+    patch.setattr(ProducerStates, "encode", lambda self, end_offset: encode(self, 2**62))
+
+
+def snapshot_forgets_producers(patch):
+    patch.setattr(ProducerStates, "encode", lambda self, end_offset: b"")
+
+
+def head_snapshot_is_missing(patch):
+    write = SegmentWriter.write_snapshot
+
+    def write_snapshot(self):
+        if self.number == 1:
+            write(self)
+
+    patch.setattr(SegmentWriter, "write_snapshot", write_snapshot)
+
+
+def next_segment_takes_records_before_the_last_is_closed(patch):
+    """Its start is where the last one seems to end; the list says otherwise."""
+
+    async def complete_later(self, writer):
+        complete = Segment.complete
+        segment = self.segments[-1]
+        self.segments[-1] = complete(
+            segment,
+            record_count=writer.durable_count,
+            last_txid=writer.last_txid,
+            last_entry=writer.last_dlsn.entry,
+            last_slot=writer.last_dlsn.slot,
+            completion_ms=0,
+        )
+
+    patch.setattr(Stream, "_complete_segment", complete_later)
+
+
+def readers_see_the_end_too_early(patch):
+    append = SegmentWriter.append
+
+    def acknowledge_at_once(self, data, size, count, timestamp_max, on_durable):
+        append(self, data, size, count, timestamp_max, lambda error: None)
+        self.end_sequence_id = self.next_sequence_id
+        self._loop.call_soon(on_durable, None)
+
+    patch.setattr(SegmentWriter, "append", acknowledge_at_once)
+
+
+def a_retry_is_appended_again(patch):
+    patch.setattr(ProducerStates, "check", lambda self, *batch: ErrorCode.none)
+
+
+def a_reader_keeps_its_idea_of_a_segment(patch):
+    """A cursor of a segment that was completed meanwhile goes on with the next one."""
+    fill = SegmentReads._fill
+
+    async def skip_to_the_next(self, cursor):
+        segment = self._segment(cursor.number)
+        at_end = segment is not None and segment.completed and not cursor.ready
+        if at_end and self._segment(cursor.number + 1) is not None and cursor.next_entry > 1:
+            cursor.number, cursor.next_entry, cursor.ahead = cursor.number + 1, 0, None
+        return await fill(self, cursor)
+
+    patch.setattr(SegmentReads, "_fill", skip_to_the_next)
+
+
+def the_cache_leaves_a_record_out(patch):
+    append = StreamTail.append
+
+    def append_most(self, record):
+        if record.sequence_id % 37:
+            append(self, record)
+
+    patch.setattr(StreamTail, "append", append_most)
+
+
+def truncation_forgets_the_start(patch):
+    remove = SegmentStore.remove
+
+    async def remove_only(self, segments, start_sequence_id):
+        await remove(self, segments, 0)
+
+    patch.setattr(SegmentStore, "remove", remove_only)
+
+
+def a_lost_reply_counts_as_done(patch):
+    async def multi(self, ops):
+        try:
+            await self._metadata.multi(ops)
+        except MetadataUnavailable:
+            pass
+
+    patch.setattr(SegmentStore, "_multi", multi)
+
+
+PLANTED = [
+    snapshot_holds_accepted_batches,
+    snapshot_forgets_producers,
+    head_snapshot_is_missing,
+    next_segment_takes_records_before_the_last_is_closed,
+    readers_see_the_end_too_early,
+    a_retry_is_appended_again,
+    a_reader_keeps_its_idea_of_a_segment,
+    the_cache_leaves_a_record_out,
+    truncation_forgets_the_start,
+    a_lost_reply_counts_as_done,
+]
+
+
+@pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
+def test_a_planted_mistake_is_found(plant, monkeypatch):
+    plant(monkeypatch)
+    assert any(run(seed) for seed in range(PLANTED_SEEDS_MAX))
+
+
+if __name__ == "__main__":
+    wrong = 0
+    for number in range(int(sys.argv[1]), int(sys.argv[-1]) + 1):
+        found = run(number)
+        wrong += bool(found)
+        if found or len(sys.argv) == 2:
+            print(number, found[:5])
+    sys.exit(wrong > 0)
