@@ -56,7 +56,15 @@ _WRITING, _TURN, _CLOSING = int(_Hold.WRITING), int(_Hold.TURN), int(_Hold.CLOSI
 class _Slot:
     """The place of one reply in the order; filled when the answer is ready."""
 
-    __slots__ = ("connection", "frame_bytes", "future", "ready", "reply", "request")
+    __slots__ = (
+        "connection",
+        "frame_bytes",
+        "future",
+        "ready",
+        "reply",
+        "request",
+        "waiting_bytes",
+    )
 
     def __init__(self, connection: Connection, request: Request, frame_bytes: int) -> None:
         self.connection = connection
@@ -65,6 +73,7 @@ class _Slot:
         self.future: asyncio.Future[Any] | None = None  # whose result is the reply
         self.ready = False
         self.reply: list[Buffer] | tuple[Buffer, ...] = ()
+        self.waiting_bytes = 0  # of a reply that waits for earlier ones
 
     def follow(self, future: asyncio.Future[Any]) -> None:
         """The reply is this future's result."""
@@ -93,6 +102,7 @@ class Connection(asyncio.BufferedProtocol):
         "_flush_due",
         "_held",
         "_hub",
+        "_largest_waiting",
         "_memory_bytes",
         "_out",
         "_out_bytes",
@@ -101,6 +111,7 @@ class Connection(asyncio.BufferedProtocol):
         "_reader",
         "_slots",
         "_transport",
+        "_waiting_bytes",
         "frames",
         "largest_write",
         "lost",
@@ -120,6 +131,8 @@ class Connection(asyncio.BufferedProtocol):
         self._out: list[Buffer] = []
         self._out_bytes = 0
         self._flush_due = False
+        self._waiting_bytes = 0  # of replies that wait for earlier ones
+        self._largest_waiting = 0
         self._memory_bytes = 0  # of partial and waiting frames
         self._patience = Patience()
         self.frames: int = 0
@@ -247,6 +260,7 @@ class Connection(asyncio.BufferedProtocol):
         slot = self._slot(request, 0)
         slot.reply = reply
         slot.ready = True
+        self._let_wait(slot)
 
     def _slot(self, request: Request, frame_bytes: int) -> _Slot:
         slot = _Slot(self, request, frame_bytes)
@@ -292,6 +306,21 @@ class Connection(asyncio.BufferedProtocol):
         slot.ready = True
         if slot is self._slots[0]:
             self._drain()
+        else:
+            self._let_wait(slot)
+
+    def _let_wait(self, slot: _Slot) -> None:
+        """The answer waits for earlier ones. Few may: a client has one large answer coming."""
+        slot.waiting_bytes = sum(map(len, slot.reply))
+        self._waiting_bytes += slot.waiting_bytes
+        self._largest_waiting = max(self._largest_waiting, slot.waiting_bytes)
+        if self._waiting_bytes > self._hub.limits.write_buffer_bytes_max:
+            self._hold(_IN_FLIGHT)
+            if (
+                self._waiting_bytes - self._largest_waiting
+                > self._hub.limits.write_buffer_bytes_max
+            ):
+                self.abort("asks for more than it waits for")
 
     def fail(self, slot: _Slot, error: BaseException) -> None:
         """`slot`'s handler has failed: the peer is told, or the connection ends."""
@@ -313,6 +342,7 @@ class Connection(asyncio.BufferedProtocol):
             slot = slots.popleft()
             if slot.frame_bytes:
                 memory.give(slot.frame_bytes)
+            self._waiting_bytes -= slot.waiting_bytes
             if not self.lost:
                 self._emit(slot.reply)
         if self.lost:
@@ -322,10 +352,18 @@ class Connection(asyncio.BufferedProtocol):
         if self._out and not self._flush_due:
             self._flush_due = True
             self._hub.loop.call_soon(self._flush_now)
-        if self._held & _IN_FLIGHT and 2 * len(slots) <= self._hub.limits.requests_in_flight_max:
-            self._release(_IN_FLIGHT)
+        if self._held & _IN_FLIGHT:
+            self._release_in_flight()
         if self._held & _CLOSING and not slots:
             self._close()
+
+    def _release_in_flight(self) -> None:
+        """More requests may be taken on when enough of the earlier ones are answered."""
+        limits = self._hub.limits
+        few = 2 * len(self._slots) <= limits.requests_in_flight_max
+        if few and self._waiting_bytes <= limits.write_buffer_bytes_max:
+            self._largest_waiting = 0
+            self._release(_IN_FLIGHT)
 
     def _emit(self, reply: list[Buffer] | tuple[Buffer, ...]) -> None:
         """Put one answer behind those that leave with the next write."""
@@ -348,7 +386,7 @@ class Connection(asyncio.BufferedProtocol):
         """All that is ready is the transport's; a peer that never reads is cut off."""
         transport, out, size = self._transport, self._out, self._out_bytes
         self._out, self._out_bytes = [], 0
-        if transport is None:
+        if transport is None or transport.is_closing():
             return
         if self._held & _WRITING:
             backlog = transport.get_write_buffer_size() + size - self.largest_write

@@ -326,7 +326,20 @@ async def fail_later(request, ctx):
     raise Broken
 
 
-@pytest.mark.parametrize("handle", [fail, fail_later, lambda *_: Reply(error_code="no number")])
+def fail_in_a_future(request, ctx):
+    future = asyncio.get_running_loop().create_future()
+    asyncio.get_running_loop().call_soon(future.set_exception, Broken())
+    return future
+
+
+def answer_nonsense(request, ctx):
+    return Reply(error_code="no number")
+
+
+BROKEN = [fail, fail_later, fail_in_a_future, answer_nonsense]
+
+
+@pytest.mark.parametrize("handle", BROKEN)
 def test_a_bug_is_answered_where_the_api_has_an_error_field_and_logged(handle, capsys):
     async def main():
         wire = connect(hub_for(heartbeat(handle)))
@@ -340,7 +353,7 @@ def test_a_bug_is_answered_where_the_api_has_an_error_field_and_logged(handle, c
     assert "handler failed" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("handle", [fail, fail_later])
+@pytest.mark.parametrize("handle", BROKEN[:3])
 def test_a_bug_ends_the_connection_where_the_api_has_none(handle):
     async def main():
         api = Api(key=LIST_OFFSETS, name="ListOffsets", versions=range(1, 12), handle=handle)
@@ -353,10 +366,12 @@ def test_a_bug_ends_the_connection_where_the_api_has_none(handle):
     simulate(main())
 
 
-def test_a_bug_never_tells_a_producer_that_its_records_are_not_there():
+@pytest.mark.parametrize("handle", BROKEN[:3])
+def test_a_bug_never_tells_a_producer_that_its_records_are_not_there(handle):
     async def main():
-        wire = connect(hub_for(produce(fail)))
+        wire = connect(hub_for(produce(handle)))
         wire.send(request(PRODUCE, 9, 1, produce_body()))
+        await turns()
         [answer] = answers(PRODUCE, 9, wire)
         [partition] = answer.body.responses[0].partition_responses
         assert (partition.index, partition.error_code.name) == (4, "request_timed_out")

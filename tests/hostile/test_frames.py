@@ -256,6 +256,55 @@ def test_replies_that_a_peer_does_not_read_are_bounded():
     simulate(main())
 
 
+def test_large_answers_behind_a_slow_one_are_bounded():
+    async def main():
+        futures = []
+
+        def later(request, ctx):
+            futures.append(asyncio.get_running_loop().create_future())
+            return futures[-1]
+
+        hub = hub_for(HEARTBEAT, fetch(later))
+        wire = connect(hub)
+        for number in range(100):
+            wire.send(request(1, 4, number, {"topics": []}))
+        megabyte = [bytes(1024 * 1024)]
+        answered = 0
+        for future in futures[1:]:  # the first one stays away
+            if not future.done():
+                future.set_result(megabyte)
+                answered += 1
+            await turns()
+        assert wire.closed
+        assert answered <= 18
+        assert serves(hub)
+
+    simulate(main())
+
+
+def test_one_large_answer_may_wait_for_a_slow_one():
+    async def main():
+        futures = []
+
+        def later(request, ctx):
+            futures.append(asyncio.get_running_loop().create_future())
+            return futures[-1]
+
+        wire = connect(hub_for(HEARTBEAT, fetch(later)))
+        for number in range(3):
+            wire.send(request(1, 4, number, {"topics": []}))
+        futures[2].set_result([bytes(50 * 1024 * 1024)])
+        await turns()
+        assert not wire.reading  # nothing more is taken on meanwhile
+        futures[1].set_result([b"small"])
+        futures[0].set_result([b"small"])
+        await turns()
+        assert len(wire.frames()) == 3
+        assert wire.reading
+
+    simulate(main())
+
+
 def test_a_flood_is_taken_in_turns_and_answered_in_order():
     async def main():
         hub = hub_for(HEARTBEAT)
