@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import importlib.metadata
 import os
 import re
@@ -77,6 +78,7 @@ def _debian(program: str, package: str) -> str:
     return found
 
 
+@functools.cache
 def java() -> str:
     """Return the path of a Java runtime of at least version 17."""
     path = _debian("java", "openjdk-17-jre-headless")
