@@ -152,14 +152,19 @@ class EntryIndex:
         """The table holds all that the log says below `mark` (durable). Raises OSError."""
         puts: list[tuple[bytes, bytes]] = []
         current: list[tuple[LedgerState, int, Place]] = []
+        used: dict[tuple[int, int], int] = {}
         for fresh in self._fresh:
             state, entry, place = fresh
             if state.recent.get(entry) is not place:
                 continue  # deleted or moved since
             current.append(fresh)
-            puts.append((_ENTRY_KEY.pack(b"e", state.ledger, entry), _PLACE.pack(*place)))
-            self.use(place.file_id, state.ledger, place.length)
+            ledger = state.ledger
+            puts.append((_ENTRY_KEY.pack(b"e", ledger, entry), _PLACE.pack(*place)))
+            key = (place.file_id, ledger)
+            used[key] = used.get(key, 0) + place.length
             self._changed.add(state)
+        for (file_id, ledger), size in used.items():
+            self.use(file_id, ledger, size)
         for state in self._changed:
             assert self._states.get(state.ledger) is state  # one picture of each ledger
             puts.append((_LEDGER_KEY.pack(b"l", state.ledger), state.encode()))

@@ -21,7 +21,7 @@ class GroupLimits:
     """How large a group grows and how long it waits."""
 
     group_bytes_max: int = 1024 * 1024  # one larger entry is its own group
-    group_entries_max: int = 512  # buffers of one vectored write stay few
+    group_entries_max: int = 320  # three buffers each: one vectored write takes 1,024
     wait_us_max: int = 0  # 0: natural batching only
 
     def __post_init__(self) -> None:
