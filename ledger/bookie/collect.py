@@ -33,7 +33,7 @@ async def collect(
     before the first entry, so a newborn ledger is never taken for a dead one. The live file is
     left behind when it is mostly dead. Files of which less than `rewrite_share` lives are
     rewritten, `rewrite_bytes_max` at most. Raises whatever the listing raises (nothing was
-    deleted then) and OSError. Source: seed 001; reliability L18, D3.
+    deleted then) and OSError. Source: seed 001, garbage collection.
     """
     async with bookie.cleaning:
         known = bookie.ledgers()
