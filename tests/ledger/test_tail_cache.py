@@ -1,0 +1,74 @@
+"""Goal: the tail cache gives consecutive records, never more bytes than its bound, and lets go of
+what it evicts. Method: random steps on several streams against plain lists."""
+
+import gc
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ledger.streams.tail_cache import StoredRecord, StreamTail, TailCache
+
+
+def record(at, records=2, size=10, data=b""):
+    return StoredRecord(at, at + records, -1, size, (data,))
+
+
+steps = st.lists(
+    st.tuples(st.integers(0, 2), st.sampled_from(["append"] * 8 + ["clear"]), st.integers(1, 40)),
+    max_size=200,
+)
+
+
+@given(steps, st.integers(0, 100))
+def test_it_holds_the_newest_of_all_streams_within_its_bound(taken, bytes_max):
+    cache = TailCache(bytes_max)
+    tails = [StreamTail(cache) for _ in range(3)]
+    order, ends = [], [0, 0, 0]
+    for number, step, size in taken:
+        if step == "clear":
+            tails[number].clear()
+            order = [one for one in order if one[0] != number]
+        else:
+            one = record(ends[number], size=size)
+            ends[number] = one.end_sequence_id
+            tails[number].append(one)
+            order.append((number, one))
+            while sum(each.size_bytes for _, each in order) > bytes_max:
+                order.pop(0)
+        assert cache.bytes_held == sum(each.size_bytes for _, each in order) <= bytes_max
+        for stream, tail in enumerate(tails):
+            held = [each for owner, each in order if owner == stream]
+            for sequence_id in range(ends[stream] + 2):
+                at = tail.find(sequence_id)
+                due = [e for e in held if e.sequence_id <= sequence_id < e.end_sequence_id]
+                assert (at >= 0) == bool(due)
+                if due:
+                    after = [e for e in held if e.sequence_id >= due[0].sequence_id]
+                    assert tail.take(at, 10**9) == after
+
+
+def test_a_read_takes_at_least_one_record_and_else_what_fits():
+    tail = StreamTail(TailCache(1000))
+    for at in range(0, 10, 2):
+        tail.append(record(at, size=10))
+    sizes = [len(tail.take(tail.find(3), bytes_max)) for bytes_max in (-5, 0, 9, 10, 19, 20, 999)]
+    assert sizes == [1, 1, 1, 1, 1, 2, 4]
+
+
+def test_an_evicted_record_keeps_no_memory():
+    tail = StreamTail(TailCache(15))
+    data = bytearray(b"x")
+    tail.append(record(0, data=data))
+    tail.append(record(2))
+    assert [one for one in gc.get_referrers(data) if isinstance(one, tuple)] == []
+
+
+def test_streams_that_come_and_go_leave_nothing_behind():
+    cache = TailCache(1 << 30)
+    for _ in range(3000):
+        tail = StreamTail(cache)
+        for at in range(0, 20, 2):
+            tail.append(record(at))
+        tail.clear()
+    assert cache.bytes_held == 0
+    assert len(cache) < 5000
