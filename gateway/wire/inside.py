@@ -7,6 +7,7 @@ when needed (it costs a tenth of a second at start).
 from __future__ import annotations
 
 import io
+import zlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,6 +24,15 @@ from gateway.wire import batches
 from gateway.wire.batches import BatchRefused
 
 _ZSTD_WINDOW_MAX = 8 * 1024 * 1024
+_DAMAGED = (
+    cramjam.DecompressionError,
+    zlib.error,
+    zstandard.ZstdError,
+    ValueError,
+    EOFError,
+    OSError,
+)
+_GZIP_MEMBERS_MAX = 16
 _XERIAL = b"\x82SNAPPY\x00"
 
 
@@ -54,20 +64,24 @@ def decompress(codec: int, data: bytes, bytes_max: int) -> bytes:
         raise BatchRefused(
             ErrorCode.invalid_record, f"the batch decompresses to more than {bytes_max} bytes"
         ) from None
-    except (cramjam.DecompressionError, zstandard.ZstdError, ValueError, EOFError, OSError) as e:
+    except _DAMAGED as e:
         raise BatchRefused(ErrorCode.corrupt_message, f"the batch does not decompress: {e}") from e
 
 
 def _gzip(data: bytes, bytes_max: int) -> bytes:
-    import zlib
-
-    out = zlib.decompressobj(wbits=31)
-    whole = out.decompress(data, bytes_max)
-    if out.unconsumed_tail:
-        raise OverflowError
-    if not out.eof:
-        raise ValueError("gzip stream is cut")
-    return whole
+    """All members, as Java's GZIPInputStream reads them; each one copies what is left."""
+    whole = b""
+    for _ in range(_GZIP_MEMBERS_MAX):
+        member = zlib.decompressobj(wbits=31)
+        whole += member.decompress(data, bytes_max - len(whole) + 1)
+        if len(whole) > bytes_max:
+            raise OverflowError
+        if not member.eof:
+            raise ValueError("gzip stream is cut")
+        data = member.unused_data
+        if not data:
+            return whole
+    raise ValueError(f"gzip stream of more than {_GZIP_MEMBERS_MAX} members")
 
 
 def _snappy(data: bytes, bytes_max: int) -> bytes:
