@@ -132,45 +132,39 @@ def first_at_or_after(
     A batch that nobody can decode (its producer is the only one who could have known) answers
     by its header: one such batch must not make the whole partition unsearchable.
     """
-    try:
-        for at, offset in _times(batch, bytes_max):
-            if at >= timestamp and offset >= from_offset:
-                return at, offset
-    except BatchRefused:
-        header = batches.read_header(batch)
-        offset = max(header.base_offset, from_offset)
-        if header.max_timestamp >= timestamp and offset <= _last_offset(header):
-            return header.max_timestamp, offset
-    return None
+    header = batches.read_header(batch)
+    if not header.attributes & batches.LOG_APPEND_TIME:
+        try:
+            for record in _records(batch, header, bytes_max):
+                if record.timestamp >= timestamp and record.offset >= from_offset:
+                    return record.timestamp, record.offset
+        except BatchRefused:
+            pass
+        else:
+            return None
+    return _by_header(header, from_offset) if header.max_timestamp >= timestamp else None
 
 
 def greatest(batch: bytes, from_offset: int, bytes_max: int) -> tuple[int, int] | None:
     """(timestamp, offset) of the first record with the greatest timestamp from `from_offset` on."""
+    header = batches.read_header(batch)
+    if header.attributes & batches.LOG_APPEND_TIME:
+        return _by_header(header, from_offset)
     best: tuple[int, int] | None = None
     try:
-        for at, offset in _times(batch, bytes_max):
-            if offset >= from_offset and (best is None or at > best[0]):
-                best = at, offset
+        for record in _records(batch, header, bytes_max):
+            if record.offset >= from_offset and (best is None or record.timestamp > best[0]):
+                best = record.timestamp, record.offset
     except BatchRefused:
-        header = batches.read_header(batch)
-        offset = max(header.base_offset, from_offset)
-        return (header.max_timestamp, offset) if offset <= _last_offset(header) else None
+        return _by_header(header, from_offset)
     return best
 
 
-def _last_offset(header: batches.BatchHeader) -> int:
-    return header.base_offset + header.last_offset_delta
-
-
-def _times(batch: bytes, bytes_max: int) -> Iterator[tuple[int, int]]:
-    """(timestamp, offset) of each record. Raises BatchRefused when they cannot be read."""
-    header = batches.read_header(batch)
-    if header.attributes & batches.LOG_APPEND_TIME:
-        for offset in range(header.base_offset, _last_offset(header) + 1):
-            yield header.max_timestamp, offset
-        return
-    for record in _records(batch, header, bytes_max):
-        yield record.timestamp, record.offset
+def _by_header(header: batches.BatchHeader, from_offset: int) -> tuple[int, int] | None:
+    """As if every record had the batch's greatest timestamp: with log append time they have."""
+    offset = max(header.base_offset, from_offset)
+    inside = offset <= header.base_offset + header.last_offset_delta
+    return (header.max_timestamp, offset) if inside else None
 
 
 def _records(batch: bytes, header: batches.BatchHeader, bytes_max: int) -> Iterator[Any]:
