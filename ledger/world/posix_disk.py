@@ -1,4 +1,5 @@
-"""The disk port on a POSIX directory: vectored writes, fdatasync, reads that do not wait."""
+"""The disk port on a POSIX directory: writes past the page cache where that is possible, vectored
+writes and fdatasync elsewhere, reads that do not wait."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from typing import Final, Literal
 
 from ledger.errors import DirectoryInUse
 from ledger.ids import Buffer
+from ledger.world.direct_write import DirectWriter, Staging
 from ledger.world.disk import OnSynced
 from ledger.world.spare_file import SPARE_NAME, SpareFile
 
@@ -47,6 +49,7 @@ class PosixDisk:
         self._syncs = _Syncs(sync_mode)
         self._readers = ThreadPoolExecutor(_READ_THREADS, thread_name_prefix="disk-read")
         self._spare = SpareFile(self._directory)
+        self._staging = Staging()
 
     def names(self) -> list[str]:
         return sorted(path.name for path in self._path.iterdir() if path.name != SPARE_NAME)
@@ -57,7 +60,9 @@ class PosixDisk:
         return self._open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, expected_bytes)
 
     def open(self, name: str) -> PosixLogFile:
-        return self._open(name, os.O_RDWR)
+        file = self._open(name, os.O_RDWR)
+        file.expect_random_reads()
+        return file
 
     def unlink(self, name: str) -> None:
         os.unlink(name, dir_fd=self._directory)
@@ -79,41 +84,69 @@ class PosixDisk:
 
     def _open(self, name: str, flags: int, expected_bytes: int = 0) -> PosixLogFile:
         handle = os.open(name, flags | os.O_CLOEXEC, 0o644, dir_fd=self._directory)
-        spare = self._spare if expected_bytes else None
-        return PosixLogFile(handle, self._syncs, self._readers, spare, expected_bytes)
+        file = PosixLogFile(handle, self._syncs, self._readers)
+        if expected_bytes:
+            direct = DirectWriter.open(name, self._directory, self._staging)
+            file.expect_growth(self._spare, expected_bytes, direct)
+        return file
 
 
 class PosixLogFile:
     """One open file."""
 
-    __slots__ = ("_closed", "_expected_bytes", "_handle", "_readers", "_spare", "_syncs", "_users")
+    __slots__ = (
+        "_closed",
+        "_direct",
+        "_dirty",
+        "_expected_bytes",
+        "_handle",
+        "_readers",
+        "_spare",
+        "_syncs",
+        "_users",
+    )
 
-    def __init__(
-        self,
-        handle: int,
-        syncs: _Syncs,
-        readers: ThreadPoolExecutor,
-        spare: SpareFile | None,
-        expected_bytes: int,
-    ) -> None:
+    def __init__(self, handle: int, syncs: _Syncs, readers: ThreadPoolExecutor) -> None:
         self._handle = handle
         self._syncs = syncs
         self._readers = readers
-        self._spare = spare  # None: this file grows as it likes
-        self._expected_bytes = expected_bytes
+        self._direct: DirectWriter | None = None
+        self._spare: SpareFile | None = None
+        self._expected_bytes = 0
+        self._dirty = True  # the page cache may hold what the disk lacks, from whomever
         self._users = 1  # ours, and one for each call under way in a thread
         self._closed = False
 
+    def expect_growth(
+        self, spare: SpareFile, expected_bytes: int, direct: DirectWriter | None
+    ) -> None:
+        """A log file: written in blocks, followed by another one of its size."""
+        self._spare, self._expected_bytes, self._direct = spare, expected_bytes, direct
+
+    def expect_random_reads(self) -> None:
+        """No read-ahead: it would cache room that another handle is about to write."""
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self._handle, 0, 0, os.POSIX_FADV_RANDOM)
+
     def write(self, buffers: Sequence[Buffer], position: int) -> None:
         size = sum(map(len, buffers))
-        if len(buffers) <= _BUFFERS_MAX:
-            written = os.pwritev(self._handle, buffers, position)
-            if written == size:
+        direct = self._direct
+        if direct is not None and self._syncs.inline and direct.takes(position, size):
+            began_s = time.perf_counter()
+            if direct.write(buffers, position, size):
+                self._syncs.note(time.perf_counter() - began_s)
                 return
+        self._dirty = True
+        if len(buffers) <= _BUFFERS_MAX and os.pwritev(self._handle, buffers, position) == size:
+            return
         _write_in_parts(self._handle, buffers, position)
 
     def sync(self, on_synced: OnSynced) -> None:
-        self._syncs.sync(self, self._handle, on_synced)
+        if self._dirty:
+            self._dirty = False
+            self._syncs.sync(self, self._handle, on_synced)
+        else:
+            on_synced(None)
 
     def read_now(self, position: int, size: int) -> Buffer | None:
         if not _NOWAIT:
@@ -158,12 +191,15 @@ class PosixLogFile:
                 raise
 
     def truncate(self, size: int) -> None:
+        self._dirty = True
         os.ftruncate(self._handle, size)
 
     def close(self) -> None:
         """The handle is given back once the reads and syncs under way are through."""
         assert not self._closed
         self._closed = True
+        if self._direct is not None:
+            self._direct.close()
         self.release()
 
     def hold(self) -> None:
@@ -219,11 +255,19 @@ class _Syncs:
         self._thread: threading.Thread | None = None
         self._waiting: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
 
+    @property
+    def inline(self) -> bool:
+        """The event loop itself waits for the disk, now."""
+        return self.mode == "inline" or (self.mode == "auto" and self._average_s < _INLINE_S_MAX)
+
+    def note(self, took_s: float) -> None:
+        """The disk needed so long to make something durable."""
+        self._average_s += (took_s - self._average_s) * _AVERAGE_SHARE
+
     def sync(self, file: PosixLogFile, handle: int, on_synced: OnSynced) -> None:
-        mode = self.mode
-        if mode == "never":
+        if self.mode == "never":
             on_synced(None)
-        elif mode == "inline" or (mode == "auto" and self._average_s < _INLINE_S_MAX):
+        elif self.inline:
             on_synced(self._timed_sync(handle))
         else:
             self._sync_in_thread(file, handle, on_synced)
@@ -239,8 +283,7 @@ class _Syncs:
             os.fdatasync(handle)
         except OSError as error:
             return error
-        took_s = time.perf_counter() - began_s
-        self._average_s += (took_s - self._average_s) * _AVERAGE_SHARE
+        self.note(time.perf_counter() - began_s)
         return None
 
     def _sync_in_thread(self, file: PosixLogFile, handle: int, on_synced: OnSynced) -> None:

@@ -5,6 +5,8 @@ only a file system can show."""
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from random import Random
 
 import pytest
@@ -16,6 +18,7 @@ from ledger.errors import DirectoryInUse, ForeignDirectory
 from ledger.ids import BookieId
 from ledger.world.bookies import Status
 from ledger.world.local_bookies import LocalBookies, open_local_bookie
+from tests.ledger.bookie_child import CONFIG, payload_of
 from tests.ledger.bookie_rig import KEY, OTHER_KEY, Rig, add, with_bookie
 from tests.sim.bookie_world import entry_buffers, entry_bytes
 from tests.sim.disk import DiskFaults
@@ -369,6 +372,25 @@ def test_on_a_real_disk_entries_fences_and_deletions_outlive_restarts(tmp_path, 
         opened = await reopen()
         assert (await opened.bookie.read(1, 0)).status is Status.NO_LEDGER
         assert sum(it.stat().st_blocks * 512 for it in tmp_path.glob("log-*")) < 1 << 20
+        await opened.close()
+
+    in_directory(body)
+
+
+def test_a_killed_process_has_kept_every_entry_it_acknowledged(tmp_path):
+    command = [sys.executable, "-m", "tests.ledger.bookie_child", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        acked = [int(child.stdout.readline()) for _ in range(1000)]
+        child.kill()
+        acked += [int(line) for line in child.stdout.read().splitlines()]
+
+    async def body():
+        opened = await open_local_bookie(tmp_path, config=CONFIG, next_ledger=2)
+        assert opened.bookie.replayed.rot == ()
+        assert opened.bookie.replayed.groups > 0
+        for entry in acked:
+            reply = await opened.bookie.read(1, entry)
+            assert reply.body == entry_bytes(1, entry, payload_of(entry))
         await opened.close()
 
     in_directory(body)
