@@ -11,6 +11,7 @@ import json
 import random
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -139,7 +140,8 @@ def test_the_group_tool_lists_describes_resets_and_deletes_a_group(
     state = run(java_tools.GROUPS, *at(broker), "--describe", "--state", *named)
     assert "Empty" in state
     reset = ("--reset-offsets", *named, "--topic", topic, "--execute")
-    moved = run(java_tools.GROUPS, *at(broker), *reset, "--to-datetime", "2023-11-14T22:13:20.012")
+    to_time = datetime.fromtimestamp((START_MS + 12) / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.012")
+    moved = run(java_tools.GROUPS, *at(broker), *reset, "--to-datetime", to_time)
     assert re.search(rf"{group}\s+{topic}\s+0\s+12\b", moved)
     assert loader.committed(group, topic, 1) == [12]
     run(java_tools.GROUPS, *at(broker), "--delete", *named)

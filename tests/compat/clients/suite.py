@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import ClassVar
@@ -31,7 +32,8 @@ from tests.peers.broker import Broker
 from tests.peers.processes import wait_until
 
 Unused = Callable[[], str]
-START_MS = 1_700_000_000_000
+# Recent: Apache Kafka deletes records older than their topic's retention, by their own times.
+START_MS = int(time.time()) * 1000 - 3_600_000
 MAX_MESSAGE_BYTES = 1_048_588  # Kafka's default
 ONE_RECORD_BATCH_BYTES = 61 + 11  # batch header, and what surrounds one keyless value of 1 MB
 
@@ -100,7 +102,7 @@ def random_batches(chance: random.Random) -> list[list[Record]]:
     for _ in range(25):
         middle = START_MS + chance.randrange(2000)
         times = [middle + chance.randrange(-60, 60) for _ in range(chance.randrange(1, 10))]
-        batches.append([Record(b"k", b"v %d" % time, (), time) for time in times])
+        batches.append([Record(b"k", b"v %d" % at_ms, (), at_ms) for at_ms in times])
     return batches
 
 
@@ -260,10 +262,10 @@ class ClientSuite:
         times = [record.timestamp_ms for batch in batches for record in batch]
         edges = [0, min(times) - 1, min(times), max(times), max(times) + 1]
         near = [time + chance.choice((-1, 0, 1)) for time in chance.sample(times, 25)]
-        for time in edges + near:
-            first = next((offset for offset, at in enumerate(times) if at >= time), None)
-            answer = client.offset_for_time(topic, time)
-            assert answer == on_oracle.offset_for_time(topic, time) == first, time
+        for asked_ms in edges + near:
+            first = next((offset for offset, at in enumerate(times) if at >= asked_ms), None)
+            answer = client.offset_for_time(topic, asked_ms)
+            assert answer == on_oracle.offset_for_time(topic, asked_ms) == first, asked_ms
         assert client.bounds(topic) == on_oracle.bounds(topic) == (0, len(times))
 
     # Groups
