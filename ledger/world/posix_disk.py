@@ -27,6 +27,7 @@ SyncMode = Literal["inline", "thread", "auto", "never"]
 _BUFFERS_MAX: Final = os.sysconf("SC_IOV_MAX")
 _INLINE_S_MAX: Final = 0.002  # "auto": a loop that stands still longer hurts more than a thread
 _AVERAGE_SHARE: Final = 0.125  # weight of the newest sync in the moving average
+_SPARE_PAYS_BYTES: Final = 192 * 1024  # writes larger on average gain less than zeros cost
 _READ_THREADS: Final = 4
 _NOWAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)
 
@@ -104,6 +105,7 @@ class PosixLogFile:
         "_spare",
         "_syncs",
         "_users",
+        "_writes",
     )
 
     def __init__(self, handle: int, syncs: _Syncs, readers: ThreadPoolExecutor) -> None:
@@ -116,6 +118,7 @@ class PosixLogFile:
         self._dirty = True  # the page cache may hold what the disk lacks, from whomever
         self._users = 1  # ours, and one for each call under way in a thread
         self._closed = False
+        self._writes = 0
 
     def expect_growth(
         self, spare: SpareFile, expected_bytes: int, direct: DirectWriter | None
@@ -130,6 +133,7 @@ class PosixLogFile:
 
     def write(self, buffers: Sequence[Buffer], position: int) -> None:
         size = sum(map(len, buffers))
+        self._writes += 1
         direct = self._direct
         if direct is not None and self._syncs.inline and direct.takes(position, size):
             began_s = time.perf_counter()
@@ -180,7 +184,7 @@ class PosixLogFile:
         return os.fstat(self._handle).st_size
 
     def preallocate(self, position: int, size: int) -> None:
-        if self._spare is not None and position > 0:
+        if self._spare is not None and 0 < position < self._writes * _SPARE_PAYS_BYTES:
             self._spare.prepare(self._expected_bytes)  # it grows: another will follow
         if position + size <= self.size():
             return

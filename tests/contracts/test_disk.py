@@ -266,9 +266,13 @@ def test_a_growing_file_makes_its_successor_a_spare_of_zeros_that_nobody_sees(tm
     async def body():
         disk = PosixDisk(tmp_path)
         first = disk.create("log-1", 2 * 1024 * 1024)
-        first.preallocate(0, 4096)
-        assert disk._spare._thread is None
-        first.preallocate(4096, 4096)
+        first.preallocate(0, 1024 * 1024)
+        first.write([bytes(1024 * 1024)], 0)
+        first.preallocate(1024 * 1024, 4096)
+        assert disk._spare._thread is None  # large writes gain nothing by it
+        for position in range(8):
+            first.write([b"x"], position)
+        first.preallocate(1024 * 1024, 4096)
         disk._spare._thread.join()
         assert disk.names() == ["log-1"]
         second = disk.create("log-2", 2 * 1024 * 1024)
