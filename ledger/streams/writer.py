@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from ledger.core import records as log_records
@@ -96,6 +96,7 @@ class SegmentWriter:
         self._snapshot_parts: deque[bytes] = deque()  # of the next one; nothing comes between
         self._snapshot_first = -1  # entry of its first part
         self._bytes_since_snapshot = 0
+        self._snapshot_due = limits.snapshot_bytes
         self._quiet = asyncio.Event()
         self._pack_scheduled = False
         self._loop = asyncio.get_running_loop()
@@ -166,7 +167,10 @@ class SegmentWriter:
     def _begin_snapshot(self) -> None:
         assert not self._snapshot_parts
         snapshot = self._take_snapshot(self.index, self.start_sequence_id + self._position)
-        self._snapshot_parts.extend(split(snapshot.encode()))
+        whole = snapshot.encode()
+        self._snapshot_parts.extend(split(whole))
+        # A large one (very many producers) is not written again before it has paid for itself.
+        self._snapshot_due = max(self._limits.snapshot_bytes, 8 * len(whole))
         self._snapshot_first = -1
         self._bytes_since_snapshot = 0
 
@@ -198,7 +202,7 @@ class SegmentWriter:
             if not self._waiting or self.held or self._position >= SEGMENT_RECORDS_MAX:
                 break
             self._pack_entry()
-            if self._bytes_since_snapshot >= self._limits.snapshot_bytes:
+            if self._bytes_since_snapshot >= self._snapshot_due:
                 self._begin_snapshot()
 
     def _pack_entry(self) -> None:
@@ -278,9 +282,7 @@ class SegmentWriter:
             if self._waiting or self._snapshot_parts:
                 self.pack()
         else:
-            for accepted in entry.accepted:
-                accepted.on_durable(error)
-            self.fail(error)
+            self.fail(error, entry.accepted)
         if not self._under_way:
             over = self.failed or self._refused
             if over is not None:
@@ -302,13 +304,15 @@ class SegmentWriter:
             accepted.on_durable(None)
         self._on_advanced(self.end_sequence_id)
 
-    def fail(self, error: LedgerError) -> None:
-        """It takes nothing more. What waits fails after all that is under way, in order."""
+    def fail(self, error: LedgerError, accepted: Sequence[_Accepted] = ()) -> None:
+        """It takes nothing more. `accepted` fails; what waits, after all that is under way."""
         first_failure = self.failed is None
         self.failed = self.failed or error
+        for one in accepted:
+            one.on_durable(error)
         if not self._under_way:
-            for accepted in self.take_waiting():
-                accepted.on_durable(error)
+            for one in self.take_waiting():
+                one.on_durable(error)
         if first_failure:
             self._quiet.set()
             self._on_failed(error)

@@ -1,0 +1,228 @@
+"""A gateway's topics on real streams, ledgers and a bookie, on virtual time, in Kafka's bytes.
+
+`hold` keeps every add from being confirmed until `release`; `refuse` lets adds fail with a status.
+"""
+
+import asyncio
+import itertools
+from functools import partial
+from random import Random
+
+from gateway.config import FetchLimits, GatewayConfig
+from gateway.core.fetch_session import FetchSessions
+from gateway.dispatch import Dispatcher
+from gateway.handlers.api import Context, Peer
+from gateway.handlers.table import rows
+from gateway.topics.catalog import Catalog
+from gateway.topics.partitions import Partitions
+from gateway.wire.messages import decode_response, encode_request
+from ledger.bookie.bookie import Bookie
+from ledger.bookie.config import BookieConfig
+from ledger.client.client import LedgerClient
+from ledger.ids import BookieId
+from ledger.streams.config import StreamLimits
+from ledger.streams.stream import StreamServices
+from ledger.world.bookies import ReadReply, Status
+from tests.sim.disk import DiskFaults, SimDisk
+from tests.sim.loop import SimClock, simulate
+from tests.sim.metadata import SimMetadata
+from tests.sim.table import SimTable
+
+PEER = Peer("127.0.0.1", 50_000, "127.0.0.1", 9_092)
+NEVER_S = 3600.0
+PRODUCE, FETCH, LIST_OFFSETS = 0, 1, 2
+
+
+class Port:
+    """The bookies port to one bookie, with a hand on its answers to adds."""
+
+    def __init__(self, bookie):
+        self.bookie = bookie
+        self.name = BookieId(bookie.bookie_id)
+        self.held = None
+        self.refusal = None
+        self.adds = 0
+        self.reads = 0
+        self.read_delay_s = 0.0
+
+    def available(self):
+        return (self.name,)
+
+    def add(self, bookie, ledger, entry, master_key, body, on_added, *, recovery=False):
+        self.adds += 1
+        if self.refusal is not None and not recovery:
+            asyncio.get_running_loop().call_soon(on_added, self.refusal)
+            return
+        tell = partial(self._tell, on_added)
+        self.bookie.add(ledger, entry, master_key, body, tell, recovery=recovery)
+
+    def _tell(self, on_added, status):
+        if self.held is None:
+            on_added(status)
+        else:
+            self.held.append((on_added, status))
+
+    def hold(self):
+        """What bookies answer to adds from now on is not heard before `release`."""
+        self.held = []
+
+    def release(self):
+        held, self.held = self.held, None
+        for on_added, status in held:
+            on_added(status)
+
+    def refuse(self, status=Status.IO_ERROR):
+        """Every add is refused until `accept`, those of a recovery excepted."""
+        self.refusal = status
+
+    def accept(self):
+        self.refusal = None
+
+    async def read(self, bookie, ledger, entry, *, fence_key=None):
+        if fence_key is not None:
+            status = await self.bookie.fence(ledger, fence_key)
+            if status is not Status.OK:
+                return ReadReply(status)
+        return await self.bookie.read(ledger, entry)
+
+    async def read_many(self, bookie, ledger, first, last, max_bytes):
+        self.reads += 1
+        if self.read_delay_s:
+            await asyncio.sleep(self.read_delay_s)
+        return await self.bookie.read_many(ledger, first, last, max_bytes)
+
+    async def read_lac(self, bookie, ledger):
+        return await self.bookie.read_lac(ledger)
+
+    async def write_lac(self, bookie, ledger, master_key, lac):
+        return await self.bookie.write_lac(ledger, master_key, lac)
+
+
+class StreamCluster:
+    """Use it inside `run`. `restart` is an orderly one, `crash` leaves open segments behind."""
+
+    def __init__(self, *, limits=None, fetch=None):
+        self.limits = limits or StreamLimits()
+        self.config = GatewayConfig(fetch=fetch or FetchLimits())
+        self.draw = Random(1)
+        self.clock = SimClock()
+        self.metadata = SimMetadata()
+        self.disk = SimDisk(self.draw, DiskFaults(sync_s_max=0.001))
+        self.table = SimTable(self.draw)
+        self.freed = 0
+        self.correlation = itertools.count(1)
+
+    async def start(self):
+        bookie = Bookie(
+            self.disk,
+            self.table,
+            self.clock,
+            lambda: self.draw.randbytes(16),
+            config=BookieConfig(file_bytes=1 << 20, preallocate_bytes=4096, headroom_bytes=0),
+        )
+        await bookie.start()
+        self.port = Port(bookie)
+        await self.start_gateway()
+
+    async def start_gateway(self):
+        client = LedgerClient(self.metadata, self.port, self.clock)
+        self.catalog = Catalog(self.metadata, self.config.topics, bookies=1)
+        await self.catalog.load()
+        self.services = StreamServices(self.metadata, client, self.clock, self.limits)
+        self.partitions = Partitions(self.catalog, self.services, self.config, self.on_freed)
+        ids = itertools.count(1)
+        self.context = Context(
+            config=self.config,
+            clock=self.clock,
+            cluster_id="cluster",
+            catalog=self.catalog,
+            partitions=self.partitions,
+            groups=None,
+            producer_ids=None,
+            fetch_sessions=FetchSessions(10, 120_000, lambda: next(ids)),
+        )
+        self.dispatcher = Dispatcher(rows(), self.context)
+
+    async def on_freed(self):
+        self.freed += 1
+
+    async def restart(self):
+        await self.partitions.stop()
+        await self.start_gateway()
+
+    async def crash(self):
+        """The process is gone, the machine and its bookie go on."""
+        for partition in self.partitions._by_name.values():
+            partition.closed = True
+        old, self.port = self.port, Port(self.port.bookie)
+        old.held = []
+        await self.start_gateway()
+
+    async def topic(self, name="t", partitions=1, **configs):
+        """Its first partition, open."""
+        settings = {key.replace("_", "."): str(value) for key, value in configs.items()}
+        await self.catalog.create(name, partitions, 1, settings)
+        return await self.partition(name)
+
+    async def partition(self, name="t", index=0):
+        partition = self.partitions.find(name, index)
+        await partition.ensure_readable()
+        return partition
+
+    # -- producing and reading without the wire -----------------------------------------------
+
+    def send(self, partition, batch, version=13):
+        """The list that the answer will be put into."""
+        answers = []
+        partition.append(memoryview(batch), version, answers.append)
+        return answers
+
+    async def sent(self, partition, *batches):
+        """The answers, waited for."""
+        waiting = [self.send(partition, batch) for batch in batches]
+        async with asyncio.timeout(60):
+            while not all(waiting):
+                await asyncio.sleep(0.001)
+        return [answers[0] for answers in waiting]
+
+    async def read_all(self, partition, offset=None):
+        """Every batch from `offset` (the log start) to the high watermark, as stored."""
+        at = partition.log_start_offset if offset is None else offset
+        found = []
+        while at < partition.high_watermark:
+            records = await partition.read(at, 10_000)
+            found += [b"".join(record.data) for record in records]
+            at = records[-1].end_sequence_id
+        return found
+
+    # -- in Kafka's bytes ---------------------------------------------------------------------
+
+    def ask(self, key, version, **fields):
+        """What the handler said to one request: a result, a future of one, or a coroutine."""
+        frame = encode_request(key, version, next(self.correlation), "test", fields)
+        request, handle = self.dispatcher.open(frame, PEER)
+        return request, self.dispatcher.start(request, handle)
+
+    def decoded(self, request, result):
+        buffers = self.dispatcher.encode(request, result)
+        whole = b"".join(buffers)
+        return decode_response(request.key, request.version, whole).body if whole else None
+
+    async def answer(self, key, version, **fields):
+        """The decoded answer; None when there is none."""
+        request, result = self.ask(key, version, **fields)
+        if asyncio.isfuture(result) or asyncio.iscoroutine(result):
+            async with asyncio.timeout(NEVER_S):
+                result = await result
+        return self.decoded(request, result)
+
+
+def run(scenario, **settings):
+    """The scenario on a started cluster, on virtual time."""
+
+    async def main():
+        cluster = StreamCluster(**settings)
+        await cluster.start()
+        return await scenario(cluster)
+
+    return simulate(main())

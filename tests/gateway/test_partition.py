@@ -1,0 +1,758 @@
+"""Goal: a partition answers each batch once, in order and honestly, whatever happens to its stream.
+
+Method: the real partition over streams, ledgers and a bookie on virtual time; the bookie's answers
+are held back or turned into refusals at the moment that matters.
+"""
+
+import asyncio
+import struct
+from random import Random
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from gateway.topics.partition import Produced
+from ledger.client.config import LedgerClientConfig
+from ledger.core.segments import Truncation
+from ledger.errors import NotOwner, Truncated
+from ledger.streams.config import StreamLimits
+from ledger.streams.segment_store import list_streams
+from ledger.world.bookies import Status
+from tests.batches import built_batch, plain_batch, raw_batch
+from tests.gateway.stream_cluster import run
+
+OK = ErrorCode.none
+NOT_LEADER = ErrorCode.not_leader_or_follower
+SMALL = StreamLimits(
+    entry_bytes_max=64 * 1024,
+    snapshot_bytes=2000,
+    index_stride_bytes=300,
+    tail_cache_bytes=0,
+    read_chunk_bytes=500,
+)
+
+
+def batch(sequence=None, *, producer=1, epoch=0, records=2, at=1000):
+    if sequence is None:
+        return plain_batch([at] * records)
+    return plain_batch([at] * records, producer=producer, epoch=epoch, sequence=sequence)
+
+
+def base_offsets(stored):
+    return [struct.unpack_from(">q", each)[0] for each in stored]
+
+
+# -- accepted, then durable -----------------------------------------------------------------------
+
+
+def test_batches_get_dense_offsets_in_call_order_also_while_the_stream_opens():
+    async def scenario(cluster):
+        await cluster.catalog.create("t", 1, 1, {})
+        partition = cluster.partitions.find("t", 0)
+        assert not partition.readable
+        early = [cluster.send(partition, batch(records=3)) for _ in range(4)]
+        await partition.ensure_readable()
+        late = [cluster.send(partition, batch(records=1)) for _ in range(2)]
+        await asyncio.sleep(1)
+        assert [a for [a] in early + late] == [
+            Produced(OK, offset) for offset in (0, 3, 6, 9, 12, 13)
+        ]
+        assert partition.high_watermark == 14
+
+    run(scenario)
+
+
+def test_nothing_is_shown_or_answered_before_it_is_durable():
+    async def scenario(cluster):
+        partition = await cluster.topic()
+        await cluster.sent(partition, batch())
+        cluster.port.hold()
+        answers = cluster.send(partition, batch())
+        await asyncio.sleep(1)
+        assert (answers, partition.high_watermark) == ([], 2)
+        assert await partition.read(2, 1000) == []
+        cluster.port.release()
+        assert answers == [Produced(OK, 2)]
+        assert partition.high_watermark == 4
+
+    run(scenario)
+
+
+def test_a_refused_batch_spends_no_offset_and_the_next_goes_on():
+    async def scenario(cluster):
+        partition = await cluster.topic()
+        damaged = batch()[:-1] + b"\xff"
+        answers = await cluster.sent(partition, batch(), damaged, batch())
+        assert [answer.base_offset for answer in answers] == [0, -1, 2]
+        assert answers[1].error is ErrorCode.corrupt_message
+        assert answers[1].message
+
+    run(scenario)
+
+
+def test_what_is_stored_is_what_came_but_for_offset_and_epoch():
+    async def scenario(cluster):
+        partition = await cluster.topic()
+        came = [built_batch([5, 6], codec=codec, size=100) for codec in range(5)]
+        await cluster.sent(partition, *came)
+        stored = await cluster.read_all(partition)
+        assert [each[16:] for each in stored] == [each[16:] for each in came]
+        assert base_offsets(stored) == [0, 2, 4, 6, 8]
+        epochs = {struct.unpack_from(">i", each, 12)[0] for each in stored}
+        assert epochs == {partition.leader_epoch}
+
+    run(scenario)
+
+
+def test_more_than_ten_thousand_batches_do_not_wait_for_a_stream_that_does_not_open():
+    async def scenario(cluster):
+        await cluster.catalog.create("t", 1, 1, {})
+        partition = cluster.partitions.find("t", 0)
+        answers = [cluster.send(partition, b"") for _ in range(10_001)]
+        assert answers[-1] and answers[-1][0].error is ErrorCode.request_timed_out
+        await asyncio.sleep(1)
+        assert {a.error for [a] in answers[:-1]} == {ErrorCode.invalid_record}
+
+    run(scenario)
+
+
+# -- repeats --------------------------------------------------------------------------------------
+
+
+def test_a_repeat_of_a_durable_batch_gets_its_offset_at_once():
+    async def scenario(cluster):
+        partition = await cluster.topic()
+        await cluster.sent(partition, batch(), batch(0), batch(2))
+        assert cluster.send(partition, batch(0)) == [Produced(OK, 2)]
+        assert partition.high_watermark == 6
+
+    run(scenario)
+
+
+def test_a_repeat_of_a_pending_batch_is_answered_with_the_first():
+    async def scenario(cluster):
+        partition = await cluster.topic()
+        await cluster.sent(partition, batch())
+        cluster.port.hold()
+        first, second = cluster.send(partition, batch(0)), cluster.send(partition, batch(2))
+        again = [cluster.send(partition, batch(0)), cluster.send(partition, batch(2))]
+        await asyncio.sleep(1)
+        assert [first, second, *again] == [[], [], [], []]
+        cluster.port.release()
+        assert first == again[0] == [Produced(OK, 2)]
+        assert second == again[1] == [Produced(OK, 4)]
+        assert partition.high_watermark == 6
+
+    run(scenario)
+
+
+def test_a_repeat_of_a_batch_that_fails_fails_with_it_and_may_be_sent_again():
+    async def scenario(cluster):
+        partition = await cluster.topic()
+        await cluster.sent(partition, batch(0))
+        cluster.port.refuse()
+        first, again = cluster.send(partition, batch(2)), cluster.send(partition, batch(2))
+        await asyncio.sleep(0.01)
+        assert [a.error for [a] in (first, again)] == [NOT_LEADER, NOT_LEADER]
+        cluster.port.accept()
+        answers = await cluster.sent(partition, batch(2), batch(2), batch(4))
+        assert answers == [Produced(OK, 2), Produced(OK, 2), Produced(OK, 4)]
+        assert base_offsets(await cluster.read_all(partition)) == [0, 2, 4]
+
+    run(scenario)
+
+
+def test_wrong_sequences_and_epochs_are_refused_as_kafka_refuses_them():
+    async def scenario(cluster):
+        partition = await cluster.topic()
+        await cluster.sent(partition, batch(0, epoch=3))
+        asked = (batch(4, epoch=3), batch(2, epoch=2), batch(1, epoch=4), batch(0, epoch=4))
+        answers = await cluster.sent(partition, *asked)
+        assert [answer.error for answer in answers] == [
+            ErrorCode.out_of_order_sequence_number,
+            ErrorCode.invalid_producer_epoch,
+            ErrorCode.out_of_order_sequence_number,
+            OK,
+        ]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("stop", ["restart", "crash"])
+def test_a_retry_after_a_restart_gets_its_first_offset(stop):
+    async def scenario(cluster):
+        partition = await cluster.topic()
+        await cluster.sent(partition, *(batch(n * 2) for n in range(7)))
+        await getattr(cluster, stop)()
+        partition = await cluster.partition()
+        answers = await cluster.sent(partition, *(batch(n * 2) for n in range(2, 8)))
+        assert answers == [Produced(OK, n * 2) for n in range(2, 8)]
+
+    run(scenario)
+
+
+def test_a_repeat_after_a_restart_says_no_append_time_where_there_is_none():
+    async def scenario(cluster):
+        partition = await cluster.topic()
+        await cluster.sent(partition, batch(0))
+        await cluster.crash()
+        (answer,) = await cluster.sent(await cluster.partition(), batch(0))
+        assert answer == Produced(OK, 0, append_time_ms=-1)
+
+    run(scenario)
+
+
+def test_a_hundred_batches_in_flight_are_all_remembered_across_a_snapshot():
+    """No client may have more than five; one that does must not be doubled either."""
+
+    async def scenario(cluster):
+        partition = await cluster.topic()
+        await cluster.sent(partition, batch(0))
+        cluster.port.hold()
+        waiting = [cluster.send(partition, batch(n * 2)) for n in range(1, 100)]
+        await asyncio.sleep(0.1)
+        partition.stream.roll_soon()
+        waiting += [cluster.send(partition, batch(n * 2)) for n in range(100, 150)]
+        await asyncio.sleep(0.1)
+        cluster.port.release()
+        await asyncio.sleep(1)
+        assert [answer.base_offset for [answer] in waiting] == [n * 2 for n in range(1, 150)]
+        await cluster.crash()
+        partition = await cluster.partition()
+        answers = await cluster.sent(partition, batch(298), batch(2), batch(300))
+        assert [answer.error for answer in answers] == [
+            OK,
+            ErrorCode.out_of_order_sequence_number,
+            OK,
+        ]
+
+    run(scenario)
+
+
+# -- failure --------------------------------------------------------------------------------------
+
+
+def test_a_failed_add_fails_all_that_was_accepted_after_it_once_and_the_next_epoch_serves():
+    async def scenario(cluster):
+        partition = await cluster.topic()
+        await cluster.sent(partition, batch())
+        epoch = partition.leader_epoch
+        cluster.port.refuse(Status.FENCED)
+        waiting = [cluster.send(partition, batch()) for _ in range(5)]
+        await asyncio.sleep(0)
+        waiting += [cluster.send(partition, batch()) for _ in range(5)]
+        await asyncio.sleep(0.002)
+        cluster.port.accept()
+        await asyncio.sleep(1)
+        assert {tuple(a.error for a in answers) for answers in waiting[:5]} == {(NOT_LEADER,)}
+        assert all(len(answers) == 1 for answers in waiting)
+        (after,) = await cluster.sent(partition, batch())
+        assert after.error is OK
+        assert partition.leader_epoch > epoch
+        stored = base_offsets(await cluster.read_all(partition))
+        assert stored == list(range(0, partition.high_watermark, 2))
+
+    run(scenario)
+
+
+def test_a_batch_that_comes_in_the_turn_of_the_failure_waits_for_the_next_epoch():
+    async def scenario(cluster):
+        partition = await cluster.topic()
+        await cluster.sent(partition, batch())
+        late = []
+        cluster.port.refuse()
+
+        def on_produced(produced):
+            late.append(cluster.send(partition, batch()))
+            cluster.port.accept()
+
+        partition.append(memoryview(batch()), 13, on_produced)
+        await asyncio.sleep(1)
+        assert [a.error for [a] in late] == [OK]
+
+    run(scenario)
+
+
+def test_a_stream_that_cannot_be_written_is_not_given_a_new_segment_at_every_try():
+    async def scenario(cluster):
+        partition = await cluster.topic()
+        cluster.port.refuse()
+        for _ in range(100):
+            cluster.send(partition, batch())
+            await asyncio.sleep(0.1)
+        assert len(partition.stream.segments) < 15
+        cluster.port.accept()
+        (answer,) = await cluster.sent(partition, batch())
+        assert answer.error is OK
+
+    run(scenario)
+
+
+def test_the_high_watermark_does_not_fall_while_a_failed_stream_is_opened_again():
+    async def scenario(cluster):
+        partition = await cluster.topic()
+        await cluster.sent(partition, batch(), batch())
+        cluster.port.refuse()
+        cluster.send(partition, batch())
+        seen = []
+        for _ in range(100):
+            seen.append(partition.high_watermark)
+            await asyncio.sleep(0.001)
+        assert seen == sorted(seen)
+        assert seen[0] == 4
+
+    run(scenario)
+
+
+def test_readers_of_a_failed_stream_wait_until_it_is_open_again():
+    async def scenario(cluster):
+        partition = await cluster.topic()
+        await cluster.sent(partition, batch())
+        cluster.port.refuse()
+        cluster.send(partition, batch())
+        await asyncio.sleep(0.0005)
+        while partition.readable:
+            await asyncio.sleep(0)
+        await partition.ensure_readable()
+        assert base_offsets(await cluster.read_all(partition))[0] == 0
+
+    run(scenario)
+
+
+# -- closing and deleting -------------------------------------------------------------------------
+
+
+def test_after_an_orderly_stop_everything_is_durable_and_nothing_needs_recovery():
+    async def scenario(cluster):
+        partition = await cluster.topic()
+        await cluster.sent(partition, batch())
+        waiting = [cluster.send(partition, batch()) for _ in range(50)]
+        await cluster.restart()
+        assert [a.error for [a] in waiting] == [OK] * 50
+        assert all(segment.completed for segment in partition.stream.segments)
+        assert (await cluster.partition()).high_watermark == 102
+
+    run(scenario)
+
+
+def test_a_stop_while_the_first_snapshot_is_under_way_does_not_hang():
+    async def scenario(cluster):
+        partition = await cluster.topic()
+        await partition.stream.begin()
+        async with asyncio.timeout(5):
+            await cluster.restart()
+
+    run(scenario)
+
+
+def test_a_roll_while_only_a_snapshot_is_under_way_does_not_hang():
+    async def scenario(cluster):
+        partition = await cluster.topic()
+        await partition.stream.begin()
+        partition.stream.roll_soon()
+        (answer,) = await cluster.sent(partition, batch())
+        assert answer == Produced(OK, 0)
+
+    run(scenario)
+
+
+def test_a_stop_during_a_roll_waits_for_it():
+    async def scenario(cluster):
+        partition = await cluster.topic()
+        await cluster.sent(partition, batch())
+        partition.stream.roll_soon()
+        await asyncio.sleep(0)
+        waiting = [cluster.send(partition, batch()) for _ in range(5)]
+        await cluster.restart()
+        assert [a.error for [a] in waiting] == [OK] * 5
+        assert (await cluster.partition()).high_watermark == 12
+
+    run(scenario)
+
+
+def test_a_closed_partition_takes_nothing():
+    async def scenario(cluster):
+        partition = await cluster.topic()
+        await cluster.sent(partition, batch())
+        await partition.close()
+        assert cluster.send(partition, batch()) == [Produced(NOT_LEADER)]
+        with pytest.raises(NotOwner):
+            await partition.ensure_readable()
+
+    run(scenario)
+
+
+def test_batches_that_wait_for_a_stream_to_open_are_refused_when_it_is_closed():
+    async def scenario(cluster):
+        await cluster.catalog.create("t", 1, 1, {})
+        partition = cluster.partitions.find("t", 0)
+        answers = cluster.send(partition, batch())
+        await partition.close()
+        assert [answer.error for answer in answers] == [NOT_LEADER]
+
+    run(scenario)
+
+
+def test_while_the_process_stops_no_partition_is_opened_again():
+    async def scenario(cluster):
+        partition = await cluster.topic()
+        await cluster.sent(partition, batch())
+        waiting = [cluster.send(partition, batch()) for _ in range(3)]
+        stopping = asyncio.create_task(cluster.partitions.stop())
+        while not partition.closed:
+            await asyncio.sleep(0)
+        late = cluster.partitions.find("t", 0)
+        assert cluster.send(late, batch()) == [Produced(NOT_LEADER)]
+        await stopping
+        assert [a.error for [a] in waiting] == [OK] * 3
+
+    run(scenario)
+
+
+def test_a_deleted_topic_leaves_no_stream_and_no_ledger():
+    async def scenario(cluster):
+        partition = await cluster.topic()
+        await cluster.sent(partition, batch(), batch())
+        waiting = [cluster.send(partition, batch()) for _ in range(3)]
+        partition.stream.roll_soon()
+        await cluster.catalog.delete("t")
+        await asyncio.sleep(5)
+        assert all(len(answers) == 1 for answers in waiting)
+        assert cluster.send(partition, batch()) == [Produced(NOT_LEADER)]
+        assert await list_streams(cluster.metadata) == []
+        assert await cluster.services.client.list_ledgers() == []
+        assert cluster.freed == 1
+
+    run(scenario)
+
+
+def test_a_topic_deleted_while_it_opens_stays_deleted():
+    async def scenario(cluster):
+        await cluster.catalog.create("t", 1, 1, {})
+        partition = cluster.partitions.find("t", 0)
+        answers = cluster.send(partition, batch())
+        await cluster.catalog.delete("t")
+        await asyncio.sleep(5)
+        assert [answer.error for answer in answers] == [NOT_LEADER]
+        assert await list_streams(cluster.metadata) == []
+        assert await cluster.services.client.list_ledgers() == []
+
+    run(scenario)
+
+
+def test_a_deletion_that_a_crash_cut_short_is_finished_at_the_next_start():
+    async def scenario(cluster):
+        partition = await cluster.topic()
+        await cluster.sent(partition, batch())
+        partition.stream.roll_soon()
+        await cluster.sent(partition, batch())
+        await cluster.catalog.create("other", 1, 1, {})
+        await cluster.services.client.delete(partition.stream.segments[0].ledger)
+        cluster.catalog.on_deleted.clear()
+        await cluster.catalog.delete("t")
+        await cluster.crash()
+        await cluster.partitions.start()
+        await asyncio.sleep(1)
+        assert len(await list_streams(cluster.metadata)) == 1
+        await cluster.partitions.stop()
+
+    run(scenario)
+
+
+# -- what the topic demands -----------------------------------------------------------------------
+
+
+def test_log_append_time_is_told_stored_and_never_goes_back():
+    async def scenario(cluster):
+        partition = await cluster.topic(message_timestamp_type="LogAppendTime")
+        (first,) = await cluster.sent(partition, batch(0))
+        cluster.clock.epoch_ms -= 3_600_000
+        (second,) = await cluster.sent(partition, batch(2))
+        assert first.append_time_ms > 1_600_000_000_000
+        assert second.append_time_ms == first.append_time_ms
+        await cluster.crash()
+        partition = await cluster.partition()
+        assert await cluster.sent(partition, batch(0), batch(2)) == [first, second]
+        found = await partition.offset_for_timestamp(first.append_time_ms)
+        assert found == (first.append_time_ms, 0)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("at", "error"),
+    [
+        (-1, OK),
+        (-2, ErrorCode.invalid_timestamp),
+        (0, ErrorCode.invalid_timestamp),
+        (1_700_000_000_000, OK),
+        (1_700_000_000_000 + 7_000_000, ErrorCode.invalid_timestamp),
+        (2**63 - 1, ErrorCode.invalid_timestamp),
+    ],
+)
+def test_timestamps_outside_the_topics_bounds_are_refused(at, error):
+    async def scenario(cluster):
+        partition = await cluster.topic(message_timestamp_before_max_ms=1_000_000)
+        sent = raw_batch(bytes(7), base_timestamp=at)
+        (answer,) = await cluster.sent(partition, sent)
+        assert answer.error is error
+
+    run(scenario)
+
+
+def test_a_compacted_topic_takes_only_keys_that_it_can_read():
+    async def scenario(cluster):
+        partition = await cluster.topic(cleanup_policy="compact")
+        answers = await cluster.sent(
+            partition,
+            plain_batch([1, 2], key=b"k"),
+            plain_batch([1, 2]),
+            built_batch([1], codec=4),
+            built_batch([1], codec=4, key=None),
+            raw_batch(b"\xff" * 30),
+            raw_batch(b"\xff" * 30, attributes=1),
+        )
+        assert [answer.error for answer in answers] == [
+            OK,
+            ErrorCode.invalid_record,
+            OK,
+            ErrorCode.invalid_record,
+            ErrorCode.corrupt_message,
+            ErrorCode.corrupt_message,
+        ]
+
+    run(scenario)
+
+
+def test_a_batch_over_max_message_bytes_is_refused_and_the_limit_may_be_raised():
+    async def scenario(cluster):
+        partition = await cluster.topic(max_message_bytes=70)
+        (refused,) = await cluster.sent(partition, batch())
+        assert refused.error is ErrorCode.message_too_large
+
+    run(scenario)
+
+
+# -- segments -------------------------------------------------------------------------------------
+
+
+def test_a_segment_rolls_by_size_and_nothing_is_lost_or_doubled():
+    async def scenario(cluster):
+        partition = await cluster.topic(segment_bytes=1_048_576)
+        big = raw_batch(bytes(200_000))
+        for number in range(0, 30, 3):
+            answers = await cluster.sent(partition, *[big] * 3)
+            assert [answer.base_offset - number for answer in answers] == [0, 1, 2]
+        await asyncio.sleep(1)
+        segments = partition.stream.segments
+        assert 3 <= len(segments) <= 8
+        assert [s.completed for s in segments] == [True] * (len(segments) - 1) + [False]
+        assert base_offsets(await cluster.read_all(partition)) == list(range(30))
+
+    run(scenario)
+
+
+def test_a_segment_rolls_by_time_only_when_it_has_records():
+    async def scenario(cluster):
+        partition = await cluster.topic(segment_ms=60_000)
+        await partition.stream.begin()
+        await asyncio.sleep(100)
+        await cluster.partitions.maintain_once()
+        await asyncio.sleep(1)
+        assert len(partition.stream.segments) == 1
+        await cluster.sent(partition, batch())
+        await cluster.partitions.maintain_once()
+        await asyncio.sleep(1)
+        assert [s.completed for s in partition.stream.segments] == [True, False]
+
+    run(scenario)
+
+
+def test_retention_removes_old_segments_and_moves_the_log_start():
+    async def scenario(cluster):
+        partition = await cluster.topic(retention_ms=3_600_000)
+        for _ in range(3):
+            await cluster.sent(partition, batch())
+            partition.stream.roll_soon()
+            await asyncio.sleep(1800)
+        assert len(await cluster.services.client.list_ledgers()) == 4
+        await asyncio.sleep(1900)
+        await cluster.partitions.maintain_once()
+        assert partition.log_start_offset == 4
+        assert base_offsets(await cluster.read_all(partition)) == [4]
+        assert len(await cluster.services.client.list_ledgers()) == 2
+        assert cluster.freed == 1
+        with pytest.raises(Truncated):
+            await partition.read(3, 1000)
+        await cluster.crash()
+        assert (await cluster.partition()).log_start_offset == 4
+
+    run(scenario)
+
+
+def test_a_roll_and_a_recovery_leave_the_same_fields():
+    async def scenario(cluster):
+        partition = await cluster.topic()
+        await cluster.sent(partition, batch(), batch(records=3))
+        partition.stream.roll_soon()
+        await asyncio.sleep(1)
+        rolled = partition.stream.segments[0]
+        await cluster.catalog.create("u", 1, 1, {})
+        other = await cluster.partition("u")
+        await cluster.sent(other, batch(), batch(records=3))
+        await cluster.crash()
+        recovered = (await cluster.partition("u")).stream.segments[0]
+        for name in ("number", "first_txid", "last_txid", "record_count", "start_sequence_id"):
+            assert getattr(rolled, name) == getattr(recovered, name)
+        assert (rolled.last_entry, rolled.last_slot) == (recovered.last_entry, recovered.last_slot)
+
+    run(scenario)
+
+
+def test_a_restart_that_only_reads_makes_no_segment():
+    async def scenario(cluster):
+        partition = await cluster.topic()
+        await cluster.sent(partition, batch())
+        for _ in range(3):
+            await cluster.restart()
+            partition = await cluster.partition()
+            await cluster.read_all(partition)
+        assert len(partition.stream.segments) == 1
+        assert partition.leader_epoch == 2
+
+    run(scenario)
+
+
+def test_the_epoch_of_an_offset_is_that_of_the_ownership_that_wrote_it():
+    async def scenario(cluster):
+        partition = await cluster.topic()
+        await cluster.sent(partition, batch())
+        partition.stream.roll_soon()  # the same ownership, the same epoch
+        await cluster.sent(partition, batch())
+        await cluster.crash()
+        partition = await cluster.partition()
+        await cluster.sent(partition, batch())
+        assert [partition.epoch_at(offset) for offset in range(6)] == [1, 1, 1, 1, 3, 3]
+        assert partition.leader_epoch == 3
+
+    run(scenario)
+
+
+def test_deleted_records_are_gone_at_once_and_whole_segments_give_their_room_back():
+    async def scenario(cluster):
+        partition = await cluster.topic()
+        for _ in range(3):
+            await cluster.sent(partition, batch(records=4))
+            partition.stream.roll_soon()
+            await asyncio.sleep(1)
+        await partition.stream.truncate(6)
+        assert partition.log_start_offset == 6
+        first = partition.stream.segments[0]
+        assert (first.start_sequence_id, first.truncation) == (4, Truncation.PARTIALLY_TRUNCATED)
+        assert base_offsets(await cluster.read_all(partition)) == [4, 8]
+        await partition.stream.truncate(12)
+        assert partition.log_start_offset == partition.high_watermark == 12
+        assert partition.stream.segments[0].truncation is Truncation.TRUNCATED
+        await partition.stream.truncate(3)
+        assert partition.log_start_offset == 12
+        with pytest.raises(Truncated):
+            await partition.stream.truncate(13)
+        await cluster.crash()
+        partition = await cluster.partition()
+        assert (partition.log_start_offset, partition.high_watermark) == (12, 12)
+
+    run(scenario)
+
+
+def test_a_cold_seek_reads_about_one_stride_of_the_live_segment_too():
+    async def scenario(cluster):
+        partition = await cluster.topic()
+        await cluster.sent(partition, *(raw_batch(bytes(180)) for _ in range(400)))
+        for _ in range(20):
+            reads = cluster.port.reads
+            (first, *_) = await partition.read(350, 1)
+            assert first.sequence_id == 350
+            assert cluster.port.reads - reads <= 6
+
+    run(scenario, limits=SMALL)
+
+
+def test_a_snapshot_larger_than_the_ledger_takes_at_once_waits_for_room():
+    async def scenario(cluster):
+        partition = await cluster.topic()
+        states = partition._state.producers
+        now_ms = cluster.clock.now_ms()
+        for producer in range(50_000):
+            states.accept(producer, 0, 0, 1, -1, -1, now_ms, durable_offset=0)
+        cluster.services.client._config = LedgerClientConfig(pending_bytes_max=1_000_000)
+        answers = await cluster.sent(partition, batch(0, producer=10**6), batch(2, producer=10**6))
+        assert answers == [Produced(OK, 0), Produced(OK, 2)]
+        await cluster.crash()
+        partition = await cluster.partition()
+        assert len(partition._state.producers) == 50_001
+        assert await cluster.sent(partition, batch(2, producer=10**6)) == [Produced(OK, 2)]
+
+    run(scenario)
+
+
+# -- times ----------------------------------------------------------------------------------------
+
+
+def test_timestamps_are_looked_up_as_a_plain_scan_would():
+    """Out of order, over segments, codecs, restarts and truncation, in the middle of batches."""
+
+    async def story(cluster, draw):
+        partition = await cluster.topic(
+            f"t{draw.random()}", segment_bytes=1_048_576, message_timestamp_type="CreateTime"
+        )
+        name = next(iter(k for k, v in cluster.partitions._by_name.items() if v is partition))
+        times = []
+        for _ in range(draw.randint(1, 30)):
+            inside = [draw.randint(0, 300) for _ in range(draw.randint(1, 6))]
+            await cluster.sent(
+                partition, built_batch(inside, codec=draw.choice([0, 0, 1, 2, 3, 4]))
+            )
+            times += inside
+            if draw.random() < 0.1:
+                partition.stream.roll_soon()
+        start = draw.choice([0, draw.randint(0, len(times))])
+        await partition.stream.truncate(start)
+        if draw.random() < 0.5:
+            await cluster.crash()
+            partition = await cluster.partition(*name)
+        visible = list(enumerate(times))[start:]
+        for asked in [0, 301, *(draw.randint(0, 301) for _ in range(20))]:
+            due = next(((at, offset) for offset, at in visible if at >= asked), None)
+            assert await partition.offset_for_timestamp(asked) == due
+        greatest = max((at for _, at in visible), default=None)
+        due = next(((at, offset) for offset, at in visible if at == greatest), None)
+        assert await partition.offset_of_timestamp_max() == due
+
+    async def scenario(cluster):
+        for seed in range(25):
+            await story(cluster, Random(seed))
+
+    run(scenario, limits=SMALL)
+
+
+def test_the_greatest_timestamp_is_that_of_durable_records():
+    async def scenario(cluster):
+        partition = await cluster.topic()
+        await cluster.sent(partition, batch(at=500))
+        cluster.port.hold()
+        cluster.send(partition, batch(at=900))
+        await asyncio.sleep(0.1)
+        assert await partition.offset_of_timestamp_max() == (500, 0)
+        assert await partition.offset_for_timestamp(600) is None
+
+    run(scenario)
+
+
+def test_a_header_that_promises_a_later_time_than_its_records_hold_is_passed_by():
+    async def scenario(cluster):
+        partition = await cluster.topic()
+        liar = raw_batch(plain_batch([5])[61:], base_timestamp=5, max_timestamp=1000)
+        await cluster.sent(partition, liar, batch(at=900))
+        assert await partition.offset_for_timestamp(800) == (900, 1)
+
+    run(scenario)
