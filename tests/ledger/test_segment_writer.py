@@ -1,0 +1,376 @@
+"""Goal: records are answered once, in order, and as they ended, whatever the ledger does.
+
+Method: the segment writer on a scripted ledger: entries are confirmed, failed or refused by hand.
+"""
+
+import asyncio
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ledger.core import records as log_records
+from ledger.core.snapshot_format import Snapshot, decode_snapshot, is_part, join
+from ledger.errors import AddFailed, LedgerClosed
+from ledger.ids import LedgerId
+from ledger.streams.config import StreamLimits
+from ledger.streams.tail_cache import StreamTail, TailCache
+from ledger.streams.writer import SEGMENT_RECORDS_MAX, SegmentWriter
+from tests.sim.loop import simulate
+
+LIMITS = StreamLimits(entry_bytes_max=64 * 1024, snapshot_bytes=4000, index_stride_bytes=1000)
+
+
+class Ledger:
+    """Takes entries and waits to be told how each of them ended."""
+
+    ledger = LedgerId(1)
+
+    def __init__(self, room=1000):
+        self.room = room
+        self.entries = []
+        self.pending = []
+        self.refusal = None
+
+    @property
+    def full(self):
+        return self.refusal is None and len(self.pending) >= self.room
+
+    def add(self, payload, on_confirmed):
+        assert not self.full
+        if self.refusal is not None:
+            raise self.refusal
+        self.entries.append(b"".join(payload))
+        self.pending.append(on_confirmed)
+        return len(self.entries) - 1
+
+    def confirm(self, count=None):
+        for _ in range(len(self.pending) if count is None else count):
+            self.pending.pop(0)(None)
+
+    def fail(self, error):
+        """As a ledger's writer does it: all that is pending fails in one turn."""
+        pending, self.pending = self.pending, []
+        for on_confirmed in pending:
+            on_confirmed(error)
+
+
+class World:
+    def __init__(self, ledger=None, state=b"state"):
+        self.ledger = ledger or Ledger()
+        self.answers = []
+        self.ends = []
+        self.failures = []
+        self.snapshots = []
+        self.state = state
+        self.tail = StreamTail(TailCache(1 << 20))
+        self.writer = self.new_writer(self.ledger, 1, 0)
+
+    def new_writer(self, ledger, number, start):
+        return SegmentWriter(
+            ledger,
+            number=number,
+            start_sequence_id=start,
+            tail=self.tail,
+            limits=LIMITS,
+            take_snapshot=self.take_snapshot,
+            on_advanced=self.ends.append,
+            on_failed=self.failures.append,
+        )
+
+    def take_snapshot(self, index, end_sequence_id):
+        self.snapshots.append(end_sequence_id)
+        return Snapshot(index=index, owner_state=self.state)
+
+    def append(self, name, count=1, size=10):
+        def on_durable(error):
+            self.answers.append((name, error))
+
+        self.writer.append((b"x" * size,), size, count, -1, on_durable)
+
+
+def run(scenario, **settings):
+    async def main():
+        world = World(**settings)
+        return await scenario(world)
+
+    return simulate(main())
+
+
+def parsed(payload):
+    return list(log_records.parse_entry(payload))
+
+
+def test_what_waits_in_one_turn_is_one_entry():
+    async def scenario(world):
+        for name in "abc":
+            world.append(name, count=2)
+        assert world.ledger.entries == []
+        await asyncio.sleep(0)
+        (entry,) = world.ledger.entries
+        assert [(r.position, r.records, r.txid) for r in parsed(entry)] == [
+            (1, 2, 1),
+            (3, 2, 3),
+            (5, 2, 5),
+        ]
+        assert world.answers == []
+        world.ledger.confirm()
+        assert world.answers == [("a", None), ("b", None), ("c", None)]
+        assert world.ends == [6]
+
+    run(scenario)
+
+
+def test_an_entry_is_no_larger_than_its_limit_unless_one_record_is():
+    async def scenario(world):
+        for name, size in [("a", 40_000), ("b", 30_000), ("c", 200_000), ("d", 1)]:
+            world.append(name, size=size)
+        await asyncio.sleep(0)
+        user = [e for e in world.ledger.entries if not parsed(e)[0].control]
+        assert [[len(r.data) for r in parsed(entry)] for entry in user] == [
+            [40_000],
+            [30_000],
+            [200_000],
+            [1],
+        ]
+
+    run(scenario)
+
+
+@given(st.lists(st.integers(1, 30_000), min_size=1, max_size=30))
+def test_entries_hold_all_records_in_order_within_their_limit(sizes):
+    async def scenario(world):
+        for number, size in enumerate(sizes):
+            world.append(number, size=size)
+        await asyncio.sleep(0)
+        found = [r for e in world.ledger.entries for r in parsed(e) if not r.control]
+        assert [len(r.data) for r in found] == sizes
+        assert max(map(len, world.ledger.entries)) <= LIMITS.entry_bytes_max
+
+    run(scenario)
+
+
+def test_a_full_ledger_is_not_asked_and_goes_on_when_it_has_room():
+    async def scenario(world):
+        for name, size in [("a", 60_000), ("b", 60_000), ("c", 60_000)]:
+            world.append(name, size=size)
+        await asyncio.sleep(0)
+        assert len(world.ledger.entries) == 1
+        world.ledger.confirm(1)
+        assert world.answers == [("a", None)]
+        while world.ledger.pending:
+            world.ledger.confirm(1)
+        assert [name for name, _ in world.answers] == ["a", "b", "c"]
+
+    run(scenario, ledger=Ledger(room=1))
+
+
+def test_an_entry_refused_while_an_older_one_is_under_way_does_not_take_its_answer():
+    """The older one may still succeed: its answer is its own, the refused ones come after it."""
+
+    async def scenario(world):
+        world.append("older")
+        await asyncio.sleep(0)
+        world.ledger.refusal = AddFailed("the ledger has failed")
+        world.append("refused")
+        await asyncio.sleep(0.1)
+        assert world.answers == []
+        world.append("waits")
+        world.ledger.confirm()
+        assert world.answers[0] == ("older", None)
+        assert [(n, type(e)) for n, e in world.answers[1:]] == [
+            ("refused", AddFailed),
+            ("waits", AddFailed),
+        ]
+        assert len(world.failures) == 1
+        assert world.writer.end_sequence_id == 1
+
+    run(scenario)
+
+
+def test_a_refusal_with_nothing_under_way_is_told_in_a_later_turn():
+    async def scenario(world):
+        world.ledger.refusal = LedgerClosed("closed")
+        world.append("a")
+        world.writer.pack()
+        assert world.answers == []
+        world.append("b")
+        await asyncio.sleep(0)
+        assert [(n, type(e)) for n, e in world.answers] == [
+            ("a", LedgerClosed),
+            ("b", LedgerClosed),
+        ]
+        assert len(world.failures) == 1
+
+    run(scenario)
+
+
+def test_a_failed_entry_fails_all_after_it_once_and_in_order():
+    async def scenario(world):
+        for name in "ab":
+            world.append(name, size=60_000)
+        await asyncio.sleep(0)
+        world.append("c")
+        world.ledger.confirm(1)
+        world.ledger.fail(AddFailed("gone"))
+        assert [(n, e is None) for n, e in world.answers] == [
+            ("a", True),
+            ("b", False),
+            ("c", False),
+        ]
+        assert len(world.failures) == 1
+        await asyncio.sleep(1)
+        assert len(world.answers) == 3
+
+    run(scenario, ledger=Ledger(room=2))
+
+
+def test_it_has_failed_before_anybody_is_told():
+    async def scenario(world):
+        seen = []
+        world.writer.append((b"x",), 1, 1, -1, lambda error: seen.append(world.writer.failed))
+        await asyncio.sleep(0)
+        world.ledger.fail(AddFailed("gone"))
+        assert [type(error) for error in seen] == [AddFailed]
+
+    run(scenario)
+
+
+def test_waiting_for_quiet_ends_also_when_the_last_entry_is_a_snapshot():
+    async def scenario(world):
+        world.writer.write_snapshot()
+        waiting = asyncio.create_task(world.writer.until_quiet())
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        world.ledger.confirm()
+        await asyncio.wait_for(waiting, 1)
+
+    run(scenario)
+
+
+def test_waiting_for_quiet_ends_when_the_writer_fails():
+    async def scenario(world):
+        world.append("a")
+        await asyncio.sleep(0)
+        waiting = asyncio.create_task(world.writer.until_quiet())
+        await asyncio.sleep(0)
+        world.ledger.fail(AddFailed("gone"))
+        await asyncio.wait_for(waiting, 1)
+
+    run(scenario)
+
+
+def test_while_held_nothing_is_packed_and_the_next_segment_takes_it_in_order():
+    async def scenario(world):
+        world.append("a", count=3)
+        await asyncio.sleep(0)
+        world.writer.held = True
+        world.append("b", count=2)
+        world.append("c")
+        world.ledger.confirm()
+        await asyncio.sleep(1)
+        assert world.answers == [("a", None)]
+        following = Ledger()
+        after = world.new_writer(following, 2, world.writer.end_sequence_id)
+        after.adopt(world.writer.take_waiting())
+        following.confirm()
+        assert world.answers == [("a", None), ("b", None), ("c", None)]
+        assert (after.next_sequence_id, after.end_sequence_id) == (6, 6)
+        assert parsed(following.entries[0])[0].position == 1
+
+    run(scenario)
+
+
+# -- snapshots ------------------------------------------------------------------------------------
+
+
+def test_a_snapshot_holds_what_is_packed_before_it_and_not_what_waits():
+    async def scenario(world):
+        world.append("packed", count=5)
+        world.writer.pack()
+        world.append("waits")
+        world.writer._begin_snapshot()
+        assert world.snapshots == [5]
+
+    run(scenario)
+
+
+def test_between_the_parts_of_a_snapshot_no_record_comes_however_little_room_there_is():
+    async def scenario(world):
+        world.writer.write_snapshot()
+        for number in range(3):
+            world.append(number)
+        for _ in range(20):
+            world.ledger.confirm(len(world.ledger.pending))
+            await asyncio.sleep(0)
+        kinds = [parsed(entry)[0].control for entry in world.ledger.entries]
+        assert kinds == [True, True, True, False]
+        parts = [parsed(entry)[0].data for entry in world.ledger.entries[:3]]
+        assert decode_snapshot(join(parts)).owner_state == world.state
+        assert world.answers == [(0, None), (1, None), (2, None)]
+
+    run(scenario, ledger=Ledger(room=1), state=bytes(1_200_000))
+
+
+def test_each_entry_says_how_far_back_the_last_complete_snapshot_begins():
+    async def scenario(world):
+        world.writer.write_snapshot()
+        for number in range(40):
+            world.append(number, size=500)
+            await asyncio.sleep(0)
+        world.ledger.confirm()
+        begun, complete = [], []
+        for at, entry in enumerate(world.ledger.entries):
+            distance = log_records.snapshot_distance(entry)
+            assert (at - distance if distance else None) == (complete[-1] if complete else None)
+            (first, *_) = parsed(entry)
+            if first.control:
+                assert is_part(first.data)
+                begun.append(at)
+                complete.append(at)
+        assert len(begun) > 3
+
+    run(scenario)
+
+
+def test_a_large_snapshot_is_not_written_again_before_eight_times_its_size():
+    async def scenario(world):
+        world.writer.write_snapshot()
+        for number in range(120):
+            world.append(number, size=1000)
+            await asyncio.sleep(0)
+            world.ledger.confirm()
+        assert len(world.snapshots) == 2
+
+    run(scenario, state=bytes(10_000))
+
+
+# -- bounds ---------------------------------------------------------------------------------------
+
+
+def test_a_segment_never_counts_beyond_what_its_positions_can_hold():
+    """Batches may claim millions of records each: the rest waits for the next segment."""
+
+    async def scenario(world):
+        claim = SEGMENT_RECORDS_MAX // 3
+        for number in range(8):
+            world.append(number, count=claim)
+        await asyncio.sleep(0)
+        world.ledger.confirm()
+        assert len(world.answers) == 4
+        assert world.writer.durable_count >= SEGMENT_RECORDS_MAX
+        positions = [r.position for e in world.ledger.entries for r in parsed(e) if not r.control]
+        assert positions == [1 + number * claim for number in range(4)]
+        assert len(world.writer.take_waiting()) == 4
+
+    run(scenario)
+
+
+def test_waiting_bytes_are_counted():
+    async def scenario(world):
+        world.append("a", size=100)
+        world.append("b", size=50)
+        assert world.writer.waiting_bytes == 150
+        await asyncio.sleep(0)
+        assert world.writer.waiting_bytes == 0
+
+    run(scenario)
