@@ -5,6 +5,7 @@
 
 import asyncio
 import itertools
+import struct
 from functools import partial
 from random import Random
 
@@ -23,6 +24,7 @@ from ledger.ids import BookieId
 from ledger.streams.config import StreamLimits
 from ledger.streams.stream import StreamServices
 from ledger.world.bookies import ReadReply, Status
+from tests.batches import plain_batch
 from tests.sim.disk import DiskFaults, SimDisk
 from tests.sim.loop import SimClock, simulate
 from tests.sim.metadata import SimMetadata
@@ -31,6 +33,17 @@ from tests.sim.table import SimTable
 PEER = Peer("127.0.0.1", 50_000, "127.0.0.1", 9_092)
 NEVER_S = 3600.0
 PRODUCE, FETCH, LIST_OFFSETS = 0, 1, 2
+
+
+def batch(sequence=None, *, producer=1, epoch=0, records=2, at=1000):
+    """A sound batch; with a sequence it is an idempotent producer's."""
+    if sequence is None:
+        return plain_batch([at] * records)
+    return plain_batch([at] * records, producer=producer, epoch=epoch, sequence=sequence)
+
+
+def base_offsets(stored):
+    return [struct.unpack_from(">q", each)[0] for each in stored]
 
 
 class Port:

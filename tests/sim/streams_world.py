@@ -17,124 +17,25 @@ readers start anywhere. Everything wrong is a line in `violations`:
 import asyncio
 import struct
 from dataclasses import dataclass, field
-from functools import partial
 from random import Random
 
 from kio.schema.errors import ErrorCode
 
 from gateway.topics.configs import topic_config
 from gateway.topics.partition import Partition
-from ledger.bookie.bookie import Bookie
-from ledger.bookie.config import BookieConfig
 from ledger.client.client import LedgerClient, first_unused_ledger
 from ledger.client.config import LedgerClientConfig
-from ledger.core.group_commit import GroupLimits
 from ledger.errors import CorruptFormat, LedgerError, NoSuchEntry, NoSuchLedger, Truncated
-from ledger.ids import BookieId
 from ledger.streams.config import StreamConfig, StreamLimits
 from ledger.streams.segment_store import create_streams
 from ledger.streams.stream import StreamServices
-from ledger.world.bookies import ReadManyReply, ReadReply, Status
 from tests.batches import raw_batch
-from tests.sim.disk import SimDisk
 from tests.sim.loop import SimClock
+from tests.sim.machines import Port, Storage
 from tests.sim.metadata import MetadataFaults, MetadataTree, SimMetadata
-from tests.sim.table import SimTable
 
 SEQUENCES = 2**31
 NEVER = 60.0  # virtual seconds after which an answer counts as never given
-
-
-class Storage:
-    """The bookies of one machine or of three, with what stands behind them."""
-
-    def __init__(self, draw, count):
-        self.draw = draw
-        self.disks = [SimDisk(draw) for _ in range(count)]
-        self.tables = [SimTable(draw) for _ in range(count)]
-        self.config = BookieConfig(
-            file_bytes=64 * 1024,
-            preallocate_bytes=draw.choice([4096, 64 * 1024]),
-            group=GroupLimits(wait_us_max=draw.choice([0, 500])),
-            index_batch_entries=draw.choice([1, 32]),
-            idle_mark_ms=50,
-            headroom_bytes=0,
-        )
-        self.bookies = {}
-        self.boots = 0
-
-    async def start(self, next_ledger):
-        self.boots += 1
-        self.bookies = {}
-        for number, (disk, table) in enumerate(zip(self.disks, self.tables, strict=True)):
-            bookie = Bookie(
-                disk,
-                table,
-                SimClock(),
-                lambda: self.draw.randbytes(16),
-                name=f"bookie-{number}",
-                config=self.config,
-            )
-            await bookie.start(boot_id=f"boot-{self.boots}", next_ledger=next_ledger)
-            self.bookies[BookieId(bookie.bookie_id)] = bookie
-
-    def power_cut(self):
-        self.disks = [disk.crash() for disk in self.disks]
-        self.tables = [table.crash() for table in self.tables]
-
-    def kill(self):
-        self.disks = [disk.restart() for disk in self.disks]
-        self.tables = [table.crash() for table in self.tables]
-
-
-class Port:
-    """One gateway's way to the bookies. A dead gateway neither asks nor hears."""
-
-    def __init__(self, bookies):
-        self.bookies = bookies
-        self.dead = False
-
-    def available(self):
-        return tuple(name for name, bookie in self.bookies.items() if bookie.writable)
-
-    def add(self, bookie, ledger, entry, master_key, body, on_added, *, recovery=False):
-        if self.dead:
-            return
-        node = self.bookies[bookie]
-        node.add(ledger, entry, master_key, body, partial(self._tell, on_added), recovery=recovery)
-
-    def _tell(self, on_added, status):
-        if not self.dead:
-            on_added(status)
-
-    async def read(self, bookie, ledger, entry, *, fence_key=None):
-        node = await self._node(bookie)
-        if fence_key is not None:
-            status = await node.fence(ledger, fence_key)
-            if status is not Status.OK:
-                return ReadReply(status)
-        return await self._heard(await node.read(ledger, entry))
-
-    async def read_many(self, bookie, ledger, first, last, max_bytes):
-        node = await self._node(bookie)
-        reply = await node.read_many(ledger, first, last, max_bytes)
-        assert isinstance(reply, ReadManyReply)
-        return await self._heard(reply)
-
-    async def read_lac(self, bookie, ledger):
-        return await self._heard(await (await self._node(bookie)).read_lac(ledger))
-
-    async def write_lac(self, bookie, ledger, master_key, lac):
-        return await (await self._node(bookie)).write_lac(ledger, master_key, lac)
-
-    async def _node(self, bookie):
-        await self._heard(None)
-        return self.bookies[bookie]
-
-    async def _heard(self, reply):
-        if self.dead:
-            await asyncio.Event().wait()
-        return reply
 
 
 class Gateway:

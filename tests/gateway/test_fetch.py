@@ -1,0 +1,480 @@
+"""Goal: a fetch is answered with whole batches, in time, and always. Method: Fetch in Kafka's own
+bytes on virtual time, over real streams on a simulated disk."""
+
+import asyncio
+import struct
+from uuid import UUID
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from gateway.config import FetchLimits
+from ledger.streams.config import StreamLimits
+from tests.batches import raw_batch
+from tests.gateway.stream_cluster import FETCH, run
+
+OK = ErrorCode.none
+COLD = StreamLimits(tail_cache_bytes=0, read_chunk_bytes=2000)
+NEWEST = 18
+
+
+def batch(records=2, size=0, **header):
+    return raw_batch(bytes(records * 7 + size), records, **header)
+
+
+def wanted(cluster, version, partitions):
+    """`partitions`: {topic: {index: (offset, settings)}}."""
+    topics = []
+    for name, asked in partitions.items():
+        topic = {"topic": name}
+        if version >= 13:
+            known = cluster.catalog.by_name(name)
+            topic = {"topic_id": known.topic_id if known else UUID(int=99)}
+        topic["partitions"] = [
+            {
+                "partition": index,
+                "fetch_offset": offset,
+                "partition_max_bytes": 1 << 20,
+                "current_leader_epoch": -1,
+                "last_fetched_epoch": -1,
+                "log_start_offset": -1,
+                **settings,
+            }
+            for index, (offset, settings) in asked.items()
+        ]
+        topics.append(topic)
+    return topics
+
+
+def request(cluster, partitions, version=NEWEST, wait_ms=500, min_bytes=1, **fields):
+    body = {
+        "max_wait": wait_ms,
+        "min_bytes": min_bytes,
+        "max_bytes": 50 << 20,
+        "session_id": 0,
+        "session_epoch": -1,
+        "topics": wanted(cluster, version, partitions),
+        **fields,
+    }
+    if version < 15:
+        body["replica_id"] = body.get("replica_id", -1)
+    return body
+
+
+async def fetch(cluster, partitions, version=NEWEST, **fields):
+    fields = request(cluster, partitions, version, **fields)
+    return await cluster.answer(FETCH, version, **fields)
+
+
+def flat(answer):
+    """{(place of the topic, partition): answer}."""
+    return {
+        (at, partition.partition_index): partition
+        for at, topic in enumerate(answer.responses)
+        for partition in topic.partitions
+    }
+
+
+def offsets(partition):
+    """Base offsets of the batches in an answer."""
+    found, at, data = [], 0, bytes(partition.records or b"")
+    while at < len(data):
+        base, length = struct.unpack_from(">qi", data, at)
+        found.append(base)
+        at += 12 + length
+    assert at == len(data), "a batch is cut"
+    return found
+
+
+async def one(cluster, offset, topic="t", index=0, settings=None, **fields):
+    """The one partition's answer, and the seconds it took."""
+    begun_s = asyncio.get_running_loop().time()
+    answer = await fetch(cluster, {topic: {index: (offset, settings or {})}}, **fields)
+    (partition,) = flat(answer).values()
+    return partition, asyncio.get_running_loop().time() - begun_s
+
+
+# -- what comes back ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", range(4, NEWEST + 1))
+def test_every_version_gives_the_batches_and_the_watermark(version):
+    async def scenario(cluster):
+        partition = await cluster.topic()
+        await cluster.sent(partition, batch(), batch())
+        found, took_s = await one(cluster, 0, version=version)
+        assert found.error_code is OK
+        assert offsets(found) == [0, 2]
+        assert found.high_watermark == found.last_stable_offset == 4
+        assert took_s == 0
+
+    run(scenario)
+
+
+def test_an_offset_inside_a_batch_gives_the_whole_batch():
+    async def scenario(cluster):
+        partition = await cluster.topic()
+        await cluster.sent(partition, batch(5), batch(5), batch(5))
+        assert [offsets((await one(cluster, at))[0]) for at in (4, 5, 9, 10, 14)] == [
+            [0, 5, 10],
+            [5, 10],
+            [5, 10],
+            [10],
+            [10],
+        ]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("limits", [StreamLimits(), COLD], ids=["warm", "cold"])
+@pytest.mark.parametrize("most", [{"max_bytes": 1}, {"settings": {"partition_max_bytes": 1}}])
+def test_the_first_batch_comes_whole_whatever_the_limits_say(limits, most):
+    async def scenario(cluster):
+        partition = await cluster.topic()
+        await cluster.sent(partition, batch(size=5000), batch(size=5000))
+        assert offsets((await one(cluster, 0, **most))[0]) == [0]
+        assert offsets((await one(cluster, 2, **most))[0]) == [2]
+
+    run(scenario, limits=limits)
+
+
+@pytest.mark.parametrize("limits", [StreamLimits(), COLD], ids=["warm", "cold"])
+def test_later_partitions_share_what_the_answer_has_left(limits):
+    async def scenario(cluster):
+        partition = await cluster.topic(partitions=3)
+        for index in range(3):
+            await cluster.sent(
+                await cluster.partition("t", index), batch(size=900), batch(size=900)
+            )
+        asked = {"t": {index: (0, {}) for index in range(3)}}
+        answer = flat(await fetch(cluster, asked, max_bytes=3500))
+        assert [offsets(answer[0, index]) for index in range(3)] == [[0, 2], [0], []]
+        assert partition.high_watermark == 4
+        only_one = flat(await fetch(cluster, asked, max_bytes=0))
+        assert [offsets(only_one[0, index]) for index in range(3)] == [[0], [], []]
+
+    run(scenario, limits=limits)
+
+
+def test_nothing_above_the_high_watermark_leaves():
+    async def scenario(cluster):
+        partition = await cluster.topic()
+        await cluster.sent(partition, batch())
+        cluster.port.hold()
+        cluster.send(partition, batch())
+        await asyncio.sleep(0.1)
+        found, _ = await one(cluster, 0)
+        assert (offsets(found), found.high_watermark) == ([0], 2)
+        beyond, _ = await one(cluster, 3)
+        assert beyond.error_code is ErrorCode.offset_out_of_range
+
+    run(scenario)
+
+
+def test_cold_reads_give_the_same_as_warm_ones():
+    async def scenario(cluster):
+        partition = await cluster.topic()
+        sizes = [100, 3000, 50, 70_000, 10, 10, 10]
+        await cluster.sent(partition, *(batch(size=size) for size in sizes))
+        for offset in range(14):
+            found, _ = await one(cluster, offset, settings={"partition_max_bytes": 1 << 20})
+            assert offsets(found) == list(range(offset // 2 * 2, 14, 2))
+
+    run(scenario, limits=COLD)
+
+
+# -- waiting --------------------------------------------------------------------------------------
+
+
+def test_at_the_end_it_waits_its_time_and_then_says_so():
+    async def scenario(cluster):
+        await cluster.sent(await cluster.topic(), batch())
+        found, took_s = await one(cluster, 2, wait_ms=700)
+        assert (found.error_code, offsets(found), found.high_watermark) == (OK, [], 2)
+        assert took_s == pytest.approx(0.7)
+
+    run(scenario)
+
+
+def test_without_time_it_is_answered_at_once():
+    async def scenario(cluster):
+        await cluster.sent(await cluster.topic(), batch())
+        _, took_s = await one(cluster, 2, wait_ms=0)
+        assert took_s == 0
+
+    run(scenario)
+
+
+def test_a_client_may_not_wait_longer_than_the_limit():
+    async def scenario(cluster):
+        await cluster.sent(await cluster.topic(), batch())
+        _, took_s = await one(cluster, 2, wait_ms=2**31 - 1)
+        assert took_s == pytest.approx(2.0)
+
+    run(scenario, fetch=FetchLimits(wait_ms_max=2000))
+
+
+def test_the_first_byte_wakes_who_waits_for_one():
+    async def scenario(cluster):
+        partition = await cluster.topic()
+        await cluster.sent(partition, batch())
+        waiting = asyncio.create_task(one(cluster, 2, wait_ms=10_000))
+        await asyncio.sleep(3)
+        await cluster.sent(partition, batch())
+        found, took_s = await waiting
+        assert offsets(found) == [2]
+        assert took_s < 3.1
+        assert not partition._waiters
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("limits", [StreamLimits(), COLD], ids=["warm", "cold"])
+def test_who_waits_for_more_bytes_is_woken_when_they_are_there(limits):
+    async def scenario(cluster):
+        partition = await cluster.topic()
+        await cluster.sent(partition, batch(size=1000))
+        waiting = asyncio.create_task(one(cluster, 0, wait_ms=10_000, min_bytes=3000))
+        for _ in range(2):
+            await asyncio.sleep(1)
+            assert not waiting.done()
+            await cluster.sent(partition, batch(size=1000))
+            await asyncio.sleep(0.1)
+        found, took_s = await waiting
+        assert offsets(found) == [0, 2, 4]
+        assert took_s < 2.2
+
+    run(scenario, limits=limits)
+
+
+@pytest.mark.parametrize("limits", [StreamLimits(), COLD], ids=["warm", "cold"])
+def test_what_there_is_goes_when_the_time_is_over(limits):
+    async def scenario(cluster):
+        partition = await cluster.topic()
+        await cluster.sent(partition, batch(size=1000))
+        found, took_s = await one(cluster, 0, wait_ms=800, min_bytes=1 << 20)
+        assert offsets(found) == [0]
+        assert took_s == pytest.approx(0.8, abs=0.1)
+
+    run(scenario, limits=limits)
+
+
+def test_news_of_one_partition_while_another_is_read_from_disk_is_not_missed():
+    async def scenario(cluster):
+        first = await cluster.topic(partitions=2)
+        second = await cluster.partition("t", 1)
+        await cluster.sent(second, batch(size=100))
+        cluster.port.read_delay_s = 0.05
+        asked = {"t": {0: (0, {}), 1: (0, {})}}
+        waiting = asyncio.create_task(fetch(cluster, asked, wait_ms=9000, min_bytes=500))
+        await asyncio.sleep(0.01)
+        await cluster.sent(first, batch(size=1000))
+        begun_s = asyncio.get_running_loop().time()
+        answer = flat(await waiting)
+        assert offsets(answer[0, 0]) == [0]
+        assert asyncio.get_running_loop().time() - begun_s < 1
+
+    run(scenario, limits=COLD)
+
+
+def test_a_time_that_ends_during_a_cold_read_is_answered_right_after_it():
+    async def scenario(cluster):
+        partition = await cluster.topic()
+        await cluster.sent(partition, batch(size=100))
+        cluster.port.read_delay_s = 2.0
+        found, took_s = await one(cluster, 0, wait_ms=100, min_bytes=1 << 20)
+        assert offsets(found) == [0]
+        assert took_s < 4.5
+
+    run(scenario, limits=COLD)
+
+
+def test_a_connection_that_goes_away_leaves_nobody_waiting():
+    async def scenario(cluster):
+        partition = await cluster.topic()
+        await cluster.sent(partition, batch())
+        _, reply = cluster.ask(FETCH, NEWEST, **request(cluster, {"t": {0: (2, {})}}))
+        assert len(partition._waiters) == 1
+        reply.cancel()
+        await asyncio.sleep(0)
+        assert not partition._waiters
+
+    run(scenario)
+
+
+def test_a_partition_that_is_being_opened_is_waited_for():
+    async def scenario(cluster):
+        await cluster.sent(await cluster.topic(), batch())
+        await cluster.crash()
+        found, _ = await one(cluster, 0)
+        assert (found.error_code, offsets(found)) == (OK, [0])
+
+    run(scenario)
+
+
+def test_a_failed_stream_never_answers_out_of_range_while_it_is_opened_again():
+    async def scenario(cluster):
+        partition = await cluster.topic()
+        await cluster.sent(partition, *[batch()] * 5)
+        cluster.port.refuse()
+        cluster.send(partition, batch())
+        codes = set()
+        for _ in range(40):
+            found, _ = await one(cluster, 8, wait_ms=0)
+            codes.add(found.error_code)
+            await asyncio.sleep(0.001)
+        assert codes <= {OK, ErrorCode.not_leader_or_follower}
+
+    run(scenario)
+
+
+def test_a_topic_deleted_while_a_fetch_waits_answers_it():
+    async def scenario(cluster):
+        await cluster.sent(await cluster.topic(), batch())
+        waiting = [
+            asyncio.create_task(one(cluster, 2, wait_ms=9000, version=version))
+            for version in (12, NEWEST)
+        ]
+        await asyncio.sleep(1)
+        await cluster.catalog.delete("t")
+        answers = [await each for each in waiting]
+        assert [found.error_code for found, _ in answers] == [
+            ErrorCode.unknown_topic_or_partition,
+            ErrorCode.unknown_topic_id,
+        ]
+        assert all(took_s < 2 for _, took_s in answers)
+
+    run(scenario)
+
+
+def test_a_process_that_stops_answers_who_waits():
+    async def scenario(cluster):
+        await cluster.sent(await cluster.topic(), batch())
+        waiting = asyncio.create_task(one(cluster, 2, wait_ms=9000))
+        await asyncio.sleep(1)
+        await cluster.partitions.stop()
+        found, took_s = await waiting
+        assert found.error_code is ErrorCode.not_leader_or_follower
+        assert took_s < 2
+
+    run(scenario)
+
+
+# -- refusals -------------------------------------------------------------------------------------
+
+
+def test_offsets_outside_the_log_are_out_of_range_and_the_log_start_is_told():
+    async def scenario(cluster):
+        partition = await cluster.topic()
+        await cluster.sent(partition, *[batch()] * 3)
+        await partition.stream.truncate(4)
+        for offset in (-1, 0, 3, 7, 2**62):
+            found, took_s = await one(cluster, offset)
+            assert found.error_code is ErrorCode.offset_out_of_range
+            assert found.log_start_offset == 4
+            assert took_s == 0
+        assert offsets((await one(cluster, 4))[0]) == [4]
+        assert offsets((await one(cluster, 5))[0]) == [4]
+
+    run(scenario)
+
+
+def test_epochs_are_compared_with_the_current_one():
+    async def scenario(cluster):
+        partition = await cluster.topic()
+        await cluster.sent(partition, batch())
+        await cluster.crash()
+        partition = await cluster.partition()
+        epoch = partition.leader_epoch
+        codes = [
+            (await one(cluster, 0, settings={"current_leader_epoch": asked}))[0].error_code
+            for asked in (-1, epoch - 1, epoch, epoch + 1)
+        ]
+        assert codes == [
+            OK,
+            ErrorCode.fenced_leader_epoch,
+            OK,
+            ErrorCode.unknown_leader_epoch,
+        ]
+
+    run(scenario)
+
+
+def test_an_unknown_partition_does_not_keep_the_others_from_their_records():
+    async def scenario(cluster):
+        await cluster.sent(await cluster.topic(), batch())
+        asked = {"t": {0: (0, {}), 7: (0, {})}, "nobody": {0: (0, {})}}
+        answer = flat(await fetch(cluster, asked, version=12, wait_ms=9000))
+        assert offsets(answer[0, 0]) == [0]
+        assert answer[0, 7].error_code is ErrorCode.unknown_topic_or_partition
+        assert answer[1, 0].error_code is ErrorCode.unknown_topic_or_partition
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("version", [4, 6, 7, 14, 15, NEWEST])
+def test_a_client_that_says_it_is_a_replica_is_refused(version):
+    async def scenario(cluster):
+        await cluster.sent(await cluster.topic(), batch())
+        replica = {"replica_id": 1}
+        if version >= 15:
+            replica = {"replica_state": {"replica_id": 1, "replica_epoch": 0}}
+        answer = await fetch(cluster, {"t": {0: (0, {})}}, version=version, **replica)
+        refused = ErrorCode.cluster_authorization_failed
+        if version >= 7:
+            assert answer.error_code is refused
+            assert answer.responses == ()
+        else:
+            assert flat(answer)[0, 0].error_code is refused
+
+    run(scenario)
+
+
+# -- sessions -------------------------------------------------------------------------------------
+
+
+def test_a_session_tells_only_what_changed():
+    async def scenario(cluster):
+        await cluster.topic(partitions=3)
+        for index in range(3):
+            await cluster.sent(await cluster.partition("t", index), batch())
+        asked = {"t": {index: (0, {}) for index in range(3)}}
+        full = await fetch(cluster, asked, session_epoch=0)
+        assert full.session_id > 0
+        assert len(flat(full)) == 3
+        moved = {"t": {index: (2, {}) for index in range(3)}}
+        session = {"session_id": full.session_id}
+        quiet = await fetch(cluster, moved, session_epoch=1, wait_ms=0, **session)
+        assert (quiet.session_id, flat(quiet)) == (full.session_id, {})
+        await cluster.sent(await cluster.partition("t", 1), batch())
+        news = await fetch(cluster, {}, session_epoch=2, **session)
+        assert {key: offsets(each) for key, each in flat(news).items()} == {(0, 1): [2]}
+
+    run(scenario)
+
+
+def test_a_waiting_session_is_woken_by_any_of_its_partitions():
+    async def scenario(cluster):
+        await cluster.topic(partitions=3)
+        asked = {"t": {index: (0, {}) for index in range(3)}}
+        full = await fetch(cluster, asked, session_epoch=0, wait_ms=0)
+        waiting = asyncio.create_task(
+            fetch(cluster, {}, session_id=full.session_id, session_epoch=1, wait_ms=9000)
+        )
+        await asyncio.sleep(1)
+        await cluster.sent(await cluster.partition("t", 2), batch())
+        assert list(flat(await waiting)) == [(0, 2)]
+
+    run(scenario)
+
+
+def test_unknown_sessions_and_wrong_epochs_are_refused_whole():
+    async def scenario(cluster):
+        await cluster.topic()
+        unknown = await fetch(cluster, {}, session_id=5, session_epoch=1)
+        assert unknown.error_code is ErrorCode.fetch_session_id_not_found
+        full = await fetch(cluster, {"t": {0: (0, {})}}, session_epoch=0, wait_ms=0)
+        wrong = await fetch(cluster, {}, session_id=full.session_id, session_epoch=7)
+        assert wrong.error_code is ErrorCode.invalid_fetch_session_epoch
+
+    run(scenario)

@@ -1,0 +1,118 @@
+"""Goal: starts, ends and times are told as Kafka tells them, and soon. Method: ListOffsets in
+Kafka's own bytes on virtual time, over real streams on a simulated disk."""
+
+import asyncio
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from tests.batches import plain_batch, raw_batch
+from tests.gateway.stream_cluster import LIST_OFFSETS, run
+
+OK = ErrorCode.none
+
+
+def batch():
+    return raw_batch(bytes(14), 2)
+
+
+async def list_offsets(cluster, timestamp, version=8, topic="t", index=0, epoch=-1):
+    answer = await cluster.answer(
+        LIST_OFFSETS,
+        version,
+        replica_id=-1,
+        isolation_level=0,
+        timeout=1000,
+        topics=[
+            {
+                "name": topic,
+                "partitions": [
+                    {
+                        "partition_index": index,
+                        "timestamp": timestamp,
+                        "current_leader_epoch": epoch,
+                    }
+                ],
+            }
+        ],
+    )
+    (found,) = answer.topics[0].partitions
+    return found
+
+
+@pytest.mark.parametrize("version", range(1, 12))
+def test_start_end_and_times_are_told(version):
+    async def scenario(cluster):
+        partition = await cluster.topic()
+        await cluster.sent(partition, plain_batch([5, 9, 7]), plain_batch([6, 20]))
+        await partition.stream.truncate(1)
+        due = {-2: (-1, 1), -1: (-1, 5), 6: (9, 1), 10: (20, 4), 21: (-1, -1)}
+        if version >= 7:
+            due[-3] = (20, 4)
+        if version >= 8:
+            due[-4] = (-1, 1)
+        for asked, answer in due.items():
+            found = await list_offsets(cluster, asked, version)
+            assert (found.error_code, (found.timestamp, found.offset)) == (OK, answer)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(("special", "version"), [(-3, 6), (-4, 7), (-5, 8), (-6, 10)])
+def test_a_special_time_before_its_version_is_refused(special, version):
+    async def scenario(cluster):
+        await cluster.topic()
+        found = await list_offsets(cluster, special, version)
+        assert found.error_code is ErrorCode.unsupported_version
+
+    run(scenario)
+
+
+def test_start_and_end_are_answered_within_one_turn():
+    async def scenario(cluster):
+        await cluster.topic()
+        for special in (-1, -2):
+            _, result = cluster.ask(
+                LIST_OFFSETS,
+                4,
+                replica_id=-1,
+                isolation_level=0,
+                topics=[
+                    {
+                        "name": "t",
+                        "partitions": [{"partition_index": 0, "timestamp": special}],
+                    }
+                ],
+            )
+            assert isinstance(result, dict)
+
+    run(scenario)
+
+
+def test_a_partition_that_does_not_open_does_not_hold_up_the_connection():
+    async def scenario(cluster):
+        await cluster.topic()
+        await cluster.crash()
+        cluster.metadata.closed = True
+        begun_s = asyncio.get_running_loop().time()
+        found = await list_offsets(cluster, -1)
+        assert found.error_code is ErrorCode.not_leader_or_follower
+        assert asyncio.get_running_loop().time() - begun_s < 11
+
+    run(scenario)
+
+
+def test_epochs_and_unknown_partitions_are_refused():
+    async def scenario(cluster):
+        await cluster.sent(await cluster.topic(), batch())
+        await cluster.crash()
+        epoch = (await cluster.partition()).leader_epoch
+        codes = [
+            (await list_offsets(cluster, -1, epoch=asked)).error_code
+            for asked in (epoch - 1, epoch, epoch + 1)
+        ]
+        assert codes == [ErrorCode.fenced_leader_epoch, OK, ErrorCode.unknown_leader_epoch]
+        found = await list_offsets(cluster, -1, index=9)
+        assert found.error_code is ErrorCode.unknown_topic_or_partition
+
+    run(scenario)

@@ -1,0 +1,249 @@
+"""Goal: segments come, go and are searched as Kafka's are, and nothing is lost on the way.
+
+Method: the real partition over streams, ledgers and a bookie on virtual time.
+"""
+
+import asyncio
+from random import Random
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from gateway.topics.partition import Produced
+from ledger.client.config import LedgerClientConfig
+from ledger.core.segments import Truncation
+from ledger.errors import Truncated
+from ledger.streams.config import StreamLimits
+from tests.batches import built_batch, plain_batch, raw_batch
+from tests.gateway.stream_cluster import base_offsets, batch, run
+
+OK = ErrorCode.none
+SMALL = StreamLimits(
+    entry_bytes_max=64 * 1024,
+    snapshot_bytes=2000,
+    index_stride_bytes=300,
+    tail_cache_bytes=0,
+    read_chunk_bytes=500,
+)
+
+
+def test_a_segment_rolls_by_size_and_nothing_is_lost_or_doubled():
+    async def scenario(cluster):
+        partition = await cluster.topic(segment_bytes=1_048_576)
+        big = raw_batch(bytes(200_000))
+        for number in range(0, 30, 3):
+            answers = await cluster.sent(partition, *[big] * 3)
+            assert [answer.base_offset - number for answer in answers] == [0, 1, 2]
+        await asyncio.sleep(1)
+        segments = partition.stream.segments
+        assert 3 <= len(segments) <= 8
+        assert [s.completed for s in segments] == [True] * (len(segments) - 1) + [False]
+        assert base_offsets(await cluster.read_all(partition)) == list(range(30))
+
+    run(scenario)
+
+
+def test_a_segment_rolls_by_time_only_when_it_has_records():
+    async def scenario(cluster):
+        partition = await cluster.topic(segment_ms=60_000)
+        await partition.stream.begin()
+        await asyncio.sleep(100)
+        await cluster.partitions.maintain_once()
+        await asyncio.sleep(1)
+        assert len(partition.stream.segments) == 1
+        await cluster.sent(partition, batch())
+        await cluster.partitions.maintain_once()
+        await asyncio.sleep(1)
+        assert [s.completed for s in partition.stream.segments] == [True, False]
+
+    run(scenario)
+
+
+def test_retention_removes_old_segments_and_moves_the_log_start():
+    async def scenario(cluster):
+        partition = await cluster.topic(retention_ms=3_600_000)
+        for _ in range(3):
+            await cluster.sent(partition, batch())
+            partition.stream.roll_soon()
+            await asyncio.sleep(1800)
+        assert len(await cluster.services.client.list_ledgers()) == 4
+        await asyncio.sleep(1900)
+        await cluster.partitions.maintain_once()
+        assert partition.log_start_offset == 4
+        assert base_offsets(await cluster.read_all(partition)) == [4]
+        assert len(await cluster.services.client.list_ledgers()) == 2
+        assert cluster.freed == 1
+        with pytest.raises(Truncated):
+            await partition.read(3, 1000)
+        await cluster.crash()
+        assert (await cluster.partition()).log_start_offset == 4
+
+    run(scenario)
+
+
+def test_a_roll_and_a_recovery_leave_the_same_fields():
+    async def scenario(cluster):
+        partition = await cluster.topic()
+        await cluster.sent(partition, batch(), batch(records=3))
+        partition.stream.roll_soon()
+        await asyncio.sleep(1)
+        rolled = partition.stream.segments[0]
+        await cluster.catalog.create("u", 1, 1, {})
+        other = await cluster.partition("u")
+        await cluster.sent(other, batch(), batch(records=3))
+        await cluster.crash()
+        recovered = (await cluster.partition("u")).stream.segments[0]
+        for name in ("number", "first_txid", "last_txid", "record_count", "start_sequence_id"):
+            assert getattr(rolled, name) == getattr(recovered, name)
+        assert (rolled.last_entry, rolled.last_slot) == (recovered.last_entry, recovered.last_slot)
+
+    run(scenario)
+
+
+def test_a_restart_that_only_reads_makes_no_segment():
+    async def scenario(cluster):
+        partition = await cluster.topic()
+        await cluster.sent(partition, batch())
+        for _ in range(3):
+            await cluster.restart()
+            partition = await cluster.partition()
+            await cluster.read_all(partition)
+        assert len(partition.stream.segments) == 1
+        assert partition.leader_epoch == 2
+
+    run(scenario)
+
+
+def test_the_epoch_of_an_offset_is_that_of_the_ownership_that_wrote_it():
+    async def scenario(cluster):
+        partition = await cluster.topic()
+        await cluster.sent(partition, batch())
+        partition.stream.roll_soon()  # the same ownership, the same epoch
+        await cluster.sent(partition, batch())
+        await cluster.crash()
+        partition = await cluster.partition()
+        await cluster.sent(partition, batch())
+        assert [partition.epoch_at(offset) for offset in range(6)] == [1, 1, 1, 1, 3, 3]
+        assert partition.leader_epoch == 3
+
+    run(scenario)
+
+
+def test_deleted_records_are_gone_at_once_and_whole_segments_give_their_room_back():
+    async def scenario(cluster):
+        partition = await cluster.topic()
+        for _ in range(3):
+            await cluster.sent(partition, batch(records=4))
+            partition.stream.roll_soon()
+            await asyncio.sleep(1)
+        await partition.stream.truncate(6)
+        assert partition.log_start_offset == 6
+        first = partition.stream.segments[0]
+        assert (first.start_sequence_id, first.truncation) == (4, Truncation.PARTIALLY_TRUNCATED)
+        assert base_offsets(await cluster.read_all(partition)) == [4, 8]
+        await partition.stream.truncate(12)
+        assert partition.log_start_offset == partition.high_watermark == 12
+        assert partition.stream.segments[0].truncation is Truncation.TRUNCATED
+        await partition.stream.truncate(3)
+        assert partition.log_start_offset == 12
+        with pytest.raises(Truncated):
+            await partition.stream.truncate(13)
+        await cluster.crash()
+        partition = await cluster.partition()
+        assert (partition.log_start_offset, partition.high_watermark) == (12, 12)
+
+    run(scenario)
+
+
+def test_a_cold_seek_reads_about_one_stride_of_the_live_segment_too():
+    async def scenario(cluster):
+        partition = await cluster.topic()
+        await cluster.sent(partition, *(raw_batch(bytes(180)) for _ in range(400)))
+        for _ in range(20):
+            reads = cluster.port.reads
+            (first, *_) = await partition.read(350, 1)
+            assert first.sequence_id == 350
+            assert cluster.port.reads - reads <= 6
+
+    run(scenario, limits=SMALL)
+
+
+def test_a_snapshot_larger_than_the_ledger_takes_at_once_waits_for_room():
+    async def scenario(cluster):
+        partition = await cluster.topic()
+        states = partition._state.producers
+        now_ms = cluster.clock.now_ms()
+        for producer in range(50_000):
+            states.accept(producer, 0, 0, 1, -1, -1, now_ms, durable_offset=0)
+        cluster.services.client._config = LedgerClientConfig(pending_bytes_max=1_000_000)
+        answers = await cluster.sent(partition, batch(0, producer=10**6), batch(2, producer=10**6))
+        assert answers == [Produced(OK, 0), Produced(OK, 2)]
+        await cluster.crash()
+        partition = await cluster.partition()
+        assert len(partition._state.producers) == 50_001
+        assert await cluster.sent(partition, batch(2, producer=10**6)) == [Produced(OK, 2)]
+
+    run(scenario)
+
+
+# -- times ----------------------------------------------------------------------------------------
+
+
+def test_timestamps_are_looked_up_as_a_plain_scan_would():
+    """Out of order, over segments, codecs, restarts and truncation, in the middle of batches."""
+
+    async def story(cluster, draw):
+        partition = await cluster.topic(
+            f"t{draw.random()}", segment_bytes=1_048_576, message_timestamp_type="CreateTime"
+        )
+        name = next(iter(k for k, v in cluster.partitions._by_name.items() if v is partition))
+        times = []
+        for _ in range(draw.randint(1, 30)):
+            inside = [draw.randint(0, 300) for _ in range(draw.randint(1, 6))]
+            await cluster.sent(
+                partition, built_batch(inside, codec=draw.choice([0, 0, 1, 2, 3, 4]))
+            )
+            times += inside
+            if draw.random() < 0.1:
+                partition.stream.roll_soon()
+        start = draw.choice([0, draw.randint(0, len(times))])
+        await partition.stream.truncate(start)
+        if draw.random() < 0.5:
+            await cluster.crash()
+            partition = await cluster.partition(*name)
+        visible = list(enumerate(times))[start:]
+        for asked in [0, 301, *(draw.randint(0, 301) for _ in range(20))]:
+            due = next(((at, offset) for offset, at in visible if at >= asked), None)
+            assert await partition.offset_for_timestamp(asked) == due
+        greatest = max((at for _, at in visible), default=None)
+        due = next(((at, offset) for offset, at in visible if at == greatest), None)
+        assert await partition.offset_of_timestamp_max() == due
+
+    async def scenario(cluster):
+        for seed in range(25):
+            await story(cluster, Random(seed))
+
+    run(scenario, limits=SMALL)
+
+
+def test_the_greatest_timestamp_is_that_of_durable_records():
+    async def scenario(cluster):
+        partition = await cluster.topic()
+        await cluster.sent(partition, batch(at=500))
+        cluster.port.hold()
+        cluster.send(partition, batch(at=900))
+        await asyncio.sleep(0.1)
+        assert await partition.offset_of_timestamp_max() == (500, 0)
+        assert await partition.offset_for_timestamp(600) is None
+
+    run(scenario)
+
+
+def test_a_header_that_promises_a_later_time_than_its_records_hold_is_passed_by():
+    async def scenario(cluster):
+        partition = await cluster.topic()
+        liar = raw_batch(plain_batch([5])[61:], base_timestamp=5, max_timestamp=1000)
+        await cluster.sent(partition, liar, batch(at=900))
+        assert await partition.offset_for_timestamp(800) == (900, 1)
+
+    run(scenario)

@@ -1,0 +1,147 @@
+"""Goal: each partition of a Produce is answered for itself, and silence is bounded too. Method:
+Produce in Kafka's own bytes on virtual time, over real streams on a simulated disk."""
+
+import asyncio
+from uuid import UUID
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from tests.batches import raw_batch
+from tests.gateway.stream_cluster import PRODUCE, run
+
+OK = ErrorCode.none
+
+
+def batch(records=2, size=0, **header):
+    return raw_batch(bytes(records * 7 + size), records, **header)
+
+
+async def produce(cluster, data, version=12, acks=-1, **fields):
+    """`data`: {topic: {index: records}}."""
+    topics = [
+        {
+            "name": name,
+            "partition_data": [{"index": i, "records": r} for i, r in partitions.items()],
+        }
+        for name, partitions in data.items()
+    ]
+    return await cluster.answer(
+        PRODUCE,
+        version,
+        **{
+            "transactional_id": None,
+            "acks": acks,
+            "timeout": 1000,
+            "topic_data": topics,
+            **fields,
+        },
+    )
+
+
+def produced(answer):
+    return {
+        (topic.name, each.index): (each.error_code, each.base_offset)
+        for topic in answer.responses
+        for each in topic.partition_responses
+    }
+
+
+@pytest.mark.parametrize("version", range(3, 13))
+def test_one_bad_batch_does_not_keep_the_others_from_being_stored(version):
+    async def scenario(cluster):
+        await cluster.topic(partitions=2)
+        data = {"t": {0: batch(), 1: batch()[:-1]}, "nobody": {0: batch()}}
+        assert produced(await produce(cluster, data, version)) == {
+            ("t", 0): (OK, 0),
+            ("t", 1): (ErrorCode.corrupt_message, -1),
+            ("nobody", 0): (ErrorCode.unknown_topic_or_partition, -1),
+        }
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("records", [b"", None, batch() + batch()])
+def test_anything_but_one_batch_is_an_invalid_record(records):
+    async def scenario(cluster):
+        await cluster.topic()
+        answer = produced(await produce(cluster, {"t": {0: records}}))
+        assert answer == {("t", 0): (ErrorCode.invalid_record, -1)}
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("acks", [2, -2, 32767])
+def test_other_acks_are_refused_and_nothing_is_stored(acks):
+    async def scenario(cluster):
+        partition = await cluster.topic()
+        answer = produced(await produce(cluster, {"t": {0: batch()}}, acks=acks))
+        assert answer == {("t", 0): (ErrorCode.invalid_required_acks, -1)}
+        assert partition.high_watermark == 0
+
+    run(scenario)
+
+
+def test_a_transaction_is_refused_and_nothing_is_stored():
+    async def scenario(cluster):
+        partition = await cluster.topic()
+        answer = await produce(cluster, {"t": {0: batch()}}, transactional_id="x")
+        assert produced(answer)["t", 0] == (ErrorCode.invalid_request, -1)
+        assert partition.high_watermark == 0
+
+    run(scenario)
+
+
+def test_topics_are_named_by_id_from_version_13_on():
+    async def scenario(cluster):
+        await cluster.topic()
+        topic_id = cluster.catalog.by_name("t").topic_id
+        for asked, due in ((topic_id, OK), (UUID(int=5), ErrorCode.unknown_topic_id)):
+            answer = await cluster.answer(
+                PRODUCE,
+                13,
+                transactional_id=None,
+                acks=-1,
+                timeout=1000,
+                topic_data=[
+                    {"topic_id": asked, "partition_data": [{"index": 0, "records": batch()}]}
+                ],
+            )
+            (topic,) = answer.responses
+            assert topic.partition_responses[0].error_code is due
+
+    run(scenario)
+
+
+def test_without_acks_nothing_is_said_but_the_request_lasts_until_it_is_stored():
+    async def scenario(cluster):
+        partition = await cluster.topic()
+        await cluster.sent(partition, batch())
+        cluster.port.hold()
+        waiting = asyncio.create_task(produce(cluster, {"t": {0: batch()}}, acks=0))
+        await asyncio.sleep(1)
+        assert not waiting.done(), "or a fast client would fill the memory"
+        cluster.port.release()
+        assert await waiting is None
+        assert partition.high_watermark == 4
+
+    run(scenario)
+
+
+def test_without_acks_a_refusal_is_silent_too():
+    async def scenario(cluster):
+        partition = await cluster.topic()
+        assert await produce(cluster, {"t": {0: b"x"}, "nobody": {0: b""}}, acks=0) is None
+        assert partition.high_watermark == 0
+
+    run(scenario)
+
+
+def test_requests_of_one_turn_are_stored_in_their_order():
+    async def scenario(cluster):
+        await cluster.topic()
+        asked = [produce(cluster, {"t": {0: batch(records=n)}}) for n in range(1, 6)]
+        answers = await asyncio.gather(*asked)
+        assert [produced(a)["t", 0][1] for a in answers] == [0, 1, 3, 6, 10]
+
+    run(scenario)
