@@ -13,14 +13,18 @@ from uuid import UUID
 
 from gateway.config import GatewayConfig
 from gateway.topics.catalog import Catalog, Topic
+from gateway.topics.left_overs import delete_stream_and_ledgers, remove_left_overs
 from gateway.topics.partition import Partition
-from ledger.errors import LedgerError, NodeExists, NoSuchLedger
+from ledger.errors import LedgerError, NodeExists
 from ledger.streams.config import StreamConfig
-from ledger.streams.segment_store import create_streams, delete_stream, ledgers_of, list_streams
+from ledger.streams.segment_store import create_streams
 from ledger.streams.stream import StreamServices
 
 MAINTENANCE_S = 5.0
 _CLOSING_AT_ONCE = 64
+_ROUNDS_PER_HOUR = 720
+_OPENED_PER_ROUND = 64
+_TURN_PARTITIONS = 50
 
 
 def stream_name(topic_id: UUID, index: int) -> str:
@@ -124,16 +128,8 @@ class Partitions:
         for partition in abandoned:
             await partition.abandoned()
         for index in range(topic.partitions):
-            await self._delete_stream(stream_name(topic.topic_id, index))
+            await delete_stream_and_ledgers(self._services, stream_name(topic.topic_id, index))
         await self._on_disk_freed()
-
-    async def _delete_stream(self, name: str) -> None:
-        for ledger in await ledgers_of(self._services.metadata, name):
-            try:
-                await self._services.client.delete(ledger)
-            except NoSuchLedger:
-                pass  # an earlier deletion came so far
-        await delete_stream(self._services.metadata, name)
 
     # -- life ---------------------------------------------------------------------------------
 
@@ -152,51 +148,45 @@ class Partitions:
             await asyncio.gather(*(p.close() for p in partitions[at : at + _CLOSING_AT_ONCE]))
 
     async def _maintain(self) -> None:
-        try:
-            await self._remove_left_overs()
-        except LedgerError:
-            pass  # the next start tries again; nothing depends on it
         while True:
-            await asyncio.sleep(MAINTENANCE_S)
-            await self.maintain_once()
+            try:
+                if await remove_left_overs(self._catalog, self._services):
+                    await self._on_disk_freed()
+            except LedgerError:
+                pass  # the next hour tries again; nothing depends on it
+            for _ in range(_ROUNDS_PER_HOUR):
+                await asyncio.sleep(MAINTENANCE_S)
+                await self.maintain_once()
 
     async def maintain_once(self) -> None:
-        """One round over every topic: old segments roll, expired ones go."""
-        removed = 0
-        for topic in self._catalog.all():
+        """One round over every topic: old segments roll, expired ones go.
+
+        Partitions that nobody asked for yet are opened a few in each round.
+        """
+        removed, seen, opened = 0, 0, 0
+        for topic in list(self._catalog.all()):
             for index in range(topic.partitions):
-                partition = self.find(topic.name, index)
-                if partition is None or not partition.readable:
-                    continue
-                try:
-                    partition.stream.roll_if_old()
-                    removed += await partition.stream.expire()
-                except LedgerError:
-                    continue  # tried again in the next round
+                seen += 1
+                if seen % _TURN_PARTITIONS == 0:
+                    await asyncio.sleep(0)  # others have their turn
+                if (topic.name, index) not in self._by_name:
+                    opened += 1
+                    if opened > _OPENED_PER_ROUND:
+                        continue
+                removed += await self._maintain_one(topic.name, index)
         if removed:
             await self._on_disk_freed()
 
-    async def _remove_left_overs(self) -> None:
-        """Streams of no topic (a deletion that a crash cut short) are deleted."""
-        live = {
-            stream_name(topic.topic_id, index)
-            for topic in self._catalog.all()
-            for index in range(topic.partitions)
-        }
-        for name in await list_streams(self._services.metadata):
-            if name not in live and self._is_left_over(name):
-                try:
-                    await self._delete_stream(name)
-                except LedgerError:
-                    continue  # one that cannot be deleted does not keep the others
-
-    def _is_left_over(self, name: str) -> bool:
-        """Asked again right before deleting: the topic may have been created meanwhile."""
-        topic_id, _, _ = name.rpartition("-")
+    async def _maintain_one(self, topic: str, index: int) -> int:
+        """How many segments were removed."""
+        partition = self.find(topic, index)
+        if partition is None or not partition.readable:
+            return 0
         try:
-            return self._catalog.by_id(UUID(topic_id)) is None
-        except ValueError:
-            return False  # not one of ours
+            partition.stream.roll_if_old()
+            return await partition.stream.expire()
+        except LedgerError:
+            return 0  # tried again in the next round
 
 
 async def ensure_stream(services: StreamServices, name: str) -> None:

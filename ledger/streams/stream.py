@@ -37,6 +37,9 @@ from ledger.streams.writer import SEGMENT_RECORDS_MAX, OnDurable, SegmentWriter
 from ledger.world.clock import Clock
 from ledger.world.metadata import MetadataStore
 
+STREAM_KEY = "stream"
+"""In a ledger's custom metadata: the stream that it was made for."""
+
 
 class StreamServices:
     """What all streams of a process share."""
@@ -238,6 +241,7 @@ class Stream:
             ensemble_size=config.ensemble_size,
             write_quorum=config.write_quorum,
             ack_quorum=config.ack_quorum,
+            custom={STREAM_KEY: self.name.encode()},
         )
         segment = Segment(
             number=number,

@@ -1,0 +1,80 @@
+"""What crashes leave behind: streams of topics that are gone, ledgers that no stream names.
+
+A ledger is made before the segment list names it, and taken off the list before it is deleted; a
+crash in between leaves it to nobody. Source: "orphans are empty or deleted", LedgerChaining.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from gateway.topics.catalog import Catalog
+from ledger.errors import LedgerError, NoSuchLedger
+from ledger.ids import LedgerId
+from ledger.streams.segment_store import delete_stream, ledgers_of, list_streams
+from ledger.streams.stream import STREAM_KEY, StreamServices
+
+LEDGER_AGE_MS_MIN = 3_600_000  # a younger one may be about to be named
+
+
+async def delete_stream_and_ledgers(services: StreamServices, name: str) -> None:
+    """The stream and its data are gone; also when an earlier attempt came half way."""
+    for ledger in await ledgers_of(services.metadata, name):
+        await _delete_ledger(services, ledger)
+    await delete_stream(services.metadata, name)
+
+
+async def remove_left_overs(catalog: Catalog, services: StreamServices) -> int:
+    """How many streams and ledgers of nobody were removed. Raises LedgerError: try again later."""
+    removed = 0
+    for name in await list_streams(services.metadata):
+        if _is_left_over(catalog, name):
+            try:
+                await delete_stream_and_ledgers(services, name)
+                removed += 1
+            except LedgerError:
+                continue  # one that cannot be deleted does not keep the others
+    for ledger in await _orphans(services):
+        await _delete_ledger(services, ledger)
+        removed += 1
+    return removed
+
+
+def _is_left_over(catalog: Catalog, name: str) -> bool:
+    """Asked right before deleting: a topic may be created while we look.
+
+    A topic whose metadata cannot be read is offline, not gone: its data stays.
+    """
+    text, _, _ = name.rpartition("-")
+    try:
+        topic_id = UUID(text)
+    except ValueError:
+        return False  # not one of ours
+    if any(path.endswith(f"/{topic_id}") for path in catalog.unreadable):
+        return False
+    return catalog.by_id(topic_id) is None
+
+
+async def _orphans(services: StreamServices) -> list[LedgerId]:
+    """Ledgers made for a stream, old enough, that no stream names. First all, then the named."""
+    ledgers = set(await services.client.list_ledgers())
+    for name in await list_streams(services.metadata):
+        ledgers.difference_update(await ledgers_of(services.metadata, name))
+    oldest_ms = services.clock.now_ms() - LEDGER_AGE_MS_MIN
+    orphans: list[LedgerId] = []
+    for ledger in sorted(ledgers):
+        try:
+            metadata = await services.client.read_metadata(ledger)
+        except NoSuchLedger:
+            continue
+        created_ms = metadata.created_ms
+        if STREAM_KEY in metadata.custom and created_ms is not None and created_ms < oldest_ms:
+            orphans.append(ledger)
+    return orphans
+
+
+async def _delete_ledger(services: StreamServices, ledger: LedgerId) -> None:
+    try:
+        await services.client.delete(ledger)
+    except NoSuchLedger:
+        pass  # an earlier deletion came so far

@@ -1,0 +1,158 @@
+"""Goal: what a crash leaves behind goes, and nothing else does. Method: crashes at the metadata
+steps that matter, on virtual time; then what is stored is counted."""
+
+import asyncio
+
+from gateway.topics.left_overs import LEDGER_AGE_MS_MIN, remove_left_overs
+from ledger.streams.segment_store import list_streams
+from ledger.streams.stream import Stream
+from tests.gateway.stream_cluster import base_offsets, batch, run
+from tests.sim.metadata import MetadataFaults
+
+AGE_S = LEDGER_AGE_MS_MIN / 1000 + 1
+
+
+async def clean(cluster):
+    return await remove_left_overs(cluster.catalog, cluster.services)
+
+
+async def ledgers(cluster):
+    return await cluster.services.client.list_ledgers()
+
+
+def unreachable_after(cluster, ending):
+    """Nothing of the metadata is reached once a node whose path ends so was written."""
+
+    def on_set(path, data, version):
+        if path.endswith(ending):
+            cluster.metadata.faults = MetadataFaults(latency_s=1e-6, unsent=1.0)
+
+    cluster.metadata.tree.on_set = on_set
+
+
+def reachable(cluster):
+    cluster.metadata.tree.on_set = None
+    cluster.metadata.faults = None
+
+
+async def rolled(cluster, partition, segments):
+    for _ in range(segments):
+        await cluster.sent(partition, batch())
+        partition.stream.roll_soon()
+        await asyncio.sleep(1)
+
+
+def test_a_ledger_that_no_segment_names_goes_after_an_hour():
+    async def scenario(cluster):
+        partition = await cluster.topic()
+        await cluster.sent(partition, batch())
+        await cluster.services.client.create(
+            ensemble_size=1, write_quorum=1, ack_quorum=1, custom={"stream": b"lost"}
+        )
+        assert await clean(cluster) == 0, "it may be about to be named"
+        await asyncio.sleep(AGE_S)
+        assert await clean(cluster) == 1
+        assert await ledgers(cluster) == [partition.stream.segments[0].ledger]
+
+    run(scenario)
+
+
+def test_a_ledger_that_is_not_a_streams_is_not_ours_to_delete():
+    async def scenario(cluster):
+        await cluster.services.client.create(ensemble_size=1, write_quorum=1, ack_quorum=1)
+        await asyncio.sleep(AGE_S)
+        assert await clean(cluster) == 0
+        assert len(await ledgers(cluster)) == 1
+
+    run(scenario)
+
+
+def test_a_crash_between_the_list_and_the_ledger_leaves_nothing_for_long():
+    async def scenario(cluster):
+        partition = await cluster.topic()
+        await rolled(cluster, partition, 3)
+        unreachable_after(cluster, "/start")
+        await partition.stream.truncate(4)
+        reachable(cluster)
+        assert len(await ledgers(cluster)) == 4
+        await cluster.crash()
+        await asyncio.sleep(AGE_S)
+        assert await clean(cluster) == 2
+        partition = await cluster.partition()
+        assert base_offsets(await cluster.read_all(partition)) == [4]
+
+    run(scenario)
+
+
+def test_a_removal_that_failed_is_tried_again_by_the_next_round():
+    async def scenario(cluster):
+        partition = await cluster.topic()
+        await rolled(cluster, partition, 3)
+        unreachable_after(cluster, "/start")
+        await partition.stream.truncate(4)
+        reachable(cluster)
+        assert len(await ledgers(cluster)) == 4
+        await cluster.partitions.maintain_once()
+        assert len(await ledgers(cluster)) == 2
+
+    run(scenario)
+
+
+def test_a_topic_whose_metadata_cannot_be_read_keeps_its_data():
+    async def scenario(cluster):
+        partition = await cluster.topic()
+        await cluster.sent(partition, batch())
+        topic = cluster.catalog.by_name("t")
+        path = f"/gateway/topics/by-id/{topic.topic_id}"
+        sound = await cluster.metadata.get(path)
+        await cluster.metadata.set(path, b"rot", sound.version)
+        await cluster.crash()
+        assert cluster.catalog.by_id(topic.topic_id) is None
+        await asyncio.sleep(AGE_S)
+        assert await clean(cluster) == 0
+        await cluster.metadata.set(path, sound.data, -1)
+        await cluster.crash()
+        assert base_offsets(await cluster.read_all(await cluster.partition())) == [0]
+
+    run(scenario)
+
+
+def test_a_roll_that_broke_after_its_ledger_was_made_leaves_it_to_nobody_for_an_hour(monkeypatch):
+    async def scenario(cluster):
+        partition = await cluster.topic()
+        await cluster.sent(partition, batch())
+        start = Stream._start_segment
+
+        async def dies(self, taking_over=None):
+            unreachable_after(cluster, "")  # whatever comes first: the ledger
+            await start(self, taking_over)
+
+        monkeypatch.setattr(Stream, "_start_segment", dies)
+        partition.stream.roll_soon()
+        await asyncio.sleep(10)
+        monkeypatch.undo()
+        reachable(cluster)
+        await cluster.crash()
+        partition = await cluster.partition()
+        (answer,) = await cluster.sent(partition, batch())
+        assert answer.base_offset == 2
+        await asyncio.sleep(AGE_S)
+        await clean(cluster)
+        assert await ledgers(cluster) == [s.ledger for s in partition.stream.segments]
+
+    run(scenario)
+
+
+def test_the_round_opens_partitions_that_nobody_asked_for_a_few_at_a_time():
+    async def scenario(cluster):
+        await cluster.catalog.create("wide", 200, 1, {})
+        await cluster.start_gateway()
+        counts = []
+        for _ in range(4):
+            await cluster.partitions.maintain_once()
+            await asyncio.sleep(1)
+            counts.append(len(cluster.partitions._by_name))
+        assert counts == [64, 128, 192, 200]
+        assert len(await list_streams(cluster.metadata)) == 200
+
+    run(scenario)
