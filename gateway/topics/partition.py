@@ -182,10 +182,7 @@ class Partition:
     async def _open_once(self) -> None:
         try:
             await self.stream.open()
-        except NoNode:
-            if self.closed:  # its topic is being deleted
-                raise
-            # a crash came between the topic and its streams
+        except NoNode:  # a crash came between the topic and its streams
             await create_streams(self._services.metadata, [self.name])
             await self.stream.open()
 

@@ -54,6 +54,7 @@ class Port:
         self.name = BookieId(bookie.bookie_id)
         self.held = None
         self.refusal = None
+        self.keeps = None
         self.adds = 0
         self.reads = 0
         self.read_delay_s = 0.0
@@ -63,6 +64,10 @@ class Port:
 
     def add(self, bookie, ledger, entry, master_key, body, on_added, *, recovery=False):
         self.adds += 1
+        if self.keeps is not None and not recovery:
+            if not self.keeps:
+                return
+            self.keeps -= 1
         if self.refusal is not None and not recovery:
             asyncio.get_running_loop().call_soon(on_added, self.refusal)
             return
@@ -87,6 +92,10 @@ class Port:
     def refuse(self, status=Status.IO_ERROR):
         """Every add is refused until `accept`, those of a recovery excepted."""
         self.refusal = status
+
+    def lose_after(self, adds):
+        """So many more adds arrive; those after them are never heard of again."""
+        self.keeps = adds
 
     def accept(self):
         self.refusal = None

@@ -304,10 +304,11 @@ def test_a_connection_that_goes_away_leaves_nobody_waiting():
 
 def test_a_partition_that_is_being_opened_is_waited_for():
     async def scenario(cluster):
-        await cluster.sent(await cluster.topic(), batch())
-        await cluster.crash()
-        found, _ = await one(cluster, 0)
-        assert (found.error_code, offsets(found)) == (OK, [0])
+        await cluster.sent(await cluster.topic(), batch(), batch())
+        for wait_ms in (500, 0):
+            await cluster.crash()
+            found, _ = await one(cluster, 3, wait_ms=wait_ms)
+            assert (found.error_code, offsets(found)) == (OK, [2])
 
     run(scenario)
 

@@ -11,6 +11,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from gateway.topics.partition import Produced
+from ledger.client.config import LedgerClientConfig
 from ledger.errors import NotOwner
 from ledger.streams.segment_store import list_streams
 from ledger.world.bookies import Status
@@ -191,18 +192,20 @@ def test_a_hundred_batches_in_flight_are_all_remembered_across_a_snapshot():
         waiting = [cluster.send(partition, batch(n * 2)) for n in range(1, 100)]
         await asyncio.sleep(0.1)
         partition.stream.roll_soon()
-        waiting += [cluster.send(partition, batch(n * 2)) for n in range(100, 150)]
+        late = [cluster.send(partition, batch(n * 2)) for n in range(100, 150)]
         await asyncio.sleep(0.1)
+        cluster.port.lose_after(1)  # the next segment's snapshot, and none of its batches
         cluster.port.release()
         await asyncio.sleep(1)
-        assert [answer.base_offset for [answer] in waiting] == [n * 2 for n in range(1, 150)]
+        assert [answer.base_offset for [answer] in waiting] == [n * 2 for n in range(1, 100)]
+        assert late == [[]] * 50
         await cluster.crash()
         partition = await cluster.partition()
-        answers = await cluster.sent(partition, batch(298), batch(2), batch(300))
-        assert [answer.error for answer in answers] == [
-            OK,
-            ErrorCode.out_of_order_sequence_number,
-            OK,
+        answers = await cluster.sent(partition, batch(298), batch(198), batch(200))
+        assert [(a.error, a.base_offset) for a in answers] == [
+            (ErrorCode.out_of_order_sequence_number, -1),
+            (OK, 198),
+            (OK, 200),
         ]
 
     run(scenario)
@@ -274,9 +277,12 @@ def test_the_high_watermark_does_not_fall_while_a_failed_stream_is_opened_again(
         cluster.port.refuse()
         cluster.send(partition, batch())
         seen = []
-        for _ in range(100):
+        while partition.readable or len(seen) < 2:
+            await asyncio.sleep(1e-6)
             seen.append(partition.high_watermark)
-            await asyncio.sleep(0.001)
+        while not partition.readable:
+            await asyncio.sleep(1e-6)
+            seen.append(partition.high_watermark)
         assert seen == sorted(seen)
         assert seen[0] == 4
 
@@ -310,6 +316,18 @@ def test_after_an_orderly_stop_everything_is_durable_and_nothing_needs_recovery(
         assert [a.error for [a] in waiting] == [OK] * 50
         assert all(segment.completed for segment in partition.stream.segments)
         assert (await cluster.partition()).high_watermark == 102
+
+    run(scenario)
+
+
+def test_an_orderly_stop_also_writes_what_the_ledger_has_no_room_for_yet():
+    async def scenario(cluster):
+        partition = await cluster.topic()
+        cluster.services.client._config = LedgerClientConfig(pending_entries_max=1)
+        await cluster.sent(partition, batch())
+        waiting = [cluster.send(partition, raw_batch(bytes(700_000))) for _ in range(5)]
+        await cluster.restart()
+        assert [a.error for [a] in waiting] == [OK] * 5
 
     run(scenario)
 
@@ -374,14 +392,16 @@ def test_batches_that_wait_for_a_stream_to_open_are_refused_when_it_is_closed():
 
 def test_while_the_process_stops_no_partition_is_opened_again():
     async def scenario(cluster):
-        partition = await cluster.topic()
+        partition = await cluster.topic(partitions=2)
         await cluster.sent(partition, batch())
         waiting = [cluster.send(partition, batch()) for _ in range(3)]
         stopping = asyncio.create_task(cluster.partitions.stop())
         while not partition.closed:
             await asyncio.sleep(0)
-        late = cluster.partitions.find("t", 0)
-        assert cluster.send(late, batch()) == [Produced(NOT_LEADER)]
+        for index in range(2):
+            late = cluster.partitions.find("t", index)
+            assert cluster.send(late, batch()) == [Produced(NOT_LEADER)]
+            assert not late.readable
         await stopping
         assert [a.error for [a] in waiting] == [OK] * 3
 

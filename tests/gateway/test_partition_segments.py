@@ -158,7 +158,8 @@ def test_deleted_records_are_gone_at_once_and_whole_segments_give_their_room_bac
 def test_a_cold_seek_reads_about_one_stride_of_the_live_segment_too():
     async def scenario(cluster):
         partition = await cluster.topic()
-        await cluster.sent(partition, *(raw_batch(bytes(180)) for _ in range(400)))
+        for _ in range(400):
+            await cluster.sent(partition, raw_batch(bytes(180)))
         for _ in range(20):
             reads = cluster.port.reads
             (first, *_) = await partition.read(350, 1)
@@ -182,6 +183,21 @@ def test_a_snapshot_larger_than_the_ledger_takes_at_once_waits_for_room():
         partition = await cluster.partition()
         assert len(partition._state.producers) == 50_001
         assert await cluster.sent(partition, batch(2, producer=10**6)) == [Produced(OK, 2)]
+
+    run(scenario)
+
+
+def test_a_large_snapshot_is_found_when_nothing_was_written_after_it():
+    async def scenario(cluster):
+        partition = await cluster.topic()
+        states = partition._state.producers
+        now_ms = cluster.clock.now_ms()
+        for producer in range(50_000):
+            states.accept(producer, 0, 0, 1, -1, -1, now_ms, durable_offset=0)
+        await partition.stream.begin()
+        await asyncio.sleep(1)
+        await cluster.crash()
+        assert len((await cluster.partition())._state.producers) == 50_000
 
     run(scenario)
 

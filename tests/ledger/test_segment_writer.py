@@ -311,6 +311,16 @@ def test_between_the_parts_of_a_snapshot_no_record_comes_however_little_room_the
     run(scenario, ledger=Ledger(room=1), state=bytes(1_200_000))
 
 
+def test_the_parts_of_a_snapshot_are_sent_also_when_no_record_waits():
+    async def scenario(world):
+        world.writer.write_snapshot()
+        for _ in range(5):
+            world.ledger.confirm()
+        assert len(world.ledger.entries) == 3
+
+    run(scenario, ledger=Ledger(room=1), state=bytes(1_200_000))
+
+
 def test_each_entry_says_how_far_back_the_last_complete_snapshot_begins():
     async def scenario(world):
         world.writer.write_snapshot()
