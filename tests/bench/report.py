@@ -5,9 +5,14 @@ Of several runs the worst counts: the smallest ratio where more is better, else 
 
 from __future__ import annotations
 
+import os
+import platform
+import re
+import subprocess
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import median
 
 from tests.bench.sides import Round
 
@@ -141,14 +146,82 @@ def table(runs: Sequence[Figures]) -> str:
     return "\n".join(rows)
 
 
-def write_page(path: Path, page: str, runs: int) -> None:
+def one_side(runs: Sequence[Figures], side: str) -> dict[str, str | float]:
+    """The line for machines when one side ran alone: its figures in the last run."""
+    line: dict[str, str | float] = {"bench": "broker", "target": side}
+    for (_, part, name), measured in runs[-1].rounds.items():
+        line[f"{part}_{name}_records_per_s"] = round(measured.records_per_s, 2)
+        if measured.resident_bytes:
+            line[f"{part}_{name}_cpu_s_per_gb"] = round(measured.cpu_s_per_gb, 2)
+            line[f"{part}_{name}_resident_mb"] = round(measured.resident_bytes / 1e6)
+    return line
+
+
+def _middle(runs: Sequence[Figures], key: tuple[str, str, str], value: Value) -> float:
+    return median(value(run.rounds[key]) for run in runs)
+
+
+def absolute(runs: Sequence[Figures]) -> str:
+    """Markdown: what both sides showed, the median of the runs."""
+    rows = [
+        "| part | record | partitions | records/s, ours | Kafka | CPU s/GB, ours | Kafka "
+        "| MB, ours | Kafka | others' CPU, at most |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for part in ("fsync", "nosync", "consume"):
+        for name in runs[0].names(part):
+            size, partitions = name.split("-")
+            cells = []
+            for value, unit in ((records, 1), (cpu, 1), (memory, 1e6)):
+                for side in ("gateway", "kafka"):
+                    figure = _middle(runs, (side, part, name), value) / unit
+                    cells.append(f"{figure:.1f}" if value is cpu else f"{figure:,.0f}")
+            both = [run.rounds[side, part, name] for run in runs for side in ("gateway", "kafka")]
+            cells.append(f"{max(one.others_share for one in both):.0%}")
+            rows.append(f"| {part} | {size} B | {partitions} | {' | '.join(cells)} |")
+    key = ("latency", "1024-1")
+    ours, theirs = (
+        f"{_middle(runs, (side, *key), p50):.0f} / {_middle(runs, (side, *key), p99):.0f} ms"
+        for side in ("gateway", "kafka")
+    )
+    starts = [
+        _middle(runs, (side, "start", "1"), lambda one: 1 / one.records_per_s)
+        for side in ("gateway", "kafka")
+    ]
+    return "\n".join(
+        [
+            *rows,
+            "",
+            f"Latency p50 / p99: ours {ours}, Kafka {theirs}. "
+            f"Start-up: ours {starts[0]:.2f} s, Kafka {starts[1]:.2f} s.",
+        ]
+    )
+
+
+def _machine() -> str:
+    """The machine in one line."""
+    java = subprocess.run(["java", "-version"], capture_output=True, text=True, timeout=60)
+    version = re.search(r'"([^"]+)"', java.stderr)
+    return (
+        f"{os.cpu_count()} cores, Linux {platform.release().split('-')[0]}, "
+        f"Python {platform.python_version()}, Java {version[1] if version else '?'}"
+    )
+
+
+def write_page(path: Path, runs: Sequence[Figures]) -> None:
     path.write_text(
         "# Benchmarks\n\n"
-        "The gateway beside Apache Kafka 4.3 (KRaft, 1 GiB heap) on one machine of two cores, on "
+        "The gateway beside Apache Kafka 4.3 (KRaft, 1 GiB heap) on one machine, on "
         "the same disk, one after\nthe other, loaded by Kafka's own `ProducerPerformance` and "
-        "`ConsumerPerformance` (acks=all, default settings).\nEvery figure is a ratio, ours / "
-        f"Apache Kafka's, the worst of {runs} runs: below 1 is better for CPU, memory, latency\n"
-        "and start-up, above 1 for records/s. `fsync`: both sync every acknowledged record "
-        "(Kafka with\n`log.flush.interval.messages=1`); `nosync`: neither does. Measured by "
-        f"`make bench`.\n\n{page}\n"
+        "`ConsumerPerformance` (acks=all, default settings).\nEvery ratio is ours / "
+        f"Apache Kafka's, the worst of {len(runs)} runs: below 1 is better for CPU, memory, "
+        "latency\nand start-up, above 1 for records/s. `fsync`: both sync every acknowledged "
+        "record (Kafka with\n`log.flush.interval.messages=1`); `nosync`: neither does. A round "
+        "is run twice and the first is thrown away.\nThe Java tools share the cores with the "
+        f"broker, and are often what limits it. Written by `make bench`\non {_machine()}.\n\n"
+        f"## Ratios\n\n{table(runs)}\n\n"
+        "## Figures behind them\n\n"
+        "Medians of the runs. CPU and memory are those of the broker's whole process tree; the "
+        "last column is\nwhat neither the broker nor the tool used of the machine (the kernel's "
+        f"writing to disk is in it).\n\n{absolute(runs)}\n"
     )

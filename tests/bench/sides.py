@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
+import resource
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.peers import install
+from tests.peers import install, java_tools
 from tests.peers.broker import Broker
 from tests.peers.gateway import Gateway
 from tests.peers.kafka import JVM_QUIET, ONE_NODE, ApacheKafka
@@ -25,6 +27,43 @@ class Round:
     resident_bytes: int
     p50_ms: float = 0.0
     p99_ms: float = 0.0
+    others_share: float = 0.0  # of the machine's CPU: neither the broker nor the tool
+
+
+class Meter:
+    """What a broker and the rest of the machine used since this was made."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._usage = broker.usage()
+        self._machine = _machine_cpu_s()
+        self._tools_s = _tools_cpu_s()
+
+    def round(
+        self, record_bytes: int, records: int, per_s: float, p50_ms: float = 0, p99_ms: float = 0
+    ) -> Round:
+        usage, (busy_s, all_s) = self._broker.usage(), _machine_cpu_s()
+        broker_s = usage.cpu_s - self._usage.cpu_s
+        known_s = broker_s + _tools_cpu_s() - self._tools_s
+        others_s = max(0.0, busy_s - self._machine[0] - known_s)
+        share = others_s / max(0.01, all_s - self._machine[1])
+        cpu_s_per_gb = broker_s / (record_bytes * records / 1e9)
+        return Round(per_s, cpu_s_per_gb, usage.resident_bytes, p50_ms, p99_ms, share)
+
+
+def _machine_cpu_s() -> tuple[float, float]:
+    """Busy and all CPU seconds of the machine since it started."""
+    words = Path("/proc/stat").read_text().split("\n", 1)[0].split()
+    ticks = [int(word) for word in words[1:9]]
+    idle = ticks[3] + ticks[4]
+    hertz = os.sysconf("SC_CLK_TCK")
+    return (sum(ticks) - idle) / hertz, sum(ticks) / hertz
+
+
+def _tools_cpu_s() -> float:
+    """CPU seconds of all tools that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def new_side(side: str, sync: bool, data: Path) -> Broker:
@@ -53,35 +92,25 @@ def create_topic(broker: Broker, topic: str, partitions: int) -> None:
 
 def produce(broker: Broker, topic: str, record_bytes: int, records: int, per_s: int = -1) -> Round:
     """ProducerPerformance with acks=all and default client settings."""
-    before = broker.usage()
+    meter = Meter(broker)
     said = _java(
-        "org.apache.kafka.tools.ProducerPerformance",
+        java_tools.PRODUCER_PERFORMANCE,
         *("--topic", topic, "--num-records", str(records), "--record-size", str(record_bytes)),
-        *("--throughput", str(per_s), "--producer-props"),
-        *(f"bootstrap.servers={broker.bootstrap}", "acks=all"),
+        *("--throughput", str(per_s), "--bootstrap-server", broker.bootstrap),
+        *("--command-property", "acks=all"),
     )
-    after = broker.usage()
-    last = _PRODUCED.findall(said)[-1]
-    gigabytes = record_bytes * records / 1e9
-    return Round(
-        float(last[0]),
-        (after.cpu_s - before.cpu_s) / gigabytes,
-        after.resident_bytes,
-        float(last[1]),
-        float(last[2]),
-    )
+    reached, p50_ms, p99_ms = map(float, _PRODUCED.findall(said)[-1])
+    return meter.round(record_bytes, records, reached, p50_ms, p99_ms)
 
 
 def consume(broker: Broker, topic: str, record_bytes: int, records: int) -> Round:
     """ConsumerPerformance from the beginning; its own fetch time is what counts."""
-    before = broker.usage()
+    meter = Meter(broker)
     said = _java(
-        "org.apache.kafka.tools.ConsumerPerformance",
+        java_tools.CONSUMER_PERFORMANCE,
         *("--bootstrap-server", broker.bootstrap, "--topic", topic),
         *("--num-records", str(records), "--timeout", "30000", "--hide-header"),
     )
-    after = broker.usage()
     fields = [field.strip() for field in said.strip().splitlines()[-1].split(",")]
     assert float(fields[4]) >= records, f"read {fields[4]} of {records}"
-    gigabytes = record_bytes * records / 1e9
-    return Round(float(fields[9]), (after.cpu_s - before.cpu_s) / gigabytes, after.resident_bytes)
+    return meter.round(record_bytes, records, float(fields[9]))
