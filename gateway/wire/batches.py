@@ -93,7 +93,12 @@ def check_batch(batch: memoryview, version: int, bytes_max: int) -> BatchHeader:
         )
     if crc32c(batch[_CRC_FROM:]) != header.crc:
         raise BatchRefused(ErrorCode.corrupt_message, "the batch's CRC-32C does not match")
-    _check_count(header, size, bytes_max)
+    records = header.records
+    if (
+        records != header.last_offset_delta + 1
+        or not 0 < records * RECORD_BYTES_MIN <= size - HEADER_BYTES
+    ):
+        _check_count(header, size, bytes_max)
     if header.attributes & ~0x07 or header.attributes >= CODEC_ZSTD:
         _check_attributes(header, version)
     if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
@@ -102,7 +107,10 @@ def check_batch(batch: memoryview, version: int, bytes_max: int) -> BatchHeader:
 
 
 def _check_count(header: BatchHeader, size: int, bytes_max: int) -> None:
-    """Offsets are given by the count alone, so the bytes must be able to hold as many records."""
+    """Offsets are given by the count alone, so the bytes must be able to hold as many records.
+
+    Compressed ones may: a few bytes can hold very many.
+    """
     if header.records < 1 or header.records != header.last_offset_delta + 1:
         raise BatchRefused(
             ErrorCode.invalid_record,

@@ -80,7 +80,7 @@ class StreamTail:
 
     def evict(self) -> int:
         """The record of the oldest place is gone; its size. 0 when `clear` had let it go."""
-        if self.passes_void():
+        if self._void and self.passes_void():
             self._cache.void_passed()
             return 0
         size = self._records[self._head].size_bytes
