@@ -161,6 +161,18 @@ def _middle(runs: Sequence[Figures], key: tuple[str, str, str], value: Value) ->
     return median(value(run.rounds[key]) for run in runs)
 
 
+def _figures_row(runs: Sequence[Figures], part: str, name: str) -> str:
+    size, partitions = name.split("-")
+    cells = []
+    for value, unit, digits in ((records, 1, 0), (cpu, 1, 1), (memory, 1e6, 0)):
+        for side in ("gateway", "kafka"):
+            figure = _middle(runs, (side, part, name), value) / unit
+            cells.append(f"{figure:,.{digits}f}")
+    both = [run.rounds[side, part, name] for run in runs for side in ("gateway", "kafka")]
+    cells.append(f"{max(one.others_share for one in both):.0%}")
+    return f"| {part} | {size} B | {partitions} | {' | '.join(cells)} |"
+
+
 def absolute(runs: Sequence[Figures]) -> str:
     """Markdown: what both sides showed, the median of the runs."""
     rows = [
@@ -169,16 +181,7 @@ def absolute(runs: Sequence[Figures]) -> str:
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for part in ("fsync", "nosync", "consume"):
-        for name in runs[0].names(part):
-            size, partitions = name.split("-")
-            cells = []
-            for value, unit in ((records, 1), (cpu, 1), (memory, 1e6)):
-                for side in ("gateway", "kafka"):
-                    figure = _middle(runs, (side, part, name), value) / unit
-                    cells.append(f"{figure:.1f}" if value is cpu else f"{figure:,.0f}")
-            both = [run.rounds[side, part, name] for run in runs for side in ("gateway", "kafka")]
-            cells.append(f"{max(one.others_share for one in both):.0%}")
-            rows.append(f"| {part} | {size} B | {partitions} | {' | '.join(cells)} |")
+        rows += [_figures_row(runs, part, name) for name in runs[0].names(part)]
     key = ("latency", "1024-1")
     ours, theirs = (
         f"{_middle(runs, (side, *key), p50):.0f} / {_middle(runs, (side, *key), p99):.0f} ms"

@@ -45,18 +45,26 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def _first_bytes(connection: socket.socket, count: int) -> bytes:
+    """Read until at least `count` bytes have come, or fewer when the peer closes."""
+    answer = b""
+    while len(answer) < count:
+        chunk = connection.recv(4096)
+        if not chunk:
+            break
+        answer += chunk
+    return answer
+
+
 def answers_metadata(port: int) -> bool:
     """True when a Metadata request is answered with at least one broker."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=5.0) as connection:
             connection.sendall(struct.pack(">i", len(_METADATA_V1)) + _METADATA_V1)
-            answer = b""
-            while len(answer) < 12:
-                chunk = connection.recv(4096)
-                if not chunk:
-                    return False
-                answer += chunk
+            answer = _first_bytes(connection, 12)
     except OSError:
+        return False
+    if len(answer) < 12:
         return False
     _size, correlation, brokers = struct.unpack_from(">iii", answer)
     return correlation == 7 and brokers > 0
