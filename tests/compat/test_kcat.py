@@ -16,6 +16,7 @@ import pytest
 from tests.compat.clients.base import Record
 from tests.compat.clients.suite import START_MS, load_batches, numbered
 from tests.compat.clients.with_aiokafka import Aiokafka
+from tests.compat.stored import stored_batches
 from tests.peers import install
 from tests.peers.broker import Broker
 from tests.peers.processes import Process, wait_until
@@ -68,6 +69,7 @@ def test_what_kcat_compresses_others_read(
     ]
     assert found[50].value is None
     assert {record.headers for record in found} == {(("origin", b"kcat"),)}
+    assert {batch.codec for batch in stored_batches(broker.port, topic)} == {codec}
 
 
 def test_the_consume_mode_starts_where_it_is_told(broker: Broker, loader: Aiokafka, unused: Unused):

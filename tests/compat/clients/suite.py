@@ -28,6 +28,7 @@ from tests.compat.clients.base import (
 )
 from tests.compat.clients.with_aiokafka import Aiokafka, AiokafkaProducer
 from tests.compat.conftest import new_broker
+from tests.compat.stored import stored_batches
 from tests.peers.broker import Broker
 from tests.peers.processes import wait_until
 
@@ -185,13 +186,16 @@ class ClientSuite:
     # Records
 
     def test_every_byte_comes_back_with_its_offset_under_each_codec(
-        self, client: Client, unused: Unused
+        self, client: Client, broker: Broker, unused: Unused
     ):
         for codec in (None, *self.codecs):
             topic = unused()
             client.create_topic(topic)
             assert produce(client, topic, assorted(client), codec=codec) == list(range(18)), codec
             assert client.read(topic, 0, 18) == stored(assorted(client)), codec
+            batches = stored_batches(broker.port, topic)
+            assert {batch.codec for batch in batches} == {codec or "none"}
+            assert sum(batch.records for batch in batches) == 18
 
     @pytest.mark.parametrize("acks", ["1", "all"])
     def test_acknowledged_records_have_their_offsets(
@@ -236,12 +240,14 @@ class ClientSuite:
     # Positions
 
     def test_a_read_inside_a_batch_begins_with_the_record_asked_for(
-        self, client: Client, loader: Aiokafka, unused: Unused
+        self, client: Client, broker: Broker, loader: Aiokafka, unused: Unused
     ):
         topic = unused()
         client.create_topic(topic)
         records = numbered(60)
         load_batches(loader, topic, [records[:20], records[20:40], records[40:]])
+        batches = stored_batches(broker.port, topic)
+        assert [batch[:2] for batch in batches] == [(0, 20), (20, 20), (40, 20)]
         for offset in (0, 1, 19, 20, 33, 59):
             assert client.read(topic, offset, 60 - offset) == stored(records)[offset:]
 
