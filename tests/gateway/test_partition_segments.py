@@ -4,6 +4,7 @@ Method: the real partition over streams, ledgers and a bookie on virtual time.
 """
 
 import asyncio
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -12,7 +13,7 @@ from kio.schema.errors import ErrorCode
 from gateway.topics.partition import Produced
 from ledger.client.config import LedgerClientConfig
 from ledger.core.segments import Truncation
-from ledger.errors import Truncated
+from ledger.errors import LedgerError, Truncated
 from ledger.streams.config import StreamLimits
 from tests.batches import built_batch, plain_batch, raw_batch
 from tests.gateway.stream_cluster import base_offsets, batch, run
@@ -151,6 +152,104 @@ def test_deleted_records_are_gone_at_once_and_whole_segments_give_their_room_bac
         await cluster.crash()
         partition = await cluster.partition()
         assert (partition.log_start_offset, partition.high_watermark) == (12, 12)
+
+    run(scenario)
+
+
+def test_a_reader_at_the_end_of_a_segment_that_is_removed_reads_on():
+    async def scenario(cluster):
+        partition = await cluster.topic()
+        for _ in range(3):
+            await cluster.sent(partition, batch())
+            partition.stream.roll_soon()
+            await asyncio.sleep(1)
+        (first,) = await partition.read(0, 1)  # its place is remembered: the end of the segment
+        assert first.end_sequence_id == 2
+        await partition.stream.truncate(2)
+        (second,) = await partition.read(2, 1)
+        assert second.sequence_id == 2
+
+    run(scenario, limits=SMALL)
+
+
+def test_a_read_under_way_while_its_segment_is_removed_is_told_that_it_is_truncated():
+    async def scenario(cluster):
+        partition = await cluster.topic()
+        for _ in range(3):
+            await cluster.sent(partition, batch())
+            partition.stream.roll_soon()
+            await asyncio.sleep(1)
+        await cluster.crash()
+        partition = await cluster.partition()
+        cluster.port.read_delay_s = 0.1
+        reading = asyncio.create_task(partition.read(0, 1000))
+        await asyncio.sleep(0.05)
+        await partition.stream.truncate(4)
+        try:
+            assert (await reading)[0].sequence_id == 0
+        except Truncated:
+            pass
+        with pytest.raises(Truncated):
+            await partition.read(0, 1000)
+
+    run(scenario, limits=SMALL)
+
+
+def test_a_read_under_way_while_its_segment_is_completed_skips_nothing():
+    async def scenario(cluster):
+        partition = await cluster.topic()
+        for _ in range(20):
+            await cluster.sent(partition, batch())
+        cluster.port.read_delay_s = 0.1
+        reading = asyncio.create_task(cluster.read_all(partition))
+        for _ in range(5):
+            await asyncio.sleep(0.05)
+            partition.stream.roll_soon()
+            await cluster.sent(partition, batch())
+        assert base_offsets(await reading) == list(range(0, partition.high_watermark, 2))
+
+    run(scenario, limits=SMALL)
+
+
+def test_a_read_under_way_while_its_stream_fails_fails_in_words_or_succeeds():
+    async def scenario(cluster):
+        partition = await cluster.topic()
+        for _ in range(20):
+            await cluster.sent(partition, batch())
+        for wait_s in (0.0, 0.0001, 0.0005, 0.001, 0.01, 0.05):
+            cluster.port.read_delay_s = 0.0002
+            reading = asyncio.create_task(cluster.read_all(partition))
+            await asyncio.sleep(wait_s)
+            cluster.port.refuse()
+            cluster.send(partition, batch())
+            try:
+                assert base_offsets(await reading)[0] == 0
+            except LedgerError as error:
+                assert error.retryable
+            cluster.port.accept()
+            await cluster.sent(partition, batch())
+
+    run(scenario, limits=SMALL)
+
+
+def test_a_segment_that_distributedlog_left_in_progress_starts_where_the_last_one_ends():
+    """It writes -1 for the start until the segment is completed."""
+
+    async def scenario(cluster):
+        partition = await cluster.topic()
+        for _ in range(2):
+            await cluster.sent(partition, batch())
+            partition.stream.roll_soon()
+            await asyncio.sleep(1)
+        await cluster.sent(partition, batch())
+        segment = partition.stream.segments[-1]
+        path = f"/streams/{partition.name}/<default>/ledgers/{segment.node_name}"
+        foreign = replace(segment, start_sequence_id=-1)
+        await cluster.metadata.set(path, foreign.encode(), -1)
+        await cluster.crash()
+        partition = await cluster.partition()
+        assert base_offsets(await cluster.read_all(partition)) == [0, 2, 4]
+        assert [s.start_sequence_id for s in partition.stream.segments] == [0, 2, 4]
 
     run(scenario)
 
