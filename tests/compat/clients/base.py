@@ -27,6 +27,13 @@ class Stored(NamedTuple):
     record: Record
 
 
+class At(NamedTuple):
+    """Where a time was found."""
+
+    offset: int
+    timestamp_ms: int | None  # None: the client does not tell
+
+
 class TopicExists(Exception):
     """The broker refused to create a topic that is there."""
 
@@ -112,8 +119,8 @@ class Client(Protocol):
         """Return the beginning and the end offset."""
         ...
 
-    def offset_for_time(self, topic: str, timestamp_ms: int) -> int | None:
-        """Return the first offset at or after the time in partition 0, None when none is."""
+    def first_at(self, topic: str, timestamp_ms: int) -> At | None:
+        """Return the first place at or after the time in partition 0, None when none is."""
         ...
 
     def committed(self, group: str, topic: str, partitions: int) -> list[int | None]: ...

@@ -98,10 +98,10 @@ def load_batches(client: Aiokafka, topic: str, batches: Sequence[Sequence[Record
 
 
 def random_batches(chance: random.Random) -> list[list[Record]]:
-    """Batches of 1 to 9 records, times going up and down, some of them equal."""
+    """Batches of 1 to 9 records, times rising on the whole, going back and forth, some equal."""
     batches = []
-    for _ in range(25):
-        middle = START_MS + chance.randrange(2000)
+    for number in range(25):
+        middle = START_MS + 80 * number + chance.randrange(150)
         times = [middle + chance.randrange(-60, 60) for _ in range(chance.randrange(1, 10))]
         batches.append([Record(b"k", b"v %d" % at_ms, (), at_ms) for at_ms in times])
     return batches
@@ -270,8 +270,10 @@ class ClientSuite:
         near = [time + chance.choice((-1, 0, 1)) for time in chance.sample(times, 25)]
         for asked_ms in edges + near:
             first = next((offset for offset, at in enumerate(times) if at >= asked_ms), None)
-            answer = client.offset_for_time(topic, asked_ms)
-            assert answer == on_oracle.offset_for_time(topic, asked_ms) == first, asked_ms
+            answer = client.first_at(topic, asked_ms)
+            assert answer == on_oracle.first_at(topic, asked_ms), asked_ms
+            assert (answer and answer.offset) == first, asked_ms
+            assert answer is None or answer.timestamp_ms in (None, times[first]), asked_ms
         assert client.bounds(topic) == on_oracle.bounds(topic) == (0, len(times))
 
     # Groups

@@ -19,6 +19,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import CommitFailedError, IllegalStateError, MessageSizeTooLargeError
 
 from tests.compat.clients.base import (
+    At,
     ProducerOptions,
     Rebalancing,
     Record,
@@ -118,10 +119,10 @@ class Aiokafka:
         first = self.loop.run(self._reader.beginning_offsets([place]))[place]
         return first, self.loop.run(self._reader.end_offsets([place]))[place]
 
-    def offset_for_time(self, topic: str, timestamp_ms: int) -> int | None:
+    def first_at(self, topic: str, timestamp_ms: int) -> At | None:
         place = TopicPartition(topic, 0)
         found = self.loop.run(self._reader.offsets_for_times({place: timestamp_ms}))[place]
-        return None if found is None else found.offset
+        return None if found is None else At(found.offset, found.timestamp)
 
     def committed(self, group: str, topic: str, partitions: int) -> list[int | None]:
         places = [TopicPartition(topic, partition) for partition in range(partitions)]

@@ -16,6 +16,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
 from tests.compat.clients.base import (
+    At,
     ProducerOptions,
     Rebalancing,
     Record,
@@ -88,11 +89,11 @@ class Confluent:
         place = TopicPartition(topic, partition)
         return self._reader.get_watermark_offsets(place, timeout=CALL_S_MAX)
 
-    def offset_for_time(self, topic: str, timestamp_ms: int) -> int | None:
+    def first_at(self, topic: str, timestamp_ms: int) -> At | None:
         place = TopicPartition(topic, 0, timestamp_ms)
         (found,) = self._reader.offsets_for_times([place], timeout=CALL_S_MAX)
         assert found.error is None, found.error
-        return None if found.offset < 0 else found.offset
+        return None if found.offset < 0 else At(found.offset, None)
 
     def committed(self, group: str, topic: str, partitions: int) -> list[int | None]:
         places = [TopicPartition(topic, partition) for partition in range(partitions)]

@@ -27,6 +27,7 @@ with warnings.catch_warnings():
     )
 
 from tests.compat.clients.base import (
+    At,
     ProducerOptions,
     Rebalancing,
     Record,
@@ -101,10 +102,10 @@ class KafkaPython:
         first = self._reader.beginning_offsets([place])[place]
         return first, self._reader.end_offsets([place])[place]
 
-    def offset_for_time(self, topic: str, timestamp_ms: int) -> int | None:
+    def first_at(self, topic: str, timestamp_ms: int) -> At | None:
         place = TopicPartition(topic, 0)
         found = self._reader.offsets_for_times({place: timestamp_ms})[place]
-        return None if found is None else found.offset
+        return None if found is None else At(found.offset, found.timestamp)
 
     def committed(self, group: str, topic: str, partitions: int) -> list[int | None]:
         places = [TopicPartition(topic, partition) for partition in range(partitions)]
