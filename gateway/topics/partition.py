@@ -436,12 +436,13 @@ class Partition:
         best: tuple[int, int] | None = None
         at = self.log_start_offset
         while at < self.high_watermark:
-            for record in await self.stream.read(max(at, self.log_start_offset), 1024 * 1024):
-                at = record.end_sequence_id
-                if best is None or record.timestamp_max > best[0]:
-                    found = greatest(b"".join(record.data), self.log_start_offset, bytes_max)
-                    if found is not None and (best is None or found[0] > best[0]):
-                        best = found
+            records = await self.stream.read(max(at, self.log_start_offset), 1024 * 1024)
+            at = records[-1].end_sequence_id
+            for record in records:
+                if best is not None and record.timestamp_max <= best[0]:
+                    continue
+                found = greatest(b"".join(record.data), self.log_start_offset, bytes_max)
+                best = found if best is None or (found and found[0] > best[0]) else best
         return best
 
 

@@ -94,6 +94,7 @@ class Partitions:
         config = self._catalog.config(self._catalog.by_name(topic.name) or topic)
         quorum = min(topic.replication_factor, self._config.bookies)
         ack_quorum = min(max(config.min_insync_replicas, quorum // 2 + 1), quorum)
+        deletes = "delete" in config.cleanup_policy  # a compacted topic loses nothing to its age
         return StreamConfig(
             ensemble_size=self._config.bookies,
             write_quorum=quorum,
@@ -101,8 +102,8 @@ class Partitions:
             segment_bytes=config.segment_bytes,
             segment_ms=config.segment_ms,
             segment_jitter_ms=config.segment_ms // 20,
-            retention_ms=config.retention_ms,
-            retention_bytes=config.retention_bytes,
+            retention_ms=config.retention_ms if deletes else -1,
+            retention_bytes=config.retention_bytes if deletes else -1,
         )
 
     # -- topics come and go -------------------------------------------------------------------
@@ -163,17 +164,14 @@ class Partitions:
 
         Partitions that nobody asked for yet are opened a few in each round.
         """
-        removed, seen, opened = 0, 0, 0
-        for topic in list(self._catalog.all()):
-            for index in range(topic.partitions):
-                seen += 1
-                if seen % _TURN_PARTITIONS == 0:
-                    await asyncio.sleep(0)  # others have their turn
-                if (topic.name, index) not in self._by_name:
-                    opened += 1
-                    if opened > _OPENED_PER_ROUND:
-                        continue
-                removed += await self._maintain_one(topic.name, index)
+        removed, opened = 0, 0
+        named = [(t.name, index) for t in self._catalog.all() for index in range(t.partitions)]
+        for seen, key in enumerate(named):
+            if seen % _TURN_PARTITIONS == 0:
+                await asyncio.sleep(0)  # others have their turn
+            opened += key not in self._by_name
+            if key in self._by_name or opened <= _OPENED_PER_ROUND:
+                removed += await self._maintain_one(*key)
         if removed:
             await self._on_disk_freed()
 

@@ -133,16 +133,16 @@ def first_at_or_after(
     by its header: one such batch must not make the whole partition unsearchable.
     """
     header = batches.read_header(batch)
-    if not header.attributes & batches.LOG_APPEND_TIME:
-        try:
-            for record in _records(batch, header, bytes_max):
-                if record.timestamp >= timestamp and record.offset >= from_offset:
-                    return record.timestamp, record.offset
-        except BatchRefused:
-            pass
-        else:
-            return None
-    return _by_header(header, from_offset) if header.max_timestamp >= timestamp else None
+    by_header = _by_header(header, from_offset) if header.max_timestamp >= timestamp else None
+    if header.attributes & batches.LOG_APPEND_TIME:
+        return by_header
+    try:
+        for record in _records(batch, header, bytes_max):
+            if record.timestamp >= timestamp and record.offset >= from_offset:
+                return record.timestamp, record.offset
+    except BatchRefused:
+        return by_header
+    return None
 
 
 def greatest(batch: bytes, from_offset: int, bytes_max: int) -> tuple[int, int] | None:

@@ -14,7 +14,7 @@ Pure. Source: DistributedLog, LogRecord, LogRecordSet, EnvelopedEntry (seed 000)
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from struct import Struct
 from typing import NamedTuple
 
@@ -119,7 +119,3 @@ def parse_entry(payload: Buffer) -> Iterator[Record]:
             yield Record(slot, position, txid, count, control, view[body : body + length])
             slot += 1
         at = body + length
-
-
-def total_bytes(buffers: Sequence[Buffer]) -> int:
-    return sum(map(len, buffers))

@@ -5,12 +5,12 @@
             segment summaries · index of the segment before · index of this segment · owner's state
 
 A snapshot may span several records and entries; it counts only when its last part is there.
-Pure. Source: architecture section 6 ("State snapshots").
+Pure. See docs/formats/snapshot.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from struct import Struct
 
@@ -123,7 +123,3 @@ def join(payloads: Iterable[memoryview | bytes]) -> bytes | None:
     if crc32c(whole) != crc:
         raise CorruptFormat("state snapshot: checksum does not match")
     return whole
-
-
-def payload_bytes(payloads: Sequence[bytes]) -> int:
-    return sum(map(len, payloads))

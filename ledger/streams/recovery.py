@@ -1,13 +1,13 @@
 """Opening a stream that somebody else (or a crash) left: close its segments, rebuild its state.
 
 Every in-progress segment is fenced and recovered, lowest first, before anything else happens
-(correction C4). State = the last complete snapshot plus what follows it, at most one
+State = the last complete snapshot plus what follows it, at most one
 `snapshot_bytes` of data.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -139,21 +139,27 @@ async def _load_from(
         first = 0  # the last entry is part of the head snapshot itself
     snapshot: Snapshot | None = None
     parts: list[memoryview] = []
-    at = first
-    while at <= segment.last_entry:
-        for entry, body in await reader.read(EntryId(at), segment.last_entry, _READ_BYTES):
-            at = entry + 1
-            if snapshot is None:
-                parts += _snapshot_parts(body)
-                snapshot = _joined(parts)
-                if snapshot is not None:
-                    _take(loaded, snapshot, segment, state)
-                continue
+    async for entry, body in _entries(reader, first, segment.last_entry):
+        if snapshot is not None:
             _replay_entry(loaded, segment, entry, body, state)
+            continue
+        parts += _snapshot_parts(body)
+        snapshot = _joined(parts)
+        if snapshot is not None:
+            _take(loaded, snapshot, segment, state)
     if snapshot is None:
         return False
     _summarise(loaded, segment, reader)
     return True
+
+
+async def _entries(
+    reader: LedgerReader, first: int, last: int
+) -> AsyncGenerator[tuple[EntryId, memoryview]]:
+    while first <= last:
+        for entry, body in await reader.read(EntryId(first), EntryId(last), _READ_BYTES):
+            yield entry, body
+            first = entry + 1
 
 
 def _joined(parts: Sequence[memoryview]) -> Snapshot | None:

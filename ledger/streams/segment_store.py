@@ -1,6 +1,6 @@
 """One stream's metadata: its segments and numbers in the store, each change by version.
 
-Layout and steps are DistributedLog's (reference: distributedlog.md sections 1, 2, 8), plus one
+Layout and steps are DistributedLog's (see docs/formats/segment.md), plus one
 node of ours, `start`: the first sequence id that readers may ask for.
 
     /streams/<log>/<default>/{version,maxtxid,ledgers/...,lock,allocation,subscribers,start}

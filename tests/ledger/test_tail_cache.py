@@ -19,6 +19,16 @@ steps = st.lists(
 )
 
 
+def check(tail, held, end):
+    """The tail gives exactly these records, from wherever one asks."""
+    for sequence_id in range(end + 2):
+        at = tail.find(sequence_id)
+        due = [each for each in held if each.end_sequence_id > sequence_id]
+        assert (at >= 0) == bool(due and due[0].sequence_id <= sequence_id)
+        if at >= 0:
+            assert tail.take(at, 10**9) == due
+
+
 @given(steps, st.integers(0, 100))
 def test_it_holds_the_newest_of_all_streams_within_its_bound(taken, bytes_max):
     cache = TailCache(bytes_max)
@@ -37,14 +47,7 @@ def test_it_holds_the_newest_of_all_streams_within_its_bound(taken, bytes_max):
                 order.pop(0)
         assert cache.bytes_held == sum(each.size_bytes for _, each in order) <= bytes_max
         for stream, tail in enumerate(tails):
-            held = [each for owner, each in order if owner == stream]
-            for sequence_id in range(ends[stream] + 2):
-                at = tail.find(sequence_id)
-                due = [e for e in held if e.sequence_id <= sequence_id < e.end_sequence_id]
-                assert (at >= 0) == bool(due)
-                if due:
-                    after = [e for e in held if e.sequence_id >= due[0].sequence_id]
-                    assert tail.take(at, 10**9) == after
+            check(tail, [each for owner, each in order if owner == stream], ends[stream])
 
 
 def test_a_read_takes_at_least_one_record_and_else_what_fits():
