@@ -45,6 +45,12 @@ class _Producer:
         self.batches: deque[AcceptedBatch] = deque()
         self.used_ms = 0
 
+    def forget_before(self, offset: int) -> None:
+        """Kept are the newest `WINDOW` batches below `offset`, and all from there on."""
+        batches = self.batches
+        while len(batches) > WINDOW and batches[WINDOW].base_offset < offset:
+            batches.popleft()
+
 
 def sequence_after(sequence: int, steps: int) -> int:
     """Sequences run 0 … 2^31-1 and then from 0 again."""
@@ -108,8 +114,8 @@ class ProducerStates:
         last = sequence_after(first_sequence, records - 1)
         batches = producer.batches
         batches.append(AcceptedBatch(epoch, first_sequence, last, base_offset, timestamp_ms))
-        while len(batches) > WINDOW and batches[WINDOW].base_offset < durable_offset:
-            batches.popleft()
+        if len(batches) > WINDOW:
+            producer.forget_before(durable_offset)
         producer.used_ms = now_ms
 
     def expire(self, now_ms: int, after_ms: int) -> None:
@@ -119,10 +125,14 @@ class ProducerStates:
             del self._producers[producer_id]
 
     def encode(self, end_offset: int) -> bytes:
-        """The state after every batch below `end_offset` and no later one."""
+        """The state after every batch below `end_offset` and no later one.
+
+        From now on it is asked for no lower offset.
+        """
         parts: list[bytes] = []
         count = 0
         for producer_id, producer in self._producers.items():
+            producer.forget_before(end_offset)
             batches = [b for b in producer.batches if b.base_offset < end_offset][-WINDOW:]
             if batches:
                 count += 1
