@@ -79,7 +79,8 @@ class GatewayConfig:
     port: int = 9092  # 0: any free port
     node_id: int = 0
     bookies: int = 1  # embedded bookies: 1 (1/1/1) or 3 (E 3, Qw 3, Qa 2)
-    journal_sync: str = "group"  # "group": fdatasync before every acknowledgement; "never"
+    journal_sync: str = "group"  # "group": on disk before every acknowledgement; "never"
+    accept_loss: bool = False  # go on with what is left of ledgers that a bookie may have lost
     connection: ConnectionLimits = field(default_factory=ConnectionLimits)
     fetch: FetchLimits = field(default_factory=FetchLimits)
     groups: GroupLimits = field(default_factory=GroupLimits)

@@ -197,20 +197,8 @@ class Connection(asyncio.BufferedProtocol):
     def _take_frames(self) -> None:
         """Every whole frame that may be taken now is with its handler."""
         reader = self._reader
-        turn_ends = self.frames + FRAMES_PER_TURN_MAX
         try:
-            while not self._held:
-                if self.frames == turn_ends:
-                    self._hold(_TURN)
-                    self._release(_TURN)
-                    break
-                frame = reader.next()
-                if frame is None:
-                    if reader.wanted_bytes and self._may_admit(reader.wanted_bytes):
-                        reader.admit()
-                    break
-                self.frames += 1
-                self._accept(frame)
+            self._take_turn(reader)
         except BadFrame as bad:
             self._refuse(_hint(bad))
         except Refused as refused:
@@ -222,6 +210,22 @@ class Connection(asyncio.BufferedProtocol):
         self._keep_memory(reader.held_bytes)
         if self._out:
             self._flush()
+
+    def _take_turn(self, reader: FrameReader) -> None:
+        """At most FRAMES_PER_TURN_MAX frames are accepted. Raises BadFrame, Refused."""
+        turn_ends = self.frames + FRAMES_PER_TURN_MAX
+        while not self._held:
+            if self.frames == turn_ends:
+                self._hold(_TURN)
+                self._release(_TURN)
+                return
+            frame = reader.next()
+            if frame is None:
+                if reader.wanted_bytes and self._may_admit(reader.wanted_bytes):
+                    reader.admit()
+                return
+            self.frames += 1
+            self._accept(frame)
 
     def _accept(self, frame: bytes | memoryview) -> None:
         """One request is under way, or answered already. Raises Refused."""
@@ -275,23 +279,27 @@ class Connection(asyncio.BufferedProtocol):
 
     async def _run_chain(self) -> None:
         """Requests of cold handlers, one after another."""
-        dispatcher = self._hub.dispatcher
         try:
             while self._chain:
-                slot, handle, begun = self._chain.popleft()
-                try:
-                    result = dispatcher.start(slot.request, handle) if begun is None else begun
-                    if isinstance(result, asyncio.Future):
-                        slot.follow(cast("asyncio.Future[Any]", result))
-                        continue
-                    if asyncio.iscoroutine(result):
-                        result = await result
-                except Exception as error:  # noqa: BLE001 - last resort: a bug of ours ends no process
-                    self.fail(slot, error)
-                    continue
-                self.finish(slot, result)
+                await self._run_link(*self._chain.popleft())
         finally:
             self._chain_task = None
+
+    async def _run_link(self, slot: _Slot, handle: Handle, begun: Any) -> None:
+        """One request of the chain is answered, or followed until it is."""
+        try:
+            result = begun
+            if begun is None:
+                result = self._hub.dispatcher.start(slot.request, handle)
+            if isinstance(result, asyncio.Future):
+                slot.follow(cast("asyncio.Future[Any]", result))
+                return
+            if asyncio.iscoroutine(result):
+                result = await result
+        except Exception as error:  # noqa: BLE001 - last resort: a bug of ours ends no process
+            self.fail(slot, error)
+            return
+        self.finish(slot, result)
 
     # --- replies out ----------------------------------------------------------------------------
 

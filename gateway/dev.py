@@ -47,6 +47,11 @@ def parser() -> argparse.ArgumentParser:
         default=default.journal_sync,
         help="group: synced before each acknowledgement; never: not at all",
     )
+    add(
+        "--accept-loss",
+        action="store_true",
+        help="go on with what is left after a bookie lost data (rot, a power cut without sync)",
+    )
     add("--node-id", type=int, default=default.node_id, help="Kafka broker id")
     add(
         "--partitions",
@@ -117,8 +122,14 @@ def config_of(flags: argparse.Namespace) -> GatewayConfig:
         node_id=flags.node_id,
         bookies=flags.bookies,
         journal_sync=flags.journal_sync,
+        accept_loss=flags.accept_loss,
         groups=replace(GroupLimits(), initial_rebalance_delay_ms=delay_ms),
-        topics=replace(TopicDefaults(), partitions=flags.partitions, auto_create=flags.auto_create),
+        topics=replace(
+            TopicDefaults(),
+            partitions=flags.partitions,
+            auto_create=flags.auto_create,
+            replication_factor=flags.bookies,
+        ),
     )
 
 

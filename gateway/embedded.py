@@ -24,6 +24,7 @@ from gateway.server import Server
 from gateway.topics.catalog import Catalog
 from gateway.topics.partitions import Partitions
 from gateway.topics.producer_ids import ProducerIds
+from ledger.bookie.bookie import Bookie
 from ledger.bookie.collect import collect
 from ledger.bookie.config import BookieConfig
 from ledger.client.client import LedgerClient, first_unused_ledger
@@ -88,6 +89,8 @@ async def _start(config: GatewayConfig, stops: list[Stop]) -> Embedded:
     stops.append(metadata.close)
     local = await _open_bookies(config, await first_unused_ledger(metadata), clock, stops)
     client = LedgerClient(metadata, LocalBookies([each.bookie for each in local]), clock)
+    for each in local:
+        await _settle_losses(each.bookie, client, accept=config.accept_loss)
     collector = _Collector(client, local)
     stops.append(collector.stop)
     catalog = Catalog(metadata, config.topics, bookies=config.bookies)
@@ -113,9 +116,14 @@ async def _start(config: GatewayConfig, stops: list[Stop]) -> Embedded:
     stops.append(partitions.stop)
     await groups.start()
     stops.append(groups.stop)
+
+    async def release_waiters() -> None:
+        groups.release_waiters()  # members that wait in a rebalance must not hold up the drain
+
     server = Server(Dispatcher(rows(), ctx), config.connection)
     await server.start(config.host, config.port)
     stops.append(server.stop)
+    stops.append(release_waiters)
     return Embedded(server, ctx, stops)
 
 
@@ -131,13 +139,36 @@ async def _open_bookies(
             config=BookieConfig(
                 journal_sync="never" if config.journal_sync == "never" else "group"
             ),
-            sync_mode="never" if config.journal_sync == "never" else "auto",
             next_ledger=next_ledger,
             clock=clock,
         )
         stops.append(bookie.close)
         opened.append(bookie)
     return opened
+
+
+async def _settle_losses(bookie: Bookie, client: LedgerClient, *, accept: bool) -> None:
+    """A bookie that may have lost entries says so; with `accept` it serves what is left of them.
+
+    Until then its answer for what it does not find is "unknown", and the partitions that need it
+    stay offline: nobody takes a loss for the end of a log.
+    """
+    replayed = bookie.replayed
+    if replayed is not None and replayed.rot:
+        logger().error("damaged log", bookie=bookie.bookie_id, places=str(replayed.rot)[:500])
+    if not bookie.limbo_below:
+        return
+    if not accept:
+        logger().error(
+            "this bookie may have lost entries; partitions that need it stay offline. Restart "
+            "with --accept-loss to go on with what is left",
+            bookie=bookie.bookie_id,
+        )
+        return
+    ledgers = await client.list_ledgers()
+    for ledger in ledgers:
+        await bookie.end_limbo(ledger)
+    logger().warning("loss accepted", bookie=bookie.bookie_id, ledgers=len(ledgers))
 
 
 async def _cluster_id(metadata: MetadataStore) -> str:

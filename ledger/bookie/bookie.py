@@ -97,6 +97,11 @@ class Bookie:
         return directory.bookie_id(self._name, self._instance)
 
     @property
+    def limbo_below(self) -> int:
+        """Ledgers below it may have lost entries here, unless their limbo was ended; 0: none."""
+        return self._index.limbo_below
+
+    @property
     def writable(self) -> bool:
         """It takes adds: neither ended nor short of room."""
         return self.failure is None and not self._full
