@@ -17,6 +17,7 @@ from kio.schema.errors import ErrorCode
 
 from gateway.core.producers import AcceptedBatch, ProducerStates
 from gateway.errors import code_for
+from gateway.log import Throttle, logger
 from gateway.topics.configs import TopicConfig
 from gateway.wire import batches
 from gateway.wire.batches import BatchHeader, BatchRefused
@@ -40,6 +41,8 @@ class Produced(NamedTuple):
     append_time_ms: int = -1
     message: str | None = None
 
+
+_said = Throttle()
 
 OnProduced = Callable[[Produced], None]
 
@@ -166,6 +169,7 @@ class Partition:
                 await self.stream.close()  # what a failure left
                 await self._open_once()
             except LedgerError as error:
+                self._tell("a partition cannot be opened, it is tried again", error)
                 if not error.retryable:
                     self._refuse_early(error)
                 await self._pause()
@@ -174,6 +178,12 @@ class Partition:
                 self._served = True
                 self._wake()
                 return
+
+    def _tell(self, event: str, error: LedgerError) -> None:
+        """One line a minute and partition, however often it fails."""
+        if _said.allows(event, self.name, self._services.clock.monotonic_s()):
+            kind = type(error).__name__
+            logger().warning(event, partition=self.name, kind=kind, reason=str(error))
 
     async def _pause(self) -> None:
         await asyncio.sleep(self._reopen_s)
@@ -228,6 +238,7 @@ class Partition:
 
     def _failed(self, error: LedgerError) -> None:
         """The stream can take no more: answer, and open it again under the next epoch."""
+        self._tell("a partition's log took no more, it is opened again", error)
         repeats, self._repeats = self._repeats, []
         for _, on_produced, _ in repeats:
             on_produced(Produced(code_for(error, unknown_outcome=True)))
