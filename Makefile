@@ -32,7 +32,7 @@ test: $(RUN)/.ready $(DEV)/.ready ## every test of a commit; installs what it ne
 	$(DEV)/bin/python -m pytest -q -m "not proof"
 
 proof: $(RUN)/.ready $(DEV)/.ready ## the long proofs; the last result is in docs/proof.md
-	$(DEV)/bin/python -m pytest -q -m proof
+	$(DEV)/bin/python -m pytest -q -s -m proof
 
 demo: $(RUN)/.ready $(DEV)/.ready ## 336,776 flights through producer, group and Spark, compared
 	$(DEV)/bin/python -m tests.demo

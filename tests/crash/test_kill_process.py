@@ -107,8 +107,9 @@ def test_what_was_acknowledged_survives_kill_9(tmp_path: Path, options: tuple[st
             "the group to have read every acknowledged record",
             60.0,
         )
-        for member in members:
+        after = [len(member.assignments) for member in members]
+        for member in members:  # the first to leave gives its partitions to the other
             member.end()
     print(f"{kills} kills, {len(acked)} acknowledged, {read} read")
     assert len(acked) > kills
-    assert [len(member.assignments) for member in members] == before, "a restart rebalanced"
+    assert after == before, "a restart rebalanced"

@@ -1,0 +1,39 @@
+"""Goal: the same promises as in every commit, over many more seeds than a commit has time for.
+
+Method: the worlds of the simulator (real code on virtual time) over seeds that a commit never
+runs. `PROOF_SEEDS` sets how many thousand; a failing seed is printed as elsewhere.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.sim import test_bookie_crashes, test_ledger, test_streams
+from tests.sim.disk_bookie import DiskBookie
+
+THOUSANDS = int(os.environ.get("PROOF_SEEDS", "2"))
+FIRST = 100_000
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(3600)]
+
+
+def test_partitions_over_thousands_of_seeds() -> None:
+    for seed in range(FIRST, FIRST + THOUSANDS * 1000):
+        assert test_streams.run(seed) == [], f"repeat: python -m tests.sim.test_streams {seed}"
+    print(f"partitions: {THOUSANDS * 1000} seeds, 0 violations")
+
+
+def test_bookies_over_thousands_of_seeds() -> None:
+    for seed in range(FIRST, FIRST + THOUSANDS * 1000):
+        test_bookie_crashes.run_seed(seed)
+    print(f"bookies: {THOUSANDS * 1000} seeds, 0 violations")
+
+
+@pytest.mark.parametrize("scenario", test_ledger.SCENARIOS)
+def test_ledgers_over_thousands_of_seeds(scenario: type) -> None:
+    for seed in range(FIRST, FIRST + THOUSANDS * 500):
+        kind = None if seed % 2 else DiskBookie
+        found = test_ledger.run(seed, kind, scenario)
+        assert found == [], f"repeat: python -m tests.sim.test_ledger {seed}"
+    print(f"{scenario.__name__}: {THOUSANDS * 500} seeds, 0 violations")
