@@ -51,6 +51,9 @@ class Journal:
     ) -> None:
         self._disk = disk
         self._config = config
+        # A file of expected size is written past the page cache, durable when the write returns;
+        # who does not wait for the disk is better served by the cache.
+        self._expected_bytes = config.file_bytes if config.journal_sync == "group" else 0
         self._clock = clock
         self._instance = b""
         self._salt = 0
@@ -276,7 +279,7 @@ class Journal:
         """Begin a new file; a group that is under way is written into it."""
         self._busy = True
         try:
-            file = self._disk.create(file_name(file_id), self._config.file_bytes)
+            file = self._disk.create(file_name(file_id), self._expected_bytes)
             file.write([encode_file_header(self._instance, file_id)], 0)
             file.preallocate(0, self._config.preallocate_bytes)
             file.sync(lambda error: self._on_rolled(file_id, file, error))
