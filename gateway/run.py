@@ -24,6 +24,7 @@ THREAD_SWITCH_S = 1e-4
 """A thread that holds the interpreter (sync, compression) gives way to the loop this soon."""
 
 _PRELOAD_AFTER_S = 1.0
+_COLLECT_AFTER = (20_000, 20, 100)  # objects of a batch die by count; cycles are rare here
 
 
 class Running(Protocol):
@@ -68,6 +69,7 @@ async def _serve(config: GatewayConfig) -> int:
         # What lives from start to end is not looked at again by the cyclic collector.
         gc.collect()
         gc.freeze()
+        gc.set_threshold(*_COLLECT_AFTER)
         _say_started(config, embedded)
         preload = asyncio.get_running_loop().call_later(_PRELOAD_AFTER_S, _preload)
         code = await asked.wait()

@@ -24,6 +24,9 @@ from ledger.streams.config import StreamLimits
 from ledger.streams.recovery import read_head_snapshot
 from ledger.streams.tail_cache import StoredRecord
 
+_TURNS_BEFORE_READING_AHEAD = 4
+"""Turns of the loop after which the answer that a read was for is on its way to the client."""
+
 _READERS_MAX = 8
 _INDEXES_MAX = 16
 
@@ -144,12 +147,18 @@ class SegmentReads:
         segment = self._segment(cursor.number)
         if (
             segment is not None
-            and len(cursor.ready) < 2
+            and 2 * sum(r.size_bytes for r in cursor.ready) < self._limits.read_chunk_bytes
             and cursor.ahead is None
             and cursor.next_entry <= self._bounds(segment).last_entry
         ):
-            cursor.ahead = asyncio.get_running_loop().create_task(self._read_chunk(cursor))
+            cursor.ahead = asyncio.get_running_loop().create_task(self._read_ahead(cursor))
             cursor.ahead.add_done_callback(_look_at)
+
+    async def _read_ahead(self, cursor: _Cursor) -> list[StoredRecord]:
+        """The next chunk, read while the reader digests what it has just been given."""
+        for _ in range(_TURNS_BEFORE_READING_AHEAD):
+            await asyncio.sleep(0)
+        return await self._read_chunk(cursor)
 
     async def _seek(self, sequence_id: int) -> _Cursor | None:
         at = log_segments.find(self._segments, sequence_id)
