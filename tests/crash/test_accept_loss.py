@@ -1,0 +1,52 @@
+"""Goal: what a bookie may have lost is never taken for the end of a log, and has a way out.
+
+Method: the real process without syncs, killed; its mark of unsynced writes is made that of another
+boot, as after a power cut. Then the partition is offline until its owner accepts the loss.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from tests.crash.load import read_all
+from tests.peers.gateway import Gateway
+
+UNSYNCED = ("--journal-sync", "never")
+RECORDS = 100
+
+
+def produce(bootstrap: str) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "log_level": 0})
+    for number in range(RECORDS):
+        producer.produce("log", b"%d" % number, partition=0)
+    assert producer.flush(30.0) == 0
+
+
+def test_a_lost_boot_keeps_its_partitions_offline_until_the_loss_is_accepted(
+    tmp_path: Path,
+) -> None:
+    data = tmp_path / "data"
+    gateway = Gateway(data, UNSYNCED).start()
+    produce(gateway.bootstrap)
+    gateway.kill()
+    (data / "bookie-1" / "UNSYNCED").write_bytes(b"another boot of this machine")
+
+    with Gateway(data, UNSYNCED) as offline:
+        consumer = Consumer({"bootstrap.servers": offline.bootstrap, "group.id": "g"})
+        try:
+            consumer.get_watermark_offsets(TopicPartition("log", 0), timeout=3.0, cached=False)
+        except Exception as error:
+            told = str(error)
+        else:
+            told = "an end of the log"
+        finally:
+            consumer.close()
+        assert told != "an end of the log"
+        assert "may have lost entries" in offline.process.output()
+        offline.options.append("--accept-loss")
+        offline.restart()
+        found = read_all(offline.bootstrap, "log", 1)
+        assert [value for _, value in found[0]] == [b"%d" % n for n in range(RECORDS)]
+        produce(offline.bootstrap)
