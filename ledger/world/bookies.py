@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple, Protocol
 
@@ -42,6 +42,35 @@ class ReadManyReply(NamedTuple):
     lac: EntryId = EntryId(-1)
 
 
+class EntriesReply(NamedTuple):
+    """`runs` are the ids held durably: disjoint, rising (first, last) pairs; only with OK."""
+
+    status: Status
+    runs: tuple[tuple[EntryId, EntryId], ...] = ()
+
+
+class BookieStats(NamedTuple):
+    """How full a bookie is. Zeros when it could not be asked (`status`)."""
+
+    status: Status
+    disk_bytes: int = 0
+    free_bytes: int = 0
+    ledgers: int = 0
+    writable: bool = False
+
+
+DEFAULT_RACK = "/default-rack"
+
+
+class BookieInfo(NamedTuple):
+    """Where a registered bookie is and what it says of itself."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    rack: str = DEFAULT_RACK
+    read_only: bool = False
+
+
 OnAdded = Callable[[Status], None]
 
 
@@ -50,6 +79,10 @@ class Bookies(Protocol):
 
     def available(self) -> tuple[BookieId, ...]:
         """Writable bookies, in no special order."""
+        ...
+
+    def registered(self) -> Mapping[BookieId, BookieInfo]:
+        """All bookies that are alive as far as is known, read-only ones too."""
         ...
 
     def add(
@@ -100,4 +133,27 @@ class Bookies(Protocol):
         self, bookie: BookieId, ledger: LedgerId, master_key: bytes, lac: EntryId
     ) -> Status:
         """The bookie knows this LAC (explicit LAC), durably."""
+        ...
+
+    async def wait_lac(
+        self, bookie: BookieId, ledger: LedgerId, previous: EntryId, timeout_s: float
+    ) -> ReadReply:
+        """Answers once the bookie knows a LAC above `previous`, was fenced, or time is up.
+
+        With a higher LAC, `body` is entry previous + 1 when it is stored there, else empty: all
+        in one round trip (BookKeeper's long poll with entry piggyback). OK in each of these
+        cases. `timeout_s` is bounded by the bookie.
+        """
+        ...
+
+    async def list_entries(self, bookie: BookieId, ledger: LedgerId) -> EntriesReply:
+        """Which entries it holds. NO_LEDGER by evidence only, UNKNOWN_LEDGER_STATE in limbo."""
+        ...
+
+    async def end_limbo(self, bookie: BookieId, ledger: LedgerId, master_key: bytes) -> Status:
+        """Its share of the ledger is complete again (or its loss accepted): it answers plainly."""
+        ...
+
+    async def stats(self, bookie: BookieId) -> BookieStats:
+        """As it is now; UNREACHABLE without an answer."""
         ...

@@ -92,6 +92,10 @@ class MetadataStore(Protocol):
         """
         ...
 
+    async def paths(self, path: str) -> list[str]:
+        """Every path below `path`, without data, parents first. Empty if it does not exist."""
+        ...
+
     async def sync(self, path: str) -> None:
         """Later reads see every change that was complete before this call."""
         ...
@@ -100,6 +104,14 @@ class MetadataStore(Protocol):
         """`on_changed` runs on the loop after any later change of this node's data or children.
 
         Several changes may be told once. It stays armed until the returned function is called.
+        """
+        ...
+
+    def watch_session(self, on_renewed: Callable[[], None]) -> Unwatch:
+        """`on_renewed` runs after a session was lost and a new one serves.
+
+        The ephemeral nodes of the old one are gone, or go now; nothing is created again by
+        itself. Watches stay armed and are told once. A store without sessions never calls it.
         """
         ...
 

@@ -1,0 +1,1 @@
+"""The processes of the ledger tier: `bookie serve` and `bookie audit`."""

@@ -1,0 +1,1 @@
+"""Finds what has too few copies, and makes them."""
