@@ -7,7 +7,7 @@ gone, torn or kept), by seed. A restarting bookie replays its log before it is `
 import asyncio
 
 from ledger.bookie.bookie import Bookie
-from ledger.world.bookies import ReadReply, Status
+from ledger.world.local_bookies import LocalBookies
 from tests.sim.bookie_world import small_config
 from tests.sim.disk import SimDisk
 from tests.sim.loop import SimClock
@@ -25,6 +25,7 @@ class DiskBookie:
         self._boots = 0
         self._starting = None
         self._bookie = None
+        self._port = None
         self.up = False
 
     async def start(self):
@@ -39,6 +40,7 @@ class DiskBookie:
         )
         await bookie.start(boot_id=f"boot-{self._boots}")
         self._bookie = bookie
+        self._port = LocalBookies([bookie])
         self.up = True
 
     def crash(self):
@@ -59,6 +61,10 @@ class DiskBookie:
         """What the last start found in the log."""
         return self._bookie.replayed
 
+    @property
+    def writable(self):
+        return self.up and self._bookie.writable
+
     def add(self, ledger, entry, master_key, body, on_added, *, recovery=False):
         bookie = self._bookie
 
@@ -69,27 +75,33 @@ class DiskBookie:
         bookie.add(ledger, entry, master_key, body, answered, recovery=recovery)
 
     async def read(self, ledger, entry, *, fence_key=None):
-        bookie = self._bookie
-        if fence_key is not None:
-            status = await bookie.fence(ledger, fence_key)
-            if status is not Status.OK:
-                return ReadReply(status)
-        return await self._answered(bookie, await bookie.read(ledger, entry))
+        return await self._ask("read", ledger, entry, fence_key=fence_key)
 
     async def read_many(self, ledger, first, last, max_bytes):
-        bookie = self._bookie
-        return await self._answered(bookie, await bookie.read_many(ledger, first, last, max_bytes))
+        return await self._ask("read_many", ledger, first, last, max_bytes)
 
     async def read_lac(self, ledger):
-        bookie = self._bookie
-        return await self._answered(bookie, await bookie.read_lac(ledger))
+        return await self._ask("read_lac", ledger)
 
     async def write_lac(self, ledger, master_key, lac):
-        bookie = self._bookie
-        return await self._answered(bookie, await bookie.write_lac(ledger, master_key, lac))
+        return await self._ask("write_lac", ledger, master_key, lac)
 
-    async def _answered(self, bookie, reply):
-        """The reply, unless the bookie crashed meanwhile: then nobody hears of it."""
+    async def wait_lac(self, ledger, previous, timeout_s):
+        return await self._ask("wait_lac", ledger, previous, timeout_s)
+
+    async def list_entries(self, ledger):
+        return await self._ask("list_entries", ledger)
+
+    async def end_limbo(self, ledger, master_key):
+        return await self._ask("end_limbo", ledger, master_key)
+
+    async def stats(self):
+        return await self._ask("stats")
+
+    async def _ask(self, name, *args, **named):
+        """As the port in process answers; nobody hears of it if the bookie crashes meanwhile."""
+        bookie, port = self._bookie, self._port
+        reply = await getattr(port, name)(bookie.bookie_id, *args, **named)
         if bookie is not self._bookie or not self.up:
             await asyncio.get_running_loop().create_future()
         return reply

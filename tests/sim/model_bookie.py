@@ -1,18 +1,32 @@
 """A bookie small enough to be believed: entries in a dict, a journal that syncs one by one.
 
-It has the calls of `ledger.bookie.bookie.Bookie`, so a cluster may run on either. What is
-accepted becomes durable in order, after a delay; a crash drops what is not durable. A fence takes
-effect at once and is answered once it is durable, after everything accepted before it.
+It has the calls of the bookies port but for the bookie's name, as `DiskBookie` has, so a cluster
+may run on either. What is accepted becomes durable in order, after a delay; a crash drops what is
+not durable. A fence takes effect at once and is answered once it is durable, after everything
+accepted before it. What is in limbo is never denied, only shown or unknown.
 """
 
 import asyncio
 from dataclasses import dataclass, field
 
 from ledger.core.entry_format import read_header
+from ledger.core.fencing import same_entry
 from ledger.ids import EntryId
-from ledger.world.bookies import ReadManyReply, ReadReply, Status
+from ledger.world.bookies import BookieStats, EntriesReply, ReadManyReply, ReadReply, Status
 
 NO_ENTRY = EntryId(-1)
+DISK_BYTES = 1 << 30
+
+
+def runs_of(entries):
+    """Rising ids as (first, last) pairs."""
+    runs = []
+    for entry in entries:
+        if runs and runs[-1][1] == entry - 1:
+            runs[-1] = (runs[-1][0], entry)
+        else:
+            runs.append((entry, entry))
+    return tuple(runs)
 
 
 @dataclass
@@ -22,10 +36,8 @@ class Stored:
     key: bytes
     fenced: bool = False
     entries: dict = field(default_factory=dict)
-    explicit_lac: int = -1
-
-    def lac(self):
-        return max([self.explicit_lac, *(read_header(body).lac for body in self.entries.values())])
+    highest_lac: int = -1
+    limbo: bool = False
 
 
 class ModelBookie:
@@ -36,6 +48,10 @@ class ModelBookie:
         self.keys = {}  # as accepted, durable or not; forgotten by a crash
         self.fencing = set()
         self.up = True  # a new one serves at once
+        self.read_only = False
+        self.limbo_below = 0  # ledgers below it that are unknown here are in limbo, not absent
+        self.conflicts = 0  # adds whose payload differs from what is stored
+        self._waiting = {}  # by ledger: who waits for a higher LAC
         self._sync_s = sync_s
         self._incarnation = 0
         self._settled_at_s = 0.0
@@ -55,6 +71,18 @@ class ModelBookie:
         self.fencing = {ledger for ledger, stored in self.ledgers.items() if stored.fenced}
         self._settles = {}
 
+    @property
+    def writable(self):
+        return self.up and not self.read_only
+
+    def begin_limbo(self, next_ledger):
+        """It may have lost entries and fences of every ledger below `next_ledger`."""
+        self.limbo_below = max(self.limbo_below, next_ledger)
+        for ledger, stored in self.ledgers.items():
+            if ledger < next_ledger:
+                stored.limbo = stored.fenced = True
+                self.fencing.add(ledger)
+
     def durable_entries(self, ledger):
         """Bodies by entry id, as they would be found after a power cut now."""
         stored = self.ledgers.get(ledger)
@@ -65,14 +93,23 @@ class ModelBookie:
         if self.keys.setdefault(ledger, master_key) != master_key:
             self._soon(on_added, Status.UNAUTHORIZED)
             return
-        if ledger in self.fencing and not recovery:
+        if not recovery and (ledger in self.fencing or self._is_lost(ledger)):
             self._soon(on_added, Status.FENCED)
+            return
+        if self.read_only and not recovery:
+            self._soon(on_added, Status.READ_ONLY)
             return
         whole = b"".join(body)
 
         def store():
-            self._stored(ledger, master_key).entries[entry] = whole
+            stored = self._stored(ledger, master_key)
+            if not same_entry(stored.entries.setdefault(entry, whole), whole):
+                self.conflicts += 1
+                on_added(Status.BAD_REQUEST)
+                return
+            stored.highest_lac = max(stored.highest_lac, read_header(whole).lac)
             on_added(Status.OK)
+            self._wake(ledger)
 
         self._journal(ledger, store)
 
@@ -84,6 +121,7 @@ class ModelBookie:
 
             def fence():
                 self._stored(ledger, fence_key).fenced = True
+                self._wake(ledger)
 
             await asyncio.shield(self._journal(ledger, fence))
         elif ledger in self._settles:
@@ -93,12 +131,25 @@ class ModelBookie:
     def _read(self, ledger, entry):
         stored = self.ledgers.get(ledger)
         if stored is None:
-            return ReadReply(Status.NO_LEDGER)
+            return ReadReply(self._nothing(ledger))
         if entry == NO_ENTRY:
             entry = max(stored.entries, default=NO_ENTRY)
         if entry not in stored.entries:
-            return ReadReply(Status.NO_ENTRY, lac=EntryId(stored.lac()))
-        return ReadReply(Status.OK, stored.entries[entry], EntryId(stored.lac()))
+            return ReadReply(self._nothing(ledger), lac=EntryId(stored.highest_lac))
+        return ReadReply(Status.OK, stored.entries[entry], EntryId(stored.highest_lac))
+
+    def _is_lost(self, ledger):
+        """Nothing is known here of a ledger that may have been here."""
+        return ledger not in self.ledgers and ledger < self.limbo_below
+
+    def _nothing(self, ledger):
+        """What to answer when the entry is not here."""
+        if self._is_lost(ledger):
+            return Status.UNKNOWN_LEDGER_STATE
+        stored = self.ledgers.get(ledger)
+        if stored is None:
+            return Status.NO_LEDGER
+        return Status.UNKNOWN_LEDGER_STATE if stored.limbo else Status.NO_ENTRY
 
     async def read_many(self, ledger, first, last, max_bytes):
         bodies, size = [], 0
@@ -112,17 +163,82 @@ class ModelBookie:
         return ReadManyReply(reply.status, bodies, reply.lac)
 
     async def read_lac(self, ledger):
-        reply = self._read(ledger, NO_ENTRY)
-        status = Status.OK if reply.status is Status.NO_ENTRY else reply.status
-        return ReadReply(status, lac=reply.lac)
+        stored = self.ledgers.get(ledger)
+        if stored is None or stored.limbo:
+            return ReadReply(self._nothing(ledger))
+        return ReadReply(Status.OK, lac=EntryId(stored.highest_lac))
 
     async def write_lac(self, ledger, master_key, lac):
-        stored = self._stored(ledger, master_key)
-        stored.explicit_lac = max(stored.explicit_lac, lac)
+        if self.keys.setdefault(ledger, master_key) != master_key:
+            return Status.UNAUTHORIZED
+
+        def store():
+            stored = self._stored(ledger, master_key)
+            stored.highest_lac = max(stored.highest_lac, lac)
+            self._wake(ledger)
+
+        await asyncio.shield(self._journal(ledger, store))
         return Status.OK
 
+    async def wait_lac(self, ledger, previous, timeout_s):
+        """As the port says; with an entry when it is here."""
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + timeout_s
+        while not self._has_news(ledger, previous) and loop.time() < end_s:
+            waiting = loop.create_future()
+            self._waiting.setdefault(ledger, []).append(waiting)
+            await asyncio.wait([waiting], timeout=end_s - loop.time())
+        stored = self.ledgers.get(ledger)
+        if stored is None or stored.limbo:
+            return ReadReply(self._nothing(ledger))
+        body = stored.entries.get(previous + 1, b"") if stored.highest_lac > previous else b""
+        return ReadReply(Status.OK, body, EntryId(stored.highest_lac))
+
+    def _has_news(self, ledger, previous):
+        stored = self.ledgers.get(ledger)
+        if stored is None:
+            return self._is_lost(ledger)
+        return stored.fenced or stored.limbo or stored.highest_lac > previous
+
+    def _wake(self, ledger):
+        for waiting in self._waiting.pop(ledger, ()):
+            if not waiting.done():
+                waiting.set_result(None)
+
+    async def list_entries(self, ledger):
+        if ledger in self._settles:
+            await asyncio.shield(self._settles[ledger])
+        stored = self.ledgers.get(ledger)
+        if stored is None or stored.limbo:
+            return EntriesReply(self._nothing(ledger))
+        return EntriesReply(Status.OK, runs_of(sorted(stored.entries)))
+
+    async def end_limbo(self, ledger, master_key):
+        if self.keys.setdefault(ledger, master_key) != master_key:
+            return Status.UNAUTHORIZED
+        was_lost = self._is_lost(ledger)
+
+        def end():
+            stored = self._stored(ledger, master_key)
+            stored.fenced = stored.fenced or stored.limbo or was_lost
+            stored.limbo = False
+            if stored.fenced:
+                self.fencing.add(ledger)
+
+        await asyncio.shield(self._journal(ledger, end))
+        return Status.OK
+
+    async def stats(self):
+        held = sum(len(body) for one in self.ledgers.values() for body in one.entries.values())
+        free = max(0, DISK_BYTES - held)
+        return BookieStats(Status.OK, DISK_BYTES, free, len(self.ledgers), self.writable)
+
     def _stored(self, ledger, key):
-        return self.ledgers.setdefault(ledger, Stored(key))
+        stored = self.ledgers.get(ledger)
+        if stored is None:
+            lost = ledger < self.limbo_below
+            stored = self.ledgers[ledger] = Stored(key, fenced=lost, limbo=lost)
+        return stored
 
     def _soon(self, on_added, status):
         asyncio.get_running_loop().call_soon(on_added, status)

@@ -8,7 +8,15 @@ them. A lost request or reply is UNREACHABLE after the timeout, and the bookie m
 import asyncio
 from dataclasses import dataclass
 
-from ledger.world.bookies import ReadManyReply, ReadReply, Status
+from ledger.world.bookies import (
+    DEFAULT_RACK,
+    BookieInfo,
+    BookieStats,
+    EntriesReply,
+    ReadManyReply,
+    ReadReply,
+    Status,
+)
 
 
 @dataclass
@@ -31,6 +39,7 @@ class Network:
         self.bookies = bookies  # by id
         self.cuts = set()
         self.slow = {}  # by (host, bookie): so many times slower than the others
+        self.racks = {}  # by bookie; the default rack where none is set
         self.on_added = lambda bookie, ledger, entry, body, recovery: None  # says the bookie
         self._lanes = {}  # when the last add of one (host, bookie) arrives
 
@@ -70,7 +79,17 @@ class SimBookies:
         self.dead = False  # a dead host hears nothing more; what it sent still arrives
 
     def available(self):
-        return tuple(sorted(b for b, bookie in self.network.bookies.items() if bookie.up))
+        return tuple(sorted(b for b, info in self.registered().items() if not info.read_only))
+
+    def registered(self):
+        racks = self.network.racks
+        return {
+            name: BookieInfo(
+                str(name), 1, racks.get(name, DEFAULT_RACK), read_only=not bookie.writable
+            )
+            for name, bookie in self.network.bookies.items()
+            if bookie.up
+        }
 
     def add(self, bookie, ledger, entry, master_key, body, on_added, *, recovery=False):
         assert not self.dead
@@ -92,11 +111,31 @@ class SimBookies:
         reply = await self._ask(bookie, lambda b: b.write_lac(ledger, master_key, lac))
         return Status.UNREACHABLE if reply is None else reply
 
-    async def _ask(self, bookie_id, ask):
-        """The bookie's reply, or None after the timeout."""
+    async def wait_lac(self, bookie, ledger, previous, timeout_s):
+        reply = await self._ask(
+            bookie, lambda b: b.wait_lac(ledger, previous, timeout_s), more_s=timeout_s
+        )
+        return reply or ReadReply(Status.UNREACHABLE)
+
+    async def list_entries(self, bookie, ledger):
+        reply = await self._ask(bookie, lambda b: b.list_entries(ledger))
+        return reply or EntriesReply(Status.UNREACHABLE)
+
+    async def end_limbo(self, bookie, ledger, master_key):
+        reply = await self._ask(bookie, lambda b: b.end_limbo(ledger, master_key))
+        return Status.UNREACHABLE if reply is None else reply
+
+    async def stats(self, bookie):
+        reply = await self._ask(bookie, lambda b: b.stats())
+        return reply or BookieStats(Status.UNREACHABLE)
+
+    async def _ask(self, bookie_id, ask, more_s=0.0):
+        """The bookie's reply, or None after the timeout (and `more_s`)."""
         network = self.network
+        if bookie_id not in network.bookies:
+            return None
         try:
-            async with asyncio.timeout(network.weather.timeout_s):
+            async with asyncio.timeout(network.weather.timeout_s + more_s):
                 await asyncio.sleep(network.delay_s(self.host, bookie_id))
                 bookie = network.bookies[bookie_id]
                 if network.lost(self.host, bookie_id) or not bookie.up:
@@ -128,8 +167,8 @@ class _AddUnderWay:
             return
 
         def arrive():
-            bookie = network.bookies[self.bookie_id]
-            if bookie.up:
+            bookie = network.bookies.get(self.bookie_id)
+            if bookie is not None and bookie.up:
                 bookie.add(ledger, entry, master_key, body, answered, recovery=recovery)
 
         def answered(status):
