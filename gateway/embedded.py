@@ -27,9 +27,10 @@ from gateway.topics.producer_ids import ProducerIds
 from ledger.bookie.bookie import Bookie
 from ledger.bookie.collect import collect
 from ledger.bookie.config import BookieConfig
-from ledger.client.client import LedgerClient, first_unused_ledger
+from ledger.client.client import LedgerClient
 from ledger.errors import LedgerError, NodeExists, NoNode
 from ledger.ids import LedgerId
+from ledger.registry.ledger_ids import first_unused_ledger
 from ledger.streams.stream import StreamServices
 from ledger.world.clock import SystemClock
 from ledger.world.local_bookies import LocalBookie, LocalBookies, open_local_bookie

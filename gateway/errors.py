@@ -28,6 +28,7 @@ CODES: dict[type[LedgerError], ErrorCode] = {
     errors.ForeignDirectory: ErrorCode.kafka_storage_error,
     errors.DirectoryInUse: ErrorCode.kafka_storage_error,
     errors.MetadataError: ErrorCode.kafka_storage_error,
+    errors.ForeignLayout: ErrorCode.kafka_storage_error,
     errors.NoNode: ErrorCode.unknown_topic_or_partition,
     errors.NodeExists: ErrorCode.kafka_storage_error,
     errors.NotEmpty: ErrorCode.kafka_storage_error,

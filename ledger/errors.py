@@ -84,6 +84,10 @@ class MetadataError(LedgerError):
     """Base of what the metadata store answers."""
 
 
+class ForeignLayout(MetadataError):
+    """The store holds no cluster, or one laid out in a way that is not ours."""
+
+
 class NoNode(MetadataError):
     """The path does not exist."""
 

@@ -24,6 +24,8 @@ from ledger.errors import (
     NotEnoughBookies,
 )
 from ledger.ids import BookieId, EntryId, LedgerId
+from ledger.registry.layout import LEDGERS
+from ledger.registry.ledger_ids import TakenId, forget_ledger_id, take_ledger_id
 from ledger.world.bookies import Bookies
 from ledger.world.clock import Clock
 from ledger.world.metadata import MetadataStore
@@ -58,8 +60,8 @@ class LedgerClient:
         Raises NotEnoughBookies, MetadataUnavailable.
         """
         for _ in range(self._config.ledger_id_attempts_max):
-            id_path = await self._next_id()
-            ledger = LedgerId(int(id_path.removeprefix(metadata_format.ID_GENERATOR)))
+            taken = await self._take_id()
+            ledger = taken.ledger
             metadata = LedgerMetadata(
                 ledger=ledger,
                 ensemble_size=ensemble_size,
@@ -74,29 +76,21 @@ class LedgerClient:
             )
             # Together, so that a store which syncs once for all that waits syncs once.
             created, _ = await asyncio.gather(
-                self._metadata.create(metadata), self._forget_id(id_path)
+                self._metadata.create(metadata), forget_ledger_id(self._store, taken)
             )
             if created:
                 stored = Versioned(metadata, 0)
                 return LedgerWriter(stored, self._metadata, self._bookies, self._config)
         raise NodeExists(f"no free ledger id after {self._config.ledger_id_attempts_max} attempts")
 
-    async def _next_id(self) -> str:
-        """A node whose number was never given before; a lost reply only wastes one."""
+    async def _take_id(self) -> TakenId:
+        """An id that was never given before; a lost reply only wastes one."""
         patience = Patience(self._config)
         while True:
             try:
-                return await self._store.create(
-                    metadata_format.ID_GENERATOR, ephemeral=True, sequential=True, parents=True
-                )
+                return await take_ledger_id(self._store)
             except MetadataUnavailable as error:
                 await patience.wait_or_raise(error)
-
-    async def _forget_id(self, path: str) -> None:
-        try:
-            await self._store.delete(path)
-        except (NoNode, MetadataUnavailable):
-            pass  # ephemeral: it ends with the session at the latest
 
     def _ensemble(self, ledger: LedgerId, size: int) -> tuple[BookieId, ...]:
         """E live bookies, another one first for each ledger so that all share the load."""
@@ -163,7 +157,7 @@ class LedgerClient:
     async def _remove_empty_parents(self, path: str) -> None:
         parent = path.rpartition("/")[0]
         try:
-            while parent != metadata_format.LEDGERS:
+            while parent != LEDGERS:
                 await self._store.delete(parent)
                 parent = parent.rpartition("/")[0]
         except (NotEmpty, NoNode, MetadataUnavailable):
@@ -174,7 +168,7 @@ class LedgerClient:
         patience = Patience(self._config)
         while True:
             try:
-                tree = await self._store.read_tree(metadata_format.LEDGERS)
+                tree = await self._store.read_tree(LEDGERS)
             except MetadataUnavailable as error:
                 await patience.wait_or_raise(error)
                 continue
@@ -184,12 +178,3 @@ class LedgerClient:
     async def read_metadata(self, ledger: LedgerId) -> LedgerMetadata:
         """As stored now. Raises NoSuchLedger, CorruptFormat, MetadataUnavailable."""
         return (await self._metadata.read(ledger)).metadata
-
-
-async def first_unused_ledger(metadata: MetadataStore) -> LedgerId:
-    """No ledger at or above it exists; every later one gets a higher id. Spends one id."""
-    path = await metadata.create(
-        metadata_format.ID_GENERATOR, ephemeral=True, sequential=True, parents=True
-    )
-    await metadata.delete(path)
-    return LedgerId(int(path.removeprefix(metadata_format.ID_GENERATOR)))

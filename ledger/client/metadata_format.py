@@ -16,10 +16,9 @@ from ledger.core.entry_format import DigestType
 from ledger.core.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from ledger.errors import CorruptFormat
 from ledger.ids import BookieId, EntryId, LedgerId
+from ledger.registry.layout import LEDGERS
 from ledger.wire.ledger_metadata_pb2 import LedgerMetadataFormat
 
-LEDGERS = "/ledgers"
-ID_GENERATOR = f"{LEDGERS}/idgen/ID-"
 SHORT_ID_MAX = 2**31 - 2  # from the next id on, paths have the long form
 
 _VERSION_LINE = b"BookieMetadataFormatVersion\t"

@@ -8,10 +8,10 @@ import asyncio
 
 import pytest
 
-from ledger.client import metadata_format
 from ledger.client.update_metadata import LedgerMetadataStore
 from ledger.core.ledger_metadata import LedgerState
 from ledger.errors import AddFailed, EntryUnknown, Fenced
+from ledger.registry.layout import LEDGERS
 from ledger.world.bookies import Status
 from tests.ledger.calm_cluster import cluster, create, expected, payloads, refusing, written
 from tests.sim.loop import simulate
@@ -186,7 +186,7 @@ def test_a_deleted_ledger_is_gone_and_leaves_no_empty_nodes():
         await client.delete(second.ledger)
         assert await client.list_ledgers() == [first.ledger]
         await client.delete(first.ledger)
-        left = world.tree.below(metadata_format.LEDGERS)
+        left = world.tree.below(LEDGERS)
         assert set(left) == {"/ledgers/idgen"}
 
     simulate(scenario())

@@ -23,9 +23,10 @@ from kio.schema.errors import ErrorCode
 
 from gateway.topics.configs import topic_config
 from gateway.topics.partition import Partition
-from ledger.client.client import LedgerClient, first_unused_ledger
+from ledger.client.client import LedgerClient
 from ledger.client.config import LedgerClientConfig
 from ledger.errors import CorruptFormat, LedgerError, NoSuchEntry, NoSuchLedger, Truncated
+from ledger.registry.ledger_ids import first_unused_ledger
 from ledger.streams.config import StreamConfig, StreamLimits
 from ledger.streams.segment_store import create_streams
 from ledger.streams.stream import StreamServices

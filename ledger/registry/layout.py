@@ -1,0 +1,76 @@
+"""Where a cluster keeps what, below `/ledgers`, and how it is laid out once.
+
+A cluster that Apache BookKeeper laid out is used as it is, and the other way round, as long as
+its ledgers lie in the hierarchical layout.
+Source: BookKeeper, `util/BookKeeperConstants.java`, `discover/ZKRegistrationManager.java`,
+`meta/LedgerLayout.java`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ledger.errors import ForeignLayout, NodeExists, NoNode
+from ledger.world.metadata import Create, MetadataStore
+
+LEDGERS = "/ledgers"
+LAYOUT = f"{LEDGERS}/LAYOUT"
+INSTANCE_ID = f"{LEDGERS}/INSTANCEID"
+COOKIES = f"{LEDGERS}/cookies"
+AVAILABLE = f"{LEDGERS}/available"
+READONLY = f"{AVAILABLE}/readonly"
+UNDERREPLICATION = f"{LEDGERS}/underreplication"
+ID_GENERATOR = f"{LEDGERS}/idgen"
+LONG_ID_GENERATOR = f"{LEDGERS}/idgen-long"
+
+_FACTORY = "org.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory"
+_LAYOUT_DATA = f"2\n{_FACTORY}:1".encode()
+
+
+async def init_layout(store: MetadataStore, new_instance_id: Callable[[], str]) -> str:
+    """The cluster is laid out; returns its instance id, the same to all who ever call this.
+
+    May run again, and at the same time elsewhere. What is there already stays as it is.
+    Raises ForeignLayout when ledgers lie in another layout; MetadataUnavailable: call again.
+    """
+    instance_id = new_instance_id()
+    if not await store.exists(LEDGERS):
+        nodes = (LEDGERS, AVAILABLE, READONLY)
+        try:
+            await store.multi(
+                [*map(Create, nodes), Create(INSTANCE_ID, instance_id.encode())],
+            )
+        except NodeExists:
+            pass  # a rival was first: complete and read what it made
+    await _check_or_create_layout(store)
+    for path, data in ((AVAILABLE, b""), (READONLY, b""), (INSTANCE_ID, instance_id.encode())):
+        await _create_if_missing(store, path, data)
+    return await read_instance_id(store)
+
+
+async def read_instance_id(store: MetadataStore) -> str:
+    """The id that tells this cluster from all others. Raises ForeignLayout where there is none."""
+    try:
+        node = await store.get(INSTANCE_ID)
+    except NoNode as error:
+        raise ForeignLayout(f"no cluster is laid out here: {INSTANCE_ID} is missing") from error
+    return node.data.decode(errors="replace").strip()
+
+
+async def _check_or_create_layout(store: MetadataStore) -> None:
+    await _create_if_missing(store, LAYOUT, _LAYOUT_DATA)
+    data = (await store.get(LAYOUT)).data
+    format_version, _, layout = data.decode(errors="replace").partition("\n")
+    if format_version not in ("1", "2") or layout.strip() != f"{_FACTORY}:1":
+        raise ForeignLayout(
+            f"{LAYOUT} says {data[:200]!r}; only {_FACTORY}, version 1, is known here"
+        )
+
+
+async def _create_if_missing(store: MetadataStore, path: str, data: bytes) -> None:
+    if await store.exists(path):
+        return
+    try:
+        await store.create(path, data, parents=True)
+    except NodeExists:
+        pass  # a rival's; equally good

@@ -1,0 +1,115 @@
+"""Ledger ids that are never given twice.
+
+An id is the number of an ephemeral sequential node, made and forgotten. Ids of 31 bits come from
+`idgen`; when they are spent, `idgen-long` is made, and its existence says for ever that ids now
+come from `idgen-long/HOB-<n>`: n in the upper 32 bits, the number in the lower. A reply that is
+lost only wastes a number.
+Source: BookKeeper, `meta/LongZkLedgerIdGenerator.java`, `meta/ZkLedgerIdGenerator.java`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ledger.errors import MetadataUnavailable, NodeExists, NoNode, NotEmpty
+from ledger.ids import LedgerId
+from ledger.registry.layout import ID_GENERATOR, LONG_ID_GENERATOR
+from ledger.world.metadata import MetadataStore
+
+_NUMBER = "ID-"
+_HIGH = "HOB-"
+_NUMBERS_END = 2**31 - 1  # the store's counter wraps here
+_HIGH_KEPT = 3  # a rival may still be at an older one; three are plenty
+
+
+class TakenId(NamedTuple):
+    """A ledger id of the caller's own, and the node that gave it."""
+
+    ledger: LedgerId
+    node: str
+
+
+async def next_ledger_id(store: MetadataStore) -> LedgerId:
+    """An id that nobody else has, had or gets. Raises MetadataUnavailable: ask again."""
+    taken = await take_ledger_id(store)
+    await forget_ledger_id(store, taken)
+    return taken.ledger
+
+
+async def first_unused_ledger(store: MetadataStore) -> LedgerId:
+    """No ledger at or above it exists; every later one gets a higher id. Spends one id."""
+    return await next_ledger_id(store)
+
+
+async def take_ledger_id(store: MetadataStore) -> TakenId:
+    """As `next_ledger_id`, but its node is still there: the caller forgets it, at leisure."""
+    if not await store.exists(LONG_ID_GENERATOR):
+        node, number = await _count(store, ID_GENERATOR)
+        if number is not None:
+            return TakenId(LedgerId(number), node)
+        await _forget(store, node)
+        await _create(store, LONG_ID_GENERATOR)
+    return await _take_long_id(store)
+
+
+async def forget_ledger_id(store: MetadataStore, taken: TakenId) -> None:
+    """Its node is gone, or goes when this session ends. Never raises for the store's state."""
+    await _forget(store, taken.node)
+
+
+async def _take_long_id(store: MetadataStore) -> TakenId:
+    """An id below the newest HOB node; a full one is followed by the next."""
+    while True:
+        highs = await _highs(store)
+        high = highs[-1] if highs else 1
+        if not highs:
+            await _create(store, _high_path(high))
+        try:
+            node, number = await _count(store, _high_path(high), parents=False)
+        except NoNode:
+            continue  # four rivals' overflows later: it was cleared away
+        if number is not None:
+            await _clear(store, highs[:-_HIGH_KEPT])
+            return TakenId(LedgerId(high << 32 | number), node)
+        await _forget(store, node)
+        await _create(store, _high_path(high + 1))
+
+
+async def _count(
+    store: MetadataStore, parent: str, *, parents: bool = True
+) -> tuple[str, int | None]:
+    """A new node below `parent`, and its number; None when the counter has wrapped."""
+    prefix = f"{parent}/{_NUMBER}"
+    node = await store.create(prefix, ephemeral=True, sequential=True, parents=parents)
+    number = int(node.removeprefix(prefix))
+    return node, number if 0 <= number < _NUMBERS_END else None
+
+
+async def _highs(store: MetadataStore) -> list[int]:
+    names = await store.children(LONG_ID_GENERATOR)
+    numbers = (name.removeprefix(_HIGH) for name in names if name.startswith(_HIGH))
+    return sorted(int(number) for number in numbers if number.isascii() and number.isdigit())
+
+
+def _high_path(high: int) -> str:
+    return f"{LONG_ID_GENERATOR}/{_HIGH}{high:010d}"
+
+
+async def _create(store: MetadataStore, path: str) -> None:
+    try:
+        await store.create(path, parents=True)
+    except NodeExists:
+        pass  # a rival's; equally good
+
+
+async def _clear(store: MetadataStore, highs: list[int]) -> None:
+    """The HOB nodes `highs` are gone, best effort."""
+    for high in highs:
+        await _forget(store, _high_path(high))
+
+
+async def _forget(store: MetadataStore, node: str) -> None:
+    try:
+        await store.delete(node)
+    except (NoNode, NotEmpty, MetadataUnavailable):
+        pass  # ephemeral, or tried again at the next id

@@ -1,0 +1,57 @@
+"""What a registered bookie says of itself: where it listens and in which rack it stands.
+
+Bytes are Apache BookKeeper's BookieServiceInfoFormat. Our bookies publish one endpoint with the
+protocol `bookie-grpc`, and the rack as a property.
+Source: BookKeeper, `discover/BookieServiceInfoUtils.java`, `ZKRegistrationManager.java`.
+"""
+
+from __future__ import annotations
+
+from ledger.errors import CorruptFormat
+from ledger.ids import BookieId
+from ledger.world.bookies import DEFAULT_RACK, BookieInfo
+
+PROTOCOL = "bookie-grpc"
+_JAVA_PROTOCOL = "bookie-rpc"
+_RACK = "rack"
+
+
+def encode(bookie: BookieId, info: BookieInfo) -> bytes:
+    """The bytes to register `bookie` with. Whether it is read-only is said by the path."""
+    from ledger.wire.bookie_formats_pb2 import BookieServiceInfoFormat
+
+    message = BookieServiceInfoFormat(properties={_RACK: info.rack})
+    message.endpoints.add(id=bookie, port=info.port, host=info.host, protocol=PROTOCOL)
+    return message.SerializeToString(deterministic=True)
+
+
+def decode(data: bytes, bookie: BookieId, *, read_only: bool) -> BookieInfo:
+    """Where `bookie` is. Raises CorruptFormat.
+
+    A bookie without a gRPC endpoint (Apache BookKeeper's own) is told by its `bookie-rpc` one,
+    and one that registered without any data by its id, which is then `host:port`.
+    """
+    if not data:
+        host, port = _host_and_port(bookie)
+        return BookieInfo(host, port, DEFAULT_RACK, read_only)
+    from google.protobuf.message import DecodeError
+
+    from ledger.wire.bookie_formats_pb2 import BookieServiceInfoFormat
+
+    try:
+        message = BookieServiceInfoFormat.FromString(data)
+    except DecodeError as error:
+        raise CorruptFormat(f"service info of bookie {bookie}: {error}") from error
+    rack = message.properties.get(_RACK) or DEFAULT_RACK
+    by_protocol = {endpoint.protocol: endpoint for endpoint in reversed(message.endpoints)}
+    endpoint = by_protocol.get(PROTOCOL) or by_protocol.get(_JAVA_PROTOCOL)
+    if endpoint is None:
+        raise CorruptFormat(f"service info of bookie {bookie}: no endpoint {PROTOCOL}")
+    return BookieInfo(endpoint.host, endpoint.port, rack, read_only)
+
+
+def _host_and_port(bookie: BookieId) -> tuple[str, int]:
+    host, _, port = bookie.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit():
+        raise CorruptFormat(f"bookie {bookie} registered no address, and its id is none")
+    return host, int(port)

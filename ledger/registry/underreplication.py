@@ -1,0 +1,115 @@
+"""What auditor and repair workers write down: which ledgers lack copies, and who mends them.
+
+Paths and bytes are Apache BookKeeper's, so that either side's auditor and workers see the other's
+marks and locks. All data are protobuf text.
+Source: BookKeeper, `meta/ZkLedgerUnderreplicationManager.java`, `ZkLedgerAuditorManager.java`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TypeVar
+
+from google.protobuf import text_format
+from google.protobuf.message import Message
+
+from ledger.errors import CorruptFormat
+from ledger.ids import BookieId, LedgerId
+from ledger.registry.layout import UNDERREPLICATION
+from ledger.wire.bookie_formats_pb2 import (
+    AuditorVoteFormat,
+    LedgerRereplicationLayoutFormat,
+    LockDataFormat,
+    UnderreplicatedLedgerFormat,
+)
+
+LAYOUT = f"{UNDERREPLICATION}/LAYOUT"
+MISSING = f"{UNDERREPLICATION}/ledgers"
+LOCKS = f"{UNDERREPLICATION}/locks"
+ELECTION = f"{UNDERREPLICATION}/auditorelection"
+VOTE = f"{ELECTION}/V_"  # followed by the sequence number
+DISABLED = f"{UNDERREPLICATION}/disable"  # present: nobody repairs anything
+LOST_BOOKIE_DELAY = f"{UNDERREPLICATION}/lostBookieRecoveryDelay"  # seconds, decimal text
+
+_LAYOUT_TYPE, _LAYOUT_VERSION = "BASIC", 1
+_NODE = re.compile(r"urL(\d{10,19})")
+
+M = TypeVar("M", bound=Message)
+
+
+def ledger_path_of(ledger: LedgerId) -> str:
+    """Where it is written that `ledger` lacks copies: its id in hex, 4-4-4-4, then in decimal."""
+    groups = (f"{ledger >> shift & 0xFFFF:04x}" for shift in (48, 32, 16, 0))
+    return f"{MISSING}/{'/'.join(groups)}/{_name(ledger)}"
+
+
+def ledger_of_node(path_or_name: str) -> LedgerId | None:
+    """The ledger that a mark or lock is of; None for other nodes."""
+    match = _NODE.fullmatch(path_or_name.rpartition("/")[2])
+    return LedgerId(int(match[1])) if match else None
+
+
+def lock_path(ledger: LedgerId) -> str:
+    """An ephemeral node there: its owner mends `ledger` now."""
+    return f"{LOCKS}/{_name(ledger)}"
+
+
+def _name(ledger: LedgerId) -> str:
+    assert ledger >= 0
+    return f"urL{ledger:010d}"
+
+
+def encode_missing(replicas: tuple[str, ...], ctime_ms: int | None = None) -> bytes:
+    """A mark: `replicas` are the ids of the bookies whose copies are lost."""
+    return _encode(UnderreplicatedLedgerFormat(replica=replicas, ctime=ctime_ms))
+
+
+def decode_missing(data: bytes) -> tuple[tuple[str, ...], int | None]:
+    """The lost bookies, and when it was marked, in milliseconds. Raises CorruptFormat."""
+    message = _decode(data, UnderreplicatedLedgerFormat, "mark of a ledger")
+    return tuple(message.replica), message.ctime if message.HasField("ctime") else None
+
+
+def encode_lock(owner: BookieId) -> bytes:
+    """The data of a lock; for people only."""
+    return _encode(LockDataFormat(bookieId=owner))
+
+
+def decode_lock(data: bytes) -> BookieId:
+    """Whose lock it is, empty when it does not say. Raises CorruptFormat."""
+    return BookieId(_decode(data, LockDataFormat, "lock of a ledger").bookieId)
+
+
+def encode_vote(voter: BookieId) -> bytes:
+    """The data of a vote; the oldest vote's voter is the auditor."""
+    return _encode(AuditorVoteFormat(bookieId=voter))
+
+
+def decode_vote(data: bytes) -> BookieId:
+    """Whose vote it is. Raises CorruptFormat."""
+    return BookieId(_decode(data, AuditorVoteFormat, "auditor's vote").bookieId)
+
+
+def encode_layout() -> bytes:
+    """The data of `LAYOUT`."""
+    return _encode(LedgerRereplicationLayoutFormat(type=_LAYOUT_TYPE, version=_LAYOUT_VERSION))
+
+
+def is_our_layout(data: bytes) -> bool:
+    """`LAYOUT` describes what this module reads and writes. Raises CorruptFormat."""
+    message = _decode(data, LedgerRereplicationLayoutFormat, LAYOUT)
+    return (message.type, message.version) == (_LAYOUT_TYPE, _LAYOUT_VERSION)
+
+
+def _encode(message: Message) -> bytes:
+    return text_format.MessageToString(message).encode()
+
+
+def _decode(data: bytes, kind: type[M], what: str) -> M:
+    try:
+        message = text_format.Parse(data.decode(), kind())
+    except (text_format.ParseError, UnicodeDecodeError) as error:
+        raise CorruptFormat(f"{what}: {error}") from error
+    if not message.IsInitialized():
+        raise CorruptFormat(f"{what}: a field is missing")
+    return message
