@@ -16,16 +16,25 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = ROOT / ".cache"
 KAFKA_VERSION = "4.3.0"
-MAVEN_COORDINATES = (
+ZOOKEEPER_VERSION = "3.9.3"
+LOG_COORDINATE = ("org.slf4j", "slf4j-simple", "1.7.36")
+KAFKA_COORDINATES = (
     ("org.apache.kafka", "kafka_2.13", KAFKA_VERSION),
     ("org.apache.kafka", "kafka-tools", KAFKA_VERSION),
-    ("org.slf4j", "slf4j-simple", "1.7.36"),
+    LOG_COORDINATE,
+)
+# ZooKeeper's pom leaves to its distribution what a server also needs: metrics and snappy.
+ZOOKEEPER_COORDINATES = (
+    ("org.apache.zookeeper", "zookeeper", ZOOKEEPER_VERSION),
+    ("io.dropwizard.metrics", "metrics-core", "4.1.12.1"),
+    ("org.xerial.snappy", "snappy-java", "1.1.10.5"),
+    LOG_COORDINATE,
 )
 JAVA_MAJOR_MIN = 17
 INSTALL_S_MAX = 600
@@ -93,11 +102,15 @@ def kcat() -> str:
     return _debian("kcat", "kcat")
 
 
-def _pom() -> str:
+Coordinate = tuple[str, str, str]
+"""Group, artifact and version of something in Maven's repository."""
+
+
+def _pom(coordinates: Sequence[Coordinate]) -> str:
     dependencies = "".join(
         f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId>"
         f"<version>{version}</version></dependency>"
-        for group, artifact, version in MAVEN_COORDINATES
+        for group, artifact, version in coordinates
     )
     return (
         '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
@@ -106,9 +119,12 @@ def _pom() -> str:
     )
 
 
-def kafka_jars() -> Path:
-    """Return the directory with Apache Kafka's broker and tools, resolved by Maven."""
-    jars = CACHE / "peers" / f"kafka-{KAFKA_VERSION}"
+def maven_jars(name: str, coordinates: Sequence[Coordinate]) -> Path:
+    """Return `.cache/peers/<name>` with the jars that `coordinates` need to run.
+
+    The first coordinate is the one without which nothing was gained.
+    """
+    jars = CACHE / "peers" / name
     if jars.is_dir():
         return jars
     maven = _debian("mvn", "maven")
@@ -118,16 +134,27 @@ def kafka_jars() -> Path:
         work = CACHE / "peers" / "maven"
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir(parents=True)
-        (work / "pom.xml").write_text(_pom())
+        (work / "pom.xml").write_text(_pom(coordinates))
         # A repository of its own: poms without jars in ~/.m2 would make Spark's Ivy fail.
         repository = f"-Dmaven.repo.local={CACHE / 'm2'}"
         copy = ["dependency:copy-dependencies", "-DincludeScope=runtime"]
         place = ["-f", str(work / "pom.xml"), f"-DoutputDirectory={work / 'jars'}", repository]
         _run([maven, "-q", "-B", *copy, *place])
-        if not list((work / "jars").glob("kafka_2.13-*.jar")):
-            raise PeerMissing("Apache Kafka did not run: Maven copied no kafka_2.13 jar")
+        artifact = coordinates[0][1]
+        if not list((work / "jars").glob(f"{artifact}-*.jar")):
+            raise PeerMissing(f"{name} did not run: Maven copied no {artifact} jar")
         (work / "jars").rename(jars)
     return jars
+
+
+def kafka_jars() -> Path:
+    """Return the directory with Apache Kafka's broker and tools, resolved by Maven."""
+    return maven_jars(f"kafka-{KAFKA_VERSION}", KAFKA_COORDINATES)
+
+
+def zookeeper_jars() -> Path:
+    """Return the directory with Apache ZooKeeper's server, resolved by Maven."""
+    return maven_jars(f"zookeeper-{ZOOKEEPER_VERSION}", ZOOKEEPER_COORDINATES)
 
 
 def kafka_classpath() -> str:
@@ -179,7 +206,7 @@ def gateway_python() -> str:
 def main() -> int:
     """Fetch everything; one line each; ends with 1 when something is missing."""
     missing = 0
-    for what in (java, kafka_jars, kcat, spark_jars):
+    for what in (java, kafka_jars, zookeeper_jars, kcat, spark_jars):
         try:
             what()
             print(f"{what.__name__}: ready")

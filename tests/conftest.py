@@ -1,0 +1,19 @@
+"""Servers that many tests share: started at the first use, one per test session."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.peers.zookeeper import ZooKeeper
+
+
+@pytest.fixture(scope="session")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeper]:
+    """A ZooKeeper for tests that leave it alone: `zookeeper.unused_chroot()` is theirs.
+
+    Whoever stops, kills or pauses it starts a `ZooKeeper(tmp_path / "zookeeper")` of their own.
+    """
+    with ZooKeeper(tmp_path_factory.mktemp("zookeeper") / "data") as started:
+        yield started
