@@ -19,8 +19,9 @@ from ledger.bookie.entries import EntryIndex
 from ledger.bookie.files import LogFiles
 from ledger.bookie.journal import Journal
 from ledger.bookie.reads import EntryReader
-from ledger.bookie.replay import I64, LIMBO_AGAIN, LIMBO_STILL, Replay, Replayed
+from ledger.bookie.replay import I64, LIMBO_AGAIN, LIMBO_FENCED, LIMBO_STILL, Replay, Replayed
 from ledger.bookie.rewrite import Rewriter
+from ledger.bookie.room import Room
 from ledger.bookie.state import LedgerState, LogRecord, Place
 from ledger.core.fencing import Verdict, same_entry
 from ledger.core.journal_format import (
@@ -40,7 +41,6 @@ from ledger.world.table import Table
 EVERY_LEDGER: Final = LedgerId(2**63 - 1)
 _HEAD = Struct(">qqq")  # an entry's ledger, id and LAC
 _HEAD_BYTES: Final = 32  # and its length field
-_ROOM_CHECK_BYTES: Final = 8 * 1024 * 1024  # logged between two looks at the free space
 _REFUSALS: Final = {
     Verdict.FENCED: Status.FENCED,
     Verdict.WRONG_KEY: Status.UNAUTHORIZED,
@@ -82,10 +82,9 @@ class Bookie:
         self._tasks: set[asyncio.Task[None]] = set()
         self._flushing = False
         self._logged_since_flush = 0
-        self._logged_since_check = 0
-        self._room_checked_s = 0.0
-        self._full = False
+        self._room = Room(disk, clock, config)
         self._ended: OSError | None = None
+        self._failed = asyncio.Event()
         self.cleaning = asyncio.Lock()  # held by who deletes ledgers and drops files
         self.conflicts = 0  # adds whose payload differs from what is stored: somebody is wrong
         self.replayed: Replayed | None = None  # what the last start found
@@ -104,12 +103,22 @@ class Bookie:
     @property
     def writable(self) -> bool:
         """It takes adds: neither ended nor short of room."""
-        return self.failure is None and not self._full
+        return self.failure is None and not self._room.full
 
     @property
     def failure(self) -> OSError | None:
         """Why this bookie ended for good, or None."""
         return self._ended or self._journal.failed
+
+    async def failed(self) -> OSError:
+        """Why this bookie ended for good, once it has. Then everything pending was refused."""
+        await self._failed.wait()
+        assert self.failure is not None
+        return self.failure
+
+    def look_for_room(self) -> None:
+        """`writable` says what the disk's free space says now."""
+        self._room.look()
 
     @property
     def groups(self) -> int:
@@ -131,14 +140,13 @@ class Bookie:
         if self._config.journal_sync == "never":
             await directory.mark_unsynced(self._disk, boot_id)
         await self._journal.start(self._instance, replayed.next_file_id, replayed.end)
-        if self._index.limbo_below > 0:
-            await self._log_limbo(LIMBO_AGAIN if lost else LIMBO_STILL)
+        await self._log_limbo(LIMBO_AGAIN if lost else LIMBO_STILL)
         self._index.write_batch(self._journal.end)
         await self._index.flush()
         if self._config.journal_sync == "group":
             await directory.forget_unsynced(self._disk)
         self.replayed = replayed
-        self._check_room()
+        self._room.look()
 
     async def stop(self) -> None:
         """Everything accepted is settled, the index is flushed, the files are closed.
@@ -212,6 +220,24 @@ class Bookie:
         if isinstance(state, Status):
             return state
         return await self._log(RecordType.EXPLICIT_LAC, state, lac)
+
+    async def enter_limbo(self, ledgers: Iterable[LedgerId], *, fenced_below: LedgerId) -> None:
+        """These ledgers may lack entries here: fenced, and nothing is denied until `end_limbo`.
+
+        Every ledger below `fenced_below` is fenced: a fence may be among what was lost. Durable;
+        before it serves. Raises OSError.
+        """
+        self._assert_serving()
+        self._index.fence_below(fenced_below)
+        logged: list[asyncio.Future[Status]] = []
+        for ledger in ledgers:
+            state = self._index.state(ledger) or self._index.create(ledger, None)
+            if not state.deleted:
+                logged.append(self._append(RecordType.LIMBO, state, 1))
+        if any([await done is not Status.OK for done in logged]):
+            raise self.failure or OSError(errno.ENOSPC, "no room to log the limbo")
+        await self._log_limbo(LIMBO_STILL)
+        await self.checkpoint()
 
     async def end_limbo(self, ledger: LedgerId) -> Status:
         """What is held of the ledger is complete again, or its loss is accepted. Stays fenced."""
@@ -300,8 +326,7 @@ class Bookie:
     async def drop_files(self, file_ids: Sequence[int]) -> None:
         """These files, which nobody needs, are gone. Raises OSError."""
         self._assert_serving()
-        if self._index.limbo_below > 0:
-            await self._log_limbo(LIMBO_STILL)
+        await self._log_limbo(LIMBO_STILL)
         if max(file_ids, default=0) >= self._index.flushed.file_id:
             await self.checkpoint()
         for file_id in file_ids:
@@ -317,12 +342,8 @@ class Bookie:
         """Why no add of this length can be taken now."""
         if self._ended is not None or self._journal.failed is not None:
             return Status.IO_ERROR
-        if self._full and not recovery:
-            waited_s = self._clock.monotonic_s() - self._room_checked_s
-            if waited_s * 1000 >= self._config.headroom_check_ms:
-                self._check_room()
-            if self._full:
-                return Status.READ_ONLY
+        if self._room.refuses(recovery=recovery):
+            return Status.READ_ONLY
         if self._journal.queue_bytes + length > self._config.queue_bytes_max:
             return Status.OVERLOADED
         return None
@@ -353,10 +374,14 @@ class Bookie:
         self._append(RecordType.LEDGER_KEY, state, -1, master_key)
 
     async def _log_limbo(self, which: int) -> None:
-        """The bookie-wide limbo stands in the newest file too. Raises OSError."""
-        nobody = LedgerState(-1)
-        done = self._append(RecordType.LIMBO, nobody, which, I64.pack(self._index.limbo_below))
-        if await done is not Status.OK:
+        """What holds for every ledger below an id stands in the newest file too. Raises OSError."""
+        limbo, fenced = self._index.limbo_below, self._index.fenced_below
+        logged = [
+            self._append(RecordType.LIMBO, LedgerState(-1), kind, I64.pack(below))
+            for kind, below in ((which, limbo), (LIMBO_FENCED, fenced))
+            if below > 0
+        ]
+        if any([await done is not Status.OK for done in logged]):
             raise self.failure or OSError(errno.ENOSPC, "no room to log the limbo")
 
     async def _log(self, kind: RecordType, state: LedgerState, entry: int) -> Status:
@@ -426,14 +451,13 @@ class Bookie:
         """The index takes its batch when one is due, and is flushed in the background."""
         index, config = self._index, self._config
         self._logged_since_flush += size
-        self._logged_since_check += size
         try:
             if deleted:
                 index.delete(deleted)
             if index.batch_is_due:
                 index.write_batch(self._journal.end)
         except OSError as error:
-            self._ended = error
+            self._end(error)
             return
         if not self._flushing and (
             self._logged_since_flush >= config.index_flush_bytes
@@ -442,14 +466,13 @@ class Bookie:
             self._flushing = True
             self._logged_since_flush = 0
             self._spawn(self._flush())
-        if self._logged_since_check >= _ROOM_CHECK_BYTES:
-            self._check_room()
+        self._room.on_logged(size)
 
     def _on_group_failed(self, records: list[LogRecord], error: OSError) -> None:
         """None of the group counts; the bookie is short of room or has ended."""
         status = Status.IO_ERROR
         if self._journal.failed is None:
-            self._full = True
+            self._room.on_refused()
             status = Status.READ_ONLY
         touched: set[LedgerState] = set()
         for record in records:
@@ -466,15 +489,17 @@ class Bookie:
             for state in touched:
                 state.last_entry = self._index.find_last_entry(state)
         except OSError as failure:
-            self._ended = failure
+            self._end(failure)
         for record in records:
             self._tell(record, status)
+        if self._journal.failed is not None:
+            self._failed.set()
 
     async def _flush(self) -> None:
         try:
             await self._index.flush()
         except OSError as error:
-            self._ended = error
+            self._end(error)
         finally:
             self._flushing = False
 
@@ -503,14 +528,10 @@ class Bookie:
             status = Status.OK if same else Status.BAD_REQUEST
         on_added(status)
 
-    def _check_room(self) -> None:
-        """Read-only below the headroom; writable again with a quarter more than it."""
-        self._logged_since_check = 0
-        self._room_checked_s = self._clock.monotonic_s()
-        headroom = self._config.headroom_bytes
-        if self._full:
-            headroom += headroom // 4
-        self._full = self._disk.free_bytes() < headroom
+    def _end(self, error: OSError) -> None:
+        """Nothing is acknowledged any more, for good."""
+        self._ended = error
+        self._failed.set()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)

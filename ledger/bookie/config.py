@@ -27,7 +27,9 @@ class BookieConfig:
     index_flush_bytes: int = 64 * 1024 * 1024  # log written between flushes; bounds replay
     index_flush_entries: int = 50_000
     idle_mark_ms: int = 1_000  # after this silence a mark says that all was durable
-    headroom_bytes: int = 256 * 1024 * 1024  # below: read-only; kept for fences and rewriting
+    headroom_bytes: int = 256 * 1024 * 1024  # free space below it: read-only, but for recovery
+    headroom_resume_bytes: int = 0  # writable again with so much; 0: a quarter more than headroom
+    fence_reserve_bytes: int = 64 * 1024 * 1024  # of the headroom: for fences and the index only
     headroom_check_ms: int = 1_000  # at most one look at the free space in this time
     open_files_max: int = 128  # files held open for reading
     ledgers_in_memory_max: int = 10_000  # beyond it idle ones are forgotten (the table has them)
@@ -35,8 +37,21 @@ class BookieConfig:
     read_gap_bytes_max: int = 16 * 1024  # a gap that is cheaper to read than to skip
     roll_dead_bytes_min: int = 4 * 1024 * 1024  # the live file is left once so much of it is dead
 
+    @property
+    def resume_bytes(self) -> int:
+        """Free space that makes a read-only bookie writable again."""
+        return self.headroom_resume_bytes or self.headroom_bytes + self.headroom_bytes // 4
+
+    @property
+    def reserve_bytes(self) -> int:
+        """Free space below which not even a recovery is taken."""
+        return min(self.fence_reserve_bytes, self.headroom_bytes)
+
     def __post_init__(self) -> None:
         assert self.file_bytes >= 64 * 1024
+        assert self.headroom_bytes >= 0
+        assert self.fence_reserve_bytes >= 0
+        assert self.resume_bytes >= self.headroom_bytes
         assert 0 < self.entry_bytes_max <= ENTRY_BYTES_MAX
         assert self.entry_bytes_max < 2**31 - 1  # place lengths are u32
         assert self.file_bytes + self.entry_bytes_max < 2**32  # place positions are u32

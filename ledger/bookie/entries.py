@@ -1,9 +1,10 @@
 """(ledger, entry) -> place in the log, and what else the table keeps for a bookie.
 
 Keys: `e` ledger entry -> place · `l` ledger -> state · `f` file ledger -> bytes that the ledger
-has in that file · `m` -> replay mark · `b` -> every ledger below this is in limbo. All that one
-stretch of log says goes into the table in one write, together with the mark that names its end:
-after a crash the table is a prefix of the log, and replay goes on from its mark.
+has in that file · `m` -> replay mark · `b` -> every ledger below this is in limbo · `d` -> every
+ledger below this is fenced. All that one stretch of log says goes into the table in one write,
+together with the mark that names its end: after a crash the table is a prefix of the log, and
+replay goes on from its mark.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ _MARK = Struct(">QQ")
 _I64 = Struct(">q")
 _MARK_KEY: Final = b"m"
 _LIMBO_KEY: Final = b"b"
+_FENCED_KEY: Final = b"d"
 _SCAN_LIMIT: Final = 4096
 
 
@@ -41,6 +43,7 @@ class EntryIndex:
         self._usage: dict[int, dict[int, int]] = {}  # file -> ledger -> bytes
         self._usage_changed: set[tuple[int, int]] = set()
         self.limbo_below = 0
+        self.fenced_below = 0
         self.flushed = LogPosition(0, 0)  # replay would start here
         self._written = LogPosition(0, 0)
         self.entries_since_flush = 0
@@ -53,6 +56,8 @@ class EntryIndex:
         """The table was read; its replay mark, or None when it is new."""
         limbo = self._table.get(_LIMBO_KEY)
         self.limbo_below = _I64.unpack(limbo)[0] if limbo is not None else 0
+        fenced = self._table.get(_FENCED_KEY)
+        self.fenced_below = _I64.unpack(fenced)[0] if fenced is not None else 0
         for key, value in self._scan(_LEDGER_KEY.pack(b"f", 0), _FILE_END):
             _, file_id, ledger = _FILE_KEY.unpack(key)
             self._usage.setdefault(file_id, {})[ledger] = _I64.unpack(value)[0]
@@ -71,8 +76,8 @@ class EntryIndex:
         """A ledger never seen here. Below the bookie-wide limbo it is born fenced and unsure."""
         assert ledger not in self._states
         state = LedgerState(ledger, master_key)
-        if ledger < self.limbo_below:
-            state.fenced = state.limbo = True
+        state.limbo = ledger < self.limbo_below
+        state.fenced = state.limbo or ledger < self.fenced_below
         self._states[ledger] = state
         return state
 
@@ -218,6 +223,19 @@ class EntryIndex:
             if state is not None and ledger < below and (again or not state.limbo_ended):
                 state.fenced = state.limbo = True
                 state.limbo_ended = False
+                puts.append((_LEDGER_KEY.pack(b"l", ledger), state.encode()))
+        self._table.write(puts)
+
+    def fence_below(self, below: int) -> None:
+        """Every ledger below takes no add but a recovery's, also one never seen. Raises OSError."""
+        if below <= self.fenced_below:
+            return
+        self.fenced_below = below
+        puts = [(_FENCED_KEY, _I64.pack(below))]
+        for ledger in self.ledgers():
+            state = self.state(ledger)
+            if state is not None and ledger < below and not state.fenced:
+                state.fenced = True
                 puts.append((_LEDGER_KEY.pack(b"l", ledger), state.encode()))
         self._table.write(puts)
 

@@ -31,6 +31,7 @@ from ledger.world.disk import Disk, LogFile
 I64: Final = Struct(">q")
 LIMBO_AGAIN: Final = 1  # in a bookie-wide LIMBO record: damage was found just now
 LIMBO_STILL: Final = 2  # it was found earlier; repaired ledgers stay repaired
+LIMBO_FENCED: Final = 3  # all below are fenced, none is in limbo for that
 _LAC: Final = Struct(">q")
 _LAC_AT: Final = 16
 
@@ -42,6 +43,7 @@ class Replayed(NamedTuple):
     end: LogPosition  # the log ends here, durably
     groups: int
     rot: tuple[Rot, ...]  # places where durable bytes are gone
+    gap: bool = False  # the index was new and the log is not whole: given back, or lost?
 
 
 class Replay:
@@ -82,10 +84,11 @@ class Replay:
         for file_id, end in self._ends.items():
             self._rot += end.rot
             await self._settle_end(file_id, end)
+        gap = mark is None and ids != list(range(1, len(ids) + 1))
         last = max([*self._ends, mark.file_id if mark is not None else 0])
         tail = self._ends.get(last)
         position = tail.position if tail is not None else 0
-        return Replayed(last + 1, LogPosition(last, position), self._groups, tuple(self._rot))
+        return Replayed(last + 1, LogPosition(last, position), self._groups, tuple(self._rot), gap)
 
     def _find_missing(self, ids: list[int], mark: LogPosition) -> None:
         """Files at or after the mark are never removed: a gap is a loss."""
@@ -148,8 +151,7 @@ class Replay:
             return
         if ledger < 0:
             if kind == RecordType.LIMBO:
-                below = I64.unpack(record.body)[0]
-                self._index.begin_limbo(below, again=record.entry == LIMBO_AGAIN)
+                self._take_limbo(record.entry, I64.unpack(record.body)[0])
             return
         state = self._index.state(ledger) or self._index.create(ledger, None)
         if kind == RecordType.DELETED:
@@ -161,6 +163,12 @@ class Replay:
         else:
             self._index.apply(kind, state, record.entry, record.body)
             self._index.use(file_id, ledger, len(record.body))
+
+    def _take_limbo(self, kind: int, below: int) -> None:
+        if kind == LIMBO_FENCED:
+            self._index.fence_below(below)
+        else:
+            self._index.begin_limbo(below, again=kind == LIMBO_AGAIN)
 
     def _take_entry(self, file_id: int, state: LedgerState, record: Record) -> None:
         place = Place(file_id, record.position, len(record.body))

@@ -54,7 +54,7 @@ class Rewriter:
             return
         if state.master_key is not None:
             self._append(RecordType.LEDGER_KEY, state, -1, state.master_key)
-        if state.fence_logged:
+        if state.fenced:
             self._append(RecordType.FENCE, state, -1, b"")
         if state.lac >= 0:
             self._append(RecordType.EXPLICIT_LAC, state, state.lac, b"")

@@ -50,7 +50,7 @@ class RecordType(IntEnum):
     ADD = 1  # body: the entry as stored (header, digest, payload)
     FENCE = 2
     EXPLICIT_LAC = 3  # entry: the LAC
-    LIMBO = 4  # entry: 1 begins, 0 ends; ledger -1: all below body (i64), 1 anew, 2 still
+    LIMBO = 4  # entry: 1 begins, 0 ends; ledger -1: all below body, 1 anew, 2 still, 3 fenced
     LEDGER_KEY = 5  # body: master key; before the first entry of the ledger
     MARK = 6  # nothing; its group says what is durable
     DELETED = 7  # the ledger is gone from metadata; never again an entry of it

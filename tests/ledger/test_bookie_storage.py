@@ -73,7 +73,12 @@ def test_short_of_headroom_it_takes_fences_and_recovery_but_no_adds():
         assert await rig.add(1, 1, recovery=True) is Status.OK
         assert await bookie.fence(1, KEY) is Status.OK
 
-    config = BookieConfig(file_bytes=64 * 1024, preallocate_bytes=4096, headroom_bytes=999_000)
+    config = BookieConfig(
+        file_bytes=64 * 1024,
+        preallocate_bytes=4096,
+        headroom_bytes=999_000,
+        fence_reserve_bytes=0,
+    )
     with_bookie(body, config, DiskFaults(capacity_bytes=1_000_000))
 
 

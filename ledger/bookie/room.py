@@ -1,0 +1,59 @@
+"""Whether the disk still has room: for everybody's adds, and for what must never be refused.
+
+Above the headroom all is taken. Below it adds are refused and the bookie is read-only; recovery
+goes on. Below the reserve recovery is refused too: what is left belongs to fences, explicit LACs,
+limbo and deletions, which a full bookie must still make durable, and to the index.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ledger.bookie.config import BookieConfig
+from ledger.world.clock import Clock
+from ledger.world.disk import Disk
+
+_LOOK_BYTES: Final = 8 * 1024 * 1024  # logged between two looks at the free space
+
+
+class Room:
+    """The free space as last seen. Looked at again while adds come, and when asked to."""
+
+    __slots__ = ("_clock", "_config", "_disk", "_logged", "_looked_s", "_short", "full")
+
+    def __init__(self, disk: Disk, clock: Clock, config: BookieConfig) -> None:
+        self._disk = disk
+        self._clock = clock
+        self._config = config
+        self._logged = 0
+        self._looked_s = 0.0
+        self._short = False
+        self.full = False  # no add but a recovery's
+
+    def look(self) -> None:
+        """Read-only below the headroom, writable again only with clearly more than it."""
+        self._logged = 0
+        self._looked_s = self._clock.monotonic_s()
+        config = self._config
+        free = self._disk.free_bytes()
+        self.full = free < (config.resume_bytes if self.full else config.headroom_bytes)
+        self._short = free < config.reserve_bytes
+
+    def refuses(self, *, recovery: bool) -> bool:
+        """No room for this add."""
+        if not self.full:
+            return False
+        waited_s = self._clock.monotonic_s() - self._looked_s
+        if waited_s * 1000 >= self._config.headroom_check_ms:
+            self.look()
+        return self._short if recovery else self.full
+
+    def on_logged(self, size: int) -> None:
+        """So many bytes went into the log."""
+        self._logged += size
+        if self._logged >= _LOOK_BYTES:
+            self.look()
+
+    def on_refused(self) -> None:
+        """The disk had no room for a group: whatever the free space says, it is full."""
+        self.full = True
