@@ -77,9 +77,11 @@ class GatewayConfig:
     data: Path = Path("data")
     host: str = "127.0.0.1"
     port: int = 9092  # 0: any free port
+    advertised_host: str | None = None  # what clients are told; else the address they came to
     node_id: int = 0
     bookies: int = 1  # embedded bookies: 1 (1/1/1) or 3 (E 3, Qw 3, Qa 2)
     journal_sync: str = "group"  # "group": on disk before every acknowledgement; "never"
+    zookeeper: str = ""  # servers of the cluster, "host:port,..."; "": embedded, no cluster
     accept_loss: bool = False  # go on with what is left of ledgers that a bookie may have lost
     connection: ConnectionLimits = field(default_factory=ConnectionLimits)
     fetch: FetchLimits = field(default_factory=FetchLimits)

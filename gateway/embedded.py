@@ -8,82 +8,37 @@ This is the one place where ports meet what stands behind them.
 from __future__ import annotations
 
 import asyncio
-import base64
-import secrets
-import uuid
-from collections.abc import Awaitable, Callable
 
+from gateway.assembly import Parts, Running, Stop, serve, stop_all
 from gateway.config import GatewayConfig
-from gateway.core.fetch_session import FetchSessions
-from gateway.dispatch import Dispatcher
-from gateway.groups.coordinator import Coordinator
-from gateway.handlers.api import Context
-from gateway.handlers.table import rows
 from gateway.log import logger
-from gateway.server import Server
-from gateway.topics.catalog import Catalog
-from gateway.topics.partitions import Partitions
-from gateway.topics.producer_ids import ProducerIds
 from ledger.bookie.bookie import Bookie
 from ledger.bookie.collect import collect
 from ledger.bookie.config import BookieConfig
 from ledger.client.client import LedgerClient
 from ledger.errors import LedgerError, NodeExists, NoNode
 from ledger.ids import LedgerId
+from ledger.streams.stream import StreamServices
 from ledger.registry.ledger_ids import first_unused_ledger
 from ledger.streams.stream import StreamServices
 from ledger.world.clock import SystemClock
 from ledger.world.local_bookies import LocalBookie, LocalBookies, open_local_bookie
-from ledger.world.metadata import MetadataStore
 from ledger.world.sqlite_metadata import SqliteMetadata
 
-_CLUSTER_ID = "/gateway/cluster_id"
 _COLLECT_S = 600.0  # a round without a reason: for what a crash left behind
 
-Stop = Callable[[], Awaitable[None]]
 
-
-class Embedded:
-    """A running gateway. `stop` once; then everything accepted is durable and closed."""
-
-    def __init__(self, server: Server, ctx: Context, stops: list[Stop]) -> None:
-        self.ctx = ctx
-        self._server = server
-        self._stops = stops
-
-    @property
-    def host(self) -> str:
-        return self._server.host
-
-    @property
-    def port(self) -> int:
-        return self._server.port
-
-    async def stop(self) -> None:
-        await _stop_all(self._stops)
-
-
-async def _stop_all(stops: list[Stop]) -> None:
-    """The newest part first; one that fails does not keep the others from stopping."""
-    while stops:
-        stop = stops.pop()
-        try:
-            await stop()
-        except (LedgerError, OSError) as error:
-            logger().warning("a part did not stop cleanly", reason=str(error))
-
-
-async def start_embedded(config: GatewayConfig) -> Embedded:
+async def start_embedded(config: GatewayConfig) -> Running:
     """Clients are served. Raises what `ledger.errors` says of a directory, or OSError."""
     stops: list[Stop] = []
     try:
         return await _start(config, stops)
     except BaseException:
-        await _stop_all(stops)
+        await stop_all(stops)
         raise
 
 
-async def _start(config: GatewayConfig, stops: list[Stop]) -> Embedded:
+async def _start(config: GatewayConfig, stops: list[Stop]) -> Running:
     config.data.mkdir(parents=True, exist_ok=True)
     clock = SystemClock()
     metadata = SqliteMetadata(config.data / "metadata.sqlite")
@@ -94,38 +49,9 @@ async def _start(config: GatewayConfig, stops: list[Stop]) -> Embedded:
         await _settle_losses(each.bookie, client, accept=config.accept_loss)
     collector = _Collector(client, local)
     stops.append(collector.stop)
-    catalog = Catalog(metadata, config.topics, bookies=config.bookies)
-    await catalog.load()
     services = StreamServices(metadata, client, clock)
-    partitions = Partitions(catalog, services, config, collector.soon)
-    groups = Coordinator(metadata, catalog, clock, config.groups)
-    ctx = Context(
-        config=config,
-        clock=clock,
-        cluster_id=await _cluster_id(metadata),
-        catalog=catalog,
-        partitions=partitions,
-        groups=groups,
-        producer_ids=ProducerIds(metadata),
-        fetch_sessions=FetchSessions(
-            config.fetch.sessions_max,
-            int(config.fetch.session_idle_s_max * 1000),
-            lambda: secrets.randbits(31),
-        ),
-    )
-    await partitions.start()
-    stops.append(partitions.stop)
-    await groups.start()
-    stops.append(groups.stop)
-
-    async def release_waiters() -> None:
-        groups.release_waiters()  # members that wait in a rebalance must not hold up the drain
-
-    server = Server(Dispatcher(rows(), ctx), config.connection)
-    await server.start(config.host, config.port)
-    stops.append(server.stop)
-    stops.append(release_waiters)
-    return Embedded(server, ctx, stops)
+    parts = Parts(services, bookies=lambda: config.bookies, collect=collector.soon)
+    return await serve(config, parts, stops)
 
 
 async def _open_bookies(
@@ -170,20 +96,6 @@ async def _settle_losses(bookie: Bookie, client: LedgerClient, *, accept: bool) 
     for ledger in ledgers:
         await bookie.end_limbo(ledger)
     logger().warning("loss accepted", bookie=bookie.bookie_id, ledgers=len(ledgers))
-
-
-async def _cluster_id(metadata: MetadataStore) -> str:
-    """22 characters as Kafka's cluster ids; made once, kept for ever."""
-    made = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-    try:
-        return (await metadata.get(_CLUSTER_ID)).data.decode()
-    except NoNode:
-        pass
-    try:
-        await metadata.create(_CLUSTER_ID, made.encode(), parents=True)
-    except NodeExists:
-        return (await metadata.get(_CLUSTER_ID)).data.decode()
-    return made
 
 
 class _Collector:

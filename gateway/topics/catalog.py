@@ -64,7 +64,11 @@ class Catalog:
     """
 
     def __init__(
-        self, store: MetadataStore, defaults: TopicDefaults | None = None, *, bookies: int = 1
+        self,
+        store: MetadataStore,
+        defaults: TopicDefaults | None = None,
+        *,
+        bookies: Callable[[], int] = lambda: 1,
     ) -> None:
         self.on_created: list[Listener] = []
         self.on_deleted: list[Listener] = []
@@ -135,11 +139,12 @@ class Catalog:
             raise InvalidReplicationFactor(
                 "Replication factor was set to an invalid non-positive value."
             )
-        if replication_factor > self._bookies:
+        bookies = self._bookies()
+        if replication_factor > bookies:
             raise InvalidReplicationFactor(
                 f"Unable to replicate the partition {replication_factor} time(s): The target "
                 f"replication factor of {replication_factor} cannot be reached because only "
-                f"{self._bookies} broker(s) are registered."
+                f"{bookies} broker(s) are registered."
             )
         return Topic(
             name=name,

@@ -92,11 +92,15 @@ class Partitions:
 
     def _stream_config(self, topic: Topic) -> StreamConfig:
         config = self._catalog.config(self._catalog.by_name(topic.name) or topic)
-        quorum = min(topic.replication_factor, self._config.bookies)
+        quorum = topic.replication_factor
+        ensemble = quorum
+        if not self._config.zookeeper:  # embedded: over all bookies there are
+            ensemble = self._config.bookies
+            quorum = min(quorum, ensemble)
         ack_quorum = min(max(config.min_insync_replicas, quorum // 2 + 1), quorum)
         deletes = "delete" in config.cleanup_policy  # a compacted topic loses nothing to its age
         return StreamConfig(
-            ensemble_size=self._config.bookies,
+            ensemble_size=ensemble,
             write_quorum=quorum,
             ack_quorum=ack_quorum,
             segment_bytes=config.segment_bytes,

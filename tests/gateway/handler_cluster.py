@@ -29,7 +29,7 @@ class Cluster:
     def __init__(self, **settings):
         self.config = GatewayConfig(node_id=3, **settings)
         self.store = SimMetadata()
-        self.catalog = Catalog(self.store, self.config.topics, bookies=self.config.bookies)
+        self.catalog = Catalog(self.store, self.config.topics, bookies=lambda: self.config.bookies)
         self.context = Context(
             config=self.config,
             clock=SimClock(),

@@ -148,7 +148,7 @@ class StreamCluster:
 
     async def start_gateway(self):
         client = LedgerClient(self.metadata, self.port, self.clock)
-        self.catalog = Catalog(self.metadata, self.config.topics, bookies=1)
+        self.catalog = Catalog(self.metadata, self.config.topics)
         await self.catalog.load()
         self.services = StreamServices(self.metadata, client, self.clock, self.limits)
         self.partitions = Partitions(self.catalog, self.services, self.config, self.on_freed)

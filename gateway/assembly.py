@@ -1,0 +1,123 @@
+"""What every gateway is made of, once its metadata and its ledgers are there.
+
+    streams ─▶ catalog ─▶ partitions ─▶ groups ─▶ Kafka port
+
+`embedded` and `cluster` choose what stands behind the ports; here they are only used.
+"""
+
+from __future__ import annotations
+
+import base64
+import secrets
+import uuid
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from gateway.config import GatewayConfig
+from gateway.core.fetch_session import FetchSessions
+from gateway.dispatch import Dispatcher
+from gateway.groups.coordinator import Coordinator
+from gateway.handlers.api import Context
+from gateway.handlers.table import rows
+from gateway.log import logger
+from gateway.server import Server
+from gateway.topics.catalog import Catalog
+from gateway.topics.partitions import Partitions
+from gateway.topics.producer_ids import ProducerIds
+from ledger.errors import LedgerError, NodeExists, NoNode
+from ledger.streams.stream import StreamServices
+from ledger.world.metadata import MetadataStore
+
+_CLUSTER_ID = "/gateway/cluster_id"
+
+Stop = Callable[[], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a gateway stands on."""
+
+    services: StreamServices
+    bookies: Callable[[], int]  # how many copies an entry can have now
+    collect: Stop  # called when ledgers were deleted
+
+
+class Running:
+    """A running gateway. `stop` once; then everything accepted is durable and closed."""
+
+    def __init__(self, server: Server, ctx: Context, stops: list[Stop]) -> None:
+        self.ctx = ctx
+        self._server = server
+        self._stops = stops
+
+    @property
+    def host(self) -> str:
+        return self._server.host
+
+    @property
+    def port(self) -> int:
+        return self._server.port
+
+    async def stop(self) -> None:
+        await stop_all(self._stops)
+
+
+async def stop_all(stops: list[Stop]) -> None:
+    """The newest part first; one that fails does not keep the others from stopping."""
+    while stops:
+        stop = stops.pop()
+        try:
+            await stop()
+        except (LedgerError, OSError) as error:
+            logger().warning("a part did not stop cleanly", reason=str(error))
+
+
+async def serve(config: GatewayConfig, parts: Parts, stops: list[Stop]) -> Running:
+    """Clients are served. What was started is added to `stops`, also when a later step raises."""
+    metadata, clock = parts.services.metadata, parts.services.clock
+    catalog = Catalog(metadata, config.topics, bookies=parts.bookies)
+    await catalog.load()
+    partitions = Partitions(catalog, parts.services, config, parts.collect)
+    groups = Coordinator(metadata, catalog, clock, config.groups)
+    ctx = Context(
+        config=config,
+        clock=clock,
+        cluster_id=await _cluster_id(metadata),
+        catalog=catalog,
+        partitions=partitions,
+        groups=groups,
+        producer_ids=ProducerIds(metadata),
+        fetch_sessions=FetchSessions(
+            config.fetch.sessions_max,
+            int(config.fetch.session_idle_s_max * 1000),
+            lambda: secrets.randbits(31),
+        ),
+        advertised_host=config.advertised_host,
+    )
+    await partitions.start()
+    stops.append(partitions.stop)
+    await groups.start()
+    stops.append(groups.stop)
+
+    async def release_waiters() -> None:
+        groups.release_waiters()  # members that wait in a rebalance must not hold up the drain
+
+    server = Server(Dispatcher(rows(), ctx), config.connection)
+    await server.start(config.host, config.port)
+    stops.append(server.stop)
+    stops.append(release_waiters)
+    return Running(server, ctx, stops)
+
+
+async def _cluster_id(metadata: MetadataStore) -> str:
+    """22 characters as Kafka's cluster ids; made once, kept for ever."""
+    made = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    try:
+        return (await metadata.get(_CLUSTER_ID)).data.decode()
+    except NoNode:
+        pass
+    try:
+        await metadata.create(_CLUSTER_ID, made.encode(), parents=True)
+    except NodeExists:
+        return (await metadata.get(_CLUSTER_ID)).data.decode()
+    return made
