@@ -27,6 +27,7 @@ CODES: dict[type[LedgerError], ErrorCode] = {
     errors.CorruptFormat: ErrorCode.kafka_storage_error,
     errors.ForeignDirectory: ErrorCode.kafka_storage_error,
     errors.DirectoryInUse: ErrorCode.kafka_storage_error,
+    errors.BookieIdInUse: ErrorCode.kafka_storage_error,
     errors.MetadataError: ErrorCode.kafka_storage_error,
     errors.ForeignLayout: ErrorCode.kafka_storage_error,
     errors.NoNode: ErrorCode.unknown_topic_or_partition,

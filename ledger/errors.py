@@ -80,6 +80,10 @@ class DirectoryInUse(LedgerError):
     """Another process holds this data directory."""
 
 
+class BookieIdInUse(LedgerError):
+    """Another process is registered as this bookie: a copy of its directory, or its twin."""
+
+
 class MetadataError(LedgerError):
     """Base of what the metadata store answers."""
 
