@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import functools
+import hashlib
 import importlib.metadata
 import os
 import re
@@ -36,6 +37,16 @@ ZOOKEEPER_COORDINATES = (
     ("org.xerial.snappy", "snappy-java", "1.1.10.5"),
     LOG_COORDINATE,
 )
+BOOKKEEPER_VERSION = "4.17.2"
+# Its pom leaves the same two out; log4j it brings itself.
+BOOKKEEPER_COORDINATES = (
+    ("org.apache.bookkeeper", "bookkeeper-server", BOOKKEEPER_VERSION),
+    ("io.dropwizard.metrics", "metrics-core", "4.2.25"),
+    ("org.xerial.snappy", "snappy-java", "1.1.10.7"),
+)
+# A compiler that runs where only a Java runtime is installed.
+COMPILER_VERSION = "3.33.0"
+COMPILER_COORDINATES = (("org.eclipse.jdt", "ecj", COMPILER_VERSION),)
 JAVA_MAJOR_MIN = 17
 INSTALL_S_MAX = 600
 
@@ -157,6 +168,31 @@ def zookeeper_jars() -> Path:
     return maven_jars(f"zookeeper-{ZOOKEEPER_VERSION}", ZOOKEEPER_COORDINATES)
 
 
+def bookkeeper_jars() -> Path:
+    """Return the directory with Apache BookKeeper's server and client, resolved by Maven."""
+    return maven_jars(f"bookkeeper-{BOOKKEEPER_VERSION}", BOOKKEEPER_COORDINATES)
+
+
+def bookkeeper_classes(source: Path) -> str:
+    """Return a class path with Apache BookKeeper and the class compiled from `source`.
+
+    Compiled once for each text of the source, by a compiler that Maven brings.
+    """
+    jars = f"{bookkeeper_jars()}/*"
+    compiler = maven_jars(f"ecj-{COMPILER_VERSION}", COMPILER_COORDINATES)
+    digest = hashlib.sha256(source.read_bytes()).hexdigest()[:16]
+    classes = CACHE / "peers" / "classes" / f"{source.stem}-{digest}"
+    if not classes.is_dir():
+        with _alone():
+            draft = classes.with_name(f"{classes.name}.{os.getpid()}")
+            compile_it = [java(), "-jar", str(next(compiler.glob("ecj-*.jar"))), "-17", "-nowarn"]
+            needed = ":".join(map(str, bookkeeper_jars().glob("*.jar")))
+            _run([*compile_it, "-cp", needed, "-d", str(draft), str(source)])
+            if not classes.is_dir():
+                draft.rename(classes)
+    return f"{classes}:{jars}"
+
+
 def kafka_classpath() -> str:
     return f"{kafka_jars()}/*"
 
@@ -206,7 +242,7 @@ def gateway_python() -> str:
 def main() -> int:
     """Fetch everything; one line each; ends with 1 when something is missing."""
     missing = 0
-    for what in (java, kafka_jars, zookeeper_jars, kcat, spark_jars):
+    for what in (java, kafka_jars, zookeeper_jars, bookkeeper_jars, kcat, spark_jars):
         try:
             what()
             print(f"{what.__name__}: ready")
