@@ -1,7 +1,7 @@
 """Ledger metadata as bytes, and where they are kept, both as Apache BookKeeper has them.
 
-Bytes start with `BookieMetadataFormatVersion\\t<N>\\n`. 3 (written): varint length, protobuf.
-2: the same message as protobuf text. 1: lines of numbers. All three are read.
+Bytes start with `BookieMetadataFormatVersion\\t<N>\\n`. 3 (new ledgers): varint length, protobuf.
+2: the same message as protobuf text. 1: lines of numbers. A ledger keeps the version it has.
 Source: BookKeeper, `meta/LedgerMetadataSerDe.java`, `meta/HierarchicalLedgerManager.java`.
 """
 
@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 
-from google.protobuf import text_format
 from google.protobuf.message import DecodeError
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 from ledger.core.entry_format import DigestType
 from ledger.core.ledger_metadata import Fragment, LedgerMetadata, LedgerState
@@ -48,7 +48,22 @@ def ledger_of_path(path: str) -> LedgerId | None:
 
 
 def encode(metadata: LedgerMetadata) -> bytes:
-    """Format version 3. Fields 1-5 and 7-9 are always written, as Java does."""
+    """The bytes to store, in the format version that `metadata` came with."""
+    assert metadata.format_version in (1, 2, 3)
+    if metadata.format_version == 1:
+        return _VERSION_LINE + b"1\n" + _to_lines(metadata).encode()
+    message = _to_message(metadata)
+    if metadata.format_version == 2:
+        from google.protobuf import text_format  # slow to load, seldom needed
+
+        message.ClearField("cToken")  # it came with version 3
+        return _VERSION_LINE + b"2\n" + text_format.MessageToString(message).encode()
+    body = message.SerializeToString(deterministic=True) + metadata.unknown
+    return _VERSION_LINE + b"3\n" + _varint(len(body)) + body
+
+
+def _to_message(metadata: LedgerMetadata) -> LedgerMetadataFormat:
+    """Fields 1-5 and 7-9 are always written, as Java does."""
     message = LedgerMetadataFormat(
         quorumSize=metadata.write_quorum,
         ensembleSize=metadata.ensemble_size,
@@ -67,15 +82,30 @@ def encode(metadata: LedgerMetadata) -> bytes:
         message.ctime = metadata.created_ms
     if metadata.token is not None:
         message.cToken = metadata.token
-    body = message.SerializeToString(deterministic=True)
-    return _VERSION_LINE + b"3\n" + _varint(len(body)) + body
+    return message
+
+
+def _to_lines(metadata: LedgerMetadata) -> str:
+    """Version 1; it has no place for password, digest type, ack quorum and custom metadata."""
+    assert metadata.ack_quorum == metadata.write_quorum
+    assert not metadata.custom
+    lines = [str(metadata.write_quorum), str(metadata.ensemble_size), str(metadata.length)]
+    for fragment in metadata.fragments:
+        lines.append("\t".join([str(fragment.first), *fragment.ensemble]))
+    if metadata.state is LedgerState.IN_RECOVERY:
+        lines.append(f"{_IN_RECOVERY_V1}\tCLOSED")
+    elif metadata.state is LedgerState.CLOSED:
+        lines.append(f"{metadata.last_entry}\tCLOSED")
+    else:
+        lines.append("")
+    return "\n".join(lines)
 
 
 def decode(data: bytes, ledger: LedgerId) -> LedgerMetadata:
     """The metadata in `data`. Raises CorruptFormat with the path when they do not parse."""
     try:
         return _decode(data, ledger)
-    except (DecodeError, text_format.ParseError, ValueError, AssertionError) as error:
+    except (DecodeError, ValueError, AssertionError) as error:
         raise CorruptFormat(f"ledger metadata at {ledger_path(ledger)}: {error}") from error
 
 
@@ -88,17 +118,31 @@ def _decode(data: bytes, ledger: LedgerId) -> LedgerMetadata:
         size, start = _read_varint(body)
         if len(body) - start < size:
             raise ValueError(f"{size} bytes announced, {len(body) - start} there")
-        return _from_message(LedgerMetadataFormat.FromString(body[start : start + size]), ledger)
+        message = LedgerMetadataFormat.FromString(body[start : start + size])
+        return _from_message(message, ledger, 3)
     if version == b"2":
-        message = LedgerMetadataFormat()
-        text_format.Parse(body.decode(), message)
-        return _from_message(message, ledger)
+        return _from_message(_parse_text(body), ledger, 2)
     if version == b"1":
         return _from_lines(body.decode().splitlines(), ledger)
     raise ValueError(f"unknown format version {version!r}")
 
 
-def _from_message(message: LedgerMetadataFormat, ledger: LedgerId) -> LedgerMetadata:
+def _parse_text(body: bytes) -> LedgerMetadataFormat:
+    from google.protobuf import text_format  # slow to load, seldom needed
+
+    message = LedgerMetadataFormat()
+    try:
+        text_format.Parse(body.decode(), message)
+    except text_format.ParseError as error:
+        raise ValueError(error) from error
+    if not message.IsInitialized():
+        raise ValueError("a field is missing")
+    return message
+
+
+def _from_message(
+    message: LedgerMetadataFormat, ledger: LedgerId, format_version: int
+) -> LedgerMetadata:
     state = LedgerState(message.state)
     digest = message.digestType if message.HasField("digestType") else DigestType.CRC32
     closed = state is LedgerState.CLOSED
@@ -119,7 +163,25 @@ def _from_message(message: LedgerMetadataFormat, ledger: LedgerId) -> LedgerMeta
         created_ms=message.ctime if message.HasField("ctime") else None,
         custom={one.key: one.value for one in message.customMetadata},
         token=message.cToken if message.HasField("cToken") else None,
+        format_version=format_version,
+        unknown=_unknown_fields(message),
     )
+
+
+def _unknown_fields(message: LedgerMetadataFormat) -> bytes:
+    """The bytes of fields that this version does not know; raises ValueError for a known field
+    with a value unknown here, such as a new digest type: without it the rest means nothing."""
+    known = LedgerMetadataFormat.DESCRIPTOR.fields_by_number
+    unknown = [field.field_number for field in UnknownFieldSet(message)]
+    if not unknown:
+        return b""
+    if any(number in known for number in unknown):
+        raise ValueError(f"unknown values in fields {unknown}")
+    rest = LedgerMetadataFormat()
+    rest.CopyFrom(message)
+    for name in LedgerMetadataFormat.DESCRIPTOR.fields_by_name:
+        rest.ClearField(name)
+    return rest.SerializePartialToString()
 
 
 def _from_lines(lines: list[str], ledger: LedgerId) -> LedgerMetadata:
@@ -147,6 +209,7 @@ def _from_lines(lines: list[str], ledger: LedgerId) -> LedgerMetadata:
         last_entry=last_entry,
         length=length if state is LedgerState.CLOSED else 0,
         digest_type=DigestType.CRC32,
+        format_version=1,
     )
 
 

@@ -50,6 +50,8 @@ class LedgerMetadata:
     created_ms: int | None = None
     custom: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
     token: int | None = None  # random at create: tells one's own lost reply from a rival's node
+    format_version: int = 3  # of the stored bytes: kept by every change
+    unknown: bytes = b""  # stored fields of a newer version than this: kept by every change
 
     def __post_init__(self) -> None:
         assert self.ensemble_size >= self.write_quorum >= self.ack_quorum >= 1

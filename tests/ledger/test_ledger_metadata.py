@@ -3,6 +3,8 @@
 Method: every transition from every state; round trips by Hypothesis; bytes written by hand.
 """
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -109,6 +111,7 @@ def ledgers(draw):
         created_ms=draw(st.none() | st.integers(0, 2**62)),
         custom=draw(st.dictionaries(st.text(max_size=5), st.binary(max_size=5), max_size=3)),
         token=draw(st.none() | st.integers(-(2**63), 2**63 - 1)),
+        unknown=draw(st.sampled_from([b"", b"\x68\x05", b"\x6a\x01a\x68\x05"])),
     )
     state = draw(st.sampled_from(LedgerState))
     if state is OPEN:
@@ -156,7 +159,8 @@ def test_version_2_is_the_same_message_as_text():
         "firstEntryId: 0 } digestType: HMAC ackQuorumSize: 2"
     )
     value = decode(b"BookieMetadataFormatVersion\t2\n" + text.encode(), 7)
-    assert value == ledger(write_quorum=2, digest_type=DigestType.HMAC).close(1, 9)
+    expected = ledger(write_quorum=2, digest_type=DigestType.HMAC, format_version=2)
+    assert value == expected.close(1, 9)
 
 
 @pytest.mark.parametrize(
@@ -169,6 +173,37 @@ def test_version_1_is_lines_of_numbers(last_line, state, last_entry):
     assert (value.state, value.last_entry) == (state, last_entry)
     assert (value.write_quorum, value.ack_quorum, value.ensemble_size) == (2, 2, 3)
     assert value.fragments[1] == (12, ("b4", "b2", "b3"))
+
+
+@given(ledgers(), st.sampled_from([1, 2]))
+def test_an_older_version_is_kept_by_a_change(value, version):
+    value = replace(value, format_version=version, token=None, unknown=b"")
+    if version == 1:
+        value = replace(
+            value,
+            ack_quorum=value.write_quorum,
+            digest_type=DigestType.CRC32,
+            password=b"",
+            created_ms=None,
+            custom={},
+        )
+    stored = encode(value)
+    assert stored.startswith(f"BookieMetadataFormatVersion\t{version}\n".encode())
+    assert decode(stored, value.ledger) == value
+
+
+def test_a_change_keeps_the_fields_of_a_newer_version():
+    field_13 = b"\x6a\x03new"
+    read = decode(encode(ledger(unknown=field_13)), 7)
+    changed = encode(read.in_recovery().close(4, 100))
+    assert changed.endswith(field_13)
+    assert decode(changed, 7) == ledger(unknown=field_13).in_recovery().close(4, 100)
+
+
+@pytest.mark.parametrize("field", [b"\x38\x07", b"\x28\x09"], ids=["digest type", "state"])
+def test_a_value_that_a_newer_version_gave_to_a_known_field_is_refused(field):
+    with pytest.raises(CorruptFormat, match="unknown values"):
+        decode(encode(ledger(unknown=field)), 7)
 
 
 def test_a_missing_ack_quorum_means_the_write_quorum():
