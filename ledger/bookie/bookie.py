@@ -18,6 +18,7 @@ from ledger.bookie.config import BookieConfig
 from ledger.bookie.entries import EntryIndex
 from ledger.bookie.files import LogFiles
 from ledger.bookie.journal import Journal
+from ledger.bookie.long_poll import LongPolls
 from ledger.bookie.reads import EntryReader
 from ledger.bookie.replay import I64, LIMBO_AGAIN, LIMBO_FENCED, LIMBO_STILL, Replay, Replayed
 from ledger.bookie.rewrite import Rewriter
@@ -33,7 +34,14 @@ from ledger.core.journal_format import (
 )
 from ledger.errors import CorruptFormat
 from ledger.ids import BookieId, Buffer, EntryId, LedgerId
-from ledger.world.bookies import OnAdded, ReadManyReply, ReadReply, Status
+from ledger.world.bookies import (
+    BookieStats,
+    EntriesReply,
+    OnAdded,
+    ReadManyReply,
+    ReadReply,
+    Status,
+)
 from ledger.world.clock import Clock
 from ledger.world.disk import Disk
 from ledger.world.table import Table
@@ -78,6 +86,7 @@ class Bookie:
         self._files = LogFiles(disk, config.open_files_max, config.read_gap_bytes_max)
         self._journal = Journal(disk, config, clock, self._on_group)
         self._reader = EntryReader(self._index, self._files, self._journal, config)
+        self._polls = LongPolls(self._index, self._reader, config)
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._flushing = False
@@ -153,6 +162,7 @@ class Bookie:
 
         The disk and the table stay open: they are their owner's to close.
         """
+        self._polls.end()
         await self._journal.stop()
         while self._tasks:
             await asyncio.wait(self._tasks)
@@ -239,8 +249,15 @@ class Bookie:
         await self._log_limbo(LIMBO_STILL)
         await self.checkpoint()
 
-    async def end_limbo(self, ledger: LedgerId) -> Status:
-        """What is held of the ledger is complete again, or its loss is accepted. Stays fenced."""
+    async def end_limbo(self, ledger: LedgerId, master_key: bytes | None = None) -> Status:
+        """What is held of the ledger is complete again, or its loss is accepted. Stays fenced.
+
+        Without a key: for the owner of this very bookie.
+        """
+        if master_key is not None:
+            guarded = self._guarded(ledger, master_key)
+            if isinstance(guarded, Status):
+                return guarded
         if self.failure is not None:
             return Status.IO_ERROR
         try:
@@ -262,6 +279,25 @@ class Bookie:
     async def read_lac(self, ledger: LedgerId) -> ReadReply:
         """As `Bookies.read_lac`."""
         return self._reader.read_lac(ledger)
+
+    async def wait_lac(self, ledger: LedgerId, previous: EntryId, timeout_s: float) -> ReadReply:
+        """As `Bookies.wait_lac`."""
+        return await self._polls.wait_lac(ledger, previous, timeout_s)
+
+    async def list_entries(self, ledger: LedgerId) -> EntriesReply:
+        """As `Bookies.list_entries`."""
+        return await self._reader.list_entries(ledger)
+
+    async def stats(self) -> BookieStats:
+        """As `Bookies.stats`; the disk counts as large as the log and what is free."""
+        try:
+            free_bytes = self._disk.free_bytes()
+            logs = sum(1 for name in self._disk.names() if parse_file_name(name) is not None)
+            ledgers = len(self._index.ledgers())
+        except OSError:
+            return BookieStats(Status.IO_ERROR)
+        disk_bytes = logs * self._config.file_bytes + free_bytes
+        return BookieStats(Status.OK, disk_bytes, free_bytes, ledgers, self.writable)
 
     def ledgers(self) -> list[LedgerId]:
         """Every ledger this bookie knows, but deleted ones. Raises OSError."""
@@ -426,6 +462,8 @@ class Bookie:
                 status = Status.NO_LEDGER
             position += record.size
             self._tell(record, status)
+        if self._polls.count:
+            self._polls.on_logged(records)
         self._after_group(position - first.position, deleted)
 
     def _on_logged(self, record: LogRecord, file_id: int, deleted: list[int]) -> None:
@@ -493,6 +531,7 @@ class Bookie:
         for record in records:
             self._tell(record, status)
         if self._journal.failed is not None:
+            self._polls.end()
             self._failed.set()
 
     async def _flush(self) -> None:
@@ -531,6 +570,7 @@ class Bookie:
     def _end(self, error: OSError) -> None:
         """Nothing is acknowledged any more, for good."""
         self._ended = error
+        self._polls.end()
         self._failed.set()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:

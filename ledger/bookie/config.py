@@ -33,6 +33,8 @@ class BookieConfig:
     headroom_check_ms: int = 1_000  # at most one look at the free space in this time
     open_files_max: int = 128  # files held open for reading
     ledgers_in_memory_max: int = 10_000  # beyond it idle ones are forgotten (the table has them)
+    long_polls_max: int = 10_000  # readers that wait for a LAC; then OVERLOADED
+    long_poll_ms_max: int = 30_000  # the longest such wait, whatever the reader asks
     read_bytes_max: int = 4 * 1024 * 1024  # one read_many, whatever the caller asks
     read_gap_bytes_max: int = 16 * 1024  # a gap that is cheaper to read than to skip
     roll_dead_bytes_min: int = 4 * 1024 * 1024  # the live file is left once so much of it is dead

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterable
+from heapq import merge
+
 from ledger.bookie.config import BookieConfig
 from ledger.bookie.entries import EntryIndex
 from ledger.bookie.files import LogFiles
@@ -9,10 +13,11 @@ from ledger.bookie.journal import Journal
 from ledger.bookie.state import LedgerState, LogRecord, Place
 from ledger.errors import CorruptFormat
 from ledger.ids import EntryId, LedgerId
-from ledger.world.bookies import ReadManyReply, ReadReply, Status
+from ledger.world.bookies import EntriesReply, ReadManyReply, ReadReply, Status
 
 _PLACES_AT_FIRST = 64
 _PLACES_AT_ONCE_MAX = 4096
+_ROWS_AT_ONCE = 4096
 
 
 class EntryReader:
@@ -81,6 +86,24 @@ class EntryReader:
             return ReadReply(self._nothing(ledger, state))
         return ReadReply(Status.OK, lac=EntryId(state.lac))
 
+    async def list_entries(self, ledger: LedgerId) -> EntriesReply:
+        """As `Bookies.list_entries`: what was durable at the call, perhaps more."""
+        try:
+            state = self._index.state(ledger)
+            if state is None or state.deleted or self._in_limbo(ledger, state):
+                return EntriesReply(self._nothing(ledger, state))
+            # Places only move from memory to the table, so in this order none is missed.
+            held = sorted(entry for entry, it in state.recent.items() if type(it) is Place)
+            stored: list[int] = []
+            while rows := self._index.rows(ledger, stored[-1] + 1 if stored else 0, _ROWS_AT_ONCE):
+                stored += [entry for entry, _ in rows]
+                await asyncio.sleep(0)
+        except OSError:
+            return EntriesReply(Status.IO_ERROR)
+        if state.deleted:
+            return EntriesReply(Status.NO_LEDGER)
+        return EntriesReply(Status.OK, _runs_of(merge(stored, held)))
+
     async def _place(self, state: LedgerState, entry: int) -> Place | None:
         """Where the entry is; if it is on its way, once it arrived. Raises OSError if it failed."""
         found = self._index.find(state, entry)
@@ -127,3 +150,18 @@ class EntryReader:
 
     def _in_limbo(self, ledger: int, state: LedgerState | None) -> bool:
         return state.limbo if state is not None else ledger < self._index.limbo_below
+
+
+def _runs_of(entries: Iterable[int]) -> tuple[tuple[EntryId, EntryId], ...]:
+    """Rising ids, perhaps with repetitions, as (first, last) pairs."""
+    runs: list[tuple[EntryId, EntryId]] = []
+    first = last = -2
+    for entry in entries:
+        if entry > last + 1:
+            if first >= 0:
+                runs.append((EntryId(first), EntryId(last)))
+            first = entry
+        last = entry
+    if first >= 0:
+        runs.append((EntryId(first), EntryId(last)))
+    return tuple(runs)

@@ -24,6 +24,7 @@ class Status(IntEnum):
     OVERLOADED = 506
     UNKNOWN_LEDGER_STATE = 507
     UNREACHABLE = 900  # ours: no answer; nothing is known
+    WRONG_INSTANCE = 901  # ours: another bookie serves there; this one did nothing
 
 
 class ReadReply(NamedTuple):

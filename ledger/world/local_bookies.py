@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ledger.bookie.bookie import EVERY_LEDGER, Bookie
 from ledger.bookie.config import BookieConfig
 from ledger.bookie.directory import claim_directory
 from ledger.ids import BookieId, Buffer, EntryId, LedgerId
-from ledger.world.bookies import OnAdded, ReadManyReply, ReadReply, Status
+from ledger.world.bookies import (
+    BookieInfo,
+    BookieStats,
+    EntriesReply,
+    OnAdded,
+    ReadManyReply,
+    ReadReply,
+    Status,
+)
 from ledger.world.clock import Clock, SystemClock
 from ledger.world.posix_disk import PosixDisk, SyncMode
 from ledger.world.rocks_table import RocksTable
@@ -28,6 +36,13 @@ class LocalBookies:
 
     def available(self) -> tuple[BookieId, ...]:
         return tuple(name for name, bookie in self._bookies.items() if bookie.writable)
+
+    def registered(self) -> Mapping[BookieId, BookieInfo]:
+        return {
+            name: BookieInfo(read_only=not bookie.writable)
+            for name, bookie in self._bookies.items()
+            if bookie.failure is None
+        }
 
     def add(
         self,
@@ -82,6 +97,26 @@ class LocalBookies:
         if node is None:
             return Status.UNREACHABLE
         return await node.write_lac(ledger, master_key, lac)
+
+    async def wait_lac(
+        self, bookie: BookieId, ledger: LedgerId, previous: EntryId, timeout_s: float
+    ) -> ReadReply:
+        node = self._bookies.get(bookie)
+        if node is None:
+            return ReadReply(Status.UNREACHABLE)
+        return await node.wait_lac(ledger, previous, timeout_s)
+
+    async def list_entries(self, bookie: BookieId, ledger: LedgerId) -> EntriesReply:
+        node = self._bookies.get(bookie)
+        return EntriesReply(Status.UNREACHABLE) if node is None else await node.list_entries(ledger)
+
+    async def end_limbo(self, bookie: BookieId, ledger: LedgerId, master_key: bytes) -> Status:
+        node = self._bookies.get(bookie)
+        return Status.UNREACHABLE if node is None else await node.end_limbo(ledger, master_key)
+
+    async def stats(self, bookie: BookieId) -> BookieStats:
+        node = self._bookies.get(bookie)
+        return BookieStats(Status.UNREACHABLE) if node is None else await node.stats()
 
 
 class LocalBookie:
