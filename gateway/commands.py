@@ -51,3 +51,14 @@ def dev(ctx: typer.Context) -> None:
     from gateway.dev import run
 
     raise typer.Exit(run(ctx.args))
+
+
+@app.command(
+    add_help_option=False,
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+)
+def serve(ctx: typer.Context) -> None:
+    """Run one gateway of a cluster: metadata in ZooKeeper, bookies over the network."""
+    from gateway.serve import run
+
+    raise typer.Exit(run(ctx.args))

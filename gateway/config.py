@@ -82,6 +82,10 @@ class GatewayConfig:
     bookies: int = 1  # embedded bookies: 1 (1/1/1) or 3 (E 3, Qw 3, Qa 2)
     journal_sync: str = "group"  # "group": on disk before every acknowledgement; "never"
     zookeeper: str = ""  # servers of the cluster, "host:port,..."; "": embedded, no cluster
+    chroot: str = ""  # path in ZooKeeper below which the whole cluster lives
+    session_ms: int = 10_000  # ZooKeeper session: how long a killed gateway keeps its seat
+    bookie_tls: tuple[Path, Path, Path] | None = None  # certificate, key, authority for bookies
+    rack: str = ""  # bookies of this rack are read from first
     accept_loss: bool = False  # go on with what is left of ledgers that a bookie may have lost
     connection: ConnectionLimits = field(default_factory=ConnectionLimits)
     fetch: FetchLimits = field(default_factory=FetchLimits)

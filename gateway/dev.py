@@ -19,13 +19,13 @@ def run(arguments: list[str]) -> int:
     flags = parser().parse_args(arguments)
     faults = faults_of(flags)
     if faults:
-        return _refuse(faults)
-    from gateway.run import ConfigFault, run_embedded
+        return refuse(faults)
+    from gateway.run import ConfigFault, run_gateway
 
     try:
-        return run_embedded(config_of(flags))
+        return run_gateway(config_of(flags))
     except ConfigFault as fault:
-        return _refuse(fault.faults)
+        return refuse(fault.faults)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -38,9 +38,8 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add = flags.add_argument
-    add("--port", type=int, default=default.port, help="Kafka port; 0 takes any free one")
+    add_common_flags(flags)
     add("--data", type=Path, default=default.data, help="directory of all data; made if missing")
-    add("--host", default=default.host, help="address to listen on")
     add("--bookies", type=int, default=default.bookies, help="embedded storage nodes: 1 or 3")
     add(
         "--journal-sync",
@@ -52,6 +51,15 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="go on with what is left after a bookie lost data (rot, a power cut without sync)",
     )
+    return flags
+
+
+def add_common_flags(flags: argparse.ArgumentParser) -> None:
+    """What `dev` and `serve` have in common."""
+    default = GatewayConfig()
+    add = flags.add_argument
+    add("--port", type=int, default=default.port, help="Kafka port; 0 takes any free one")
+    add("--host", default=default.host, help="address to listen on")
     add("--node-id", type=int, default=default.node_id, help="Kafka broker id")
     add(
         "--partitions",
@@ -71,20 +79,27 @@ def parser() -> argparse.ArgumentParser:
         default=default.groups.initial_rebalance_delay_ms,
         help="how long a new group waits for its first members",
     )
-    return flags
 
 
 def faults_of(flags: argparse.Namespace) -> list[str]:
     """All that is wrong, not only the first; one line each."""
-    topics = TopicDefaults()
-    delay_ms = flags.group_initial_rebalance_delay_ms
     checks = (
-        (0 <= flags.port <= 65_535, f"port {flags.port}: must be between 0 and 65535"),
         (flags.bookies in (1, 3), f"bookies {flags.bookies}: must be 1 or 3"),
         (
             flags.journal_sync in ("group", "never"),
             f"journal-sync {flags.journal_sync!r}: must be group or never",
         ),
+    )
+    faults = [fault for holds, fault in checks if not holds]
+    return common_faults(flags) + faults + _data_faults(flags.data)
+
+
+def common_faults(flags: argparse.Namespace) -> list[str]:
+    """All that is wrong with the flags of `add_common_flags`."""
+    topics = TopicDefaults()
+    delay_ms = flags.group_initial_rebalance_delay_ms
+    checks = (
+        (0 <= flags.port <= 65_535, f"port {flags.port}: must be between 0 and 65535"),
         (0 <= flags.node_id <= INT32_MAX, f"node-id {flags.node_id}: must be 0 to {INT32_MAX}"),
         (
             1 <= flags.partitions <= topics.partitions_max,
@@ -95,7 +110,7 @@ def faults_of(flags: argparse.Namespace) -> list[str]:
             f"group-initial-rebalance-delay-ms {delay_ms}: must be 0 to {INT32_MAX}",
         ),
     )
-    return [fault for holds, fault in checks if not holds] + _data_faults(flags.data)
+    return [fault for holds, fault in checks if not holds]
 
 
 def _data_faults(data: Path) -> list[str]:
@@ -133,7 +148,8 @@ def config_of(flags: argparse.Namespace) -> GatewayConfig:
     )
 
 
-def _refuse(faults: list[str]) -> int:
+def refuse(faults: list[str]) -> int:
+    """Each fault is a line on stderr; returns the exit code."""
     for fault in faults:
         print(f"gateway: {fault}", file=sys.stderr)
     return EXIT_CONFIG

@@ -16,9 +16,8 @@ from ledger.bookie.bookie import Bookie
 from ledger.bookie.collect import collect
 from ledger.bookie.config import BookieConfig
 from ledger.client.client import LedgerClient
-from ledger.errors import LedgerError, NodeExists, NoNode
+from ledger.errors import LedgerError
 from ledger.ids import LedgerId
-from ledger.streams.stream import StreamServices
 from ledger.registry.ledger_ids import first_unused_ledger
 from ledger.streams.stream import StreamServices
 from ledger.world.clock import SystemClock

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gateway.config import GatewayConfig
 
 EXIT_OK = 0
+EXIT_UNREACHABLE = 69  # sysexits.h: EX_UNAVAILABLE
 EXIT_CONFIG = 78  # sysexits.h: EX_CONFIG
 EXIT_INTERRUPTED = 130
 
@@ -47,8 +48,15 @@ class ConfigFault(Exception):
         self.faults = faults
 
 
-def run_embedded(config: GatewayConfig) -> int:
-    """Serves until SIGTERM or SIGINT, then drains. Returns the exit code. Raises ConfigFault."""
+class Unreachable(Exception):
+    """What the gateway needs does not answer; it may later."""
+
+
+def run_gateway(config: GatewayConfig) -> int:
+    """Serves until SIGTERM or SIGINT, then drains. Returns the exit code.
+
+    Raises ConfigFault, Unreachable.
+    """
     sys.setswitchinterval(THREAD_SWITCH_S)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(_serve(config))
@@ -64,22 +72,24 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
 
 async def _serve(config: GatewayConfig) -> int:
     asked = _ExitAsked()
-    embedded = await _start(config)
+    gateway = await _start(config)
     try:
         # What lives from start to end is not looked at again by the cyclic collector.
         gc.collect()
         gc.freeze()
         gc.set_threshold(*_COLLECT_AFTER)
-        _say_started(config, embedded)
+        _say_started(config, gateway)
         preload = asyncio.get_running_loop().call_later(_PRELOAD_AFTER_S, _preload)
         code = await asked.wait()
         preload.cancel()
     finally:
-        await embedded.stop()
+        await gateway.stop()
     return code
 
 
 async def _start(config: GatewayConfig) -> Running:
+    if config.zookeeper:
+        return await _start_in_cluster(config)
     from gateway.embedded import start_embedded
     from ledger.errors import CorruptFormat, DirectoryInUse, ForeignDirectory
 
@@ -91,19 +101,39 @@ async def _start(config: GatewayConfig) -> Running:
         raise ConfigFault([_os_fault(config, error)]) from error
 
 
+async def _start_in_cluster(config: GatewayConfig) -> Running:
+    from gateway.cluster import start_in_cluster
+    from ledger.errors import LedgerError, MetadataUnavailable, NoNode
+
+    try:
+        return await start_in_cluster(config)
+    except MetadataUnavailable as error:
+        raise Unreachable(f"zookeeper {config.zookeeper}: {error}") from error
+    except NoNode as error:
+        raise Unreachable(
+            f"zookeeper {config.zookeeper}: no bookie was ever started there ({error}); "
+            "start `bookie serve` first"
+        ) from error
+    except LedgerError as error:
+        raise ConfigFault([str(error)]) from error
+    except OSError as error:
+        raise ConfigFault([_os_fault(config, error)]) from error
+
+
 def _os_fault(config: GatewayConfig, error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
         return f"port {config.port}: in use on {config.host} (--port takes another one)"
     if error.errno in (errno.EADDRNOTAVAIL, errno.EACCES) and error.filename is None:
         return f"host {config.host}, port {config.port}: cannot listen there: {error.strerror}"
-    return f"data {config.data}: {error}"
+    return str(error) if config.zookeeper else f"data {config.data}: {error}"
 
 
-def _say_started(config: GatewayConfig, embedded: Running) -> None:
+def _say_started(config: GatewayConfig, gateway: Running) -> None:
     """One line for people; the second has the words that testcontainers' modules wait for."""
-    host = f"[{embedded.host}]" if ":" in embedded.host else embedded.host
+    host = f"[{gateway.host}]" if ":" in gateway.host else gateway.host
     with contextlib.suppress(OSError):  # nobody reads stdout: no reason not to serve
-        print(f"gateway started: bootstrap.servers={host}:{embedded.port} data={config.data}")
+        place = f"zookeeper={config.zookeeper}" if config.zookeeper else f"data={config.data}"
+        print(f"gateway started: bootstrap.servers={host}:{gateway.port} {place}")
         print(f"Started Kafka API server; [KafkaServer id={config.node_id}] started", flush=True)
 
 

@@ -1,0 +1,152 @@
+"""A gateway of a cluster: metadata in ZooKeeper, bookies over gRPC, the gateway in front.
+
+    /gateway/brokers/<node id>   ephemeral: host and port of the gateway that serves
+
+Streams are not shared between gateways yet, so one serves at a time: a second one refuses to
+start. That is courtesy; what keeps records safe is fencing. The other place where ports meet
+what stands behind them is `embedded`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+from ledger.world.zookeeper import connect_zookeeper
+
+from gateway.assembly import Parts, Running, Stop, serve, stop_all
+from gateway.config import GatewayConfig
+from gateway.log import logger
+from ledger.client.client import LedgerClient
+from ledger.errors import LedgerError, MetadataUnavailable, NodeExists, NoNode, NotOwner
+from ledger.registry.discovery import Discovery
+from ledger.registry.layout import read_instance_id
+from ledger.streams.stream import StreamServices
+from ledger.world.clock import SystemClock
+from ledger.world.grpc_bookies import GrpcBookies
+from ledger.world.grpc_config import GrpcClientConfig, TlsFiles
+from ledger.world.metadata import MetadataStore
+
+_BROKERS = "/gateway/brokers"
+_LOOK_S = 0.2
+
+
+async def start_in_cluster(config: GatewayConfig) -> Running:
+    """Clients are served. Raises MetadataUnavailable, NotOwner (another gateway serves), NoNode
+    (no bookie ever made this cluster), OSError."""
+    stops: list[Stop] = []
+    try:
+        return await _start(config, stops)
+    except BaseException:
+        await stop_all(stops)
+        raise
+
+
+async def _start(config: GatewayConfig, stops: list[Stop]) -> Running:
+    metadata = await connect_zookeeper(
+        config.zookeeper, session_ms=config.session_ms, chroot=config.chroot
+    )
+    stops.append(metadata.close)
+    await read_instance_id(metadata)
+    seat = Seat(metadata, config)
+    await seat.take()
+    stops.append(seat.leave)
+    discovery = Discovery(metadata)
+    await discovery.start()
+    stops.append(discovery.stop)
+    bookies = GrpcBookies(discovery.registered, GrpcClientConfig(), _tls(config))
+    stops.append(bookies.close)
+    clock = SystemClock()
+    client = LedgerClient(metadata, bookies, clock)
+    services = StreamServices(metadata, client, clock)
+
+    async def collected_by_bookies() -> None:
+        """Each bookie looks for deleted ledgers itself."""
+
+    parts = Parts(services, bookies=lambda: len(bookies.available()), collect=collected_by_bookies)
+    running = await serve(config, parts, stops)
+    await seat.tell(running.port)
+    return running
+
+
+def _tls(config: GatewayConfig) -> TlsFiles | None:
+    files = config.bookie_tls
+    return None if files is None else TlsFiles(*files)
+
+
+class Seat:
+    """The place of the one gateway that serves; taken again when the session was lost."""
+
+    def __init__(self, metadata: MetadataStore, config: GatewayConfig) -> None:
+        self._metadata = metadata
+        self._config = config
+        self._path = f"{_BROKERS}/{config.node_id}"
+        self._port = config.port
+        self._task: asyncio.Task[None] | None = None
+        self._unwatch = metadata.watch_session(self._renewed)
+
+    async def take(self) -> None:
+        """No other gateway serves. One that was killed is waited for as long as its session
+        may live. Raises NotOwner, MetadataUnavailable."""
+        loop = asyncio.get_running_loop()
+        give_up_at_s = loop.time() + 2 * self._config.session_ms / 1000
+        while True:
+            other = await self._other()
+            if other is None:
+                return
+            if loop.time() > give_up_at_s:
+                raise NotOwner(f"gateway {other} serves this cluster already; one does at a time")
+            await asyncio.sleep(_LOOK_S)
+
+    async def _other(self) -> str | None:
+        """Who has a seat; None: this process took its own."""
+        try:
+            await self._metadata.create(_BROKERS, parents=True)
+        except NodeExists:
+            pass
+        seats = await self._metadata.children(_BROKERS)
+        if seats:
+            return await self._describe(seats[0])
+        try:
+            await self._metadata.create(self._path, self._address(), ephemeral=True)
+        except NodeExists:
+            return await self._describe(str(self._config.node_id))
+        return None
+
+    async def _describe(self, seat: str) -> str:
+        try:
+            return f"{seat} at {(await self._metadata.get(f'{_BROKERS}/{seat}')).data.decode()}"
+        except NoNode:
+            return seat
+
+    def _address(self) -> bytes:
+        host = self._config.advertised_host or self._config.host
+        return json.dumps({"host": host, "port": self._port}).encode()
+
+    async def tell(self, port: int) -> None:
+        """The seat names the port that was bound."""
+        self._port = port
+        try:
+            await self._metadata.set(self._path, self._address(), -1)
+        except LedgerError as error:
+            logger().warning("the gateway's address is not registered", reason=str(error))
+
+    def _renewed(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._take_again())
+
+    async def _take_again(self) -> None:
+        try:
+            await self.take()
+        except (NotOwner, MetadataUnavailable) as error:
+            logger().error("this gateway lost its seat", reason=str(error))
+
+    async def leave(self) -> None:
+        """The seat is free."""
+        self._unwatch()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        try:
+            await self._metadata.delete(self._path)
+        except NoNode:
+            pass
