@@ -1,0 +1,258 @@
+"""A bookie on the network: two streams for each client, and control calls.
+
+What the bookie says stands in message bodies. A gRPC status only ever says that the peer broke
+the rules or that nobody knows: never that an entry or a ledger does not exist.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+import grpc
+from google.protobuf.message import DecodeError, Message
+from grpc import aio
+
+from ledger.bookie.bookie import Bookie
+from ledger.bookie.config import ENTRY_BYTES_MAX
+from ledger.bookie.grpc_streams import AddsEnd, ReadsEnd, Room, check_hello
+from ledger.ids import EntryId, LedgerId
+from ledger.wire import bookie_pb2 as pb
+from ledger.wire.bookie_frames import VERSION, BadFrame, encode_welcome
+from ledger.world.bookies import EntriesReply, Status
+from ledger.world.grpc_config import MESSAGE_BYTES_MAX, GrpcServerConfig, TlsFiles
+
+SERVICE = "ledger.wire.Bookie"
+_Context = aio.ServicerContext[bytes, bytes]
+_Handler = Callable[[bytes, _Context], Awaitable[bytes]]
+
+
+class BookieServer:
+    """Serves one bookie, which is its owner's to start and to stop."""
+
+    def __init__(
+        self, bookie: Bookie, config: GrpcServerConfig, tls: TlsFiles | None = None
+    ) -> None:
+        self._bookie = bookie
+        self._config = config
+        self._tls = tls
+        self._room = Room(config.queue_bytes_max)
+        self._server: aio.Server | None = None
+
+    async def start(self, host: str, port: int) -> int:
+        """It serves at the port that is returned (0: any free one). Raises OSError."""
+        server = aio.server(
+            options=_options(self._config), maximum_concurrent_rpcs=self._config.calls_max
+        )
+        server.add_generic_rpc_handlers((self._handlers(),))
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        try:
+            if self._tls is None:
+                bound = server.add_insecure_port(address)
+            else:
+                bound = server.add_secure_port(address, _credentials(self._tls))
+        except RuntimeError as error:
+            raise OSError(f"cannot listen on {address}: {error}") from error
+        await server.start()
+        self._server = server
+        return bound
+
+    async def stop(self, grace_s: float) -> None:
+        """Nothing new is taken; after the grace, streams are ended and clients know nothing."""
+        if self._server is not None:
+            await self._server.stop(grace_s)
+            self._server = None
+
+    def _handlers(self) -> grpc.GenericRpcHandler:
+        streams = {"Adds": self._adds, "Reads": self._reads}
+        calls: dict[str, _Handler] = {
+            "Info": self._info,
+            "ReadLac": self._read_lac,
+            "WriteLac": self._write_lac,
+            "ListEntries": self._list_entries,
+            "EndLimbo": self._end_limbo,
+            "Stats": self._stats,
+        }
+        handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {}
+        for name, stream in streams.items():
+            handlers[name] = grpc.stream_stream_rpc_method_handler(stream)
+        for name, call in calls.items():
+            handlers[name] = grpc.unary_unary_rpc_method_handler(self._bounded(call))
+        return grpc.method_handlers_generic_handler(SERVICE, handlers)
+
+    # -- streams -------------------------------------------------------------------------------
+
+    async def _adds(self, _: object, context: _Context) -> None:
+        end = AddsEnd(self._bookie, self._room)
+        await self._serve(context, end.on_message, end.next_message)
+
+    async def _reads(self, _: object, context: _Context) -> None:
+        end = ReadsEnd(self._bookie, self._config)
+        try:
+            await self._serve(context, end.on_message, end.next_message)
+        finally:
+            end.close()
+
+    async def _serve(
+        self,
+        context: _Context,
+        on_message: Callable[[bytes], Awaitable[None]],
+        next_message: Callable[[], Awaitable[bytes]],
+    ) -> None:
+        """Messages come in and answers go out until either side ends the stream."""
+        writer: asyncio.Task[None] | None = None
+        try:
+            if not await self._welcome(context):
+                return
+            writer = asyncio.create_task(_write(context, next_message))
+            while (message := await _read(context)) is not None:
+                await on_message(message)
+        except BadFrame as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        finally:
+            if writer is not None:
+                writer.cancel()
+                await asyncio.gather(writer, return_exceptions=True)
+
+    async def _welcome(self, context: _Context) -> bool:
+        """Whether the client means this very bookie. Raises BadFrame."""
+        try:
+            async with asyncio.timeout(self._config.hello_timeout_s):
+                message = await _read(context)
+        except TimeoutError:
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "no hello")
+        if message is None:
+            return False
+        status = check_hello(message, self._bookie.bookie_id)
+        await context.write(encode_welcome(status, ENTRY_BYTES_MAX))
+        return status is Status.OK
+
+    # -- control calls -------------------------------------------------------------------------
+
+    def _bounded(self, call: _Handler) -> _Handler:
+        """The call, ended when it takes too long or when its request does not parse."""
+
+        async def handle(request: bytes, context: _Context) -> bytes:
+            try:
+                async with asyncio.timeout(self._config.control_timeout_s):
+                    return await call(request, context)
+            except TimeoutError:
+                await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "it takes too long")
+            except (DecodeError, BadFrame) as error:
+                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+
+        return handle
+
+    async def _info(self, request: bytes, _: _Context) -> bytes:
+        _parse(request, pb.InfoRequest())
+        bookie = self._bookie
+        return pb.InfoReply(
+            bookie=bookie.bookie_id,
+            frame_version=VERSION,
+            entry_bytes_max=ENTRY_BYTES_MAX,
+            writable=bookie.writable,
+        ).SerializeToString()
+
+    async def _read_lac(self, data: bytes, _: _Context) -> bytes:
+        request = _ledger_request(data)
+        if not self._is_meant(request.bookie):
+            return pb.LacReply(status=Status.WRONG_INSTANCE, lac=-1).SerializeToString()
+        reply = await self._bookie.read_lac(LedgerId(request.ledger))
+        return pb.LacReply(status=reply.status, lac=reply.lac).SerializeToString()
+
+    async def _write_lac(self, data: bytes, _: _Context) -> bytes:
+        request = _ledger_request(data)
+        status = Status.WRONG_INSTANCE
+        if self._is_meant(request.bookie):
+            ledger, lac = LedgerId(request.ledger), EntryId(request.lac)
+            status = await self._bookie.write_lac(ledger, request.master_key, lac)
+        return pb.StatusReply(status=status).SerializeToString()
+
+    async def _end_limbo(self, data: bytes, _: _Context) -> bytes:
+        request = _ledger_request(data)
+        status = Status.WRONG_INSTANCE
+        if self._is_meant(request.bookie):
+            status = await self._bookie.end_limbo(LedgerId(request.ledger), request.master_key)
+        return pb.StatusReply(status=status).SerializeToString()
+
+    async def _list_entries(self, data: bytes, _: _Context) -> bytes:
+        request = _ledger_request(data)
+        reply = EntriesReply(Status.WRONG_INSTANCE)
+        if self._is_meant(request.bookie):
+            reply = await self._bookie.list_entries(LedgerId(request.ledger))
+        runs: list[int] = []
+        at = 0
+        for first, last in reply.runs:
+            runs += (first - at, last - first + 1)
+            at = last + 1
+        return pb.EntriesReply(status=reply.status, runs=runs).SerializeToString()
+
+    async def _stats(self, data: bytes, _: _Context) -> bytes:
+        request = pb.StatsRequest()
+        _parse(data, request)
+        if not self._is_meant(request.bookie):
+            return pb.StatsReply(status=Status.WRONG_INSTANCE).SerializeToString()
+        stats = await self._bookie.stats()
+        return pb.StatsReply(
+            status=stats.status,
+            disk_bytes=stats.disk_bytes,
+            free_bytes=stats.free_bytes,
+            ledgers=stats.ledgers,
+            writable=stats.writable,
+        ).SerializeToString()
+
+    def _is_meant(self, bookie: str) -> bool:
+        return bookie == self._bookie.bookie_id
+
+
+async def _read(context: _Context) -> bytes | None:
+    """The next message, None at the end of the stream."""
+    message = cast(object, await context.read())
+    return message if isinstance(message, bytes) else None
+
+
+async def _write(context: _Context, next_message: Callable[[], Awaitable[bytes]]) -> None:
+    while True:
+        await context.write(await next_message())
+
+
+def _parse(data: bytes, message: Message) -> None:
+    """Raises DecodeError."""
+    message.ParseFromString(data)
+
+
+def _ledger_request(data: bytes) -> pb.LedgerRequest:
+    """Raises DecodeError, BadFrame."""
+    request = pb.LedgerRequest()
+    _parse(data, request)
+    if request.ledger < 0 or request.lac < -1:
+        raise BadFrame(f"ledger {request.ledger}, LAC {request.lac}")
+    return request
+
+
+def _options(config: GrpcServerConfig) -> list[tuple[str, Any]]:
+    return [
+        ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+        ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+        ("grpc.max_concurrent_streams", config.streams_per_connection_max),
+        ("grpc.so_reuseport", 0),
+        ("grpc.keepalive_permit_without_calls", 1),
+        (
+            "grpc.http2.min_ping_interval_without_data_ms",
+            int(config.ping_interval_s_min * 1000),
+        ),
+        (
+            "grpc.http2.min_recv_ping_interval_without_data_ms",
+            int(config.ping_interval_s_min * 1000),
+        ),
+        ("grpc.http2.max_ping_strikes", config.ping_strikes_max),
+    ]
+
+
+def _credentials(tls: TlsFiles) -> grpc.ServerCredentials:
+    """Raises OSError when a file cannot be read."""
+    pair = (tls.key.read_bytes(), tls.cert.read_bytes())
+    return grpc.ssl_server_credentials(
+        [pair], root_certificates=tls.ca.read_bytes(), require_client_auth=True
+    )

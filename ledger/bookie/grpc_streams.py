@@ -1,0 +1,231 @@
+"""The bookie's ends of a client's two streams: messages in, answers out. They know no gRPC.
+
+A stream takes the next message only while there is room: for adds in the bookie's queue, for
+reads among the answers that a slow reader has not taken yet. So a flood waits on the wire.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from functools import partial
+from typing import Final
+
+from ledger.bookie.bookie import Bookie
+from ledger.ids import BookieId
+from ledger.wire.bookie_frames import (
+    Answer,
+    Ask,
+    BadFrame,
+    Question,
+    answer_bytes,
+    decode_adds,
+    decode_hello,
+    decode_questions,
+    encode_added,
+    encode_answers,
+)
+from ledger.world.bookies import ReadManyReply, ReadReply, Status
+from ledger.world.grpc_config import GrpcServerConfig
+
+_RUNS_MAX: Final = 4_096  # of unlike answers that a client has not taken yet
+_RESERVED_BYTES: Final = 1024 * 1024  # for an answer whose size is not known yet
+_QUESTIONS_MAX: Final = 16_384  # of one stream under way; long polls above all
+
+
+class Room:
+    """Bytes that may still come in; whoever finds none waits, first come, first served."""
+
+    __slots__ = ("_bytes_max", "_loop", "_waiting", "used")
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self.used = 0
+
+    def take(self, size: int) -> None:
+        self.used += size
+
+    def give(self, size: int) -> None:
+        self.used -= size
+        if self._waiting and self.used < self._bytes_max:
+            self._wake()
+
+    async def wait(self) -> None:
+        """There is room for something."""
+        while self.used >= self._bytes_max:
+            waiting: asyncio.Future[None] = self._loop.create_future()
+            self._waiting.append(waiting)
+            await waiting
+        self._wake()
+
+    def _wake(self) -> None:
+        """One after the other: who was woken wakes the next if there is room still."""
+        while self._waiting:
+            waiting = self._waiting.popleft()
+            if not waiting.done():
+                waiting.set_result(None)
+                return
+
+
+class Outbox:
+    """Tells the writer of a stream that there is something to write."""
+
+    __slots__ = ("_loop", "_waiting")
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._waiting: asyncio.Future[None] | None = None
+
+    def tell(self) -> None:
+        if self._waiting is not None:
+            self._waiting.set_result(None)
+            self._waiting = None
+
+    async def told(self) -> None:
+        self._waiting = self._loop.create_future()
+        await self._waiting
+
+
+class AddsEnd:
+    """One stream of adds."""
+
+    def __init__(self, bookie: Bookie, room: Room) -> None:
+        self._bookie = bookie
+        self._room = room  # shared by all streams of the bookie
+        self._runs: list[list[int]] = []  # first number, count, status
+        self._outbox = Outbox()
+        self._taken = asyncio.Event()
+
+    async def on_message(self, message: bytes) -> None:
+        """The adds are the bookie's; returns once there is room for more. Raises BadFrame."""
+        first, adds = decode_adds(message)
+        add, on_added, take = self._bookie.add, self._on_added, self._room.take
+        for number, (recovery, master_key, ledger, entry, body) in enumerate(adds, first):
+            length = len(body)
+            take(length)
+            done = partial(on_added, number, length)
+            add(ledger, entry, master_key, (body,), done, recovery=recovery)
+        await self._room.wait()
+        while len(self._runs) > _RUNS_MAX:
+            self._taken.clear()
+            await self._taken.wait()
+
+    async def next_message(self) -> bytes:
+        """The answers that wait, once there are any."""
+        while not self._runs:
+            await self._outbox.told()
+        runs, self._runs = self._runs, []
+        self._taken.set()
+        return encode_added(runs)
+
+    def _on_added(self, number: int, length: int, status: Status) -> None:
+        self._room.give(length)
+        runs = self._runs
+        if runs:
+            last = runs[-1]
+            if last[0] + last[1] == number and last[2] == status:
+                last[1] += 1
+                return
+        runs.append([number, 1, status])
+        self._outbox.tell()
+
+
+class ReadsEnd:
+    """One stream of questions."""
+
+    def __init__(self, bookie: Bookie, config: GrpcServerConfig) -> None:
+        self._bookie = bookie
+        self._config = config
+        self._loop = asyncio.get_running_loop()
+        self._room = Room(config.answer_bytes_max)
+        self._answers: deque[tuple[Answer, int]] = deque()
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._outbox = Outbox()
+
+    async def on_message(self, message: bytes) -> None:
+        """All questions are under way; waits for room before each. Raises BadFrame."""
+        for question in decode_questions(message):
+            if question.ask is Ask.CANCEL:
+                task = self._tasks.get(question.number)
+                if task is not None:
+                    task.cancel()
+                continue
+            if question.number in self._tasks:
+                raise BadFrame(f"question {question.number} is under way already")
+            await self._room.wait()
+            self._start(question)
+
+    async def next_message(self) -> bytes:
+        """The answers that wait, up to a message full."""
+        while not self._answers:
+            await self._outbox.told()
+        answers: list[Answer] = []
+        size = 0
+        while self._answers:
+            answer, answer_size = self._answers[0]
+            if answers and size + answer_size > self._config.message_bytes:
+                break
+            self._answers.popleft()
+            answers.append(answer)
+            size += answer_size
+        message = encode_answers(answers)
+        self._room.give(size)
+        return message
+
+    def close(self) -> None:
+        """Nobody listens any more."""
+        for task in self._tasks.values():
+            task.cancel()
+
+    def _start(self, question: Question) -> None:
+        number = question.number
+        if len(self._tasks) >= _QUESTIONS_MAX:
+            self._reply(Answer(number, Status.OVERLOADED))
+            return
+        task = self._loop.create_task(self._answer(question))
+        self._tasks[number] = task
+        task.add_done_callback(lambda _: self._tasks.pop(number, None))
+
+    async def _answer(self, question: Question) -> None:
+        reserved = 0 if question.ask is Ask.WAIT_LAC else _RESERVED_BYTES
+        self._room.take(reserved)
+        try:
+            reply = await self._read(question)
+        except Exception as error:  # noqa: BLE001  our fault; the client must not wait for ever
+            self._loop.call_exception_handler({"message": "a read raised", "exception": error})
+            reply = ReadReply(Status.IO_ERROR)
+        finally:
+            self._room.give(reserved)
+        self._reply(_answer_of(question.number, reply))
+
+    async def _read(self, question: Question) -> ReadReply | ReadManyReply:
+        bookie, ledger, first = self._bookie, question.ledger, question.first
+        if question.ask is Ask.READ_MANY:
+            return await bookie.read_many(ledger, first, question.last, question.bound)
+        if question.ask is Ask.WAIT_LAC:  # reserves nothing: most of its time it waits
+            return await bookie.wait_lac(ledger, first, question.bound / 1000)
+        if question.ask is Ask.FENCE_AND_READ:
+            status = await bookie.fence(ledger, question.key)
+            if status is not Status.OK:
+                return ReadReply(status)
+        return await bookie.read(ledger, first)
+
+    def _reply(self, answer: Answer) -> None:
+        size = answer_bytes(answer)
+        self._room.take(size)
+        self._answers.append((answer, size))
+        self._outbox.tell()
+
+
+def _answer_of(number: int, reply: ReadReply | ReadManyReply) -> Answer:
+    if isinstance(reply, ReadManyReply):
+        return Answer(number, reply.status, reply.lac, reply.bodies)
+    bodies = (reply.body,) if reply.body else ()
+    return Answer(number, reply.status, reply.lac, bodies)
+
+
+def check_hello(message: bytes, bookie: BookieId) -> Status:
+    """Whether this very bookie is meant. Raises BadFrame."""
+    return Status.OK if decode_hello(message) == bookie else Status.WRONG_INSTANCE

@@ -1,0 +1,367 @@
+"""Messages of the two streams between a client and a bookie, as bytes.
+
+Each message starts with version u8 and kind u8; all integers are big-endian.
+
+    HELLO     (first, client)   bookie id, UTF-8: this instance and no other is meant
+    WELCOME   (first, bookie)   status u16 · largest entry it takes u32
+    ADDS      (client)          first number u64 · adds u32 · keys u16 · {length u8 · key}… ·
+                                {flags u8 · key index u16 · ledger i64 · entry i64 · length u32}… ·
+                                bodies, one after the other
+    ADDED     (bookie)          {first number u64 · adds u32 · status u16}…
+    ASKED     (client)          {kind u8 · number u64 · ledger i64 · first i64 · last i64 ·
+                                bound u32 · key length u8 · key}…
+    ANSWERED  (bookie)          {number u64 · status u16 · lac i64 · bodies u32 · length u32… ·
+                                bodies}…
+
+Adds and questions are numbered from 0 on each stream by the client; answers name the numbers, so
+they may come in any order, and many adds of one fate are one run. Lengths are checked against the
+bytes that are there before anything is made of them. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from enum import IntEnum
+from struct import Struct
+from typing import Final, NamedTuple
+
+from ledger.ids import BookieId, Buffer, EntryId, LedgerId
+from ledger.world.bookies import Status
+
+VERSION: Final = 1
+NAME_BYTES_MAX: Final = 255
+KEY_BYTES_MAX: Final = 255
+KEYS_MAX: Final = 2**16 - 1
+FRAME_BYTES_MAX: Final = 64 * 1024
+"""What a message with one entry may need beside the entry."""
+
+RECOVERY: Final = 1  # flag of an add
+
+_HEAD = Struct(">BB")
+_WELCOME = Struct(">HI")
+_ADDS = Struct(">QIH")
+_ADD = Struct(">BHqqI")
+_RUN = Struct(">QIH")
+_QUESTION = Struct(">BQqqqIB")
+_ANSWER = Struct(">QHqI")
+_LENGTHS: Final = 4
+_ADDS_AT: Final = _HEAD.size + _ADDS.size
+ADD_HEADER_BYTES: Final = _ADD.size
+
+
+class BadFrame(ValueError):
+    """The peer sent what no peer of this version sends; its stream ends here."""
+
+
+class Kind(IntEnum):
+    """Second byte of a message."""
+
+    HELLO = 1
+    WELCOME = 2
+    ADDS = 3
+    ADDED = 4
+    ASKED = 5
+    ANSWERED = 6
+
+
+class Ask(IntEnum):
+    """What a question wants."""
+
+    READ = 1
+    FENCE_AND_READ = 2
+    READ_MANY = 3
+    WAIT_LAC = 4
+    CANCEL = 5  # of the question with this number; has no answer
+
+
+class Add(NamedTuple):
+    """One add as it came; `body` is a view of the message."""
+
+    recovery: bool
+    master_key: bytes
+    ledger: LedgerId
+    entry: EntryId
+    body: memoryview
+
+
+class Adds(NamedTuple):
+    """Adds with the numbers first, first + 1, …"""
+
+    first: int
+    adds: list[Add]
+
+
+class Run(NamedTuple):
+    """Adds number first to first + length - 1 have this status."""
+
+    first: int
+    length: int
+    status: Status
+
+
+class Question(NamedTuple):
+    """`first` is the entry (of WAIT_LAC: the LAC known); `bound` is bytes or milliseconds."""
+
+    ask: Ask
+    number: int
+    ledger: LedgerId = LedgerId(0)
+    first: EntryId = EntryId(0)
+    last: EntryId = EntryId(0)
+    bound: int = 0
+    key: bytes = b""
+
+
+class Answer(NamedTuple):
+    """To the question with this number. Bodies that were decoded are views of the message."""
+
+    number: int
+    status: Status
+    lac: EntryId = EntryId(-1)
+    bodies: Sequence[Buffer] = ()
+
+
+# -- the first messages of a stream -----------------------------------------------------------
+
+
+def encode_hello(bookie: BookieId) -> bytes:
+    name = bookie.encode()
+    assert len(name) <= NAME_BYTES_MAX
+    return _HEAD.pack(VERSION, Kind.HELLO) + name
+
+
+def decode_hello(message: bytes) -> BookieId:
+    """The instance that is meant. Raises BadFrame."""
+    name = _open(message, Kind.HELLO)
+    if len(name) > NAME_BYTES_MAX:
+        raise BadFrame(f"a bookie id of {len(name)} bytes")
+    try:
+        return BookieId(str(name, "utf-8"))
+    except UnicodeDecodeError as error:
+        raise BadFrame("a bookie id that is not UTF-8") from error
+
+
+def encode_welcome(status: Status, entry_bytes_max: int) -> bytes:
+    return _HEAD.pack(VERSION, Kind.WELCOME) + _WELCOME.pack(status, entry_bytes_max)
+
+
+def decode_welcome(message: bytes) -> tuple[Status, int]:
+    """Status and the largest entry that the bookie takes. Raises BadFrame."""
+    rest = _open(message, Kind.WELCOME)
+    if len(rest) != _WELCOME.size:
+        raise BadFrame(f"a welcome of {len(rest)} bytes")
+    status, entry_bytes_max = _WELCOME.unpack(rest)
+    return _status(status), entry_bytes_max
+
+
+# -- adds -------------------------------------------------------------------------------------
+
+
+class AddsWriter:
+    """One ADDS message in the making: nothing is copied before `encode`."""
+
+    __slots__ = ("_bodies", "_heads", "_keys", "body_bytes", "count", "first", "size")
+
+    def __init__(self, first: int) -> None:
+        self.first = first  # number of the first add
+        self.count = 0
+        self.size = _ADDS_AT  # of the message so far
+        self.body_bytes = 0
+        self._heads: list[bytes] = []
+        self._bodies: list[Buffer] = []
+        self._keys: dict[bytes, int] = {}
+
+    def add(
+        self,
+        ledger: LedgerId,
+        entry: EntryId,
+        master_key: bytes,
+        body: Sequence[Buffer],
+        length: int,
+        recovery: bool,
+    ) -> None:
+        """The next add, `length` bytes in all; its buffers must not change before `encode`."""
+        keys = self._keys
+        key = keys.get(master_key)
+        if key is None:
+            assert len(master_key) <= KEY_BYTES_MAX
+            assert len(keys) < KEYS_MAX
+            key = keys[master_key] = len(keys)
+            self.size += 1 + len(master_key)
+        self._heads.append(_ADD.pack(recovery, key, ledger, entry, length))
+        self._bodies += body
+        self.count += 1
+        self.size += ADD_HEADER_BYTES + length
+        self.body_bytes += length
+
+    def encode(self) -> bytes:
+        """The message: the one copy of the bodies."""
+        parts: list[Buffer] = [
+            _HEAD.pack(VERSION, Kind.ADDS) + _ADDS.pack(self.first, self.count, len(self._keys))
+        ]
+        for key in self._keys:
+            parts.append(bytes((len(key),)))
+            parts.append(key)
+        parts += self._heads
+        parts += self._bodies
+        return b"".join(parts)
+
+
+def decode_adds(message: bytes) -> Adds:
+    """The adds of one message, in order. Raises BadFrame; then none of them counts."""
+    view = _open(message, Kind.ADDS)
+    if len(view) < _ADDS.size:
+        raise BadFrame("adds without a count")
+    first, count, key_count = _ADDS.unpack_from(view)
+    keys, heads_at = _decode_keys(view, _ADDS.size, key_count)
+    at = heads_at + count * ADD_HEADER_BYTES
+    size = len(view)
+    if at > size:
+        raise BadFrame(f"{count} adds in {size} bytes")
+    adds: list[Add] = []
+    for flags, key, ledger, entry, length in _ADD.iter_unpack(view[heads_at:at]):
+        end = at + length
+        if end > size or key >= key_count or ledger < 0 or entry < 0 or flags > RECOVERY:
+            raise BadFrame(
+                f"add of {length} bytes with {size - at} left, ledger {ledger} entry {entry}, "
+                f"key {key} of {key_count}, flags {flags}"
+            )
+        adds.append(Add(flags == RECOVERY, keys[key], ledger, entry, view[at:end]))
+        at = end
+    if at != size:
+        raise BadFrame(f"{size - at} bytes after the last add")
+    return Adds(first, adds)
+
+
+def _decode_keys(view: memoryview, at: int, count: int) -> tuple[list[bytes], int]:
+    """The keys and where they end. Raises BadFrame."""
+    if count > len(view) - at:
+        raise BadFrame(f"{count} keys in {len(view) - at} bytes")
+    keys: list[bytes] = []
+    for _ in range(count):
+        if at >= len(view) or at + 1 + view[at] > len(view):
+            raise BadFrame("a key is cut")
+        end = at + 1 + view[at]
+        keys.append(bytes(view[at + 1 : end]))
+        at = end
+    return keys, at
+
+
+def encode_added(runs: Iterable[Sequence[int]]) -> bytes:
+    """Runs of (first number, count, status)."""
+    return _HEAD.pack(VERSION, Kind.ADDED) + b"".join([_RUN.pack(*run) for run in runs])
+
+
+def decode_added(message: bytes) -> list[Run]:
+    """Raises BadFrame."""
+    view = _open(message, Kind.ADDED)
+    if len(view) % _RUN.size:
+        raise BadFrame(f"answers of {len(view)} bytes")
+    return [Run(first, count, _status(code)) for first, count, code in _RUN.iter_unpack(view)]
+
+
+# -- reads ------------------------------------------------------------------------------------
+
+
+def encode_questions(questions: Iterable[Question]) -> bytes:
+    parts = [_HEAD.pack(VERSION, Kind.ASKED)]
+    for ask, number, ledger, first, last, bound, key in questions:
+        parts.append(_QUESTION.pack(ask, number, ledger, first, last, bound, len(key)))
+        parts.append(key)
+    return b"".join(parts)
+
+
+def decode_questions(message: bytes) -> list[Question]:
+    """Raises BadFrame; then none of them counts."""
+    view = _open(message, Kind.ASKED)
+    at, size = 0, len(view)
+    questions: list[Question] = []
+    while at < size:
+        if size - at < _QUESTION.size:
+            raise BadFrame("a question is cut")
+        ask, number, ledger, first, last, bound, key_length = _QUESTION.unpack_from(view, at)
+        at += _QUESTION.size
+        if key_length > size - at or ledger < 0 or first < -1 or last < -1:
+            raise BadFrame(f"question about ledger {ledger} entries {first} to {last}")
+        key = bytes(view[at : at + key_length])
+        at += key_length
+        try:
+            kind = Ask(ask)
+        except ValueError as error:
+            raise BadFrame(f"unknown question {ask}") from error
+        questions.append(Question(kind, number, ledger, first, last, bound, key))
+    return questions
+
+
+def answer_bytes(answer: Answer) -> int:
+    """What it takes in a message."""
+    return _ANSWER.size + sum(_LENGTHS + len(body) for body in answer.bodies)
+
+
+def encode_answers(answers: Iterable[Answer]) -> bytes:
+    """The one copy of the bodies."""
+    parts: list[Buffer] = [_HEAD.pack(VERSION, Kind.ANSWERED)]
+    for number, status, lac, bodies in answers:
+        parts.append(_ANSWER.pack(number, status, lac, len(bodies)))
+        if bodies:
+            parts.append(b"".join([len(body).to_bytes(_LENGTHS, "big") for body in bodies]))
+            parts += bodies
+    return b"".join(parts)
+
+
+def decode_answers(message: bytes) -> list[Answer]:
+    """Raises BadFrame."""
+    view = _open(message, Kind.ANSWERED)
+    at, size = 0, len(view)
+    answers: list[Answer] = []
+    while at < size:
+        if size - at < _ANSWER.size:
+            raise BadFrame("an answer is cut")
+        number, status, lac, count = _ANSWER.unpack_from(view, at)
+        at += _ANSWER.size
+        bodies, at = _decode_bodies(view, at, count)
+        answers.append(Answer(number, _status(status), lac, bodies))
+    return answers
+
+
+def _decode_bodies(view: memoryview, at: int, count: int) -> tuple[list[memoryview], int]:
+    """Views of the bodies and where they end. Raises BadFrame."""
+    if count == 0:
+        return [], at
+    lengths_end = at + count * _LENGTHS
+    size = len(view)
+    if lengths_end > size:
+        raise BadFrame(f"{count} bodies in {size - at} bytes")
+    lengths = Struct(f">{count}I").unpack_from(view, at)
+    at = lengths_end
+    bodies: list[memoryview] = []
+    for length in lengths:
+        end = at + length
+        if end > size:
+            raise BadFrame(f"a body of {length} bytes with {size - at} left")
+        bodies.append(view[at:end])
+        at = end
+    return bodies, at
+
+
+# -- both -------------------------------------------------------------------------------------
+
+
+def _open(message: bytes, kind: Kind) -> memoryview:
+    """What follows the first two bytes. Raises BadFrame."""
+    if len(message) < _HEAD.size:
+        raise BadFrame(f"a message of {len(message)} bytes")
+    version, found = message[0], message[1]
+    if version != VERSION or found != kind:
+        raise BadFrame(f"version {version} kind {found} where {VERSION} {kind} was due")
+    return memoryview(message)[_HEAD.size :]
+
+
+_STATUSES: Final = {int(status): status for status in Status}
+
+
+def _status(code: int) -> Status:
+    """Raises BadFrame for a status that this version does not know."""
+    status = _STATUSES.get(code)
+    if status is None:
+        raise BadFrame(f"unknown status {code}")
+    return status

@@ -1,0 +1,129 @@
+"""One connection to one bookie, from the first attempt until it breaks.
+
+What is added and asked before the bookie has said who it is, waits; when the attempt fails or
+the connection breaks, all of it is answered UNREACHABLE at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import grpc
+from grpc import aio
+
+from ledger.ids import BookieId
+from ledger.wire.bookie_frames import BadFrame, decode_welcome, encode_hello
+from ledger.world.bookies import Status
+from ledger.world.grpc_channel import SERVICE, open_channel
+from ledger.world.grpc_config import GrpcClientConfig
+from ledger.world.grpc_streams import AddStream, ReadStream
+
+Address = tuple[str, int]
+_Call = aio.StreamStreamCall[bytes, bytes]
+
+
+class Link:
+    """`run` keeps it; everybody else only calls `adds`, `reads` and `call`."""
+
+    def __init__(
+        self,
+        bookie: BookieId,
+        address: Address,
+        config: GrpcClientConfig,
+        credentials: grpc.ChannelCredentials | None,
+    ) -> None:
+        self.bookie = bookie
+        self.address = address
+        self.adds = AddStream(config)
+        self.reads = ReadStream()
+        self.opened: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        """True once the bookie has said that it is the one; False when it was not reached."""
+        self._config = config
+        self._credentials = credentials
+        self._channel: aio.Channel | None = None
+
+    async def run(self, on_opened: Callable[[], None]) -> None:
+        """Returns when the connection could not be made or broke. Everything is answered then."""
+        channel = open_channel(*self.address, self._config, self._credentials)
+        self._channel = channel
+        try:
+            async with asyncio.timeout(self._config.connect_timeout_s):
+                adds = await self._open(channel, "Adds")
+                reads = await self._open(channel, "Reads")
+            self.opened.set_result(True)
+            on_opened()
+            await self._serve(adds, reads)
+        except (aio.AioRpcError, asyncio.InvalidStateError, TimeoutError, BadFrame):
+            pass
+        finally:
+            self._fail()
+            await channel.close()
+
+    async def call(self, method: str, request: bytes) -> bytes | None:
+        """The answer to a control call, None when there is none."""
+        if not await asyncio.shield(self.opened) or self._channel is None:
+            return None
+        call: aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(
+            f"/{SERVICE}/{method}"
+        )
+        try:
+            return await call(request, timeout=self._config.control_timeout_s)
+        except (aio.AioRpcError, aio.UsageError):
+            return None
+
+    async def _open(self, channel: aio.Channel, stream: str) -> _Call:
+        """A stream to this very bookie. Raises AioRpcError, BadFrame, InvalidStateError."""
+        streams: aio.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(
+            f"/{SERVICE}/{stream}"
+        )
+        call = streams()
+        await call.write(encode_hello(self.bookie))
+        message = await _read(call)
+        status, entry_bytes_max = decode_welcome(message)
+        if status is not Status.OK:
+            raise BadFrame(f"{self.address} is not {self.bookie}: {status.name}")
+        self.adds.entry_bytes_max = min(entry_bytes_max, self.adds.entry_bytes_max)
+        return call
+
+    async def _serve(self, adds: _Call, reads: _Call) -> None:
+        """Messages go out and come in until the first failure, which is raised."""
+        loops: list[Coroutine[Any, Any, None]] = [
+            _send(adds, self.adds.next_message),
+            _receive(adds, self.adds.on_message),
+            _send(reads, self.reads.next_message),
+            _receive(reads, self.reads.on_message),
+        ]
+        tasks = [asyncio.create_task(one) for one in loops]
+        try:
+            await asyncio.wait([*tasks, self.adds.silent], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._fail()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _fail(self) -> None:
+        self.adds.fail()
+        self.reads.fail()
+        if not self.opened.done():
+            self.opened.set_result(False)
+
+
+async def _send(call: _Call, next_message: Callable[[], Coroutine[Any, Any, bytes]]) -> None:
+    while True:
+        await call.write(await next_message())
+
+
+async def _receive(call: _Call, on_message: Callable[[bytes], None]) -> None:
+    while True:
+        on_message(await _read(call))
+
+
+async def _read(call: _Call) -> bytes:
+    """The next message. Raises AioRpcError, BadFrame at the end of the stream."""
+    message = await call.read()
+    if not isinstance(message, bytes):
+        raise BadFrame("the bookie ended the stream")
+    return message
