@@ -10,9 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
-import grpc
 from google.protobuf.message import DecodeError, Message
-from grpc import aio
 
 from ledger.bookie.bookie import Bookie
 from ledger.bookie.config import ENTRY_BYTES_MAX
@@ -22,6 +20,7 @@ from ledger.wire import bookie_pb2 as pb
 from ledger.wire.bookie_frames import VERSION, BadFrame, encode_welcome
 from ledger.world.bookies import EntriesReply, Status
 from ledger.world.grpc_config import MESSAGE_BYTES_MAX, GrpcServerConfig, TlsFiles
+from ledger.world.grpc_library import aio, grpc
 
 SERVICE = "ledger.wire.Bookie"
 _Context = aio.ServicerContext[bytes, bytes]

@@ -11,7 +11,6 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-import grpc
 from google.protobuf.message import DecodeError, Message
 
 from ledger.ids import BookieId, Buffer, EntryId, LedgerId
@@ -28,6 +27,7 @@ from ledger.world.bookies import (
 )
 from ledger.world.grpc_channel import client_credentials
 from ledger.world.grpc_config import GrpcClientConfig, TlsFiles
+from ledger.world.grpc_library import grpc
 from ledger.world.grpc_link import Address, Link
 
 Registered = Callable[[], Mapping[BookieId, BookieInfo]]

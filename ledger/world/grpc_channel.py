@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import grpc
-from grpc import aio
-
 from ledger.world.grpc_config import MESSAGE_BYTES_MAX, GrpcClientConfig, TlsFiles
+from ledger.world.grpc_library import aio, grpc
 
 SERVICE = "ledger.wire.Bookie"
 

@@ -10,14 +10,12 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-import grpc
-from grpc import aio
-
 from ledger.ids import BookieId
 from ledger.wire.bookie_frames import BadFrame, decode_welcome, encode_hello
 from ledger.world.bookies import Status
 from ledger.world.grpc_channel import SERVICE, open_channel
 from ledger.world.grpc_config import GrpcClientConfig
+from ledger.world.grpc_library import aio, grpc
 from ledger.world.grpc_streams import AddStream, ReadStream
 
 Address = tuple[str, int]

@@ -1,0 +1,240 @@
+"""What an add costs between a client and its bookies over gRPC, at both ends.
+
+    python -m tests.bench.grpc_add [--bytes 1024 16384 131072] [--seconds 2] [--loop uvloop]
+
+"stub" is a bookie that answers at once; "real" one writes its log to disk. Bookies run in child
+processes. CPU is that of whole processes, gRPC's own threads included; the client's includes
+making the entry. Of three bookies an add waits for two.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+
+from ledger.bookie.config import BookieConfig
+from ledger.bookie.grpc_server import BookieServer
+from ledger.world.bookies import BookieInfo, Status
+from ledger.world.grpc_bookies import GrpcBookies
+from ledger.world.grpc_config import GrpcClientConfig, GrpcServerConfig
+from ledger.world.grpc_streams import AddStream
+from ledger.world.local_bookies import open_local_bookie
+from tests.bench.bookie_add import KEY, entry_of
+
+WARM_ADDS = 300
+
+
+class StubBookie:
+    """Says yes to everything in the next turn of the loop."""
+
+    bookie_id = "stub-00000000"
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._done = []
+
+    def add(self, ledger, entry, master_key, body, on_added, *, recovery=False):
+        if not self._done:
+            self._loop.call_soon(self._answer)
+        self._done.append(on_added)
+
+    def _answer(self):
+        done, self._done = self._done, []
+        for on_added in done:
+            on_added(Status.OK)
+
+
+async def serve(kind: str, path: Path) -> None:
+    """A bookie until stdin ends; prints its port and id."""
+    if kind == "stub":
+        opened, bookie = None, StubBookie()
+    else:
+        opened = await open_local_bookie(path, config=BookieConfig(headroom_bytes=0))
+        bookie = opened.bookie
+    server = BookieServer(bookie, GrpcServerConfig())
+    print(await server.start("127.0.0.1", 0), bookie.bookie_id, flush=True)
+    ended = asyncio.Event()
+    asyncio.get_running_loop().add_reader(sys.stdin.fileno(), ended.set)
+    await ended.wait()
+    await server.stop(0)
+    if opened is not None:
+        await opened.close()
+
+
+def cpu_s(pid: int) -> float:
+    """User and system time of all its threads."""
+    nanoseconds = 0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(OSError):
+            nanoseconds += int((task / "schedstat").read_text().split()[0])
+    return nanoseconds / 1e9
+
+
+class Messages:
+    """Counts messages of all add streams of this process."""
+
+    def __init__(self) -> None:
+        self.sent = self.received = 0
+        self._next, self._on = AddStream.next_message, AddStream.on_message
+        AddStream.next_message, AddStream.on_message = self._count_sent, self._count_received
+
+    @property
+    def _count_sent(self):
+        async def count(stream):
+            message = await self._next(stream)
+            self.sent += 1
+            return message
+
+        return count
+
+    @property
+    def _count_received(self):
+        def count(stream, message):
+            self.received += 1
+            self._on(stream, message)
+
+        return count
+
+
+class Load:
+    """`in_flight` adds at any time, each to all bookies, done when most of them have it."""
+
+    def __init__(self, bookies: GrpcBookies, size: int, in_flight: int) -> None:
+        self.bookies = bookies
+        self.names = bookies.available()
+        self.needed = len(self.names) // 2 + 1
+        self.payload = os.urandom(size)
+        self.in_flight = in_flight
+        self.entry = 0
+        self.added = 0
+        self.wanted = 0
+        self.acks: dict[int, int] = {}
+        self.ended = asyncio.get_running_loop().create_future()
+
+    async def run(self, ledger: int, adds: int) -> None:
+        self.ledger, self.entry, self.added, self.wanted = ledger, 0, 0, adds
+        self.ended = asyncio.get_running_loop().create_future()
+        for _ in range(min(self.in_flight, adds)):
+            self.send()
+        await self.ended
+
+    def send(self) -> None:
+        entry = self.entry
+        self.entry += 1
+        self.acks[entry] = 0
+        body = entry_of(self.ledger, entry, self.payload)
+        on_added = partial(self.on_added, entry)
+        for name in self.names:
+            self.bookies.add(name, self.ledger, entry, KEY, body, on_added)
+
+    def on_added(self, entry: int, status: Status) -> None:
+        assert status is Status.OK, status
+        acks = self.acks.get(entry)
+        if acks is None:
+            return
+        self.acks[entry] = acks + 1
+        if acks + 1 < self.needed:
+            return
+        del self.acks[entry]
+        self.added += 1
+        if self.entry < self.wanted:
+            self.send()
+        elif self.added == self.wanted:
+            self.ended.set_result(None)
+
+
+async def measure(children, size: int, seconds: float, in_flight: int, ledger: int) -> None:
+    registered = {name: BookieInfo(port=port) for _, port, name in children}
+    bookies = GrpcBookies(lambda: registered, GrpcClientConfig())
+    messages = Messages()
+    load = Load(bookies, size, in_flight)
+    started = time.perf_counter()
+    await load.run(ledger, WARM_ADDS)
+    adds = max(50, int(WARM_ADDS / (time.perf_counter() - started) * seconds))
+    adds = min(adds, 1_500_000_000 // size)
+    sent, received = messages.sent, messages.received
+    pids = [child.pid for child, _, _ in children]
+    before, own, wall = [cpu_s(pid) for pid in pids], cpu_s(os.getpid()), time.perf_counter()
+    await load.run(ledger + 1, adds)
+    wall = time.perf_counter() - wall
+    own = cpu_s(os.getpid()) - own
+    theirs = sum(map(cpu_s, pids)) - sum(before)
+    sent, received = messages.sent - sent, messages.received - received
+    copies = adds * len(pids)
+    print(
+        f"{size:>7} B, {in_flight:>3} in flight: {adds / wall:>8,.0f} adds/s "
+        f"{adds * size / wall / 1e6:>5.0f} MB/s {wall / adds * in_flight * 1e3:>6.2f} ms each | "
+        f"CPU us per copy: client {own / copies * 1e6:>4.0f} bookie {theirs / copies * 1e6:>4.0f}"
+        f" | per message: client {own / sent * 1e6:>4.0f} bookie {theirs / sent * 1e6:>4.0f}"
+        f" | copies per message {copies / sent:.1f}, per answer {copies / received:.1f}",
+        flush=True,
+    )
+    AddStream.next_message, AddStream.on_message = messages._next, messages._on
+    await bookies.close()
+
+
+def start(kind: str, path: Path, loop: str):
+    command = [sys.executable, "-m", "tests.bench.grpc_add", "--serve", kind, "--data", str(path)]
+    child = subprocess.Popen(
+        [*command, "--loop", loop], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    port, name = child.stdout.readline().split()
+    return child, int(port), name
+
+
+def run(coroutine, loop: str) -> None:
+    if loop == "uvloop":
+        import uvloop
+
+        uvloop.run(coroutine)
+    else:
+        asyncio.run(coroutine)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--bytes", type=int, nargs="+", default=[1024, 16 * 1024, 128 * 1024])
+    parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--loop", choices=["asyncio", "uvloop"], default="uvloop")
+    parser.add_argument("--kinds", nargs="+", default=["stub", "real", "three"])
+    parser.add_argument("--in-flight", type=int, nargs="+", default=[1, 64])
+    parser.add_argument("--serve", default="")
+    parser.add_argument("--data", type=Path, default=None)
+    arguments = parser.parse_args()
+    if arguments.serve:
+        run(serve(arguments.serve, arguments.data), arguments.loop)
+        return
+    run(measure_all(arguments), arguments.loop)
+
+
+async def measure_all(arguments: argparse.Namespace) -> None:
+    for kind in arguments.kinds:
+        print(f"{kind}:")
+        top = Path(tempfile.mkdtemp(dir=arguments.data))
+        what = "stub" if kind == "stub" else "real"
+        count = 3 if kind == "three" else 1
+        children = [start(what, top / str(n), arguments.loop) for n in range(count)]
+        try:
+            ledger = 0
+            for size in arguments.bytes:
+                for in_flight in arguments.in_flight:
+                    ledger += 2
+                    await measure(children, size, arguments.seconds, in_flight, ledger)
+        finally:
+            for child, _, _ in children:
+                child.stdin.close()
+                child.wait(30)
+            shutil.rmtree(top)
+
+
+if __name__ == "__main__":
+    main()
