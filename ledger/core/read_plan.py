@@ -5,47 +5,68 @@ Pure. Source: BookKeeper, "Reading" and `PendingReadOp.java`; evidence: seed 001
 
 from __future__ import annotations
 
-from enum import Enum
+from collections.abc import Collection
 
-from ledger.core.quorum import coverage_size
-from ledger.ids import BookieId
+from ledger.core.quorum import coverage_size, write_set
+from ledger.ids import BookieId, EntryId
 
 
-class Absence(Enum):
-    """What the answers so far allow to say of an entry that nobody has shown."""
+def read_order(
+    bookies: tuple[BookieId, ...],
+    *,
+    suspects: Collection[BookieId] = (),
+    near: Collection[BookieId] = (),
+    last_good: BookieId | None = None,
+) -> tuple[BookieId, ...]:
+    """Sound before suspect, then near before far, then the one that answered well just before,
+    then as the write quorum has them."""
 
-    UNDECIDED = "ask the next bookie"
-    NO_SUCH_ENTRY = "so many said no that it cannot have been acknowledged"
-    UNKNOWN = "not enough said no, and nobody is left to ask"
+    def rank(bookie: BookieId) -> tuple[bool, bool, bool]:
+        return bookie in suspects, bookie not in near, bookie != last_good
+
+    return tuple(sorted(bookies, key=rank))
+
+
+def tail_order(
+    ensemble: tuple[BookieId, ...], write_quorum: int, wanted: EntryId
+) -> tuple[BookieId, ...]:
+    """Who can show entry `wanted` as soon as it is confirmed: first those that hold it and also
+    the next one, which says so; then those that hold the next one, then all others."""
+    size = len(ensemble)
+    holds = write_set(wanted, size, write_quorum)
+    learns = write_set(EntryId(wanted + 1), size, write_quorum)
+    order = sorted(range(size), key=lambda index: (index not in learns, index not in holds))
+    return tuple(ensemble[index] for index in order)
 
 
 class ReadPlan:
-    """The order in which the bookies of one write set are asked, one after another."""
+    """The bookies of one write set, each asked once, and what those said that have no entry."""
 
-    __slots__ = ("_left", "_needed", "_noes")
+    __slots__ = ("_bookies", "_needed", "_next", "_noes")
 
-    def __init__(
-        self, bookies: tuple[BookieId, ...], ack_quorum: int, last_good: BookieId | None
-    ) -> None:
-        """`last_good` answered well just before: it is asked first when it is in the write set."""
-        self._left = list(reversed(bookies))
+    def __init__(self, bookies: tuple[BookieId, ...], ack_quorum: int) -> None:
+        """`bookies` are asked in this order."""
+        self._bookies = bookies
+        self._next = 0
         self._needed = coverage_size(len(bookies), ack_quorum)
         self._noes = 0
-        if last_good is not None and last_good in bookies:
-            self._left.remove(last_good)
-            self._left.append(last_good)
 
     def next(self) -> BookieId | None:
         """The bookie to ask now; None when all have been asked."""
-        return self._left.pop() if self._left else None
+        if self._next == len(self._bookies):
+            return None
+        self._next += 1
+        return self._bookies[self._next - 1]
 
     def on_absent(self) -> None:
-        """The bookie just asked says that it does not have the entry (NO_ENTRY, NO_LEDGER)."""
+        """A bookie says that it does not have the entry (NO_ENTRY, NO_LEDGER)."""
         self._noes += 1
 
     @property
-    def absence(self) -> Absence:
-        """Any other failure than an explicit no counts for nothing."""
-        if self._noes >= self._needed:
-            return Absence.NO_SUCH_ENTRY
-        return Absence.UNDECIDED if self._left else Absence.UNKNOWN
+    def absent(self) -> bool:
+        """So many said no that the entry cannot have been acknowledged there.
+
+        Any other failure than an explicit no counts for nothing. One who has the entry is right
+        all the same, so this is asked once nobody is left.
+        """
+        return self._noes >= self._needed
