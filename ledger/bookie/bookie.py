@@ -11,7 +11,7 @@ import asyncio
 import errno
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from struct import Struct
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from ledger.bookie import directory
 from ledger.bookie.config import BookieConfig
@@ -20,16 +20,15 @@ from ledger.bookie.files import LogFiles
 from ledger.bookie.journal import Journal
 from ledger.bookie.long_poll import LongPolls
 from ledger.bookie.reads import EntryReader
-from ledger.bookie.replay import I64, LIMBO_AGAIN, LIMBO_FENCED, LIMBO_STILL, Replay, Replayed
-from ledger.bookie.rewrite import Rewriter
+from ledger.bookie.replay import LIMBO_AGAIN, LIMBO_STILL, Replay, Replayed
 from ledger.bookie.room import Room
 from ledger.bookie.state import LedgerState, LogRecord, Place
+from ledger.bookie.upkeep import Upkeep
 from ledger.core.fencing import Verdict, same_entry
 from ledger.core.journal_format import (
     RECORD_HEADER_BYTES,
     LogPosition,
     RecordType,
-    file_name,
     parse_file_name,
 )
 from ledger.errors import CorruptFormat
@@ -54,13 +53,6 @@ _REFUSALS: Final = {
     Verdict.WRONG_KEY: Status.UNAUTHORIZED,
     Verdict.DELETED: Status.NO_LEDGER,
 }
-
-
-class FileUse(NamedTuple):
-    """One log file: how much of it somebody still needs."""
-
-    file_id: int
-    bytes_used: int
 
 
 class Bookie:
@@ -94,7 +86,10 @@ class Bookie:
         self._room = Room(disk, clock, config)
         self._ended: OSError | None = None
         self._failed = asyncio.Event()
-        self.cleaning = asyncio.Lock()  # held by who deletes ledgers and drops files
+        self.upkeep = Upkeep(
+            *(disk, self._index, self._files, self._journal, self._append, config),
+            lambda: self.failure,
+        )
         self.conflicts = 0  # adds whose payload differs from what is stored: somebody is wrong
         self.replayed: Replayed | None = None  # what the last start found
 
@@ -143,13 +138,14 @@ class Bookie:
         """
         self._instance = await directory.claim_directory(self._disk, self._new_instance)
         replayed = await Replay(self._disk, self._index, self._instance).run()
+        self.upkeep.begin(self._instance, frozenset(rot.file_id for rot in replayed.rot))
         lost = bool(replayed.rot) or await directory.lost_unsynced(self._disk, boot_id)
         if lost:
             self._index.begin_limbo(next_ledger, again=True)
         if self._config.journal_sync == "never":
             await directory.mark_unsynced(self._disk, boot_id)
         await self._journal.start(self._instance, replayed.next_file_id, replayed.end)
-        await self._log_limbo(LIMBO_AGAIN if lost else LIMBO_STILL)
+        await self.upkeep.log_limbo(LIMBO_AGAIN if lost else LIMBO_STILL)
         self._index.write_batch(self._journal.end)
         await self._index.flush()
         if self._config.journal_sync == "group":
@@ -237,17 +233,16 @@ class Bookie:
         Every ledger below `fenced_below` is fenced: a fence may be among what was lost. Durable;
         before it serves. Raises OSError.
         """
-        self._assert_serving()
+        self.upkeep.assert_serving()
         self._index.fence_below(fenced_below)
         logged: list[asyncio.Future[Status]] = []
         for ledger in ledgers:
             state = self._index.state(ledger) or self._index.create(ledger, None)
             if not state.deleted:
                 logged.append(self._append(RecordType.LIMBO, state, 1))
-        if any([await done is not Status.OK for done in logged]):
-            raise self.failure or OSError(errno.ENOSPC, "no room to log the limbo")
-        await self._log_limbo(LIMBO_STILL)
-        await self.checkpoint()
+        await self.upkeep.all_logged(logged, "the limbo")
+        await self.upkeep.log_limbo(LIMBO_STILL)
+        await self.upkeep.checkpoint()
 
     async def end_limbo(self, ledger: LedgerId, master_key: bytes | None = None) -> Status:
         """What is held of the ledger is complete again, or its loss is accepted. Stays fenced.
@@ -308,69 +303,13 @@ class Bookie:
 
         The room comes back with the files: see `collect`. Raises OSError.
         """
-        self._assert_serving()
+        self.upkeep.assert_serving()
         logged: list[asyncio.Future[Status]] = []
         for ledger in ledgers:
             state = self._index.state(ledger) or self._index.create(ledger, None)
             state.fenced = True
             logged.append(self._append(RecordType.DELETED, state, -1))
-        if any([await done is not Status.OK for done in logged]):
-            raise self.failure or OSError(errno.ENOSPC, "no room to log a deletion")
-
-    # -- files: for `collect` ------------------------------------------------------------------
-
-    @property
-    def file_bytes(self) -> int:
-        """Length at which a log file is left."""
-        return self._config.file_bytes
-
-    def files(self) -> list[FileUse]:
-        """Every log file but the live one, oldest first. Call `checkpoint` before."""
-        return [
-            FileUse(file_id, self._index.used_bytes(file_id))
-            for name in self._disk.names()
-            if (file_id := parse_file_name(name)) is not None and file_id < self._journal.file_id
-        ]
-
-    async def checkpoint(self) -> None:
-        """The index holds, durably, all that the log says. Raises OSError."""
-        await self._journal.settled()
-        self._assert_serving()
-        self._index.write_batch(self._journal.end)
-        await self._index.flush()
-
-    async def roll_if_dead(self) -> bool:
-        """The live file was left behind because most of it is dead. Raises OSError."""
-        await self._journal.settled()
-        self._assert_serving()
-        self._index.write_batch(self._journal.end)
-        used = self._index.used_bytes(self._journal.file_id)
-        dead = self._journal.end.position - used
-        if dead < self._config.roll_dead_bytes_min or used > dead:
-            return False
-        await self._journal.roll()
-        return True
-
-    async def rewrite_file(self, file_id: int) -> None:
-        """What is needed of a file stands in the live log too, durably. Raises OSError."""
-        assert file_id < self._journal.file_id
-        self._assert_serving()
-        await Rewriter(file_id, self._index, self._files, self._journal, self._append).run()
-        await self.checkpoint()
-        self._index.drop_file(file_id)
-
-    async def drop_files(self, file_ids: Sequence[int]) -> None:
-        """These files, which nobody needs, are gone. Raises OSError."""
-        self._assert_serving()
-        await self._log_limbo(LIMBO_STILL)
-        if max(file_ids, default=0) >= self._index.flushed.file_id:
-            await self.checkpoint()
-        for file_id in file_ids:
-            assert file_id < self._journal.file_id
-            assert self._index.used_bytes(file_id) == 0
-            self._files.close(file_id)
-            self._index.drop_file(file_id)
-            self._disk.unlink(file_name(file_id))
+        await self.upkeep.all_logged(logged, "a deletion")
 
     # -- inside --------------------------------------------------------------------------------
 
@@ -399,26 +338,11 @@ class Bookie:
             self._log_key(state, master_key)
         return state
 
-    def _assert_serving(self) -> None:
-        if self.failure is not None:
-            raise self.failure
-
     def _log_key(self, state: LedgerState, master_key: bytes) -> None:
         """The key goes into the log before anything else of the ledger."""
         state.master_key = master_key
         state.key_logged = True
         self._append(RecordType.LEDGER_KEY, state, -1, master_key)
-
-    async def _log_limbo(self, which: int) -> None:
-        """What holds for every ledger below an id stands in the newest file too. Raises OSError."""
-        limbo, fenced = self._index.limbo_below, self._index.fenced_below
-        logged = [
-            self._append(RecordType.LIMBO, LedgerState(-1), kind, I64.pack(below))
-            for kind, below in ((which, limbo), (LIMBO_FENCED, fenced))
-            if below > 0
-        ]
-        if any([await done is not Status.OK for done in logged]):
-            raise self.failure or OSError(errno.ENOSPC, "no room to log the limbo")
 
     async def _log(self, kind: RecordType, state: LedgerState, entry: int) -> Status:
         return await self._append(kind, state, entry)

@@ -6,8 +6,8 @@ new instance and thereby a new bookie id, so nobody takes it for the old one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
@@ -17,10 +17,11 @@ from ledger.ids import BookieId
 from ledger.world.disk import Disk
 
 DIRECTORY_FORMAT: Final = 1
-_VERSION_NAME: Final = "VERSION"
+VERSION: Final = "VERSION"
 _UNSYNCED_NAME: Final = "UNSYNCED"
+_STANDING_PREFIX: Final = "standing-"
 _INDEX_NAME: Final = "index"
-_HARMLESS: Final = frozenset({_VERSION_NAME, _INDEX_NAME, "lost+found"})
+_HARMLESS: Final = frozenset({VERSION, _INDEX_NAME, "lost+found"})
 _FILE_BYTES_MAX: Final = 4096
 
 
@@ -29,28 +30,105 @@ def bookie_id(name: str, instance: bytes) -> BookieId:
     return BookieId(f"{name}-{instance[:4].hex()}")
 
 
+class Standing(NamedTuple):
+    """What a directory remembers of the cluster that it serves.
+
+    `serial` counts the starts and clean stops of this bookie; the cluster counts them too, so a
+    directory that has seen fewer is an old one. `place` changes when files are copied.
+    """
+
+    cluster: str
+    bookie: BookieId
+    serial: int
+    running: bool
+    place: int
+
+
+def judge_directory(names: Iterable[str], stamp: bytes) -> bytes | None:
+    """The instance of a directory with these files and this VERSION, or None: it is new.
+
+    Raises ForeignDirectory if it is another's or a newer format's.
+    """
+    instance = _parse_stamp(stamp)
+    if instance is not None:
+        return instance
+    # A stamp that was torn by a crash stands alone in its directory.
+    strangers = set(names) - _HARMLESS
+    if strangers:
+        raise ForeignDirectory(f"not a bookie's directory: it holds {min(strangers)}")
+    if stamp.strip(b"\0") and not _stamp(bytes(16)).startswith(stamp[:16]):
+        raise ForeignDirectory("not a bookie's directory: VERSION is of another kind")
+    return None
+
+
 async def claim_directory(disk: Disk, new_instance: Callable[[], bytes]) -> bytes:
     """The instance (16 bytes) that owns the directory: stamped now if it was empty.
 
     Raises ForeignDirectory, having written nothing, if it is another's or a newer format's.
     """
-    names = set(disk.names())
-    stamp = await _read(disk, _VERSION_NAME) if _VERSION_NAME in names else b""
-    instance = _parse_stamp(stamp)
+    names = disk.names()
+    instance = judge_directory(names, await _read(disk, VERSION) if VERSION in names else b"")
     if instance is not None:
         return instance
-    # A stamp that was torn by a crash stands alone in its directory.
-    strangers = names - _HARMLESS
-    if strangers:
-        raise ForeignDirectory(f"not a bookie's directory: it holds {min(strangers)}")
-    if _VERSION_NAME in names:
-        if stamp.strip(b"\0") and not _stamp(bytes(16)).startswith(stamp[:16]):
-            raise ForeignDirectory("not a bookie's directory: VERSION is of another kind")
-        disk.unlink(_VERSION_NAME)
+    if VERSION in names:
+        disk.unlink(VERSION)
     instance = new_instance()
     assert len(instance) == 16
-    await _write(disk, _VERSION_NAME, _stamp(instance))
+    await _write(disk, VERSION, _stamp(instance))
     return instance
+
+
+async def read_standing(disk: Disk) -> Standing | None:
+    """What was written last and whole, or None."""
+    found = [parse_standing(await _read(disk, name)) for name in _standing_names(disk)]
+    return max(
+        (standing for standing in found if standing is not None),
+        key=lambda standing: standing.serial,
+        default=None,
+    )
+
+
+async def write_standing(disk: Disk, standing: Standing) -> None:
+    """It stands beside the one before, durably; that goes with `forget_other_standings`."""
+    name = f"{_STANDING_PREFIX}{standing.serial:016x}"
+    if name in disk.names():
+        disk.unlink(name)
+    await _write(disk, name, _encode_standing(standing))
+
+
+def forget_other_standings(disk: Disk, serial: int) -> None:
+    """Only the standing with this serial is left, durably."""
+    for name in _standing_names(disk):
+        if name != f"{_STANDING_PREFIX}{serial:016x}":
+            disk.unlink(name)
+    disk.sync_directory()
+
+
+def parse_standing(content: bytes) -> Standing | None:
+    """None if it is not whole."""
+    body, _, crc = content.rpartition(b"crc ")
+    if crc != f"{crc32c(body):08x}\n".encode():
+        return None
+    fields = dict(line.split(" ", 1) for line in body.decode().splitlines())
+    return Standing(
+        fields["cluster"],
+        BookieId(fields["bookie"]),
+        int(fields["serial"]),
+        fields["state"] == "running",
+        int(fields["place"]),
+    )
+
+
+def _encode_standing(standing: Standing) -> bytes:
+    lines = (
+        f"cluster {standing.cluster}\nbookie {standing.bookie}\nserial {standing.serial}\n"
+        f"state {'running' if standing.running else 'stopped'}\nplace {standing.place}\n"
+    )
+    return f"{lines}crc {crc32c(lines.encode()):08x}\n".encode()
+
+
+def _standing_names(disk: Disk) -> list[str]:
+    return [name for name in disk.names() if name.startswith(_STANDING_PREFIX)]
 
 
 async def mark_unsynced(disk: Disk, boot_id: str) -> None:

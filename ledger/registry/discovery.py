@@ -83,9 +83,15 @@ class Discovery:
 
     async def _look(self) -> Mapping[BookieId, BookieInfo]:
         """As registered now. One in both lists, for it moves, counts as read-only."""
+        found = await self._look_once()
+        if self._known.keys() - found.keys():
+            # It may have moved from one list to the other between the two looks.
+            found = await self._look_once()
+        return MappingProxyType(found)
+
+    async def _look_once(self) -> dict[BookieId, BookieInfo]:
         writable = await self._list(AVAILABLE, read_only=False)
-        readonly = await self._list(READONLY, read_only=True)
-        return MappingProxyType(writable | readonly)
+        return writable | await self._list(READONLY, read_only=True)
 
     async def _list(self, path: str, *, read_only: bool) -> dict[BookieId, BookieInfo]:
         try:

@@ -219,9 +219,11 @@ def test_a_ledger_missing_in_one_listing_only_is_kept():
 
 def test_a_ledger_born_while_metadata_is_listed_is_kept():
     async def body(rig, bookie):
+        await rig.add(1, 0)
+
         async def list_ledgers():
             await rig.add(5, 0)
-            return []
+            return [1]
 
         assert (await collect(bookie, list_ledgers)).ledgers == 0
         assert (await bookie.read(5, 0)).status is Status.OK

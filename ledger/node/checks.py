@@ -1,0 +1,134 @@
+"""Whether a bookie can start as it is configured: looked at before anything is written."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import os
+import socket
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from ledger.bookie.directory import VERSION, judge_directory
+from ledger.errors import ForeignDirectory
+from ledger.node.options import Settings
+
+_STAMP_BYTES_MAX: Final = 4096
+_ANY_ADDRESS: Final = ("0.0.0.0", "::", "")
+
+
+def offline_faults(settings: Settings) -> list[str]:
+    """All that can be known without a network; one line each."""
+    return [
+        *settings.faults,
+        *_relation_faults(settings),
+        *_tls_faults(settings),
+        *_listener_faults(settings),
+        *_directory_faults(settings),
+    ]
+
+
+def port_faults(settings: Settings) -> list[str]:
+    """Whether nobody else listens there now."""
+    host, port = settings["host"], settings["port"]
+    if port == 0:
+        return []
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = found[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        return [listen_fault(settings.place("host"), settings.place("port"), error)]
+    return []
+
+
+def listen_fault(host: str, port: str, error: OSError) -> str:
+    """What to say when the address cannot be listened on; both arguments say where it is from."""
+    if error.errno == errno.EADDRINUSE:
+        return f"{port}: in use (--port takes another one)"
+    return f"{host}, {port}: cannot listen there: {error.strerror or error}"
+
+
+def _relation_faults(settings: Settings) -> Iterator[str]:
+    if settings["disk-used-resume"] >= settings["disk-used-max"]:
+        yield f"{settings.place('disk-used-resume')}: must be below disk-used-max"
+    if settings["queue-max"] <= settings["entry-max"]:
+        yield f"{settings.place('queue-max')}: must be larger than entry-max"
+
+
+def _tls_faults(settings: Settings) -> Iterator[str]:
+    files = {name: settings[name] for name in ("tls-cert", "tls-key", "tls-ca")}
+    missing = [name for name, file in files.items() if file is None]
+    if missing and len(missing) < len(files):
+        given = next(name for name, file in files.items() if file is not None)
+        yield f"{settings.place(given)}: needs {' and '.join(missing)} too"
+    for name, file in files.items():
+        if file is not None:
+            yield from _file_faults(settings.place(name), file, secret=name == "tls-key")
+
+
+def _file_faults(place: str, file: Path, *, secret: bool) -> Iterator[str]:
+    try:
+        with file.open("rb") as opened:
+            mode = os.fstat(opened.fileno()).st_mode
+            pem = b"-----BEGIN " in opened.read(64 * 1024)
+    except OSError as error:
+        yield f"{place}: {error.strerror}"
+        return
+    if not pem:
+        yield f"{place}: is not PEM"
+    if secret and mode & (stat.S_IROTH | stat.S_IWOTH):
+        yield f"{place}: everybody can read it; chmod 600"
+
+
+def _listener_faults(settings: Settings) -> Iterator[str]:
+    host, secure = settings["host"], settings["tls-cert"] is not None
+    if host in _ANY_ADDRESS and not settings["advertised-host"]:
+        yield f"{settings.place('host')}: say with advertised-host where clients reach it"
+    if not secure and not settings["allow-insecure"] and not _is_loopback(host):
+        yield (
+            f"{settings.place('host')}: beyond this machine it wants tls-cert, tls-key and tls-ca, "
+            "or allow-insecure"
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _directory_faults(settings: Settings) -> Iterator[str]:
+    data: Path = settings["data"]
+    place = settings.place("data")
+    try:
+        there = data.absolute()
+        while not there.exists():
+            there = there.parent
+        if not there.is_dir():
+            yield f"{place}: {there} is not a directory"
+        elif not os.access(there, os.W_OK | os.X_OK):
+            yield f"{place}: {there} is not writable"
+        elif data.exists():
+            judge_directory(_names(data), _stamp(data))
+    except OSError as error:
+        yield f"{place}: {error.strerror}"
+    except ForeignDirectory as error:
+        yield f"{place}: {error}"
+
+
+def _names(data: Path) -> list[str]:
+    return [each.name for each in data.iterdir()]
+
+
+def _stamp(data: Path) -> bytes:
+    version = data / VERSION
+    if not version.exists():
+        return b""
+    with version.open("rb") as opened:
+        return opened.read(_STAMP_BYTES_MAX)

@@ -1,0 +1,49 @@
+"""Settings of a bookie process: name, unit, default, bound, reason. `options` reads them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ledger.bookie.config import ENTRY_BYTES_MAX, JournalSync
+from ledger.world.bookies import DEFAULT_RACK
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeConfig:
+    """One `bookie serve`. Each setting is a flag and a key of the file that `--config` names."""
+
+    zookeeper: str = "127.0.0.1:2181"  # host:port of each server, by commas; /chroot at the end
+    data: Path = Path("bookie")  # its directory, made if missing; nothing else may live in it
+    host: str = "127.0.0.1"  # address to listen on
+    port: int = 3181  # BookKeeper's; 0: any free port
+    advertised_host: str = ""  # where clients reach it; "": the address it listens on
+    rack: str = DEFAULT_RACK  # copies of an entry go to different racks where there are any
+    name: str = "bookie"  # begins its id; the end of it comes from the directory
+    journal_sync: JournalSync = "group"  # "never": acknowledged before it is on disk
+    disk_free_min: int = 256 * 1024 * 1024  # bytes; read-only with less, but for recovery
+    disk_used_max: int = 95  # percent; read-only above it
+    disk_used_resume: int = 90  # percent; writable again below it
+    gc_interval: float = 600.0  # seconds between looks for deleted ledgers
+    rewrite_share: int = 20  # percent; a log file of which less lives is rewritten; 0: none is
+    entry_max: int = ENTRY_BYTES_MAX  # bytes of one entry, header and digest included
+    queue_max: int = 64 * 1024 * 1024  # bytes that wait for the disk; then OVERLOADED
+    tls_cert: Path | None = None  # PEM; with key and CA: only peers that this CA signed get in
+    tls_key: Path | None = None  # PEM; nobody but its owner and group may read it
+    tls_ca: Path | None = None  # PEM
+    allow_insecure: bool = False  # listen beyond this machine without TLS
+    session: float = 10.0  # seconds without a sign of life after which ZooKeeper forgets it
+    zookeeper_wait: float = 60.0  # seconds to wait at the start for ZooKeeper; then exit 69
+    drain: float = 5.0  # seconds that calls under way get at the end
+
+    def __post_init__(self) -> None:
+        assert 0 <= self.port <= 65_535
+        assert 0 < self.disk_used_resume < self.disk_used_max <= 100
+        assert 0 <= self.rewrite_share < 100
+        assert self.disk_free_min >= 0
+        assert 0 < self.entry_max <= ENTRY_BYTES_MAX
+        assert self.entry_max < self.queue_max
+        assert min(self.gc_interval, self.session, self.zookeeper_wait) > 0
+        assert self.drain >= 0
+        tls = (self.tls_cert, self.tls_key, self.tls_ca)
+        assert all(tls) or not any(tls)
