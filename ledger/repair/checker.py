@@ -28,6 +28,7 @@ class Holding:
     held: Runs = NOTHING  # it shows them; damaged copies included
     complete: bool = False  # what is not in `held` is not there; else it may be
     damaged: Runs = NOTHING  # copies whose digest is wrong
+    limbo: bool = False  # it knows that it may have lost some
 
     @property
     def good(self) -> Runs:
@@ -44,6 +45,8 @@ def holding_of(reply: EntriesReply) -> Holding:
         return Holding(joined(reply.runs), complete=True)
     if reply.status is Status.NO_LEDGER:
         return Holding(complete=True)
+    if reply.status is Status.UNKNOWN_LEDGER_STATE:
+        return Holding(limbo=True)
     return SILENT
 
 

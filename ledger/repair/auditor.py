@@ -1,0 +1,270 @@
+"""Finds ledgers that lack copies and puts them on the list.
+
+    a bookie is away longer than the delay  ─▶ every ledger that names it, by metadata alone
+    a bookie came back, or a new one joined ─▶ its ledgers, by the list of what it holds;
+                                               ledgers made narrower than wanted
+    now and then                            ─▶ all metadata again; seldom, every bookie's lists
+
+A read-only bookie is there. A bookie that does not answer is neither there nor lost: only the
+registry tells who is away. Nothing is marked while no bookie at all is registered.
+Source: BookKeeper, `replication/Auditor*.java`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine
+from typing import Any, Final, TypeVar
+
+from ledger.client.config import LedgerClientConfig
+from ledger.client.metadata_format import ledger_of_path
+from ledger.client.update_metadata import LedgerMetadataStore
+from ledger.core.ledger_metadata import LedgerMetadata
+from ledger.errors import CorruptFormat, MetadataUnavailable, NoNode, NoSuchLedger
+from ledger.ids import BookieId, LedgerId
+from ledger.registry.layout import LEDGERS, UNDERREPLICATION
+from ledger.registry.underreplication import LOST_BOOKIE_DELAY
+from ledger.repair.checker import bookies_of, check
+from ledger.repair.config import RepairConfig
+from ledger.repair.copies import Budget, Copies, Progress
+from ledger.repair.plan import wider_quorum
+from ledger.repair.underreplication import Underreplication
+from ledger.world.bookies import Bookies
+from ledger.world.clock import Clock
+from ledger.world.metadata import MetadataStore
+
+FULL_CHECK_TIME: Final = f"{UNDERREPLICATION}/checkallledgersctime"
+_RETRY_S: Final = 1.0
+
+T = TypeVar("T")
+
+
+class Auditor:
+    """What the elected process does: `run`, or one `audit`."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        bookies: Bookies,
+        clock: Clock,
+        marks: Underreplication,
+        config: RepairConfig,
+        client_config: LedgerClientConfig | None = None,
+    ) -> None:
+        self.marked = 0  # marks set or renewed by this process
+        self._store = store
+        self._bookies = bookies
+        self._clock = clock
+        self._marks = marks
+        self._config = config
+        self._client_config = client_config or LedgerClientConfig()
+        self._metadata = LedgerMetadataStore(store, self._client_config)
+        self._away_since: dict[BookieId, float] = {}
+        self._lost: set[BookieId] = set()  # their ledgers are marked
+        self._seen: frozenset[BookieId] | None = None
+        self._audited_s: float | None = None
+        self._woken = asyncio.Event()
+
+    def on_bookies_changed(self) -> None:
+        """Who is registered has changed."""
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Ledgers are marked as bookies go and come, until this is cancelled."""
+        await self._until_answered(self._marks.prepare)
+        while True:
+            self._woken.clear()
+            wait_s = await self._until_answered(self._step)
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._woken.wait()
+            except TimeoutError:
+                continue
+
+    async def _until_answered(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        while True:
+            try:
+                return await call()
+            except MetadataUnavailable:
+                await asyncio.sleep(_RETRY_S)
+
+    async def _step(self) -> float:
+        """What is due is done; returns in how many seconds more is."""
+        if not await self._marks.enabled():
+            return self._config.poll_s
+        delay_s = await self._delay_s()
+        joined = self._look_around()
+        now_s = self._clock.monotonic_s()
+        over = {b for b, since_s in self._away_since.items() if now_s - since_s >= delay_s}
+        if self._is_due(now_s) or joined or over - self._lost:
+            await self.audit(over, joined)
+        if await self._is_full_check_due():
+            await self.full_check()
+        return self._wait_s(delay_s)
+
+    async def _delay_s(self) -> float:
+        """As set for the whole cluster, else as configured."""
+        try:
+            return float((await self._store.get(LOST_BOOKIE_DELAY)).data.decode())
+        except (NoNode, ValueError):
+            return self._config.delay_s
+
+    def _look_around(self) -> frozenset[BookieId]:
+        """Who is away and since when is known; returns who has come since the last look."""
+        now_s = self._clock.monotonic_s()
+        here = frozenset(self._bookies.registered())
+        for bookie in here:
+            self._away_since.pop(bookie, None)
+        self._lost -= here
+        before = self._seen
+        self._seen = here
+        if before is None:
+            return frozenset()
+        for bookie in before - here:
+            self._away_since.setdefault(bookie, now_s)
+        return here - before
+
+    def _is_due(self, now_s: float) -> bool:
+        return self._audited_s is None or now_s - self._audited_s >= self._config.interval_s
+
+    def _wait_s(self, delay_s: float) -> float:
+        now_s = self._clock.monotonic_s()
+        assert self._audited_s is not None
+        times_s = [self._audited_s + self._config.interval_s]
+        times_s += [s + delay_s for b, s in self._away_since.items() if b not in self._lost]
+        return max(0.001, min(times_s) - now_s)
+
+    async def audit(
+        self, lost: Collection[BookieId] | None, joined: Collection[BookieId] = ()
+    ) -> list[LedgerId]:
+        """All metadata were looked at; returns the ledgers marked now.
+
+        `lost`: bookies whose copies count no more, if they are away; None: all who are away.
+        `joined`: bookies whose lists are looked at.
+        """
+        self._audited_s = self._clock.monotonic_s()
+        marked: list[LedgerId] = []
+        async for metadata in self.all_metadata():
+            away = bookies_of(metadata) - self._bookies.registered().keys()
+            for bookie in away:
+                self._away_since.setdefault(bookie, self._audited_s)
+            missing = away if lost is None else away.intersection(lost)
+            missing |= await self._lacking(metadata, joined)
+            if (missing or self._may_widen(metadata)) and await self._mark(metadata, missing):
+                marked.append(metadata.ledger)
+        over = self._away_since.keys() if lost is None else lost
+        self._lost |= set(over) - self._bookies.registered().keys()
+        return marked
+
+    async def all_metadata(self) -> AsyncIterator[LedgerMetadata]:
+        """Of every ledger; one that does not parse, or is gone by now, is left out."""
+        paths = await self._store.paths(LEDGERS)
+        found = (ledger_of_path(path) for path in paths)
+        ledgers = [ledger for ledger in found if ledger is not None]
+        at_once = self._config.checks_at_once
+        for start in range(0, len(ledgers), at_once):
+            some = ledgers[start : start + at_once]
+            for metadata in await asyncio.gather(*map(self._read, some)):
+                if metadata is not None:
+                    yield metadata
+
+    async def _read(self, ledger: LedgerId) -> LedgerMetadata | None:
+        try:
+            return (await self._metadata.read(ledger)).metadata
+        except (NoSuchLedger, CorruptFormat):
+            return None
+
+    def _may_widen(self, metadata: LedgerMetadata) -> bool:
+        """It is narrower than wanted, and some bookie could hold more copies."""
+        if wider_quorum(metadata) is None:
+            return False
+        spare = frozenset(self._bookies.available())
+        return all(spare - frozenset(one.ensemble) for one in metadata.fragments)
+
+    async def _mark(self, metadata: LedgerMetadata, missing: frozenset[BookieId]) -> bool:
+        """Marked, if the list does not say so already."""
+        if not self._bookies.registered():
+            return False
+        # In this order: who locks it later looks later, and sees what was seen here.
+        at_work = await self._marks.locked_by(metadata.ledger) is not None
+        known = await self._marks.get(metadata.ledger)
+        if known is not None and missing <= known.missing and not at_work:
+            return False
+        await self._marks.mark(metadata.ledger, missing)
+        self.marked += 1
+        return True
+
+    async def full_check(self) -> list[LedgerId]:
+        """Every bookie's lists were held against what it should hold; returns what is marked."""
+        marked: list[LedgerId] = []
+        waiting: list[LedgerMetadata] = []
+
+        async def flush() -> None:
+            found = await asyncio.gather(*[self._lacking(one, None) for one in waiting])
+            for metadata, missing in zip(waiting, found, strict=True):
+                if missing and await self._mark(metadata, missing):
+                    marked.append(metadata.ledger)
+            waiting.clear()
+
+        async for metadata in self.all_metadata():
+            waiting.append(metadata)
+            if len(waiting) == self._config.checks_at_once:
+                await flush()
+        await flush()
+        await self._note_full_check()
+        return marked
+
+    async def _lacking(
+        self, metadata: LedgerMetadata, among: Collection[BookieId] | None
+    ) -> frozenset[BookieId]:
+        """Registered bookies of the ledger that lack copies by their own word, or are in limbo.
+
+        Only these are asked when `among` is given. What the open last fragment lacks does not
+        count: it may be on its way.
+        """
+        asked = bookies_of(metadata)
+        if among is not None:
+            asked = asked.intersection(among)
+            if not asked:
+                return frozenset()
+        nothing = Budget(1, 0), Progress()
+        copies = Copies(metadata, self._bookies, *nothing, self._config, self._client_config)
+        lac = await copies.read_lac()
+        holdings = await copies.lists(asked)
+        lacking = {b for b, holding in holdings.items() if holding.limbo}
+        for lack in check(metadata, lac, holdings).lacks:
+            holding = holdings.get(lack.bookie)
+            if lack.span.closed and holding is not None and holding.complete:
+                lacking.add(lack.bookie)
+        return frozenset(lacking)
+
+    async def _is_full_check_due(self) -> bool:
+        try:
+            data = (await self._store.get(FULL_CHECK_TIME)).data
+        except NoNode:
+            return True
+        return self._clock.now_ms() - _decode_time(data) >= self._config.full_check_s * 1000
+
+    async def _note_full_check(self) -> None:
+        data = _encode_time(self._clock.now_ms())
+        if await self._store.exists(FULL_CHECK_TIME):
+            await self._store.set(FULL_CHECK_TIME, data, -1)
+        else:
+            await self._store.create(FULL_CHECK_TIME, data, parents=True)
+
+
+def _encode_time(time_ms: int) -> bytes:
+    """One protobuf field, number 1, varint. Source: BookKeeper, `CheckAllLedgersFormat`."""
+    out = bytearray(b"\x08")
+    while time_ms >= 0x80:
+        out.append(time_ms & 0x7F | 0x80)
+        time_ms >>= 7
+    out.append(time_ms)
+    return bytes(out)
+
+
+def _decode_time(data: bytes) -> int:
+    """0, long ago, when it does not parse."""
+    if data[:1] != b"\x08":
+        return 0
+    return sum((byte & 0x7F) << 7 * at for at, byte in enumerate(data[1:]))

@@ -1,0 +1,288 @@
+"""What to do about a ledger that lacks copies, one step at a time. Pure.
+
+    copies missing on a bookie that serves     ─▶ Fill: copy them there, metadata stays
+    a bookie that is gone                      ─▶ Replace: copy its share to another, then swap
+    the open last fragment names a gone bookie ─▶ Fence: recover the ledger, which closes it
+    a bookie in limbo holds its share again    ─▶ EndLimbo
+    made narrower than wanted, whole otherwise ─▶ Widen: copy all to more bookies, then one swap
+
+What cannot be done now is a reason in words. A share that is not whole is never swapped in, and
+an entry that nobody shows blocks its share: nothing is closed over it.
+Source: BookKeeper, `ReplicationWorker.java`; apache/bookkeeper #4163; invariant L19.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from ledger.client.client import WANTED_QUORUM
+from ledger.core.ledger_metadata import Fragment, LedgerMetadata
+from ledger.ids import BookieId, EntryId
+from ledger.repair.checker import (
+    SILENT,
+    Check,
+    Holding,
+    Lack,
+    Span,
+    bookies_of,
+    share_of,
+    spans,
+)
+from ledger.repair.runs import Runs, as_text, common, minus
+from ledger.world.bookies import BookieInfo
+
+
+class Quorum(NamedTuple):
+    """How wide a ledger is, or should be."""
+
+    ensemble_size: int
+    write_quorum: int
+    ack_quorum: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """Copy `missing` to the bookie that should have it."""
+
+    lack: Lack
+    missing: Runs
+
+
+@dataclass(frozen=True, slots=True)
+class Replace:
+    """Copy the whole share of an index to another bookie, then swap that one in."""
+
+    span: Span
+    index: int
+
+    @property
+    def bookie(self) -> BookieId:
+        return self.span.fragment.ensemble[self.index]
+
+
+@dataclass(frozen=True, slots=True)
+class EndLimbo:
+    """The bookie holds its whole share again: let it answer plainly."""
+
+    bookie: BookieId
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Recover the ledger once the grace period is over; its last fragment cannot be mended else."""
+
+    bookies: tuple[BookieId, ...]  # why
+    needs_spare: bool  # pointless while no other bookie could take their place
+
+
+@dataclass(frozen=True, slots=True)
+class Widen:
+    """Copy every entry to so many more bookies, then make them members, all in one set."""
+
+    quorum: Quorum
+
+
+Step = Fill | Replace | EndLimbo | Fence | Widen
+
+
+class Plan(NamedTuple):
+    """Steps that can be tried now, and why anything else must wait. Neither: it is whole."""
+
+    steps: tuple[Step, ...]
+    reasons: tuple[str, ...]
+
+    @property
+    def clean(self) -> bool:
+        return not self.steps and not self.reasons
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What is known of the bookies at the moment."""
+
+    registered: Mapping[BookieId, BookieInfo]
+    holdings: Mapping[BookieId, Holding]
+    gone: frozenset[BookieId] = frozenset()  # away for too long, or being emptied
+    refused: frozenset[BookieId] = frozenset()  # did not take a good copy instead of a bad one
+
+    def is_writable(self, bookie: BookieId) -> bool:
+        info = self.registered.get(bookie)
+        return info is not None and not info.read_only
+
+
+def decide(metadata: LedgerMetadata, lac: EntryId, found: Check, view: View) -> Plan:
+    """What to do next about what `found` says."""
+    planner = _Planner(metadata, found, view)
+    for span in spans(metadata, lac):
+        if span.closed:
+            planner.mend_closed(span)
+        else:
+            planner.look_at_open(span)
+    planner.end_limbos(lac)
+    planner.widen()
+    return Plan(tuple(planner.steps), tuple(dict.fromkeys(planner.reasons)))
+
+
+class _Planner:
+    def __init__(self, metadata: LedgerMetadata, found: Check, view: View) -> None:
+        self.steps: list[Step] = []
+        self.reasons: list[str] = []
+        self._metadata = metadata
+        self._view = view
+        self._unshown = found.unshown
+        self._lacks = {(lack.span.first, lack.index): lack for lack in found.lacks}
+        self._explain_unshown(found)
+
+    def _explain_unshown(self, found: Check) -> None:
+        if found.hopeless:
+            text = as_text(found.hopeless)
+            self.reasons.append(f"hopeless: entries {text} are gone from the bookies that answer")
+        waiting = minus(found.unshown, found.hopeless)
+        if waiting:
+            self.reasons.append(f"entries {as_text(waiting)} are shown by no bookie now")
+
+    def mend_closed(self, span: Span) -> None:
+        for index, bookie in enumerate(span.fragment.ensemble):
+            lack = self._lacks.get((span.first, index))
+            if bookie in self._view.gone:
+                self._replace(span, index)
+            elif lack is not None:
+                self._mend(lack)
+
+    def _replace(self, span: Span, index: int) -> None:
+        """Only a whole share may be swapped in."""
+        if not common(share_of(span, index, self._metadata), self._unshown):
+            self.steps.append(Replace(span, index))
+
+    def _mend(self, lack: Lack) -> None:
+        view, bookie = self._view, lack.bookie
+        holding = view.holdings.get(bookie, SILENT)
+        if bookie not in view.registered:
+            self.reasons.append(f"{bookie} is away")
+        elif not (holding.complete or holding.limbo):
+            self.reasons.append(f"{bookie} does not say which entries it has")
+        elif bookie in view.refused or not view.is_writable(bookie):
+            self._replace(lack.span, lack.index)
+        else:
+            there = minus(lack.missing, self._unshown)
+            if there:
+                self.steps.append(Fill(lack, there))
+
+    def look_at_open(self, span: Span) -> None:
+        """Its writer may be at work: only what no writer can mend is touched, and fenced first."""
+        view = self._view
+        ensemble = span.fragment.ensemble
+        gone = tuple(bookie for bookie in ensemble if bookie in view.gone)
+        limbo = tuple(b for b in ensemble if view.holdings.get(b, SILENT).limbo)
+        if gone or limbo:
+            self.steps.append(Fence((*gone, *limbo), needs_spare=not limbo))
+        elif any((span.first, index) in self._lacks for index in range(len(ensemble))):
+            self.reasons.append("copies are missing in the last fragment, which is open")
+
+    def end_limbos(self, lac: EntryId) -> None:
+        """For bookies in limbo of which nothing is missing any more."""
+        lacking = {lack.bookie for lack in self._lacks.values()}
+        still_open = {
+            bookie
+            for span in spans(self._metadata, lac)
+            if not span.closed
+            for bookie in span.fragment.ensemble
+        }
+        for bookie in sorted(bookies_of(self._metadata) - lacking - still_open):
+            if self._view.holdings.get(bookie, SILENT).limbo:
+                self.steps.append(EndLimbo(bookie))
+
+    def widen(self) -> None:
+        if self.steps or self.reasons:
+            return
+        wanted = wider_quorum(self._metadata)
+        if wanted is not None:
+            self.steps.append(Widen(wanted))
+
+
+def wider_quorum(metadata: LedgerMetadata) -> Quorum | None:
+    """How wide a closed ledger should become that was made narrower; None: it is wide enough.
+
+    Every bookie of such a ledger holds every entry (E = Qw), and so will the added ones.
+    """
+    wanted = wanted_quorum(metadata)
+    if wanted is None or not metadata.closed:
+        return None
+    if metadata.ensemble_size != metadata.write_quorum:
+        return None
+    if wanted.write_quorum <= metadata.write_quorum:
+        return None
+    return Quorum(wanted.write_quorum, wanted.write_quorum, wanted.ack_quorum)
+
+
+def wanted_quorum(metadata: LedgerMetadata) -> Quorum | None:
+    """What its maker would have chosen had there been more bookies; None: it did."""
+    try:
+        numbers = [int(part) for part in metadata.custom[WANTED_QUORUM].split(b",")]
+        ensemble_size, write_quorum, ack_quorum = numbers
+    except (KeyError, ValueError):
+        return None
+    if not ensemble_size >= write_quorum >= ack_quorum >= 1:
+        return None
+    return Quorum(ensemble_size, write_quorum, ack_quorum)
+
+
+def swapped(
+    metadata: LedgerMetadata, span: Span, index: int, bookie: BookieId
+) -> LedgerMetadata | None:
+    """`bookie` at `index` of the span's fragment; None: it is there already.
+
+    Raises FragmentChanged when the fragment is no longer the one that was copied.
+    """
+    old = span.fragment
+    at, current = _fragment(metadata, span)
+    if current.ensemble[index] == bookie:
+        return None
+    if current.ensemble[index] != old.ensemble[index] or bookie in current.ensemble:
+        raise FragmentChanged(f"ledger {metadata.ledger} fragment {old.first}")
+    ensemble = list(current.ensemble)
+    ensemble[index] = bookie
+    fragments = list(metadata.fragments)
+    fragments[at] = Fragment(old.first, tuple(ensemble))
+    return replace(metadata, fragments=tuple(fragments))
+
+
+class FragmentChanged(Exception):
+    """Somebody else changed the fragment meanwhile: look at the ledger again."""
+
+
+def _fragment(metadata: LedgerMetadata, span: Span) -> tuple[int, Fragment]:
+    """The fragment with the same entries as the span's, now."""
+    for now in spans(metadata, span.last):
+        if now.first == span.first and now.last == span.last and now.closed:
+            return metadata.fragments.index(now.fragment), now.fragment
+    raise FragmentChanged(f"ledger {metadata.ledger} fragment {span.first}")
+
+
+def widened(
+    metadata: LedgerMetadata,
+    before: LedgerMetadata,
+    quorum: Quorum,
+    added: Mapping[EntryId, tuple[BookieId, ...]],
+) -> LedgerMetadata | None:
+    """`before` with the bookies `added` to each fragment, by its first entry; None: it is so.
+
+    Raises FragmentChanged when the ledger is no longer as it was copied.
+    """
+    fragments = tuple(
+        Fragment(one.first, (*one.ensemble, *added[one.first])) for one in before.fragments
+    )
+    wide = replace(
+        before,
+        ensemble_size=quorum.ensemble_size,
+        write_quorum=quorum.write_quorum,
+        ack_quorum=quorum.ack_quorum,
+        fragments=fragments,
+    )
+    if metadata == wide:
+        return None
+    if metadata != before:
+        raise FragmentChanged(f"ledger {metadata.ledger}")
+    return wide

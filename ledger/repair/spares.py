@@ -1,0 +1,80 @@
+"""Which bookie takes the place of a lost one: live, writable, apart in racks, with room."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from ledger.core.placement import Chance, choose_replacement
+from ledger.ids import BookieId
+from ledger.world.bookies import Bookies, BookieStats, Status
+from ledger.world.clock import Clock
+
+_STATS_OLD_S: Final = 30.0
+_STATS_S_MAX: Final = 2.0
+_NOBODY: Final = BookieId("")
+
+
+class Spares:
+    """Chooses bookies; how full they are is asked now and then."""
+
+    def __init__(self, bookies: Bookies, clock: Clock, chance: Chance) -> None:
+        self._bookies = bookies
+        self._clock = clock
+        self._chance = chance
+        self._load: dict[BookieId, float] = {}
+        self._asked_s: float | None = None
+
+    async def replacement(
+        self,
+        ensemble: Sequence[BookieId],
+        index: int,
+        write_quorum: int,
+        never: Collection[BookieId],
+    ) -> BookieId | None:
+        """A bookie for place `index` of `ensemble`, not one of `never`; None: there is none."""
+        await self._refresh_load()
+        registered = self._bookies.registered()
+        candidates = {
+            bookie: info.rack
+            for bookie, info in registered.items()
+            if not info.read_only and bookie not in never
+        }
+        return choose_replacement(
+            candidates,
+            ensemble,
+            index,
+            write_quorum=write_quorum,
+            racks={bookie: info.rack for bookie, info in registered.items()},
+            load=self._load,
+            chance=self._chance,
+        )
+
+    async def addition(
+        self, ensemble: Sequence[BookieId], never: Collection[BookieId]
+    ) -> BookieId | None:
+        """One more bookie for an ensemble all of whose members hold everything."""
+        wider = (*ensemble, _NOBODY)
+        return await self.replacement(wider, len(ensemble), len(wider), never)
+
+    async def _refresh_load(self) -> None:
+        """The share of each disk that is used, not older than half a minute."""
+        now_s = self._clock.monotonic_s()
+        if self._asked_s is not None and now_s - self._asked_s < _STATS_OLD_S:
+            return
+        self._asked_s = now_s
+        names = self._bookies.available()
+        stats = await asyncio.gather(*(self._ask(name) for name in names))
+        self._load = {
+            name: 1 - one.free_bytes / one.disk_bytes
+            for name, one in zip(names, stats, strict=True)
+            if one.status is Status.OK and one.disk_bytes > 0
+        }
+
+    async def _ask(self, bookie: BookieId) -> BookieStats:
+        try:
+            async with asyncio.timeout(_STATS_S_MAX):
+                return await self._bookies.stats(bookie)
+        except TimeoutError:
+            return BookieStats(Status.UNREACHABLE)
