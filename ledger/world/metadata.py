@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 ANY_VERSION = -1
-NODE_BYTES_MAX = 1024 * 1024
+NODE_BYTES_MAX = 1023 * 1024  # with its path one request of what ZooKeeper takes by default
 
 
 class Node(NamedTuple):

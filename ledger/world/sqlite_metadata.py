@@ -96,6 +96,9 @@ class SqliteMetadata:
     async def read_tree(self, path: str) -> dict[str, Node]:
         return self._reading(self._read.below, path)
 
+    async def paths(self, path: str) -> list[str]:
+        return self._reading(self._read.paths, path)
+
     async def sync(self, path: str) -> None:
         """Nothing to do: a change is visible to reads before its call returns."""
 
@@ -177,6 +180,10 @@ class SqliteMetadata:
 
         watchers.append(notify)
         return unwatch
+
+    def watch_session(self, on_renewed: Callable[[], None]) -> Unwatch:
+        """The session is this process: it is never renewed."""
+        return lambda: None
 
     def _deliver(self, outcomes: list[_Outcome], touched: set[str]) -> None:
         for job, result, error in outcomes:

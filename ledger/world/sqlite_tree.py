@@ -35,6 +35,10 @@ _BELOW = (
     "SELECT parent || '/' || name, data, version FROM nodes "
     "WHERE (parent = ? OR (parent > ? AND parent < ?)) AND name <> '' ORDER BY parent, name"
 )
+_PATHS = (
+    "SELECT parent || '/' || name FROM nodes "
+    "WHERE (parent = ? OR (parent > ? AND parent < ?)) AND name <> '' ORDER BY 1"
+)
 _SET = "UPDATE nodes SET data = ?, version = ? WHERE parent = ? AND name = ?"
 _SEQUENCE = "UPDATE nodes SET next_sequence = ? WHERE parent = ? AND name = ?"
 
@@ -45,6 +49,14 @@ def split(path: str) -> tuple[str, str]:
     assert path == "/" or not {"", ".", ".."}.intersection(path[1:].split("/")), path
     parent, _, name = path.rpartition("/")
     return parent, name
+
+
+def _range_below(path: str) -> tuple[str, str, str]:
+    """Of the parents of all nodes below `path`: itself, and those between the other two."""
+    split(path)
+    prefix = "" if path == "/" else path
+    # "0" is the character after "/": all that begins with "prefix/" lies between.
+    return prefix, prefix + "/", prefix + "0"
 
 
 class SqliteTree:
@@ -70,11 +82,11 @@ class SqliteTree:
         return [row[0] for row in rows]
 
     def below(self, path: str) -> dict[str, Node]:
-        split(path)
-        prefix = "" if path == "/" else path
-        # "0" is the character after "/": all that begins with "prefix/" lies between.
-        rows = self._sql(_BELOW, (prefix, prefix + "/", prefix + "0")).fetchall()
+        rows = self._sql(_BELOW, _range_below(path)).fetchall()
         return {row[0]: Node(row[1], row[2]) for row in rows}
+
+    def paths(self, path: str) -> list[str]:
+        return [row[0] for row in self._sql(_PATHS, _range_below(path)).fetchall()]
 
     def create(
         self,

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from ledger.errors import BadVersion, MetadataUnavailable, NodeExists, NoNode, NotEmpty
 from ledger.world.metadata import ANY_VERSION, NODE_BYTES_MAX, Check, Create, Delete, Node, Set
 
+RENEWAL_S = 0.5  # until a client hears that its session has expired, if it asks nothing
+
 
 @dataclass(slots=True)
 class _Record:
@@ -142,7 +144,7 @@ class MetadataFaults:
 
 
 class SimMetadata:
-    """One session on a tree (its own, fresh one by default)."""
+    """One client on a tree (its own, fresh one by default): a session, after `expire` the next."""
 
     def __init__(self, tree=None, faults=None):
         self.tree = tree or MetadataTree()
@@ -150,14 +152,40 @@ class SimMetadata:
         self.session = self.tree.sessions
         self.faults = faults
         self.closed = False
+        self.expired = False
+        self.watchers = []  # this client's part of the tree's
+        self.renewal_watchers = []
+
+    def expire(self):
+        """The store ends this session: its ephemeral nodes go, what is under way is lost.
+
+        A new session serves, and watchers are told, after RENEWAL_S or one call that failed.
+        """
+        self.expired = True
+        self.tree.end_session(self.session)
+        asyncio.get_running_loop().call_later(RENEWAL_S, self._renew)
+
+    def _renew(self):
+        if not self.expired or self.closed:
+            return
+        self.expired = False
+        self.tree.sessions += 1
+        self.session = self.tree.sessions
+        for notify in [*self.watchers, *self.renewal_watchers]:
+            asyncio.get_running_loop().call_soon(notify)
 
     async def _call(self, step, *args):
         if self.closed:
             raise MetadataUnavailable("the session is closed")
-        faults = self.faults
+        if self.expired:
+            self._renew()
+            raise MetadataUnavailable("the session has expired")
+        faults, session = self.faults, self.session
         if faults is None:
             return step(*args)
         await asyncio.sleep(faults.draw.expovariate(1 / faults.latency_s))
+        if self.expired or self.session != session:
+            raise MetadataUnavailable("the session has expired")
         if faults.draw.random() < faults.unsent:
             raise MetadataUnavailable("the request was lost")
         try:
@@ -196,6 +224,9 @@ class SimMetadata:
     async def read_tree(self, path):
         return await self._call(self.tree.below, path)
 
+    async def paths(self, path):
+        return sorted(await self._call(self.tree.below, path))
+
     async def sync(self, path):
         await self._call(lambda: None)
 
@@ -211,8 +242,22 @@ class SimMetadata:
             armed[0] = False
             if notify in watchers:
                 watchers.remove(notify)
+                self.watchers.remove(notify)
 
         watchers.append(notify)
+        self.watchers.append(notify)
+        return unwatch
+
+    def watch_session(self, on_renewed):
+        def notify():
+            if notify in self.renewal_watchers and not self.closed:
+                on_renewed()
+
+        def unwatch():
+            if notify in self.renewal_watchers:
+                self.renewal_watchers.remove(notify)
+
+        self.renewal_watchers.append(notify)
         return unwatch
 
     async def close(self):
