@@ -49,7 +49,7 @@ def encode(cookie: Cookie) -> bytes:
         message.instanceId = cookie.instance_id
     if cookie.index_dirs:
         message.indexDirs = _join(cookie.index_dirs)
-    return f"{_VERSION}\n{text_format.MessageToString(message)}".encode()
+    return f"{_VERSION}\n{text_format.MessageToString(message, as_utf8=False)}".encode()
 
 
 def decode(data: bytes) -> Cookie:

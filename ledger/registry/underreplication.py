@@ -102,7 +102,7 @@ def is_our_layout(data: bytes) -> bool:
 
 
 def _encode(message: Message) -> bytes:
-    return text_format.MessageToString(message).encode()
+    return text_format.MessageToString(message, as_utf8=False).encode()
 
 
 def _decode(data: bytes, kind: type[M], what: str) -> M:
