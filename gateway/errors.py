@@ -15,6 +15,7 @@ from ledger.errors import LedgerError
 CODES: dict[type[LedgerError], ErrorCode] = {
     errors.Fenced: ErrorCode.not_leader_or_follower,
     errors.NotEnoughBookies: ErrorCode.not_enough_replicas,
+    errors.WrongQuorum: ErrorCode.invalid_replication_factor,
     errors.NoSuchLedger: ErrorCode.kafka_storage_error,
     errors.NoSuchEntry: ErrorCode.kafka_storage_error,
     errors.EntryUnknown: ErrorCode.kafka_storage_error,

@@ -19,9 +19,13 @@ class Fenced(LedgerError):
 
 
 class NotEnoughBookies(LedgerError):
-    """Fewer live bookies than the write quorum. Nothing was written."""
+    """Fewer live bookies than the ack quorum. Nothing was written."""
 
     retryable = True
+
+
+class WrongQuorum(LedgerError):
+    """Not E >= Qw >= Qa >= 1. Nothing was made."""
 
 
 class NoSuchLedger(LedgerError):

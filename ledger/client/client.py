@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import secrets
 from collections.abc import Mapping
 
 from ledger.client import metadata_format
 from ledger.client.config import LedgerClientConfig
+from ledger.client.health import BookieHealth
 from ledger.client.reader import LedgerReader
 from ledger.client.recover import recover_ledger
 from ledger.client.update_metadata import LedgerMetadataStore, Patience, Versioned
 from ledger.client.writer import LedgerWriter
 from ledger.core.ledger_metadata import Fragment, LedgerMetadata
+from ledger.core.placement import Chance
 from ledger.errors import (
     BadVersion,
     EntryUnknown,
@@ -22,13 +25,17 @@ from ledger.errors import (
     NoSuchLedger,
     NotEmpty,
     NotEnoughBookies,
+    WrongQuorum,
 )
-from ledger.ids import BookieId, EntryId, LedgerId
+from ledger.ids import EntryId, LedgerId
 from ledger.registry.layout import LEDGERS
 from ledger.registry.ledger_ids import TakenId, forget_ledger_id, take_ledger_id
 from ledger.world.bookies import Bookies
 from ledger.world.clock import Clock
 from ledger.world.metadata import MetadataStore
+
+WANTED_QUORUM = "wanted-quorum"
+"""In a ledger's custom metadata when there were fewer bookies than wanted: `E,Qw,Qa`, decimal."""
 
 
 class LedgerClient:
@@ -40,12 +47,17 @@ class LedgerClient:
         bookies: Bookies,
         clock: Clock,
         config: LedgerClientConfig | None = None,
+        chance: Chance | None = None,
     ) -> None:
+        """`chance` decides between bookies that are equally good; by default it begins with the
+        time, so that a process on a simulated clock repeats itself."""
         self._config = config or LedgerClientConfig()
         self._store = metadata
         self._metadata = LedgerMetadataStore(metadata, self._config)
         self._bookies = bookies
         self._clock = clock
+        chance = chance or random.Random(clock.now_ms()).random
+        self.health = BookieHealth(bookies, self._config, clock.monotonic_s, chance)
 
     async def create(
         self,
@@ -57,31 +69,54 @@ class LedgerClient:
     ) -> LedgerWriter:
         """A new, empty ledger on E live bookies, and its one writer.
 
-        Raises NotEnoughBookies, MetadataUnavailable.
+        With fewer live bookies it is narrower, never below Qa, and says what was wanted
+        (`WANTED_QUORUM`). Raises NotEnoughBookies, WrongQuorum, MetadataUnavailable.
         """
+        if not ensemble_size >= write_quorum >= ack_quorum >= 1:
+            raise WrongQuorum(f"E {ensemble_size}, Qw {write_quorum}, Qa {ack_quorum}")
         for _ in range(self._config.ledger_id_attempts_max):
             taken = await self._take_id()
-            ledger = taken.ledger
-            metadata = LedgerMetadata(
-                ledger=ledger,
-                ensemble_size=ensemble_size,
-                write_quorum=write_quorum,
-                ack_quorum=ack_quorum,
-                fragments=(Fragment(EntryId(0), self._ensemble(ledger, ensemble_size)),),
-                digest_type=self._config.digest_type,
-                password=self._config.password,
-                created_ms=self._clock.now_ms(),
-                custom=dict(custom or {}),
-                token=secrets.randbits(63),
+            metadata = self._new_metadata(
+                taken.ledger, (ensemble_size, write_quorum, ack_quorum), custom or {}
             )
             # Together, so that a store which syncs once for all that waits syncs once.
             created, _ = await asyncio.gather(
                 self._metadata.create(metadata), forget_ledger_id(self._store, taken)
             )
             if created:
-                stored = Versioned(metadata, 0)
-                return LedgerWriter(stored, self._metadata, self._bookies, self._config)
+                return LedgerWriter(
+                    Versioned(metadata, 0),
+                    self._metadata,
+                    self._bookies,
+                    self.health,
+                    self._config,
+                )
         raise NodeExists(f"no free ledger id after {self._config.ledger_id_attempts_max} attempts")
+
+    def _new_metadata(
+        self, ledger: LedgerId, wanted: tuple[int, int, int], custom: Mapping[str, bytes]
+    ) -> LedgerMetadata:
+        ensemble_size, write_quorum, ack_quorum = wanted
+        live = len(self._bookies.available())
+        if live < ack_quorum:
+            raise NotEnoughBookies(f"{ack_quorum} bookies must acknowledge, {live} are live")
+        custom = dict(custom)
+        if live < ensemble_size:
+            custom[WANTED_QUORUM] = b"%d,%d,%d" % wanted
+            ensemble_size, write_quorum = live, min(live, write_quorum)
+        ensemble = self.health.choose_ensemble(ensemble_size, write_quorum)
+        return LedgerMetadata(
+            ledger=ledger,
+            ensemble_size=ensemble_size,
+            write_quorum=write_quorum,
+            ack_quorum=ack_quorum,
+            fragments=(Fragment(EntryId(0), ensemble),),
+            digest_type=self._config.digest_type,
+            password=self._config.password,
+            created_ms=self._clock.now_ms(),
+            custom=custom,
+            token=secrets.randbits(63),
+        )
 
     async def _take_id(self) -> TakenId:
         """An id that was never given before; a lost reply only wastes one."""
@@ -91,14 +126,6 @@ class LedgerClient:
                 return await take_ledger_id(self._store)
             except MetadataUnavailable as error:
                 await patience.wait_or_raise(error)
-
-    def _ensemble(self, ledger: LedgerId, size: int) -> tuple[BookieId, ...]:
-        """E live bookies, another one first for each ledger so that all share the load."""
-        live = sorted(self._bookies.available())
-        if len(live) < size:
-            raise NotEnoughBookies(f"{size} bookies are wanted, {len(live)} are live")
-        start = ledger % len(live)
-        return tuple((live[start:] + live[:start])[:size])
 
     async def open(self, ledger: LedgerId) -> LedgerReader:
         """A reader of the ledger as it is, up to its last add confirmed; no recovery.

@@ -3,8 +3,10 @@
     add ──▶ on_added × Qa ──▶ Confirmed, in entry order
         └─▶ on_failed until Qa is out of reach ──▶ that entry and all after it fail, in order
 
-Pure. `client.writer` sends the bytes and brings the news; it keeps what it needs for a confirm or
-a resend in `item`. Bookies are named by their index in the ensemble.
+While bookies are being replaced (`hold` to `release`) nothing is confirmed, and what the replaced
+ones said is forgotten: see `core.ensemble_change`. Pure. `client.writer` sends the bytes and brings
+the news; it keeps what it needs for a confirm or a resend in `item`. Bookies are named by their
+index in the ensemble.
 Source: BookKeeper, "Ack Quorums" and "Writing to the ledger" (seed 001).
 """
 
@@ -41,6 +43,7 @@ class AddPipeline(Generic[Item]):
         "_entries_max",
         "_error",
         "_failed_from",
+        "_held",
         "_pending",
         "_sets",
         "ack_quorum",
@@ -75,6 +78,7 @@ class AddPipeline(Generic[Item]):
         self._entries_max = entries_max
         self._bytes_max = bytes_max
         self._pending: deque[Pending[Item]] = deque()
+        self._held = False
         self._failed_from: EntryId | None = None
         self._error: LedgerError | None = None
 
@@ -126,6 +130,8 @@ class AddPipeline(Generic[Item]):
 
     def _confirm(self) -> list[Item]:
         confirmed: list[Item] = []
+        if self._held:
+            return confirmed
         pending = self._pending
         ack_quorum = self.ack_quorum
         while pending and pending[0].acked.bit_count() >= ack_quorum:
@@ -137,20 +143,51 @@ class AddPipeline(Generic[Item]):
             confirmed.append(one.item)
         return confirmed
 
+    def hold(self) -> None:
+        """Nothing is confirmed until `release`: where pending entries belong is being decided."""
+        self._held = True
+
+    def release(self) -> list[Item]:
+        """Confirming goes on. Items confirmed by now, in entry order."""
+        self._held = False
+        return self._confirm()
+
     def on_failed(self, index: int, entry: EntryId, error: LedgerError) -> None:
-        """The bookie at `index` will not acknowledge `entry`.
+        """The bookie at `index` will not acknowledge `entry`, and nobody takes its place.
 
         Once Qa is out of reach, `entry` and all after it fail with `error`: see `take_failed`.
         """
+        if self.on_refused(index, entry):
+            self._fail(entry, error)
+
+    def on_refused(self, index: int, entry: EntryId) -> bool:
+        """The bookie at `index` will not acknowledge `entry`, but another may take its place.
+
+        True: without another, `entry` cannot be confirmed.
+        """
         place = entry - self.lac - 1
         if place < 0 or place >= len(self._pending):
-            return
+            return False
         one = self._pending[place]
         one.refused |= 1 << index
+        return self._is_out_of_reach(one)
+
+    def _is_out_of_reach(self, one: Pending[Item]) -> bool:
         if self.write_quorum - one.refused.bit_count() >= self.ack_quorum:
-            return
-        if one.acked.bit_count() < self.ack_quorum:
-            self._fail(entry, error)
+            return False
+        return one.acked.bit_count() < self.ack_quorum
+
+    @property
+    def out_of_reach(self) -> bool:
+        """Some entry can be confirmed only after a bookie was replaced."""
+        return any(map(self._is_out_of_reach, self._pending))
+
+    def fail_out_of_reach(self, error: LedgerError) -> None:
+        """Nobody takes the place of those who refused: the first entry that needs it fails."""
+        for one in self._pending:
+            if self._is_out_of_reach(one):
+                self._fail(one.entry, error)
+                return
 
     def fail(self, error: LedgerError) -> None:
         """Every pending entry fails with `error`, whoever may still acknowledge it."""
@@ -180,3 +217,11 @@ class AddPipeline(Generic[Item]):
         for one in self._pending:
             one.acked &= keep
             one.refused &= keep
+
+    def take_refused(self, index: int) -> list[Pending[Item]]:
+        """What the bookie at `index` had refused is asked of it again: these entries."""
+        bit = 1 << index
+        refused = [one for one in self._pending if one.refused & bit]
+        for one in refused:
+            one.refused &= ~bit
+        return refused

@@ -11,7 +11,7 @@ from crc32c import crc32c
 
 from ledger.client.client import LedgerClient
 from ledger.client.config import LedgerClientConfig
-from ledger.world.bookies import Status
+from ledger.world.bookies import BookieInfo, Status
 from ledger.world.clock import SystemClock
 from tests.sim.metadata import SimMetadata
 
@@ -25,6 +25,9 @@ class RememberingBookies:
 
     def available(self):
         return self.ids
+
+    def registered(self):
+        return dict.fromkeys(self.ids, BookieInfo())
 
     def add(self, bookie, ledger, entry, master_key, body, on_added, *, recovery=False):
         self.waiting.append(on_added)

@@ -5,9 +5,11 @@ each test arranges one situation. What chance finds is in tests/sim/test_ledger.
 """
 
 import asyncio
+from collections import Counter
 
 import pytest
 
+from ledger.client.client import WANTED_QUORUM
 from ledger.client.update_metadata import LedgerMetadataStore
 from ledger.core.ledger_metadata import LedgerState
 from ledger.errors import (
@@ -18,6 +20,7 @@ from ledger.errors import (
     MetadataUnavailable,
     NotEnoughBookies,
     StorageFull,
+    WrongQuorum,
 )
 from ledger.world.bookies import Status
 from tests.ledger.calm_cluster import Told, cluster, create, refusing, written
@@ -31,21 +34,45 @@ from tests.sim.metadata import SimMetadata
 def test_a_ledger_of_an_impossible_shape_is_refused(wrong):
     async def scenario():
         world = cluster()
-        with pytest.raises(AssertionError):
+        with pytest.raises(WrongQuorum):
             await create(world, *wrong)
         assert await world.client("x").list_ledgers() == []
 
     simulate(scenario())
 
 
-def test_a_ledger_needs_as_many_live_bookies_as_its_ensemble():
+def test_with_fewer_live_bookies_a_ledger_is_narrower_and_says_what_was_wanted():
     async def scenario():
         world = cluster()
         world.bookies["b1"].crash()
+        narrow = (await create(world, 3, 3, 2)).metadata
+        assert (narrow.ensemble_size, narrow.write_quorum, narrow.ack_quorum) == (2, 2, 2)
+        assert set(narrow.last_fragment.ensemble) == {"b0", "b2"}
+        assert narrow.custom == {WANTED_QUORUM: b"3,3,2"}
+        assert world.metadata_of(narrow.ledger) == narrow
+        whole = (await create(world, 2, 2, 2)).metadata
+        assert WANTED_QUORUM not in whole.custom
+
+    simulate(scenario())
+
+
+def test_a_narrower_ledger_has_no_more_copies_than_were_wanted():
+    async def scenario():
+        narrow = (await create(cluster(bookies=4), 5, 3, 2)).metadata
+        assert (narrow.ensemble_size, narrow.write_quorum, narrow.ack_quorum) == (4, 3, 2)
+        assert narrow.custom == {WANTED_QUORUM: b"5,3,2"}
+
+    simulate(scenario())
+
+
+def test_a_ledger_needs_as_many_live_bookies_as_acknowledge():
+    async def scenario():
+        world = cluster()
+        world.bookies["b0"].crash()
+        world.bookies["b1"].crash()
         with pytest.raises(NotEnoughBookies):
             await create(world, 3, 3, 2)
-        writer = await create(world, 2, 2, 2)
-        assert set(writer.metadata.last_fragment.ensemble) == {"b0", "b2"}
+        assert await world.client("x").list_ledgers() == []
 
     simulate(scenario())
 
@@ -53,9 +80,12 @@ def test_a_ledger_needs_as_many_live_bookies_as_its_ensemble():
 def test_ledgers_are_spread_over_the_bookies():
     async def scenario():
         world = cluster(bookies=4)
-        writers = [await create(world, 2, 2, 1) for _ in range(4)]
-        first = [writer.metadata.last_fragment.ensemble[0] for writer in writers]
-        assert sorted(first) == ["b0", "b1", "b2", "b3"]
+        client = world.client("writer")
+        holds = Counter()
+        for _ in range(8):
+            writer = await client.create(ensemble_size=2, write_quorum=2, ack_quorum=1)
+            holds.update(writer.metadata.last_fragment.ensemble)
+        assert holds == {"b0": 4, "b1": 4, "b2": 4, "b3": 4}
 
     simulate(scenario())
 
@@ -180,7 +210,7 @@ def test_with_two_of_three_gone_everything_pending_fails_in_order_and_nothing_mo
 
 def test_whoever_waits_for_room_is_let_go_when_the_writer_fails():
     async def scenario():
-        world = cluster(pending_entries_max=1)
+        world = cluster(bookies=1, pending_entries_max=1)
         writer = await create(world, 1, 1, 1)
         world.bookies[writer.metadata.last_fragment.ensemble[0]].crash()
         Told(writer).add(b"x")
