@@ -12,12 +12,15 @@ from ledger.core.placement import Chance
 from ledger.core.quarantine import Quarantine
 from ledger.core.read_plan import read_order
 from ledger.ids import BookieId, EntryId, LedgerId
-from ledger.world.bookies import BookieInfo, Bookies
+from ledger.world.bookies import BookieInfo, Bookies, Status
 
 OnCorrupt = Callable[[BookieId, LedgerId, EntryId], None]
 
 NEW_FRAGMENT_BYTES = 1024 * 1024
 """What a fragment counts for before anything is known of it, so that empty ones are spread too."""
+
+SICK = (Status.UNREACHABLE, Status.WRONG_INSTANCE, Status.IO_ERROR, Status.OVERLOADED)
+"""Answers that speak against the bookie, not against what it was asked for."""
 
 _UNKNOWN = BookieInfo()
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from ledger.client import metadata_format
 from ledger.client.config import LedgerClientConfig
-from ledger.client.health import BookieHealth
+from ledger.client.health import SICK, BookieHealth
 from ledger.client.hedge import Ask, Hedge
 from ledger.client.update_metadata import LedgerMetadataStore, Versioned
 from ledger.core.entry_format import EntryFormat
@@ -161,8 +161,8 @@ class LedgerReader:
                 bookie, self.metadata.ledger, first, last, max(1, max_bytes)
             )
             if reply.status is not Status.OK:
-                ok = reply.status in _ABSENT
-                if ok:
+                ok = reply.status not in SICK
+                if reply.status in _ABSENT:
                     plan.on_absent()
                 return None
             entries = self.verified(bookie, first, reply.bodies)
