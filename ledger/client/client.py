@@ -191,16 +191,26 @@ class LedgerClient:
             pass  # someone else's ledger is there; an empty node left behind harms nobody
 
     async def list_ledgers(self) -> list[LedgerId]:
-        """Every ledger there is, ascending."""
+        """Every ledger there is, ascending. One created meanwhile may be missing."""
         patience = Patience(self._config)
         while True:
             try:
-                tree = await self._store.read_tree(LEDGERS)
+                return await self._list_ledgers()
             except MetadataUnavailable as error:
                 await patience.wait_or_raise(error)
-                continue
-            ledgers = map(metadata_format.ledger_of_path, tree)
-            return sorted(ledger for ledger in ledgers if ledger is not None)
+
+    async def _list_ledgers(self) -> list[LedgerId]:
+        """Only where ledgers are: bookies, cookies, marks and counters have names, not digits."""
+        try:
+            tops = [name for name in await self._store.children(LEDGERS) if name.isdigit()]
+        except NoNode:
+            return []
+        found: list[LedgerId] = []
+        for top in tops:
+            paths = await self._store.paths(f"{LEDGERS}/{top}")
+            ledgers = map(metadata_format.ledger_of_path, paths)
+            found += [ledger for ledger in ledgers if ledger is not None]
+        return sorted(found)
 
     async def read_metadata(self, ledger: LedgerId) -> LedgerMetadata:
         """As stored now. Raises NoSuchLedger, CorruptFormat, MetadataUnavailable."""
