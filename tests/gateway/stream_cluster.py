@@ -23,7 +23,7 @@ from ledger.client.client import LedgerClient
 from ledger.ids import BookieId
 from ledger.streams.config import StreamLimits
 from ledger.streams.stream import StreamServices
-from ledger.world.bookies import ReadReply, Status
+from ledger.world.bookies import BookieInfo, ReadReply, Status
 from tests.batches import plain_batch
 from tests.sim.disk import DiskFaults, SimDisk
 from tests.sim.loop import SimClock, simulate
@@ -61,6 +61,9 @@ class Port:
 
     def available(self):
         return (self.name,)
+
+    def registered(self):
+        return {self.name: BookieInfo()}
 
     def add(self, bookie, ledger, entry, master_key, body, on_added, *, recovery=False):
         self.adds += 1

@@ -136,7 +136,7 @@ def test_three_bookies_take_three_replicas():
         topic = await catalog.create("orders", 1, 3, {})
         assert topic.replication_factor == 3
 
-    with_catalog(scenario, bookies=3)
+    with_catalog(scenario, bookies=lambda: 3)
 
 
 def test_all_topics_together_have_a_limit():

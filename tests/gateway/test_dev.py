@@ -97,9 +97,9 @@ def test_every_fault_of_the_configuration_is_listed(tmp_path):
     assert (code, out) == (78, "")
     assert [line.split(":")[1].split()[0] for line in err.splitlines()] == [
         "port",
+        "partitions",
         "bookies",
         "journal-sync",
-        "partitions",
         "data",
     ]
 
