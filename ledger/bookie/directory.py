@@ -7,7 +7,7 @@ new instance and thereby a new bookie id, so nobody takes it for the old one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple, cast
 
 from crc32c import crc32c
 
@@ -30,6 +30,10 @@ def bookie_id(name: str, instance: bytes) -> BookieId:
     return BookieId(f"{name}-{instance[:4].hex()}")
 
 
+State = Literal["stopped", "running", "rejoining"]
+"""`rejoining`: the cluster has lost its count and is being brought up to the directory's."""
+
+
 class Standing(NamedTuple):
     """What a directory remembers of the cluster that it serves.
 
@@ -40,7 +44,7 @@ class Standing(NamedTuple):
     cluster: str
     bookie: BookieId
     serial: int
-    running: bool
+    state: State
     place: int
 
 
@@ -90,16 +94,22 @@ async def read_standing(disk: Disk) -> Standing | None:
 
 async def write_standing(disk: Disk, standing: Standing) -> None:
     """It stands beside the one before, durably; that goes with `forget_other_standings`."""
-    name = f"{_STANDING_PREFIX}{standing.serial:016x}"
+    name = _standing_name(standing.serial)
     if name in disk.names():
         disk.unlink(name)
     await _write(disk, name, _encode_standing(standing))
 
 
+def drop_standing(disk: Disk, serial: int) -> None:
+    """The standing with this serial is gone, durably; the one before it counts again."""
+    disk.unlink(_standing_name(serial))
+    disk.sync_directory()
+
+
 def forget_other_standings(disk: Disk, serial: int) -> None:
     """Only the standing with this serial is left, durably."""
     for name in _standing_names(disk):
-        if name != f"{_STANDING_PREFIX}{serial:016x}":
+        if name != _standing_name(serial):
             disk.unlink(name)
     disk.sync_directory()
 
@@ -114,7 +124,7 @@ def parse_standing(content: bytes) -> Standing | None:
         fields["cluster"],
         BookieId(fields["bookie"]),
         int(fields["serial"]),
-        fields["state"] == "running",
+        cast("State", fields["state"]),
         int(fields["place"]),
     )
 
@@ -122,9 +132,13 @@ def parse_standing(content: bytes) -> Standing | None:
 def _encode_standing(standing: Standing) -> bytes:
     lines = (
         f"cluster {standing.cluster}\nbookie {standing.bookie}\nserial {standing.serial}\n"
-        f"state {'running' if standing.running else 'stopped'}\nplace {standing.place}\n"
+        f"state {standing.state}\nplace {standing.place}\n"
     )
     return f"{lines}crc {crc32c(lines.encode()):08x}\n".encode()
+
+
+def _standing_name(serial: int) -> str:
+    return f"{_STANDING_PREFIX}{serial:016x}"
 
 
 def _standing_names(disk: Disk) -> list[str]:

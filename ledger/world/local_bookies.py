@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -21,10 +20,9 @@ from ledger.world.bookies import (
     Status,
 )
 from ledger.world.clock import Clock, SystemClock
+from ledger.world.machine import boot_id, new_instance
 from ledger.world.posix_disk import PosixDisk, SyncMode
 from ledger.world.rocks_table import RocksTable
-
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class LocalBookies:
@@ -151,24 +149,15 @@ async def open_local_bookie(
     disk = PosixDisk(path, sync_mode)
     table: RocksTable | None = None
     try:
-        await claim_directory(disk, _new_instance)
+        await claim_directory(disk, new_instance)
         table = RocksTable(path / "index")
         bookie = Bookie(
-            disk, table, clock or SystemClock(), _new_instance, name=name, config=config
+            disk, table, clock or SystemClock(), new_instance, name=name, config=config
         )
-        await bookie.start(boot_id=_boot_id(), next_ledger=next_ledger)
+        await bookie.start(boot_id=boot_id(), next_ledger=next_ledger)
     except BaseException:
         if table is not None:
             table.close()
         disk.close()
         raise
     return LocalBookie(bookie, disk, table)
-
-
-def _new_instance() -> bytes:
-    return uuid.uuid4().bytes
-
-
-def _boot_id() -> str:
-    """Names this boot of the machine; where the system cannot tell, every start is a new one."""
-    return _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else uuid.uuid4().hex

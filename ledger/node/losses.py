@@ -1,0 +1,52 @@
+"""Ledgers of which a bookie may have lost something: known from metadata, before it serves.
+
+Source: seed 002 (only a node that knows that it lost nothing counts for "no such record");
+BookKeeper, `bookie/datainteg`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import islice
+from typing import Final
+
+from ledger.client import metadata_format
+from ledger.errors import CorruptFormat, NoNode
+from ledger.ids import BookieId, LedgerId
+from ledger.registry.layout import LEDGERS
+from ledger.world.metadata import MetadataStore
+
+_AT_ONCE: Final = 256  # metadata reads under way
+
+
+async def list_ledgers(store: MetadataStore) -> list[LedgerId]:
+    """Every ledger there is, as of now (linearizable). Raises MetadataUnavailable."""
+    await store.sync(LEDGERS)
+    found = map(metadata_format.ledger_of_path, await store.paths(LEDGERS))
+    return [ledger for ledger in found if ledger is not None]
+
+
+async def ledgers_at_risk(store: MetadataStore, bookie: BookieId) -> list[LedgerId]:
+    """Ledgers that are not closed and have, or may have, entries on `bookie`.
+
+    One whose metadata cannot be understood may. Raises MetadataUnavailable.
+    """
+    waiting = iter(await list_ledgers(store))
+    found: list[LedgerId] = []
+    while ledgers := list(islice(waiting, _AT_ONCE)):
+        risks = await asyncio.gather(*[_is_at_risk(store, each, bookie) for each in ledgers])
+        found += [ledger for ledger, risk in zip(ledgers, risks, strict=True) if risk]
+    return found
+
+
+async def _is_at_risk(store: MetadataStore, ledger: LedgerId, bookie: BookieId) -> bool:
+    try:
+        node = await store.get(metadata_format.ledger_path(ledger))
+        metadata = metadata_format.decode(node.data, ledger)
+    except NoNode:
+        return False  # deleted since it was listed
+    except CorruptFormat:
+        return True
+    return not metadata.closed and any(
+        bookie in fragment.ensemble for fragment in metadata.fragments
+    )
