@@ -43,9 +43,8 @@ async def start_in_cluster(config: GatewayConfig) -> Running:
 
 
 async def _start(config: GatewayConfig, stops: list[Stop]) -> Running:
-    metadata = await connect_zookeeper(
-        config.zookeeper, session_ms=config.session_ms, chroot=config.chroot
-    )
+    servers, slash, path = config.zookeeper.partition("/")
+    metadata = await connect_zookeeper(servers, session_ms=config.session_ms, chroot=slash + path)
     stops.append(metadata.close)
     await read_instance_id(metadata)
     seat = Seat(metadata, config)

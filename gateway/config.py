@@ -81,8 +81,7 @@ class GatewayConfig:
     node_id: int = 0
     bookies: int = 1  # embedded bookies: 1 (1/1/1) or 3 (E 3, Qw 3, Qa 2)
     journal_sync: str = "group"  # "group": on disk before every acknowledgement; "never"
-    zookeeper: str = ""  # servers of the cluster, "host:port,..."; "": embedded, no cluster
-    chroot: str = ""  # path in ZooKeeper below which the whole cluster lives
+    zookeeper: str = ""  # servers of the cluster, "host:port,.../chroot"; "": embedded, no cluster
     session_ms: int = 10_000  # ZooKeeper session: how long a killed gateway keeps its seat
     bookie_tls: tuple[Path, Path, Path] | None = None  # certificate, key, authority for bookies
     rack: str = ""  # bookies of this rack are read from first

@@ -41,8 +41,7 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add = flags.add_argument
-    add("--zookeeper", required=True, help="servers, host:port,host:port")
-    add("--chroot", default=default.chroot, help="path in ZooKeeper below which all lies")
+    add("--zookeeper", required=True, help="servers, host:port,host:port; /chroot at the end")
     add("--session-ms", type=int, default=default.session_ms, help="ZooKeeper session timeout")
     add_common_flags(flags)
     add("--advertised-host", help="address that clients are told, where it is another")
@@ -61,10 +60,9 @@ def parser() -> argparse.ArgumentParser:
 def faults_of(flags: argparse.Namespace) -> list[str]:
     """All that is wrong, not only the first; one line each."""
     checks = (
-        (_servers_hold(flags.zookeeper), f"zookeeper {flags.zookeeper!r}: must be host:port,..."),
         (
-            not flags.chroot or _path_holds(flags.chroot),
-            f"chroot {flags.chroot!r}: must be an absolute path, as /kafka",
+            _servers_hold(flags.zookeeper),
+            f"zookeeper {flags.zookeeper!r}: must be host:port,... or host:port,.../chroot",
         ),
         (
             SESSION_MS_MIN <= flags.session_ms <= SESSION_MS_MAX,
@@ -79,16 +77,15 @@ def faults_of(flags: argparse.Namespace) -> list[str]:
     return common_faults(flags) + faults + _tls_faults(flags)
 
 
-def _servers_hold(servers: str) -> bool:
+def _servers_hold(zookeeper: str) -> bool:
+    servers, slash, path = zookeeper.partition("/")
+    if slash and {"", ".", ".."}.intersection(path.split("/")):
+        return False
     for server in servers.split(","):
         host, _, port = server.rpartition(":")
         if not host or not port.isdecimal() or not 0 < int(port) <= 65_535:
             return False
     return True
-
-
-def _path_holds(path: str) -> bool:
-    return path.startswith("/") and not {"", ".", ".."}.intersection(path[1:].split("/"))
 
 
 def _tls_files(flags: argparse.Namespace) -> dict[str, Path | None]:
@@ -117,7 +114,6 @@ def config_of(flags: argparse.Namespace) -> GatewayConfig:
     cert, key, authority = _tls_files(flags).values()
     return GatewayConfig(
         zookeeper=flags.zookeeper,
-        chroot=flags.chroot,
         session_ms=flags.session_ms,
         host=flags.host,
         port=flags.port,
