@@ -1,0 +1,136 @@
+"""Goal: silence is never taken for absence, and what is missing is exactly what is missing.
+
+Method: the pure check against a dumb twin that looks at every entry by itself.
+"""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ledger.core.ledger_metadata import Fragment, LedgerMetadata, LedgerState
+from ledger.repair.checker import SILENT, Holding, check, holding_of, spans
+from ledger.repair.runs import each, runs_of
+from ledger.world.bookies import EntriesReply, Status
+
+NAMES = ("a", "b", "c", "d", "e")
+
+
+def ledger(fragments, *, last=None, e=3, qw=2, qa=1, state=None):
+    state = state or (LedgerState.OPEN if last is None else LedgerState.CLOSED)
+    return LedgerMetadata(
+        ledger=1,
+        ensemble_size=e,
+        write_quorum=qw,
+        ack_quorum=qa,
+        fragments=tuple(Fragment(first, tuple(names)) for first, names in fragments),
+        state=state,
+        last_entry=last,
+    )
+
+
+def held(*entries, damaged=()):
+    return Holding(runs_of(entries), complete=True, damaged=runs_of(damaged))
+
+
+LIMBO = Holding(limbo=True)
+
+
+@st.composite
+def worlds(draw):
+    e = draw(st.integers(1, 4))
+    qw = draw(st.integers(1, e))
+    qa = draw(st.integers(1, qw))
+    last = draw(st.integers(-1, 15))
+    second = draw(st.none() | st.integers(1, max(1, last + 1)))
+    ensembles = [draw(st.permutations(NAMES))[:e] for _ in range(2)]
+    fragments = [(0, ensembles[0])]
+    if second is not None and second <= last + 1:
+        fragments.append((second, ensembles[1]))
+    metadata = ledger(fragments, last=last, e=e, qw=qw, qa=qa)
+    holdings = {}
+    for name in NAMES:
+        entries = draw(st.sets(st.integers(0, 15)))
+        damaged = draw(st.sets(st.sampled_from(sorted(entries)))) if entries else ()
+        kind = draw(st.sampled_from(["plain", "plain", "silent", "limbo", "unknown"]))
+        if kind == "plain":
+            holdings[name] = held(*entries, damaged=damaged)
+        elif kind == "limbo":
+            holdings[name] = Holding(runs_of(entries), False, runs_of(damaged), limbo=True)
+        elif kind == "silent":
+            holdings[name] = SILENT
+    return metadata, holdings
+
+
+def says(holding, entry):
+    """good, bad, no or nothing: what one bookie says of one entry."""
+    if holding is None:
+        return "nothing"
+    if entry in set(each(holding.damaged)):
+        return "bad"
+    if entry in set(each(holding.held)):
+        return "good"
+    return "no" if holding.complete else "nothing"
+
+
+@given(worlds())
+def test_the_check_finds_what_a_look_at_every_entry_finds(world):
+    metadata, holdings = world
+    missing, unshown, hopeless = set(), set(), set()
+    needed = metadata.write_quorum - metadata.ack_quorum + 1
+    for entry in range(metadata.last_entry + 1):
+        words = {b: says(holdings.get(b), entry) for b in metadata.bookies_of(entry)}
+        missing |= {(b, entry) for b, word in words.items() if word != "good"}
+        if "good" not in words.values():
+            unshown.add(entry)
+            if list(words.values()).count("no") >= needed:
+                hopeless.add(entry)
+    found = check(metadata, metadata.last_entry, holdings)
+    assert {(one.bookie, e) for one in found.lacks for e in each(one.missing)} == missing
+    assert set(each(found.unshown)) == unshown
+    assert set(each(found.hopeless)) == hopeless
+
+
+def test_an_entry_is_hopeless_only_when_enough_bookies_deny_it():
+    metadata = ledger([(0, "abc")], last=0, qw=3, qa=2)
+    nothing = held()
+    assert check(metadata, 0, {"a": nothing, "b": nothing}).hopeless == runs_of([0])
+    assert check(metadata, 0, {"a": nothing}).hopeless == ()
+    assert check(metadata, 0, {"a": nothing, "b": LIMBO, "c": SILENT}).hopeless == ()
+    assert check(metadata, 0, {"a": nothing, "b": nothing, "c": held(0)}).hopeless == ()
+
+
+def test_a_bookie_in_limbo_that_shows_an_entry_has_it():
+    metadata = ledger([(0, "abc")], last=0, qw=3, qa=2)
+    shown = Holding(runs_of([0]), limbo=True)
+    assert check(metadata, 0, {"a": shown, "b": held(0), "c": held(0)}).lacks == ()
+
+
+def test_an_answer_that_is_neither_a_list_nor_no_ledger_says_nothing():
+    for status in Status:
+        holding = holding_of(EntriesReply(status, ((0, 5),)))
+        assert holding.complete == (status in (Status.OK, Status.NO_LEDGER))
+        assert bool(holding.held) == (status is Status.OK)
+
+
+def test_the_last_fragment_is_closed_only_with_its_ledger():
+    fragments = [(0, "abc"), (5, "abd")]
+    assert [(s.first, s.last, s.closed) for s in spans(ledger(fragments), 6)] == [
+        (0, 4, True),
+        (5, 6, False),
+    ]
+    assert [(s.first, s.last, s.closed) for s in spans(ledger(fragments, last=8), 8)] == [
+        (0, 4, True),
+        (5, 8, True),
+    ]
+
+
+def test_an_earlier_fragment_of_an_open_ledger_is_closed_once_the_lac_passed_it():
+    fragments = [(0, "abc"), (5, "abd")]
+    assert [s.closed for s in spans(ledger(fragments), 3)] == [False, False]
+    assert [s.closed for s in spans(ledger(fragments), 4)] == [True, False]
+
+
+def test_a_ledger_closed_below_its_last_fragment_lacks_nothing_there():
+    metadata = ledger([(0, "abc"), (5, "abd")], last=4)
+    assert [(s.first, s.last) for s in spans(metadata, 4)] == [(0, 4), (5, 4)]
+    full = held(*range(5))
+    assert check(metadata, 4, {"a": full, "b": full, "c": full}).lacks == ()
