@@ -146,25 +146,29 @@ class LedgerClient:
 
         Raises NoSuchLedger; EntryUnknown, AddFailed or MetadataUnavailable: try again.
         """
-        return self._reader(
-            await recover_ledger(ledger, self._metadata, self._bookies, self._config)
+        return self._reader(await self._recover(ledger))
+
+    async def _recover(self, ledger: LedgerId) -> Versioned:
+        return await recover_ledger(
+            ledger, self._metadata, self._bookies, self.health, self._config
         )
 
     def _reader(self, stored: Versioned) -> LedgerReader:
-        return LedgerReader(stored, self._metadata, self._bookies, self._config)
+        return LedgerReader(stored, self._metadata, self._bookies, self._config, self.health)
 
     async def delete(self, ledger: LedgerId) -> None:
         """The ledger is gone from metadata; its bookies drop the data in their own time.
 
         One that is not closed is recovered first: its writer must not acknowledge anything
-        that is about to vanish. Raises NoSuchLedger, and what `recover` raises.
+        that is about to vanish. A closed one needs none of its bookies. Raises NoSuchLedger, and
+        what `recover` raises.
         """
         patience = Patience(self._config)
         path = metadata_format.ledger_path(ledger)
         unanswered = False
         while True:
             try:
-                stored = await recover_ledger(ledger, self._metadata, self._bookies, self._config)
+                stored = await self._recover(ledger)
                 await self._store.delete(path, stored.version)
             except NoSuchLedger:
                 if unanswered:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
+from dataclasses import replace
 from functools import partial
 
 from ledger.client.config import LedgerClientConfig
+from ledger.client.health import BookieHealth
 from ledger.client.update_metadata import LedgerMetadataStore, Versioned
-from ledger.core.entry_format import EntryFormat, master_key, read_header
+from ledger.core.entry_format import DigestType, EntryFormat, master_key, read_header
 from ledger.core.ledger_metadata import LedgerMetadata, LedgerState
 from ledger.core.recovery import (
     Abort,
@@ -24,17 +26,21 @@ from ledger.core.recovery import (
     Unknown,
 )
 from ledger.errors import CorruptFormat, EntryUnknown, Unauthorized
-from ledger.ids import NO_ENTRY, BookieId, EntryId, LedgerId
+from ledger.ids import NO_ENTRY, BookieId, Buffer, EntryId, LedgerId
 from ledger.world.bookies import Bookies, ReadReply, Status
 
 _ABSENT = (Status.NO_ENTRY, Status.NO_LEDGER)
 _OVERLOADED_WAIT_S = 0.05
+_CHECKED_BY_BOOKIES = (DigestType.CRC32C, DigestType.CRC32)
+"""Where copies differ by LAC and digest, a bookie can see that they are one entry; others it
+gets as they were found."""
 
 
 async def recover_ledger(
     ledger: LedgerId,
     metadata_store: LedgerMetadataStore,
     bookies: Bookies,
+    health: BookieHealth,
     config: LedgerClientConfig,
 ) -> Versioned:
     """The ledger is CLOSED, all it ever acknowledged inside; no writer can add to it any more.
@@ -48,7 +54,7 @@ async def recover_ledger(
         if current.metadata.closed:
             return current
         began_with = current.metadata
-        close = await _Run(began_with, bookies, config).run()
+        close = await _Run(began_with, bookies, health, config).run()
         length = close.length
         if length is None:
             length = await _length_up_to(close.last_entry, began_with, bookies, config)
@@ -66,23 +72,44 @@ def _close(
     began_with: LedgerMetadata, closed: LedgerMetadata, current: LedgerMetadata
 ) -> LedgerMetadata | None:
     """None when someone else closed it (their result stands), or when what was recovered is not
-    the ledger as it is stored now (its bookies were changed meanwhile: start over)."""
-    return closed if current == began_with else None
+    the ledger as it is stored now: start over. Fragments before the last are re-replication's
+    business, and are taken as they are now."""
+    if current == began_with:
+        return closed
+    if replace(current, fragments=began_with.fragments) != began_with:
+        return None
+    if current.last_fragment != began_with.last_fragment:
+        return None
+    own = closed.fragments[len(began_with.fragments) - 1 :]
+    return replace(closed, fragments=(*current.fragments[:-1], *own))
 
 
 class _Run:
     """One `Recovery`, its requests under way, and its news in one queue."""
 
     def __init__(
-        self, metadata: LedgerMetadata, bookies: Bookies, config: LedgerClientConfig
+        self,
+        metadata: LedgerMetadata,
+        bookies: Bookies,
+        health: BookieHealth,
+        config: LedgerClientConfig,
     ) -> None:
         self._ledger = metadata.ledger
         self._bookies = bookies
         self._timeout_s = config.read_timeout_s
         self._format = EntryFormat(metadata.digest_type, metadata.password)
         self._key = master_key(metadata.password)
+        self._verbatim = metadata.digest_type not in _CHECKED_BY_BOOKIES
+
+        def choose_spare(
+            ensemble: tuple[BookieId, ...], index: int, refused: Collection[BookieId]
+        ) -> BookieId | None:
+            return health.choose_replacement(
+                ensemble, index, write_quorum=metadata.write_quorum, failed=refused
+            )
+
         self._core = Recovery(
-            metadata, window=config.recovery_window_entries, spares=bookies.available()
+            metadata, window=config.recovery_window_entries, choose_spare=choose_spare
         )
         # Bounded by what is under way: one piece of news per request.
         self._news: asyncio.Queue[Callable[[], list[Action]]] = asyncio.Queue()
@@ -124,10 +151,12 @@ class _Run:
     def _add(self, action: AddAgain) -> None:
         if self._over:
             return
-        header = self._format.pack(
-            self._ledger, action.entry, action.lac, action.length, (action.payload,)
-        )
-        body = (header, action.payload)
+        body: tuple[Buffer, ...] = (action.whole,)
+        if not self._verbatim:
+            header = self._format.pack(
+                self._ledger, action.entry, action.lac, action.length, (action.payload,)
+            )
+            body = (header, action.payload)
         on_added = partial(self._on_added, action)
         self._bookies.add(
             action.bookie, self._ledger, action.entry, self._key, body, on_added, recovery=True
@@ -180,7 +209,7 @@ class _Run:
             payload = self._format.unpack(reply.body, self._ledger, entry)
         except CorruptFormat:
             return Unknown()
-        return Found(read_header(reply.body).length, payload)
+        return Found(read_header(reply.body).length, payload, reply.body)
 
     async def _ask(self, bookie: BookieId, entry: EntryId) -> ReadReply:
         try:
@@ -193,15 +222,27 @@ class _Run:
 async def _length_up_to(
     entry: EntryId, metadata: LedgerMetadata, bookies: Bookies, config: LedgerClientConfig
 ) -> int:
-    """Payload bytes of entries 0..`entry`, as that entry's header says."""
+    """Payload bytes of entries 0..`entry`, as any copy of that entry says."""
     entry_format = EntryFormat(metadata.digest_type, metadata.password)
-    for bookie in metadata.bookies_of(entry):
-        try:
-            async with asyncio.timeout(config.read_timeout_s):
-                reply = await bookies.read(bookie, metadata.ledger, entry)
-            if reply.status is Status.OK:
-                entry_format.unpack(reply.body, metadata.ledger, entry)
-                return read_header(reply.body).length
-        except (TimeoutError, CorruptFormat):
-            continue
+
+    async def ask(bookie: BookieId) -> int:
+        async with asyncio.timeout(config.read_timeout_s):
+            reply = await bookies.read(bookie, metadata.ledger, entry)
+        if reply.status is not Status.OK:
+            raise EntryUnknown(f"{bookie}: {reply.status.name}")
+        entry_format.unpack(reply.body, metadata.ledger, entry)
+        return read_header(reply.body).length
+
+    # All at once: one that hangs must not hold up a takeover.
+    asking = [asyncio.ensure_future(ask(bookie)) for bookie in metadata.bookies_of(entry)]
+    try:
+        for answer in asyncio.as_completed(asking):
+            try:
+                return await answer
+            except (TimeoutError, CorruptFormat, EntryUnknown):
+                continue
+    finally:
+        for one in asking:
+            one.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
     raise EntryUnknown(f"ledger {metadata.ledger} entry {entry}, the last one, cannot be read now")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from ledger.client.config import LedgerClientConfig
-from ledger.client.health import BookieHealth
+from ledger.client.health import SICK, BookieHealth
 from ledger.client.update_metadata import LedgerMetadataStore, Versioned
 from ledger.core.add_pipeline import AddPipeline
 from ledger.core.ensemble_change import Again, EnsembleChange, Seat
@@ -240,7 +240,7 @@ class LedgerWriter:
             self._refusal = StorageFull(f"{place}: no room")
         else:
             self._refusal = AddFailed(f"{place}: {status.name}")
-        if not seat.failed and status is not Status.READ_ONLY:
+        if not seat.failed and status in SICK:
             self._health.on_result(seat.bookie, ok=False)
         self._change.on_failed(seat, self._loop.time())
         stuck = pipeline.on_refused(seat.index, entry)
@@ -401,7 +401,17 @@ class LedgerWriter:
             known = Versioned(self._change.metadata, self._version)
             stored = await self._metadata_store.update(known, self._close_change)
             self._change.metadata, self._version = stored
+            self._report_health()
         return self.lac
+
+    def _report_health(self) -> None:
+        metadata, pipeline = self._change.metadata, self._pipeline
+        ensemble = metadata.last_fragment.ensemble
+        copies = pipeline.lac_length * pipeline.write_quorum
+        self._health.on_placed(ensemble, copies // pipeline.ensemble_size)
+        failed = {seat.bookie for seat in self._change.failed}
+        for bookie in failed.symmetric_difference(ensemble):
+            self._health.on_result(bookie, ok=True)
 
     def _close_change(self, current: LedgerMetadata) -> LedgerMetadata | None:
         last = self._pipeline.lac

@@ -15,7 +15,7 @@ Source: seed 001, "Closing a ledger as a reader"; apache/bookkeeper #2614, #2615
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from ledger.core.add_pipeline import AddPipeline
@@ -52,6 +52,7 @@ class AddAgain:
     lac: EntryId
     length: int
     payload: Buffer
+    whole: Buffer  # the copy as it was found, with the LAC and the digest of its first writer
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,7 @@ class Found:
 
     length: int
     payload: Buffer
+    whole: Buffer = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,23 @@ class Unknown:
 
 
 Answer = Found | Absent | Unknown
+
+
+ChooseSpare = Callable[[tuple[BookieId, ...], int, Collection[BookieId]], BookieId | None]
+"""Whom to put into an ensemble at an index; never one of the bookies that refused before."""
+
+
+def in_order(spares: Iterable[BookieId]) -> ChooseSpare:
+    """The first of `spares` that may be used."""
+    spares = tuple(spares)
+
+    def choose(
+        ensemble: tuple[BookieId, ...], index: int, refused: Collection[BookieId]
+    ) -> BookieId | None:
+        free = (one for one in spares if one not in ensemble and one not in refused)
+        return next(free, None)
+
+    return choose
 
 
 class _Reading:
@@ -114,15 +133,22 @@ class Recovery:
     """One attempt to recover one ledger. Over after it returned `Close` or `Abort`."""
 
     def __init__(
-        self, metadata: LedgerMetadata, *, window: int, spares: Iterable[BookieId] = ()
+        self,
+        metadata: LedgerMetadata,
+        *,
+        window: int,
+        spares: Iterable[BookieId] = (),
+        choose_spare: ChooseSpare | None = None,
     ) -> None:
-        """`metadata` as stored: IN_RECOVERY. `spares` may stand in for bookies that refuse adds."""
+        """`metadata` as stored: IN_RECOVERY. `spares`, in this order, or whom `choose_spare`
+        names, stand in for bookies that refuse adds."""
         assert metadata.state is LedgerState.IN_RECOVERY
         assert window >= 1
         self.base = NO_ENTRY  # everything up to here is confirmed; known once fenced
         self._metadata = metadata
         self._read_ensemble = metadata.last_fragment.ensemble
-        self._spares = deque(one for one in spares if one not in self._read_ensemble)
+        self._choose_spare = choose_spare or in_order(spares)
+        self._refused: set[BookieId] = set()
         self._window = window
         sets = write_sets(metadata.ensemble_size, metadata.write_quorum)
         self._fenced: Coverage = Coverage(sets, metadata.ack_quorum)
@@ -202,8 +228,10 @@ class Recovery:
         assert adding is not None
         if entry <= adding.lac:
             return []
-        if self._spares:
-            return self._replace(index, self._spares.popleft())
+        self._refused.add(bookie)
+        spare = self._choose_spare(self._ensemble, index, self._refused)
+        if spare is not None:
+            return self._replace(index, spare)
         adding.on_failed(index, entry, AddFailed(f"{self._name}: {bookie} refused entry {entry}"))
         if adding.error is not None:
             return self._abort(adding.error)
@@ -260,7 +288,7 @@ class Recovery:
         # Never this attempt's own progress: that may rest on spares which nobody will hear of if
         # it dies, and the next attempt would start above entries that their bookies lack.
         bookie = self._ensemble[index]
-        return AddAgain(index, bookie, entry, self.base, found.length, found.payload)
+        return AddAgain(index, bookie, entry, self.base, found.length, found.payload, found.whole)
 
     def _read_ahead(self) -> list[Action]:
         actions: list[Action] = []
