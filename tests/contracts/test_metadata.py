@@ -9,7 +9,7 @@ import contextlib
 
 import pytest
 
-from ledger.errors import BadVersion, NodeExists, NoNode, NotEmpty
+from ledger.errors import BadVersion, MetadataUnavailable, NodeExists, NoNode, NotEmpty
 from ledger.world.metadata import (
     ANY_VERSION,
     NODE_BYTES_MAX,
@@ -225,6 +225,63 @@ def test_read_tree_gives_all_below_and_nothing_beside(run):
     run(scenario)
 
 
+def test_paths_names_all_below_parents_first_and_nothing_beside(run):
+    async def scenario(store):
+        for path in ("/a/b/c", "/a/d", "/a/b.1", "/a.b/x", "/a0/x", "/ab/x"):
+            await store.create(path, b"x", parents=True)
+        found = await store.paths("/a")
+        assert sorted(found) == ["/a/b", "/a/b.1", "/a/b/c", "/a/d"]
+        assert found.index("/a/b") < found.index("/a/b/c")
+        assert {"/a", "/a/b/c", "/ab/x"} <= set(await store.paths("/"))
+        assert await store.paths("/a/d") == await store.paths("/none") == []
+
+    run(scenario)
+
+
+def test_children_are_sorted_however_they_were_made(run):
+    names = [f"{letter}{number}" for number in (10, 9, 2, 1) for letter in "bAa_Z-é"]
+
+    async def scenario(store):
+        await store.create("/a")
+        for name in names:
+            await store.create(f"/a/{name}")
+        assert await store.children("/a") == sorted(names)
+
+    run(scenario)
+
+
+def test_many_may_make_the_same_parents_at_once(run):
+    async def scenario(store):
+        made = await asyncio.gather(*(store.create(f"/a/b/c/{i}", parents=True) for i in range(20)))
+        assert made == [f"/a/b/c/{i}" for i in range(20)]
+        assert len(await store.children("/a/b/c")) == 20
+
+    run(scenario)
+
+
+def test_a_sequential_number_is_of_the_parent_whatever_comes_before_it(run):
+    async def scenario(store):
+        await store.create("/a")
+        first = await store.create("/a/n-", sequential=True)
+        await store.create("/a/plain")
+        second = await store.create("/a/m-", sequential=True)
+        third = await store.create("/a/other-", ephemeral=True, sequential=True)
+        assert int(first[-10:]) < int(second[-10:]) < int(third[-10:])
+        assert second == f"/a/m-{second[-10:]}"
+
+    run(scenario)
+
+
+def test_racing_sequential_creates_get_numbers_of_their_own(run):
+    async def scenario(store):
+        await store.create("/a")
+        made = await asyncio.gather(*(store.create("/a/n-", sequential=True) for _ in range(50)))
+        assert len(set(made)) == 50
+        assert await store.children("/a") == sorted(path[3:] for path in made)
+
+    run(scenario)
+
+
 def test_sequential_names_rise_even_after_the_last_one_was_deleted(run):
     async def scenario(store):
         await store.create("/a")
@@ -278,6 +335,15 @@ def test_multi_does_nothing_when_one_part_fails(run, op, error):
             await store.multi([Create("/new"), Set("/there", b"changed", 0), op, Delete("/new")])
         assert not await store.exists("/new")
         assert (await store.get("/there")).data == b"as it was"
+
+    run(scenario)
+
+
+def test_an_empty_multi_does_nothing(run):
+    async def scenario(store):
+        await store.create("/a", b"x")
+        await store.multi([])
+        assert await store.get("/a") == Node(b"x", 0)
 
     run(scenario)
 
@@ -348,6 +414,118 @@ def test_a_watch_does_not_hear_of_other_nodes(run):
         async with asyncio.timeout(5):
             await told.wait()
         assert heard == []
+
+    run(scenario)
+
+
+def test_who_reads_when_told_ends_with_the_last_change(run):
+    async def scenario(store):
+        await store.create("/a", b"0")
+        told = asyncio.Event()
+        store.watch("/a", told.set)
+
+        async def change():
+            for i in range(1, 41):
+                await store.set("/a", b"%d" % i, ANY_VERSION)
+
+        changing = asyncio.ensure_future(change())
+        seen = b"0"
+        async with asyncio.timeout(10):
+            while seen != b"40":
+                await told.wait()
+                told.clear()
+                seen = (await store.get("/a")).data
+        await changing
+
+    run(scenario)
+
+
+def test_a_path_whose_parents_do_not_exist_may_be_watched(run):
+    async def scenario(store):
+        told = asyncio.Event()
+        store.watch("/x/y/z", told.set)
+        await store.create("/x/y/z", parents=True)
+        async with asyncio.timeout(5):
+            await told.wait()
+
+    run(scenario)
+
+
+def test_all_who_watch_a_path_are_told_and_may_come_and_go(run):
+    async def scenario(store):
+        await store.create("/a")
+        first, second, third = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        end_first = store.watch("/a", first.set)
+        store.watch("/a", second.set)
+        end_first()
+        store.watch("/a", third.set)
+        await store.set("/a", b"x", ANY_VERSION)
+        async with asyncio.timeout(5):
+            await second.wait()
+            await third.wait()
+        assert not first.is_set()
+
+    run(scenario)
+
+
+def test_who_watches_the_session_hears_nothing_while_it_lasts(run):
+    async def scenario(store):
+        heard = []
+        unwatch = store.watch_session(lambda: heard.append("renewed"))
+        await store.create("/a", ephemeral=True)
+        await store.sync("/a")
+        unwatch()
+        unwatch()
+        assert heard == []
+
+    run(scenario)
+
+
+def test_an_ephemeral_node_has_no_children(run):
+    async def scenario(store):
+        await store.create("/a", ephemeral=True)
+        with pytest.raises(AssertionError):
+            await store.create("/a/b")
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda store: store.get("/"),
+        lambda store: store.exists("/"),
+        lambda store: store.set("/a", b"", 0),
+        lambda store: store.create("/a"),
+        lambda store: store.delete("/a"),
+        lambda store: store.multi([Check("/", ANY_VERSION)]),
+        lambda store: store.children("/"),
+        lambda store: store.paths("/"),
+        lambda store: store.read_tree("/"),
+    ],
+    ids=["get", "exists", "set", "create", "delete", "multi", "children", "paths", "read_tree"],
+)
+def test_a_closed_store_says_that_the_outcome_is_unknown(run, call):
+    async def scenario(store):
+        await store.close()
+        await store.close()
+        with pytest.raises(MetadataUnavailable):
+            await call(store)
+
+    run(scenario)
+
+
+def test_a_caller_who_went_away_disturbs_nobody(run):
+    async def scenario(store):
+        await store.create("/a")
+        going = [asyncio.ensure_future(store.set("/a", b"x", ANY_VERSION)) for _ in range(5)]
+        await asyncio.sleep(0)
+        for task in going:
+            task.cancel()
+        results = await asyncio.gather(
+            *going, *(store.create(f"/a/{i}") for i in range(5)), return_exceptions=True
+        )
+        assert results[5:] == [f"/a/{i}" for i in range(5)]
 
     run(scenario)
 

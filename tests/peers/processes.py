@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import signal
@@ -36,6 +37,16 @@ def wait_until(condition: Callable[[], T], what: str, timeout_s: float = 30.0) -
         if time.monotonic() > deadline:
             raise TookTooLong(f"not within {timeout_s:.0f} s: {what}")
         pause.wait(0.01)
+
+
+async def until(condition: Callable[[], T], what: str, timeout_s: float = 30.0) -> T:
+    """As `wait_until`, for those on a loop: it runs on meanwhile."""
+    deadline = time.monotonic() + timeout_s
+    while not (value := condition()):
+        if time.monotonic() > deadline:
+            raise TookTooLong(f"not within {timeout_s:.0f} s: {what}")
+        await asyncio.sleep(0.005)
+    return value
 
 
 def free_port() -> int:
