@@ -82,13 +82,12 @@ async def claim_directory(disk: Disk, new_instance: Callable[[], bytes]) -> byte
     return instance
 
 
-async def read_standing(disk: Disk) -> Standing | None:
-    """What was written last and whole, or None."""
+async def read_standings(disk: Disk) -> list[Standing]:
+    """Whole ones, by serial. More than one: the cluster may not know of the last yet."""
     found = [parse_standing(await _read(disk, name)) for name in _standing_names(disk)]
-    return max(
+    return sorted(
         (standing for standing in found if standing is not None),
         key=lambda standing: standing.serial,
-        default=None,
     )
 
 

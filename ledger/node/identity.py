@@ -19,7 +19,7 @@ from ledger.bookie.directory import (
     State,
     drop_standing,
     forget_other_standings,
-    read_standing,
+    read_standings,
     write_standing,
 )
 from ledger.core.journal_format import parse_file_name
@@ -136,13 +136,14 @@ async def learn_identity(
     Raises ForeignDirectory, having written nothing, if the directory belongs to another cluster
     or bookie, or has outlived the cluster's metadata.
     """
-    standing = await read_standing(disk)
+    standings = await read_standings(disk)
     try:
         counted = (await store.get(cookie_path(wanted.bookie))).version + 1
     except NoNode:
         counted = 0
-    if standing is None:
+    if not standings:
         return await _without_standing(disk, store, wanted, cookie, counted)
+    standing = standings[-1]
     if standing.cluster != wanted.cluster:
         raise ForeignDirectory(
             f"belongs to cluster {standing.cluster}, but ZooKeeper holds cluster {wanted.cluster}"
@@ -152,7 +153,8 @@ async def learn_identity(
             f"belongs to bookie {standing.bookie}, but the name makes it {wanted.bookie}"
         )
     identity = Identity(disk, store, standing._replace(place=wanted.place), cookie, counted)
-    identity.loss = judge(standing, counted, wanted.place)
+    first = standing.serial == 1 and len(standings) > 1 and counted == 0
+    identity.loss = "" if first else judge(standing, counted, wanted.place)
     return identity
 
 
