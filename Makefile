@@ -21,6 +21,9 @@ $(DEV)/.ready: compose/requirements-dev.txt pyproject.toml $(INSTALL)
 run: $(RUN)/.ready ## install and start the embedded gateway (PORT=, DATA=)
 	@exec $(RUN)/bin/python -m gateway dev --port $(PORT) --data $(DATA)
 
+cluster: $(RUN)/.ready $(DEV)/.ready ## ZooKeeper, four bookies, auditor and gateway as local processes
+	@exec $(DEV)/bin/python -m tests.peers.compose --port $(PORT) --data $(DATA)/cluster
+
 check: $(DEV)/.ready ## ruff, pyright strict, import contracts, house rules
 	$(DEV)/bin/ruff check .
 	$(DEV)/bin/ruff format --check .
@@ -40,4 +43,4 @@ demo: $(RUN)/.ready $(DEV)/.ready ## 336,776 flights through producer, group and
 bench: $(RUN)/.ready $(DEV)/.ready ## against Apache Kafka 4.3, one after the other; ratios
 	$(DEV)/bin/python -m tests.bench --write
 
-.PHONY: help run check test proof demo bench
+.PHONY: help run cluster check test proof demo bench

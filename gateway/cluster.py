@@ -12,8 +12,6 @@ from __future__ import annotations
 import asyncio
 import json
 
-from ledger.world.zookeeper import connect_zookeeper
-
 from gateway.assembly import Parts, Running, Stop, serve, stop_all
 from gateway.config import GatewayConfig
 from gateway.log import logger
@@ -26,6 +24,7 @@ from ledger.world.clock import SystemClock
 from ledger.world.grpc_bookies import GrpcBookies
 from ledger.world.grpc_config import GrpcClientConfig, TlsFiles
 from ledger.world.metadata import MetadataStore
+from ledger.world.zookeeper import connect_zookeeper
 
 _BROKERS = "/gateway/brokers"
 _LOOK_S = 0.2
@@ -70,7 +69,7 @@ async def _start(config: GatewayConfig, stops: list[Stop]) -> Running:
 
 def _tls(config: GatewayConfig) -> TlsFiles | None:
     files = config.bookie_tls
-    return None if files is None else TlsFiles(*files)
+    return None if files is None else TlsFiles(cert=files[0], key=files[1], ca=files[2])
 
 
 class Seat:
