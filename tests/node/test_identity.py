@@ -242,15 +242,13 @@ def test_of_two_processes_that_start_on_copies_one_is_refused_and_known_by_it():
                 begin(twin, SimMetadata(tree, faults), 2),
                 return_exceptions=True,
             )
-            losers = [
-                d for d, e in zip((disk, twin), ended, strict=True) if type(e) is not Identity
-            ]
+            losers = [at for at in (0, 1) if type(ended[at]) is not Identity]
             kinds = {type(e) for e in ended} - {Identity}
             assert kinds <= {BookieIdInUse}
             assert len(losers) <= 1
             refused += len(losers)
-            for loser in losers:
-                assert (await learn(loser, SimMetadata(tree), place=3)).loss
+            for at in losers:
+                assert (await learn((disk, twin)[at], SimMetadata(tree), place=at + 1)).loss
         assert refused > 10
 
     simulate(main())
