@@ -18,7 +18,7 @@ from gateway.log import logger
 from ledger.client.client import LedgerClient
 from ledger.errors import LedgerError, MetadataUnavailable, NodeExists, NoNode, NotOwner
 from ledger.registry.discovery import Discovery
-from ledger.registry.layout import read_instance_id
+from ledger.registry.layout import INSTANCE_ID
 from ledger.streams.stream import StreamServices
 from ledger.world.clock import SystemClock
 from ledger.world.grpc_bookies import GrpcBookies
@@ -45,7 +45,7 @@ async def _start(config: GatewayConfig, stops: list[Stop]) -> Running:
     servers, slash, path = config.zookeeper.partition("/")
     metadata = await connect_zookeeper(servers, session_ms=config.session_ms, chroot=slash + path)
     stops.append(metadata.close)
-    await read_instance_id(metadata)
+    await metadata.get(INSTANCE_ID)  # NoNode: no bookie has been here
     seat = Seat(metadata, config)
     await seat.take()
     stops.append(seat.leave)
