@@ -82,16 +82,16 @@ class Discovery:
                     call()
 
     async def _look(self) -> Mapping[BookieId, BookieInfo]:
-        """As registered now. One in both lists, for it moves, counts as read-only."""
-        found = await self._look_once()
-        if self._known.keys() - found.keys():
-            # It may have moved from one list to the other between the two looks.
-            found = await self._look_once()
-        return MappingProxyType(found)
+        """As registered now. One in both lists, for it moves, counts as read-only.
 
-    async def _look_once(self) -> dict[BookieId, BookieInfo]:
+        One that is missing while something changed may have moved from one list to the other
+        between the looks at them: it stays until the next look, which follows.
+        """
         writable = await self._list(AVAILABLE, read_only=False)
-        return writable | await self._list(READONLY, read_only=True)
+        found = writable | await self._list(READONLY, read_only=True)
+        if self._changed.is_set():
+            found = dict(self._known) | found
+        return MappingProxyType(found)
 
     async def _list(self, path: str, *, read_only: bool) -> dict[BookieId, BookieInfo]:
         try:
