@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -12,7 +13,7 @@ from ledger.client.config import LedgerClientConfig
 from ledger.client.update_metadata import LedgerMetadataStore, Versioned
 from ledger.core.ledger_metadata import LedgerMetadata
 from ledger.errors import AddFailed, BookieUnavailable, EntryUnknown, NotEnoughBookies
-from ledger.ids import BookieId, EntryId, LedgerId
+from ledger.ids import NO_ENTRY, BookieId, EntryId, LedgerId
 from ledger.repair.checker import Check, Holding, Span, check, share_of, spans
 from ledger.repair.config import RepairConfig
 from ledger.repair.copies import Budget, Copies, Progress
@@ -136,9 +137,20 @@ class Round:
         """What is there, and what is to be done about it."""
         metadata = self._metadata
         lac = await self._copies.read_lac()
-        self._holdings = await self._copies.survey(lac, self._attempt.suspects)
-        found = check(metadata, lac, self._holdings)
+        settled = await self._settled()
+        self._holdings = await self._copies.survey(max(lac, settled), self._attempt.suspects)
+        found = check(metadata, lac, self._holdings, settled)
         return decide(metadata, lac, found, self._attempt.view(self._holdings)), found
+
+    async def _settled(self) -> EntryId:
+        """All that any bookie had of the open last fragment some time ago, for whoever is slow."""
+        if self._metadata.closed:
+            return NO_ENTRY
+        ensemble = self._metadata.last_fragment.ensemble
+        holdings = await self._copies.lists(ensemble)
+        highest = max((one.held[-1][1] for one in holdings.values() if one.held), default=NO_ENTRY)
+        await asyncio.sleep(self._tools.config.settle_s)
+        return highest
 
     async def do_all(self, steps: tuple[Step, ...]) -> None:
         """Each step is done, or `reasons` say why not."""

@@ -219,8 +219,8 @@ class Auditor:
     ) -> frozenset[BookieId]:
         """Registered bookies of the ledger that lack copies by their own word, or are in limbo.
 
-        Only these are asked when `among` is given. What the open last fragment lacks does not
-        count: it may be on its way.
+        `among`: only these are asked; they were away a moment ago. What the open last fragment
+        lacks does not count, it may be on its way; but who was away is to be looked at again.
         """
         asked = bookies_of(metadata)
         if among is not None:
@@ -232,6 +232,9 @@ class Auditor:
         lac = await copies.read_lac()
         holdings = await copies.lists(asked)
         lacking = {b for b, holding in holdings.items() if holding.limbo}
+        if among is not None and not metadata.closed:
+            # Its writer went on without them; what they missed shows once the ledger is closed.
+            lacking.update(asked.intersection(metadata.last_fragment.ensemble))
         for lack in check(metadata, lac, holdings).lacks:
             holding = holdings.get(lack.bookie)
             if lack.span.closed and holding is not None and holding.complete:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from ledger.core.ledger_metadata import Fragment, LedgerMetadata
 from ledger.core.quorum import coverage_size
-from ledger.ids import BookieId, EntryId
+from ledger.ids import NO_ENTRY, BookieId, EntryId
 from ledger.repair.runs import NOTHING, Runs, common, in_at_least, joined, minus, share, union
 from ledger.world.bookies import EntriesReply, Status
 
@@ -107,12 +107,21 @@ class Check(NamedTuple):
     hopeless: Runs  # those of `unshown` that enough bookies deny
 
 
-def check(metadata: LedgerMetadata, lac: EntryId, holdings: Mapping[BookieId, Holding]) -> Check:
-    """What is missing of the confirmed entries, given what the bookies say of themselves."""
+def check(
+    metadata: LedgerMetadata,
+    lac: EntryId,
+    holdings: Mapping[BookieId, Holding],
+    settled: EntryId = NO_ENTRY,
+) -> Check:
+    """What is missing of the confirmed entries, given what the bookies say of themselves.
+
+    Of an open last fragment also what some bookie shows above the LAC, up to `settled`: entries
+    up to there are no longer on their way to anybody.
+    """
     lacks: list[Lack] = []
     unshown = hopeless = NOTHING
     for span in spans(metadata, lac):
-        found = _lacks_of(span, metadata, holdings)
+        found = _lacks_of(span, metadata, holdings, settled)
         lacks += found
         hidden = _shown_by_none(span, metadata, holdings) if found else NOTHING
         denied = [_denied(lack, holdings) for lack in found]
@@ -133,15 +142,29 @@ def bookies_of(metadata: LedgerMetadata) -> frozenset[BookieId]:
 
 
 def _lacks_of(
-    span: Span, metadata: LedgerMetadata, holdings: Mapping[BookieId, Holding]
+    span: Span, metadata: LedgerMetadata, holdings: Mapping[BookieId, Holding], settled: EntryId
 ) -> list[Lack]:
     found: list[Lack] = []
+    if not span.closed and settled > span.last:
+        entries = union(span.entries, _shown_above(span, holdings, settled))
+        span = span._replace(last=settled)
+    else:
+        entries = span.entries
     for index, bookie in enumerate(span.fragment.ensemble):
         good = holdings.get(bookie, SILENT).good
-        missing = minus(share_of(span, index, metadata), good)
+        missing = minus(common(share_of(span, index, metadata), entries), good)
         if missing:
             found.append(Lack(span, index, missing))
     return found
+
+
+def _shown_above(span: Span, holdings: Mapping[BookieId, Holding], settled: EntryId) -> Runs:
+    """Entries of the span's bookies that may be acknowledged, though no LAC says so yet."""
+    above = joined([(max(span.first, span.last + 1), settled)])
+    shown = NOTHING
+    for bookie in span.fragment.ensemble:
+        shown = union(shown, common(above, holdings.get(bookie, SILENT).good))
+    return shown
 
 
 def _shown_by_none(

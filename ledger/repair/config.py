@@ -13,6 +13,7 @@ class RepairConfig:
     grace_s: float = 30.0  # a writer may take so long to replace a bookie before it is fenced
     interval_s: float = 600.0  # between two looks at all ledgers' metadata
     full_check_s: float = 86_400.0  # between two checks of which entries every bookie holds
+    settle_s: float = 0.5  # what one bookie of an open ledger has, all must have so much later
     poll_s: float = 2.0  # the list is looked at so often, when no watch tells of a mark
     ledgers_at_once: int = 4  # mended by one worker at a time
     checks_at_once: int = 16  # ledgers whose metadata or copies an audit looks at together
@@ -28,6 +29,7 @@ class RepairConfig:
         assert self.grace_s >= 0
         assert self.interval_s > 0
         assert self.full_check_s > 0
+        assert self.settle_s > 0
         assert self.poll_s > 0
         assert self.ledgers_at_once >= 1
         assert self.checks_at_once >= 1

@@ -3,7 +3,6 @@
 import asyncio
 import random
 
-from ledger.client import metadata_format
 from ledger.client.config import LedgerClientConfig
 from ledger.client.update_metadata import LedgerMetadataStore
 from ledger.core.entry_format import EntryFormat
@@ -25,6 +24,7 @@ class Rig:
 
     def __init__(self, bookies=4):
         self.world = cluster(bookies)
+        self.world.tree.on_set = None  # its own checks know nothing of repair
         self.sessions = {}
         self.marks = self.list_of("test")
 
@@ -134,9 +134,6 @@ class Rig:
     async def marked(self):
         return await self.marks.ledgers()
 
-    def is_marked_in_tree(self):
-        return [p for p in self.world.tree.nodes if "/urL" in p and "/ledgers/0" in p]
-
 
 async def mend(worker, passes=1):
     """So many passes over the list, nothing waits; the last outcomes."""
@@ -144,11 +141,3 @@ async def mend(worker, passes=1):
     for _ in range(passes):
         outcomes = await worker.work_on(await worker.marks.ledgers())
     return outcomes
-
-
-def closed_at(last, length):
-    return lambda metadata: None if metadata.closed else metadata.close(last, length)
-
-
-def encoded(metadata):
-    return metadata_format.encode(metadata)

@@ -134,3 +134,15 @@ def test_a_ledger_closed_below_its_last_fragment_lacks_nothing_there():
     assert [(s.first, s.last) for s in spans(metadata, 4)] == [(0, 4), (5, 4)]
     full = held(*range(5))
     assert check(metadata, 4, {"a": full, "b": full, "c": full}).lacks == ()
+
+
+def test_above_the_lac_of_an_open_ledger_only_what_another_bookie_shows_is_missing():
+    metadata = ledger([(0, "abc")], qw=3, qa=2)
+    holdings = {"a": held(0, 1, 2, 4), "b": held(0, 1), "c": held(0, 1, 2)}
+    assert check(metadata, 1, holdings).lacks == ()
+    found = check(metadata, 1, holdings, settled=4)
+    assert [(one.bookie, one.missing) for one in found.lacks] == [
+        ("b", runs_of([2, 4])),
+        ("c", runs_of([4])),
+    ]
+    assert (found.unshown, found.hopeless) == ((), ())

@@ -1,0 +1,173 @@
+"""Goal: an entry that is gone is said to be gone; nothing is deleted, closed over or made up.
+
+Method: copies vanish from model bookies; the worker tries; metadata, list and note are looked at.
+"""
+
+import asyncio
+
+from ledger.repair.rereplicate import Result
+from ledger.repair.runs import runs_of
+from tests.repair.rig import Rig, mend
+from tests.sim.loop import simulate
+
+
+def on_rig(body, **how):
+    async def main():
+        await body(Rig(**how))
+
+    simulate(main())
+
+
+async def with_entry_3_gone(rig):
+    """A closed ledger of which no bookie holds entry 3 any more."""
+    ledger = await rig.ledger(6)
+    for name in rig.members(ledger):
+        rig.forget(name, ledger, 3)
+    await rig.marks.mark(ledger, [])
+    return ledger
+
+
+def test_a_hopeless_entry_is_noted_and_its_ledger_stays_marked_and_as_it_is():
+    async def body(rig):
+        ledger = await with_entry_3_gone(rig)
+        before = rig.metadata(ledger)
+        outcome = (await mend(rig.worker()))[ledger]
+        assert outcome.result is Result.LEFT
+        assert "hopeless: entries 3 are gone" in outcome.reasons[0]
+        assert (await rig.marks.note(ledger)).hopeless == runs_of([3])
+        assert await rig.marked() == [ledger]
+        assert rig.metadata(ledger) == before
+        for name in rig.members(ledger):
+            assert sorted(rig.bookie(name).durable_entries(ledger)) == [0, 1, 2, 4, 5]
+
+    on_rig(body)
+
+
+def test_a_copy_that_turns_up_again_ends_the_hopelessness():
+    async def body(rig):
+        ledger = await rig.ledger(6)
+        keeper = rig.members(ledger)[0]
+        kept = rig.bookie(keeper).durable_entries(ledger)[3]
+        for name in rig.members(ledger):
+            rig.forget(name, ledger, 3)
+        await rig.marks.mark(ledger, [])
+        worker = rig.worker()
+        await mend(worker)
+        rig.bookie(keeper).ledgers[ledger].entries[3] = kept
+        await mend(worker)
+        assert rig.faults(ledger) == []
+        assert await rig.marked() == []
+        assert (await rig.marks.note(ledger)).hopeless == ()
+
+    on_rig(body)
+
+
+def test_other_copies_of_a_ledger_with_a_hopeless_entry_are_mended_where_they_belong():
+    async def body(rig):
+        ledger = await with_entry_3_gone(rig)
+        name = rig.members(ledger)[1]
+        rig.forget(name, ledger, 0, 1)
+        await mend(rig.worker())
+        assert sorted(rig.bookie(name).durable_entries(ledger)) == [0, 1, 2, 4, 5]
+
+    on_rig(body)
+
+
+def test_a_lost_bookie_keeps_its_place_where_its_share_has_a_hopeless_entry():
+    async def body(rig):
+        ledger = await with_entry_3_gone(rig)
+        before = rig.metadata(ledger)
+        rig.lose(rig.members(ledger)[0])
+        await rig.marks.mark(ledger, [rig.members(ledger)[0]])
+        await mend(rig.worker())
+        assert rig.metadata(ledger) == before
+
+    on_rig(body)
+
+
+def test_an_entry_whose_only_holder_is_away_is_not_hopeless_and_comes_back_with_it():
+    async def body(rig):
+        ledger = await rig.ledger(6)
+        keeper, other, third = rig.members(ledger)
+        rig.forget(other, ledger, 3)
+        rig.forget(third, ledger, 3)
+        rig.world.network.cut("worker", keeper)
+        await rig.marks.mark(ledger, [other])
+        worker = rig.worker()
+        outcome = (await mend(worker))[ledger]
+        assert outcome.result is Result.LEFT
+        assert (await rig.marks.note(ledger)).unshown == runs_of([3])
+        rig.world.network.heal()
+        await mend(worker)
+        assert rig.faults(ledger) == []
+        assert await rig.marked() == []
+
+    on_rig(body, bookies=3)
+
+
+def test_two_denials_of_three_are_hopeless_though_the_third_is_away_and_heal_when_it_returns():
+    async def body(rig):
+        ledger = await rig.ledger(6)
+        keeper, other, third = rig.members(ledger)
+        rig.forget(other, ledger, 3)
+        rig.forget(third, ledger, 3)
+        rig.lose(keeper)
+        await rig.marks.mark(ledger, [keeper])
+        worker = rig.worker()
+        await mend(worker)
+        assert (await rig.marks.note(ledger)).hopeless == runs_of([3])
+        assert keeper in rig.members(ledger)
+        rig.bookie(keeper).restart()
+        await mend(worker)
+        assert rig.faults(ledger) == []
+
+    on_rig(body)
+
+
+def test_bookies_that_answer_nothing_make_nothing_hopeless():
+    async def body(rig):
+        ledger = await rig.ledger(6)
+        before = rig.metadata(ledger)
+        for name in rig.members(ledger):
+            rig.world.network.cut("worker", name)
+        await rig.marks.mark(ledger, [])
+        outcome = (await mend(rig.worker()))[ledger]
+        assert outcome.result is Result.LEFT
+        assert (await rig.marks.note(ledger)).hopeless == ()
+        assert rig.metadata(ledger) == before
+
+    on_rig(body)
+
+
+def test_a_sole_copy_in_limbo_is_read_from_there_and_spread():
+    async def body(rig):
+        ledger = await rig.ledger(6)
+        keeper, other, third = rig.members(ledger)
+        rig.forget(other, ledger, 3)
+        rig.forget(third, ledger, 3)
+        rig.bookie(keeper).begin_limbo(ledger + 1)
+        await rig.marks.mark(ledger, [])
+        await mend(rig.worker())
+        assert rig.faults(ledger) == []
+        assert await rig.marked() == []
+
+    on_rig(body, bookies=3)
+
+
+def test_an_entry_that_only_a_limbo_bookie_may_have_had_keeps_the_limbo():
+    async def body(rig):
+        ledger = await rig.ledger(6)
+        names = rig.members(ledger)
+        for name in names:
+            rig.forget(name, ledger, 3)
+        rig.bookie(names[0]).begin_limbo(ledger + 1)
+        rig.lose(names[1])
+        await rig.marks.mark(ledger, [])
+        worker = rig.worker()
+        await mend(worker)
+        await asyncio.sleep(0)
+        assert rig.bookie(names[0]).ledgers[ledger].limbo
+        assert (await rig.marks.note(ledger)).hopeless == ()
+        assert (await rig.marks.note(ledger)).unshown == runs_of([3])
+
+    on_rig(body, bookies=3)

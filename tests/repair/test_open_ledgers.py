@@ -1,0 +1,184 @@
+"""Goal: repair and a live writer do not hurt each other; an open last fragment is fenced first.
+
+Method: real writer and real worker on one simulated cluster.
+"""
+
+import asyncio
+
+from ledger.errors import Fenced, LedgerClosed
+from ledger.repair.rereplicate import Result
+from tests.repair.rig import Rig, mend
+from tests.sim.loop import simulate
+
+
+def on_rig(body, **how):
+    async def main():
+        await body(Rig(**how))
+
+    simulate(main())
+
+
+async def add(told, first, last):
+    before = len(told.news)
+    for number in range(first, last + 1):
+        await told.writer.room()
+        told.add(b"entry ", b"%d" % number)
+    await told.wait(before + last + 1 - first)
+    assert not any(error for _, error in told.news)
+
+
+def test_the_writer_goes_on_while_its_earlier_fragment_is_mended_and_both_changes_stand():
+    async def body(rig):
+        writer, told = await rig.ledger(5, close=False)
+        ledger = writer.metadata.ledger
+        first_lost = writer.metadata.last_fragment.ensemble[0]
+        rig.lose(first_lost)
+        await add(told, 5, 9)
+        await asyncio.sleep(5)
+        await add(told, 10, 10)  # the writer has replaced it: a second fragment
+        await asyncio.sleep(5)
+        assert len(rig.metadata(ledger).fragments) == 2
+        await rig.marks.mark(ledger, [first_lost])
+        await mend(rig.worker())
+        assert all(first_lost not in one.ensemble for one in rig.metadata(ledger).fragments)
+        second_lost = rig.metadata(ledger).last_fragment.ensemble[1]
+        rig.lose(second_lost)
+        await add(told, 11, 14)  # its compare-and-set meets the repaired metadata
+        await asyncio.sleep(5)
+        await writer.close()
+        await rig.marks.mark(ledger, [second_lost])
+        await mend(rig.worker())
+        assert rig.metadata(ledger).last_entry == 14
+        assert rig.faults(ledger) == []
+        assert await rig.marked() == []
+
+    on_rig(body, bookies=7)
+
+
+def test_an_open_last_fragment_is_not_touched_within_the_grace_period():
+    async def body(rig):
+        writer, _ = await rig.ledger(5, close=False)
+        ledger, before = writer.metadata.ledger, writer.metadata
+        lost = before.last_fragment.ensemble[0]
+        rig.lose(lost)
+        await rig.marks.mark(ledger, [lost])
+        worker = rig.worker(grace_s=30.0)
+        outcome = (await mend(worker))[ledger]
+        assert outcome.result is Result.LEFT
+        assert outcome.again_s == 30.0
+        await asyncio.sleep(29)
+        await mend(worker)
+        assert rig.metadata(ledger) == before
+        assert not rig.outside(ledger) or all(
+            not rig.bookie(name).durable_entries(ledger) for name in rig.outside(ledger)
+        )
+
+    on_rig(body)
+
+
+def test_after_the_grace_period_the_ledger_is_fenced_closed_and_then_mended():
+    async def body(rig):
+        writer, told = await rig.ledger(5, close=False)
+        ledger = writer.metadata.ledger
+        lost = writer.metadata.last_fragment.ensemble[0]
+        rig.lose(lost)
+        await rig.marks.mark(ledger, [lost])
+        worker = rig.worker(grace_s=30.0)
+        working = asyncio.create_task(worker.run())
+        await asyncio.sleep(40)
+        assert rig.metadata(ledger).last_entry == 4
+        assert rig.faults(ledger) == []
+        assert await rig.marked() == []
+        assert worker.progress.fences == 1
+        told.add(b"late")
+        await told.wait(6)
+        assert isinstance(told.news[5][1], Fenced | LedgerClosed)
+        working.cancel()
+
+    on_rig(body)
+
+
+def test_a_writer_that_replaces_the_bookie_itself_is_not_fenced():
+    async def body(rig):
+        writer, told = await rig.ledger(5, close=False)
+        ledger = writer.metadata.ledger
+        lost = writer.metadata.last_fragment.ensemble[0]
+        rig.lose(lost)
+        await rig.marks.mark(ledger, [lost])
+        working = asyncio.create_task(rig.worker(grace_s=30.0).run())
+        await asyncio.sleep(10)
+        await add(told, 5, 9)
+        await asyncio.sleep(100)
+        assert await rig.marked() == []
+        await add(told, 10, 12)
+        await writer.close()
+        assert rig.metadata(ledger).last_entry == 12
+        assert rig.faults(ledger) == []
+        working.cancel()
+
+    on_rig(body, bookies=5)
+
+
+def test_a_writer_is_not_fenced_while_no_other_bookie_could_take_the_place():
+    async def body(rig):
+        writer, told = await rig.ledger(5, close=False)
+        ledger = writer.metadata.ledger
+        lost = writer.metadata.last_fragment.ensemble[0]
+        rig.lose(lost)
+        await rig.marks.mark(ledger, [lost])
+        worker = rig.worker(grace_s=5.0)
+        working = asyncio.create_task(worker.run())
+        await asyncio.sleep(600)
+        await add(told, 5, 9)
+        assert worker.progress.fences == 0
+        assert await rig.marked() == [ledger]
+        rig.bookie(lost).restart()
+        worker.on_bookies_changed()
+        await asyncio.sleep(10)
+        await writer.close()
+        worker.on_bookies_changed()
+        await asyncio.sleep(10)
+        assert rig.faults(ledger) == []
+        assert await rig.marked() == []
+        working.cancel()
+
+    on_rig(body, bookies=3)
+
+
+def test_what_a_returned_bookie_lacks_of_the_open_fragment_keeps_the_mark_until_it_closes():
+    async def body(rig):
+        writer, told = await rig.ledger(5, close=False)
+        ledger = writer.metadata.ledger
+        name = writer.metadata.last_fragment.ensemble[0]
+        rig.forget(name, ledger, 1)
+        await rig.marks.mark(ledger, [name])
+        worker = rig.worker()
+        outcome = (await mend(worker))[ledger]
+        assert outcome.reasons == ("copies are missing in the last fragment, which is open",)
+        assert rig.metadata(ledger) == writer.metadata
+        await writer.close()
+        await mend(worker)
+        assert rig.faults(ledger) == []
+        assert await rig.marked() == []
+        assert told.errors.count(type(None)) == 5
+
+    on_rig(body)
+
+
+def test_an_open_ledger_in_limbo_is_recovered_filled_and_let_out_of_limbo():
+    async def body(rig):
+        writer, _ = await rig.ledger(5, close=False)
+        ledger = writer.metadata.ledger
+        name = writer.metadata.last_fragment.ensemble[0]
+        rig.forget(name, ledger, 3)
+        rig.bookie(name).begin_limbo(ledger + 1)
+        await rig.marks.mark(ledger, [name])
+        working = asyncio.create_task(rig.worker(grace_s=5.0).run())
+        await asyncio.sleep(30)
+        assert rig.metadata(ledger).last_entry == 4
+        assert rig.faults(ledger) == []
+        assert not rig.bookie(name).ledgers[ledger].limbo
+        assert await rig.marked() == []
+        working.cancel()
+
+    on_rig(body, bookies=3)
