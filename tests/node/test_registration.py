@@ -75,7 +75,7 @@ def test_it_is_listed_with_its_address_until_it_stops(read_only, path):
 
 def test_it_moves_between_the_lists_without_ever_missing_from_both():
     async def body(world):
-        registration = await registered(world.session())
+        registration = await registered(world.session(MetadataFaults(Random(1))))
         seen = []
         for path in (WRITABLE, READONLY):
             world.session().watch(path, lambda: seen.append(world.listed()))
@@ -191,18 +191,18 @@ def test_it_settles_whatever_was_lost_on_the_way():
     async def main(seed: int) -> None:
         world, draw = World(), Random(seed)
         await layout.init_layout(world.session(), lambda: "cluster-1")
-        faults = MetadataFaults(draw, unsent=0.1, reply_lost=0.1)
+        faults = MetadataFaults(draw, unsent=0.1, reply_lost=0.3)
         store = world.session()
         registration = await registered(store)
         store.faults = faults
         read_only = False
-        for _ in range(6):
-            if draw.random() < 0.5:
+        for _ in range(10):
+            if draw.random() < 0.2:
                 store.expire()
             read_only = draw.random() < 0.5
             moving = asyncio.ensure_future(registration.set_read_only(read_only))
-            await asyncio.sleep(draw.random())
-            await moving if draw.random() < 0.5 else asyncio.sleep(0)
+            await asyncio.sleep(draw.random() * 0.1)
+            await moving if draw.random() < 0.3 else asyncio.sleep(0)
         await asyncio.sleep(60)
         assert world.listed() == [READONLY if read_only else WRITABLE], seed
         store.faults = None
