@@ -19,8 +19,9 @@ from ledger.ids import EntryId, LedgerId
 from ledger.wire import bookie_pb2 as pb
 from ledger.wire.bookie_frames import VERSION, BadFrame, encode_welcome
 from ledger.world.bookies import EntriesReply, Status
-from ledger.world.grpc_config import MESSAGE_BYTES_MAX, GrpcServerConfig, TlsFiles
+from ledger.world.grpc_config import MESSAGE_BYTES_MAX, WINDOW_BYTES, GrpcServerConfig, TlsFiles
 from ledger.world.grpc_library import aio, grpc
+from ledger.world.memory import keep_freed_memory
 
 SERVICE = "ledger.wire.Bookie"
 _Context = aio.ServicerContext[bytes, bytes]
@@ -36,6 +37,7 @@ class BookieServer:
         self._bookie = bookie
         self._config = config
         self._tls = tls
+        keep_freed_memory()
         self._room = Room(config.queue_bytes_max)
         self._server: aio.Server | None = None
 
@@ -234,6 +236,8 @@ def _options(config: GrpcServerConfig) -> list[tuple[str, Any]]:
     return [
         ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
         ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+        ("grpc.http2.bdp_probe", 0),
+        ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
         ("grpc.max_concurrent_streams", config.streams_per_connection_max),
         ("grpc.so_reuseport", 0),
         ("grpc.keepalive_permit_without_calls", 1),

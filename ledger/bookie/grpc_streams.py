@@ -79,7 +79,7 @@ class Outbox:
         self._waiting: asyncio.Future[None] | None = None
 
     def tell(self) -> None:
-        if self._waiting is not None:
+        if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
             self._waiting = None
 

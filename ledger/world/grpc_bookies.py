@@ -29,8 +29,10 @@ from ledger.world.grpc_channel import client_credentials
 from ledger.world.grpc_config import GrpcClientConfig, TlsFiles
 from ledger.world.grpc_library import grpc
 from ledger.world.grpc_link import Address, Link
+from ledger.world.memory import keep_freed_memory
 
 Registered = Callable[[], Mapping[BookieId, BookieInfo]]
+_Reply = pb.StatusReply | pb.LacReply | pb.EntriesReply | pb.StatsReply
 _BOUND_MAX = 2**32 - 1
 
 
@@ -49,53 +51,67 @@ class Peer:
         self._config = config
         self._credentials = credentials
         self._loop = asyncio.get_running_loop()
-        self._link: Link | None = None
+        self._link: Link | None = None  # takes calls
+        self._newest: Link | None = None  # that one, or one that is being made
         self._keeper: asyncio.Task[None] | None = None
-        self._tried: Address | None = None
+        self._refusal = Status.UNREACHABLE
         self._moved = asyncio.Event()
+        self._closed = False
 
-    def link(self) -> Link | None:
-        """Where to send a call now; None: the bookie is not reached."""
+    def link(self) -> Link | Status:
+        """Where to send a call now, or why nowhere."""
         link = self._link
         if link is not None and not link.adds.over:
             return link
         address = self._address()
-        if address is None:
-            return None
+        if address is None or self._closed:
+            return Status.UNREACHABLE
         if self._keeper is None or self._keeper.done():
-            self._link = Link(self._bookie, address, self._config, self._credentials)
-            self._keeper = asyncio.create_task(self._keep(self._link))
-            return self._link
-        if address != self._tried:
+            link = self._new_link(address)
+            self._keeper = asyncio.create_task(self._keep(link))
+            self._use(link)
+            return link
+        if self._newest is not None and self._newest.address != address:
             self._moved.set()
-        return None
+        return self._refusal
 
     async def close(self) -> None:
         """The connection is gone; what was under way is answered."""
-        if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.wait([self._keeper])
-
-    def _address(self) -> Address | None:
-        info = self._registered().get(self._bookie)
-        return None if info is None else (info.host, info.port)
+        self._closed = True
+        newest, keeper = self._newest, self._keeper
+        if newest is None or keeper is None:
+            return
+        if newest.is_open:
+            newest.close()
+        else:
+            keeper.cancel()
+        await asyncio.wait([keeper])
 
     async def _keep(self, link: Link) -> None:
         """Connections follow each other as long as the bookie is registered."""
         wait_s = 0.0
         while True:
-            self._tried = link.address
             started_s = self._loop.time()
             await link.run(partial(self._use, link))
             self._link = None
-            lasted_s = self._loop.time() - started_s
-            held = link.opened.result() and lasted_s >= self._config.reconnect_s_max
-            wait_s = 0.0 if held else self._longer(wait_s)
+            self._refusal = link.refusal
+            if self._closed:
+                return
+            lasted = self._loop.time() - started_s >= self._config.reconnect_s_max
+            wait_s = 0.0 if lasted and link.was_open else self._longer(wait_s)
             await self._pause(wait_s)
             address = self._address()
             if address is None:
                 return
-            link = Link(self._bookie, address, self._config, self._credentials)
+            link = self._new_link(address)
+
+    def _address(self) -> Address | None:
+        info = self._registered().get(self._bookie)
+        return None if info is None else (info.host, info.port)
+
+    def _new_link(self, address: Address) -> Link:
+        self._newest = Link(self._bookie, address, self._config, self._credentials)
+        return self._newest
 
     def _use(self, link: Link) -> None:
         self._link = link
@@ -126,12 +142,12 @@ class GrpcBookies:
         self._loop = asyncio.get_running_loop()
         self._peers: dict[BookieId, Peer] = {}
         self._closed = False
+        keep_freed_memory()
 
     async def close(self) -> None:
         """Every connection is gone; what was under way is answered UNREACHABLE."""
         self._closed = True
-        for peer in self._peers.values():
-            await peer.close()
+        await asyncio.gather(*[peer.close() for peer in self._peers.values()])
 
     def available(self) -> tuple[BookieId, ...]:
         return tuple(name for name, info in self._registered().items() if not info.read_only)
@@ -151,8 +167,8 @@ class GrpcBookies:
         recovery: bool = False,
     ) -> None:
         link = self._link(bookie)
-        if link is None:
-            self._loop.call_soon(on_added, Status.UNREACHABLE)
+        if isinstance(link, Status):
+            self._loop.call_soon(on_added, link)
         else:
             link.adds.add(ledger, entry, master_key, body, on_added, recovery)
 
@@ -186,9 +202,8 @@ class GrpcBookies:
 
     async def read_lac(self, bookie: BookieId, ledger: LedgerId) -> ReadReply:
         request = pb.LedgerRequest(bookie=bookie, ledger=ledger)
-        reply = pb.LacReply()
-        if not await self._call(bookie, "ReadLac", request, reply):
-            return ReadReply(Status.UNREACHABLE)
+        reply = pb.LacReply(lac=-1)
+        await self._call(bookie, "ReadLac", request, reply)
         return ReadReply(_status(reply.status), lac=EntryId(reply.lac))
 
     async def write_lac(
@@ -196,26 +211,24 @@ class GrpcBookies:
     ) -> Status:
         request = pb.LedgerRequest(bookie=bookie, ledger=ledger, master_key=master_key, lac=lac)
         reply = pb.StatusReply()
-        answered = await self._call(bookie, "WriteLac", request, reply)
-        return _status(reply.status) if answered else Status.UNREACHABLE
+        await self._call(bookie, "WriteLac", request, reply)
+        return _status(reply.status)
 
     async def list_entries(self, bookie: BookieId, ledger: LedgerId) -> EntriesReply:
         request = pb.LedgerRequest(bookie=bookie, ledger=ledger)
         reply = pb.EntriesReply()
-        if not await self._call(bookie, "ListEntries", request, reply):
-            return EntriesReply(Status.UNREACHABLE)
+        await self._call(bookie, "ListEntries", request, reply)
         return EntriesReply(_status(reply.status), _runs(reply.runs))
 
     async def end_limbo(self, bookie: BookieId, ledger: LedgerId, master_key: bytes) -> Status:
         request = pb.LedgerRequest(bookie=bookie, ledger=ledger, master_key=master_key)
         reply = pb.StatusReply()
-        answered = await self._call(bookie, "EndLimbo", request, reply)
-        return _status(reply.status) if answered else Status.UNREACHABLE
+        await self._call(bookie, "EndLimbo", request, reply)
+        return _status(reply.status)
 
     async def stats(self, bookie: BookieId) -> BookieStats:
         reply = pb.StatsReply()
-        if not await self._call(bookie, "Stats", pb.StatsRequest(bookie=bookie), reply):
-            return BookieStats(Status.UNREACHABLE)
+        await self._call(bookie, "Stats", pb.StatsRequest(bookie=bookie), reply)
         return BookieStats(
             _status(reply.status),
             reply.disk_bytes,
@@ -224,40 +237,38 @@ class GrpcBookies:
             reply.writable,
         )
 
-    def _link(self, bookie: BookieId) -> Link | None:
+    def _link(self, bookie: BookieId) -> Link | Status:
+        """Where to send a call to this bookie now, or why nowhere."""
         peer = self._peers.get(bookie)
         if peer is None:
-            if self._closed:
-                return None
+            if self._closed or bookie not in self._registered():
+                return Status.UNREACHABLE
             peer = Peer(bookie, self._registered, self._config, self._credentials)
             self._peers[bookie] = peer
-        return None if self._closed else peer.link()
+        return peer.link()
 
     async def _ask(self, bookie: BookieId, question: Question) -> Answer:
         if question.ledger < 0 or question.first < -1 or question.last < -1:
             return Answer(0, Status.BAD_REQUEST)
         link = self._link(bookie)
-        if link is None:
-            return Answer(0, Status.UNREACHABLE)
+        if isinstance(link, Status):
+            return Answer(0, link)
         return await link.reads.ask(question)
 
-    async def _call(
-        self,
-        bookie: BookieId,
-        method: str,
-        request: Message,
-        reply: Message,
-    ) -> bool:
-        """The bookie's answer is in `reply`; False: there was none, nobody knows."""
+    async def _call(self, bookie: BookieId, method: str, request: Message, reply: _Reply) -> None:
+        """The bookie's answer is in `reply`, or in its status why there is none."""
         link = self._link(bookie)
-        answer = None if link is None else await link.call(method, request.SerializeToString())
-        if answer is None:
-            return False
+        if isinstance(link, Status):
+            reply.status = link
+            return
+        answer = await link.call(method, request.SerializeToString())
         try:
-            reply.ParseFromString(answer)
+            if answer is not None:
+                reply.ParseFromString(answer)
+                return
         except DecodeError:
-            return False
-        return True
+            reply.Clear()
+        reply.status = link.refusal
 
 
 def _read_reply(answer: Answer) -> ReadReply:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ledger.world.grpc_config import MESSAGE_BYTES_MAX, GrpcClientConfig, TlsFiles
+from ledger.world.grpc_config import MESSAGE_BYTES_MAX, WINDOW_BYTES, GrpcClientConfig, TlsFiles
 from ledger.world.grpc_library import aio, grpc
 
 SERVICE = "ledger.wire.Bookie"
@@ -16,6 +16,8 @@ def open_channel(
     options = [
         ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
         ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+        ("grpc.http2.bdp_probe", 0),
+        ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
         ("grpc.use_local_subchannel_pool", 1),
         ("grpc.enable_retries", 0),
         ("grpc.enable_http_proxy", 0),

@@ -9,6 +9,9 @@ from typing import Final
 MESSAGE_BYTES_MAX: Final = 16 * 1024 * 1024 + 2 * 64 * 1024
 """No message is longer: the largest entry, and 64 KiB beside it."""
 
+WINDOW_BYTES: Final = 2 * 1024 * 1024
+"""Under way on one stream: two full messages. Fixed, so that no probes are sent to find it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsFiles:

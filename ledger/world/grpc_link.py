@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, Final
 
 from ledger.ids import BookieId
 from ledger.wire.bookie_frames import BadFrame, decode_welcome, encode_hello
@@ -19,6 +19,8 @@ from ledger.world.grpc_library import aio, grpc
 from ledger.world.grpc_streams import AddStream, ReadStream
 
 Address = tuple[str, int]
+_GOODBYE_S: Final = 0.5  # for the bookie to end the streams that this side has ended
+_BROKEN: Final = (aio.AioRpcError, asyncio.InvalidStateError, aio.UsageError, BadFrame)
 _Call = aio.StreamStreamCall[bytes, bytes]
 
 
@@ -41,6 +43,18 @@ class Link:
         self._config = config
         self._credentials = credentials
         self._channel: aio.Channel | None = None
+        self._closing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.refusal = Status.UNREACHABLE
+        """What is said of all that the bookie did not answer."""
+
+    @property
+    def is_open(self) -> bool:
+        """The bookie has said who it is, and nothing broke since."""
+        return self.was_open and not self.adds.over
+
+    @property
+    def was_open(self) -> bool:
+        return self.opened.done() and self.opened.result()
 
     async def run(self, on_opened: Callable[[], None]) -> None:
         """Returns when the connection could not be made or broke. Everything is answered then."""
@@ -53,11 +67,17 @@ class Link:
             self.opened.set_result(True)
             on_opened()
             await self._serve(adds, reads)
-        except (aio.AioRpcError, asyncio.InvalidStateError, TimeoutError, BadFrame):
+        except (*_BROKEN, TimeoutError):
             pass
         finally:
             self._fail()
             await channel.close()
+
+    def close(self) -> None:
+        """`run` answers everything and returns soon."""
+        if not self._closing.done():
+            self._closing.set_result(None)
+        self._fail()
 
     async def call(self, method: str, request: bytes) -> bytes | None:
         """The answer to a control call, None when there is none."""
@@ -81,12 +101,13 @@ class Link:
         message = await _read(call)
         status, entry_bytes_max = decode_welcome(message)
         if status is not Status.OK:
+            self.refusal = status
             raise BadFrame(f"{self.address} is not {self.bookie}: {status.name}")
         self.adds.entry_bytes_max = min(entry_bytes_max, self.adds.entry_bytes_max)
         return call
 
     async def _serve(self, adds: _Call, reads: _Call) -> None:
-        """Messages go out and come in until the first failure, which is raised."""
+        """Messages go out and come in until something fails or `close` is called."""
         loops: list[Coroutine[Any, Any, None]] = [
             _send(adds, self.adds.next_message),
             _receive(adds, self.adds.on_message),
@@ -94,24 +115,35 @@ class Link:
             _receive(reads, self.reads.on_message),
         ]
         tasks = [asyncio.create_task(one) for one in loops]
+        ends: list[asyncio.Future[None]] = [*tasks, self.adds.silent, self._closing]
         try:
-            await asyncio.wait([*tasks, self.adds.silent], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            self._fail()
+            await asyncio.wait(tasks, timeout=_GOODBYE_S)
         finally:
             self._fail()
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            for ended in await asyncio.gather(*tasks, return_exceptions=True):
+                self._report(ended)
+
+    def _report(self, ended: BaseException | None) -> None:
+        """What ended a loop is known: the bookie's end of the stream; or it is our fault."""
+        if ended is not None and not isinstance(ended, (*_BROKEN, asyncio.CancelledError)):
+            loop = asyncio.get_running_loop()
+            loop.call_exception_handler({"message": "a bookie's stream", "exception": ended})
 
     def _fail(self) -> None:
-        self.adds.fail()
-        self.reads.fail()
+        self.adds.fail(self.refusal)
+        self.reads.fail(self.refusal)
         if not self.opened.done():
             self.opened.set_result(False)
 
 
-async def _send(call: _Call, next_message: Callable[[], Coroutine[Any, Any, bytes]]) -> None:
-    while True:
-        await call.write(await next_message())
+async def _send(call: _Call, next_message: Callable[[], Coroutine[Any, Any, bytes | None]]) -> None:
+    while (message := await next_message()) is not None:
+        await call.write(message)
+    await call.done_writing()
 
 
 async def _receive(call: _Call, on_message: Callable[[bytes], None]) -> None:

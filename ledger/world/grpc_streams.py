@@ -27,7 +27,6 @@ from ledger.world.bookies import OnAdded, Status
 from ledger.world.grpc_config import MESSAGE_BYTES_MAX, GrpcClientConfig
 
 _TICKS: Final = 8  # looks at the pending adds in one add timeout
-_NO_ANSWER: Final = Answer(0, Status.UNREACHABLE)
 
 
 class AddStream:
@@ -93,15 +92,15 @@ class AddStream:
         self._queue_bytes += length
         self._pending[number] = on_added
         self._next = number + 1
-        if self._waiting is not None:
-            self._waiting.set_result(None)
-            self._waiting = None
+        self._wake()
         if self._timer is None:
             self._watch()
 
-    async def next_message(self) -> bytes:
-        """The adds that wait, up to a message full, once there are any."""
+    async def next_message(self) -> bytes | None:
+        """The adds that wait, up to a message full, once there are any; None when all is over."""
         while not self._queue:
+            if self.over:
+                return None
             self._waiting = self._loop.create_future()
             await self._waiting
         adds = self._queue.popleft()
@@ -120,9 +119,10 @@ class AddStream:
                 if on_added is not None:
                     self._tell(on_added, status)
 
-    def fail(self, status: Status = Status.UNREACHABLE) -> None:
+    def fail(self, status: Status) -> None:
         """Nothing more comes: every pending add has this status."""
         self.over = True
+        self._wake()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -132,6 +132,10 @@ class AddStream:
         pending, self._pending = self._pending, {}
         for on_added in pending.values():
             self._tell(on_added, status)
+
+    def _wake(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
 
     def _tell(self, on_added: OnAdded, status: Status) -> None:
         try:
@@ -182,7 +186,7 @@ class ReadStream:
     async def ask(self, question: Question) -> Answer:
         """The bookie's answer, or UNREACHABLE. The question's number is given here."""
         if self.over:
-            return _NO_ANSWER
+            return Answer(0, Status.UNREACHABLE)
         number = self._next
         self._next = number + 1
         answered: asyncio.Future[Answer] = self._loop.create_future()
@@ -194,9 +198,11 @@ class ReadStream:
             if self._pending.pop(number, None) is not None and not self.over:
                 self._send(Question(Ask.CANCEL, number))
 
-    async def next_message(self) -> bytes:
-        """The questions that wait, once there are any."""
+    async def next_message(self) -> bytes | None:
+        """The questions that wait, once there are any; None when all is over."""
         while not self._queue:
+            if self.over:
+                return None
             self._waiting = self._loop.create_future()
             await self._waiting
         questions, self._queue = self._queue, []
@@ -209,17 +215,20 @@ class ReadStream:
             if answered is not None and not answered.done():
                 answered.set_result(answer)
 
-    def fail(self) -> None:
-        """Nothing more comes."""
+    def fail(self, status: Status) -> None:
+        """Nothing more comes: every pending question has this status."""
         self.over = True
+        self._wake()
         self._queue.clear()
         pending, self._pending = self._pending, {}
         for answered in pending.values():
             if not answered.done():
-                answered.set_result(_NO_ANSWER)
+                answered.set_result(Answer(0, status))
 
     def _send(self, question: Question) -> None:
         self._queue.append(question)
-        if self._waiting is not None:
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
-            self._waiting = None
