@@ -43,4 +43,7 @@ demo: $(RUN)/.ready $(DEV)/.ready ## 336,776 flights through producer, group and
 bench: $(RUN)/.ready $(DEV)/.ready ## against Apache Kafka 4.3, one after the other; ratios
 	$(DEV)/bin/python -m tests.bench --write
 
-.PHONY: help run cluster check test proof demo bench
+bench-ledger: $(RUN)/.ready $(DEV)/.ready ## bookies against Apache BookKeeper 4.17; ratios
+	$(DEV)/bin/python -m tests.bench.ledger_tier --write
+
+.PHONY: help run cluster check test proof demo bench bench-ledger

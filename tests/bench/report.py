@@ -201,7 +201,7 @@ def absolute(runs: Sequence[Figures]) -> str:
     )
 
 
-def _machine() -> str:
+def machine() -> str:
     """The machine in one line."""
     java = subprocess.run(["java", "-version"], capture_output=True, text=True, timeout=60)
     version = re.search(r'"([^"]+)"', java.stderr)
@@ -221,7 +221,7 @@ def write_page(path: Path, runs: Sequence[Figures]) -> None:
         "latency\nand start-up, above 1 for records/s. `fsync`: both sync every acknowledged "
         "record (Kafka with\n`log.flush.interval.messages=1`); `nosync`: neither does. A round "
         "is run twice and the first is thrown away.\nThe Java tools share the cores with the "
-        f"broker, and are often what limits it. Written by `make bench`\non {_machine()}.\n\n"
+        f"broker, and are often what limits it. Written by `make bench`\non {machine()}.\n\n"
         f"## Ratios\n\n{table(runs)}\n\n"
         "## Figures behind them\n\n"
         "Medians of the runs. CPU and memory are those of the broker's whole process tree; the "

@@ -13,6 +13,7 @@ from typing import Any, Self, TypeVar
 
 from ledger.world.zookeeper import ZooKeeperMetadata, connect_zookeeper
 from tests.peers import install
+from tests.peers.bookkeeper import JVM_QUIET
 from tests.peers.java_tools import JVM_SHORT
 from tests.peers.zookeeper import ZooKeeper
 
@@ -33,7 +34,7 @@ class Java:
         self._archive, self._made = archive, archive.with_suffix(f".{os.getpid()}")
         classes = "SharedArchiveFile" if archive.exists() else "ArchiveClassesAtExit"
         kept = archive if archive.exists() else self._made
-        words = [*JVM_SHORT, "-Xlog:disable", "-Xlog:all=error:stderr", f"-XX:{classes}={kept}"]
+        words = [*JVM_SHORT, *JVM_QUIET, "-Xlog:disable", f"-XX:{classes}={kept}"]
         with log.open("wb") as errors:
             self._process = subprocess.Popen(
                 [install.java(), *words, "-cp", classpath, SOURCE.stem, servers],
