@@ -1,0 +1,207 @@
+"""Goal: after a start that may have lost entries a bookie takes no add of any older ledger and
+denies nothing of those that are not closed; that outlives restarts, evictions and the index.
+
+Method: a bookie over the simulated disk and table; metadata of ledgers in the simulated tree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from ledger.bookie.collect import collect
+from ledger.client import metadata_format
+from ledger.core.ledger_metadata import Fragment, LedgerMetadata
+from ledger.ids import BookieId, EntryId, LedgerId
+from ledger.node.losses import ledgers_at_risk, list_ledgers
+from ledger.registry import layout
+from ledger.world.bookies import Status
+from tests.ledger.bookie_rig import KEY, SMALL, with_bookie
+from tests.sim.bookie_world import entry_bytes
+from tests.sim.loop import simulate
+from tests.sim.metadata import SimMetadata
+from tests.sim.table import SimTable
+
+OURS, OTHERS = BookieId("ours"), (BookieId("b"), BookieId("c"), BookieId("d"))
+NEXT = LedgerId(100)
+
+
+# -- who is at risk --------------------------------------------------------------------------------
+
+
+def metadata_of(ledger: int, *ensembles: tuple[str, ...]) -> LedgerMetadata:
+    return LedgerMetadata(
+        ledger=LedgerId(ledger),
+        ensemble_size=len(ensembles[0]),
+        write_quorum=2,
+        ack_quorum=2,
+        fragments=tuple(
+            Fragment(EntryId(at * 10), tuple(map(BookieId, ensemble)))
+            for at, ensemble in enumerate(ensembles)
+        ),
+    )
+
+
+async def store_with(*ledgers: LedgerMetadata) -> SimMetadata:
+    store = SimMetadata()
+    await layout.init_layout(store, lambda: "cluster-1")
+    for metadata in ledgers:
+        path = metadata_format.ledger_path(metadata.ledger)
+        await store.create(path, metadata_format.encode(metadata), parents=True)
+    return store
+
+
+def test_ledgers_that_are_not_closed_and_name_the_bookie_anywhere_are_at_risk():
+    async def main():
+        lists_us = metadata_of(1, ("ours", "b"))
+        store = await store_with(
+            lists_us,
+            replace(lists_us, ledger=LedgerId(2)).in_recovery(),
+            replace(lists_us, ledger=LedgerId(3)).close(EntryId(5), 50),
+            metadata_of(4, ("b", "c")),
+            metadata_of(5, ("b", "ours"), ("b", "c")),
+            metadata_of(2**31 + 7, ("c", "ours")),
+        )
+        assert await list_ledgers(store) == [1, 2, 3, 4, 5, 2**31 + 7]
+        assert await ledgers_at_risk(store, OURS) == [1, 2, 5, 2**31 + 7]
+
+    simulate(main())
+
+
+def test_a_ledger_whose_metadata_cannot_be_read_is_at_risk():
+    async def main():
+        store = await store_with(metadata_of(1, ("b", "c")))
+        await store.set(metadata_format.ledger_path(LedgerId(1)), b"rotten", 0)
+        assert await ledgers_at_risk(store, OURS) == [1]
+
+    simulate(main())
+
+
+def test_many_ledgers_are_asked_for_in_turns():
+    async def main():
+        store = await store_with(*[metadata_of(ledger, ("ours", "b")) for ledger in range(700)])
+        assert await ledgers_at_risk(store, OURS) == list(range(700))
+
+    simulate(main())
+
+
+# -- what the bookie makes of it -------------------------------------------------------------------
+
+
+async def lose(rig) -> None:
+    """Ledgers 1 and 2 have an entry each; 1 and 3 are at risk."""
+    for ledger in (1, 2):
+        assert await rig.add(ledger, 0, b"x" * 50) is Status.OK
+    await rig.bookie.enter_limbo([LedgerId(1), LedgerId(3)], fenced_below=NEXT)
+
+
+async def is_fenced_and_unsure(rig) -> None:
+    bookie = rig.bookie
+    for ledger in (1, 3):
+        assert (await bookie.read(ledger, 7)).status is Status.UNKNOWN_LEDGER_STATE
+        assert (await bookie.read_lac(ledger)).status is Status.UNKNOWN_LEDGER_STATE
+    assert (await bookie.read(1, 0)).body == entry_bytes(1, 0, b"x" * 50)
+    assert (await bookie.read(2, 7)).status is Status.NO_ENTRY
+    assert (await bookie.read(4, 7)).status is Status.NO_LEDGER
+    for ledger in (1, 2, 3, 4, NEXT - 1):
+        assert await rig.add(ledger, 5) is Status.FENCED
+
+
+@pytest.mark.parametrize("how", ["as it is", "restart", "kill", "index lost"])
+def test_what_is_at_risk_is_never_denied_and_nothing_older_takes_adds(how):
+    async def body(rig, bookie):
+        await lose(rig)
+        if how == "restart":
+            await rig.restart()
+        elif how == "kill":
+            await rig.kill()
+        elif how == "index lost":
+            rig.table = SimTable(Random(3))
+            rig.disk = rig.disk.restart()
+            await rig.start()
+        await is_fenced_and_unsure(rig)
+
+    with_bookie(body)
+
+
+def test_ledgers_made_later_are_taken_and_answered_plainly():
+    async def body(rig, bookie):
+        await lose(rig)
+        assert await rig.add(NEXT, 0) is Status.OK
+        assert (await bookie.read(NEXT, 1)).status is Status.NO_ENTRY
+
+    with_bookie(body)
+
+
+def test_recovery_passes_and_the_end_of_limbo_leaves_the_fence():
+    async def body(rig, bookie):
+        await lose(rig)
+        assert await rig.add(3, 0, recovery=True) is Status.OK
+        assert await bookie.end_limbo(LedgerId(3), KEY) is Status.OK
+        for again in (rig.restart, rig.kill):
+            await again()
+            assert (await rig.bookie.read(3, 1)).status is Status.NO_ENTRY
+            assert await rig.add(3, 1) is Status.FENCED
+            assert (await rig.bookie.read(1, 7)).status is Status.UNKNOWN_LEDGER_STATE
+
+    with_bookie(body)
+
+
+def test_a_second_loss_puts_what_was_repaired_back_into_limbo():
+    async def body(rig, bookie):
+        await lose(rig)
+        await bookie.end_limbo(LedgerId(1), KEY)
+        await bookie.enter_limbo([LedgerId(1)], fenced_below=LedgerId(200))
+        assert (await bookie.read(1, 7)).status is Status.UNKNOWN_LEDGER_STATE
+        assert await rig.add(150, 0) is Status.FENCED
+
+    with_bookie(body)
+
+
+def test_fences_and_limbo_outlive_the_file_that_first_said_so():
+    async def body(rig, bookie):
+        await lose(rig)
+        for entry in range(60):
+            await rig.add(NEXT, entry, bytes(4000))
+        living = [1, 2, 3, NEXT]
+
+        async def list_ledgers():
+            return living
+
+        living.remove(NEXT)
+        first = min(file.file_id for file in bookie.upkeep.files())
+        await collect(bookie, list_ledgers, rewrite_share=0.9)
+        assert first not in [file.file_id for file in bookie.upkeep.files()]
+        await is_fenced_and_unsure(rig)
+        await rig.kill()
+        await is_fenced_and_unsure(rig)
+        rig.table, rig.disk = SimTable(Random(5)), rig.disk.restart()
+        await rig.start()
+        assert rig.bookie.replayed.gap  # whoever started it knows that it cannot be sure
+        await is_fenced_and_unsure(rig)
+
+    with_bookie(body)
+
+
+def test_a_fence_born_of_a_loss_outlives_the_ledgers_eviction():
+    async def body(rig, bookie):
+        await rig.add(1, 0)
+        await bookie.enter_limbo([], fenced_below=NEXT)
+        for ledger in range(NEXT, NEXT + 10):
+            await rig.add(ledger, 0)
+        assert await rig.add(1, 1) is Status.FENCED
+        assert await rig.add(2, 0) is Status.FENCED
+
+    with_bookie(body, replace(SMALL, ledgers_in_memory_max=2))
+
+
+def test_deleted_ledgers_stay_deleted():
+    async def body(rig, bookie):
+        await rig.add(1, 0)
+        await bookie.delete_ledgers([LedgerId(1)])
+        await bookie.enter_limbo([LedgerId(1)], fenced_below=NEXT)
+        assert (await bookie.read(1, 0)).status is Status.NO_LEDGER
+
+    with_bookie(body)
