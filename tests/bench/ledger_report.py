@@ -149,9 +149,9 @@ def _introduction(rounds: int) -> str:
         "[Apache BookKeeper's](../tests/bench/java/BookKeeperLoad.java) in Java with its throttle "
         f"off. {IN_FLIGHT} adds are in flight, or one alone; reads go through a closed ledger in "
         f"order, {IN_FLIGHT} entries in flight, just written and so from memory on both sides. "
-        "Every part runs once before it counts. Sides take turns, each with a new cluster; a ratio is ours / theirs "
-        f"within one of {rounds} rounds: above 1 is better for adds/s and reads/s, below 1 for the "
-        f"rest. Written by `make bench-ledger` on {machine()}."
+        "Every part runs once before it counts. Sides take turns, each with a new cluster; a "
+        f"ratio is ours / theirs within one of {rounds} rounds: above 1 is better for adds/s and "
+        f"reads/s, below 1 for the rest. Written by `make bench-ledger` on {machine()}."
     )
 
 
