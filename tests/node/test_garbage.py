@@ -271,7 +271,7 @@ def test_a_file_with_a_broken_header_is_never_believed_to_be_dead(rewrite_share)
 def test_a_file_in_which_rot_was_found_is_kept():
     async def body(world):
         await fill(world.rig, 1, 3)
-        world.rig.disk.flip_bit(file_name(2), 9000)
+        world.rig.disk.flip_bit(file_name(2), 12_500)
         world.rig.disk, world.rig.table = world.rig.disk.restart(), SimTable(Random(4))
         bookie = await world.rig.start()
         assert bookie.replayed.rot
