@@ -135,12 +135,12 @@ class Auditor:
         return max(0.001, min(times_s) - now_s)
 
     async def audit(
-        self, lost: Collection[BookieId] | None, joined: Collection[BookieId] = ()
+        self, lost: Collection[BookieId], joined: Collection[BookieId] = ()
     ) -> list[LedgerId]:
         """All metadata were looked at; returns the ledgers marked now.
 
-        `lost`: bookies whose copies count no more, if they are away; None: all who are away.
-        `joined`: bookies whose lists are looked at.
+        `lost`: bookies whose copies count no more, if they are away still. `joined`: bookies
+        whose lists are looked at.
         """
         self._audited_s = self._clock.monotonic_s()
         marked: list[LedgerId] = []
@@ -148,13 +148,18 @@ class Auditor:
             away = bookies_of(metadata) - self._bookies.registered().keys()
             for bookie in away:
                 self._away_since.setdefault(bookie, self._audited_s)
-            missing = away if lost is None else away.intersection(lost)
-            missing |= await self._lacking(metadata, joined)
+            missing = away.intersection(lost) | await self._lacking(metadata, joined)
             if (missing or self._may_widen(metadata)) and await self._mark(metadata, missing):
                 marked.append(metadata.ledger)
-        over = self._away_since.keys() if lost is None else lost
-        self._lost |= set(over) - self._bookies.registered().keys()
+        self._lost |= set(lost) - self._bookies.registered().keys()
         return marked
+
+    async def away(self) -> frozenset[BookieId]:
+        """Bookies that some ledger names and that are not registered now."""
+        named: set[BookieId] = set()
+        async for metadata in self.all_metadata():
+            named |= bookies_of(metadata)
+        return frozenset(named - self._bookies.registered().keys())
 
     async def all_metadata(self) -> AsyncIterator[LedgerMetadata]:
         """Of every ledger; one that does not parse, or is gone by now, is left out."""

@@ -107,7 +107,7 @@ class Rig:
         stored.entries[entry] = body[:-1] + bytes([body[-1] ^ 1])
 
     def faults(self, ledger):
-        """What is wrong with the copies of a closed ledger; empty: every one is there, and right."""
+        """What is wrong with the copies of a closed ledger; empty: all are there, and right."""
         metadata = self.metadata(ledger)
         if not metadata.closed:
             return [f"ledger {ledger} is {metadata.state.name}"]

@@ -251,7 +251,7 @@ def test_metadata_that_do_not_parse_do_not_stop_the_audit():
         await rig.marks.store.create("/ledgers/00/0000/L0999", b"?", parents=True)
         lost = rig.members(ledger)[0]
         rig.lose(lost)
-        assert await rig.auditor().audit(None) == [ledger]
+        assert await rig.auditor().audit([lost]) == [ledger]
 
     simulate(main())
 

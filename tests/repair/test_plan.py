@@ -21,8 +21,8 @@ from ledger.repair.plan import (
     Widen,
     decide,
     swapped,
-    wider_quorum,
     widened,
+    wider_quorum,
 )
 from ledger.repair.runs import runs_of
 from ledger.world.bookies import BookieInfo

@@ -5,6 +5,7 @@ in the bookies themselves.
 """
 
 import asyncio
+import itertools
 from dataclasses import replace
 
 from ledger.core.ledger_metadata import Fragment
@@ -431,7 +432,7 @@ def test_what_cannot_be_mended_is_tried_ever_less_often_but_at_once_when_a_booki
         worker.repair = repair
         running = asyncio.create_task(worker.run())
         await asyncio.sleep(3600)
-        gaps = [after - before for before, after in zip(tries, tries[1:], strict=False)]
+        gaps = [after - before for before, after in itertools.pairwise(tries)]
         assert gaps[-1] > 250
         assert max(gaps) < 310
         assert len(tries) < 25

@@ -1,0 +1,164 @@
+"""An auditor and repair worker in a cluster: what it stands on, and what wakes it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from typing import Final, NamedTuple
+
+from ledger.ids import BookieId, LedgerId
+from ledger.registry.discovery import Discovery
+from ledger.registry.layout import read_instance_id
+from ledger.registry.underreplication import MISSING
+from ledger.repair.auditor import Auditor
+from ledger.repair.config import RepairConfig
+from ledger.repair.election import Election
+from ledger.repair.rereplicate import Outcome, Repairer, Result
+from ledger.world import machine
+from ledger.world.clock import SystemClock
+from ledger.world.grpc_bookies import GrpcBookies
+from ledger.world.grpc_config import GrpcClientConfig, TlsFiles
+from ledger.world.metadata import MetadataStore
+from ledger.world.zookeeper import connect_zookeeper
+
+__all__ = ["RepairNode", "TlsFiles"]
+
+_LOCKED_S: Final = 1.0
+_CHANCES: Final = 2**48
+
+Stop = Callable[[], Awaitable[None]]
+OnPass = Callable[[int, int], None]
+"""Ledgers mended so far, ledgers left."""
+
+
+class _Parts(NamedTuple):
+    store: MetadataStore
+    discovery: Discovery
+    repairer: Repairer
+    auditor: Auditor
+    election: Election
+
+
+class RepairNode:
+    """`start`, then `serve` or `once`, then `stop`, also when `start` failed."""
+
+    def __init__(
+        self,
+        zookeeper: str,
+        session_s: float,
+        owner: BookieId,
+        config: RepairConfig,
+        tls: TlsFiles | None,
+    ) -> None:
+        self.owner = owner
+        self._zookeeper = zookeeper
+        self._session_s = session_s
+        self._config = config
+        self._tls = tls
+        self._stops: list[Stop] = []
+        self._made: _Parts | None = None
+
+    async def start(self) -> None:
+        """Bookies are known. Raises MetadataUnavailable; ForeignLayout when there is no cluster."""
+        store = await connect_zookeeper(self._zookeeper, session_ms=int(self._session_s * 1000))
+        self._stops.append(store.close)
+        await read_instance_id(store)
+        discovery = Discovery(store)
+        await discovery.start()
+        self._stops.append(discovery.stop)
+        bookies = GrpcBookies(discovery.registered, GrpcClientConfig(), self._tls)
+        self._stops.append(bookies.close)
+        clock = SystemClock()
+        repairer = Repairer(store, bookies, clock, self.owner, _chance, self._config)
+        auditor = Auditor(store, bookies, clock, repairer.marks, self._config)
+        self._made = _Parts(store, discovery, repairer, auditor, Election(store, self.owner))
+
+    async def stop(self) -> None:
+        """Locks and votes are gone with the session."""
+        while self._stops:
+            await self._stops.pop()()
+
+    @property
+    def leads(self) -> bool:
+        """This process is the auditor."""
+        return self._parts.election.leads
+
+    @property
+    def _parts(self) -> _Parts:
+        """After `start` only."""
+        assert self._made is not None
+        return self._made
+
+    def counters(self) -> dict[str, int]:
+        """What was done since the start."""
+        parts = self._parts
+        return {**asdict(parts.repairer.progress), "marked": parts.auditor.marked}
+
+    async def serve(self) -> None:
+        """Audits when elected, and mends, until cancelled."""
+        store, discovery, repairer, auditor, election = self._parts
+        unwatch = [
+            discovery.on_changed(repairer.on_bookies_changed),
+            discovery.on_changed(auditor.on_bookies_changed),
+            store.watch(MISSING, repairer.wake),
+        ]
+        tasks = [
+            asyncio.create_task(repairer.run()),
+            asyncio.create_task(election.run(auditor.run)),
+        ]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for disarm in unwatch:
+                disarm()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def once(self, on_pass: OnPass | None = None) -> dict[LedgerId, tuple[str, ...]]:
+        """One audit, then all is mended that can be; returns what is left, and why."""
+        repairer, auditor = self._parts.repairer, self._parts.auditor
+        await repairer.marks.prepare()
+        await self._audit(auditor)
+        while True:
+            marked = await repairer.marks.ledgers()
+            if on_pass is not None:
+                on_pass(repairer.progress.ledgers, len(marked))
+            outcomes = await repairer.work_on(marked)
+            left = {
+                ledger: one.reasons
+                for ledger, one in sorted(outcomes.items())
+                if one.result is Result.LEFT
+            }
+            wait_s = _worth_waiting_s(outcomes)
+            if wait_s is None:
+                if on_pass is not None:
+                    on_pass(repairer.progress.ledgers, len(left))
+                return left
+            await asyncio.sleep(wait_s)
+
+    async def _audit(self, auditor: Auditor) -> None:
+        """Ledgers of who stays away, and those that lack copies by the bookies' lists, are marked."""
+        away = await auditor.away()
+        if away and self._config.delay_s > 0:
+            await asyncio.sleep(self._config.delay_s)
+        await auditor.audit(away)
+        await auditor.full_check()
+
+
+def _worth_waiting_s(outcomes: dict[LedgerId, Outcome]) -> float | None:
+    """How long until another pass does more; None: nothing more can be done."""
+    times_s: list[float] = []
+    for one in outcomes.values():
+        if one.result is Result.LOCKED:
+            times_s.append(_LOCKED_S)
+        elif one.progress and one.result is Result.LEFT:
+            times_s.append(0.0)
+        elif one.again_s is not None:
+            times_s.append(one.again_s)
+    return min(times_s, default=None)
+
+
+def _chance() -> float:
+    return int.from_bytes(machine.new_instance()[:6], "big") / _CHANCES
