@@ -139,7 +139,7 @@ class RepairNode:
             await asyncio.sleep(wait_s)
 
     async def _audit(self, auditor: Auditor) -> None:
-        """Ledgers of who stays away, and those that lack copies by the bookies' lists, are marked."""
+        """Ledgers of who stays away are marked, and those that lack copies by any list."""
         away = await auditor.away()
         if away and self._config.delay_s > 0:
             await asyncio.sleep(self._config.delay_s)
