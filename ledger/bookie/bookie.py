@@ -238,8 +238,7 @@ class Bookie:
         logged: list[asyncio.Future[Status]] = []
         for ledger in ledgers:
             state = self._index.state(ledger) or self._index.create(ledger, None)
-            if not state.deleted:
-                logged.append(self._append(RecordType.LIMBO, state, 1))
+            logged.append(self._append(RecordType.LIMBO, state, 1))
         await self.upkeep.all_logged(logged, "the limbo")
         await self.upkeep.log_limbo(LIMBO_STILL)
         await self.upkeep.checkpoint()

@@ -91,7 +91,7 @@ async def _rewrite_mostly_dead(bookie: Bookie, share: float, bytes_max: int) -> 
         room = min(bytes_max, upkeep.spare_bytes)
         if not 0 < file.bytes_used < share * upkeep.file_bytes or file.bytes_used > room:
             continue
-        if not await upkeep.is_sound(file.file_id) or not await _rewrite(bookie, file.file_id):
+        if not await _rewrite(bookie, file.file_id):
             unreadable += 1
             continue
         bytes_max -= file.bytes_used

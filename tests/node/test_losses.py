@@ -79,6 +79,26 @@ def test_a_ledger_whose_metadata_cannot_be_read_is_at_risk():
     simulate(main())
 
 
+class Lagging(SimMetadata):
+    """A server that is behind the others until it is told to catch up."""
+
+    behind = True
+
+    async def paths(self, path):
+        return [] if self.behind else await super().paths(path)
+
+    async def sync(self, path):
+        self.behind = False
+
+
+def test_a_server_that_lags_is_told_to_catch_up_first():
+    async def main():
+        store = await store_with(metadata_of(1, ("ours", "b")))
+        assert await ledgers_at_risk(Lagging(store.tree), OURS) == [1]
+
+    simulate(main())
+
+
 def test_many_ledgers_are_asked_for_in_turns():
     async def main():
         store = await store_with(*[metadata_of(ledger, ("ours", "b")) for ledger in range(700)])
@@ -95,6 +115,11 @@ async def lose(rig) -> None:
     for ledger in (1, 2):
         assert await rig.add(ledger, 0, b"x" * 50) is Status.OK
     await rig.bookie.enter_limbo([LedgerId(1), LedgerId(3)], fenced_below=NEXT)
+
+
+async def lose_index(rig) -> None:
+    rig.table, rig.disk = SimTable(Random(3)), rig.disk.restart()
+    await rig.start()
 
 
 async def is_fenced_and_unsure(rig) -> None:
@@ -118,9 +143,7 @@ def test_what_is_at_risk_is_never_denied_and_nothing_older_takes_adds(how):
         elif how == "kill":
             await rig.kill()
         elif how == "index lost":
-            rig.table = SimTable(Random(3))
-            rig.disk = rig.disk.restart()
-            await rig.start()
+            await lose_index(rig)
         await is_fenced_and_unsure(rig)
 
     with_bookie(body)
@@ -149,6 +172,25 @@ def test_recovery_passes_and_the_end_of_limbo_leaves_the_fence():
     with_bookie(body)
 
 
+def test_the_fence_stays_when_limbo_has_ended_and_its_file_is_rewritten():
+    async def body(rig, bookie):
+        assert await rig.add(1, 0) is Status.OK
+        await bookie.enter_limbo([LedgerId(1)], fenced_below=LedgerId(0))
+        await bookie.end_limbo(LedgerId(1), KEY)
+        for entry in range(60):
+            await rig.add(2, entry, bytes(4000))
+
+        async def list_ledgers():
+            return [1]
+
+        done = await collect(bookie, list_ledgers, rewrite_share=0.9)
+        assert done.files_rewritten
+        await lose_index(rig)
+        assert await rig.add(1, 1) is Status.FENCED
+
+    with_bookie(body)
+
+
 def test_a_second_loss_puts_what_was_repaired_back_into_limbo():
     async def body(rig, bookie):
         await lose(rig)
@@ -160,7 +202,8 @@ def test_a_second_loss_puts_what_was_repaired_back_into_limbo():
     with_bookie(body)
 
 
-def test_fences_and_limbo_outlive_the_file_that_first_said_so():
+@pytest.mark.parametrize("index_lost", [False, True])
+def test_fences_and_limbo_outlive_the_file_that_first_said_so(index_lost):
     async def body(rig, bookie):
         await lose(rig)
         for entry in range(60):
@@ -175,11 +218,11 @@ def test_fences_and_limbo_outlive_the_file_that_first_said_so():
         await collect(bookie, list_ledgers, rewrite_share=0.9)
         assert first not in [file.file_id for file in bookie.upkeep.files()]
         await is_fenced_and_unsure(rig)
-        await rig.kill()
-        await is_fenced_and_unsure(rig)
-        rig.table, rig.disk = SimTable(Random(5)), rig.disk.restart()
-        await rig.start()
-        assert rig.bookie.replayed.gap  # whoever started it knows that it cannot be sure
+        if index_lost:
+            await lose_index(rig)
+            assert rig.bookie.replayed.gap  # whoever started it knows that it cannot be sure
+        else:
+            await rig.kill()
         await is_fenced_and_unsure(rig)
 
     with_bookie(body)
