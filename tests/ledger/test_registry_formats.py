@@ -24,6 +24,7 @@ names = st.text(st.characters(exclude_characters="\t\n", exclude_categories=["Cs
 
 def test_the_bytes_of_a_cookie():
     assert cookie.encode(COOKIE) == COOKIE_TEXT
+    assert b'"\\303\\274\\""' in cookie.encode(Cookie('ü"', "", (), ""))  # as Java escapes
     assert cookie.cookie_path("b1") == "/ledgers/cookies/b1"
 
 
@@ -136,6 +137,7 @@ def test_the_bytes_of_marks_locks_votes_and_the_layout():
     missing = underreplication.encode_missing(("b1", "b2"), 7)
     assert missing == b'replica: "b1"\nreplica: "b2"\nctime: 7\n'
     assert underreplication.encode_missing(()) == b""
+    assert underreplication.encode_lock("ü") == b'bookieId: "\\303\\274"\n'
     assert underreplication.encode_lock("b1") == b'bookieId: "b1"\n'
     assert underreplication.encode_vote("b1") == b'bookieId: "b1"\n'
     assert underreplication.encode_layout() == b'type: "BASIC"\nversion: 1\n'
