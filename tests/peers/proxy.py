@@ -45,11 +45,15 @@ class _Lane:
 
 
 class Proxy:
-    """Listens on a free loopback port and passes everything on to `127.0.0.1:port`."""
+    """Listens on a loopback address and passes everything on to `127.0.0.1:port`.
 
-    def __init__(self, port: int) -> None:
+    `listen_port` 0 takes a free one; the server's own port needs another `host` (127.0.0.2, ...).
+    """
+
+    def __init__(self, port: int, *, host: str = "127.0.0.1", listen_port: int = 0) -> None:
         self.server_port = port
-        self.port = 0
+        self.host = host
+        self.port = listen_port
         self.accepted = 0  # connections so far
         self._refusing = False
         self._thread: threading.Thread | None = None
@@ -57,7 +61,11 @@ class Proxy:
 
     @property
     def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        return f"{self.host}:{self.port}"
+
+    @property
+    def running(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
 
     # What may be done to the traffic.
 
@@ -174,7 +182,7 @@ class Proxy:
         self._loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
         self._lanes = {lane: _Lane() for lane in BOTH}
-        server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        server = await asyncio.start_server(self._accept, self.host, self.port)
         self.port = server.sockets[0].getsockname()[1]
         ready.set()
         await self._stopping.wait()
@@ -202,8 +210,8 @@ class Proxy:
             for end in ends:
                 end.close()
             ends.clear()
-        except* OSError:
-            pass
+        except* (OSError, asyncio.CancelledError):
+            pass  # nobody but `_reset_all` cancels
         finally:
             self._open.discard(connection)
             for end in ends:

@@ -1,0 +1,167 @@
+"""One process that writes, or reads, ledgers of a cluster and logs what it is told.
+
+    python -m tests.cluster.client write|read ZOOKEEPER LOG
+
+A writer adds to one ledger after another; one that fails is recovered, and the next begun. A reader
+follows every ledger there is from its first entry, while it grows. Both end with a signal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+import sys
+import time
+from pathlib import Path
+
+from ledger.client.client import LedgerClient
+from ledger.client.config import LedgerClientConfig
+from ledger.client.tail import TailReader
+from ledger.client.writer import LedgerWriter
+from ledger.errors import EntryUnknown, LedgerError, NoSuchEntry, NoSuchLedger
+from ledger.ids import EntryId, LedgerId
+from ledger.registry.discovery import Discovery
+from ledger.world.clock import SystemClock
+from ledger.world.grpc_bookies import GrpcBookies
+from ledger.world.grpc_config import GrpcClientConfig
+from ledger.world.zookeeper import ZooKeeperMetadata, connect_zookeeper
+from tests.cluster.history import Log, payload
+
+ENTRIES_PER_LEDGER = 400
+GROUP = 20  # entries sent together
+PAUSE_S = 0.02
+ADD_TIMEOUT_S = 1.0  # a silent bookie is replaced after it
+AGAIN_S = 0.1
+LIST_S = 0.3
+
+
+class Session:
+    """A client process's view of the cluster."""
+
+    def __init__(self, zookeeper: str) -> None:
+        self._zookeeper = zookeeper
+
+    async def __aenter__(self) -> Session:
+        servers, slash, path = self._zookeeper.partition("/")
+        self.metadata: ZooKeeperMetadata = await connect_zookeeper(
+            servers, session_ms=2_000, chroot=slash + path
+        )
+        self.discovery = Discovery(self.metadata)
+        await self.discovery.start()
+        wire = GrpcClientConfig(add_timeout_s=ADD_TIMEOUT_S)
+        self.bookies = GrpcBookies(self.discovery.registered, wire)
+        self.config = LedgerClientConfig(read_timeout_s=2.0)
+        self.client = LedgerClient(self.metadata, self.bookies, SystemClock(), self.config)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.bookies.close()
+        await self.discovery.stop()
+        await self.metadata.close()
+
+
+async def retried(attempt):
+    """The result of `attempt`, again and again while what it raises may pass."""
+    while True:
+        try:
+            return await attempt()
+        except LedgerError as error:
+            if not error.retryable:
+                raise
+            await asyncio.sleep(AGAIN_S)
+
+
+class Writer:
+    def __init__(self, session: Session, log: Log) -> None:
+        self._session = session
+        self._log = log
+        self._draw = random.Random()
+
+    async def run(self) -> None:
+        while True:
+            await self._write(await retried(self._create))
+
+    async def _create(self) -> LedgerWriter:
+        return await self._session.client.create(ensemble_size=3, write_quorum=3, ack_quorum=2)
+
+    async def _write(self, writer: LedgerWriter) -> None:
+        """The ledger is full and closed; or given up, and recovered."""
+        try:
+            for _ in range(ENTRIES_PER_LEDGER // GROUP):
+                await self._add_group(writer)
+                await asyncio.sleep(PAUSE_S)
+            await writer.close()
+        except LedgerError as error:
+            self._log.write(f"F {writer.ledger} {type(error).__name__}: {error}")
+            try:
+                await retried(lambda: self._session.client.recover(writer.ledger))
+            except NoSuchLedger:
+                pass
+
+    async def _add_group(self, writer: LedgerWriter) -> None:
+        await writer.room()
+        for _ in range(GROUP):
+            if writer.failed is not None:
+                raise writer.failed
+            if writer.full:
+                await writer.room()
+            entry = EntryId(writer.lap + 1)
+
+            def on_confirmed(error: LedgerError | None, entry: EntryId = entry) -> None:
+                if error is None:
+                    at_ms = time.monotonic() * 1000
+                    self._log.write(f"A {writer.ledger} {entry} {at_ms:.1f}")
+
+            writer.add((payload(writer.ledger, entry),), on_confirmed)
+
+
+class Follower:
+    def __init__(self, session: Session, log: Log) -> None:
+        self._session = session
+        self._log = log
+        self._known: dict[LedgerId, asyncio.Task[None]] = {}
+
+    async def run(self) -> None:
+        while True:
+            for ledger in await retried(self._session.client.list_ledgers):
+                if ledger not in self._known:
+                    self._known[ledger] = asyncio.create_task(self._follow(ledger))
+            failed = [task for task in self._known.values() if task.done() and task.exception()]
+            if failed:
+                raise SystemExit(f"a reader failed: {failed[0].exception()!r}")
+            await asyncio.sleep(LIST_S)
+
+    async def _follow(self, ledger: LedgerId) -> None:
+        session = self._session
+        wanted = 0
+        for _ in itertools.count():
+            reader = await retried(lambda: session.client.open(ledger))
+            health = session.client.health
+            tail = TailReader(reader, session.bookies, session.config, health)
+            try:
+                async for entry, data in tail.follow(EntryId(wanted)):
+                    if data != payload(ledger, entry):
+                        raise SystemExit(f"ledger {ledger}: entry {entry} is not as written")
+                    self._log.write(f"D {ledger} {entry}")
+                    wanted = entry + 1
+                return
+            except EntryUnknown:
+                await asyncio.sleep(AGAIN_S)
+            except (LedgerError, NoSuchEntry) as error:
+                if not error.retryable:
+                    raise
+                await asyncio.sleep(AGAIN_S)
+            finally:
+                tail.close()
+
+
+async def main(role: str, zookeeper: str, log: Path) -> None:
+    async with Session(zookeeper) as session:
+        print("started", flush=True)
+        part = Writer if role == "write" else Follower
+        await part(session, Log(log)).run()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], sys.argv[2], Path(sys.argv[3])))
