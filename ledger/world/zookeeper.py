@@ -69,17 +69,17 @@ _ERRORS: Final[tuple[tuple[type[KazooException], type[MetadataError]], ...]] = (
 
 
 async def connect_zookeeper(
-    servers: str, *, session_ms: int = 10_000, chroot: str = "", connect_s: float | None = None
+    servers: str, *, session_ms: int = 10_000, chroot: str = "", connect_s: float = 10.0
 ) -> ZooKeeperMetadata:
     """A store on a session that serves; its root is `chroot`, which is made if missing.
 
     `servers` is `host:port,host:port`, with the root behind it if `chroot` is not given
-    (`host:port/root`). Raises MetadataUnavailable after `connect_s` (a session's time by default).
+    (`host:port/root`). Raises MetadataUnavailable after `connect_s`.
     """
     hosts, _, below = servers.partition("/")
     root = chroot or f"/{below}"
     store = ZooKeeperMetadata(hosts, session_ms, "" if root == "/" else root)
-    await store.start(session_ms / 1000 if connect_s is None else connect_s)
+    await store.start(connect_s)
     return store
 
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import ConnectionLoss, KazooException
+from kazoo.exceptions import ConnectionLoss, KazooException, SessionExpiredError
 from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
 
@@ -27,7 +27,9 @@ from ledger.world.zookeeper_connection import Connected, Connection, Fired, Hand
 IN_FLIGHT_MAX = 256  # asked and not answered: enough to hide the way to the server and back
 CLOSE_S_MAX = 2.0  # for the server's farewell; then the connection is cut
 RETRY_S_MIN = 0.05
-RETRY_S_MAX = 1.0
+RETRY_S_MAX = 0.4
+
+_LOST = (ConnectionLoss, SessionExpiredError)
 
 
 class News(Protocol):
@@ -247,13 +249,16 @@ class ZooKeeperBridge:
 
     def _on_answer(self, answer: _Answer) -> None:
         self._in_flight.discard(answer)
-        if answer.error is None and answer.sent_s > self._answered_s:
-            self._answered_s = answer.sent_s
+        error = answer.error
+        if error is None:
+            self._answered_s = max(self._answered_s, answer.sent_s)
+        elif isinstance(error, _LOST):
+            self._connected = False  # what is asked next waits for the next connection
         if not answer.future.done():
-            if answer.error is None:
+            if error is None:
                 answer.future.set_result(answer.value)
             else:
-                answer.future.set_exception(answer.error)
+                answer.future.set_exception(error)
         self._hand_over_waiting()
 
     def _hand_over_waiting(self) -> None:

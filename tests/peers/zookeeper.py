@@ -73,7 +73,7 @@ class ZooKeeper:
             f"clientPortAddress=127.0.0.1\nclientPort={self.port}\n"
             f"maxSessionTimeout={SESSION_MS_MAX}\n"
             "maxClientCnxns=0\n"
-            "4lw.commands.whitelist=srvr,ruok,cons,wchs\n"
+            "4lw.commands.whitelist=srvr,ruok,cons,wchs,wchp\n"
         )
         properties = {**PROPERTIES, "zookeeper.forceSync": "yes" if self.synced else "no"}
         words = [f"-D{key}={value}" for key, value in properties.items()]
@@ -89,7 +89,7 @@ class ZooKeeper:
         return self
 
     def serves(self) -> bool:
-        return "Mode: standalone" in self.ask("srvr")
+        return "Mode: standalone" in self.ask("srvr", timeout_s=0.5)
 
     def ask(self, word: str, timeout_s: float = 5.0) -> str:
         """The answer to a four-letter word (`srvr`, `cons`, `wchs`); empty when there is none."""

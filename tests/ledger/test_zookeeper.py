@@ -1,0 +1,422 @@
+"""Goal: the ZooKeeper store keeps its port's promises when connections and sessions are lost.
+
+Method: a real ZooKeeper behind a proxy that loses, holds and cuts what passes. Servers that die are
+in test_zookeeper_servers.py; what every store promises is in tests/contracts/test_metadata.py.
+"""
+
+import asyncio
+import time
+
+import pytest
+
+from ledger.errors import EntryTooLarge, MetadataUnavailable
+from ledger.world.metadata import ANY_VERSION, NODE_BYTES_MAX, Create, Node, Set
+from ledger.world.zookeeper_bridge import IN_FLIGHT_MAX
+from tests.ledger.zookeeper_rig import SHORT_MS, Told, World, connected, no_thread_is_left, waits
+from tests.peers.processes import until
+from tests.peers.proxy import TO_CLIENT, TO_SERVER, Proxy
+
+
+@pytest.fixture
+def run(zookeeper):
+    """Runs `scenario(world)` on the shared server."""
+
+    def runner(scenario, **settings):
+        async def main(proxy):
+            root = zookeeper.unused_chroot()
+            async with (
+                connected(proxy.address, root, **settings) as far,
+                connected(zookeeper.servers, root) as near,
+            ):
+                await scenario(World(zookeeper, proxy, far, near))
+
+        with Proxy(zookeeper.port) as proxy:
+            asyncio.run(main(proxy))
+        assert no_thread_is_left()
+
+    return runner
+
+
+# Lost replies and requests
+
+
+@pytest.mark.parametrize(
+    ("change", "holds"),
+    [
+        (
+            lambda s: s.set("/a", b"new", 0),
+            lambda s: s.get("/a"),
+        ),
+        (lambda s: s.create("/b", b"new", parents=True), lambda s: s.get("/b")),
+        (lambda s: s.multi([Create("/b", b"old"), Set("/b", b"new", 0)]), lambda s: s.get("/b")),
+    ],
+    ids=["set", "create", "multi"],
+)
+def test_a_change_whose_reply_is_lost_has_an_unknown_outcome_and_is_done(run, change, holds):
+    async def scenario(world):
+        await world.far.create("/a", b"old")
+        world.proxy.cut_at_next(TO_CLIENT)
+        with pytest.raises(MetadataUnavailable):
+            await change(world.far)
+        assert (await holds(world.far)).data == b"new"
+        assert world.renewed == 0
+
+    run(scenario)
+
+
+def test_a_delete_whose_reply_is_lost_is_done(run):
+    async def scenario(world):
+        await world.far.create("/a")
+        world.proxy.cut_at_next(TO_CLIENT)
+        with pytest.raises(MetadataUnavailable):
+            await world.far.delete("/a")
+        assert not await world.far.exists("/a")
+
+    run(scenario)
+
+
+def test_a_sequential_create_whose_reply_is_lost_only_wastes_a_number(run):
+    async def scenario(world):
+        await world.far.create("/a")
+        first = await world.far.create("/a/n-", sequential=True)
+        world.proxy.cut_at_next(TO_CLIENT)
+        with pytest.raises(MetadataUnavailable):
+            await world.far.create("/a/n-", sequential=True)
+        third = await world.far.create("/a/n-", sequential=True)
+        assert int(third[-10:]) == int(first[-10:]) + 2
+
+    run(scenario)
+
+
+def test_a_change_whose_request_is_lost_has_an_unknown_outcome_and_is_not_done(run):
+    async def scenario(world):
+        await world.far.create("/a", b"old")
+        world.proxy.cut_at_next(TO_SERVER)
+        with pytest.raises(MetadataUnavailable):
+            await world.far.set("/a", b"new", 0)
+        assert await world.far.get("/a") == Node(b"old", 0)
+
+    run(scenario)
+
+
+def test_a_lost_connection_fails_what_was_under_way_and_nothing_else(run):
+    async def scenario(world):
+        world.proxy.freeze(TO_SERVER)
+        asked = [world.far.create(f"/{i}") for i in range(2 * IN_FLIGHT_MAX)]
+        gathered = asyncio.gather(*asked, return_exceptions=True)
+        assert await waits(gathered)
+        world.proxy.cut()
+        world.proxy.heal()
+        results = await gathered
+        assert all(isinstance(result, MetadataUnavailable) for result in results[:IN_FLIGHT_MAX])
+        assert results[IN_FLIGHT_MAX:] == [f"/{i}" for i in range(IN_FLIGHT_MAX, len(asked))]
+
+    run(scenario)
+
+
+# No connection
+
+
+def test_what_is_asked_without_a_connection_waits_for_the_next_one(run):
+    async def scenario(world):
+        world.proxy.refuse()
+        await until(lambda: not world.far._bridge._connected, "the connection to be lost")
+        asked = asyncio.ensure_future(world.far.create("/a"))
+        assert await waits(asked)
+        world.proxy.heal()
+        assert await asked == "/a"
+
+    run(scenario)
+
+
+def test_it_waits_no_longer_than_a_session_and_was_never_sent(run):
+    async def scenario(world):
+        world.proxy.refuse()
+        await until(lambda: not world.far._bridge._connected, "the connection to be lost")
+        began_s = time.monotonic()
+        with pytest.raises(MetadataUnavailable):
+            await world.far.create("/a")
+        assert SHORT_MS / 1000 <= time.monotonic() - began_s < 10
+        world.proxy.heal()
+        await world.far.sync("/")
+        assert not await world.near.exists("/a")
+
+    run(scenario, session_ms=SHORT_MS)
+
+
+def test_a_silent_connection_is_dropped_even_under_a_stream_of_requests(run):
+    async def scenario(world):
+        world.proxy.freeze(TO_CLIENT)
+        began_s = time.monotonic()
+        first = asyncio.ensure_future(world.far.get("/"))
+        while not first.done():  # each request is a sign of life of ours, not of the server's
+            asking = asyncio.ensure_future(world.far.get("/"))
+            await asyncio.wait([first, asking], timeout=0.01)
+            asking.cancel()
+        with pytest.raises(MetadataUnavailable):
+            await first
+        assert time.monotonic() - began_s < 10
+        world.proxy.heal()
+        assert await world.far.exists("/")
+
+    run(scenario, session_ms=SHORT_MS)
+
+
+def test_thousands_of_requests_to_a_silent_server_do_not_hold_up_the_loop(run):
+    async def scenario(world):
+        world.proxy.freeze(TO_SERVER)
+        asked = [asyncio.ensure_future(world.far.exists("/")) for _ in range(5000)]
+        assert await waits(asyncio.gather(*asked))
+        world.proxy.heal()
+        assert all(await asyncio.gather(*asked))
+
+    run(scenario)
+
+
+def test_requests_are_done_in_the_order_they_were_asked(run):
+    async def scenario(world):
+        await world.far.create("/a", b"0")
+        asked = []
+        for i in range(1, 501):
+            asked.append(world.far.set("/a", b"%d" % i, i - 1))
+            asked.append(world.far.get("/a"))
+        results = await asyncio.gather(*asked)
+        assert results[1::2] == [Node(b"%d" % i, i) for i in range(1, 501)]
+
+    run(scenario)
+
+
+# Sessions
+
+
+def test_after_its_session_ended_a_store_goes_on_with_a_new_one(run):
+    async def scenario(world):
+        await world.far.create("/kept", b"x")
+        await world.far.create("/live", ephemeral=True)
+        before = world.session()
+        world.end_session()
+        await until(lambda: world.renewed == 1, "to be told of the new session")
+        assert not await world.far.exists("/live")
+        assert await world.far.get("/kept") == Node(b"x", 0)
+        assert await world.far.create("/live", ephemeral=True) == "/live"
+        assert world.session() != before
+        assert world.renewed == 1
+
+    run(scenario)
+
+
+def test_a_lost_connection_within_the_session_keeps_its_ephemeral_nodes(run):
+    async def scenario(world):
+        await world.far.create("/live", ephemeral=True)
+        before = world.session()
+        world.proxy.cut()
+        await until(lambda: world.proxy.accepted >= 2, "to connect again")
+        await world.far.sync("/")
+        assert await world.near.exists("/live")
+        assert world.session() == before
+        assert world.renewed == 0
+
+    run(scenario)
+
+
+def test_an_ended_watch_of_the_session_hears_nothing(run):
+    async def scenario(world):
+        told = Told()
+        world.far.watch_session(told)()
+        world.end_session()
+        await until(lambda: world.renewed == 1, "to be told of the new session")
+        assert told.count == 0
+
+    run(scenario)
+
+
+def test_the_session_length_is_the_servers_and_pings_keep_the_session(run):
+    async def scenario(world):
+        await world.far.create("/live", ephemeral=True)
+        assert world.far.negotiated_session_ms == 200
+        answered_s = world.far.last_answered_s
+        # pings alone move it: nothing is asked here
+        await until(lambda: world.far.last_answered_s > answered_s + 0.5, "pings to be answered")
+        assert world.far.last_answered_s <= time.monotonic()
+
+    run(scenario, session_ms=150)
+
+
+def test_last_answered_is_not_later_than_the_request_and_stands_while_none_is_answered(run):
+    async def scenario(world):
+        before_s = time.monotonic()
+        await world.far.get("/")
+        answered_s = world.far.last_answered_s
+        assert before_s <= answered_s <= time.monotonic()
+        world.proxy.freeze(TO_CLIENT)
+        with pytest.raises(MetadataUnavailable):
+            await world.far.get("/")
+        assert world.far.last_answered_s == answered_s
+        world.proxy.heal()
+
+    run(scenario, session_ms=SHORT_MS)
+
+
+# Watches
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda s: s.set("/a", b"new", ANY_VERSION),
+        lambda s: s.create("/a/child"),
+        lambda s: s.delete("/a"),
+        lambda s: s.create("/not/yet", parents=True),
+    ],
+    ids=["data", "children", "deleted", "created"],
+)
+def test_a_change_made_while_the_connection_was_lost_is_told(run, change):
+    async def scenario(world):
+        await world.far.create("/a")
+        told = Told()
+        world.far.watch("/a", told)
+        world.far.watch("/not", told)
+        await world.far.get("/a")
+        world.proxy.refuse()
+        await change(world.near)
+        world.proxy.heal()
+        await told.times(1)
+        assert world.renewed == 0
+
+    run(scenario)
+
+
+def test_a_lost_connection_alone_is_not_told_as_a_change(run):
+    async def scenario(world):
+        await world.far.create("/a")
+        told = Told()
+        world.far.watch("/a", told)
+        world.far.watch("/none", told)
+        await world.far.get("/a")
+        world.proxy.cut()
+        await until(lambda: world.proxy.accepted >= 2, "to connect again")
+        await world.far.get("/a")
+        await world.far.get("/a")  # after the first of them the watches were armed
+        assert told.count == 0
+        await world.near.set("/a", b"new", ANY_VERSION)
+        await told.times(1)
+
+    run(scenario)
+
+
+def test_watches_outlive_the_session_and_are_told_once_for_it(run):
+    async def scenario(world):
+        await world.far.create("/a")
+        told, told_of_none = Told(), Told()
+        world.far.watch("/a", told)
+        world.far.watch("/none", told_of_none)
+        await world.far.get("/a")
+        world.end_session()
+        await until(lambda: world.renewed == 1, "to be told of the new session")
+        await told.times(1)
+        await told_of_none.times(1)
+        await world.far.get("/a")
+        assert (told.count, told_of_none.count) == (1, 1)
+        await world.near.set("/a", b"new", ANY_VERSION)
+        await world.near.create("/none")
+        await told.times(2)
+        await told_of_none.times(2)
+
+    run(scenario)
+
+
+def test_a_change_between_firing_and_arming_is_told(run):
+    async def scenario(world):
+        await world.far.create("/a")
+        told = Told()
+        world.far.watch("/a", told)
+        await world.far.get("/a")
+        passed = world.proxy.passed_bytes(TO_CLIENT)
+        world.proxy.freeze(TO_SERVER)  # the watch fires, but cannot be armed
+        await world.near.set("/a", b"1", ANY_VERSION)
+        await until(lambda: world.proxy.passed_bytes(TO_CLIENT) > passed, "the watch to fire")
+        await world.near.create("/a/child")
+        assert told.count == 0  # who is told now would not hear of the child
+        world.proxy.heal()
+        await told.times(1)
+
+    run(scenario)
+
+
+def test_a_watch_made_without_a_connection_is_armed_by_the_next_one(run):
+    async def scenario(world):
+        await world.near.create("/a")
+        world.proxy.refuse()
+        await until(lambda: not world.far._bridge._connected, "the connection to be lost")
+        told = Told()
+        world.far.watch("/a", told)
+        world.proxy.heal()
+        await world.far.get("/a")
+        await world.near.set("/a", b"new", ANY_VERSION)
+        await told.times(1)
+
+    run(scenario)
+
+
+def test_watching_a_path_again_and_again_costs_one_watch(run):
+    async def scenario(world):
+        await world.far.create("/a")
+        for _ in range(100):
+            world.far.watch("/a", lambda: None)()
+        await world.far.get("/a")
+        assert world.server.ask("wchp").count(f"{world.far._root}/a\n") == 1
+        told = Told()
+        world.far.watch("/a", told)
+        await world.near.set("/a", b"new", ANY_VERSION)
+        await told.times(1)
+        assert len(world.far._watches._watched) == 1
+
+    run(scenario)
+
+
+def test_a_watch_nobody_wants_is_forgotten_when_it_fires(run):
+    async def scenario(world):
+        await world.far.create("/a")
+        world.far.watch("/a", lambda: None)()
+        await world.far.delete("/a")
+        await until(lambda: not world.far._watches._watched, "it to be forgotten")
+
+    run(scenario)
+
+
+# Bounds
+
+
+def test_a_multi_larger_than_a_server_takes_is_refused_before_it_is_sent(run):
+    async def scenario(world):
+        half = b"x" * (NODE_BYTES_MAX // 2)
+        await world.far.multi([Create("/a", half), Create("/b", half[:-1024])])
+        with pytest.raises(EntryTooLarge):
+            await world.far.multi([Create("/c", half), Create("/d", half), Create("/e", half)])
+        assert await world.far.children("/") == ["a", "b"]
+        assert world.proxy.accepted == 1
+
+    run(scenario)
+
+
+def test_data_over_the_bound_is_our_own_mistake(run):
+    async def scenario(world):
+        with pytest.raises(AssertionError):
+            await world.far.create("/a", b"x" * (NODE_BYTES_MAX + 1))
+        with pytest.raises(AssertionError):
+            await world.far.set("/", b"x" * (NODE_BYTES_MAX + 1), ANY_VERSION)
+
+    run(scenario)
+
+
+def test_a_walk_passes_over_nodes_that_go_meanwhile(run):
+    async def scenario(world):
+        paths = [f"/tree/{i % 20}/{i}" for i in range(1000)]
+        await asyncio.gather(*(world.near.create(path, parents=True) for path in paths))
+        walks = asyncio.gather(*(world.far.read_tree("/") for _ in range(3)), world.far.paths("/"))
+        for path in paths[::2]:
+            await world.near.delete(path)
+        for found in await walks:
+            assert set(found) >= {"/tree", *paths[1::2]}
+
+    run(scenario)

@@ -1,0 +1,187 @@
+"""Goal: the ZooKeeper store connects, closes and outlives its servers in bounded time.
+
+Method: servers that the test kills, pauses and restarts; a proxy that nobody answers behind.
+"""
+
+import asyncio
+import sys
+import time
+
+import pytest
+
+from ledger.errors import MetadataUnavailable
+from ledger.world.metadata import ANY_VERSION, Node
+from ledger.world.zookeeper import connect_zookeeper
+from ledger.world.zookeeper_bridge import CLOSE_S_MAX, IN_FLIGHT_MAX
+from tests.ledger.zookeeper_rig import SHORT_MS, Told, connected, no_thread_is_left, waits
+from tests.peers.processes import Process, until
+from tests.peers.proxy import Proxy
+from tests.peers.zookeeper import ZooKeeper
+
+
+@pytest.fixture
+def own_server(tmp_path):
+    """A server that the test may kill, pause and restart."""
+    with ZooKeeper(tmp_path / "zookeeper") as server:
+        yield server
+
+
+# Where to connect
+
+
+def test_stores_on_different_roots_do_not_see_each_other(zookeeper):
+    async def main():
+        one, other = zookeeper.unused_chroot() + "/deep/er", zookeeper.unused_chroot()
+        async with (
+            connected(zookeeper.servers, one) as first,
+            connected(zookeeper.servers + other, "") as second,
+            connected(zookeeper.servers, "") as whole,
+        ):
+            made = await first.create("/a-", sequential=True)
+            assert await second.children("/") == []
+            await second.create("/b")
+            assert await first.children("/") == [made[1:]]
+            assert await whole.exists(one + made)
+            assert await whole.exists(other + "/b")
+            with pytest.raises(AssertionError):
+                await first.get("/../x")
+
+    asyncio.run(main())
+
+
+def test_of_several_servers_one_that_answers_is_found(zookeeper):
+    async def main():
+        with Proxy(zookeeper.port) as proxy:
+            proxy.refuse()
+            servers = f"{proxy.address},{zookeeper.servers}"
+            async with connected(servers, zookeeper.unused_chroot()) as store:
+                assert store.negotiated_session_ms == 10_000
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("how", ["refuse", "freeze"])
+def test_without_a_server_connecting_fails_in_time_and_leaves_nothing(zookeeper, how):
+    async def main():
+        with Proxy(zookeeper.port) as proxy:
+            getattr(proxy, how)()
+            with pytest.raises(MetadataUnavailable):
+                await connect_zookeeper(proxy.address, connect_s=0.2)
+
+    began_s = time.monotonic()
+    asyncio.run(main())
+    assert time.monotonic() - began_s < 5
+    assert no_thread_is_left()
+
+
+def test_a_connect_that_is_cancelled_leaves_nothing(zookeeper):
+    async def main():
+        with Proxy(zookeeper.port) as proxy:
+            proxy.freeze()
+            connecting = asyncio.ensure_future(connect_zookeeper(proxy.address))
+            assert await waits(connecting)
+            connecting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await connecting
+            await until(no_thread_is_left, "the thread to end")
+
+    asyncio.run(main())
+
+
+# Servers that die
+
+
+def test_a_killed_server_that_comes_back_finds_its_clients_again(own_server):
+    async def main():
+        async with connected(own_server.servers, "/t", session_ms=20_000) as store:
+            told, renewed = Told(), Told()
+            store.watch_session(renewed)
+            await store.create("/a", b"x")
+            await store.create("/live", ephemeral=True)
+            store.watch("/a", told)
+            await store.get("/a")
+            await asyncio.to_thread(own_server.restart, kill=True)
+            async with connected(own_server.servers, "/t") as other:
+                await other.set("/a", b"y", 0)
+                await told.times(1)
+                assert await store.get("/a") == Node(b"y", 1)
+                assert await other.exists("/live")
+                assert renewed.count == 0
+
+    asyncio.run(main())
+
+
+def test_a_store_outlives_a_pause_longer_than_its_session(own_server):
+    async def main():
+        async with connected(own_server.servers, "/t", session_ms=SHORT_MS) as store:
+            told = Told()
+            await store.create("/a")
+            store.watch("/a", told)
+            await store.get("/a")
+            own_server.pause()
+            with pytest.raises(MetadataUnavailable):  # the connection is given up
+                await store.get("/a")
+            with pytest.raises(MetadataUnavailable):  # and no other is to be had in a session
+                await store.get("/a")
+            own_server.resume()
+            async with connected(own_server.servers, "/t") as other:
+                await other.set("/a", b"new", ANY_VERSION)
+            await told.times(1)
+            assert (await store.get("/a")).data == b"new"
+
+    asyncio.run(main())
+
+
+def test_ephemeral_nodes_of_a_killed_process_go_after_its_session(zookeeper, tmp_path):
+    root = zookeeper.unused_chroot()
+
+    async def main():
+        async with connected(zookeeper.servers, root) as store:
+            told = Told()
+            store.watch("/live", told)
+            argv = [sys.executable, "-m", "tests.ledger.zookeeper_child"]
+            child = Process([*argv, zookeeper.servers, root], tmp_path / "child.log")
+            try:
+                await told.times(1)
+                assert await store.exists("/live")
+            finally:
+                child.kill()
+            await told.times(2)
+            assert not await store.exists("/live")
+
+    asyncio.run(main())
+
+
+# Closing
+
+
+def test_close_ends_the_session_and_its_ephemeral_nodes(zookeeper):
+    async def main():
+        root = zookeeper.unused_chroot()
+        async with connected(zookeeper.servers, root) as other:
+            async with connected(zookeeper.servers, root) as store:
+                await store.create("/live", ephemeral=True)
+                unanswered = asyncio.ensure_future(store.get("/"))
+                await asyncio.sleep(0)
+            assert not await other.exists("/live")
+            assert (await unanswered) == Node(b"", 0)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("how", ["refuse", "freeze"])
+def test_close_is_bounded_when_no_server_answers(zookeeper, how):
+    async def main():
+        with Proxy(zookeeper.port) as proxy:
+            store = await connect_zookeeper(proxy.address, chroot=zookeeper.unused_chroot())
+            getattr(proxy, how)()
+            asked = [asyncio.ensure_future(store.get("/")) for _ in range(IN_FLIGHT_MAX + 10)]
+            await asyncio.sleep(0)
+            began_s = time.monotonic()
+            await store.close()
+            assert time.monotonic() - began_s < 2 * CLOSE_S_MAX
+            for result in await asyncio.gather(*asked, return_exceptions=True):
+                assert isinstance(result, MetadataUnavailable)
+
+    asyncio.run(main())
+    assert no_thread_is_left()

@@ -1,0 +1,66 @@
+"""Stores on a real ZooKeeper for tests: one behind a misbehaving proxy, one without."""
+
+import asyncio
+import contextlib
+import threading
+
+from kazoo.client import KazooClient
+
+from ledger.world.zookeeper import connect_zookeeper
+from tests.peers.processes import until
+
+SHORT_MS = 600  # a session that a test waits for to end; ticks are 100 ms
+
+
+@contextlib.asynccontextmanager
+async def connected(server, root, **settings):
+    store = await connect_zookeeper(server, chroot=root, **settings)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+class World:
+    """Two stores on one root: `far` behind the proxy, `near` without."""
+
+    def __init__(self, server, proxy, far, near):
+        self.server, self.proxy, self.far, self.near = server, proxy, far, near
+        self.renewed = 0
+        far.watch_session(self._count)
+
+    def _count(self):
+        self.renewed += 1
+
+    def session(self):
+        return self.far._bridge.client.client_id
+
+    def end_session(self):
+        """As if it had expired: another connection takes the session over and closes it."""
+        thief = KazooClient(self.server.servers, client_id=self.session())
+        thief.start()
+        thief.stop()
+        thief.close()
+
+
+async def waits(future):
+    """True when it has not ended after the loop and the server had time for it."""
+    done, _ = await asyncio.wait([future], timeout=0.1)
+    return not done
+
+
+class Told:
+    """Counts how often it was called."""
+
+    def __init__(self):
+        self.count = 0
+
+    def __call__(self):
+        self.count += 1
+
+    async def times(self, count):
+        await until(lambda: self.count >= count, f"to be told {count} times", 10)
+
+
+def no_thread_is_left():
+    return "zookeeper" not in {thread.name for thread in threading.enumerate()}
