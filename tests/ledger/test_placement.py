@@ -5,7 +5,7 @@ counted over many ledgers with seeded chance.
 """
 
 from collections import Counter
-from itertools import combinations, permutations
+from itertools import combinations, permutations, product
 from random import Random
 
 import pytest
@@ -25,6 +25,13 @@ def clusters(draw, spare=0):
     count = draw(st.integers(size + spare, 7))
     racks = {f"b{n}": draw(RACKS) for n in range(count)}
     return racks, size, draw(st.integers(1, size))
+
+
+def spans(ensemble, racks, quorum):
+    """(fewest, all together) racks of the write quorums."""
+    turns = [ensemble[at:] + ensemble[:at] for at in range(len(ensemble))]
+    each = [len({racks[bookie] for bookie in turn[:quorum]}) for turn in turns]
+    return min(each), sum(each)
 
 
 SEEDS = st.integers(0, 999)
@@ -82,6 +89,17 @@ def test_every_write_quorum_spans_two_racks_if_any_ensemble_can(cluster, load, l
     assert span(chosen, racks, quorum) >= min(best, 2)
 
 
+def test_large_write_quorums_span_two_racks_whenever_the_largest_rack_leaves_room():
+    for sizes in product(range(5), repeat=4):
+        racks = {f"{rack}{n}": rack for rack, size in enumerate(sizes) for n in range(size)}
+        count, most = len(racks), max(sizes)
+        for quorum in range(2, count + 1):
+            chosen = choose(racks, count, quorum)
+            # Each bookie of another rack ends one run of the largest, of Qw - 1 at most.
+            possible = most <= (count - most) * (quorum - 1)
+            assert (span(chosen, racks, quorum) >= 2) == possible, (sizes, quorum, chosen)
+
+
 @given(clusters(), LOADS, st.none() | RACKS, SEEDS)
 def test_an_ensemble_lies_in_as_many_racks_as_there_are(cluster, load, local_rack, seed):
     racks, size, quorum = cluster
@@ -132,7 +150,8 @@ def test_a_replacement_spreads_the_copies_as_well_as_any_other_would(
     assert (chosen in avoid) == (spares <= avoid)
 
     def worth(bookie):
-        return span((*ensemble[:index], bookie, *ensemble[index + 1 :]), racks, quorum)
+        changed = (*ensemble[:index], bookie, *ensemble[index + 1 :])
+        return spans(changed, racks, quorum)
 
     rivals = spares - avoid or spares
     assert worth(chosen) == max(worth(bookie) for bookie in rivals)
@@ -154,6 +173,7 @@ def test_a_member_of_an_unknown_rack_counts_for_none():
         racks, ("b0", "b1", "b2"), 0, write_quorum=3, load={}, chance=Random(0).random
     )
     assert chosen == "b4"
+    assert span(("b0", "b1", "b2"), {"b0": "/a", "b2": "/a"}, 3) == 1
 
 
 def test_without_a_spare_there_is_no_replacement():
@@ -182,7 +202,7 @@ def assigned(racks, ledgers, streams=2):
     return copies, first
 
 
-@pytest.mark.parametrize("racks", ["/x /x /x /x /x", "/a /a /b /b /c /c"])
+@pytest.mark.parametrize("racks", ["/x /x /x /x /x", "/a /a /b /b /c /c", "/a /a /b /b"])
 def test_segments_are_spread_over_the_bookies_and_reads_too(racks):
     racks = {f"b{n}": rack for n, rack in enumerate(racks.split())}
     copies, first = assigned(racks, 100)

@@ -74,12 +74,18 @@ def test_everything_confirmed_is_readable_from_any_replica_when_the_writer_is_de
 def test_a_replica_in_the_readers_rack_is_asked_first():
     async def scenario():
         world = cluster(rack="/here")
-        world.network.racks = {"b0": "/there", "b1": "/here", "b2": "/far"}
         ledger = await closed_ledger(world)
+        near, *_ = reversed(holders(world, ledger, 0))
+        world.network.racks = {near: "/here"}
         rig = await reader_of(world, ledger)
         for entry in range(5):
             assert payloads(await rig.reader.read(entry, entry, 1)) == expected(entry, entry)
-        assert rig.port.count("read_many") == {"b1": 5}
+        assert rig.port.count("read_many") == {near: 5}
+        rig.port.answers[near] = Status.OVERLOADED
+        await rig.reader.read(0, 0, 1)
+        del rig.port.answers[near]
+        await rig.reader.read(0, 0, 1)
+        assert rig.port.count("read_many")[near] == 7, "one failure does not send it far for ever"
 
     simulate(scenario())
 
@@ -97,6 +103,20 @@ def test_a_quarantined_bookie_is_asked_last_and_after_its_time_again():
         assert rig.port.count("read_many") == {"b2": 5}
         rig.port.answers["b2"] = Status.IO_ERROR
         assert payloads(await rig.reader.read(0, 4, 1000)) == expected(0, 4)
+
+    simulate(scenario())
+
+
+def test_the_bookie_that_helped_out_is_asked_first_from_then_on():
+    async def scenario():
+        world = cluster()
+        ledger = await closed_ledger(world)
+        rig = await reader_of(world, ledger)
+        first = holders(world, ledger, 0)[0]
+        rig.port.stalled.add(first)
+        for _ in range(3):
+            await rig.reader.read(0, 0, 1)
+        assert rig.port.count("read_many")[first] == 1
 
     simulate(scenario())
 
@@ -313,15 +333,17 @@ def test_metadata_are_read_again_once_and_only_after_all_replicas_failed():
         world = cluster()
         ledger = await closed_ledger(world)
         rig = await reader_of(world, ledger)
-        gets = []
-        real = rig.session.get
-        rig.session.get = lambda path: gets.append(path) or real(path)
+        calls = []
+        get, sync = rig.session.get, rig.session.sync
+        rig.session.get = lambda path: calls.append("get") or get(path)
+        rig.session.sync = lambda path: calls.append("sync") or sync(path)
         assert await rig.reader.read(0, 4, 1000)
-        assert not gets
+        assert not calls
         rig.port.answers = dict.fromkeys(world.bookies, Status.IO_ERROR)
         with pytest.raises(EntryUnknown):
             await rig.reader.read(0, 4, 1000)
-        assert len(gets) == 1 and rig.port.count("read_many").total() == 1 + 3
+        assert calls == ["sync", "get"], "a store that lags behind must not pass for the newest"
+        assert rig.port.count("read_many").total() == 1 + 3
 
     simulate(scenario())
 

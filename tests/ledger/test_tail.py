@@ -464,6 +464,23 @@ def test_a_follower_sees_what_was_there_and_what_comes_until_the_end():
     simulate(scenario())
 
 
+def test_a_follower_that_is_far_behind_catches_up_in_pieces():
+    async def scenario():
+        world = cluster()
+        writer = await create(world)
+        told = Told(writer)
+        payloads = [bytes([number]) * 700_000 for number in range(7)]
+        for payload in payloads:
+            told.add(payload)
+        await told.wait(7)
+        await writer.close()
+        rig = await reader_of(world, writer.ledger)
+        assert await followed(rig) == list(enumerate(payloads))
+        assert rig.port.count("read_many").total() <= 5
+
+    simulate(scenario())
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_in_bad_weather_a_follower_sees_every_entry_once_and_in_order(seed):
     async def scenario():
