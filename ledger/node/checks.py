@@ -33,7 +33,7 @@ def offline_faults(settings: Settings) -> list[str]:
 def port_faults(settings: Settings) -> list[str]:
     """Whether nobody else listens there now."""
     host, port = settings["host"], settings["port"]
-    if port == 0:
+    if port == 0 or settings.faulty & {"host", "port"}:
         return []
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)

@@ -122,6 +122,7 @@ class Settings:
 
     def __init__(self, flags: argparse.Namespace) -> None:
         self.faults: list[str] = []
+        self.faulty: set[str] = set()
         self._places: dict[str, str] = {}
         self._values: dict[str, Any] = {}
         if flags.config is not None:
@@ -153,6 +154,7 @@ class Settings:
             self._places[name] = place
         except ValueError as fault:
             self.faults.append(f"{place}: {fault}")
+            self.faulty.add(name)
 
     def _read_file(self, file: Path) -> None:
         try:
@@ -168,7 +170,7 @@ class Settings:
         try:
             said = tomllib.loads(written)
         except tomllib.TOMLDecodeError as error:
-            self.faults.append(_toml_fault(file, str(error)))
+            self.faults.append(_toml_fault(file, str(error), written))
             return
         for name, value in said.items():
             place = f"{file}:{_line_of(name, written)}: {name}"
@@ -189,12 +191,11 @@ def _nearest(name: str) -> str:
     return f", nearest is {near[0]}" if near else ""
 
 
-def _toml_fault(file: Path, message: str) -> str:
-    """With the line in front, where the message names one."""
-    at = re.search(r" \(at line (\d+), column \d+\)", message)
-    if at is None:
-        return f"{file}: {message}"
-    return f"{file}:{at[1]}: {message.replace(at[0], '')}"
+def _toml_fault(file: Path, message: str, written: str) -> str:
+    """With the line in front."""
+    at = re.search(r" \(at (?:line (\d+), column \d+|end of document)\)", message)
+    line = at[1] if at is not None and at[1] else written.count("\n") + 1
+    return f"{file}:{line}: {message.replace(at[0], '') if at is not None else message}"
 
 
 def _line_of(name: str, written: str) -> int:

@@ -1,0 +1,341 @@
+"""Goal: a bookie does not start with a setting that it cannot keep; it says all that is wrong, each
+in one line with its place, and writes nothing.
+
+Method: `bookie check-config` and `bookie serve` as processes over a table of faults; the parsers
+themselves over values. No ZooKeeper runs: nothing here gets that far.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from ledger.node import units
+from ledger.node.config import NodeConfig
+from ledger.node.options import OPTIONS, Settings, parser
+from tests.peers.processes import free_port
+
+ENDS_S_MAX = 30
+
+
+def bookie(*words: object) -> tuple[int, list[str], str]:
+    """Exit code, lines on stderr and stdout of a command that ends by itself."""
+    done = subprocess.run(
+        [sys.executable, "-m", "ledger", *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=ENDS_S_MAX,
+    )
+    assert "Traceback" not in done.stderr
+    return done.returncode, done.stderr.splitlines(), done.stdout
+
+
+def settings_of(*words: object) -> Settings:
+    return Settings(parser("bookie serve", "").parse_args(list(map(str, words))))
+
+
+def snapshot(place: Path) -> dict[str, bytes | None]:
+    return {
+        str(path.relative_to(place)): path.read_bytes() if path.is_file() else None
+        for path in place.rglob("*")
+    }
+
+
+# -- the table of faults ---------------------------------------------------------------------------
+
+FILE_FAULTS = [
+    ("prot = 3181", ":1: prot: unknown key, nearest is port"),
+    ("\njournal_sync = 'never'", ":2: journal_sync: unknown key, nearest is journal-sync"),
+    ("[tls]\ncert = 'x'", ":1: tls: unknown key, nearest is tls-"),
+    ("zzz = 1", ":1: zzz: unknown key"),
+    ("port = '31x81'", ':1: port = "31x81": must be a whole number'),
+    ("port = 70000", ":1: port = 70000: must be a whole number between 0 and 65535"),
+    ("port = true", ":1: port = true: must be a whole number"),
+    ("data = 7", ":1: data = 7: must be text"),
+    ("gc-interval = 600", ":1: gc-interval = 600: must be a time in ms, s, m, h, such as 10s"),
+    ("gc-interval = '10 days'", ':1: gc-interval = "10 days": must be a time'),
+    ("disk-free-min = '1GB'", ':1: disk-free-min = "1GB": must be a size in B, KiB'),
+    ("disk-free-min = -1", ":1: disk-free-min = -1: must be a size"),
+    ("entry-max = '1TiB'", ':1: entry-max = "1TiB": must be between 1KiB and 16448KiB'),
+    ("disk-used-max = '101%'", ':1: disk-used-max = "101%": must be between 1 % and 100 %'),
+    ("disk-used-max = 80", ": must be below disk-used-max"),
+    ("disk-used-resume = 96", ":1: disk-used-resume = 96: must be below disk-used-max"),
+    ("queue-max = '1MiB'", ':1: queue-max = "1MiB": must be larger than entry-max'),
+    ("journal-sync = 'maybe'", ':1: journal-sync = "maybe": must be group or never'),
+    ("rack = 'row 1'", ':1: rack = "row 1": must be a path such as /row-1/rack-2'),
+    ("name = 'a/b'", ':1: name = "a/b": must be letters'),
+    ("zookeeper = 'localhost'", ':1: zookeeper = "localhost": must be host:port'),
+    ("allow-insecure = 'yes'", ':1: allow-insecure = "yes": must be true or false'),
+    ("host = '0.0.0.0'\nallow-insecure = true", ':1: host = "0.0.0.0": say with advertised-host'),
+    ("host = '10.1.2.3'", ':1: host = "10.1.2.3": beyond this machine it wants tls-cert'),
+    ("port = 1\nport = 2", ":2: Cannot overwrite a value"),
+    ("port = ", ":1: Invalid value"),
+    ("tls-cert = 'here.pem'", 'tls-cert = "here.pem": needs tls-key and tls-ca too'),
+]
+
+
+@pytest.mark.parametrize(("written", "said"), FILE_FAULTS, ids=[each[0] for each in FILE_FAULTS])
+def test_a_fault_in_the_file_is_said_with_its_line(tmp_path, written, said):
+    file = tmp_path / "bookie.toml"
+    file.write_text(written)
+    from ledger.node.checks import offline_faults
+
+    faults = offline_faults(settings_of("--config", file, "--data", tmp_path / "data"))
+    assert any(said in fault for fault in faults), faults
+    assert all("\n" not in fault for fault in faults)
+
+
+@pytest.mark.parametrize("command", ["serve", "check-config"])
+def test_all_faults_are_listed_at_once_and_nothing_is_written(tmp_path, command):
+    file = tmp_path / "bookie.toml"
+    file.write_text("prot = 1\n# more\ngc-interval = 5\nrack = '/r1'\nname = ''\n")
+    before = snapshot(tmp_path)
+    code, said, out = bookie(
+        *(command, "--config", file, "--data", tmp_path / "new" / "data"),
+        *("--port", "99999", "--journal-sync", "often", "--host", "192.0.2.7"),
+    )
+    assert (code, out) == (78, "")
+    starts = [line.removeprefix("bookie: ").removeprefix(f"{file}:") for line in said]
+    assert [start.split(":")[0] for start in starts] == [
+        *("1", "3", "5", "--port 99999", "--journal-sync often", "--host 192.0.2.7"),
+    ]
+    assert snapshot(tmp_path) == before
+
+
+def test_a_sound_configuration_passes_and_writes_nothing(tmp_path):
+    file = tmp_path / "bookie.toml"
+    file.write_text("port = 3181\nrack = '/row-1'\ngc-interval = '5m'\ndisk-free-min = '1GiB'\n")
+    before = snapshot(tmp_path)
+    assert bookie("check-config", "--config", file, "--data", tmp_path / "data") == (0, [], "")
+    assert snapshot(tmp_path) == before
+
+
+def test_a_file_that_is_not_there_is_a_fault(tmp_path):
+    code, said, _ = bookie("serve", "--config", tmp_path / "none.toml", "--data", tmp_path)
+    assert code == 78
+    assert said == [f"bookie: --config {tmp_path}/none.toml: No such file or directory"]
+
+
+def test_an_unknown_flag_is_a_usage_error():
+    code, said, _ = bookie("serve", "--prot", "1")
+    assert code == 2
+    assert "--prot" in said[-1]
+
+
+def test_an_unknown_command_is_a_usage_error():
+    code, said, _ = bookie("server")
+    assert (code, len(said)) == (2, 1)
+
+
+def test_the_help_names_commands_and_every_flag_with_its_default():
+    code, said, out = bookie("--help")
+    assert (code, said) == (0, [])
+    assert {"serve", "audit", "check-config"} <= set(out.split())
+    code, _, out = bookie("serve", "--help")
+    assert code == 0
+    assert all(f"--{name}" in out for name in OPTIONS)
+    out = " ".join(out.split())
+    assert "(default: 256MiB)" in out
+    assert out.count("(default: ") == len(OPTIONS)
+
+
+def test_without_assertions_it_does_not_start():
+    done = subprocess.run(
+        [sys.executable, "-O", "-m", "ledger", "serve"], capture_output=True, text=True
+    )
+    assert done.returncode == 78
+    assert "python -O" in done.stderr
+
+
+# -- TLS, port, directory --------------------------------------------------------------------------
+
+
+def tls(tmp_path, mode=0o600, content="-----BEGIN PRIVATE KEY-----\n") -> list[object]:
+    words: list[object] = []
+    for name in ("cert", "key", "ca"):
+        file = tmp_path / f"{name}.pem"
+        file.write_text(content)
+        file.chmod(mode if name == "key" else 0o644)
+        words += [f"--tls-{name}", file]
+    return words
+
+
+def test_a_key_that_everybody_can_read_is_refused(tmp_path):
+    data = ("--data", tmp_path / "data")
+    code, said, _ = bookie("check-config", *tls(tmp_path, 0o644), *data)
+    assert code == 78
+    assert said == [
+        f"bookie: --tls-key {tmp_path}/key.pem: everybody can read it; chmod 600",
+    ]
+    assert bookie("check-config", *tls(tmp_path, 0o640), *data) == (0, [], "")
+
+
+def test_with_tls_it_may_listen_beyond_this_machine(tmp_path):
+    words = ("--host", "0.0.0.0", "--advertised-host", "bookie-1", "--data", tmp_path / "data")
+    assert bookie("check-config", *tls(tmp_path), *words)[0] == 0
+    assert bookie("check-config", "--allow-insecure", *words)[0] == 0
+    assert bookie("check-config", *words)[0] == 78
+
+
+def test_tls_files_that_are_missing_or_no_pem_are_each_named(tmp_path):
+    words = tls(tmp_path, content="nothing")
+    (tmp_path / "ca.pem").unlink()
+    code, said, _ = bookie("check-config", *words, "--data", tmp_path / "data")
+    assert code == 78
+    assert [line.split(": ")[1].split()[0] for line in said] == [
+        "--tls-cert",
+        "--tls-key",
+        "--tls-ca",
+    ]
+
+
+def test_a_port_in_use_is_said_before_anything_is_written(tmp_path):
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        code, said, _ = bookie("serve", "--port", port, "--data", tmp_path / "data")
+    assert code == 78
+    assert said == [f"bookie: --port {port}: in use (--port takes another one)"]
+    assert not (tmp_path / "data").exists()
+
+
+def test_an_address_of_another_machine_is_said_plainly(tmp_path):
+    code, said, _ = bookie(
+        *("serve", "--host", "192.0.2.1", "--allow-insecure"),
+        *("--port", free_port(), "--data", tmp_path / "data"),
+    )
+    assert code == 78
+    assert len(said) == 1
+    assert "cannot listen there" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("letters.txt", b"hello", "it holds letters.txt"),
+        ("VERSION", b"somebody else's\n", "of another kind"),
+        ("VERSION", None, "of format 99, known is 1"),
+    ],
+)
+def test_a_foreign_or_newer_directory_is_refused_and_left_alone(tmp_path, name, content, words):
+    from crc32c import crc32c
+
+    if content is None:
+        lines = f"bookie directory\nformat 99\ninstance {'00' * 16}\n".encode()
+        content = lines + b"crc %08x\n" % crc32c(lines)
+    (tmp_path / name).write_bytes(content)
+    before = snapshot(tmp_path)
+    code, said, _ = bookie("serve", "--port", 0, "--data", tmp_path)
+    assert code == 78
+    assert len(said) == 1
+    assert words in said[0]
+    assert snapshot(tmp_path) == before
+
+
+@pytest.mark.parametrize("below", [False, True])
+def test_a_file_where_the_directory_should_be_is_refused(tmp_path, below):
+    (tmp_path / "file").write_text("")
+    data = tmp_path / "file" / "data" if below else tmp_path / "file"
+    code, said, _ = bookie("serve", "--port", 0, "--data", data)
+    assert (code, len(said)) == (78, 1)
+    assert "is not a directory" in said[0]
+
+
+# -- values ----------------------------------------------------------------------------------------
+
+
+def test_flags_go_before_the_file_and_the_file_before_the_defaults(tmp_path):
+    file = tmp_path / "bookie.toml"
+    file.write_text("port = 1\nrack = '/a'\nallow-insecure = true\n")
+    config = settings_of("--config", file, "--port", 2, "--no-allow-insecure").config()
+    assert (config.port, config.rack, config.allow_insecure) == (2, "/a", False)
+    assert config.name == NodeConfig().name
+
+
+def test_every_setting_has_a_flag_and_every_flag_a_setting():
+    assert {name.replace("-", "_") for name in OPTIONS} == {
+        each.name for each in fields(NodeConfig)
+    }
+
+
+def test_the_defaults_are_those_of_the_dataclass():
+    assert settings_of().config() == NodeConfig()
+
+
+@pytest.mark.parametrize(
+    ("parse", "value", "found"),
+    [
+        (units.size(0, 2**50), "256MiB", 256 * 2**20),
+        (units.size(0, 2**50), "1.5 GiB", 3 * 2**29),
+        (units.size(0, 2**50), 4096, 4096),
+        (units.size(0, 2**50), "4096", 4096),
+        (units.duration(0, 1e9), "500ms", 0.5),
+        (units.duration(0, 1e9), "10s", 10.0),
+        (units.duration(0, 1e9), "1.5h", 5400.0),
+        (units.percent(0, 100), "95%", 95),
+        (units.percent(0, 100), 95, 95),
+        (units.whole(0, 9), "7", 7),
+        (units.boolean, True, True),
+        (units.servers, "a:1,[::1]:2,10.0.0.1:3/x/y", "a:1,[::1]:2,10.0.0.1:3/x/y"),
+        (units.rack, "/row-1/rack_2", "/row-1/rack_2"),
+        (units.path, "some/where", Path("some/where")),
+    ],
+)
+def test_values_are_read_with_their_units(parse, value, found):
+    assert parse(value) == found
+
+
+@pytest.mark.parametrize(
+    ("parse", "value"),
+    [
+        (units.size(0, 9), "1.5.5MiB"),
+        (units.size(0, 9), True),
+        (units.size(0, 9), "-1"),
+        (units.size(0, 9), ""),
+        (units.size(0, 9), "10B"),
+        (units.duration(0, 9), "10"),
+        (units.duration(0, 9), "10S"),
+        (units.duration(0, 9), None),
+        (units.percent(0, 100), "95.5%"),
+        (units.percent(0, 100), 101),
+        (units.whole(0, 9), "٧"),
+        (units.whole(0, 9), 1.0),
+        (units.boolean, "true"),
+        (units.boolean, 1),
+        (units.servers, "a:1,"),
+        (units.servers, "a:1/"),
+        (units.servers, "a:1/x//y"),
+        (units.servers, "a"),
+        (units.rack, "row"),
+        (units.rack, "/"),
+        (units.name, "-x"),
+        (units.name, "a:b"),
+        (units.path, "a\tb"),
+        (units.path, ""),
+        (units.text, 3),
+    ],
+)
+def test_what_is_no_such_value_is_refused(parse, value):
+    with pytest.raises(ValueError, match="must be"):
+        parse(value)
+
+
+@pytest.mark.parametrize(
+    ("shown", "said"),
+    [
+        (units.show_size(0), "0B"),
+        (units.show_size(2**30), "1GiB"),
+        (units.show_size(2**30 + 1), f"{2**30 + 1}B"),
+        (units.show_time(0.0), "0ms"),
+        (units.show_time(0.5), "500ms"),
+        (units.show_time(600.0), "10m"),
+        (units.show_time(90.0), "90s"),
+    ],
+)
+def test_values_are_shown_as_people_write_them(shown, said):
+    assert shown == said
