@@ -9,11 +9,14 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from ledger.core.ledger_metadata import LedgerMetadata
 from ledger.registry.underreplication import ledger_of_node
+from ledger.repair.plan import wanted_quorum
 from tests.cluster.client import Session
 from tests.cluster.history import Judge, Told, judge_readers, told
 from tests.peers import install
@@ -143,6 +146,31 @@ class World:
         return {
             bookie for one in metadata for fragment in one.fragments for bookie in fragment.ensemble
         }
+
+    def narrow(self) -> list[int]:
+        """Ledgers on fewer bookies than was wanted when they were made."""
+
+        def is_narrow(metadata: LedgerMetadata) -> bool:
+            wanted = wanted_quorum(metadata)
+            return wanted is not None and wanted.write_quorum > metadata.write_quorum
+
+        return asyncio.run(self._ledgers(is_narrow))
+
+    def close_all(self) -> None:
+        """Every ledger is closed: those that nobody writes any more are recovered."""
+        asyncio.run(self._ledgers(lambda one: False, recover=True))
+
+    async def _ledgers(
+        self, chosen: Callable[[LedgerMetadata], bool], *, recover: bool = False
+    ) -> list[int]:
+        async with Session(self.zookeeper.servers) as session:
+            found: list[int] = []
+            for ledger in await session.client.list_ledgers():
+                if recover:
+                    await session.client.recover(ledger)
+                if chosen(await session.client.read_metadata(ledger)):
+                    found.append(ledger)
+            return found
 
     def under_replicated(self) -> list[int]:
         """Ledgers on the list of those that lack copies."""

@@ -31,6 +31,10 @@ class Broker:
         assert self._process is not None, "not started"
         return self._process
 
+    @property
+    def running(self) -> bool:
+        return self._process is not None
+
     def argv(self) -> list[str]:
         raise NotImplementedError
 

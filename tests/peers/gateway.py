@@ -29,3 +29,15 @@ class Gateway(Broker):
         said = "the gateway to say `started`"
         self.process.wait_for(lambda: "started" in self.process.output(), said, 10.0)
         return self
+
+
+class ClusterGateway(Gateway):
+    """`python -m gateway serve`: the gateway of a cluster; `data` only holds its log."""
+
+    def __init__(self, data: Path, zookeeper: str, options: Sequence[str] = ()) -> None:
+        super().__init__(data, options)
+        self.zookeeper = zookeeper
+
+    def argv(self) -> list[str]:
+        place = ["--port", str(self.port), "--zookeeper", self.zookeeper, "--session-ms", "2000"]
+        return [install.gateway_python(), "-m", "gateway", "serve", *place, *self.options]

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Self
 
 from tests.peers import install
-from tests.peers.processes import Process, Usage, free_port
+from tests.peers.processes import Process, Usage, free_port, wait_until
 
 MAIN = "org.apache.zookeeper.server.ZooKeeperServerMain"
 JVM = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
@@ -30,6 +30,15 @@ PROPERTIES = {
 }
 START_S_MAX = 30.0
 SESSION_MS_MAX = 60_000
+
+
+def _stopped(pid: int) -> bool:
+    """Every thread of the process stands still: a signal takes a while to reach them all."""
+    states = [
+        (task / "stat").read_text().rpartition(")")[2].split()[0]
+        for task in Path(f"/proc/{pid}/task").iterdir()
+    ]
+    return set(states) == {"T"}
 
 
 class ZooKeeper:
@@ -122,6 +131,7 @@ class ZooKeeper:
     def pause(self) -> None:
         """It neither reads nor answers; connections stay open."""
         self._signal(self.process, signal.SIGSTOP)
+        wait_until(lambda: _stopped(self.process.pid), "ZooKeeper to stand still")
 
     def resume(self) -> None:
         self._signal(self.process, signal.SIGCONT)
