@@ -8,11 +8,16 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-_ADMIN = {"topic": "topic_app", "group": "group_app"}
+_ADMIN = {
+    "topic": ("gateway.admin.cli", "topic_app"),
+    "group": ("gateway.admin.cli", "group_app"),
+    "ledger": ("gateway.admin.storage_cli", "ledger_app"),
+    "bookie": ("gateway.admin.storage_cli", "bookie_app"),
+}
 
 
 class _Commands(TyperGroup):
-    """`dev` is here, the admin commands in `gateway.admin.cli`."""
+    """`dev` is here, the admin commands in `gateway.admin`."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return [*super().list_commands(ctx), *_ADMIN]
@@ -20,8 +25,8 @@ class _Commands(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in _ADMIN:
             return super().get_command(ctx, cmd_name)
-        cli = import_module("gateway.admin.cli")
-        command = typer.main.get_command(getattr(cli, _ADMIN[cmd_name]))
+        module, name = _ADMIN[cmd_name]
+        command = typer.main.get_command(getattr(import_module(module), name))
         command.name = cmd_name
         return command
 

@@ -1,4 +1,4 @@
-"""The admin commands: `gateway topic ...` and `gateway group ...`.
+"""The admin commands: `gateway topic ...` and `gateway group ...`; `storage_cli` has more.
 
 Exit codes: 0 done, 1 the server said no, 2 usage, 69 no server reached, 77 not allowed, 130 Ctrl-C.
 A failure is one line on stderr, JSON with `-o json`. What a command needs is imported when it runs.
@@ -53,7 +53,7 @@ Output = Annotated[Format, typer.Option("--output", "-o", help="table or json.")
 Yes = Annotated[bool, typer.Option("--yes", help="Do it; there is no way back.")]
 
 
-def _fail(exit_code: int, message: str, code: str, output: Format) -> NoReturn:
+def fail(exit_code: int, message: str, code: str, output: Format) -> NoReturn:
     """One line on stderr, then the end."""
     if output is Format.json:
         import json
@@ -65,8 +65,8 @@ def _fail(exit_code: int, message: str, code: str, output: Format) -> NoReturn:
     raise typer.Exit(exit_code)
 
 
-def _usage(message: str, output: Format) -> NoReturn:
-    _fail(EXIT_USAGE, message, "USAGE", output)
+def usage(message: str, output: Format) -> NoReturn:
+    fail(EXIT_USAGE, message, "USAGE", output)
 
 
 def _ask(bootstrap: str, output: Format, work: Callable[[AdminClient], Awaitable[T]]) -> T:
@@ -78,7 +78,7 @@ def _ask(bootstrap: str, output: Format, work: Callable[[AdminClient], Awaitable
     try:
         parse_bootstrap(bootstrap)
     except ValueError as error:
-        _usage(f"--bootstrap: {error}", output)
+        usage(f"--bootstrap: {error}", output)
 
     async def main() -> T:
         async with AdminClient(bootstrap) as client:
@@ -90,10 +90,10 @@ def _ask(bootstrap: str, output: Format, work: Callable[[AdminClient], Awaitable
         raise typer.Exit(EXIT_INTERRUPTED) from None
     except Unreachable as error:
         fix = "start one with `gateway dev`, or name it with --bootstrap host:port"
-        _fail(EXIT_UNREACHABLE, f"{error}; {fix}", "UNREACHABLE", output)
+        fail(EXIT_UNREACHABLE, f"{error}; {fix}", "UNREACHABLE", output)
     except AdminError as error:
         refused = error.code.endswith("_AUTHORIZATION_FAILED")
-        _fail(EXIT_REFUSED if refused else EXIT_FAILED, str(error), error.code, output)
+        fail(EXIT_REFUSED if refused else EXIT_FAILED, str(error), error.code, output)
 
 
 @topic_app.command("create")
@@ -117,7 +117,7 @@ def topic_create(
     for pair in config or ():
         key, equals, value = pair.partition("=")
         if not equals or not key:
-            _usage(f"--config {pair!r} is not key=value, for example retention.ms=3600000", output)
+            usage(f"--config {pair!r} is not key=value, for example retention.ms=3600000", output)
         configs[key] = value
     _check_range("--partitions", partitions, 2**31 - 1, output)
     _check_range("--replication-factor", replication_factor, 2**15 - 1, output)
@@ -137,7 +137,7 @@ def topic_create(
 
 def _check_range(option: str, value: int, value_max: int, output: Format) -> None:
     if not (value == -1 or 0 < value <= value_max):
-        _usage(f"{option} {value}: must be between 1 and {value_max}", output)
+        usage(f"{option} {value}: must be between 1 and {value_max}", output)
 
 
 @topic_app.command("list")
@@ -184,7 +184,7 @@ def topic_delete(
 ) -> None:
     """Delete a topic and all its data."""
     if not yes:
-        _usage(f"this deletes topic {name} and all its data for ever; add --yes to do it", output)
+        usage(f"this deletes topic {name} and all its data for ever; add --yes to do it", output)
 
     from gateway.admin.topics import delete_topic
 
@@ -217,7 +217,7 @@ def group_describe(
 ) -> None:
     """Show how far a group has read, or its members, or its state."""
     if members and state:
-        _usage("--members and --state: take one of them", output)
+        usage("--members and --state: take one of them", output)
 
     from gateway.admin import groups
 

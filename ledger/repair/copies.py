@@ -47,6 +47,8 @@ class Progress:
     limbos_ended: int = 0
     widened: int = 0
     ledgers: int = 0  # whole again and off the list
+    checked: int = 0  # copies read to see whether they are sound
+    checked_bytes: int = 0
 
 
 class Budget:
@@ -139,7 +141,7 @@ class Copies:
         parts = spans(self._metadata, lac)
         names = sorted(bookies_of(self._metadata) & self._bookies.registered().keys())
         looks = [
-            self._inspect(name, self._share_of(name, parts), deep=name in deep) for name in names
+            self.inspect(name, self._share_of(name, parts), deep=name in deep) for name in names
         ]
         return dict(zip(names, await asyncio.gather(*looks), strict=True))
 
@@ -177,7 +179,7 @@ class Copies:
             return NO_ENTRY
         return reply.lac if reply.status is Status.OK else NO_ENTRY
 
-    async def _inspect(self, bookie: BookieId, entries: Runs, *, deep: bool) -> Holding:
+    async def inspect(self, bookie: BookieId, entries: Runs, *, deep: bool) -> Holding:
         """What it holds. `deep`, or in limbo: `entries` are read and their digests verified."""
         holding = holding_of(await self.list(bookie))
         if not (deep or holding.limbo) or not (holding.complete or holding.limbo):
@@ -197,7 +199,9 @@ class Copies:
                 entry = EntryId(at)
                 reply = await self._ask(bookie, entry, last)
                 sound = self._sound(entry, reply.bodies)
+                self._progress.checked += max(1, len(sound))
                 if sound:
+                    self._progress.checked_bytes += sum(map(len, sound))
                     good.append((at, at + len(sound) - 1))
                     at += len(sound)
                     continue

@@ -1,0 +1,172 @@
+"""What `gateway bookie` asks of the storage tier, as plain data."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from gateway.admin.client import AdminError
+from gateway.admin.ledgers import status_of
+from gateway.admin.storage import Storage
+from ledger.errors import NoNode
+from ledger.ids import BookieId, LedgerId
+from ledger.registry.cookie import cookie_path
+from ledger.registry.layout import COOKIES
+from ledger.repair.checker import bookies_of
+from ledger.repair.election import leader
+from ledger.world.bookies import BookieStats, Status
+
+Row = dict[str, Any]
+OnDrained = Callable[[int, int], None]
+"""Ledgers moved off it so far, ledgers that name it still."""
+
+_LOOK_S = 1.0
+
+
+async def list_bookies(storage: Storage) -> list[Row]:
+    """Every bookie that is registered, has a cookie, or is named by a ledger, by id."""
+    registered = storage.bookies.registered()
+    named: dict[BookieId, int] = {}
+    async for metadata in storage.auditor.all_metadata():
+        for bookie in bookies_of(metadata):
+            named[bookie] = named.get(bookie, 0) + 1
+    names = sorted({*registered, *named, *await _cookies(storage)})
+    stats = await asyncio.gather(*[_stats(storage, name) for name in names])
+    draining = await storage.marks.draining()
+    rows: list[Row] = []
+    for name, one in zip(names, stats, strict=True):
+        info = registered.get(name)
+        answered = one.status is Status.OK
+        status = status_of(storage, name)
+        rows.append(
+            {
+                "bookie": name,
+                "address": None if info is None else f"{info.host}:{info.port}",
+                "rack": None if info is None else info.rack,
+                "status": f"{status},emptying" if name in draining else status,
+                "ledgers": named.get(name, 0),
+                "disk_bytes": one.disk_bytes if answered else None,
+                "free_bytes": one.free_bytes if answered else None,
+            }
+        )
+    return rows
+
+
+async def _cookies(storage: Storage) -> list[BookieId]:
+    try:
+        return [BookieId(name) for name in await storage.store.children(COOKIES)]
+    except NoNode:
+        return []
+
+
+async def _stats(storage: Storage, bookie: BookieId) -> BookieStats:
+    if bookie not in storage.bookies.registered():
+        return BookieStats(Status.UNREACHABLE)
+    try:
+        async with asyncio.timeout(storage.client_config.read_timeout_s):
+            return await storage.bookies.stats(bookie)
+    except TimeoutError:
+        return BookieStats(Status.UNREACHABLE)
+
+
+async def decommission(
+    storage: Storage,
+    bookie: BookieId,
+    *,
+    even_if_writable: bool,
+    timeout_s: float | None,
+    on_drained: OnDrained | None,
+) -> Row:
+    """No ledger names the bookie any more, and its cookie is gone: it is not of the cluster.
+
+    Raises AdminError; what was moved by then stays moved, and the bookie stays marked to be
+    emptied until this is called again, or `keep`.
+    """
+    await _check_known(storage, bookie)
+    if _is_writable(storage, bookie) and not even_if_writable:
+        raise AdminError(
+            f"bookie {bookie} is registered as writable: stop it first, or add --even-if-writable",
+            "STILL_WRITABLE",
+        )
+    await storage.marks.prepare()
+    await storage.marks.drain(bookie)
+    if await _ledgers_of(storage, bookie) and await leader(storage.store) is None:
+        raise AdminError(
+            f"nobody mends ledgers: start `bookie audit`, then run this again; bookie {bookie} "
+            "is marked to be emptied",
+            "NO_AUDITOR",
+        )
+    moved = await _wait_until_empty(storage, bookie, timeout_s, on_drained)
+    if _is_writable(storage, bookie):
+        raise AdminError(
+            f"bookie {bookie} holds nothing any more and is still registered as writable: stop "
+            "it and run this again",
+            "STILL_WRITABLE",
+        )
+    await _remove_cookie(storage, bookie)
+    await storage.marks.end_drain(bookie)
+    return {"bookie": bookie, "moved_ledgers": moved, "cookie_removed": True}
+
+
+async def keep(storage: Storage, bookie: BookieId) -> None:
+    """The bookie is not being emptied any more; what moved stays where it is."""
+    await storage.marks.end_drain(bookie)
+
+
+async def _check_known(storage: Storage, bookie: BookieId) -> None:
+    known = bookie in storage.bookies.registered() or bookie in await _cookies(storage)
+    if not known and not await _ledgers_of(storage, bookie):
+        raise AdminError(f"there is no bookie {bookie}; see `gateway bookie list`", "NO_BOOKIE")
+
+
+def _is_writable(storage: Storage, bookie: BookieId) -> bool:
+    info = storage.bookies.registered().get(bookie)
+    return info is not None and not info.read_only
+
+
+async def _ledgers_of(storage: Storage, bookie: BookieId) -> list[LedgerId]:
+    """Ledgers that name it."""
+    return [
+        metadata.ledger
+        async for metadata in storage.auditor.all_metadata()
+        if bookie in bookies_of(metadata)
+    ]
+
+
+async def _wait_until_empty(
+    storage: Storage, bookie: BookieId, timeout_s: float | None, on_drained: OnDrained | None
+) -> int:
+    """Marks all ledgers that name it, until none does; returns how many did."""
+    seen: set[LedgerId] = set()
+    try:
+        async with asyncio.timeout(timeout_s):
+            while left := await _ledgers_of(storage, bookie):
+                for ledger in set(left) - seen:
+                    await storage.marks.mark(ledger, [bookie])
+                    seen.add(ledger)
+                if on_drained is not None:
+                    on_drained(len(seen) - len(left), len(left))
+                await asyncio.sleep(_LOOK_S)
+    except TimeoutError:
+        raise AdminError(await _why_not_empty(storage, bookie, timeout_s), "TIMEOUT") from None
+    if on_drained is not None:
+        on_drained(len(seen), 0)
+    return len(seen)
+
+
+async def _why_not_empty(storage: Storage, bookie: BookieId, timeout_s: float | None) -> str:
+    left = await _ledgers_of(storage, bookie)
+    text = f"after {timeout_s:g} s {len(left)} ledgers still name bookie {bookie}"
+    for ledger in left[:1]:
+        reasons = (await storage.marks.note(ledger)).reasons
+        if reasons:
+            text += f"; ledger {ledger}: {reasons[0]}"
+    return text
+
+
+async def _remove_cookie(storage: Storage, bookie: BookieId) -> None:
+    try:
+        await storage.store.delete(cookie_path(bookie))
+    except NoNode:
+        return  # an earlier call got so far

@@ -1,0 +1,319 @@
+"""What `gateway ledger` asks of the storage tier, as plain data."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from gateway.admin.client import AdminError
+from gateway.admin.storage import Storage, Watching
+from ledger.core.entry_format import EntryFormat
+from ledger.core.ledger_metadata import LedgerMetadata
+from ledger.core.quorum import write_set
+from ledger.errors import (
+    AddFailed,
+    CorruptFormat,
+    EntryUnknown,
+    NotEnoughBookies,
+)
+from ledger.ids import BookieId, EntryId, LedgerId
+from ledger.repair.accept_loss import LossAcceptor
+from ledger.repair.checker import SILENT, Holding, Span, bookies_of, check, share_of, spans
+from ledger.repair.election import leader
+from ledger.repair.explain import Facts, Said, explain_entry, explain_ledger
+from ledger.repair.runs import NOTHING, as_text, common, count, minus
+from ledger.world.bookies import ReadReply, Status
+
+Row = dict[str, Any]
+OnProgress = Callable[[int, int], None]
+"""Copies read so far, copies to be read."""
+
+_VERIFIED_AT_ONCE = 4
+
+
+async def list_ledgers(
+    storage: Storage, *, marked_only: bool = False, state: str | None = None
+) -> list[Row]:
+    """Every ledger, by id; only those on the repair list, or in one state."""
+    marked = frozenset(await storage.marks.ledgers())
+    rows: list[Row] = []
+    async for metadata in storage.auditor.all_metadata():
+        if marked_only and metadata.ledger not in marked:
+            continue
+        if state is None or metadata.state.name == state:
+            rows.append(_summary(metadata, metadata.ledger in marked))
+    return sorted(rows, key=lambda row: row["ledger"])
+
+
+def _summary(metadata: LedgerMetadata, marked: bool) -> Row:
+    last = metadata.last_entry
+    return {
+        "ledger": metadata.ledger,
+        "state": metadata.state.name,
+        "quorum": f"{metadata.ensemble_size}/{metadata.write_quorum}/{metadata.ack_quorum}",
+        "entries": None if last is None else last + 1,
+        "bytes": None if last is None else metadata.length,
+        "fragments": len(metadata.fragments),
+        "created": _time(metadata.created_ms),
+        "lacks_copies": marked,
+    }
+
+
+def _time(time_ms: int | None) -> str | None:
+    if time_ms is None:
+        return None
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="seconds")
+
+
+async def show_ledger(storage: Storage, ledger: LedgerId) -> Row:
+    """The metadata, and per fragment and bookie how much of its share it holds."""
+    metadata = await storage.metadata_of(ledger)
+    copies = storage.copies(metadata)
+    lac = await copies.read_lac()
+    holdings = await copies.lists(bookies_of(metadata))
+    mark = await storage.marks.get(ledger)
+    return {
+        **_summary(metadata, mark is not None),
+        "last_entry": metadata.last_entry,
+        "last_add_confirmed": lac,
+        "digest": metadata.digest_type.name,
+        "custom": {key: value.decode(errors="replace") for key, value in metadata.custom.items()},
+        "copies": [
+            _copy_row(storage, metadata, span, index, holdings)
+            for span in spans(metadata, lac)
+            for index in range(metadata.ensemble_size)
+        ],
+    }
+
+
+def _copy_row(
+    storage: Storage,
+    metadata: LedgerMetadata,
+    span: Span,
+    index: int,
+    holdings: dict[BookieId, Holding],
+) -> Row:
+    bookie = span.fragment.ensemble[index]
+    share = share_of(span, index, metadata)
+    holding = holdings.get(bookie, SILENT)
+    missing = minus(share, holding.held)
+    certain = holding.complete
+    return {
+        "fragment": span.first,
+        "to": span.last if span.closed else None,
+        "bookie": bookie,
+        "status": status_of(storage, bookie, limbo=holding.limbo),
+        "should_hold": count(share),
+        "holds": count(share) - count(missing) if certain else None,
+        "missing": as_text(missing) if certain else None,
+    }
+
+
+def status_of(storage: Storage, bookie: BookieId, *, limbo: bool = False) -> str:
+    """rw, ro or away; and limbo."""
+    info = storage.bookies.registered().get(bookie)
+    if info is None:
+        return "away"
+    return ("ro" if info.read_only else "rw") + (",limbo" if limbo else "")
+
+
+# -- verify ----------------------------------------------------------------------------------------
+
+
+async def verify(
+    storage: Storage,
+    ledgers: list[LedgerId] | None,
+    *,
+    mark: bool,
+    on_progress: OnProgress | None,
+) -> Row:
+    """Every copy that should be there was read and its digest verified.
+
+    None: of all ledgers. `mark`: what lacks good copies goes on the repair list.
+    """
+    found = [metadata async for metadata in _chosen(storage, ledgers)]
+    whole = sum(_copies_of(metadata) for metadata in found)
+    show = None if on_progress is None else lambda: on_progress(storage.progress.checked, whole)
+    rows: list[Row] = []
+    waiting = list(reversed(found))
+
+    async def work() -> None:
+        while waiting:
+            rows.extend(await _verify_one(storage, waiting.pop(), mark))
+
+    async with Watching(show):
+        await asyncio.gather(*[work() for _ in range(_VERIFIED_AT_ONCE)])
+    return {
+        "ledgers": len(found),
+        "copies_read": storage.progress.checked,
+        "bytes_read": storage.progress.checked_bytes,
+        "clean": not rows,
+        "damage": sorted(rows, key=lambda row: (row["ledger"], row["fragment"], row["bookie"])),
+    }
+
+
+async def _chosen(
+    storage: Storage, ledgers: list[LedgerId] | None
+) -> AsyncIterator[LedgerMetadata]:
+    if ledgers is None:
+        async for metadata in storage.auditor.all_metadata():
+            yield metadata
+        return
+    for ledger in ledgers:
+        yield await storage.metadata_of(ledger)
+
+
+def _copies_of(metadata: LedgerMetadata) -> int:
+    """How many copies a closed ledger has; of an open one it is not known yet."""
+    return (metadata.last_entry or 0) * metadata.write_quorum + metadata.write_quorum
+
+
+async def _verify_one(storage: Storage, metadata: LedgerMetadata, mark: bool) -> list[Row]:
+    """A row for each share that is not whole."""
+    copies = storage.copies(metadata)
+    lac = await copies.read_lac()
+    holdings = await copies.survey(lac, bookies_of(metadata))
+    found = check(metadata, lac, holdings)
+    rows: list[Row] = []
+    for lack in found.lacks:
+        holding = holdings.get(lack.bookie, SILENT)
+        damaged = common(lack.missing, holding.damaged)
+        missing = minus(lack.missing, damaged) if holding.complete else NOTHING
+        unknown = NOTHING if holding.complete else minus(lack.missing, damaged)
+        rows.append(
+            {
+                "ledger": metadata.ledger,
+                "fragment": lack.span.first,
+                "bookie": lack.bookie,
+                "status": status_of(storage, lack.bookie, limbo=holding.limbo),
+                "missing": as_text(missing),
+                "damaged": as_text(damaged),
+                "unknown": as_text(unknown),
+                "shown_by_nobody": as_text(common(lack.missing, found.unshown)),
+            }
+        )
+    if rows and mark:
+        await storage.marks.suspect(metadata.ledger, {lack.bookie for lack in found.lacks})
+    return rows
+
+
+# -- recover ---------------------------------------------------------------------------------------
+
+
+async def recover(storage: Storage, ledger: LedgerId, *, accept_loss: bool) -> Row:
+    """The ledger is closed, its writer fenced; what was given up for that is said."""
+    await storage.metadata_of(ledger)
+    if accept_loss:
+        acceptor = LossAcceptor(
+            storage.client,
+            storage.metadata,
+            storage.bookies,
+            storage.marks,
+            storage.client_config,
+        )
+        try:
+            loss = await acceptor.accept(ledger)
+        except EntryUnknown as error:
+            raise AdminError(str(error), "NO_BOOKIE_ANSWERS") from error
+        return {
+            **_closed(await storage.metadata_of(ledger)),
+            "given_up": as_text(loss.given_up, 1000),
+            "given_up_entries": count(loss.given_up),
+            "limbo_ended": list(loss.limbo_ended),
+            "forced": loss.forced,
+        }
+    try:
+        await storage.client.recover(ledger)
+    except (EntryUnknown, AddFailed, NotEnoughBookies) as error:
+        fix = f"bring its bookies back, or see `gateway ledger why {ledger}`"
+        raise AdminError(f"{error}; {fix}", "NOT_RECOVERABLE_NOW") from error
+    return _closed(await storage.metadata_of(ledger))
+
+
+def _closed(metadata: LedgerMetadata) -> Row:
+    return {
+        "ledger": metadata.ledger,
+        "state": metadata.state.name,
+        "last_entry": metadata.last_entry,
+        "bytes": metadata.length,
+    }
+
+
+# -- why -------------------------------------------------------------------------------------------
+
+
+async def why(storage: Storage, ledger: LedgerId, entry: EntryId | None) -> Row:
+    """In words: what state the ledger, or one entry, is in, and why."""
+    facts = await _facts(storage, ledger)
+    if entry is None:
+        return {"ledger": ledger, "because": explain_ledger(facts)}
+    metadata = facts.metadata
+    bookies = metadata.bookies_of(entry)
+    replies = await asyncio.gather(*[_ask(storage, metadata, one, entry) for one in bookies])
+    said = dict(zip(bookies, replies, strict=True))
+    because = [*explain_entry(facts, entry, said), *explain_ledger(facts)]
+    return {
+        "ledger": ledger,
+        "entry": entry,
+        "bookies": [
+            {"bookie": bookie, "index": index, "says": said[bookie].name.lower()}
+            for bookie, index in zip(
+                bookies,
+                write_set(entry, metadata.ensemble_size, metadata.write_quorum),
+                strict=True,
+            )
+        ],
+        "because": because,
+    }
+
+
+async def _facts(storage: Storage, ledger: LedgerId) -> Facts:
+    metadata = await storage.metadata_of(ledger)
+    note = await storage.marks.note(ledger)
+    copies = storage.copies(metadata)
+    lac = await copies.read_lac()
+    holdings = await copies.survey(lac, note.suspects)
+    return Facts(
+        metadata=metadata,
+        lac=lac,
+        registered=storage.bookies.registered(),
+        holdings=holdings,
+        found=check(metadata, lac, holdings),
+        mark=await storage.marks.get(ledger),
+        note=note,
+        worker=await storage.marks.locked_by(ledger),
+        auditor=await leader(storage.store),
+        enabled=await storage.marks.enabled(),
+        draining=await storage.marks.draining(),
+        now_ms=storage.clock.now_ms(),
+    )
+
+
+async def _ask(
+    storage: Storage, metadata: LedgerMetadata, bookie: BookieId, entry: EntryId
+) -> Said:
+    if bookie not in storage.bookies.registered():
+        return Said.AWAY
+    try:
+        async with asyncio.timeout(storage.client_config.read_timeout_s):
+            reply = await storage.bookies.read(bookie, metadata.ledger, entry)
+    except TimeoutError:
+        return Said.SILENT
+    return _judge(metadata, entry, reply)
+
+
+def _judge(metadata: LedgerMetadata, entry: EntryId, reply: ReadReply) -> Said:
+    if reply.status in (Status.NO_ENTRY, Status.NO_LEDGER):
+        return Said.DENIES
+    if reply.status is Status.UNKNOWN_LEDGER_STATE:
+        return Said.LIMBO
+    if reply.status is not Status.OK:
+        return Said.SILENT
+    try:
+        entry_format = EntryFormat(metadata.digest_type, metadata.password)
+        entry_format.unpack(reply.body, metadata.ledger, entry)
+    except CorruptFormat:
+        return Said.DAMAGED
+    return Said.SHOWS

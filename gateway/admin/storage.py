@@ -1,0 +1,150 @@
+"""The storage tier as an admin command sees it: ZooKeeper, the bookies, the repair list."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import uuid
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Self
+
+from gateway.admin.client import AdminError, Unreachable
+from ledger.client.client import LedgerClient
+from ledger.client.config import LedgerClientConfig
+from ledger.client.update_metadata import LedgerMetadataStore
+from ledger.core.ledger_metadata import LedgerMetadata
+from ledger.errors import CorruptFormat, ForeignLayout, MetadataUnavailable, NoSuchLedger
+from ledger.ids import BookieId, LedgerId
+from ledger.registry.discovery import Discovery
+from ledger.registry.layout import read_instance_id
+from ledger.repair.auditor import Auditor
+from ledger.repair.config import RepairConfig
+from ledger.repair.copies import Budget, Copies, Progress
+from ledger.repair.underreplication import Underreplication
+from ledger.world.bookies import Bookies
+from ledger.world.clock import Clock, SystemClock
+from ledger.world.grpc_bookies import GrpcBookies
+from ledger.world.grpc_config import GrpcClientConfig, TlsFiles
+from ledger.world.metadata import MetadataStore
+from ledger.world.zookeeper import connect_zookeeper
+
+_SESSION_MS = 10_000
+_CONNECT_S = 5.0
+
+
+class Storage:
+    """What the commands work with. Over any ports; `connect` puts the real ones behind it."""
+
+    def __init__(
+        self, store: MetadataStore, bookies: Bookies, clock: Clock, owner: BookieId
+    ) -> None:
+        self.store = store
+        self.bookies = bookies
+        self.clock = clock
+        self.client_config = LedgerClientConfig()
+        self.config = RepairConfig()
+        self.metadata = LedgerMetadataStore(store, self.client_config)
+        self.client = LedgerClient(store, bookies, clock, self.client_config)
+        self.marks = Underreplication(store, clock, owner)
+        self.auditor = Auditor(store, bookies, clock, self.marks, self.config)
+        self.progress = Progress()
+
+    def copies(self, metadata: LedgerMetadata) -> Copies:
+        """A look at the copies of one ledger; what is read counts in `progress`."""
+        budget = Budget(self.config.in_flight_bytes_max, 0)
+        return Copies(
+            metadata, self.bookies, budget, self.progress, self.config, self.client_config
+        )
+
+    async def metadata_of(self, ledger: LedgerId) -> LedgerMetadata:
+        """As stored now. Raises AdminError when there is none, or none that parses."""
+        try:
+            return (await self.metadata.read_latest(ledger)).metadata
+        except NoSuchLedger:
+            raise AdminError(f"ledger {ledger} does not exist", "NO_SUCH_LEDGER") from None
+        except CorruptFormat as error:
+            raise AdminError(str(error), "CORRUPT_METADATA") from error
+
+
+class Connection:
+    """Use as `async with Connection(zookeeper, tls) as storage`. Raises Unreachable anywhere."""
+
+    def __init__(self, zookeeper: str, tls: TlsFiles | None = None) -> None:
+        self._zookeeper = zookeeper
+        self._tls = tls
+        self._stops: list[Callable[[], Awaitable[None]]] = []
+
+    async def open(self) -> Storage:
+        try:
+            store = await connect_zookeeper(
+                self._zookeeper, session_ms=_SESSION_MS, connect_s=_CONNECT_S
+            )
+            self._stops.append(store.close)
+            await read_instance_id(store)
+            discovery = Discovery(store)
+            await discovery.start()
+        except MetadataUnavailable as error:
+            raise Unreachable(f"no ZooKeeper: {error}") from error
+        except ForeignLayout as error:
+            raise AdminError(str(error), "NO_CLUSTER") from error
+        self._stops.append(discovery.stop)
+        bookies = GrpcBookies(discovery.registered, GrpcClientConfig(), self._tls)
+        self._stops.append(bookies.close)
+        return Storage(store, bookies, SystemClock(), _owner())
+
+    async def close(self) -> None:
+        while self._stops:
+            await self._stops.pop()()
+
+    async def __aenter__(self) -> Storage:
+        try:
+            return await self.open()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+
+def _owner() -> BookieId:
+    host = socket.gethostname().partition(".")[0] or "host"
+    return BookieId(f"admin-{host}-{os.getpid()}-{uuid.uuid4().hex[:8]}")
+
+
+class Watching:
+    """Calls `show` now and then while something runs, and once at its end."""
+
+    def __init__(self, show: Callable[[], None] | None, every_s: float = 0.2) -> None:
+        self._show = show
+        self._every_s = every_s
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        if self._show is not None:
+            self._task = asyncio.create_task(self._keep_showing(self._show))
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        if self._show is not None:
+            self._show()
+
+    async def _keep_showing(self, show: Callable[[], None]) -> None:
+        while True:
+            show()
+            await asyncio.sleep(self._every_s)

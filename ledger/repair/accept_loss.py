@@ -1,0 +1,171 @@
+"""An operator gives up what is lost, so that the rest of a ledger can be used again.
+
+Bookies in limbo are let out of it: what they do not have is then said to be gone. A ledger that
+is not closed is recovered; where too few bookies are left for that, it is closed at the last
+entry up to which everything can still be read. Nothing is deleted: an entry that turns up later
+on a bookie that was away is only no longer part of the ledger when it lies above the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import NamedTuple
+
+from ledger.client.client import LedgerClient
+from ledger.client.config import LedgerClientConfig
+from ledger.client.update_metadata import LedgerMetadataStore, Versioned
+from ledger.core.entry_format import EntryFormat, master_key, read_header
+from ledger.core.ledger_metadata import LedgerMetadata, LedgerState
+from ledger.errors import AddFailed, CorruptFormat, EntryUnknown, NotEnoughBookies
+from ledger.ids import NO_ENTRY, BookieId, EntryId, LedgerId
+from ledger.repair.checker import bookies_of, check, spans
+from ledger.repair.config import RepairConfig
+from ledger.repair.copies import Budget, Copies, Progress
+from ledger.repair.runs import NOTHING, Runs, common, joined, union
+from ledger.repair.underreplication import Underreplication
+from ledger.world.bookies import Bookies, Status
+
+
+class Loss(NamedTuple):
+    """What became of the ledger, and what is not in it any more."""
+
+    last_entry: EntryId
+    given_up: Runs  # entries that were there once and cannot be read
+    limbo_ended: tuple[BookieId, ...]
+    forced: bool  # closed without the bookies that a recovery needs
+
+
+class LossAcceptor:
+    """Works on one ledger after another."""
+
+    def __init__(
+        self,
+        client: LedgerClient,
+        metadata: LedgerMetadataStore,
+        bookies: Bookies,
+        marks: Underreplication,
+        client_config: LedgerClientConfig,
+    ) -> None:
+        self._client = client
+        self._metadata = metadata
+        self._bookies = bookies
+        self._marks = marks
+        self._client_config = client_config
+
+    async def accept(self, ledger: LedgerId) -> Loss:
+        """The ledger is closed and answers plainly; it is marked, so that repair spreads the rest.
+
+        Raises NoSuchLedger, MetadataUnavailable, EntryUnknown (no bookie of it answers at all).
+        """
+        stored = await self._metadata.read_latest(ledger)
+        existed = await self._existed(stored.metadata)
+        ended = await self._end_limbos(stored.metadata)
+        forced = False
+        if not stored.metadata.closed:
+            try:
+                await self._client.recover(ledger)
+            except (EntryUnknown, AddFailed, NotEnoughBookies):
+                await self._close_by_force(ledger)
+                forced = True
+        metadata = (await self._metadata.read_latest(ledger)).metadata
+        assert metadata.last_entry is not None
+        copies = self._copies(metadata)
+        holdings = await copies.survey(metadata.last_entry, bookies_of(metadata))
+        unshown = check(metadata, metadata.last_entry, holdings).unshown
+        above = joined([(metadata.last_entry + 1, existed)])
+        await self._marks.mark(ledger, ())
+        return Loss(metadata.last_entry, union(unshown, above), ended, forced)
+
+    def _copies(self, metadata: LedgerMetadata) -> Copies:
+        config = RepairConfig()
+        budget = Budget(config.in_flight_bytes_max, 0)
+        return Copies(metadata, self._bookies, budget, Progress(), config, self._client_config)
+
+    async def _existed(self, metadata: LedgerMetadata) -> EntryId:
+        """The highest entry that was confirmed, as far as anybody knows."""
+        return await self._copies(metadata).read_lac()
+
+    async def _end_limbos(self, metadata: LedgerMetadata) -> tuple[BookieId, ...]:
+        copies = self._copies(metadata)
+        holdings = await copies.lists(bookies_of(metadata))
+        ended: list[BookieId] = []
+        for bookie, holding in holdings.items():
+            if holding.limbo and await copies.end_limbo(bookie) is Status.OK:
+                ended.append(bookie)
+        return tuple(ended)
+
+    async def _close_by_force(self, ledger: LedgerId) -> None:
+        """Closed at the last entry up to which the bookies that answer show everything."""
+        while True:
+            stored = await self._metadata.read_latest(ledger)
+            stored = await self._metadata.update(stored, _begin)
+            if stored.metadata.closed or await self._try_to_close(stored):
+                return
+
+    async def _try_to_close(self, stored: Versioned) -> bool:
+        """False: the metadata changed meanwhile."""
+        metadata = stored.metadata
+        await self._fence(metadata)
+        last = await self._last_readable(metadata)
+        closed = metadata.close(last, await self._length_up_to(metadata, last))
+        change = partial(_closed, metadata, closed)
+        return (await self._metadata.update(stored, change)).metadata.closed
+
+    async def _fence(self, metadata: LedgerMetadata) -> None:
+        """No bookie that answers takes adds of the old writer. Raises EntryUnknown if none does."""
+        key = master_key(metadata.password)
+        ensemble = metadata.last_fragment.ensemble
+        asked = [
+            self._bookies.read(bookie, metadata.ledger, NO_ENTRY, fence_key=key)
+            for bookie in ensemble
+            if bookie in self._bookies.registered()
+        ]
+        try:
+            async with asyncio.timeout(self._client_config.read_timeout_s):
+                replies = await asyncio.gather(*asked)
+        except TimeoutError:
+            replies = []
+        answered = (Status.OK, Status.NO_ENTRY, Status.NO_LEDGER)
+        if not any(reply.status in answered for reply in replies):
+            raise EntryUnknown(f"ledger {metadata.ledger}: none of {', '.join(ensemble)} answers")
+
+    async def _last_readable(self, metadata: LedgerMetadata) -> EntryId:
+        """All entries of the last fragment up to it are shown, with sound digests."""
+        copies = self._copies(metadata)
+        fragment = metadata.last_fragment
+        holdings = await copies.lists(fragment.ensemble)
+        everything = joined([(fragment.first, 2**62)])
+        shown = NOTHING
+        for bookie, holding in holdings.items():
+            listed = common(holding.held, everything)
+            read = await copies.inspect(bookie, listed, deep=True)
+            shown = union(shown, common(read.good, listed))
+        starts = shown[:1]
+        if not starts or starts[0][0] != fragment.first:
+            return EntryId(fragment.first - 1)
+        return starts[0][1]
+
+    async def _length_up_to(self, metadata: LedgerMetadata, last: EntryId) -> int:
+        """Payload bytes of all entries up to `last`, by the highest of them that can be read."""
+        entry_format = EntryFormat(metadata.digest_type, metadata.password)
+        for span in reversed(spans(metadata, last)):
+            for entry in range(min(span.last, last), span.first - 1, -1):
+                for bookie in metadata.bookies_of(EntryId(entry)):
+                    reply = await self._bookies.read(bookie, metadata.ledger, EntryId(entry))
+                    try:
+                        entry_format.unpack(reply.body, metadata.ledger, EntryId(entry))
+                    except CorruptFormat:
+                        continue
+                    return read_header(reply.body).length
+        return 0
+
+
+def _begin(current: LedgerMetadata) -> LedgerMetadata | None:
+    return current.in_recovery() if current.state is LedgerState.OPEN else None
+
+
+def _closed(
+    before: LedgerMetadata, closed: LedgerMetadata, current: LedgerMetadata
+) -> LedgerMetadata | None:
+    return closed if current == before else None
