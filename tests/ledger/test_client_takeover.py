@@ -5,10 +5,12 @@ each test arranges one situation. What chance finds is in tests/sim/test_ledger.
 """
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from ledger.client.update_metadata import LedgerMetadataStore
+from ledger.core.entry_format import DigestType
 from ledger.core.ledger_metadata import LedgerState
 from ledger.errors import AddFailed, EntryUnknown, Fenced
 from ledger.registry.layout import LEDGERS
@@ -173,6 +175,146 @@ def test_the_length_is_read_from_the_last_entry_when_nothing_was_written_again()
     simulate(scenario())
 
 
+def test_an_old_writer_may_leave_copies_on_a_bookie_that_missed_the_fence_and_no_more():
+    """B24"""
+
+    async def scenario():
+        world = cluster()
+        writer, told = await written(world, 3)
+        missed = writer.metadata.last_fragment.ensemble[1]
+        world.network.cut("other", missed)
+        reader = await world.client("other").recover(writer.ledger)
+        told.add(b"too late")
+        await told.wait(4)
+        assert told.errors[-1] is Fenced
+        await asyncio.sleep(0.1)
+        assert (await world.bookies[missed].read(writer.ledger, 3)).status is Status.OK
+        assert reader.last_add_confirmed == 2
+
+    simulate(scenario())
+
+
+async def hang(world, names):
+    """From now on these bookies answer no read; adds neither."""
+
+    async def read(ledger, entry, fence_key=None):
+        await asyncio.Event().wait()
+
+    for name in names:
+        world.bookies[name].read = read
+        world.bookies[name].add = lambda *args, **more: None
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_one_hung_bookie_holds_up_no_recovery(place):
+    """T14: fences, reads and adds are decided by those who answer."""
+
+    async def scenario():
+        world = cluster()
+        writer, told = await written(world, 3)
+        for number in range(3, 9):
+            told.add(b"entry %d" % number)
+        await told.wait(9)
+        await hang(world, [writer.metadata.last_fragment.ensemble[place]])
+        started_s = asyncio.get_running_loop().time()
+        reader = await world.client("other").recover(writer.ledger)
+        assert reader.last_add_confirmed == 8
+        assert asyncio.get_running_loop().time() - started_s < 0.3
+
+    simulate(scenario())
+
+
+def test_a_hung_bookie_does_not_hold_up_reading_the_length():
+    async def scenario():
+        world = cluster()
+        writer, _ = await written(world, 3)
+        port = world.ports["writer"]
+        for name in world.bookies:
+            await port.write_lac(name, writer.ledger, bytes(20), 2)
+        await hang(world, [world.metadata_of(writer.ledger).bookies_of(2)[0]])
+        started_s = asyncio.get_running_loop().time()
+        reader = await world.client("other").recover(writer.ledger)
+        assert (reader.last_add_confirmed, reader.metadata.length) == (2, writer.length)
+        assert asyncio.get_running_loop().time() - started_s < 0.3
+
+    simulate(scenario())
+
+
+@pytest.mark.parametrize("digest", DigestType)
+def test_copies_are_written_again_whatever_the_digest(digest):
+    """The bookies that hold one see that it is the same entry, also where they cannot check it."""
+
+    async def scenario():
+        world = cluster(digest_type=digest, password=b"secret")
+        writer, told = await written(world, 3)
+        for name in ("b0", "b1"):
+            world.network.cut("writer", name)
+        told.add(b"entry 3")  # reaches one bookie
+        await told.wait(4)
+        reader = await world.client("other").recover(writer.ledger)
+        assert reader.last_add_confirmed == 3
+        await asyncio.sleep(1)
+        for bookie in world.bookies.values():
+            assert set(bookie.durable_entries(writer.ledger)) == {0, 1, 2, 3}
+            assert bookie.conflicts == 0
+        assert payloads(await reader.read(0, 3, 1000)) == expected(0, 3)
+
+    simulate(scenario())
+
+
+def test_what_re_replication_did_to_earlier_fragments_meanwhile_is_kept():
+    """And nothing is read again because of it."""
+
+    async def scenario():
+        world = cluster(bookies=6)
+        writer, _ = await written(world, 3)
+        old, [*spares] = writer.metadata.last_fragment.ensemble, set(world.bookies)
+        spares = sorted(set(spares) - set(old))
+        store = LedgerMetadataStore(SimMetadata(world.tree), world.config)
+        new = (spares[0], *old[1:])
+        await store.update(await store.read(writer.ledger), lambda one: one.with_ensemble(3, new))
+
+        def repaired(one):
+            first = one.fragments[0]._replace(ensemble=(spares[1], *old[1:]))
+            return replace(one, fragments=(first, *one.fragments[1:]))
+
+        bookie, fences = world.bookies[new[0]], []
+        real = bookie.read
+
+        async def read(ledger, entry, fence_key=None):
+            fences.append(entry)
+            if len(fences) == 1:
+                await store.update(await store.read(ledger), repaired)
+            return await real(ledger, entry, fence_key=fence_key)
+
+        bookie.read = read
+        reader = await world.client("other").recover(writer.ledger)
+        assert [one.ensemble for one in reader.metadata.fragments] == [(spares[1], *old[1:]), new]
+        assert (reader.metadata, reader.last_add_confirmed) == (
+            world.metadata_of(writer.ledger),
+            2,
+        )
+        assert fences.count(-1) == 1
+
+    simulate(scenario())
+
+
+def test_a_bookie_that_refuses_copies_is_replaced_by_one_in_another_rack():
+    async def scenario():
+        world = cluster(bookies=5)
+        writer, _ = await written(world, 3)
+        old = writer.metadata.last_fragment.ensemble
+        near, far = sorted(set(world.bookies) - set(old))
+        racks = dict.fromkeys([old[0], near], "/a") | {old[1]: "/b", old[2]: "/c", far: "/c"}
+        world.network.racks.update(racks)
+        refusing(world.bookies[old[0]], Status.IO_ERROR, 10**9)
+        reader = await world.client("other").recover(writer.ledger)
+        assert reader.metadata.last_fragment.ensemble == (near, *old[1:])
+        assert reader.last_add_confirmed == 2
+
+    simulate(scenario())
+
+
 # Deleting and listing
 
 
@@ -200,6 +342,36 @@ def test_a_deleted_ledger_acknowledges_nothing_more():
         told.add(b"too late")
         await told.wait(4)
         assert told.errors[-1] is Fenced
+
+    simulate(scenario())
+
+
+def test_a_closed_ledger_is_deleted_without_any_of_its_bookies():
+    async def scenario():
+        world = cluster()
+        writer, _ = await written(world, 3)
+        await writer.close()
+        for bookie in world.bookies.values():
+            bookie.crash()
+        await world.client("other").delete(writer.ledger)
+        assert await world.client("other").list_ledgers() == []
+
+    simulate(scenario())
+
+
+def test_an_open_ledger_whose_bookies_are_away_is_not_deleted():
+    """Its writer might go on acknowledging."""
+
+    async def scenario():
+        world = cluster()
+        writer, told = await written(world, 3)
+        for name in ("b0", "b1"):
+            world.network.cut("other", name)
+        with pytest.raises(EntryUnknown):
+            await world.client("other").delete(writer.ledger)
+        told.add(b"entry 3")
+        await told.wait(4)
+        assert await world.client("other").list_ledgers() == [writer.ledger]
 
     simulate(scenario())
 
