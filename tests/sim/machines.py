@@ -7,7 +7,7 @@ from ledger.bookie.bookie import Bookie
 from ledger.bookie.config import BookieConfig
 from ledger.core.group_commit import GroupLimits
 from ledger.ids import BookieId
-from ledger.world.bookies import ReadManyReply, ReadReply, Status
+from ledger.world.bookies import BookieInfo, ReadManyReply, ReadReply, Status
 from tests.sim.disk import SimDisk
 from tests.sim.loop import SimClock
 from tests.sim.table import SimTable
@@ -64,6 +64,11 @@ class Port:
 
     def available(self):
         return tuple(name for name, bookie in self.bookies.items() if bookie.writable)
+
+    def registered(self):
+        return {
+            name: BookieInfo(read_only=not bookie.writable) for name, bookie in self.bookies.items()
+        }
 
     def add(self, bookie, ledger, entry, master_key, body, on_added, *, recovery=False):
         if self.dead:

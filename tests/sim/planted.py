@@ -13,7 +13,7 @@ from ledger.core import recovery as core
 from ledger.ids import EntryId
 
 
-class _UnfencedReads(recover._Run):
+class UnfencedReads(recover._Run):
     """T1: reading forward does not fence; a fence answer of other bookies seems enough."""
 
     async def _ask(self, bookie, entry):
@@ -22,7 +22,7 @@ class _UnfencedReads(recover._Run):
         return await self._bookies.read(bookie, self._ledger, entry)
 
 
-class _OneNoIsEnough(core.Recovery):
+class OneNoIsEnough(core.Recovery):
     """T3: the first bookie that does not have an entry ends recovery."""
 
     def _read_ahead(self):
@@ -32,7 +32,7 @@ class _OneNoIsEnough(core.Recovery):
         return actions
 
 
-class _ErrorIsNo(core.Recovery):
+class ErrorIsNo(core.Recovery):
     """T4: a timeout or an I/O error counts as "no such entry"."""
 
     def on_read(self, index, entry, answer):
@@ -40,7 +40,7 @@ class _ErrorIsNo(core.Recovery):
         return super().on_read(index, entry, absent)
 
 
-class _CommittedChange(recover._Run):
+class CommittedChange(recover._Run):
     """T8: a bookie replaced during recovery is published before the ledger is closed."""
 
     tree = None
@@ -56,7 +56,7 @@ class _CommittedChange(recover._Run):
         super()._perform(action)
 
 
-class _ReadsFromTheNew(core.Recovery):
+class ReadsFromTheNew(core.Recovery):
     """T9: reading forward asks the ensemble as changed by this recovery."""
 
     def _read_ahead(self):
@@ -64,7 +64,7 @@ class _ReadsFromTheNew(core.Recovery):
         return super()._read_ahead()
 
 
-class _NoFloor(core.Recovery):
+class NoFloor(core.Recovery):
     """T13: the start is the highest LAC heard, even below the last fragment."""
 
     def _begin_reading(self):
@@ -74,7 +74,7 @@ class _NoFloor(core.Recovery):
             return super()._begin_reading()
 
 
-class _OwnProgress(core.Recovery):
+class OwnProgress(core.Recovery):
     """A copy's LAC tells how far this recovery came, on bookies that no metadata name yet."""
 
     def _add_again(self, index, entry, found):
@@ -88,17 +88,17 @@ def planted(name, tree=None):
     target = "_Run" if issubclass(mistake, recover._Run) else "Recovery"
     with contextlib.ExitStack() as stack:
         stack.enter_context(mock.patch.object(recover, target, mistake))
-        if mistake is _CommittedChange:
-            stack.enter_context(mock.patch.object(_CommittedChange, "tree", tree))
+        if mistake is CommittedChange:
+            stack.enter_context(mock.patch.object(CommittedChange, "tree", tree))
         yield
 
 
 PLANTS = {
-    "recovery reads do not fence": _UnfencedReads,
-    "one no ends recovery": _OneNoIsEnough,
-    "an error counts as no": _ErrorIsNo,
-    "bookies changed during recovery are published early": _CommittedChange,
-    "recovery reads from the changed bookies": _ReadsFromTheNew,
-    "a copy tells of unpublished progress": _OwnProgress,
-    "recovery starts below the last fragment": _NoFloor,
+    "recovery reads do not fence": UnfencedReads,
+    "one no ends recovery": OneNoIsEnough,
+    "an error counts as no": ErrorIsNo,
+    "bookies changed during recovery are published early": CommittedChange,
+    "recovery reads from the changed bookies": ReadsFromTheNew,
+    "a copy tells of unpublished progress": OwnProgress,
+    "recovery starts below the last fragment": NoFloor,
 }

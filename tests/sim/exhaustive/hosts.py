@@ -1,0 +1,328 @@
+"""The writer and those who recover, as state machines around the real pure cores.
+
+A host is stepped by one event and answers with effects; nothing else happens in it. `Machines`
+runs the real code once for each (state, event) and remembers the outcome: a state is frozen into
+a value and its number stands for it. Bookies are numbers, "b0" is the name of bookie 0.
+
+    writer      ("added", i, e)  ("lost", i, e)  ("cas", metadata)  ("learn",)
+    recoverer   ("added", i, e)  ("lost", i, e)  ("start", metadata)  ("fence", i, lac)
+                ("read", i, e, "found" | "absent" | "unknown")
+    both        ("end",)
+
+Effects: ("send", i, Request) · ("acked", e) · ("store", metadata)
+"""
+
+import copy
+from typing import NamedTuple
+
+from ledger.core import recovery
+from ledger.core.add_pipeline import AddPipeline
+from ledger.core.ensemble_change import EnsembleChange
+from ledger.core.ledger_metadata import LedgerMetadata
+from ledger.core.quorum import coverage_size
+from ledger.errors import AddFailed, LedgerError
+from tests.sim.exhaustive.freeze import Interner, freeze
+
+
+class Request(NamedTuple):
+    """To one bookie. `kind`: A add, G add again with the recovery flag, F fence, R read, U read
+    that does not fence (a mistake)."""
+
+    kind: str
+    entry: int = -1
+    lac: int = -1
+
+
+class Stored:
+    """Ledger metadata that can be a part of an event: as good as its number."""
+
+    def __init__(self, number, value: LedgerMetadata):
+        self.number = number
+        self.value = value
+
+    def __hash__(self):
+        return self.number
+
+    def __eq__(self, other):
+        return self.number == other.number
+
+    def __deepcopy__(self, memo):
+        return self
+
+
+def name_of(bookie):
+    return f"b{bookie}"
+
+
+def number_of(name):
+    return int(name[1:])
+
+
+def payload_of(entry):
+    return b"%d" % entry
+
+
+class Writer:
+    """As `client.writer` drives `AddPipeline` and `EnsembleChange`.
+
+    It sends all its entries at once, or (`patient`) each as soon as the one before is confirmed:
+    any other moment to send is one of these with messages that take longer.
+    """
+
+    pipeline_type = AddPipeline
+
+    def __init__(self, metadata, entries, spares, patient):
+        self.entries = entries
+        self.spares = list(spares)
+        self.patient = patient
+        self.over = False
+        self.committed = None  # what the store holds, before the writer has learnt it
+        self.adds = self.pipeline_type(
+            ensemble_size=metadata.ensemble_size,
+            write_quorum=metadata.write_quorum,
+            ack_quorum=metadata.ack_quorum,
+            entries_max=100,
+            bytes_max=100,
+        )
+        self.change = EnsembleChange(metadata, self.adds, pause_s=1000.0)
+
+    @property
+    def acked(self):
+        return self.adds.lac
+
+    def begin(self):
+        count = 1 if self.patient else self.entries
+        return [send for _ in range(count) for send in self._add()]
+
+    def step(self, event):
+        if self.over:
+            return []
+        effects = getattr(self, "on_" + event[0])(*event[1:])
+        if self.adds.error is not None:
+            self.adds.take_failed()
+            self.over = self.adds.empty
+        return effects
+
+    def _add(self):
+        lac = self.adds.lac
+        entry = self.adds.add(1, self.adds.lap + 1)
+        sets = self.change.sets
+        request = Request("A", entry, lac)
+        return [("send", number_of(s.bookie), request) for s in sets[entry % len(sets)]]
+
+    def _confirmed(self, items):
+        effects = [("acked", entry) for entry in items]
+        if items and self.patient and self.adds.lap + 1 < self.entries:
+            effects += self._add()
+        return effects
+
+    def _seat(self, bookie):
+        return next((s for s in self.change._seats if s.bookie == name_of(bookie)), None)
+
+    def on_added(self, bookie, entry):
+        seat = self._seat(bookie)
+        return [] if seat is None else self._confirmed(self.adds.on_added(seat.index, entry))
+
+    def on_lost(self, bookie, entry):
+        seat = self._seat(bookie)
+        if seat is None:
+            return []
+        self.change.on_failed(seat, 0.0)
+        self.adds.on_refused(seat.index, entry)
+        self._mend()
+        return []
+
+    def _mend(self):
+        if self.change.proposal is not None or not self.change.failed:
+            return
+        spares = dict(zip((s.index for s in self.change.failed), self.spares, strict=False))
+        self.spares = self.spares[len(spares) :]
+        if spares:
+            self.change.propose(spares)
+        else:
+            self.adds.fail_out_of_reach(AddFailed())
+
+    def wants_to_change(self):
+        return self.change.proposal is not None and self.committed is None
+
+    def on_cas(self, stored):
+        """The store applied the proposal, or said no; the writer has not heard of it yet."""
+        try:
+            changed = self.change.proposal.apply(stored.value)
+        except LedgerError as error:
+            self.adds.fail(error)
+            return []
+        self.committed = changed or stored.value
+        return [] if changed is None else [("store", changed)]
+
+    def on_learn(self):
+        committed, self.committed = self.committed, None
+        effects = [
+            ("send", number_of(again.seat.bookie), Request("A", again.entry, self._lac_of(again)))
+            for again in self.change.on_committed(committed)
+        ]
+        effects += self._confirmed(self.adds.release())
+        self._mend()
+        return effects
+
+    def _lac_of(self, again):
+        """The body is sent as it was packed when it was added."""
+        return again.entry - 1 if self.patient else -1
+
+    def on_end(self):
+        self.over = True
+        return []
+
+    def wants_to_close(self):
+        return self.adds.error is None and self.adds.empty and self.change.proposal is None
+
+
+class Recoverer:
+    """As `client.recover` drives `Recovery`."""
+
+    recovery_type = recovery.Recovery
+    read_kind = "R"
+
+    def __init__(self, window, spares):
+        self.window = window
+        self.spares = tuple(spares)
+        self.core = None
+        self.began_with = None
+        self.closing = None
+        self.over = False
+        self.absent = set()  # (bookie, entry) that said no: the evidence
+
+    @property
+    def active(self):
+        return self.core is not None and not self.over and self.closing is None
+
+    def step(self, event):
+        if self.over or not (self.active or event[0] in ("start", "end")):
+            return []
+        effects = self._effects(getattr(self, "on_" + event[0])(*event[1:]))
+        self._forget_what_is_over()
+        return effects
+
+    def _forget_what_is_over(self):
+        """Fields that the core never looks at again make no new state."""
+        if self.over or self.closing is not None:
+            self.core = None
+            self.absent = set()
+        elif self.core is not None and self.core._adding is not None:
+            self.core._fenced = None
+            self.core._lac = None
+
+    def on_end(self):
+        self.over, self.closing, self.began_with = True, None, None
+        return ()
+
+    def on_start(self, stored):
+        if stored.value.closed:
+            self.over = True
+            return []
+        self.began_with = stored.value
+        self.core = self.recovery_type(stored.value, window=self.window, spares=self.spares)
+        return self.core.start()
+
+    def on_fence(self, bookie, lac):
+        if self.core._adding is not None:
+            return []
+        return self.core.on_fenced(self._place(self.core._read_ensemble, bookie), lac)
+
+    def on_read(self, bookie, entry, answer):
+        core = self.core
+        index = self._place(core._read_ensemble, bookie)
+        if index is None:
+            return []
+        if answer == "found":
+            said = recovery.Found(entry + 1, payload_of(entry))
+        else:
+            said = recovery.Absent() if answer == "absent" else recovery.Unknown()
+        if answer == "absent" and not core._end_found:
+            self.absent.add((bookie, entry))
+        actions = core.on_read(index, entry, said)
+        self.absent = {one for one in self.absent if one[1] >= core._next}
+        return actions
+
+    def on_added(self, bookie, entry):
+        index = self._place(self.core._ensemble, bookie)
+        return [] if index is None else self.core.on_added(index, name_of(bookie), entry)
+
+    def on_lost(self, bookie, entry):
+        index = self._place(self.core._ensemble, bookie)
+        return [] if index is None else self.core.on_add_failed(index, name_of(bookie), entry)
+
+    def _place(self, ensemble, bookie):
+        name = name_of(bookie)
+        return ensemble.index(name) if name in ensemble else None
+
+    def _effects(self, actions):
+        effects = []
+        for action in actions:
+            if isinstance(action, recovery.Abort):
+                self.over = True
+            elif isinstance(action, recovery.Close):
+                self._check_evidence(action)
+                self.closing = action.metadata.close(action.last_entry, action.last_entry + 1)
+            else:
+                effects.append(("send", number_of(action.bookie), self._request(action)))
+        return effects
+
+    def _check_evidence(self, close):
+        began = self.began_with
+        noes = len({bookie for bookie, entry in self.absent if entry == close.last_entry + 1})
+        needed = coverage_size(began.write_quorum, began.ack_quorum)
+        assert noes >= needed, f"L12: {noes} noes ended the recovery, {needed} are needed"
+
+    def _request(self, action):
+        if isinstance(action, recovery.Fence):
+            return Request("F")
+        if isinstance(action, recovery.ReadEntry):
+            return Request(self.read_kind, action.entry)
+        assert bytes(action.payload) == payload_of(action.entry), "L4: another payload"
+        return Request("G", action.entry, action.lac)
+
+
+class Machines:
+    """All local states met so far, by number, how each was reached, and what each event does."""
+
+    def __init__(self, permuted_event):
+        self._numbers = Interner()
+        self.objects = []
+        self._reached = []  # by number: (state before, event), or None for a first state
+        self._outcomes = {}
+        self._permuted = {}
+        self._permuted_event = permuted_event
+
+    def number(self, machine, reached=None):
+        number = self._numbers.number(freeze(machine))
+        if number == len(self.objects):
+            self.objects.append(machine)
+            self._reached.append(reached)
+        return number
+
+    def step(self, number, event):
+        """The number of the next state, and the effects."""
+        outcome = self._outcomes.get((number, event))
+        if outcome is None:
+            machine = copy.deepcopy(self.objects[number])
+            effects = tuple(machine.step(event))
+            next_number = self.number(machine, (number, event))
+            outcome = self._outcomes[number, event] = (next_number, effects)
+        return outcome
+
+    def changes_nothing(self, number, event):
+        return self.step(number, event) == (number, ())
+
+    def permuted(self, number, places):
+        """The state that the same history leads to when bookie b is called places[b]."""
+        known = self._permuted.get((number, places))
+        if known is None:
+            reached = self._reached[number]
+            if reached is None:
+                known = number
+            else:
+                before = self.permuted(reached[0], places)
+                known, _ = self.step(before, self._permuted_event(reached[1], places))
+            self._permuted[number, places] = known
+        return known

@@ -1,0 +1,102 @@
+"""Breadth first through every state of a world, each once. Run as a program for one of them."""
+
+import sys
+import time
+from collections import deque
+from dataclasses import replace
+from typing import NamedTuple
+
+from tests.sim.exhaustive.world import Bounds, Violation, World
+
+
+class Found(NamedTuple):
+    """`way` is a shortest way to the violation, when there is one and it was asked for."""
+
+    states: int
+    complete: bool
+    violation: str = ""
+    way: tuple = ()
+
+
+def search(world, states_max=10**12, on_progress=None, trace=False):
+    """Every reachable state was checked, or `states_max` of them, or one was found wrong."""
+    seen = set(map(world.canonical, world.initial()))
+    parents = {} if trace else None
+    queue = deque(seen)
+    looked_at = 0
+    while queue and len(seen) < states_max:
+        state = queue.popleft()
+        looked_at += 1
+        label = None
+        try:
+            for label, after in world.successors(state):
+                one = world.canonical(after)
+                if one not in seen:
+                    seen.add(one)
+                    if parents is not None:
+                        parents[one] = (state, label)
+                    world.check(one)
+                    queue.append(one)
+        except (Violation, AssertionError) as error:
+            return Found(len(seen), False, str(error), _way_to(state, parents or {}, label))
+        if on_progress is not None and looked_at % 10_000 == 0:
+            on_progress(len(seen))
+    return Found(len(seen), not queue)
+
+
+def _way_to(state, parents, last):
+    labels = [last]
+    while state in parents:
+        state, label = parents[state]
+        labels.append(label)
+    return tuple(reversed(labels))
+
+
+QUICK = (
+    Bounds(recoverers=1),
+    Bounds(recoverers=1, write_quorum=2),
+    Bounds(recoverers=2, entries=1, write_quorum=2),
+    Bounds(recoverers=1, entries=1, wipes=1),
+    Bounds(recoverers=0, spares=1, timeouts=1, late=1),
+)
+FULL = (
+    *QUICK,
+    Bounds(entries=1),
+    Bounds(),
+    Bounds(write_quorum=2),
+    Bounds(recoverers=1, wipes=1),
+    Bounds(recoverers=1, spares=1, timeouts=1, late=1),
+    Bounds(recoverers=2, entries=1, spares=1, timeouts=1),
+)
+
+
+def say(bounds):
+    """The bounds in words, as far as they differ from one another."""
+    words = f"E {bounds.ensemble_size}, Qw {bounds.write_quorum}, Qa {bounds.ack_quorum}; "
+    words += f"entries {bounds.entries}, recoverers {bounds.recoverers}"
+    for name in ("spares", "timeouts", "late", "wipes"):
+        if getattr(bounds, name):
+            words += f", {name} {getattr(bounds, name)}"
+    return words
+
+
+def main(words):
+    """`quick`, `full`, or one world as in `entries=2 recoverers=1`."""
+    if words in (["quick"], ["full"]):
+        all_bounds = QUICK if words == ["quick"] else FULL
+    else:
+        pairs = (word.split("=") for word in words)
+        all_bounds = [Bounds(**{key: int(value) for key, value in pairs})]
+    for bounds in all_bounds:
+        began_s = time.monotonic()
+        found = search(World(bounds))
+        seconds = time.monotonic() - began_s
+        print(f"{say(bounds)}: {found.states} states, {seconds:.0f} s", found.violation, flush=True)
+        if found.violation:
+            named = search(World(replace(bounds, symmetric=False)), trace=True)
+            print(*named.way, sep="\n")
+            raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
