@@ -24,7 +24,7 @@ from ledger.bookie.replay import LIMBO_AGAIN, LIMBO_STILL, Replay, Replayed
 from ledger.bookie.room import Room
 from ledger.bookie.state import LedgerState, LogRecord, Place
 from ledger.bookie.upkeep import Upkeep
-from ledger.core.fencing import Verdict, same_entry
+from ledger.core.fencing import Verdict, is_sound, same_entry
 from ledger.core.journal_format import (
     RECORD_HEADER_BYTES,
     LogPosition,
@@ -198,7 +198,8 @@ class Bookie:
             if entry > state.last_entry:
                 state.last_entry = entry
             elif (known := self._index.find(state, entry)) is not None:
-                self._spawn(self._compare(state, entry, b"".join(body), known, on_added))
+                whole = b"".join(body)
+                self._spawn(self._compare(state, entry, whole, known, on_added, recovery))
                 return
         except OSError:
             self._loop.call_soon(on_added, Status.IO_ERROR)
@@ -472,8 +473,13 @@ class Bookie:
         body: bytes,
         known: Place | LogRecord,
         on_added: OnAdded,
+        recovery: bool,
     ) -> None:
-        """A second add of an entry is OK when it is the same one; else it is refused."""
+        """A second add of an entry is OK when it is the same one; else it is refused.
+
+        But a repair may put a sound copy in the place of one that rotted.
+        """
+        stored = b""
         try:
             if isinstance(known, LogRecord):
                 stored = b"".join(known.body)
@@ -482,13 +488,36 @@ class Bookie:
                     raise OSError(errno.EIO, "the first add failed")
             else:
                 stored = await self._files.read_entry(state.ledger, entry, known)
-        except (OSError, CorruptFormat):
-            status = Status.IO_ERROR
+        except CorruptFormat:
+            pass  # another entry, or less than one, lies there
+        except OSError:
+            on_added(Status.IO_ERROR)
+            return
+        if same_entry(stored, body):
+            on_added(Status.OK)
+        elif recovery and is_sound(body) and not is_sound(stored):
+            self._put_again(state.ledger, entry, body, known, on_added)
         else:
-            same = same_entry(stored, body)
-            self.conflicts += not same
-            status = Status.OK if same else Status.BAD_REQUEST
-        on_added(status)
+            self.conflicts += bool(stored)
+            on_added(Status.BAD_REQUEST if stored else Status.IO_ERROR)
+
+    def _put_again(
+        self, ledger: int, entry: int, body: bytes, rotten: Place | LogRecord, on_added: OnAdded
+    ) -> None:
+        """The entry is in the log once more, and the index will name that place."""
+        state = self._index.state(ledger)  # asked again: the bookie went on meanwhile
+        changed = state is None or state.deleted or self._index.find(state, entry) != rotten
+        if state is None or changed or self.failure is not None:
+            on_added(Status.IO_ERROR)
+            return
+
+        def on_put(status: Status) -> None:
+            state.busy -= 1
+            on_added(status)
+
+        state.busy += 1  # not forgotten while the record is on its way
+        record = LogRecord(RecordType.ADD, state, entry, -1, (body,), len(body), on_put)
+        self._journal.append(record)
 
     def _end(self, error: OSError) -> None:
         """Nothing is acknowledged any more, for good."""

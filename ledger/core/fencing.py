@@ -60,11 +60,20 @@ def same_entry(one: bytes, other: bytes) -> bool:
         return True
     if len(one) != len(other) or one[:16] != other[:16] or one[24:32] != other[24:32]:
         return False
-    for check, size in ((_crc32c_digest, _CRC32C_BYTES), (_crc32_digest, _CRC32_BYTES)):
+    for check, size in _CHECKS:
         payload_at = _DIGEST_AT + size
         if one[payload_at:] == other[payload_at:]:
             return all(check(entry) == entry[_DIGEST_AT:payload_at] for entry in (one, other))
     return False
+
+
+def is_sound(entry: bytes) -> bool:
+    """Its digest, CRC32C or CRC32, is right. Of others nothing can be said here: False."""
+    return any(
+        check(entry) == entry[_DIGEST_AT : _DIGEST_AT + size]
+        for check, size in _CHECKS
+        if len(entry) >= _DIGEST_AT + size
+    )
 
 
 def _crc32c_digest(entry: bytes) -> bytes:
@@ -75,3 +84,6 @@ def _crc32c_digest(entry: bytes) -> bytes:
 def _crc32_digest(entry: bytes) -> bytes:
     covered = crc32(memoryview(entry)[_DIGEST_AT + _CRC32_BYTES :], crc32(entry[:_DIGEST_AT]))
     return covered.to_bytes(_CRC32_BYTES, "big")
+
+
+_CHECKS: Final = ((_crc32c_digest, _CRC32C_BYTES), (_crc32_digest, _CRC32_BYTES))
