@@ -24,7 +24,7 @@ from tests.sim.streams_world import StreamsWorld
 
 SEEDS = 500
 BLOCKS = 10
-PLANTED_SEEDS_MAX = 150
+PLANTED_SEEDS_MAX = 600
 
 
 def run(seed):
