@@ -46,7 +46,7 @@ async def _start(config: GatewayConfig, stops: list[Stop]) -> Running:
     metadata = await connect_zookeeper(servers, session_ms=config.session_ms, chroot=slash + path)
     stops.append(metadata.close)
     await metadata.get(INSTANCE_ID)  # NoNode: no bookie has been here
-    seat = Seat(metadata, config)
+    seat = SoleGateway(metadata, config)
     await seat.take()
     stops.append(seat.leave)
     discovery = Discovery(metadata)
@@ -72,7 +72,7 @@ def _tls(config: GatewayConfig) -> TlsFiles | None:
     return None if files is None else TlsFiles(cert=files[0], key=files[1], ca=files[2])
 
 
-class Seat:
+class SoleGateway:
     """The place of the one gateway that serves; taken again when the session was lost."""
 
     def __init__(self, metadata: MetadataStore, config: GatewayConfig) -> None:
