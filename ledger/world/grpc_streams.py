@@ -13,6 +13,7 @@ from typing import Final
 
 from ledger.ids import Buffer, EntryId, LedgerId
 from ledger.wire.bookie_frames import (
+    ADD_HEADER_BYTES,
     FRAME_BYTES_MAX,
     AddsWriter,
     Answer,
@@ -86,7 +87,7 @@ class AddStream:
             self._loop.call_soon(on_added, Status.OVERLOADED)
             return
         queue, number = self._queue, self._next
-        if not queue or queue[-1].size + length > self._config.message_bytes:
+        if not queue or queue[-1].size + ADD_HEADER_BYTES + length > self._config.message_bytes:
             queue.append(AddsWriter(number))
         queue[-1].add(ledger, entry, master_key, body, length, recovery)
         self._queue_bytes += length
