@@ -16,6 +16,7 @@ from gateway.assembly import Parts, Running, Stop, serve, stop_all
 from gateway.config import GatewayConfig
 from gateway.log import logger
 from ledger.client.client import LedgerClient
+from ledger.client.config import LedgerClientConfig
 from ledger.errors import LedgerError, MetadataUnavailable, NodeExists, NoNode, NotOwner
 from ledger.registry.discovery import Discovery
 from ledger.registry.layout import INSTANCE_ID
@@ -55,7 +56,7 @@ async def _start(config: GatewayConfig, stops: list[Stop]) -> Running:
     bookies = GrpcBookies(discovery.registered, GrpcClientConfig(), _tls(config))
     stops.append(bookies.close)
     clock = SystemClock()
-    client = LedgerClient(metadata, bookies, clock)
+    client = LedgerClient(metadata, bookies, clock, LedgerClientConfig(rack=config.rack or None))
     services = StreamServices(metadata, client, clock)
 
     async def collected_by_bookies() -> None:
