@@ -12,6 +12,7 @@ from ledger.client.config import LedgerClientConfig
 from ledger.client.health import BookieHealth
 from ledger.client.reader import LedgerReader
 from ledger.client.recover import recover_ledger
+from ledger.client.tail import TailReader
 from ledger.client.update_metadata import LedgerMetadataStore, Patience, Versioned
 from ledger.client.writer import LedgerWriter
 from ledger.core.ledger_metadata import Fragment, LedgerMetadata
@@ -155,6 +156,10 @@ class LedgerClient:
 
     def _reader(self, stored: Versioned) -> LedgerReader:
         return LedgerReader(stored, self._metadata, self._bookies, self._config, self.health)
+
+    def tail(self, reader: LedgerReader) -> TailReader:
+        """Waits for what `reader`'s ledger does not have yet. Close it in the end."""
+        return TailReader(reader, self._bookies, self._config, self.health)
 
     async def delete(self, ledger: LedgerId) -> None:
         """The ledger is gone from metadata; its bookies drop the data in their own time.

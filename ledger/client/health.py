@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from ledger.client.config import LedgerClientConfig
@@ -50,7 +49,7 @@ class BookieHealth:
         bookies: Bookies,
         config: LedgerClientConfig,
         now_s: Callable[[], float],
-        chance: Chance = random.random,
+        chance: Chance,
     ) -> None:
         """`now_s` is any clock that never goes back."""
         self._bookies = bookies

@@ -37,7 +37,7 @@ class LedgerReader:
         metadata_store: LedgerMetadataStore,
         bookies: Bookies,
         config: LedgerClientConfig,
-        health: BookieHealth | None = None,
+        health: BookieHealth,
     ) -> None:
         """`health` is shared with the other readers and writers of the process."""
         self.metadata: LedgerMetadata = metadata.metadata
@@ -45,7 +45,7 @@ class LedgerReader:
         self._metadata_store = metadata_store
         self._bookies = bookies
         self._loop = asyncio.get_running_loop()
-        self._health = health or BookieHealth(bookies, config, self._loop.time)
+        self._health = health
         self._timeout_s = config.read_timeout_s
         self._late_s = config.speculative_read_s
         self._format = EntryFormat(self.metadata.digest_type, self.metadata.password)
@@ -246,19 +246,22 @@ class LedgerReader:
             asyncio.ensure_future(self._ask_lac(index, bookie))
             for index, bookie in enumerate(ensemble)
         }
+        enough = False
         try:
-            enough = False
             while asking and not enough:
                 done, asking = await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
                 for index, reply in sorted(task.result() for task in done):
-                    known = reply.status is Status.OK or reply.status in _ABSENT
-                    if known:
-                        self._learn(reply.lac)
-                    enough = on_reply(index, known) or enough
+                    enough |= self._hear(index, reply, on_reply)
         finally:
             for task in asking:
                 task.cancel()
             await asyncio.gather(*asking, return_exceptions=True)
+
+    def _hear(self, index: int, reply: ReadReply, on_reply: Callable[[int, bool], bool]) -> bool:
+        known = reply.status is Status.OK or reply.status in _ABSENT
+        if known:
+            self._learn(reply.lac)
+        return on_reply(index, known)
 
     async def _ask_lac(self, index: int, bookie: BookieId) -> tuple[int, ReadReply]:
         try:

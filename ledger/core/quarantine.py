@@ -10,7 +10,6 @@ Source: LogDevice, outlier detection of readers (seed 002); BookKeeper, `BookieW
 from __future__ import annotations
 
 from collections.abc import Collection
-from statistics import median
 
 from ledger.ids import BookieId
 
@@ -147,11 +146,11 @@ class Quarantine:
     def _is_outlier(self, record: _Record) -> bool:
         if record.samples < _SAMPLES_MIN or record.latency_s <= self._slow_s_min:
             return False
-        others = [
+        others = sorted(
             other.latency_s
             for other in self._records.values()
             if other is not record and other.samples >= _SAMPLES_MIN
-        ]
+        )
         if len(others) < _OTHERS_MIN:
             return False
-        return record.latency_s > self._slow_factor * median(others)
+        return record.latency_s > self._slow_factor * others[len(others) // 2]

@@ -167,6 +167,12 @@ def test_another_rack_is_taken_when_it_spreads_the_copies_better():
     assert replace(racks, ("b0", "b1", "b2"), 0, 3) == "b4"
 
 
+def test_of_equally_poor_ensembles_the_one_with_more_racks_is_taken():
+    racks = {"b0": "/a", "b1": "/a", "b2": "/b", "b3": "/c", "b4": "/b", "b5": "/d"}
+    ensemble = ("b0", "b1", "b2", "b3")
+    assert replace(racks, ensemble, 3, 2, load={"b5": 100.0}) == "b5"
+
+
 def test_a_member_of_an_unknown_rack_counts_for_none():
     racks = {"b1": "/a", "b3": "/a", "b4": "/b"}
     chosen = choose_replacement(
@@ -202,7 +208,9 @@ def assigned(racks, ledgers, streams=2):
     return copies, first
 
 
-@pytest.mark.parametrize("racks", ["/x /x /x /x /x", "/a /a /b /b /c /c", "/a /a /b /b"])
+@pytest.mark.parametrize(
+    "racks", ["/x /x /x /x /x", "/a /a /b /b /c /c", "/a /a /b /b", "/a /a /b"]
+)
 def test_segments_are_spread_over_the_bookies_and_reads_too(racks):
     racks = {f"b{n}": rack for n, rack in enumerate(racks.split())}
     copies, first = assigned(racks, 100)

@@ -143,6 +143,15 @@ def test_one_slow_answer_is_no_outlier():
     assert not one.suspects(0)
 
 
+def test_of_many_that_fail_a_third_is_avoided_and_all_are_asked_last():
+    one = quarantine()
+    for at, bookie in enumerate(BOOKIES[:4]):
+        fail(one, bookie, float(at))
+    assert one.suspects(4) == set(BOOKIES[:4])
+    assert one.avoid(4, BOOKIES[:6], keep=3) == {"b2", "b3"}, "those with most time to go"
+    assert one.avoid(4, BOOKIES[:6], keep=5) == {"b3"}
+
+
 def test_failing_bookies_are_avoided_before_slow_ones():
     one = quarantine()
     measured(one, {"b1": 0.01, "b2": 0.01, "b3": 0.02, "b0": 0.5})

@@ -435,14 +435,19 @@ def test_a_closed_tail_leaves_no_watch_behind():
 async def followed(rig, first=0):
     """What a follower sees until the ledger ends; it goes on after every error it may retry."""
     seen = []
-    while True:
-        try:
-            async with aclosing(rig.tail.follow(first + len(seen))) as entries:
-                async for entry, payload in entries:
-                    seen.append((entry, bytes(payload)))
-            return seen
-        except EntryUnknown:
-            await asyncio.sleep(0.1)
+    while not await follow_on(rig, first, seen):
+        await asyncio.sleep(0.1)
+    return seen
+
+
+async def follow_on(rig, first, seen):
+    try:
+        async with aclosing(rig.tail.follow(first + len(seen))) as entries:
+            async for entry, payload in entries:
+                seen.append((entry, bytes(payload)))
+    except EntryUnknown:
+        return False
+    return True
 
 
 def test_a_follower_sees_what_was_there_and_what_comes_until_the_end():
@@ -460,6 +465,20 @@ def test_a_follower_sees_what_was_there_and_what_comes_until_the_end():
         assert not following.done()
         await writer.close()
         assert await following == expected(2, 39)
+
+    simulate(scenario())
+
+
+def test_a_client_gives_readers_and_their_tails():
+    async def scenario():
+        world = cluster()
+        writer, told = await grown(world, 3)
+        client = world.client("reader")
+        tail = client.tail(await client.open(writer.ledger))
+        waiting = asyncio.ensure_future(tail.read_next(2, 30.0))
+        await add_one(world, told, 3)
+        assert bytes((await waiting).payload) == b"entry 2"
+        tail.close()
 
     simulate(scenario())
 
