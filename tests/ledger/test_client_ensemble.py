@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 
+from ledger.client.metadata_format import ledger_path
 from ledger.core.ledger_metadata import LedgerState
 from ledger.errors import (
     AddFailed,
@@ -265,6 +266,21 @@ def test_an_acknowledgement_of_a_replaced_bookie_is_void():
     run(scenario())
 
 
+def test_entries_that_the_others_have_confirmed_meanwhile_go_to_the_new_bookie_too():
+    async def scenario():
+        world, writer, told = await writing()
+        new = Answers(world, spares_of(world, writer)[0])
+        Sets(writer, before=lambda: asyncio.sleep(1))
+        Answers(world, ensemble_of(world, writer)[1]).refuse()
+        await told.add_all(3)
+        assert new.got == [3, 4, 5]
+        await asyncio.sleep(0.1)
+        assert [len(world.holders(writer.ledger, entry)) for entry in (3, 4, 5)] == [3, 3, 3]
+        return world, writer.ledger
+
+    run(scenario())
+
+
 def test_late_answers_of_a_replaced_bookie_count_for_nothing():
     async def scenario():
         world, writer, told = await writing()
@@ -438,6 +454,18 @@ def test_a_deleted_ledger_acknowledges_nothing_even_through_new_bookies():
         told.add(b"too late")
         await told.wait(5)
         assert told.errors[3:] == [NoSuchLedger] * 2
+
+    simulate(scenario())
+
+
+def test_a_ledger_deleted_just_before_the_change_is_never_acknowledged_again():
+    async def scenario():
+        world, writer, told = await writing()
+        Sets(writer, before=lambda: world.tree.delete(ledger_path(writer.ledger)))
+        Answers(world, ensemble_of(world, writer)[1]).refuse()
+        told.add(b"too late")
+        await told.wait(4)
+        assert told.errors[3:] == [NoSuchLedger]
 
     simulate(scenario())
 
@@ -695,6 +723,39 @@ def test_closing_does_not_wait_for_a_copy_that_nobody_needs():
         assert now_s() < 0.4
         await asyncio.sleep(1)
         assert len(fragments_of(world, writer)) == 1
+        return world, writer.ledger
+
+    run(scenario())
+
+
+def test_who_fails_while_the_ledger_is_being_closed_is_replaced_only_if_needed():
+    async def scenario():
+        world, writer, told = await writing()
+        sets = Sets(writer)
+        silent = Unheard(world, ensemble_of(world, writer)[1])
+        told.add(b"x")
+        closing = asyncio.create_task(writer.close())
+        await asyncio.sleep(0)
+        silent.tell(3, Status.UNREACHABLE)
+        assert await closing == 3
+        assert (sets.count, len(fragments_of(world, writer))) == (1, 1)
+        return world, writer.ledger
+
+    run(scenario())
+
+
+def test_closing_waits_for_a_change_under_way_even_when_nothing_is_pending():
+    """Else the change would find the ledger closed, and call that a defeat."""
+
+    async def scenario():
+        world, writer, told = await writing()
+        silent = Unheard(world, ensemble_of(world, writer)[1])
+        await told.add_all(1)
+        Sets(writer, before=lambda: asyncio.sleep(1))
+        silent.tell(3, Status.UNREACHABLE)
+        assert await writer.close() == 3
+        await asyncio.sleep(2)
+        assert (writer.failed, len(fragments_of(world, writer))) == (None, 2)
         return world, writer.ledger
 
     run(scenario())
