@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from functools import cache
 from typing import Any, TextIO, cast
 
 
 class _Stderr:
-    """Whatever stderr is when a line is written."""
+    """Whatever stderr is when a line is written. That it is full or closed is no reason to end."""
 
     def write(self, text: str) -> int:
-        return sys.stderr.write(text)
+        with suppress(OSError):
+            sys.stderr.write(text)
+        return len(text)
 
     def flush(self) -> None:
-        sys.stderr.flush()
+        with suppress(OSError):
+            sys.stderr.flush()
 
 
 @cache

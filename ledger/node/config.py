@@ -34,7 +34,7 @@ class NodeConfig:
     allow_insecure: bool = False  # listen beyond this machine without TLS
     session: float = 10.0  # seconds without a sign of life after which ZooKeeper forgets it
     zookeeper_wait: float = 60.0  # seconds to wait at the start for ZooKeeper; then exit 69
-    drain: float = 5.0  # seconds that calls under way get at the end
+    drain: float = 0.5  # seconds that calls under way get at the end; streams use all of it
 
     def __post_init__(self) -> None:
         assert 0 <= self.port <= 65_535

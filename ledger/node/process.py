@@ -29,7 +29,8 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
 def say_faults(faults: Iterable[str]) -> None:
     """One line each, on stderr."""
     for fault in faults:
-        print(f"bookie: {' '.join(fault.split())}", file=sys.stderr)
+        with contextlib.suppress(OSError):  # the exit code says it too
+            print(f"bookie: {' '.join(fault.split())}", file=sys.stderr, flush=True)
 
 
 class ExitAsked:

@@ -35,7 +35,7 @@ from ledger.world.rocks_table import RocksTable
 
 _LOOK_S = 1.0  # between two looks at the free space
 _LOOKS_PER_COLLECTION = 30
-_FAREWELL_S = 2.0  # for each word to ZooKeeper at the end; sessions end by themselves too
+_FAREWELL_S = 1.0  # for each word to ZooKeeper at the end; sessions end by themselves too
 _LEFT_OVER_S = 2.0  # beyond a session, for the node of an earlier one to go
 
 Stop = Callable[[], Awaitable[None]]

@@ -42,6 +42,7 @@ class BookieProcess:
         self.rack = rack
         self.session = session
         self.port = free_port()
+        self.log = data.parent / f"{data.name}.log"
         self.start_s = 0.0
         self._id = ""
         self._process: Process | None = None
@@ -74,8 +75,7 @@ class BookieProcess:
         """Start it without waiting; `ready` waits."""
         assert not self.running, "already started"
         self._id = ""
-        log = self.data.parent / f"{self.data.name}.log"
-        self._process = Process(self.argv(), log)
+        self._process = Process(self.argv(), self.log)
         return self
 
     def ready(self, timeout_s: float = START_S_MAX) -> Self:

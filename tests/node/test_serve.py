@@ -1,0 +1,449 @@
+"""Goal: a bookie process keeps its promises through every way to end, start, move and lose it.
+
+Method: the real process against a real ZooKeeper, asked over gRPC; ended by its id. Old data are
+copies of its directory that are put back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import resource
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ledger.ids import BookieId
+from ledger.registry.cookie import cookie_path, decode
+from ledger.registry.layout import read_instance_id
+from ledger.world.bookies import BookieInfo, Status
+from tests.node.cluster_rig import Cluster
+from tests.peers.bookie import BookieProcess
+from tests.peers.processes import free_port
+from tests.peers.zookeeper import ZooKeeper
+from tests.sim.bookie_world import entry_bytes
+
+FIRST_FREE_LEDGER = 50
+
+
+@contextlib.contextmanager
+def ended_with(*bookies: BookieProcess) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        for bookie in bookies:
+            if bookie.running:
+                bookie.kill()
+
+
+@pytest.fixture
+def bookie(zookeeper: ZooKeeper, tmp_path: Path) -> Iterator[BookieProcess]:
+    """One of a cluster of its own, not started."""
+    made = BookieProcess(
+        tmp_path / "bookie", zookeeper.servers + zookeeper.unused_chroot(), rack="/row-1"
+    )
+    with ended_with(made):
+        yield made
+
+
+def with_cluster(bookie: BookieProcess, body) -> None:
+    async def main() -> None:
+        async with Cluster(bookie.zookeeper) as cluster:
+            await body(cluster)
+
+    asyncio.run(main())
+
+
+async def off_loop(call, *words):
+    """A call that waits for a process, beside the loop."""
+    return await asyncio.get_running_loop().run_in_executor(None, call, *words)
+
+
+async def store_two(cluster: Cluster, bookie: BookieProcess) -> None:
+    """Ledger 1 is open, ledger 2 closed; each has entry 0 here."""
+    await cluster.until_serves(bookie.id)
+    await cluster.spend_ids(FIRST_FREE_LEDGER)
+    await cluster.name_ledger(bookie.id, 1)
+    await cluster.name_ledger(bookie.id, 2, closed_at=0)
+    for ledger in (1, 2):
+        assert await cluster.add(bookie.id, ledger, 0) is Status.OK
+
+
+async def expect_whole(cluster: Cluster, bookie: BookieProcess) -> None:
+    await cluster.until_serves(bookie.id)
+    for ledger in (1, 2):
+        assert (await cluster.read(bookie.id, ledger, 0)).body == entry_bytes(ledger, 0, b"x")
+        assert (await cluster.read(bookie.id, ledger, 1)).status is Status.NO_ENTRY
+    assert await cluster.add(bookie.id, 1, 1) is Status.OK
+
+
+async def expect_limbo(cluster: Cluster, bookie: BookieProcess) -> None:
+    await cluster.until_serves(bookie.id)
+    assert (await cluster.read(bookie.id, 1, 19)).status is Status.UNKNOWN_LEDGER_STATE
+    for ledger in (1, 2, FIRST_FREE_LEDGER - 1):
+        assert await cluster.add(bookie.id, ledger, 9) is Status.FENCED
+    assert await cluster.add(bookie.id, 1, 9, recovery=True) is Status.OK
+    assert await cluster.add(bookie.id, 1_000, 0) is Status.OK
+
+
+# -- life ------------------------------------------------------------------------------------------
+
+
+def test_it_says_where_it_is_and_is_registered_there_until_it_stops(bookie):
+    async def body(cluster):
+        await off_loop(bookie.start)
+        assert bookie.output() == f"started bookie={bookie.id} address={bookie.address}\n"
+        await cluster.until_serves(bookie.id)
+        assert cluster.discovery.registered() == {
+            bookie.id: BookieInfo("127.0.0.1", bookie.port, "/row-1")
+        }
+        cookie = decode((await cluster.store.get(cookie_path(BookieId(bookie.id)))).data)
+        assert cookie.bookie_host == bookie.id
+        assert cookie.instance_id == await read_instance_id(cluster.store)
+        assert await off_loop(bookie.stop) == 0
+        await cluster.until_gone(bookie.id)
+
+    with_cluster(bookie, body)
+
+
+@pytest.mark.parametrize("kill", [False, True])
+def test_it_comes_back_as_itself_with_all_it_had(bookie, kill):
+    async def body(cluster):
+        await off_loop(bookie.start)
+        name = bookie.id
+        await store_two(cluster, bookie)
+        await off_loop(lambda: bookie.restart(kill=kill))
+        assert bookie.id == name
+        await expect_whole(cluster, bookie)
+        assert "level=" not in bookie.output()
+
+    with_cluster(bookie, body)
+
+
+def test_sigint_ends_it_with_130(bookie):
+    bookie.start()
+    os.kill(bookie.process.pid, signal.SIGINT)
+    assert bookie.wait_exit() == 130
+
+
+def test_a_stop_answers_what_was_asked_before(bookie):
+    async def body(cluster):
+        await off_loop(bookie.start)
+        await cluster.until_serves(bookie.id)
+        assert await cluster.add(bookie.id, 1, 0) is Status.OK
+        adds = [cluster.add(bookie.id, 1, entry, bytes(1000)) for entry in range(1, 400)]
+        statuses = asyncio.gather(*adds)
+        assert await off_loop(bookie.stop) == 0
+        answered = await statuses
+        acked = [entry for entry, status in enumerate(answered, 1) if status is Status.OK]
+        await off_loop(bookie.start)
+        await cluster.until_serves(bookie.id)
+        for entry in (0, *acked):
+            assert (await cluster.read(bookie.id, 1, entry)).status is Status.OK
+
+    with_cluster(bookie, body)
+
+
+def test_killed_under_adds_it_has_every_entry_it_acknowledged(bookie):
+    async def body(cluster):
+        await off_loop(bookie.start)
+        await cluster.until_serves(bookie.id)
+        acked: set[int] = set()
+        for entry in range(3_000):
+            done = cluster.add(bookie.id, 1, entry, bytes(100 + entry % 2000))
+            done.add_done_callback(
+                lambda done, entry=entry: acked.add(entry) if done.result() is Status.OK else None
+            )
+            if entry % 50 == 0:
+                await asyncio.sleep(0)
+            if len(acked) > 500:
+                bookie.kill()
+                break
+        await cluster.until(lambda: not bookie.running or len(acked) > 500, "many adds")
+        if bookie.running:
+            bookie.kill()
+        await off_loop(bookie.start)
+        await cluster.until_serves(bookie.id)
+        assert len(acked) > 100
+        for entry in acked:
+            body = (await cluster.read(bookie.id, 1, entry)).body
+            assert body == entry_bytes(1, entry, bytes(100 + entry % 2000))
+
+    with_cluster(bookie, body)
+
+
+# -- identity --------------------------------------------------------------------------------------
+
+
+def test_a_wiped_directory_is_another_bookie_that_knows_no_old_ledger(bookie):
+    async def body(cluster):
+        await off_loop(bookie.start)
+        old = bookie.id
+        await store_two(cluster, bookie)
+        await off_loop(bookie.stop)
+        shutil.rmtree(bookie.data)
+        await off_loop(bookie.start)
+        assert bookie.id != old
+        await cluster.until_serves(bookie.id)
+        await cluster.until_gone(old)
+        assert (await cluster.read(bookie.id, 1, 0)).status is Status.NO_LEDGER
+        assert (await cluster.read(old, 1, 0)).status is Status.UNREACHABLE
+
+    with_cluster(bookie, body)
+
+
+@pytest.mark.parametrize("copied", ["stopped", "running", "running, then killed"])
+def test_old_data_put_back_are_fenced_and_in_limbo(bookie, copied, tmp_path):
+    async def body(cluster):
+        await off_loop(bookie.start)
+        await store_two(cluster, bookie)
+        if copied == "stopped":
+            await off_loop(bookie.stop)
+        shutil.copytree(bookie.data, tmp_path / "copy")
+        if copied == "stopped":
+            await off_loop(bookie.start)
+            await cluster.until_serves(bookie.id)
+        assert await cluster.add(bookie.id, 1, 1) is Status.OK
+        await off_loop(bookie.kill if copied.endswith("killed") else bookie.stop)
+        shutil.rmtree(bookie.data)
+        shutil.copytree(tmp_path / "copy", bookie.data)
+        await off_loop(bookie.start)
+        assert "may have lost entries" in bookie.output()
+        await expect_limbo(cluster, bookie)
+        await off_loop(lambda: bookie.restart(kill=True))
+        await expect_limbo(cluster, bookie)
+
+    with_cluster(bookie, body)
+
+
+def test_a_missing_cookie_is_a_loss(bookie):
+    async def body(cluster):
+        await off_loop(bookie.start)
+        await store_two(cluster, bookie)
+        await off_loop(bookie.stop)
+        await cluster.store.delete(cookie_path(BookieId(bookie.id)))
+        await off_loop(bookie.start)
+        assert 'reason="its cookie is missing"' in bookie.output()
+        await expect_limbo(cluster, bookie)
+
+    with_cluster(bookie, body)
+
+
+@pytest.mark.parametrize("lost", ["log and index", "index and one log file"])
+def test_a_log_that_is_gone_with_its_index_is_a_loss(bookie, lost):
+    async def body(cluster):
+        await off_loop(bookie.start)
+        await store_two(cluster, bookie)
+        await off_loop(bookie.restart)
+        await off_loop(bookie.stop)
+        shutil.rmtree(bookie.data / "index")
+        logs = sorted(bookie.data.glob("log-*"))
+        for log in logs if lost == "log and index" else logs[:1]:
+            log.unlink()
+        await off_loop(bookie.start)
+        assert "may have lost entries" in bookie.output()
+        await expect_limbo(cluster, bookie)
+
+    with_cluster(bookie, body)
+
+
+def test_rot_puts_every_older_ledger_into_limbo(bookie):
+    async def body(cluster):
+        await off_loop(bookie.start)
+        await store_two(cluster, bookie)
+        assert await cluster.add(bookie.id, 1, 1) is Status.OK
+        await off_loop(bookie.kill)
+        log = min(bookie.data.glob("log-*"))
+        content = bytearray(log.read_bytes())
+        content[4096 + 90] ^= 1
+        log.write_bytes(content)
+        shutil.rmtree(bookie.data / "index")
+        await off_loop(bookie.start)
+        assert "damaged log" in bookie.output()
+        await expect_limbo(cluster, bookie)
+        assert (await cluster.read(bookie.id, 2, 9)).status is Status.UNKNOWN_LEDGER_STATE
+
+    with_cluster(bookie, body)
+
+
+def test_one_directory_serves_one_process(bookie):
+    bookie.start()
+    twin = BookieProcess(bookie.data, bookie.zookeeper)
+    with ended_with(twin):
+        assert twin.begin().wait_exit() == 78
+        lines = twin.output().splitlines()
+        assert len(lines) == 1
+        assert "is held by another process" in lines[0]
+    assert bookie.running
+
+
+def test_of_two_with_one_identity_the_second_is_refused_and_the_first_loses_nothing(
+    bookie, tmp_path
+):
+    async def body(cluster):
+        await off_loop(bookie.start)
+        await store_two(cluster, bookie)
+        shutil.copytree(bookie.data, tmp_path / "copy")
+        twin = BookieProcess(tmp_path / "copy", bookie.zookeeper, rack="/row-1")
+        with ended_with(twin):
+            assert await off_loop(twin.begin().wait_exit) == 78
+            said = twin.output()
+            assert "is registered by another process at 127.0.0.1" in said
+            assert len(said.splitlines()) == 1
+        await off_loop(bookie.restart)
+        await expect_whole(cluster, bookie)
+
+    with_cluster(bookie, body)
+
+
+def test_a_directory_of_another_cluster_is_refused_and_left_alone(bookie, zookeeper):
+    bookie.restart()
+    bookie.stop()
+    before = {path: path.read_bytes() for path in bookie.data.glob("[VSls]*") if path.is_file()}
+    home, bookie.zookeeper = bookie.zookeeper, zookeeper.servers + zookeeper.unused_chroot()
+    assert bookie.begin().wait_exit() == 78
+    said = bookie.output()
+    assert said.count("cluster ") == 2
+    assert len(said.splitlines()) == 1
+    after = {path: path.read_bytes() for path in bookie.data.glob("[VSls]*") if path.is_file()}
+    assert after == before
+    bookie.zookeeper = home
+    bookie.start()
+    assert "level=" not in bookie.output()
+
+
+def test_another_name_over_the_same_directory_is_refused(bookie):
+    bookie.restart()
+    name = bookie.id
+    bookie.stop()
+    bookie.name = "other"
+    assert bookie.begin().wait_exit() == 78
+    assert name in bookie.output()
+    assert "other-" in bookie.output()
+
+
+# -- ZooKeeper comes and goes ----------------------------------------------------------------------
+
+
+def test_without_zookeeper_it_waits_says_so_and_gives_up(tmp_path):
+    bookie = BookieProcess(
+        tmp_path / "bookie", f"127.0.0.1:{free_port()}", ["--zookeeper-wait", "2500ms"]
+    )
+    with ended_with(bookie):
+        assert bookie.begin().wait_exit() == 69
+    lines = bookie.output().splitlines()
+    assert 'event="ZooKeeper does not answer"' in lines[0]
+    assert lines[-1].startswith("bookie: --zookeeper 127.0.0.1:")
+    assert "Traceback" not in bookie.output()
+
+
+def test_a_signal_ends_it_while_it_waits(tmp_path):
+    bookie = BookieProcess(tmp_path / "bookie", f"127.0.0.1:{free_port()}")
+    with ended_with(bookie):
+        bookie.begin()
+        bookie.process.wait_for(lambda: "does not answer" in bookie.output(), "a message", 20)
+        assert bookie.stop() == 0
+        assert "Traceback" not in bookie.output()
+
+
+def test_after_a_lost_session_it_is_registered_again(bookie):
+    async def body(cluster):
+        await off_loop(bookie.start)
+        for _ in range(2):
+            await cluster.until_registered(bookie.id)
+            bookie.pause()
+            await cluster.until_gone(bookie.id)
+            bookie.resume()
+        await cluster.until_serves(bookie.id)
+        assert await cluster.add(bookie.id, 1, 0) is Status.OK
+
+    with_cluster(bookie, body)
+
+
+def test_while_zookeeper_is_away_it_serves_and_afterwards_it_is_registered_again(tmp_path):
+    async def body(cluster):
+        await off_loop(bookie.start)
+        await store_two(cluster, bookie)
+        zookeeper.kill()
+        await asyncio.sleep(3)  # three sessions of the bookie
+        for entry in range(1, 50):
+            assert await cluster.add(bookie.id, 1, entry) is Status.OK
+        assert (await cluster.read(bookie.id, 2, 0)).status is Status.OK
+        await off_loop(zookeeper.start)
+        await cluster.until_serves(bookie.id)
+
+        async def listed() -> bool:
+            return bookie.id in await cluster.store.children("/ledgers/available")
+
+        await cluster.until(listed, "the bookie's new node")
+
+    with ZooKeeper(tmp_path / "zookeeper") as zookeeper:
+        bookie = BookieProcess(tmp_path / "bookie", zookeeper.servers)
+        with ended_with(bookie):
+            with_cluster(bookie, body)
+
+
+def test_it_stops_in_seconds_though_zookeeper_is_away(tmp_path):
+    with ZooKeeper(tmp_path / "zookeeper") as zookeeper:
+        bookie = BookieProcess(tmp_path / "bookie", zookeeper.servers)
+        with ended_with(bookie):
+            bookie.start()
+            zookeeper.kill()
+            assert bookie.stop() == 0
+            zookeeper.start()
+            bookie.start()
+            assert "may have lost" not in bookie.output()
+
+
+# -- the disk --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("file_bytes_max", [0, 8192], ids=["nothing", "no log"])
+def test_a_failing_disk_ends_the_process_after_refusing_what_was_asked(bookie, file_bytes_max):
+    """The kernel refuses to let files grow; at 0 not even stderr can say so."""
+
+    async def body(cluster):
+        await off_loop(bookie.start)
+        await store_two(cluster, bookie)
+        limit = (file_bytes_max, resource.RLIM_INFINITY)
+        resource.prlimit(bookie.process.pid, resource.RLIMIT_FSIZE, limit)
+        statuses = await asyncio.gather(*[cluster.add(bookie.id, 1, e) for e in range(1, 20)])
+        assert set(statuses) <= {Status.IO_ERROR, Status.UNREACHABLE}
+        assert Status.IO_ERROR in statuses
+        assert await off_loop(bookie.wait_exit) == 74
+        if file_bytes_max:
+            assert "nothing more is acknowledged" in bookie.output()
+        assert "Traceback" not in bookie.output()
+        await cluster.until_gone(bookie.id)
+        await off_loop(bookie.start)
+        await expect_whole(cluster, bookie)
+
+    with_cluster(bookie, body)
+
+
+def test_what_was_deleted_is_given_back(bookie):
+    async def body(cluster):
+        bookie.options += ["--gc-interval", "200ms"]
+        await off_loop(bookie.start)
+        await store_two(cluster, bookie)
+        payload = os.urandom(1 << 20)
+        await cluster.name_ledger(bookie.id, 3)
+        for entry in range(70):
+            assert await cluster.add(bookie.id, 3, entry, payload) is Status.OK
+        before = await cluster.bookies.stats(BookieId(bookie.id))
+        await cluster.forget_ledger(3)
+
+        async def gone() -> bool:
+            return (await cluster.read(bookie.id, 3, 0)).status is Status.NO_LEDGER
+
+        await cluster.until(gone, "the ledger to go")
+        first = bookie.data / "log-0000000000000001"
+        await cluster.until(lambda: not first.exists(), "the file to go")
+        await expect_whole(cluster, bookie)
+        assert (await cluster.bookies.stats(BookieId(bookie.id))).ledgers == before.ledgers - 1
+
+    with_cluster(bookie, body)
