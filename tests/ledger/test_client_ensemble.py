@@ -753,6 +753,7 @@ def test_closing_waits_for_a_change_under_way_even_when_nothing_is_pending():
         await told.add_all(1)
         Sets(writer, before=lambda: asyncio.sleep(1))
         silent.tell(3, Status.UNREACHABLE)
+        await asyncio.sleep(0.01)
         assert await writer.close() == 3
         await asyncio.sleep(2)
         assert (writer.failed, len(fragments_of(world, writer))) == (None, 2)
