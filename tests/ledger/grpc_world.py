@@ -1,0 +1,147 @@
+"""A bookie behind a gRPC server, in this process or in a child that can be stopped and killed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Self
+
+from ledger.bookie.config import BookieConfig
+from ledger.bookie.grpc_server import BookieServer
+from ledger.ids import BookieId
+from ledger.world.bookies import BookieInfo, Status
+from ledger.world.grpc_bookies import GrpcBookies
+from ledger.world.grpc_config import GrpcClientConfig, GrpcServerConfig, TlsFiles
+from ledger.world.local_bookies import LocalBookie, open_local_bookie
+from tests.ledger.bookie_rig import KEY
+from tests.sim.bookie_world import entry_buffers
+
+CONFIG = BookieConfig(file_bytes=1 << 20, preallocate_bytes=1 << 18, headroom_bytes=0)
+
+
+class Served:
+    """A bookie of this process on a port; it comes back as the same bookie on another one."""
+
+    def __init__(
+        self,
+        path: Path,
+        config: BookieConfig = CONFIG,
+        server: GrpcServerConfig | None = None,
+        tls: TlsFiles | None = None,
+    ) -> None:
+        self._path = path
+        self._config = config
+        self._server_config = server if server is not None else GrpcServerConfig()
+        self._tls = tls
+        self._opened: LocalBookie | None = None
+        self._server: BookieServer | None = None
+        self.port = 0
+
+    async def __aenter__(self) -> Self:
+        self._opened = await open_local_bookie(self._path, config=self._config)
+        self.bookie = self._opened.bookie
+        self.id: BookieId = self.bookie.bookie_id
+        self._server = BookieServer(self.bookie, self._server_config, self._tls)
+        self.port = await self._server.start("127.0.0.1", 0)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def stop(self) -> None:
+        if self._opened is not None and self._server is not None:
+            await self._server.stop(0)
+            await self._opened.close()
+            self._opened = None
+
+    async def restart(self) -> None:
+        await self.stop()
+        await self.__aenter__()
+
+    def log_bytes(self) -> bytes:
+        """All that was ever logged, padding included."""
+        logs = sorted(self._path.glob("log-*"))
+        return b"".join(path.read_bytes() for path in logs).rstrip(b"\0")
+
+
+class Client:
+    """A `GrpcBookies` that finds bookies where `places` says, and remembers what it was told."""
+
+    def __init__(
+        self, *served: Served, config: GrpcClientConfig | None = None, tls: TlsFiles | None = None
+    ) -> None:
+        self.places = {one.id: BookieInfo(port=one.port) for one in served}
+        self.config = config if config is not None else GrpcClientConfig()
+        self.port = GrpcBookies(lambda: self.places, self.config, tls)
+        self.told: list[tuple[int, Status]] = []
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.port.close()
+
+    def move(self, served: Served) -> None:
+        self.places[served.id] = BookieInfo(port=served.port)
+
+    def add(self, bookie: BookieId, entry: int, payload: bytes = b"x", ledger: int = 7, key=KEY):
+        """A future of the add's status; `told` remembers it too."""
+        told = asyncio.get_running_loop().create_future()
+
+        def on_added(status: Status) -> None:
+            self.told.append((entry, status))
+            told.set_result(status)  # a second call would raise
+
+        body = entry_buffers(ledger, entry, payload)
+        self.port.add(bookie, ledger, entry, key, body, on_added)
+        return told
+
+    async def add_until(self, status: Status, bookie: BookieId, entry: int) -> None:
+        """Adds, again and again, until that is the answer."""
+        async with asyncio.timeout(10.0):
+            while await self.add(bookie, entry) is not status:
+                await asyncio.sleep(0.005)
+
+
+class Child:
+    """A bookie in a process of its own."""
+
+    def __init__(self, path: Path) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.ledger.grpc_world", str(path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        line = self._process.stdout.readline().split()
+        self.port, self.id = int(line[0]), BookieId(line[1])
+
+    def signal(self, number: int) -> None:
+        os.kill(self._process.pid, number)
+
+    def kill(self) -> None:
+        self.signal(signal.SIGKILL)
+        self._process.wait(10)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process.poll() is None:
+            self.kill()
+        self._process.stdin.close()
+        self._process.stdout.close()
+
+
+async def serve(path: Path) -> None:
+    async with Served(path) as served:
+        print(served.port, served.id, flush=True)
+        await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(Path(sys.argv[1])))

@@ -1,0 +1,342 @@
+"""Goal: what connections do to the bookies port: made late, broken, silent, flooded, moved.
+Method: a real bookie behind a real server, in this process or a child that is stopped or killed;
+a proxy that holds bytes back. What every port answers is in tests/contracts/test_bookies.py."""
+
+import asyncio
+import signal
+import time
+
+from ledger.bookie.config import ENTRY_BYTES_MAX, BookieConfig
+from ledger.ids import BookieId
+from ledger.world.bookies import BookieInfo, Status
+from ledger.world.grpc_config import GrpcClientConfig, GrpcServerConfig
+from tests.ledger.bookie_rig import KEY
+from tests.ledger.grpc_world import Child, Client, Served
+from tests.peers.processes import free_port, until
+from tests.peers.proxy import TO_CLIENT, Proxy
+from tests.sim.bookie_world import entry_buffers, entry_bytes
+
+GONE = Status.UNREACHABLE
+AT_ONCE_S = 1.0  # far below any timeout: nobody waited
+
+
+def run(main, *served_options, timeout_s=30.0, **options):
+    """Runs `main(served, client)` with a bookie in `path` and a client of it."""
+
+    async def whole():
+        async with (
+            asyncio.timeout(timeout_s),
+            Served(*served_options, **options) as served,
+            Client(served) as client,
+        ):
+            await main(served, client)
+
+    asyncio.run(whole())
+
+
+def test_the_first_add_waits_for_the_connection(tmp_path):
+    async def main(served, client):
+        told = [client.add(served.id, entry) for entry in range(100)]
+        assert await asyncio.gather(*told) == [Status.OK] * 100
+
+    run(main, tmp_path)
+
+
+def test_an_add_alone_takes_less_than_three_milliseconds(tmp_path):
+    async def main(served, client):
+        await client.add(served.id, 0)
+        times = []
+        for entry in range(1, 200):
+            began = time.perf_counter()
+            assert await client.add(served.id, entry) is Status.OK
+            times.append(time.perf_counter() - began)
+        assert sorted(times)[20] < 0.003, "one in ten is undisturbed on any machine"
+
+    run(main, tmp_path)
+
+
+def test_the_largest_entry_arrives_and_a_larger_one_is_refused_alone(tmp_path):
+    async def main(served, client):
+        largest = bytes(ENTRY_BYTES_MAX - 36)
+        told = [client.add(served.id, 0, largest), client.add(served.id, 1, largest + b"x")]
+        assert await asyncio.gather(*told) == [Status.OK, Status.BAD_REQUEST]
+        assert await client.add(served.id, 2) is Status.OK
+        reply = await client.port.read(served.id, 7, 0)
+        assert reply.body == entry_bytes(7, 0, largest)
+        many = await client.port.read_many(served.id, 7, 0, 9, 1 << 20)
+        assert [len(body) for body in many.bodies] == [ENTRY_BYTES_MAX]
+
+    run(main, tmp_path)
+
+
+def test_ids_that_cannot_be_are_refused_and_harm_nobody_else(tmp_path):
+    async def main(served, client):
+        told = [client.add(served.id, 0)]
+        statuses = []
+        for ledger, entry in ((-1, 0), (7, -1)):
+            body = entry_buffers(7, 1, b"x")
+            client.port.add(served.id, ledger, entry, KEY, body, statuses.append)
+        assert await asyncio.gather(*told) == [Status.OK]
+        assert statuses == [Status.BAD_REQUEST] * 2
+        bad = Status.BAD_REQUEST
+        assert (await client.port.read(served.id, -1, 0)).status is bad
+        assert (await client.port.read(served.id, 7, -2)).status is bad
+        assert (await client.port.read_many(served.id, 7, -1, 5, 99)).status is bad
+        assert (await client.port.read_many(served.id, 7, 3, 2, 99)).status is bad
+
+    run(main, tmp_path)
+
+
+def test_a_body_that_names_another_entry_is_refused(tmp_path):
+    async def main(served, client):
+        told = asyncio.get_running_loop().create_future()
+        body = entry_buffers(7, 1, b"x")
+        client.port.add(served.id, 7, 0, KEY, body, told.set_result)
+        assert await told is Status.BAD_REQUEST
+        assert served.bookie.ledgers() == []
+
+    run(main, tmp_path)
+
+
+def test_another_instance_refuses_and_logs_nothing(tmp_path):
+    async def main(served, client):
+        before = (served.bookie.groups, served.log_bytes())
+        other = BookieId("bookie-00000000")
+        client.places[other] = BookieInfo(port=served.port)
+        wrong = Status.WRONG_INSTANCE
+        told = [client.add(other, entry) for entry in range(3)]
+        assert await asyncio.gather(*told) == [wrong] * 3
+        assert (await client.port.read(other, 7, 0, fence_key=KEY)).status is wrong
+        assert await client.port.write_lac(other, 7, KEY, 3) is wrong
+        assert (await client.port.stats(other)).status is wrong
+        assert (served.bookie.groups, served.log_bytes()) == before
+        assert await client.add(served.id, 0) is Status.OK
+
+    run(main, tmp_path)
+
+
+def test_adds_wait_on_the_wire_while_the_bookie_has_no_room(tmp_path):
+    async def main(served, client):
+        told = [client.add(served.id, entry, bytes(60_000)) for entry in range(150)]
+        assert await asyncio.gather(*told) == [Status.OK] * 150
+
+    small = BookieConfig(entry_bytes_max=100_000, queue_bytes_max=400_000, headroom_bytes=0)
+    server = GrpcServerConfig(queue_bytes_max=100_000)
+    # One message of adds may always come in: with messages of a mebibyte this would overload.
+    config = GrpcClientConfig(message_bytes=100_000)
+
+    async def whole():
+        async with Served(tmp_path, small, server) as served, Client(served, config=config) as one:
+            await main(served, one)
+
+    asyncio.run(whole())
+
+
+def test_a_long_poll_that_was_given_up_frees_its_place(tmp_path):
+    async def main(served, client):
+        for _ in range(5):
+            polled = asyncio.ensure_future(client.port.wait_lac(served.id, 7, 0, 30.0))
+            await client.port.read_lac(served.id, 7)
+            await client.port.read_lac(served.id, 7)
+            full = await client.port.wait_lac(served.id, 8, 0, 30.0)
+            assert full.status is Status.OVERLOADED
+            polled.cancel()
+            await asyncio.wait([polled])
+
+    run(main, tmp_path, BookieConfig(headroom_bytes=0, long_polls_max=1))
+
+
+def test_a_stopped_bookie_answers_everything_once_and_at_once(tmp_path):
+    async def main(served, client):
+        await client.add(served.id, 0)
+        polled = asyncio.ensure_future(client.port.wait_lac(served.id, 7, 5, 30.0))
+        told = [client.add(served.id, entry, bytes(100_000)) for entry in range(1, 150)]
+        began = time.monotonic()
+        await served.stop()
+        statuses = await asyncio.gather(*told)
+        assert set(statuses) <= {Status.OK, GONE}
+        assert GONE in statuses
+        assert (await polled).status in (GONE, Status.OK)
+        assert time.monotonic() - began < 2 * AT_ONCE_S
+        assert len(client.told) == 150
+
+    run(main, tmp_path)
+
+
+def test_while_a_bookie_is_away_calls_do_not_wait(tmp_path):
+    async def main(served, client):
+        await client.add(served.id, 0)
+        await served.stop()
+        await client.add_until(GONE, served.id, 1)
+        began = time.monotonic()
+        for entry in range(50):
+            assert await client.add(served.id, entry) is GONE
+        assert (await client.port.read(served.id, 7, 0)).status is GONE
+        assert (await client.port.read_lac(served.id, 7)).status is GONE
+        assert time.monotonic() - began < AT_ONCE_S
+
+    run(main, tmp_path)
+
+
+def test_a_bookie_that_came_back_elsewhere_is_found(tmp_path):
+    async def main(served, client):
+        for entry in range(4):
+            await client.add_until(Status.OK, served.id, entry)
+            old = served.port
+            await served.restart()
+            assert served.port != old
+            client.move(served)
+        await client.add_until(Status.OK, served.id, 4)
+        reply = await client.port.list_entries(served.id, 7)
+        assert reply.runs == ((0, 4),)
+
+    run(main, tmp_path)
+
+
+def test_a_bookie_that_comes_up_late_is_found(tmp_path):
+    async def main():
+        async with Served(tmp_path) as served, Client(served) as client:
+            client.places[served.id] = BookieInfo(port=free_port())
+            assert await client.add(served.id, 0) is GONE
+            assert (await client.port.stats(served.id)).status is GONE
+            client.move(served)
+            await client.add_until(Status.OK, served.id, 0)
+
+    asyncio.run(main())
+
+
+def test_a_bookie_that_is_not_registered_any_more_is_let_go_and_taken_back(tmp_path):
+    async def main(served, client):
+        await client.add(served.id, 0)
+        await served.stop()
+        client.places.clear()
+        await client.add_until(GONE, served.id, 1)
+        assert await client.add(served.id, 1) is GONE
+        assert client.port.available() == ()
+        await served.restart()
+        client.move(served)
+        await client.add_until(Status.OK, served.id, 1)
+
+    run(main, tmp_path)
+
+
+def test_a_read_only_bookie_is_registered_and_not_available(tmp_path):
+    async def main(served, client):
+        client.places[served.id] = BookieInfo(port=served.port, read_only=True)
+        assert client.port.available() == ()
+        assert client.port.registered()[served.id].read_only
+        assert await client.add(served.id, 0) is Status.OK
+
+    run(main, tmp_path)
+
+
+def test_the_end_of_a_client_answers_everything(tmp_path):
+    async def main(served, client):
+        told = [client.add(served.id, entry, bytes(100_000)) for entry in range(100)]
+        polled = asyncio.ensure_future(client.port.wait_lac(served.id, 7, 500, 30.0))
+        await until(lambda: client.told, "an answer")
+        await client.port.close()
+        assert set(await asyncio.gather(*told)) == {Status.OK, GONE}
+        assert (await polled).status is GONE
+        assert await client.add(served.id, 0) is GONE
+        assert (await client.port.read(served.id, 7, 0)).status is GONE
+
+    run(main, tmp_path)
+
+
+def test_a_killed_bookie_is_noticed_at_once(tmp_path):
+    async def main(child):
+        places = {child.id: BookieInfo(port=child.port)}
+        async with Client() as client:
+            client.places.update(places)
+            await client.add(child.id, 0)
+            child.signal(signal.SIGSTOP)  # so that nothing is answered before it dies
+            told = [client.add(child.id, entry) for entry in range(1, 200)]
+            read = asyncio.ensure_future(client.port.read(child.id, 7, 0))
+            await asyncio.sleep(0)
+            began = time.monotonic()
+            child.signal(signal.SIGKILL)
+            assert set(await asyncio.gather(*told)) == {GONE}
+            assert (await read).status is GONE
+            assert time.monotonic() - began < AT_ONCE_S
+            assert len(client.told) == 200
+
+    with Child(tmp_path) as child:
+        asyncio.run(main(child))
+
+
+def test_a_bookie_that_stands_still_is_unreachable_after_the_timeout_and_taken_back(tmp_path):
+    async def main(child):
+        config = GrpcClientConfig(
+            add_timeout_s=0.4, control_timeout_s=0.4, connect_timeout_s=0.3, reconnect_s_max=0.1
+        )
+        async with Client(config=config) as client:
+            client.places[child.id] = BookieInfo(port=child.port)
+            await client.add(child.id, 0)
+            child.signal(signal.SIGSTOP)
+            began = time.monotonic()
+            told = [client.add(child.id, entry) for entry in range(1, 50)]
+            assert (await client.port.stats(child.id)).status is GONE
+            assert set(await asyncio.gather(*told)) == {GONE}
+            assert 0.4 <= time.monotonic() - began < 0.4 + AT_ONCE_S
+            child.signal(signal.SIGCONT)  # its answers come now, and are ignored
+            await client.add_until(Status.OK, child.id, 50)
+            assert len([entry for entry, _ in client.told if entry < 50]) == 50
+
+    with Child(tmp_path) as child:
+        asyncio.run(main(child))
+
+
+def test_a_queue_to_a_bookie_that_does_not_read_is_bounded(tmp_path):
+    async def main(served, proxy):
+        config = GrpcClientConfig(add_timeout_s=1.0, queue_bytes_max=4 << 20)
+        async with Client(served, config=config) as client:
+            client.places[served.id] = BookieInfo(port=proxy.port)
+            await client.add(served.id, 0)
+            proxy.freeze()
+            refused = []
+
+            def on_added(status):
+                refused.append(status)
+
+            body = entry_buffers(7, 1, bytes(1 << 20))
+            for _ in range(64):
+                client.port.add(served.id, 7, 1, KEY, body, on_added)
+                await asyncio.sleep(0.002)
+            full = refused.count(Status.OVERLOADED)
+            assert full >= 30, "four wait, some are in buffers on the way"
+            assert set(refused) == {Status.OVERLOADED}
+            await until(lambda: len(refused) == 64, "the others are late")
+            assert refused.count(GONE) == 64 - full
+            proxy.heal()
+            await client.add_until(Status.OK, served.id, 2)
+
+    async def whole():
+        async with Served(tmp_path) as served:
+            with Proxy(served.port) as proxy:
+                await main(served, proxy)
+
+    asyncio.run(whole())
+
+
+def test_a_broken_connection_answers_everything_and_is_made_again(tmp_path):
+    async def main(served, proxy):
+        async with Client(served) as client:
+            client.places[served.id] = BookieInfo(port=proxy.port)
+            for entry in range(0, 50, 10):
+                await client.add_until(Status.OK, served.id, entry)
+                proxy.freeze(TO_CLIENT)
+                told = [client.add(served.id, entry + more) for more in range(1, 10)]
+                read = asyncio.ensure_future(client.port.read(served.id, 7, 0))
+                await asyncio.sleep(0)
+                proxy.cut()
+                assert set(await asyncio.gather(*told)) == {GONE}
+                assert (await read).status is GONE
+                proxy.heal()
+
+    async def whole():
+        async with Served(tmp_path) as served:
+            with Proxy(served.port) as proxy:
+                await main(served, proxy)
+
+    asyncio.run(whole())
