@@ -99,13 +99,15 @@ class _Answer:
         self.put = put
         self.sent_s = time.monotonic()  # a little before it was sent: the safe side for a lease
         self.value: Any = None
-        self.error: BaseException | None = None
+        self.error: KazooException | None = None
 
     def set(self, value: Any = None) -> None:
         self.value = value
         self.put(self)
 
     def set_exception(self, exception: BaseException) -> None:
+        if not isinstance(exception, KazooException):  # a reply that no server sends
+            exception = ConnectionLoss(repr(exception))
         self.error = exception
         self.put(self)
 

@@ -189,22 +189,6 @@ def test_requests_are_done_in_the_order_they_were_asked(run):
 # Sessions
 
 
-def test_after_its_session_ended_a_store_goes_on_with_a_new_one(run):
-    async def scenario(world):
-        await world.far.create("/kept", b"x")
-        await world.far.create("/live", ephemeral=True)
-        before = world.session()
-        world.end_session()
-        await until(lambda: world.renewed == 1, "to be told of the new session")
-        assert not await world.far.exists("/live")
-        assert await world.far.get("/kept") == Node(b"x", 0)
-        assert await world.far.create("/live", ephemeral=True) == "/live"
-        assert world.session() != before
-        assert world.renewed == 1
-
-    run(scenario)
-
-
 def test_a_lost_connection_within_the_session_keeps_its_ephemeral_nodes(run):
     async def scenario(world):
         await world.far.create("/live", ephemeral=True)
@@ -215,17 +199,6 @@ def test_a_lost_connection_within_the_session_keeps_its_ephemeral_nodes(run):
         assert await world.near.exists("/live")
         assert world.session() == before
         assert world.renewed == 0
-
-    run(scenario)
-
-
-def test_an_ended_watch_of_the_session_hears_nothing(run):
-    async def scenario(world):
-        told = Told()
-        world.far.watch_session(told)()
-        world.end_session()
-        await until(lambda: world.renewed == 1, "to be told of the new session")
-        assert told.count == 0
 
     run(scenario)
 
@@ -242,16 +215,30 @@ def test_the_session_length_is_the_servers_and_pings_keep_the_session(run):
     run(scenario, session_ms=150)
 
 
-def test_last_answered_is_not_later_than_the_request_and_stands_while_none_is_answered(run):
+def test_last_answered_is_when_the_answered_request_was_sent(run):
     async def scenario(world):
-        before_s = time.monotonic()
         await world.far.get("/")
-        answered_s = world.far.last_answered_s
-        assert before_s <= answered_s <= time.monotonic()
         world.proxy.freeze(TO_CLIENT)
+        before_s = time.monotonic()
+        asked = asyncio.ensure_future(world.far.get("/"))
+        await asyncio.sleep(0)
+        sent_s = time.monotonic()
+        assert await waits(asked)
+        assert world.far.last_answered_s < before_s
+        world.proxy.heal()
+        await asked
+        assert before_s <= world.far.last_answered_s <= sent_s
+
+    run(scenario)
+
+
+def test_what_is_never_answered_does_not_count_as_answered(run):
+    async def scenario(world):
+        world.proxy.freeze(TO_CLIENT)
+        began_s = time.monotonic()
         with pytest.raises(MetadataUnavailable):
             await world.far.get("/")
-        assert world.far.last_answered_s == answered_s
+        assert world.far.last_answered_s < began_s
         world.proxy.heal()
 
     run(scenario, session_ms=SHORT_MS)
@@ -300,27 +287,6 @@ def test_a_lost_connection_alone_is_not_told_as_a_change(run):
         assert told.count == 0
         await world.near.set("/a", b"new", ANY_VERSION)
         await told.times(1)
-
-    run(scenario)
-
-
-def test_watches_outlive_the_session_and_are_told_once_for_it(run):
-    async def scenario(world):
-        await world.far.create("/a")
-        told, told_of_none = Told(), Told()
-        world.far.watch("/a", told)
-        world.far.watch("/none", told_of_none)
-        await world.far.get("/a")
-        world.end_session()
-        await until(lambda: world.renewed == 1, "to be told of the new session")
-        await told.times(1)
-        await told_of_none.times(1)
-        await world.far.get("/a")
-        assert (told.count, told_of_none.count) == (1, 1)
-        await world.near.set("/a", b"new", ANY_VERSION)
-        await world.near.create("/none")
-        await told.times(2)
-        await told_of_none.times(2)
 
     run(scenario)
 

@@ -4,7 +4,10 @@ Method: servers that the test kills, pauses and restarts; a proxy that nobody an
 """
 
 import asyncio
+import socketserver
+import struct
 import sys
+import threading
 import time
 
 import pytest
@@ -71,6 +74,35 @@ def test_without_a_server_connecting_fails_in_time_and_leaves_nothing(zookeeper,
     began_s = time.monotonic()
     asyncio.run(main())
     assert time.monotonic() - began_s < 5
+    assert no_thread_is_left()
+
+
+class Nonsense(socketserver.BaseRequestHandler):
+    """Grants a session as ZooKeeper does, then answers what nobody asked."""
+
+    def handle(self):
+        if not self.request.recv(4096):
+            return
+        session = struct.pack(">iiqi16sb", 0, 10_000, 7, 16, bytes(16), 0)
+        self.request.sendall(struct.pack(">i", len(session)) + session)
+        while self.request.recv(4096):
+            self.request.sendall(struct.pack(">iiqi", 16, 999, 1, 0))
+
+
+def test_a_server_that_answers_nonsense_is_no_server(zookeeper):
+    async def main(port):
+        store = await connect_zookeeper(f"127.0.0.1:{port}")
+        for _ in range(3):
+            with pytest.raises(MetadataUnavailable):
+                await store.get("/")
+        await store.close()
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Nonsense) as server:
+        serving = threading.Thread(target=server.serve_forever, args=(0.01,))
+        serving.start()
+        asyncio.run(main(server.server_address[1]))
+        server.shutdown()
+        serving.join()
     assert no_thread_is_left()
 
 

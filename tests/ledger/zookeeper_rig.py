@@ -21,6 +21,17 @@ async def connected(server, root, **settings):
         await store.close()
 
 
+def end_session(server, proxy, store):
+    """As if it had expired: another connection takes the session over and closes it."""
+    session = store._bridge.client.client_id
+    proxy.refuse()  # or the store would take it back
+    thief = KazooClient(server.servers, client_id=session)
+    thief.start()
+    thief.stop()
+    thief.close()
+    proxy.heal()
+
+
 class World:
     """Two stores on one root: `far` behind the proxy, `near` without."""
 
@@ -34,13 +45,6 @@ class World:
 
     def session(self):
         return self.far._bridge.client.client_id
-
-    def end_session(self):
-        """As if it had expired: another connection takes the session over and closes it."""
-        thief = KazooClient(self.server.servers, client_id=self.session())
-        thief.start()
-        thief.stop()
-        thief.close()
 
 
 async def waits(future):
