@@ -2,7 +2,9 @@
 
 `MetadataTree` is what all sessions share and what survives their crashes. `SimMetadata` is one
 session. With `MetadataFaults` a call may fail before it reached the tree, or after the tree
-changed (the reply is lost): both are MetadataUnavailable to the caller.
+changed (the reply is lost): both are MetadataUnavailable to the caller. A session may follow the
+tree some time behind, as one of a ZooKeeper follower: it never goes back, it has seen whatever its
+own writes (refused ones too) had to see, and `sync` catches up.
 """
 
 import asyncio
@@ -42,6 +44,20 @@ class MetadataTree:
         self.watches = {}
         self.sessions = 0
         self.on_set = None  # called with (path, data, version) after a create or a set
+        self.log = None  # once somebody follows: (time, path, node or None) of every change
+
+    def follow(self):
+        """What a follower starts with: all nodes as they are, and how far the log has come."""
+        if self.log is None:
+            self.log = []
+        nodes = {path: Node(one.data, one.version) for path, one in self.nodes.items()}
+        return nodes, len(self.log)
+
+    def _logged(self, path):
+        if self.log is not None:
+            record = self.nodes.get(path)
+            node = None if record is None else Node(record.data, record.version)
+            self.log.append((asyncio.get_running_loop().time(), path, node))
 
     def get(self, path):
         record = self.nodes.get(_checked(path))
@@ -81,6 +97,7 @@ class MetadataTree:
         if path in self.nodes:
             raise NodeExists(path)
         self.nodes[path] = _Record(data, 0, session)
+        self._logged(path)
         self._changed(path, above)
         self._seen(path)
         return path
@@ -90,6 +107,7 @@ class MetadataTree:
         record = self.check(path, version)
         record.data = data
         record.version += 1
+        self._logged(path)
         self._changed(path)
         self._seen(path)
         return record.version
@@ -99,10 +117,11 @@ class MetadataTree:
         if any(_parent(other) == path for other in self.nodes if other != "/"):
             raise NotEmpty(path)
         del self.nodes[path]
+        self._logged(path)
         self._changed(path, _parent(path))
 
     def multi(self, ops, session):
-        before = copy.deepcopy(self.nodes)
+        before, logged = copy.deepcopy(self.nodes), len(self.log or ())
         try:
             for op in ops:
                 if isinstance(op, Create):
@@ -116,6 +135,8 @@ class MetadataTree:
                     self.check(op.path, op.version)
         except BaseException:
             self.nodes = before
+            if self.log is not None:
+                del self.log[logged:]
             raise
 
     def end_session(self, session):
@@ -141,6 +162,9 @@ class MetadataFaults:
     latency_s: float = 0.002  # mean, each way
     unsent: float = 0.0
     reply_lost: float = 0.0
+    lag_s: float = 0.0  # reads may be so old
+    cut: bool = False  # nothing reaches the store
+    timeout_s: float = 0.5  # until that is noticed
 
 
 class SimMetadata:
@@ -153,6 +177,9 @@ class SimMetadata:
         self.faults = faults
         self.closed = False
         self.expired = False
+        self.dead = False  # its process is: nobody hears of anything any more
+        self.on_set = lambda path, data, begins: None  # around each `set` of this client
+        self._nodes, self._seen = self.tree.follow() if faults and faults.lag_s else (None, 0)
         self.watchers = []  # this client's part of the tree's
         self.renewal_watchers = []
 
@@ -184,59 +211,138 @@ class SimMetadata:
         if faults is None:
             return step(*args)
         await asyncio.sleep(faults.draw.expovariate(1 / faults.latency_s))
-        if self.expired or self.session != session:
-            raise MetadataUnavailable("the session has expired")
-        if faults.draw.random() < faults.unsent:
-            raise MetadataUnavailable("the request was lost")
+        await self._check_reached(session)
         try:
             return step(*args)
         finally:
             await asyncio.sleep(faults.draw.expovariate(1 / faults.latency_s))
-            if faults.draw.random() < faults.reply_lost:
+            if self.dead:
+                await asyncio.Event().wait()
+            if faults.cut or faults.draw.random() < faults.reply_lost:
                 raise MetadataUnavailable("the reply was lost")
+
+    async def _check_reached(self, session):
+        """The request has reached the store."""
+        faults = self.faults
+        if self.dead:
+            await asyncio.Event().wait()
+        if faults.cut:
+            await asyncio.sleep(faults.timeout_s)
+            raise MetadataUnavailable("the store is out of reach")
+        if self.expired or self.session != session:
+            raise MetadataUnavailable("the session has expired")
+        if faults.draw.random() < faults.unsent:
+            raise MetadataUnavailable("the request was lost")
+
+    async def _write(self, step, *args):
+        """A change, or a refusal: either comes after all that happened before."""
+
+        def write():
+            try:
+                return step(*args)
+            finally:
+                self._catch_up()
+
+        return await self._call(write)
+
+    def _catch_up(self, until_s=None):
+        """What happened until then is seen."""
+        if self._nodes is None:
+            return
+        log = self.tree.log
+        while self._seen < len(log) and (until_s is None or log[self._seen][0] <= until_s):
+            _, path, node = log[self._seen]
+            self._seen += 1
+            if node is None:
+                self._nodes.pop(path, None)
+            else:
+                self._nodes[path] = node
+
+    def _follower(self):
+        """The tree as this session sees it now; None: as it is."""
+        if self._nodes is None:
+            return None
+        lag_s = self.faults.draw.random() * self.faults.lag_s
+        self._catch_up(asyncio.get_running_loop().time() - lag_s)
+        return self._nodes
 
     async def get(self, path):
         def step():
-            record = self.tree.get(path)
-            return Node(record.data, record.version)
+            nodes = self._follower()
+            if nodes is None:
+                record = self.tree.get(path)
+                return Node(record.data, record.version)
+            if path not in nodes:
+                raise NoNode(path)
+            return nodes[path]
 
         return await self._call(step)
 
     async def exists(self, path):
-        return await self._call(lambda: _checked(path) in self.tree.nodes)
+        def step():
+            nodes = self._follower()
+            return _checked(path) in (self.tree.nodes if nodes is None else nodes)
+
+        return await self._call(step)
 
     async def set(self, path, data, version):
-        return await self._call(self.tree.set, path, data, version)
+        self.on_set(path, data, True)
+        try:
+            return await self._write(self.tree.set, path, data, version)
+        finally:
+            self.on_set(path, data, False)
 
     async def create(self, path, data=b"", *, ephemeral=False, sequential=False, parents=False):
         session = self.session if ephemeral else None
-        return await self._call(self.tree.create, path, data, session, sequential, parents)
+        return await self._write(self.tree.create, path, data, session, sequential, parents)
 
     async def delete(self, path, version=ANY_VERSION):
-        await self._call(self.tree.delete, path, version)
+        await self._write(self.tree.delete, path, version)
 
     async def multi(self, ops):
-        await self._call(self.tree.multi, ops, self.session)
+        await self._write(self.tree.multi, ops, self.session)
 
     async def children(self, path):
-        return await self._call(self.tree.names, path)
+        def step():
+            nodes = self._follower()
+            if nodes is None:
+                return self.tree.names(path)
+            if path not in nodes:
+                raise NoNode(path)
+            return sorted(p.rpartition("/")[2] for p in nodes if p != "/" and _parent(p) == path)
+
+        return await self._call(step)
 
     async def read_tree(self, path):
-        return await self._call(self.tree.below, path)
+        def step():
+            nodes = self._follower()
+            if nodes is None:
+                return self.tree.below(path)
+            prefix = "/" if _checked(path) == "/" else path + "/"
+            return {p: nodes[p] for p in sorted(nodes) if p.startswith(prefix) and p != "/"}
+
+        return await self._call(step)
 
     async def paths(self, path):
-        return sorted(await self._call(self.tree.below, path))
+        return sorted(await self.read_tree(path))
 
     async def sync(self, path):
-        await self._call(lambda: None)
+        await self._call(self._catch_up)
 
     def watch(self, path, on_changed):
         watchers = self.tree.watches.setdefault(path, [])
         armed = [True]
 
-        def notify():
-            if armed[0] and not self.closed:
+        def tell():
+            if armed[0] and not self.closed and not self.dead:
                 on_changed()
+
+        def notify():
+            if self._nodes is None:
+                tell()
+            else:  # a follower hears of it as late as it sees it
+                lag_s = self.faults.draw.random() * self.faults.lag_s
+                asyncio.get_running_loop().call_later(lag_s, tell)
 
         def unwatch():
             armed[0] = False
