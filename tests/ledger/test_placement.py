@@ -214,7 +214,7 @@ def assigned(racks, ledgers, streams=2):
 def test_segments_are_spread_over_the_bookies_and_reads_too(racks):
     racks = {f"b{n}": rack for n, rack in enumerate(racks.split())}
     copies, first = assigned(racks, 100)
-    assert len(copies) == len(racks)
+    assert len(copies) == len(first) == len(racks)
     assert max(copies.values()) <= 1.2 * min(copies.values())
     assert max(first.values()) <= 2 * min(first.values())
 
