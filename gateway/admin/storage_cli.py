@@ -264,7 +264,10 @@ def ledger_recover(
     """Take a ledger over from its writer, and close it."""
     what = f"fences the writer of ledger {ledger} for ever and closes it"
     if accept_loss:
-        what += ", and gives up every entry that no bookie shows now"
+        what += (
+            ", and gives up every entry that no bookie shows now (stop the gateway that writes "
+            "it first: with too few bookies left it is not surely fenced)"
+        )
     _confirm(yes, what, str(ledger), output)
 
     from gateway.admin.ledgers import recover

@@ -4,6 +4,10 @@ Bookies in limbo are let out of it: what they do not have is then said to be gon
 is not closed is recovered; where too few bookies are left for that, it is closed at the last
 entry up to which everything can still be read. Nothing is deleted: an entry that turns up later
 on a bookie that was away is only no longer part of the ledger when it lies above the end.
+
+A ledger closed by force was fenced on too few bookies to be sure of its writer: one that still
+runs, and reaches Qa bookies that did not answer here, may acknowledge entries above the end. Its
+owner must be gone, or see the closed ledger, before this is done.
 """
 
 from __future__ import annotations

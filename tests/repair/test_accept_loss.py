@@ -1,0 +1,153 @@
+"""Goal: what is lost is given up only when asked, no more than that, and it is said exactly.
+
+Method: the storage commands' own code over a simulated cluster that lost bookies or entries.
+"""
+
+import asyncio
+
+import pytest
+
+from gateway.admin.client import AdminError
+from gateway.admin.ledgers import recover
+from gateway.admin.storage import Storage
+from ledger.errors import Fenced, LedgerClosed
+from ledger.world.bookies import Status
+from tests.repair.rig import Rig, mend
+from tests.sim.loop import SimClock, simulate
+
+
+def on_rig(body, **how):
+    async def main():
+        rig = Rig(**how)
+        storage = Storage(rig.session("admin"), rig.bookies("admin"), SimClock(), "admin")
+        await body(rig, storage)
+
+    simulate(main())
+
+
+async def open_ledger(rig, count=6):
+    writer, told = await rig.ledger(count, close=False)
+    return writer.metadata.ledger, writer, told
+
+
+def test_without_accepting_losses_a_ledger_that_cannot_be_recovered_stays_as_it_is():
+    async def body(rig, storage):
+        ledger, writer, _ = await open_ledger(rig)
+        rig.lose(*writer.metadata.last_fragment.ensemble[:2])
+        with pytest.raises(AdminError, match="gateway ledger why"):
+            await recover(storage, ledger, accept_loss=False)
+        assert not rig.metadata(ledger).closed
+
+    on_rig(body)
+
+
+def test_recovering_closes_at_the_last_entry_and_fences_the_writer():
+    async def body(rig, storage):
+        ledger, _, told = await open_ledger(rig)
+        found = await recover(storage, ledger, accept_loss=False)
+        assert (found["state"], found["last_entry"]) == ("CLOSED", 5)
+        told.add(b"late")
+        await told.wait(7)
+        assert isinstance(told.news[6][1], Fenced | LedgerClosed)
+
+    on_rig(body)
+
+
+def test_a_ledger_with_one_bookie_left_is_closed_at_the_last_entry_that_it_shows():
+    async def body(rig, storage):
+        ledger, writer, _ = await open_ledger(rig)
+        left, *lost = writer.metadata.last_fragment.ensemble
+        rig.lose(*lost)
+        rig.forget(left, ledger, 4, 5)
+        found = await recover(storage, ledger, accept_loss=True)
+        assert (found["last_entry"], found["forced"]) == (3, True)
+        assert rig.metadata(ledger).length == len(b"entry 0") * 4
+        assert await rig.marked() == [ledger]
+
+    on_rig(body, bookies=3)
+
+
+def test_entries_known_to_be_confirmed_and_lost_are_named():
+    async def body(rig, storage):
+        ledger, writer, told = await open_ledger(rig)
+        told.add(b"entry 6")  # carries the LAC 5 to the bookies
+        await told.wait(7)
+        await asyncio.sleep(1)
+        left, *lost = writer.metadata.last_fragment.ensemble
+        rig.lose(*lost)
+        rig.forget(left, ledger, 3, 6)
+        found = await recover(storage, ledger, accept_loss=True)
+        assert found["last_entry"] == 2
+        assert (found["given_up"], found["given_up_entries"]) == ("3-5", 3)
+
+    on_rig(body, bookies=3)
+
+
+def test_what_was_left_can_be_spread_to_new_bookies_and_read():
+    async def body(rig, storage):
+        ledger, writer, _ = await open_ledger(rig)
+        left, *lost = writer.metadata.last_fragment.ensemble
+        rig.lose(*lost)
+        await recover(storage, ledger, accept_loss=True)
+        await rig.marks.mark(ledger, lost)
+        await mend(rig.worker())
+        assert rig.faults(ledger) == []
+        assert left in rig.members(ledger)
+
+    on_rig(body, bookies=5)
+
+
+def test_limbo_ends_and_what_the_bookie_lost_is_then_said_to_be_gone():
+    async def body(rig, storage):
+        ledger = await rig.ledger(6)
+        for name in rig.members(ledger):
+            rig.forget(name, ledger, 2)
+            rig.bookie(name).begin_limbo(ledger + 1)
+        found = await recover(storage, ledger, accept_loss=True)
+        assert sorted(found["limbo_ended"]) == sorted(rig.members(ledger))
+        assert (found["given_up"], found["last_entry"], found["forced"]) == ("2", 5, False)
+        for name in rig.members(ledger):
+            assert (await rig.bookie(name).read(ledger, 2)).status is Status.NO_ENTRY
+            assert (await rig.bookie(name).read(ledger, 3)).status is Status.OK
+
+    on_rig(body, bookies=3)
+
+
+def test_an_open_ledger_whose_bookies_are_all_in_limbo_is_recovered_as_far_as_it_goes():
+    async def body(rig, storage):
+        ledger, writer, _ = await open_ledger(rig)
+        for name in writer.metadata.last_fragment.ensemble:
+            rig.forget(name, ledger, 5)
+            rig.bookie(name).begin_limbo(ledger + 1)
+        with pytest.raises(AdminError):
+            await recover(storage, ledger, accept_loss=False)
+        found = await recover(storage, ledger, accept_loss=True)
+        assert (found["last_entry"], found["forced"]) == (4, False)
+
+    on_rig(body, bookies=3)
+
+
+def test_when_nobody_answers_nothing_is_closed():
+    async def body(rig, storage):
+        ledger, writer, _ = await open_ledger(rig)
+        rig.lose(*writer.metadata.last_fragment.ensemble)
+        with pytest.raises(AdminError, match="none of"):
+            await recover(storage, ledger, accept_loss=True)
+        assert not rig.metadata(ledger).closed
+
+    on_rig(body, bookies=3)
+
+
+def test_the_bookie_that_was_left_fences_the_writer_of_a_ledger_closed_by_force():
+    async def body(rig, storage):
+        ledger, writer, told = await open_ledger(rig)
+        lost = writer.metadata.last_fragment.ensemble[1:]
+        rig.lose(*lost)
+        await recover(storage, ledger, accept_loss=True)
+        for name in lost:
+            rig.bookie(name).restart()
+        told.add(b"zombie")
+        await told.wait(7)
+        assert isinstance(told.news[6][1], Fenced | LedgerClosed)
+
+    on_rig(body, bookies=3)
