@@ -113,20 +113,37 @@ class ModelBookie:
 
         self._journal(ledger, store)
 
-    async def read(self, ledger, entry, *, fence_key=None):
+    def read(self, ledger, entry, *, fence_key=None):
         if fence_key is not None:
             if self.keys.setdefault(ledger, fence_key) != fence_key:
-                return ReadReply(Status.UNAUTHORIZED)
+                return self._at_once(ReadReply(Status.UNAUTHORIZED))
             self.fencing.add(ledger)
 
             def fence():
                 self._stored(ledger, fence_key).fenced = True
                 self._wake(ledger)
 
-            await asyncio.shield(self._journal(ledger, fence))
-        elif ledger in self._settles:
-            await asyncio.shield(self._settles[ledger])
-        return self._read(ledger, entry)
+            self._journal(ledger, fence)
+        return self._settled(ledger, lambda: self._read(ledger, entry))
+
+    def _at_once(self, reply):
+        answer = asyncio.get_running_loop().create_future()
+        answer.set_result(reply)
+        return answer
+
+    def _settled(self, ledger, reply):
+        """What `reply()` says once all accepted so far for this ledger is durable."""
+        settles = self._settles.get(ledger)
+        if settles is None:
+            return self._at_once(reply())
+        answer = asyncio.get_running_loop().create_future()
+
+        def tell(_):
+            if not answer.cancelled():
+                answer.set_result(reply())
+
+        settles.add_done_callback(tell)
+        return answer
 
     def _read(self, ledger, entry):
         stored = self.ledgers.get(ledger)
@@ -151,7 +168,7 @@ class ModelBookie:
             return Status.NO_LEDGER
         return Status.UNKNOWN_LEDGER_STATE if stored.limbo else Status.NO_ENTRY
 
-    async def read_many(self, ledger, first, last, max_bytes):
+    def read_many(self, ledger, first, last, max_bytes):
         bodies, size = [], 0
         reply = self._read(ledger, first)
         entries = self.durable_entries(ledger)
@@ -160,25 +177,25 @@ class ModelBookie:
                 break
             bodies.append(entries[entry])
             size += len(entries[entry])
-        return ReadManyReply(reply.status, bodies, reply.lac)
+        return self._at_once(ReadManyReply(reply.status, bodies, reply.lac))
 
-    async def read_lac(self, ledger):
+    def read_lac(self, ledger):
         stored = self.ledgers.get(ledger)
         if stored is None or stored.limbo:
-            return ReadReply(self._nothing(ledger))
-        return ReadReply(Status.OK, lac=EntryId(stored.highest_lac))
+            return self._at_once(ReadReply(self._nothing(ledger)))
+        return self._at_once(ReadReply(Status.OK, lac=EntryId(stored.highest_lac)))
 
-    async def write_lac(self, ledger, master_key, lac):
+    def write_lac(self, ledger, master_key, lac):
         if self.keys.setdefault(ledger, master_key) != master_key:
-            return Status.UNAUTHORIZED
+            return self._at_once(Status.UNAUTHORIZED)
 
         def store():
             stored = self._stored(ledger, master_key)
             stored.highest_lac = max(stored.highest_lac, lac)
             self._wake(ledger)
 
-        await asyncio.shield(self._journal(ledger, store))
-        return Status.OK
+        self._journal(ledger, store)
+        return self._settled(ledger, lambda: Status.OK)
 
     async def wait_lac(self, ledger, previous, timeout_s):
         """As the port says; with an entry when it is here."""
@@ -205,17 +222,18 @@ class ModelBookie:
             if not waiting.done():
                 waiting.set_result(None)
 
-    async def list_entries(self, ledger):
-        if ledger in self._settles:
-            await asyncio.shield(self._settles[ledger])
+    def list_entries(self, ledger):
+        return self._settled(ledger, lambda: self._list(ledger))
+
+    def _list(self, ledger):
         stored = self.ledgers.get(ledger)
         if stored is None or stored.limbo:
             return EntriesReply(self._nothing(ledger))
         return EntriesReply(Status.OK, runs_of(sorted(stored.entries)))
 
-    async def end_limbo(self, ledger, master_key):
+    def end_limbo(self, ledger, master_key):
         if self.keys.setdefault(ledger, master_key) != master_key:
-            return Status.UNAUTHORIZED
+            return self._at_once(Status.UNAUTHORIZED)
         was_lost = self._is_lost(ledger)
 
         def end():
@@ -225,13 +243,14 @@ class ModelBookie:
             if stored.fenced:
                 self.fencing.add(ledger)
 
-        await asyncio.shield(self._journal(ledger, end))
-        return Status.OK
+        self._journal(ledger, end)
+        return self._settled(ledger, lambda: Status.OK)
 
-    async def stats(self):
+    def stats(self):
         held = sum(len(body) for one in self.ledgers.values() for body in one.entries.values())
         free = max(0, DISK_BYTES - held)
-        return BookieStats(Status.OK, DISK_BYTES, free, len(self.ledgers), self.writable)
+        stats = BookieStats(Status.OK, DISK_BYTES, free, len(self.ledgers), self.writable)
+        return self._at_once(stats)
 
     def _stored(self, ledger, key):
         stored = self.ledgers.get(ledger)
@@ -254,6 +273,8 @@ class ModelBookie:
             if incarnation == self._incarnation:
                 settle()
                 settled.set_result(None)
+                if self._settles.get(ledger) is settled:
+                    del self._settles[ledger]
 
         loop.call_at(self._settled_at_s, run)
         return settled

@@ -2,7 +2,8 @@
 
 `Network` joins hosts (writers, recoverers, readers) to bookies. `SimBookies` is one host's port.
 Adds to one bookie arrive in the order they were sent, as on one connection; reads run beside
-them. A lost request or reply is UNREACHABLE after the timeout, and the bookie may have acted.
+them. A lost request or reply is UNREACHABLE after the timeout, and the bookie may have acted; what
+was sent arrives even if its sender no longer waits.
 """
 
 import asyncio
@@ -30,36 +31,76 @@ class Weather:
     timeout_s: float = 1.0
 
 
+class Observer:
+    """Is told what crosses the network; does nothing. Replies are told as the bookie gives them,
+    whether or not they arrive."""
+
+    def on_fence_reply(self, host, bookie, ledger, reply):
+        """`bookie` answered a read with the fence flag."""
+
+    def on_fence_heard(self, host, bookie, ledger, entry, reply):
+        """That answer reached `host`."""
+
+    def on_read_reply(self, bookie, ledger, first, last, reply):
+        """`bookie` answered a read of these entries."""
+
+    def on_lac_reply(self, bookie, ledger, reply):
+        """`bookie` answered with a LAC."""
+
+    def on_list_reply(self, bookie, ledger, reply):
+        """`bookie` listed what it has."""
+
+    def on_recovery_read(self, host, bookie, ledger, entry):
+        """`host` asks for an entry with the fence flag."""
+
+
 class Network:
-    """All links. `cut(host, bookie)` stops messages both ways until `heal`."""
+    """All links. `cut(host, bookie)` stops messages until `heal`: both ways or one."""
 
     def __init__(self, draw, weather, bookies):
         self.draw = draw
         self.weather = weather
         self.bookies = bookies  # by id
-        self.cuts = set()
+        self.cuts = set()  # both ways
+        self.cut_requests = set()
+        self.cut_replies = set()
         self.slow = {}  # by (host, bookie): so many times slower than the others
         self.racks = {}  # by bookie; the default rack where none is set
         self.on_added = lambda bookie, ledger, entry, body, recovery: None  # says the bookie
+        self.observer = Observer()
         self._lanes = {}  # when the last add of one (host, bookie) arrives
 
-    def cut(self, host, bookie):
-        self.cuts.add((host, bookie))
+    def cut(self, host, bookie, way="both"):
+        cuts = {"both": self.cuts, "requests": self.cut_requests, "replies": self.cut_replies}
+        cuts[way].add((host, bookie))
+
+    def mend(self):
+        self.cuts.clear()
+        self.cut_requests.clear()
+        self.cut_replies.clear()
+        self.slow.clear()
 
     def heal(self):
-        self.cuts.clear()
-        self.slow.clear()
+        self.mend()
         self.weather.loss = 0.0
         self.weather.tail_rate = 0.0
 
     def delay_s(self, host, bookie):
         weather = self.weather
-        delay_s = self.draw.expovariate(1 / weather.latency_s) * self.slow.get((host, bookie), 1)
+        delay_s = self.draw.expovariate(1 / weather.latency_s)
+        if self.slow:
+            delay_s *= self.slow.get((host, bookie), 1)
         if self.draw.random() < weather.tail_rate:
             delay_s *= weather.tail_factor
         return delay_s
 
-    def lost(self, host, bookie):
+    def request_lost(self, host, bookie):
+        return (host, bookie) in self.cut_requests or self._lost(host, bookie)
+
+    def reply_lost(self, host, bookie):
+        return (host, bookie) in self.cut_replies or self._lost(host, bookie)
+
+    def _lost(self, host, bookie):
         return (host, bookie) in self.cuts or self.draw.random() < self.weather.loss
 
     def arrival_s(self, lane):
@@ -77,9 +118,30 @@ class SimBookies:
         self.network = network
         self.host = host
         self.dead = False  # a dead host hears nothing more; what it sent still arrives
+        self._paused = None
+
+    def pause(self):
+        """The process stands still: what comes for it waits."""
+        if self._paused is None:
+            self._paused = []
+
+    def resume(self):
+        """It goes on, and all that has come is there at once."""
+        waiting, self._paused = self._paused or (), None
+        for tell, news in waiting:
+            self.tell(tell, news)
+
+    def tell(self, tell, news):
+        """The process hears `news`, when it can."""
+        if self.dead:
+            return
+        if self._paused is None:
+            tell(news)
+        else:
+            self._paused.append((tell, news))
 
     def available(self):
-        return tuple(sorted(b for b, info in self.registered().items() if not info.read_only))
+        return tuple(sorted(b for b, one in self.network.bookies.items() if one.writable))
 
     def registered(self):
         racks = self.network.racks
@@ -96,15 +158,39 @@ class SimBookies:
         _AddUnderWay(self, bookie, on_added).send(ledger, entry, master_key, tuple(body), recovery)
 
     async def read(self, bookie, ledger, entry, *, fence_key=None):
-        reply = await self._ask(bookie, lambda b: b.read(ledger, entry, fence_key=fence_key))
-        return reply or ReadReply(Status.UNREACHABLE)
+        observer = self.network.observer
+        if fence_key is None:
+
+            def heard(reply):
+                observer.on_read_reply(bookie, ledger, entry, entry, reply)
+        else:
+            observer.on_recovery_read(self.host, bookie, ledger, entry)
+
+            def heard(reply):
+                observer.on_fence_reply(self.host, bookie, ledger, reply)
+                observer.on_read_reply(bookie, ledger, entry, entry, reply)
+
+        reply = await self._ask(bookie, lambda b: b.read(ledger, entry, fence_key=fence_key), heard)
+        if reply is None:
+            return ReadReply(Status.UNREACHABLE)
+        if fence_key is not None:
+            observer.on_fence_heard(self.host, bookie, ledger, entry, reply)
+        return reply
 
     async def read_many(self, bookie, ledger, first, last, max_bytes):
-        reply = await self._ask(bookie, lambda b: b.read_many(ledger, first, last, max_bytes))
+        def heard(reply):
+            self.network.observer.on_read_reply(bookie, ledger, first, last, reply)
+
+        reply = await self._ask(
+            bookie, lambda b: b.read_many(ledger, first, last, max_bytes), heard
+        )
         return reply or ReadManyReply(Status.UNREACHABLE)
 
     async def read_lac(self, bookie, ledger):
-        reply = await self._ask(bookie, lambda b: b.read_lac(ledger))
+        def heard(reply):
+            self.network.observer.on_lac_reply(bookie, ledger, reply)
+
+        reply = await self._ask(bookie, lambda b: b.read_lac(ledger), heard)
         return reply or ReadReply(Status.UNREACHABLE)
 
     async def write_lac(self, bookie, ledger, master_key, lac):
@@ -112,13 +198,19 @@ class SimBookies:
         return Status.UNREACHABLE if reply is None else reply
 
     async def wait_lac(self, bookie, ledger, previous, timeout_s):
+        def heard(reply):
+            self.network.observer.on_lac_reply(bookie, ledger, reply)
+
         reply = await self._ask(
-            bookie, lambda b: b.wait_lac(ledger, previous, timeout_s), more_s=timeout_s
+            bookie, lambda b: b.wait_lac(ledger, previous, timeout_s), heard, more_s=timeout_s
         )
         return reply or ReadReply(Status.UNREACHABLE)
 
     async def list_entries(self, bookie, ledger):
-        reply = await self._ask(bookie, lambda b: b.list_entries(ledger))
+        def heard(reply):
+            self.network.observer.on_list_reply(bookie, ledger, reply)
+
+        reply = await self._ask(bookie, lambda b: b.list_entries(ledger), heard)
         return reply or EntriesReply(Status.UNREACHABLE)
 
     async def end_limbo(self, bookie, ledger, master_key):
@@ -129,41 +221,90 @@ class SimBookies:
         reply = await self._ask(bookie, lambda b: b.stats())
         return reply or BookieStats(Status.UNREACHABLE)
 
-    async def _ask(self, bookie_id, ask, more_s=0.0):
-        """The bookie's reply, or None after the timeout (and `more_s`)."""
+    async def _ask(self, bookie_id, ask, heard=None, more_s=0.0):
+        """The bookie's reply, or None after the timeout (and `more_s`).
+
+        `heard(reply)` runs as the bookie gives it.
+        """
         network = self.network
         if bookie_id not in network.bookies:
             return None
+        loop = asyncio.get_running_loop()
+        told = loop.create_future()
+        timer = loop.call_later(network.weather.timeout_s + more_s, self.tell, self._end, (told,))
+        question = _Question(self, bookie_id, heard, told)
+        loop.call_later(network.delay_s(self.host, bookie_id), question.arrive, ask)
         try:
-            async with asyncio.timeout(network.weather.timeout_s + more_s):
-                await asyncio.sleep(network.delay_s(self.host, bookie_id))
-                bookie = network.bookies[bookie_id]
-                if network.lost(self.host, bookie_id) or not bookie.up:
-                    await asyncio.Event().wait()
-                reply = await ask(bookie)
-                await asyncio.sleep(network.delay_s(self.host, bookie_id))
-                if network.lost(self.host, bookie_id):
-                    await asyncio.Event().wait()
-                return reply
-        except TimeoutError:
-            return None
+            return await told
+        finally:
+            timer.cancel()
+
+    @staticmethod
+    def _end(news):
+        """`news` is the future and what it gets, if anything."""
+        told = news[0]
+        if not told.done():
+            told.set_result(news[1] if len(news) > 1 else None)
+
+
+class _Question:
+    """One request that is no add, on its way there and back."""
+
+    __slots__ = ("bookie_id", "heard", "port", "told")
+
+    def __init__(self, port, bookie_id, heard, told):
+        self.port = port
+        self.bookie_id = bookie_id
+        self.heard = heard
+        self.told = told
+
+    def arrive(self, ask):
+        port, network = self.port, self.port.network
+        bookie = network.bookies.get(self.bookie_id)
+        lost = network.request_lost(port.host, self.bookie_id)
+        if lost or bookie is None or not bookie.up:
+            return
+        answer = ask(bookie)
+        if not isinstance(answer, asyncio.Future):
+            answer = asyncio.get_running_loop().create_task(answer)
+        if answer.done():
+            self.answered(answer)
+        else:
+            answer.add_done_callback(self.answered)
+
+    def answered(self, answer):
+        if answer.cancelled():
+            return
+        reply = answer.result()
+        if self.heard is not None:
+            self.heard(reply)
+        port, network = self.port, self.port.network
+        if self.told.done() or network.reply_lost(port.host, self.bookie_id):
+            return
+        delay_s = network.delay_s(port.host, self.bookie_id)
+        loop = asyncio.get_running_loop()
+        loop.call_later(delay_s, port.tell, port._end, (self.told, reply))
 
 
 class _AddUnderWay:
     """One add between a host and a bookie; tells its sender once."""
 
+    __slots__ = ("bookie_id", "on_added", "port", "timer")
+
     def __init__(self, port, bookie_id, on_added):
         self.port = port
         self.bookie_id = bookie_id
         self.on_added = on_added
-        self.told = False
+        self.timer = None
 
     def send(self, ledger, entry, master_key, body, recovery):
-        network = self.port.network
+        port, network = self.port, self.port.network
         loop = asyncio.get_running_loop()
-        loop.call_later(network.weather.timeout_s, self.tell, Status.UNREACHABLE)
-        arrives_s = network.arrival_s((self.port.host, self.bookie_id))
-        if network.lost(self.port.host, self.bookie_id):
+        self.timer = loop.call_later(
+            network.weather.timeout_s, port.tell, self.tell, Status.UNREACHABLE
+        )
+        arrives_s = network.arrival_s((port.host, self.bookie_id))
+        if network.request_lost(port.host, self.bookie_id):
             return
 
         def arrive():
@@ -174,12 +315,14 @@ class _AddUnderWay:
         def answered(status):
             if status is Status.OK:
                 network.on_added(self.bookie_id, ledger, entry, b"".join(body), recovery)
-            if not network.lost(self.port.host, self.bookie_id):
-                loop.call_later(network.delay_s(self.port.host, self.bookie_id), self.tell, status)
+            if not network.reply_lost(port.host, self.bookie_id):
+                delay_s = network.delay_s(port.host, self.bookie_id)
+                loop.call_later(delay_s, port.tell, self.tell, status)
 
         loop.call_at(arrives_s, arrive)
 
     def tell(self, status):
-        if not self.told and not self.port.dead:
-            self.told = True
-            self.on_added(status)
+        on_added, self.on_added = self.on_added, None
+        if on_added is not None:
+            self.timer.cancel()
+            on_added(status)
