@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import secrets
 from collections.abc import Mapping
 
@@ -50,14 +49,14 @@ class LedgerClient:
         config: LedgerClientConfig | None = None,
         chance: Chance | None = None,
     ) -> None:
-        """`chance` decides between bookies that are equally good; by default it begins with the
-        time, so that a process on a simulated clock repeats itself."""
+        """`chance` decides between bookies that are equally good. By default they take turns, from
+        the time of the start on, so that processes differ and a simulated one repeats itself."""
         self._config = config or LedgerClientConfig()
         self._store = metadata
         self._metadata = LedgerMetadataStore(metadata, self._config)
         self._bookies = bookies
         self._clock = clock
-        chance = chance or random.Random(clock.now_ms()).random
+        chance = chance or _taking_turns(clock.now_ms())
         self.health = BookieHealth(bookies, self._config, clock.monotonic_s, chance)
 
     async def create(
@@ -224,3 +223,15 @@ class LedgerClient:
     async def read_metadata(self, ledger: LedgerId) -> LedgerMetadata:
         """As stored now. Raises NoSuchLedger, CorruptFormat, MetadataUnavailable."""
         return (await self._metadata.read(ledger)).metadata
+
+
+def _taking_turns(start: int) -> Chance:
+    """Numbers from 0 to 1, any few in a row spread evenly: multiples of the golden ratio."""
+    place = start
+
+    def chance() -> float:
+        nonlocal place
+        place += 1
+        return place * 0.6180339887498949 % 1.0
+
+    return chance

@@ -101,6 +101,7 @@ def test_recovered_entries_are_on_all_their_bookies():
         writer, told = await written(world, 3)
         for bookie in ("b0", "b1"):
             world.network.cut("writer", bookie)
+            world.network.slow["other", bookie] = 20  # who has it answers first
         told.add(b"entry 3")  # reaches one bookie
         await told.wait(4)
         assert told.errors[-1] is AddFailed
