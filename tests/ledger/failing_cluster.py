@@ -6,7 +6,31 @@ from ledger.client import metadata_format
 from ledger.errors import MetadataUnavailable
 from ledger.world.bookies import Status
 from tests.ledger.calm_cluster import Told, cluster, create
+from tests.sim.loop import simulate
 from tests.sim.metadata import SimMetadata
+
+
+def run(scenario):
+    """The scenario returns its world; nothing was wrong in it."""
+
+    async def whole():
+        world, ledger = await scenario
+        assert world.checks.violations == []
+        world.heal()
+        await world.all_up()
+        await world.client("last").recover(ledger)
+        await world.checks.final(ledger)
+        assert world.checks.violations == []
+
+    simulate(whole())
+
+
+def now_s():
+    return asyncio.get_running_loop().time()
+
+
+def without_error(told, count):
+    assert told.news == [(entry, None) for entry in range(count)]
 
 
 class Watched(Told):
