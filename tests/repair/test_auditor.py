@@ -61,6 +61,20 @@ def test_a_bookie_that_comes_back_within_the_delay_costs_nothing():
     audited(body, delay_s=10.0)
 
 
+def test_the_delay_counts_anew_each_time_a_bookie_goes():
+    async def body(rig, auditor):
+        ledger = await rig.ledger(3)
+        name = rig.members(ledger)[0]
+        for _ in range(3):
+            rig.lose(name)
+            await asyncio.sleep(9)
+            rig.bookie(name).restart()
+            await asyncio.sleep(1)
+        assert await rig.marked() == []
+
+    audited(body, delay_s=10.0)
+
+
 def test_a_read_only_bookie_counts_as_there():
     async def body(rig, auditor):
         await rig.ledger(3)

@@ -165,6 +165,26 @@ def test_what_a_returned_bookie_lacks_of_the_open_fragment_keeps_the_mark_until_
     on_rig(body)
 
 
+def test_copies_on_their_way_to_a_slow_bookie_do_not_keep_a_busy_ledger_marked():
+    async def body(rig):
+        writer, told = await rig.ledger(3, close=False)
+        ledger, name = writer.metadata.ledger, writer.metadata.last_fragment.ensemble[0]
+        rig.world.network.slow[("writer", name)] = 50.0  # 50 ms behind the others
+
+        async def keep_adding():
+            while True:
+                await add(told, told.writer.lap + 1, told.writer.lap + 1)
+
+        adding = asyncio.create_task(keep_adding())
+        await asyncio.sleep(5)
+        await rig.marks.mark(ledger, [name])
+        outcome = (await mend(rig.worker(settle_s=0.5)))[ledger]
+        assert outcome.result is Result.MENDED
+        adding.cancel()
+
+    on_rig(body)
+
+
 def test_an_open_ledger_in_limbo_is_recovered_filled_and_let_out_of_limbo():
     async def body(rig):
         writer, _ = await rig.ledger(5, close=False)

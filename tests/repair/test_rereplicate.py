@@ -163,6 +163,59 @@ def test_a_new_bookie_that_refuses_an_entry_is_not_swapped_in_and_another_one_is
     on_rig(body, bookies=5)
 
 
+def lying(bookie):
+    """It says that every entry is durable, and keeps none."""
+
+    def add(ledger, entry, key, body, on_added, *, recovery=False):
+        asyncio.get_running_loop().call_soon(on_added, Status.OK)
+
+    bookie.add = add
+
+
+def test_a_new_bookie_that_does_not_list_what_it_took_is_not_swapped_in():
+    async def body(rig):
+        ledger = await rig.ledger(6)
+        lost = rig.members(ledger)[0]
+        bad, good = rig.outside(ledger)
+        lying(rig.bookie(bad))
+        rig.lose(lost)
+        await rig.marks.mark(ledger, [lost])
+        await mend(rig.worker())
+        assert good in rig.members(ledger)
+        assert rig.faults(ledger) == []
+
+    on_rig(body, bookies=5)
+
+
+def test_a_bookie_that_takes_copies_and_does_not_show_them_is_replaced():
+    async def body(rig):
+        ledger = await rig.ledger(6)
+        name = rig.members(ledger)[0]
+        rig.forget(name, ledger, 2)
+        lying(rig.bookie(name))
+        await rig.marks.mark(ledger, [])
+        await mend(rig.worker())
+        assert name not in rig.members(ledger)
+        assert rig.faults(ledger) == []
+
+    on_rig(body)
+
+
+def test_a_bookie_in_limbo_for_the_ledger_does_not_become_a_member():
+    async def body(rig):
+        ledger = await rig.ledger(6)
+        lost = rig.members(ledger)[0]
+        bad, good = rig.outside(ledger)
+        rig.bookie(bad).begin_limbo(ledger + 1)
+        rig.lose(lost)
+        await rig.marks.mark(ledger, [lost])
+        await mend(rig.worker())
+        assert good in rig.members(ledger)
+        assert ledger not in rig.bookie(bad).ledgers
+
+    on_rig(body, bookies=5)
+
+
 def test_without_another_bookie_the_ledger_stays_marked_and_says_why():
     async def body(rig):
         ledger = await rig.ledger(6)
