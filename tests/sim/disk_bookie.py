@@ -65,6 +65,10 @@ class DiskBookie:
     def writable(self):
         return self.up and self._bookie.writable
 
+    @property
+    def conflicts(self):
+        return self._bookie.conflicts
+
     def add(self, ledger, entry, master_key, body, on_added, *, recovery=False):
         bookie = self._bookie
 

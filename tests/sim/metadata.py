@@ -44,6 +44,7 @@ class MetadataTree:
         self.watches = {}
         self.sessions = 0
         self.on_set = None  # called with (path, data, version) after a create or a set
+        self.on_delete = None  # called with the path
         self.log = None  # once somebody follows: (time, path, node or None) of every change
 
     def follow(self):
@@ -117,6 +118,8 @@ class MetadataTree:
         if any(_parent(other) == path for other in self.nodes if other != "/"):
             raise NotEmpty(path)
         del self.nodes[path]
+        if self.on_delete is not None:
+            self.on_delete(path)
         self._logged(path)
         self._changed(path, _parent(path))
 
