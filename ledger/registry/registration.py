@@ -157,16 +157,15 @@ async def wait_until_unregistered(
     """
     changed = asyncio.Event()
     unwatch = [store.watch(path, changed.set) for path in _paths(bookie)]
+    until_s = asyncio.get_running_loop().time() + wait_s
     try:
-        async with asyncio.timeout(wait_s):
-            while await _obstacle(store, bookie, info, replace) is not None:
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(changed.wait(), _LOOK_AGAIN_S)
-                changed.clear()
-    except TimeoutError:
-        data = await _obstacle(store, bookie, info, replace)
-        if data is not None:
-            raise _in_use(bookie, data) from None
+        while (data := await _obstacle(store, bookie, info, replace)) is not None:
+            left_s = until_s - asyncio.get_running_loop().time()
+            if left_s <= 0:
+                raise _in_use(bookie, data)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(changed.wait(), min(left_s, _LOOK_AGAIN_S))
+            changed.clear()
     finally:
         for disarm in unwatch:
             disarm()

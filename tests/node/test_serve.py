@@ -21,6 +21,7 @@ from ledger.ids import BookieId
 from ledger.registry.cookie import cookie_path, decode
 from ledger.registry.layout import read_instance_id
 from ledger.world.bookies import BookieInfo, Status
+from tests.hostile.test_grpc import Authority
 from tests.node.cluster_rig import Cluster
 from tests.peers.bookie import BookieProcess
 from tests.peers.processes import free_port
@@ -50,9 +51,9 @@ def bookie(zookeeper: ZooKeeper, tmp_path: Path) -> Iterator[BookieProcess]:
         yield made
 
 
-def with_cluster(bookie: BookieProcess, body) -> None:
+def with_cluster(bookie: BookieProcess, body, tls=None) -> None:
     async def main() -> None:
-        async with Cluster(bookie.zookeeper) as cluster:
+        async with Cluster(bookie.zookeeper, tls) as cluster:
             await body(cluster)
 
     asyncio.run(main())
@@ -128,6 +129,41 @@ def test_sigint_ends_it_with_130(bookie):
     bookie.start()
     os.kill(bookie.process.pid, signal.SIGINT)
     assert bookie.wait_exit() == 130
+
+
+def test_a_second_signal_ends_it_at_once(bookie):
+    async def body(cluster):
+        bookie.options += ["--drain", "10m"]
+        await off_loop(bookie.start)
+        await cluster.until_serves(bookie.id)  # our streams stay open: the drain lasts
+        os.kill(bookie.process.pid, signal.SIGTERM)
+        await cluster.until_gone(bookie.id)
+        assert bookie.running
+        os.kill(bookie.process.pid, signal.SIGTERM)
+        assert await off_loop(bookie.wait_exit) == 128 + signal.SIGTERM
+
+    with_cluster(bookie, body)
+
+
+def test_with_tls_it_serves_who_has_a_certificate_and_nobody_else(bookie, tmp_path):
+    authority = Authority(tmp_path / "authority", "our authority")
+    ours, theirs = authority.files("bookie"), authority.files("gateway")
+    ours.key.chmod(0o600)
+    bookie.options += ["--tls-cert", str(ours.cert), "--tls-key", str(ours.key)]
+    bookie.options += ["--tls-ca", str(ours.ca)]
+
+    bookie.start()
+
+    async def plain(cluster):
+        await cluster.until_registered(bookie.id)
+        assert await cluster.add(bookie.id, 1, 0) is Status.UNREACHABLE
+
+    async def proven(cluster):
+        await cluster.until_serves(bookie.id)
+        assert await cluster.add(bookie.id, 1, 0) is Status.OK
+
+    with_cluster(bookie, plain)
+    with_cluster(bookie, proven, theirs)
 
 
 def test_a_stop_answers_what_was_asked_before(bookie):

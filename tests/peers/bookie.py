@@ -1,6 +1,7 @@
 """A bookie as operators run it: `python -m ledger serve`, one process on a loopback port.
 
 Its port and directory outlive stop, kill and restart, so that it comes back as the same bookie.
+The process ends with the thread that started it: a thread of an event loop ends with its loop.
 """
 
 from __future__ import annotations
