@@ -14,9 +14,28 @@ from ledger.repair.underreplication import Underreplication
 from tests.ledger.calm_cluster import Told, cluster
 from tests.sim.loop import SimClock
 from tests.sim.metadata import SimMetadata
+from tests.sim.model_bookie import DISK_BYTES, Stored
 from tests.sim.network import SimBookies
 
 CLIENT = LedgerClientConfig(read_timeout_s=1.0)
+
+
+class CheckedTold(Told):
+    """Tells the cluster's checks of each acknowledgement as it happens."""
+
+    def __init__(self, writer, checks):
+        super().__init__(writer)
+        self.checks = checks
+
+    def add(self, *payload):
+        entry = self.writer.lap + 1
+
+        def on_told(error):
+            if error is None:
+                self.checks.on_acked(self.writer.metadata.ledger, entry)
+            self.news.append((entry, error))
+
+        return self.writer.add(payload, on_told)
 
 
 class Rig:
@@ -24,7 +43,6 @@ class Rig:
 
     def __init__(self, bookies=4):
         self.world = cluster(bookies)
-        self.world.tree.on_set = None  # its own checks know nothing of repair
         self.sessions = {}
         self.marks = self.list_of("test")
 
@@ -59,7 +77,7 @@ class Rig:
         """A new ledger with so many entries `entry 0`, `entry 1` ...; its writer when open."""
         client = self.world.client(host)
         writer = await client.create(ensemble_size=e, write_quorum=qw, ack_quorum=qa)
-        told = Told(writer)
+        told = CheckedTold(writer, self.world.checks)
         for number in range(count):
             await writer.room()
             told.add(b"entry ", b"%d" % number)
@@ -105,6 +123,10 @@ class Rig:
         stored = self.bookie(bookie).ledgers[ledger]
         body = stored.entries[entry]
         stored.entries[entry] = body[:-1] + bytes([body[-1] ^ 1])
+
+    def crowd(self, bookie):
+        """Its disk is fuller than the others': it is chosen last."""
+        self.bookie(bookie).ledgers[999] = Stored(b"", entries={0: bytes(DISK_BYTES // 50)})
 
     def faults(self, ledger):
         """What is wrong with the copies of a closed ledger; empty: all are there, and right."""

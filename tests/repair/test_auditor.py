@@ -262,6 +262,7 @@ def test_metadata_that_do_not_parse_do_not_stop_the_audit():
     async def main():
         rig = Rig()
         ledger = await rig.ledger(3)
+        rig.world.tree.on_set = None
         await rig.marks.store.create("/ledgers/00/0000/L0999", b"?", parents=True)
         lost = rig.members(ledger)[0]
         rig.lose(lost)

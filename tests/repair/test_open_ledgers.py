@@ -169,7 +169,7 @@ def test_copies_on_their_way_to_a_slow_bookie_do_not_keep_a_busy_ledger_marked()
     async def body(rig):
         writer, told = await rig.ledger(3, close=False)
         ledger, name = writer.metadata.ledger, writer.metadata.last_fragment.ensemble[0]
-        rig.world.network.slow[("writer", name)] = 50.0  # 50 ms behind the others
+        rig.world.network.slow[("writer", name)] = 15.0  # tens of milliseconds behind the others
 
         async def keep_adding():
             while True:
@@ -180,6 +180,8 @@ def test_copies_on_their_way_to_a_slow_bookie_do_not_keep_a_busy_ledger_marked()
         await rig.marks.mark(ledger, [name])
         outcome = (await mend(rig.worker(settle_s=0.5)))[ledger]
         assert outcome.result is Result.MENDED
+        assert rig.metadata(ledger) == writer.metadata
+        assert not adding.done()
         adding.cancel()
 
     on_rig(body)

@@ -154,6 +154,7 @@ def test_a_new_bookie_that_refuses_an_entry_is_not_swapped_in_and_another_one_is
         lost = rig.members(ledger)[0]
         bad, good = rig.outside(ledger)
         refusing(rig.bookie(bad), Status.IO_ERROR, 1000)
+        rig.crowd(good)
         rig.lose(lost)
         await rig.marks.mark(ledger, [lost])
         await mend(rig.worker())
@@ -178,6 +179,7 @@ def test_a_new_bookie_that_does_not_list_what_it_took_is_not_swapped_in():
         lost = rig.members(ledger)[0]
         bad, good = rig.outside(ledger)
         lying(rig.bookie(bad))
+        rig.crowd(good)
         rig.lose(lost)
         await rig.marks.mark(ledger, [lost])
         await mend(rig.worker())
@@ -207,6 +209,7 @@ def test_a_bookie_in_limbo_for_the_ledger_does_not_become_a_member():
         lost = rig.members(ledger)[0]
         bad, good = rig.outside(ledger)
         rig.bookie(bad).begin_limbo(ledger + 1)
+        rig.crowd(good)
         rig.lose(lost)
         await rig.marks.mark(ledger, [lost])
         await mend(rig.worker())

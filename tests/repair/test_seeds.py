@@ -1,7 +1,8 @@
 """Goal: whatever fails while ledgers are mended, in the end each is whole and what was written.
 
 Method: by seed: bookies crash and come back, some for good; calls to metadata and bookies are
-lost, also after they took effect; workers die. Then all is healed, and one worker finishes.
+lost, also after they took effect; workers die. Then all is healed, and one worker finishes. The
+cluster's own checks watch every event.
 """
 
 import asyncio
@@ -62,6 +63,7 @@ async def trouble(seed):
     await mend(rig.worker("last", grace_s=0.0, settle_s=0.05), passes=3)
     assert [fault for ledger in ledgers for fault in rig.faults(ledger)] == []
     assert await rig.marked() == []
+    assert rig.world.checks.violations == []
     assert rig.metadata(writer.metadata.ledger).last_entry >= len(told.news) - 1
 
 
