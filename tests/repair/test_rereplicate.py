@@ -182,8 +182,11 @@ def test_a_new_bookie_that_does_not_list_what_it_took_is_not_swapped_in():
         rig.crowd(good)
         rig.lose(lost)
         await rig.marks.mark(ledger, [lost])
+        named = set()
+        rig.world.tree.on_set = lambda *change: named.update(rig.members(ledger))
         await mend(rig.worker())
         assert good in rig.members(ledger)
+        assert bad not in named
         assert rig.faults(ledger) == []
 
     on_rig(body, bookies=5)
