@@ -51,6 +51,12 @@ async def written(world, count=5, **shape):
     return writer, told
 
 
+def held_by(world, ledger, entry):
+    """Those of the entry's bookies, as metadata name them, that durably hold it."""
+    bookies = world.metadata_of(ledger).bookies_of(entry)
+    return [name for name in bookies if entry in world.bookies[name].durable_entries(ledger)]
+
+
 def payloads(entries):
     return [(entry, bytes(payload)) for entry, payload in entries]
 

@@ -14,7 +14,7 @@ from ledger.errors import (
     StorageFull,
 )
 from ledger.world.bookies import Status
-from tests.ledger.calm_cluster import cluster, create
+from tests.ledger.calm_cluster import cluster, create, held_by
 from tests.ledger.failing_cluster import (
     Answers,
     Sets,
@@ -63,7 +63,7 @@ def test_the_new_fragment_starts_at_the_first_entry_not_acknowledged():
         last = fragments_of(world, writer)[-1]
         assert last.first == 7 and old[0] not in last.ensemble
         await told.add_all(2)
-        assert [world.holders(writer.ledger, entry) != [] for entry in range(9)] == [True] * 9
+        assert [held_by(world, writer.ledger, entry) != [] for entry in range(9)] == [True] * 9
         return world, writer.ledger
 
     run(scenario())
@@ -194,7 +194,7 @@ def test_nothing_is_acknowledged_while_the_change_is_in_flight():
 
         async def wait():
             await asyncio.sleep(5)
-            seen.append((len(told.news), len(world.checks.said[writer.ledger, 3])))
+            seen.append((len(told.news), len(held_by(world, writer.ledger, 3))))
 
         Sets(writer, before=wait)
         Answers(world, ensemble_of(world, writer)[1]).refuse()
@@ -229,7 +229,7 @@ def test_an_acknowledgement_of_a_replaced_bookie_is_void():
         assert len(told.news) == 3  # on one bookie of the new ensemble
         new.let_go()
         await told.wait(5)
-        assert spare in world.holders(writer.ledger, 3)
+        assert spare in held_by(world, writer.ledger, 3)
         second.let_go()
         return world, writer.ledger
 
@@ -245,7 +245,7 @@ def test_entries_that_the_others_have_confirmed_meanwhile_go_to_the_new_bookie_t
         await told.add_all(3)
         assert new.got == [3, 4, 5]
         await asyncio.sleep(0.1)
-        assert [len(world.holders(writer.ledger, entry)) for entry in (3, 4, 5)] == [3, 3, 3]
+        assert [len(held_by(world, writer.ledger, entry)) for entry in (3, 4, 5)] == [3, 3, 3]
         return world, writer.ledger
 
     run(scenario())

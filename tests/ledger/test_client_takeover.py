@@ -15,7 +15,15 @@ from ledger.core.ledger_metadata import LedgerState
 from ledger.errors import AddFailed, EntryUnknown, Fenced
 from ledger.registry.layout import LEDGERS
 from ledger.world.bookies import Status
-from tests.ledger.calm_cluster import cluster, create, expected, payloads, refusing, written
+from tests.ledger.calm_cluster import (
+    cluster,
+    create,
+    expected,
+    held_by,
+    payloads,
+    refusing,
+    written,
+)
 from tests.sim.loop import simulate
 from tests.sim.metadata import SimMetadata
 
@@ -108,7 +116,7 @@ def test_recovered_entries_are_on_all_their_bookies():
         reader = await world.client("other").recover(writer.ledger)
         assert reader.last_add_confirmed == 3
         await asyncio.sleep(1)
-        assert len(world.holders(writer.ledger, 3)) == 3
+        assert len(held_by(world, writer.ledger, 3)) == 3
 
     simulate(scenario())
 
