@@ -54,7 +54,7 @@ from ledger.world.zookeeper_watches import Watches
 
 REQUEST_BYTES_MAX = 0xFFFFF  # ZooKeeper's jute.maxbuffer, unless its operator set another
 _OP_BYTES = 9  # what goes before each operation of a multi
-_WALK_REQUESTS = 64  # of one walk under way; others find room beside it
+_WALK_REQUESTS = 128  # of one walk under way; others find room beside it
 
 _EPHEMERAL = 1
 _SEQUENTIAL = 2

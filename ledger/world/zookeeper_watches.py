@@ -124,7 +124,10 @@ class Watches:
             self._compare(watched, node, children)
         if watched.again:
             watched.again = False
-            self._arm(watched)
+            if watched.callbacks:
+                self._arm(watched)
+            else:
+                del self._watched[watched.path]
 
     def _compare(self, watched: _Watched, node: Any, children: Any) -> None:
         """What was asked last decides: it saw whatever the first one saw, or its watch fires."""

@@ -7,7 +7,7 @@ import threading
 from kazoo.client import KazooClient
 
 from ledger.world.zookeeper import connect_zookeeper
-from tests.peers.processes import until
+from tests.peers.processes import until, wait_until
 
 SHORT_MS = 600  # a session that a test waits for to end; ticks are 100 ms
 
@@ -67,4 +67,9 @@ class Told:
 
 
 def no_thread_is_left():
-    return "zookeeper" not in {thread.name for thread in threading.enumerate()}
+    """True soon after the last store was closed: its thread tells so, and ends a moment later."""
+
+    def ended():
+        return all(thread.name != "zookeeper" for thread in threading.enumerate())
+
+    return wait_until(ended, "the thread to end", 5)
