@@ -14,6 +14,7 @@ from ledger.client.recover import recover_ledger
 from ledger.client.tail import TailReader
 from ledger.client.update_metadata import LedgerMetadataStore, Patience, Versioned
 from ledger.client.writer import LedgerWriter
+from ledger.core.chance import seeded_chance
 from ledger.core.ledger_metadata import Fragment, LedgerMetadata
 from ledger.core.placement import Chance
 from ledger.errors import (
@@ -49,14 +50,14 @@ class LedgerClient:
         config: LedgerClientConfig | None = None,
         chance: Chance | None = None,
     ) -> None:
-        """`chance` decides between bookies that are equally good. By default they take turns, from
-        the time of the start on, so that processes differ and a simulated one repeats itself."""
+        """`chance` decides between bookies that are equally good; by default it begins with the
+        time, so that processes differ and one on a simulated clock repeats itself."""
         self._config = config or LedgerClientConfig()
         self._store = metadata
         self._metadata = LedgerMetadataStore(metadata, self._config)
         self._bookies = bookies
         self._clock = clock
-        chance = chance or _taking_turns(clock.now_ms())
+        chance = chance or seeded_chance(clock.now_ms())
         self.health = BookieHealth(bookies, self._config, clock.monotonic_s, chance)
 
     async def create(
@@ -223,15 +224,3 @@ class LedgerClient:
     async def read_metadata(self, ledger: LedgerId) -> LedgerMetadata:
         """As stored now. Raises NoSuchLedger, CorruptFormat, MetadataUnavailable."""
         return (await self._metadata.read(ledger)).metadata
-
-
-def _taking_turns(start: int) -> Chance:
-    """Numbers from 0 to 1, any few in a row spread evenly: multiples of the golden ratio."""
-    place = start
-
-    def chance() -> float:
-        nonlocal place
-        place += 1
-        return place * 0.6180339887498949 % 1.0
-
-    return chance

@@ -33,6 +33,7 @@ class Hedge(Generic[R]):
         "_loop",
         "_on_late",
         "_over",
+        "_timeout_s",
         "_timer",
         "_waiting",
     )
@@ -56,7 +57,8 @@ class Hedge(Generic[R]):
         self._late_s_max = late_s_max
         self._on_late = on_late
         self._loop = asyncio.get_running_loop()
-        self._give_up_at_s = self._loop.time() + timeout_s
+        self._timeout_s = timeout_s
+        self._give_up_at_s = 0.0
         self._beside: set[asyncio.Task[R | None]] = set()
         self._here: asyncio.Task[Any] | None = None  # while it awaits an answer itself
         self._cancelling = 0
@@ -67,7 +69,9 @@ class Hedge(Generic[R]):
 
     async def run(self) -> R | None:
         """The first good answer; None: nobody has one, time is up, or `stop` was called."""
-        self._set_timer()
+        now_s = self._loop.time()
+        self._give_up_at_s = now_s + self._timeout_s
+        self._set_timer(now_s)
         try:
             while not self._over:
                 asking = self._ask_next()
@@ -115,17 +119,18 @@ class Hedge(Generic[R]):
         finally:
             self._here = None
 
-    def _set_timer(self) -> None:
-        at_s = min(self._loop.time() + self._late_s, self._give_up_at_s)
+    def _set_timer(self, now_s: float) -> None:
+        at_s = min(now_s + self._late_s, self._give_up_at_s)
         self._late_s = min(2 * self._late_s, self._late_s_max)
         self._timer = self._loop.call_at(at_s, self._on_timer)
 
     def _on_timer(self) -> None:
-        if self._loop.time() >= self._give_up_at_s:
+        now_s = self._loop.time()
+        if now_s >= self._give_up_at_s:
             self._end()
         elif self._ask_beside():
             self._on_late()
-            self._set_timer()
+            self._set_timer(now_s)
         else:
             self._timer = self._loop.call_at(self._give_up_at_s, self._end)
 

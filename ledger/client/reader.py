@@ -92,6 +92,8 @@ class LedgerReader:
             raise EntryUnknown(f"{place} is not known to be confirmed")
         last = min(last, self.last_add_confirmed)
         entries = await self._read_first(first, last, max_bytes)
+        if entries[-1][0] == last:
+            return entries
         size = sum(len(payload) for _, payload in entries)
         while size < max_bytes and entries[-1][0] < last:
             try:

@@ -24,7 +24,7 @@ Chance = Callable[[], float]
 RACKS_PER_WRITE_QUORUM = 2
 """Source: BookKeeper, `minNumRacksPerWriteQuorum`."""
 
-NEAR_EQUAL = 0.1
+NEAR_EQUAL = 0.05
 """Loads that differ by less than this part of their mean count as equal."""
 
 

@@ -96,8 +96,10 @@ class Quarantine:
             return
         record.failures = 0
         if seconds is not None:
-            self._measure(record, seconds)
-            if self._is_outlier(record):
+            record.samples += 1
+            weight = _LATENCY_WEIGHT if record.samples >= _SAMPLES_MIN else 1 / record.samples
+            record.latency_s += weight * (seconds - record.latency_s)
+            if record.latency_s > self._slow_s_min and self._is_outlier(record):
                 self._put_in(record, now_s, slow=True)
                 return
         if record.duration_s > 0 and now_s - record.good_since_s >= record.duration_s:
@@ -138,13 +140,9 @@ class Quarantine:
         record.failures = record.samples = 0  # measured anew afterwards
         self._over_at_s = max(self._over_at_s, record.until_s)
 
-    def _measure(self, record: _Record, seconds: float) -> None:
-        record.samples += 1
-        weight = max(_LATENCY_WEIGHT, 1 / record.samples)
-        record.latency_s += weight * (seconds - record.latency_s)
-
     def _is_outlier(self, record: _Record) -> bool:
-        if record.samples < _SAMPLES_MIN or record.latency_s <= self._slow_s_min:
+        """Much slower than the others, as far as so few samples tell."""
+        if record.samples < _SAMPLES_MIN:
             return False
         others = sorted(
             other.latency_s
