@@ -63,7 +63,7 @@ def _single(key: str, what: str) -> Figure:
 
 
 def _megabytes(one: SideRound) -> float:
-    return max(loaded.resident_bytes for loaded in one.values()) / 1e6
+    return max(loaded.memory_bytes for loaded in one.values()) / 1e6
 
 
 def _cpu(one: SideRound) -> float:
@@ -89,7 +89,7 @@ FIGURES = (
     ),
     _single("single_ms_p50", "p50"),
     _single("single_ms_p99", "p99"),
-    Figure("memory_ratio", "largest resident memory of the servers, MB", _megabytes, False),
+    Figure("memory_ratio", "largest memory of the servers, MB", _megabytes, False),
     Figure("", "CPU of the servers, s per GB added and read", _cpu, False, 1),
 )
 

@@ -31,8 +31,12 @@ class Side(Protocol):
 
     def usage(self) -> Usage: ...
 
+    def memory_bytes(self) -> int:
+        """Of all its servers, ZooKeeper included; a page that n processes share counts once."""
+        ...
+
     def zookeeper_bytes(self) -> int:
-        """Resident memory of its ZooKeeper, 0 when that cannot be told from the bookies'."""
+        """Memory of its ZooKeeper, 0 when that cannot be told from the bookies'."""
         ...
 
     def load_argv(self) -> list[str]: ...
@@ -53,7 +57,7 @@ class Loaded:
 
     said: dict[str, float]
     server_cpu_s: float
-    resident_bytes: int  # of the servers, ZooKeeper included
+    memory_bytes: int  # of the servers, ZooKeeper included
     zookeeper_bytes: int
     others_share: float  # of the machine's CPU: neither servers nor client
 
@@ -74,7 +78,7 @@ def load(side: Side, entry_bytes: int, seconds: float, parts: str) -> Loaded:
     usage = side.usage()
     others = meter.round(1, 1, 0.0).others_share
     said = json.loads(done.stdout.splitlines()[-1])
-    return Loaded(said, usage.cpu_s - cpu_s, usage.resident_bytes, side.zookeeper_bytes(), others)
+    return Loaded(said, usage.cpu_s - cpu_s, side.memory_bytes(), side.zookeeper_bytes(), others)
 
 
 class Ours:
@@ -91,8 +95,11 @@ class Ours:
         used = [one.usage() for one in (*self._bookies, self._zookeeper)]
         return Usage(sum(one.cpu_s for one in used), sum(one.resident_bytes for one in used))
 
+    def memory_bytes(self) -> int:
+        return sum(one.memory_bytes() for one in (*self._bookies, self._zookeeper.process))
+
     def zookeeper_bytes(self) -> int:
-        return self._zookeeper.usage().resident_bytes
+        return self._zookeeper.process.memory_bytes()
 
     def load_argv(self) -> list[str]:
         return [install.gateway_python(), "-m", "tests.bench.ledger_load", self._zookeeper.servers]
@@ -142,6 +149,9 @@ class Apache:
 
     def usage(self) -> Usage:
         return self._cluster.usage()
+
+    def memory_bytes(self) -> int:
+        return self._cluster.process.memory_bytes()
 
     def zookeeper_bytes(self) -> int:
         return 0

@@ -60,7 +60,7 @@ def _shown(loaded: Loaded) -> str:
         words.append(f"one alone {said['single_ms_mean']:.2f} ms")
     if "reads_per_s" in said:
         words.append(f"{said['reads_per_s']:.0f} reads/s")
-    words.append(f"{loaded.resident_bytes / 1e6:.0f} MB")
+    words.append(f"{loaded.memory_bytes / 1e6:.0f} MB")
     return ", ".join([*words, f"others {loaded.others_share:.0%}"])
 
 

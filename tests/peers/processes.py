@@ -126,6 +126,18 @@ def tree_usage(root: int) -> Usage:
     return Usage(ticks / _TICKS_PER_S, resident_pages * _PAGE_BYTES)
 
 
+def tree_memory_bytes(root: int) -> int:
+    """Memory of the tree under `root`; a page that n processes share counts 1/n in each (PSS)."""
+    kib = 0
+    for pid in process_tree(root):
+        try:
+            text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+        except OSError:
+            continue
+        kib += sum(int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss:"))
+    return kib * 1024
+
+
 class Process:
     """A child in a session of its own, its output in a file; it never outlives this process."""
 
@@ -164,6 +176,10 @@ class Process:
 
     def usage(self) -> Usage:
         return tree_usage(self.pid)
+
+    def memory_bytes(self) -> int:
+        """As `tree_memory_bytes`."""
+        return tree_memory_bytes(self.pid)
 
     def wait_for(self, condition: Callable[[], bool], what: str, timeout_s: float) -> None:
         """Return when `condition` holds; a child that ended first is an error with its output."""
