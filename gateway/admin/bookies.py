@@ -139,20 +139,26 @@ async def _wait_until_empty(
 ) -> int:
     """Marks all ledgers that name it, until none does; returns how many did."""
     seen: set[LedgerId] = set()
+    show = on_drained or (lambda moved, left: None)
     try:
         async with asyncio.timeout(timeout_s):
-            while left := await _ledgers_of(storage, bookie):
-                for ledger in set(left) - seen:
-                    await storage.marks.mark(ledger, [bookie])
-                    seen.add(ledger)
-                if on_drained is not None:
-                    on_drained(len(seen) - len(left), len(left))
+            while left := await _mark_left(storage, bookie, seen):
+                show(len(seen) - left, left)
                 await asyncio.sleep(_LOOK_S)
     except TimeoutError:
         raise AdminError(await _why_not_empty(storage, bookie, timeout_s), "TIMEOUT") from None
-    if on_drained is not None:
-        on_drained(len(seen), 0)
+    show(len(seen), 0)
     return len(seen)
+
+
+async def _mark_left(storage: Storage, bookie: BookieId, seen: set[LedgerId]) -> int:
+    """How many ledgers name it still; those not `seen` before are marked."""
+    left = await _ledgers_of(storage, bookie)
+    for ledger in left:
+        if ledger not in seen:
+            await storage.marks.mark(ledger, [bookie])
+            seen.add(ledger)
+    return len(left)
 
 
 async def _why_not_empty(storage: Storage, bookie: BookieId, timeout_s: float | None) -> str:

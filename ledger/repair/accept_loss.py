@@ -23,7 +23,7 @@ from ledger.core.entry_format import EntryFormat, master_key, read_header
 from ledger.core.ledger_metadata import LedgerMetadata, LedgerState
 from ledger.errors import AddFailed, CorruptFormat, EntryUnknown, NotEnoughBookies
 from ledger.ids import NO_ENTRY, BookieId, EntryId, LedgerId
-from ledger.repair.checker import bookies_of, check, spans
+from ledger.repair.checker import bookies_of, check
 from ledger.repair.config import RepairConfig
 from ledger.repair.copies import Budget, Copies, Progress
 from ledger.repair.runs import NOTHING, Runs, common, joined, union
@@ -152,17 +152,22 @@ class LossAcceptor:
 
     async def _length_up_to(self, metadata: LedgerMetadata, last: EntryId) -> int:
         """Payload bytes of all entries up to `last`, by the highest of them that can be read."""
-        entry_format = EntryFormat(metadata.digest_type, metadata.password)
-        for span in reversed(spans(metadata, last)):
-            for entry in range(min(span.last, last), span.first - 1, -1):
-                for bookie in metadata.bookies_of(EntryId(entry)):
-                    reply = await self._bookies.read(bookie, metadata.ledger, EntryId(entry))
-                    try:
-                        entry_format.unpack(reply.body, metadata.ledger, EntryId(entry))
-                    except CorruptFormat:
-                        continue
-                    return read_header(reply.body).length
+        for entry in range(last, -1, -1):
+            length = await self._length_at(metadata, EntryId(entry))
+            if length is not None:
+                return length
         return 0
+
+    async def _length_at(self, metadata: LedgerMetadata, entry: EntryId) -> int | None:
+        entry_format = EntryFormat(metadata.digest_type, metadata.password)
+        for bookie in metadata.bookies_of(entry):
+            reply = await self._bookies.read(bookie, metadata.ledger, entry)
+            try:
+                entry_format.unpack(reply.body, metadata.ledger, entry)
+            except CorruptFormat:
+                continue
+            return read_header(reply.body).length
+        return None
 
 
 def _begin(current: LedgerMetadata) -> LedgerMetadata | None:

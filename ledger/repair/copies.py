@@ -230,17 +230,27 @@ class Copies:
         )
         try:
             for first, last in entries:
-                at = first
-                while at <= last and lane.error is None:
-                    bodies = await self._read_good(at, last, span, holdings, target)
-                    for body in bodies:
-                        await lane.add(self._metadata.ledger, at, body)
-                        at = EntryId(at + 1)
+                await self._copy_run(first, last, span, holdings, lane)
             await lane.settled()
         finally:
             lane.leave()
         if lane.error is not None:
             raise lane.error
+
+    async def _copy_run(
+        self,
+        first: EntryId,
+        last: EntryId,
+        span: Span,
+        holdings: Mapping[BookieId, Holding],
+        lane: _Lane,
+    ) -> None:
+        """Everything of one run is on its way, unless the lane has failed."""
+        at = first
+        while at <= last and lane.error is None:
+            for body in await self._read_good(at, last, span, holdings, lane.target):
+                await lane.add(self._metadata.ledger, at, body)
+                at = EntryId(at + 1)
 
     async def _read_good(
         self,
@@ -336,7 +346,7 @@ class _Lane:
     ) -> None:
         self.error: BookieUnavailable | None = None
         self._bookies = bookies
-        self._target = target
+        self.target = target
         self._key = master_key
         self._budget = budget
         self._progress = progress
@@ -367,7 +377,7 @@ class _Lane:
             self._on_settled(entry, len(body), Status.UNREACHABLE)
         else:
             self._bookies.add(
-                self._target, ledger, entry, self._key, (body,), on_added, recovery=True
+                self.target, ledger, entry, self._key, (body,), on_added, recovery=True
             )
 
     def _is_worth_another_try(self, status: Status) -> bool:
@@ -383,7 +393,7 @@ class _Lane:
             self._progress.bytes += size
             self._give_up_s = self._loop.time() + self._overloaded_s_max
         elif self.error is None:
-            answer = f"{self._target} answered {status.name}"
+            answer = f"{self.target} answered {status.name}"
             self.error = BookieUnavailable(f"{answer} to entry {entry}")
         if self._under_way == 0 and self._idle is not None and not self._idle.done():
             self._idle.set_result(None)
