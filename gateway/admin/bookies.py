@@ -139,7 +139,7 @@ async def _wait_until_empty(
 ) -> int:
     """Marks all ledgers that name it, until none does; returns how many did."""
     seen: set[LedgerId] = set()
-    show = on_drained or (lambda moved, left: None)
+    show = on_drained or _say_nothing
     try:
         async with asyncio.timeout(timeout_s):
             while left := await _mark_left(storage, bookie, seen):
@@ -149,6 +149,10 @@ async def _wait_until_empty(
         raise AdminError(await _why_not_empty(storage, bookie, timeout_s), "TIMEOUT") from None
     show(len(seen), 0)
     return len(seen)
+
+
+def _say_nothing(moved: int, left: int) -> None:
+    return None
 
 
 async def _mark_left(storage: Storage, bookie: BookieId, seen: set[LedgerId]) -> int:

@@ -142,17 +142,26 @@ class Auditor:
         `lost`: bookies whose copies count no more, if they are away still. `joined`: bookies
         whose lists are looked at.
         """
-        self._audited_s = self._clock.monotonic_s()
+        self._audited_s = now_s = self._clock.monotonic_s()
         marked: list[LedgerId] = []
-        async for metadata in self.all_metadata():
-            away = bookies_of(metadata) - self._bookies.registered().keys()
-            for bookie in away:
-                self._away_since.setdefault(bookie, self._audited_s)
-            missing = away.intersection(lost) | await self._lacking(metadata, joined)
-            if (missing or self._may_widen(metadata)) and await self._mark(metadata, missing):
-                marked.append(metadata.ledger)
+        async for some in self._batches():
+            for metadata in some:
+                for bookie in bookies_of(metadata) - self._bookies.registered().keys():
+                    self._away_since.setdefault(bookie, now_s)
+            found = await asyncio.gather(*[self._look_at(one, lost, joined) for one in some])
+            marked += [ledger for ledger in found if ledger is not None]
         self._lost |= set(lost) - self._bookies.registered().keys()
         return marked
+
+    async def _look_at(
+        self, metadata: LedgerMetadata, lost: Collection[BookieId], joined: Collection[BookieId]
+    ) -> LedgerId | None:
+        """The ledger, if it had to be marked."""
+        away = bookies_of(metadata) - self._bookies.registered().keys()
+        missing = away.intersection(lost) | await self._lacking(metadata, joined)
+        if (missing or self._may_widen(metadata)) and await self._mark(metadata, missing):
+            return metadata.ledger
+        return None
 
     async def away(self) -> frozenset[BookieId]:
         """Bookies that some ledger names and that are not registered now."""
@@ -163,15 +172,19 @@ class Auditor:
 
     async def all_metadata(self) -> AsyncIterator[LedgerMetadata]:
         """Of every ledger; one that does not parse, or is gone by now, is left out."""
+        async for some in self._batches():
+            for metadata in some:
+                yield metadata
+
+    async def _batches(self) -> AsyncIterator[list[LedgerMetadata]]:
+        """All metadata, some at a time."""
         paths = await self._store.paths(LEDGERS)
         found = (ledger_of_path(path) for path in paths)
         ledgers = [ledger for ledger in found if ledger is not None]
         at_once = self._config.checks_at_once
         for start in range(0, len(ledgers), at_once):
-            some = ledgers[start : start + at_once]
-            for metadata in await asyncio.gather(*map(self._read, some)):
-                if metadata is not None:
-                    yield metadata
+            some = await asyncio.gather(*map(self._read, ledgers[start : start + at_once]))
+            yield [metadata for metadata in some if metadata is not None]
 
     async def _read(self, ledger: LedgerId) -> LedgerMetadata | None:
         try:
@@ -202,22 +215,16 @@ class Auditor:
     async def full_check(self) -> list[LedgerId]:
         """Every bookie's lists were held against what it should hold; returns what is marked."""
         marked: list[LedgerId] = []
-        waiting: list[LedgerMetadata] = []
-
-        async def flush() -> None:
-            found = await asyncio.gather(*[self._lacking(one, None) for one in waiting])
-            for metadata, missing in zip(waiting, found, strict=True):
-                if missing and await self._mark(metadata, missing):
-                    marked.append(metadata.ledger)
-            waiting.clear()
-
-        async for metadata in self.all_metadata():
-            waiting.append(metadata)
-            if len(waiting) == self._config.checks_at_once:
-                await flush()
-        await flush()
+        async for some in self._batches():
+            found = await asyncio.gather(*[self._check(one) for one in some])
+            marked += [ledger for ledger in found if ledger is not None]
         await self._note_full_check()
         return marked
+
+    async def _check(self, metadata: LedgerMetadata) -> LedgerId | None:
+        """The ledger, if it had to be marked."""
+        missing = await self._lacking(metadata, None)
+        return metadata.ledger if missing and await self._mark(metadata, missing) else None
 
     async def _lacking(
         self, metadata: LedgerMetadata, among: Collection[BookieId] | None

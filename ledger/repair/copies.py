@@ -248,7 +248,7 @@ class Copies:
         """Everything of one run is on its way, unless the lane has failed."""
         at = first
         while at <= last and lane.error is None:
-            for body in await self._read_good(at, last, span, holdings, lane.target):
+            for body in await self._read_good(at, last, span, holdings):
                 await lane.add(self._metadata.ledger, at, body)
                 at = EntryId(at + 1)
 
@@ -258,12 +258,9 @@ class Copies:
         last: EntryId,
         span: Span,
         holdings: Mapping[BookieId, Holding],
-        target: BookieId,
     ) -> Sequence[Buffer]:
         """Sound entries from `first` on, at least that one."""
         for source in self._sources(first, span, holdings):
-            if source == target and not contains(holdings[source].good, first):
-                continue
             reply = await self._ask(source, first, last)
             if reply.status is not Status.OK:
                 continue
@@ -346,7 +343,7 @@ class _Lane:
     ) -> None:
         self.error: BookieUnavailable | None = None
         self._bookies = bookies
-        self.target = target
+        self._target = target
         self._key = master_key
         self._budget = budget
         self._progress = progress
@@ -377,7 +374,7 @@ class _Lane:
             self._on_settled(entry, len(body), Status.UNREACHABLE)
         else:
             self._bookies.add(
-                self.target, ledger, entry, self._key, (body,), on_added, recovery=True
+                self._target, ledger, entry, self._key, (body,), on_added, recovery=True
             )
 
     def _is_worth_another_try(self, status: Status) -> bool:
@@ -393,7 +390,7 @@ class _Lane:
             self._progress.bytes += size
             self._give_up_s = self._loop.time() + self._overloaded_s_max
         elif self.error is None:
-            answer = f"{self.target} answered {status.name}"
+            answer = f"{self._target} answered {status.name}"
             self.error = BookieUnavailable(f"{answer} to entry {entry}")
         if self._under_way == 0 and self._idle is not None and not self._idle.done():
             self._idle.set_result(None)
