@@ -283,6 +283,7 @@ def test_the_process_turns_read_only_and_back(zookeeper, tmp_path):
 
 def test_the_process_outlives_a_disk_that_others_filled(zookeeper, tmp_path):
     async def body(cluster, bookie, place):
+        await cluster.name_ledger(bookie.id, 1)
         assert await cluster.add(bookie.id, 1, 0) is Status.OK
         filler = place / "filler"
         left = free_bytes(place)
