@@ -251,7 +251,7 @@ def test_a_spare_takes_the_place_of_a_bookie_that_refuses():
 def test_a_spare_that_refuses_too_gives_way_to_the_next_and_none_is_tried_twice():
     silent = {("AddAgain", "b1", 1), ("AddAgain", "b9", 1)}
     world = World({f"b{n}": {0, 1} for n in range(3)}, silent=silent)
-    end = world.run(Recovery(recovering(), window=2, spares=["b9", "b1", "b8"]))
+    end = world.run(Recovery(recovering(qa=3), window=2, spares=["b9", "b1", "b8"]))
     assert end.metadata.last_fragment.ensemble == ("b0", "b8", "b2")
 
 
@@ -263,7 +263,7 @@ def test_who_stands_in_is_chosen_for_the_place_that_is_empty():
         return "b9"
 
     world = World({f"b{n}": {0} for n in range(3)}, silent={("AddAgain", "b2", 0)})
-    end = world.run(Recovery(recovering(), window=1, choose_spare=choose))
+    end = world.run(Recovery(recovering(qa=3), window=1, choose_spare=choose))
     assert asked == [(("b0", "b1", "b2"), 2, {"b2"})]
     assert end.metadata.last_fragment.ensemble == ("b0", "b1", "b9")
 
