@@ -238,6 +238,7 @@ def _options(config: GrpcServerConfig) -> list[tuple[str, Any]]:
         ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
         ("grpc.http2.bdp_probe", 0),
         ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
+        ("grpc.server_handshake_timeout_ms", int(config.hello_timeout_s * 1000)),
         ("grpc.max_concurrent_streams", config.streams_per_connection_max),
         ("grpc.so_reuseport", 0),
         ("grpc.keepalive_permit_without_calls", 1),

@@ -57,11 +57,14 @@ class Room:
         while self.used >= self._bytes_max:
             waiting: asyncio.Future[None] = self._loop.create_future()
             self._waiting.append(waiting)
-            await waiting
-        self._wake()
+            try:
+                await waiting
+            finally:  # one who was woken and leaves instead must not take the news along
+                if self.used < self._bytes_max:
+                    self._wake()
 
     def _wake(self) -> None:
-        """One after the other: who was woken wakes the next if there is room still."""
+        """One after the other: whoever was woken wakes the next if there is room still."""
         while self._waiting:
             waiting = self._waiting.popleft()
             if not waiting.done():
@@ -184,27 +187,32 @@ class ReadsEnd:
         if len(self._tasks) >= _QUESTIONS_MAX:
             self._reply(Answer(number, Status.OVERLOADED))
             return
-        task = self._loop.create_task(self._answer(question))
-        self._tasks[number] = task
-        task.add_done_callback(lambda _: self._tasks.pop(number, None))
-
-    async def _answer(self, question: Question) -> None:
+        # Reserved here, not in the task: the next question must see it. A long poll, which waits
+        # most of its time, reserves nothing.
         reserved = 0 if question.ask is Ask.WAIT_LAC else _RESERVED_BYTES
         self._room.take(reserved)
+        task = self._loop.create_task(self._answer(question))
+        self._tasks[number] = task
+        task.add_done_callback(partial(self._on_answered, number, reserved))
+
+    def _on_answered(self, number: int, reserved: int, _: asyncio.Task[None]) -> None:
+        """Also of a task that was cancelled before it began."""
+        del self._tasks[number]
+        self._room.give(reserved)
+
+    async def _answer(self, question: Question) -> None:
         try:
             reply = await self._read(question)
         except Exception as error:  # noqa: BLE001  our fault; the client must not wait for ever
             self._loop.call_exception_handler({"message": "a read raised", "exception": error})
             reply = ReadReply(Status.IO_ERROR)
-        finally:
-            self._room.give(reserved)
         self._reply(_answer_of(question.number, reply))
 
     async def _read(self, question: Question) -> ReadReply | ReadManyReply:
         bookie, ledger, first = self._bookie, question.ledger, question.first
         if question.ask is Ask.READ_MANY:
             return await bookie.read_many(ledger, first, question.last, question.bound)
-        if question.ask is Ask.WAIT_LAC:  # reserves nothing: most of its time it waits
+        if question.ask is Ask.WAIT_LAC:
             return await bookie.wait_lac(ledger, first, question.bound / 1000)
         if question.ask is Ask.FENCE_AND_READ:
             status = await bookie.fence(ledger, question.key)

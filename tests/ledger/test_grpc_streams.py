@@ -1,10 +1,11 @@
-"""Goal: a client's ends of the streams answer everybody once, whatever comes back, and when.
-Method: virtual time; the test plays the connection and the bookie with real frames."""
+"""Goal: the ends of the streams answer everybody once, whatever comes back, and when; whoever waits
+for room gets it. Method: virtual time; the test plays the connection with real frames."""
 
 import asyncio
 
 import pytest
 
+from ledger.bookie.grpc_streams import Room
 from ledger.wire.bookie_frames import (
     Answer,
     Ask,
@@ -248,5 +249,29 @@ def test_the_end_answers_every_question():
         stream.fail(Status.WRONG_INSTANCE)
         assert (await task).status is Status.WRONG_INSTANCE
         assert (await stream.ask(Question(Ask.READ, 0))).status is Status.UNREACHABLE
+
+    simulate(main())
+
+
+def test_whoever_waits_for_room_gets_it_in_turn_even_when_others_give_up():
+    async def main():
+        room = Room(10)
+        room.take(20)
+        order = []
+
+        async def enter(name):
+            await room.wait()
+            order.append(name)
+
+        tasks = [asyncio.ensure_future(enter(name)) for name in range(5)]
+        await asyncio.sleep(0)
+        room.give(5)
+        await asyncio.sleep(0)
+        assert order == []
+        tasks[0].cancel()
+        room.give(15)  # wakes the second, who leaves before it runs
+        tasks[1].cancel()
+        await asyncio.wait(tasks)
+        assert order == [2, 3, 4]
 
     simulate(main())

@@ -1,0 +1,567 @@
+"""Goal: a bookie survives peers that no client is: it logs nothing of theirs, says nothing that
+could be taken for an answer about entries, keeps its memory, and serves the others meanwhile.
+Method: a real bookie on a port; raw gRPC calls, raw sockets and certificates of our own making.
+After every scenario a well-behaved client must be served, and stderr must hold no traceback."""
+
+import asyncio
+import contextlib
+import datetime
+import ipaddress
+import random
+import socket
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from ledger.bookie.grpc_server import BookieServer
+from ledger.wire import bookie_pb2 as pb
+from ledger.wire.bookie_frames import (
+    AddsWriter,
+    Ask,
+    Question,
+    Run,
+    decode_added,
+    decode_answers,
+    decode_welcome,
+    encode_hello,
+    encode_questions,
+)
+from ledger.world.bookies import Status
+from ledger.world.grpc_config import MESSAGE_BYTES_MAX, GrpcServerConfig, TlsFiles
+from ledger.world.grpc_library import aio, grpc
+from tests.ledger.bookie_rig import KEY, OTHER_KEY
+from tests.ledger.grpc_world import CONFIG, Client, Served
+from tests.peers.processes import until
+from tests.sim.bookie_world import entry_bytes
+
+SERVICE = "/ledger.wire.Bookie/"
+UNLIMITED = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
+BIG = 512 * 1024
+
+
+@pytest.fixture(autouse=True)
+def stderr(capfd):
+    """No scenario makes the server complain in tracebacks."""
+    yield
+    told = capfd.readouterr().err
+    assert "Traceback" not in told
+    assert "never retrieved" not in told
+
+
+class Attack:
+    """A raw channel to the bookie, and what the bookie had logged before."""
+
+    def __init__(self, served):
+        self.served = served
+        self.channel = aio.insecure_channel(f"127.0.0.1:{served.port}", UNLIMITED)
+        self.before = self.logged()
+
+    def logged(self):
+        return self.served.bookie.groups, self.served.log_bytes(), self.served.bookie.ledgers()
+
+    def stream(self, name="Adds"):
+        return self.channel.stream_stream(SERVICE + name)()
+
+    async def welcomed(self, name="Adds"):
+        """A stream after a proper hello."""
+        call = self.stream(name)
+        await call.write(encode_hello(self.served.id))
+        assert decode_welcome(await call.read())[0] is Status.OK
+        return call
+
+    async def call(self, method, request=b"", **how):
+        return await self.channel.unary_unary(method)(request, **how)
+
+
+def attack(scenario, path, *, config=CONFIG, server=None):
+    """Runs `scenario(attack)`; then the bookie logged nothing and serves a client."""
+
+    async def main():
+        async with asyncio.timeout(60), Served(path, config, server) as served:
+            one = Attack(served)
+            await scenario(one)
+            await one.channel.close()
+            assert one.logged() == one.before
+            async with Client(served) as client:
+                assert await client.add(served.id, 0) is Status.OK
+
+    asyncio.run(main())
+
+
+async def status_of(call):
+    """How the bookie ended the stream."""
+    with contextlib.suppress(aio.AioRpcError):
+        while await call.read() is not aio.EOF:
+            pass
+    return await call.code()
+
+
+def adds_message(*adds, first=0):
+    writer = AddsWriter(first)
+    for ledger, entry, key, body in adds:
+        writer.add(ledger, entry, key, [body], len(body), False)
+    return writer.encode()
+
+
+GOOD_ADD = (7, 0, KEY, entry_bytes(7, 0, b"x"))
+
+
+@pytest.mark.parametrize("method", [SERVICE + "Format", "/other.Service/Adds", "/", "Adds"])
+def test_an_unknown_method_is_unimplemented(tmp_path, method):
+    async def scenario(one):
+        with pytest.raises(aio.AioRpcError) as refused:
+            await one.call(method)
+        assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+    attack(scenario, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["Adds", "Reads"])
+def test_a_message_larger_than_the_largest_entry_ends_the_stream(tmp_path, name):
+    async def scenario(one):
+        call = await one.welcomed(name)
+        await call.write(bytes(MESSAGE_BYTES_MAX + 1))
+        assert await status_of(call) is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+    attack(scenario, tmp_path)
+
+
+def test_a_larger_control_message_is_refused(tmp_path):
+    async def scenario(one):
+        with pytest.raises(aio.AioRpcError) as refused:
+            await one.call(SERVICE + "WriteLac", bytes(MESSAGE_BYTES_MAX + 1))
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+    attack(scenario, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["Adds", "Reads"])
+def test_garbage_ends_the_stream_before_and_after_the_hello(tmp_path, name):
+    async def scenario(one):
+        draw = random.Random(1)
+        for size in (0, 1, 2, 3, 17, 60, 5000):
+            for begin in (one.stream, one.welcomed):
+                made = begin(name)
+                call = await made if asyncio.iscoroutine(made) else made
+                await call.write(draw.randbytes(size))
+                assert await status_of(call) is grpc.StatusCode.INVALID_ARGUMENT
+
+    attack(scenario, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        adds_message((-1, 0, KEY, b"x" * 40)),
+        adds_message((7, -1, KEY, b"x" * 40)),
+        adds_message(GOOD_ADD)[:-1],
+        adds_message(GOOD_ADD) + b"x",
+        adds_message(GOOD_ADD, (7, -1, KEY, b"x" * 40)),  # then the good one does not count
+        encode_hello("again"),
+    ],
+    ids=["ledger -1", "entry -1", "cut", "too long", "one bad of two", "a second hello"],
+)
+def test_adds_that_break_the_rules_end_the_stream_and_none_counts(tmp_path, message):
+    async def scenario(one):
+        call = await one.welcomed()
+        await call.write(message)
+        assert await status_of(call) is grpc.StatusCode.INVALID_ARGUMENT
+
+    attack(scenario, tmp_path)
+
+
+def test_adds_without_a_hello_end_the_stream(tmp_path):
+    async def scenario(one):
+        call = one.stream()
+        await call.write(adds_message(GOOD_ADD))
+        assert await status_of(call) is grpc.StatusCode.INVALID_ARGUMENT
+
+    attack(scenario, tmp_path)
+
+
+def test_a_hello_to_another_instance_is_refused_and_what_follows_it_too(tmp_path):
+    async def scenario(one):
+        for name in ("Adds", "Reads"):
+            call = one.stream(name)
+            await call.write(encode_hello("bookie-00000000"))
+            with contextlib.suppress(aio.AioRpcError, asyncio.InvalidStateError):
+                await call.write(adds_message(GOOD_ADD))
+            assert decode_welcome(await call.read())[0] is Status.WRONG_INSTANCE
+            assert await status_of(call) is grpc.StatusCode.OK
+        for method in ("WriteLac", "EndLimbo"):
+            request = pb.LedgerRequest(bookie="other", ledger=7, master_key=KEY, lac=3)
+            reply = await one.call(SERVICE + method, request.SerializeToString())
+            assert pb.StatusReply.FromString(reply).status == Status.WRONG_INSTANCE
+
+    attack(scenario, tmp_path)
+
+
+def test_bodies_that_are_no_entries_are_refused_one_by_one(tmp_path):
+    async def scenario(one):
+        call = await one.welcomed()
+        bodies = [b"", b"x", b"x" * 31, entry_bytes(8, 0, b"x"), entry_bytes(7, 1, b"x")]
+        await call.write(adds_message(*[(7, 0, KEY, body) for body in bodies]))
+        assert decode_added(await call.read()) == [Run(0, len(bodies), Status.BAD_REQUEST)]
+        call.cancel()
+
+    attack(scenario, tmp_path)
+
+
+def test_a_wrong_key_or_another_payload_changes_nothing(tmp_path):
+    async def main():
+        async with Served(tmp_path) as served, Client(served) as client:
+            await client.add(served.id, 0)
+            one = Attack(served)
+            call = await one.welcomed()
+            other = (7, 0, KEY, entry_bytes(7, 0, b"y"))
+            stolen = (7, 1, OTHER_KEY, entry_bytes(7, 1, b"y"))
+            await call.write(adds_message(stolen, other))
+            answers = {}
+            while len(answers) < 2:
+                for first, _, status in decode_added(await call.read()):
+                    answers[first] = status
+            assert answers == {0: Status.UNAUTHORIZED, 1: Status.BAD_REQUEST}
+            fence = Question(Ask.FENCE_AND_READ, 1, 7, -1, key=OTHER_KEY)
+            reads = await one.welcomed("Reads")
+            await reads.write(encode_questions([fence]))
+            assert decode_answers(await reads.read())[0].status is Status.UNAUTHORIZED
+            assert one.logged() == one.before
+            await one.channel.close()
+            assert await client.add(served.id, 1) is Status.OK
+
+    asyncio.run(main())
+
+
+def test_questions_that_break_the_rules_end_the_stream(tmp_path):
+    async def scenario(one):
+        bad = [
+            [Question(Ask.READ, 0, ledger=-1)],
+            [Question(Ask.READ, 0, first=-2)],
+            [Question(Ask.WAIT_LAC, 0, 7, bound=60_000), Question(Ask.READ, 0, 7)],  # one number
+        ]
+        for questions in bad:
+            call = await one.welcomed("Reads")
+            await call.write(encode_questions(questions))
+            assert await status_of(call) is grpc.StatusCode.INVALID_ARGUMENT
+
+    attack(scenario, tmp_path)
+
+
+def test_control_calls_that_do_not_parse_are_invalid(tmp_path):
+    async def scenario(one):
+        bad = [b"\xff" * 20, pb.LedgerRequest(bookie=one.served.id, ledger=-5).SerializeToString()]
+        bad.append(pb.LedgerRequest(bookie=one.served.id, lac=-2).SerializeToString())
+        for method in ("ReadLac", "WriteLac", "ListEntries", "EndLimbo"):
+            for request in bad:
+                with pytest.raises(aio.AioRpcError) as refused:
+                    await one.call(SERVICE + method, request)
+                assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        for method in ("Info", "Stats"):
+            with pytest.raises(aio.AioRpcError) as refused:
+                await one.call(SERVICE + method, b"\xff" * 20)
+            assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+    attack(scenario, tmp_path)
+
+
+def test_who_a_bookie_is_may_be_asked_by_anybody(tmp_path):
+    async def scenario(one):
+        info = pb.InfoReply.FromString(await one.call(SERVICE + "Info"))
+        assert (info.bookie, info.frame_version, info.writable) == (one.served.id, 1, True)
+
+    attack(scenario, tmp_path)
+
+
+def test_a_stream_that_never_says_hello_is_ended(tmp_path):
+    async def scenario(one):
+        call = one.stream()
+        await call.wait_for_connection()
+        assert await status_of(call) is grpc.StatusCode.DEADLINE_EXCEEDED
+
+    attack(scenario, tmp_path, server=GrpcServerConfig(hello_timeout_s=0.2))
+
+
+def test_a_call_without_a_deadline_gets_one(tmp_path):
+    class Stuck:
+        """A bookie whose disk never answers."""
+
+        bookie_id = "stuck-00000000"
+
+        async def stats(self):
+            await asyncio.Event().wait()
+
+    async def main():
+        server = BookieServer(Stuck(), GrpcServerConfig(control_timeout_s=0.1))
+        port = await server.start("127.0.0.1", 0)
+        channel = aio.insecure_channel(f"127.0.0.1:{port}")
+        request = pb.StatsRequest(bookie="stuck-00000000").SerializeToString()
+        with pytest.raises(aio.AioRpcError) as refused:
+            await channel.unary_unary(SERVICE + "Stats")(request)
+        assert refused.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        await channel.close()
+        await server.stop(0)
+
+    asyncio.run(main())
+
+
+def test_bytes_of_other_protocols_are_hung_up_on(tmp_path):
+    async def scenario(one):
+        draw = random.Random(2)
+        for greeting in (
+            b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+            b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + draw.randbytes(400),
+            draw.randbytes(2000),
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + draw.randbytes(500),
+        ):
+            reader, writer = await asyncio.open_connection("127.0.0.1", one.served.port)
+            writer.write(greeting)
+            async with asyncio.timeout(5):
+                with contextlib.suppress(ConnectionError):
+                    await reader.read()  # until it hangs up
+            writer.close()
+
+    attack(scenario, tmp_path)
+
+
+def test_connections_that_say_nothing_are_closed_and_others_are_served(tmp_path):
+    async def scenario(one):
+        idle = [await asyncio.open_connection("127.0.0.1", one.served.port) for _ in range(100)]
+        half = b"PRI * HTTP/2.0\r\n"
+        for _, writer in idle[::2]:
+            writer.write(half)
+        info = pb.InfoReply.FromString(await one.call(SERVICE + "Info"))
+        assert info.bookie == one.served.id
+        for reader, writer in idle:
+            with contextlib.suppress(ConnectionError):
+                while await reader.read(1000):
+                    pass
+            writer.close()
+
+    attack(scenario, tmp_path, server=GrpcServerConfig(hello_timeout_s=0.5))
+
+
+def test_peers_that_reset_are_forgotten(tmp_path):
+    async def scenario(one):
+        for _ in range(30):
+            call = await one.welcomed(random.choice(["Adds", "Reads"]))
+            call.cancel()
+        for _ in range(30):
+            reset = socket.create_connection(("127.0.0.1", one.served.port))
+            reset.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+            reset.close()
+
+    attack(scenario, tmp_path)
+
+
+def test_a_flood_of_streams_on_one_connection_waits_and_others_are_served(tmp_path):
+    async def scenario(one):
+        calls = [one.stream() for _ in range(100)]
+        opened = [asyncio.ensure_future(_hello(call, one.served.id)) for call in calls]
+        await until(lambda: count_done(opened) >= 20, "as many as are allowed")
+        async with Client(one.served) as client:
+            assert (await client.port.stats(one.served.id)).status is Status.OK
+        assert count_done(opened) == 20
+        for one_opened in opened:
+            one_opened.cancel()
+        await asyncio.gather(*opened, return_exceptions=True)
+
+    attack(scenario, tmp_path, server=GrpcServerConfig(streams_per_connection_max=20))
+
+
+def count_done(futures):
+    return sum(one.done() for one in futures)
+
+
+async def _hello(call, bookie):
+    await call.write(encode_hello(bookie))
+    await call.read()
+
+
+def test_more_calls_than_are_allowed_are_refused_and_those_that_are_there_go_on(tmp_path):
+    async def main():
+        server = GrpcServerConfig(calls_max=6)
+        async with Served(tmp_path, server=server) as served, Client(served) as client:
+            await client.add(served.id, 0)
+            one = Attack(served)
+            calls = [one.stream() for _ in range(20)]
+            for call in calls:
+                with contextlib.suppress(aio.AioRpcError, asyncio.InvalidStateError):
+                    await call.write(encode_hello(served.id))
+            refused = [call for call in calls if call.done()]
+            await until(lambda: sum(call.done() for call in calls) >= 16, "the others are refused")
+            for call in [call for call in calls if call.done()]:
+                assert await call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            del refused
+            assert await client.add(served.id, 1) is Status.OK
+            for call in calls:
+                call.cancel()
+            await one.channel.close()
+
+    asyncio.run(main())
+
+
+class CountingReads:
+    """The real bookie; counts bytes that its reads gave."""
+
+    def __init__(self, bookie):
+        self.bookie_id = bookie.bookie_id
+        self._bookie = bookie
+        self.read_bytes = 0
+
+    async def read_many(self, *what):
+        reply = await self._bookie.read_many(*what)
+        self.read_bytes += sum(map(len, reply.bodies))
+        return reply
+
+
+def test_a_reader_that_takes_no_answers_is_not_read_for(tmp_path):
+    async def main():
+        async with Served(tmp_path) as served, Client(served) as client:
+            told = [client.add(served.id, entry, bytes(BIG)) for entry in range(4)]
+            assert set(await asyncio.gather(*told)) == {Status.OK}
+            counting = CountingReads(served.bookie)
+            server = BookieServer(counting, GrpcServerConfig(answer_bytes_max=2 * BIG))
+            port = await server.start("127.0.0.1", 0)
+            channel = aio.insecure_channel(f"127.0.0.1:{port}", UNLIMITED)
+            call = channel.stream_stream(SERVICE + "Reads")()
+            await call.write(encode_hello(served.id))
+            await call.read()
+            questions = [Question(Ask.READ_MANY, number, 7, 0, 3, 5 * BIG) for number in range(500)]
+            await call.write(encode_questions(questions))
+            seen = -1
+            while seen != counting.read_bytes:  # until it reads no more
+                seen = counting.read_bytes
+                await asyncio.sleep(0.3)
+            assert seen < 500 * 4 * BIG / 20
+            numbers = set()
+            while len(numbers) < 500:
+                numbers |= {answer.number for answer in decode_answers(await call.read())}
+            assert counting.read_bytes >= 500 * 4 * BIG
+            call.cancel()
+            await channel.close()
+            await server.stop(0)
+
+    asyncio.run(main())
+
+
+# -- mutual TLS --------------------------------------------------------------------------------
+
+
+class Authority:
+    """Signs certificates for 127.0.0.1."""
+
+    def __init__(self, path, name):
+        path.mkdir()
+        self.path = path
+        self.key = ec.generate_private_key(ec.SECP256R1())
+        self.name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        self.cert = self._sign(self.name, self.key.public_key(), authority=True)
+        (path / "ca.pem").write_bytes(self.cert.public_bytes(serialization.Encoding.PEM))
+
+    def files(self, who, host="127.0.0.1"):
+        key = ec.generate_private_key(ec.SECP256R1())
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, who)])
+        cert = self._sign(name, key.public_key(), host=host)
+        files = TlsFiles(
+            cert=self.path / f"{who}.pem", key=self.path / f"{who}.key", ca=self.path / "ca.pem"
+        )
+        files.cert.write_bytes(cert.public_bytes(serialization.Encoding.PEM))
+        files.key.write_bytes(
+            key.private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.NoEncryption(),
+            )
+        )
+        return files
+
+    def _sign(self, name, public_key, *, host="127.0.0.1", authority=False):
+        now = datetime.datetime.now(datetime.UTC)
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(name)
+            .issuer_name(self.name)
+            .public_key(public_key)
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(hours=1))
+            .not_valid_after(now + datetime.timedelta(days=1))
+            .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
+            .add_extension(
+                x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(host))]),
+                critical=False,
+            )
+        )
+        return builder.sign(self.key, hashes.SHA256())
+
+
+def served_with_tls(tmp_path, scenario):
+    """Runs `scenario(served, authority)`; nobody but the owner may have logged anything."""
+
+    async def main():
+        authority = Authority(tmp_path / "ours", "our authority")
+        async with Served(tmp_path / "bookie", tls=authority.files("bookie")) as served:
+            before = served.bookie.groups
+            await scenario(served, authority)
+            assert served.bookie.groups == before
+            async with Client(served, tls=authority.files("gateway")) as client:
+                assert await client.add(served.id, 0) is Status.OK
+                assert (await client.port.read(served.id, 7, 0)).status is Status.OK
+
+    asyncio.run(main())
+
+
+def test_peers_with_a_certificate_of_the_same_authority_are_served(tmp_path):
+    async def scenario(served, authority):
+        pass
+
+    served_with_tls(tmp_path, scenario)
+
+
+def test_a_peer_without_tls_is_refused(tmp_path):
+    async def scenario(served, authority):
+        async with Client(served) as client:
+            assert await client.add(served.id, 0) is Status.UNREACHABLE
+
+    served_with_tls(tmp_path, scenario)
+
+
+def test_a_peer_without_a_certificate_is_refused(tmp_path):
+    async def scenario(served, authority):
+        ca = (authority.path / "ca.pem").read_bytes()
+        channel = aio.secure_channel(
+            f"127.0.0.1:{served.port}", grpc.ssl_channel_credentials(root_certificates=ca)
+        )
+        with pytest.raises(aio.AioRpcError) as refused:
+            await channel.unary_unary(SERVICE + "Info")(b"", timeout=10)
+        assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+        await channel.close()
+
+    served_with_tls(tmp_path, scenario)
+
+
+def test_a_peer_of_another_authority_is_refused(tmp_path):
+    async def scenario(served, authority):
+        foreign = Authority(tmp_path / "theirs", "another authority").files("gateway")
+        mixed = TlsFiles(cert=foreign.cert, key=foreign.key, ca=authority.path / "ca.pem")
+        for tls in (foreign, mixed):
+            async with Client(served, tls=tls) as client:
+                assert await client.add(served.id, 0) is Status.UNREACHABLE
+
+    served_with_tls(tmp_path, scenario)
+
+
+def test_a_bookie_whose_certificate_names_another_host_is_not_trusted(tmp_path):
+    async def main():
+        authority = Authority(tmp_path / "ours", "our authority")
+        elsewhere = authority.files("bookie", host="10.1.2.3")
+        trusting = authority.files("gateway")
+        async with (
+            Served(tmp_path / "bookie", tls=elsewhere) as served,
+            Client(served, tls=trusting) as client,
+        ):
+            assert await client.add(served.id, 0) is Status.UNREACHABLE
+
+    asyncio.run(main())
