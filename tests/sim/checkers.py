@@ -104,6 +104,9 @@ class Check:
     def on_lost(self, bookie):
         pass
 
+    def on_deleted(self, ledger):
+        pass
+
     def on_collected(self, bookie, ledger):
         pass
 
@@ -388,11 +391,13 @@ class L17_HeldAcks(Check):
 
 
 class L18_Deleted(Check):
-    """Nothing is acknowledged after the delete; only deleted ledgers are collected."""
+    """Only closed ledgers are deleted, so that nothing is acknowledged that was not in it when it
+    was; only deleted ones are collected."""
 
-    def on_ack(self, host, ledger, entry):
-        if ledger in self.ledgers.deleted:
-            self.report(f"{entry} of {ledger} acknowledged after it was deleted")
+    def on_deleted(self, ledger):
+        metadata = self.ledgers.metadata[ledger]
+        if not metadata.closed:
+            self.report(f"{ledger} was deleted while it was {metadata.state.name}")
 
     def on_collected(self, bookie, ledger):
         if ledger not in self.ledgers.deleted:
@@ -504,6 +509,7 @@ class Checks(Observer):
     def on_metadata_gone(self, path):
         ledger = metadata_format.ledger_of_path(path)
         if ledger is not None:
+            self._tell("on_deleted", ledger)
             self.ledgers.deleted.add(ledger)
 
     def on_host_set(self, host, path, data, begins):

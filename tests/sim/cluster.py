@@ -42,10 +42,16 @@ class Cluster:
     async def all_up(self):
         while not all(bookie.up for bookie in self.bookies.values()):
             await asyncio.sleep(0.01)
+            self._restart_all()
 
-    def client(self, host):
+    def _restart_all(self):
+        for bookie in self.bookies.values():
+            if not bookie.up:
+                bookie.restart()
+
+    def client(self, host, faults=None):
         """A new process on `host`: its own metadata session and its own connections."""
-        port, session = self.connect(host)
+        port, session = self.connect(host, faults)
         return LedgerClient(session, port, SimClock(), self.config)
 
     def connect(self, host, faults=None):
@@ -63,9 +69,7 @@ class Cluster:
         """From now on everything works."""
         self.network.heal()
         self.metadata_faults.unsent = self.metadata_faults.reply_lost = 0.0
-        for bookie in self.bookies.values():
-            if not bookie.up:
-                bookie.restart()
+        self._restart_all()
 
     def metadata_of(self, ledger):
         record = self.tree.get(metadata_format.ledger_path(ledger))

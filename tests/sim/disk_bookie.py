@@ -6,7 +6,7 @@ gone, torn or kept), by seed. A restarting bookie replays its log before it is `
 
 import asyncio
 
-from ledger.bookie.bookie import Bookie
+from ledger.bookie.bookie import EVERY_LEDGER, Bookie
 from ledger.world.local_bookies import LocalBookies
 from tests.sim.bookie_world import small_config
 from tests.sim.disk import SimDisk
@@ -23,6 +23,7 @@ class DiskBookie:
         self._disk = SimDisk(draw)
         self._table = SimTable(draw)
         self._boots = 0
+        self.next_ledger = lambda: EVERY_LEDGER  # as metadata would say
         self._starting = None
         self._bookie = None
         self._port = None
@@ -38,10 +39,19 @@ class DiskBookie:
             lambda: self._draw.randbytes(16),
             config=self._config,
         )
-        await bookie.start(boot_id=f"boot-{self._boots}")
+        await bookie.start(boot_id=f"boot-{self._boots}", next_ledger=self.next_ledger())
         self._bookie = bookie
         self._port = LocalBookies([bookie])
         self.up = True
+
+    @property
+    def bookie(self):
+        """The real one, which serves or has ended."""
+        return self._bookie
+
+    @property
+    def disk(self):
+        return self._disk
 
     def crash(self):
         assert self.up
@@ -54,7 +64,14 @@ class DiskBookie:
     def restart(self):
         if self._starting is not None and not self._starting.done():
             return
-        self._starting = asyncio.get_running_loop().create_task(self.start())
+        self._starting = asyncio.get_running_loop().create_task(self._try_to_start())
+
+    async def _try_to_start(self):
+        """A start may fail, as a process that ends at once; the disk stays as it is."""
+        try:
+            await self.start()
+        except OSError:
+            self._disk, self._table = self._disk.restart(), self._table.crash()
 
     @property
     def replayed(self):

@@ -181,6 +181,7 @@ class SimMetadata:
         self.closed = False
         self.expired = False
         self.dead = False  # its process is: nobody hears of anything any more
+        self.gate = None  # an event that whatever this client hears waits for
         self.on_set = lambda path, data, begins: None  # around each `set` of this client
         self._nodes, self._seen = self.tree.follow() if faults and faults.lag_s else (None, 0)
         self.watchers = []  # this client's part of the tree's
@@ -219,6 +220,8 @@ class SimMetadata:
             return step(*args)
         finally:
             await asyncio.sleep(faults.draw.expovariate(1 / faults.latency_s))
+            if self.gate is not None:
+                await self.gate.wait()
             if self.dead:
                 await asyncio.Event().wait()
             if faults.cut or faults.draw.random() < faults.reply_lost:

@@ -7,6 +7,7 @@ accepted before it. What is in limbo is never denied, only shown or unknown.
 """
 
 import asyncio
+import copy
 from dataclasses import dataclass, field
 
 from ledger.core.entry_format import read_header
@@ -50,6 +51,7 @@ class ModelBookie:
         self.up = True  # a new one serves at once
         self.read_only = False
         self.limbo_below = 0  # ledgers below it that are unknown here are in limbo, not absent
+        self.deleted = set()  # ledgers that were collected
         self.conflicts = 0  # adds whose payload differs from what is stored
         self._waiting = {}  # by ledger: who waits for a higher LAC
         self._sync_s = sync_s
@@ -75,6 +77,27 @@ class ModelBookie:
     def writable(self):
         return self.up and not self.read_only
 
+    def wipe(self):
+        """Its disk is empty. It does not serve until `restart`."""
+        self.crash()
+        self.ledgers = {}
+        self.deleted = set()
+        self.limbo_below = 0
+
+    def keep(self):
+        """A copy of its disk, for `put_back`."""
+        return copy.deepcopy((self.ledgers, self.deleted, self.limbo_below))
+
+    def put_back(self, kept):
+        """Its disk is as it once was. It does not serve until `restart`."""
+        self.crash()
+        self.ledgers, self.deleted, self.limbo_below = copy.deepcopy(kept)
+
+    def delete_ledger(self, ledger):
+        """Nothing of it is left, and none of its adds is ever taken again."""
+        self.ledgers.pop(ledger, None)
+        self.deleted.add(ledger)
+
     def begin_limbo(self, next_ledger):
         """It may have lost entries and fences of every ledger below `next_ledger`."""
         self.limbo_below = max(self.limbo_below, next_ledger)
@@ -90,6 +113,9 @@ class ModelBookie:
 
     def add(self, ledger, entry, master_key, body, on_added, *, recovery=False):
         assert self.up
+        if ledger in self.deleted:
+            self._soon(on_added, Status.NO_LEDGER)
+            return
         if self.keys.setdefault(ledger, master_key) != master_key:
             self._soon(on_added, Status.UNAUTHORIZED)
             return
@@ -102,6 +128,9 @@ class ModelBookie:
         whole = b"".join(body)
 
         def store():
+            if ledger in self.deleted:
+                on_added(Status.NO_LEDGER)
+                return
             stored = self._stored(ledger, master_key)
             if not same_entry(stored.entries.setdefault(entry, whole), whole):
                 self.conflicts += 1
@@ -157,7 +186,8 @@ class ModelBookie:
 
     def _is_lost(self, ledger):
         """Nothing is known here of a ledger that may have been here."""
-        return ledger not in self.ledgers and ledger < self.limbo_below
+        lost = ledger not in self.ledgers and ledger < self.limbo_below
+        return lost and ledger not in self.deleted
 
     def _nothing(self, ledger):
         """What to answer when the entry is not here."""

@@ -1,0 +1,200 @@
+"""Writers, takeovers, readers, deletions and repair on one cluster, with faults in random subsets.
+
+A seed draws how bad the links are, which faults may happen at all, who is there and what they do.
+Faults come in spells, each of some kinds, a quarter of the spells is quiet. Then all is healed,
+every ledger is recovered (in some worlds repaired too) and read. `run(seed)` returns what the
+checks found wrong.
+"""
+
+import asyncio
+import random
+from functools import partial
+
+from ledger.client.config import LedgerClientConfig
+from ledger.errors import LedgerError
+from tests.sim.cluster import Cluster
+from tests.sim.disk_bookie import DiskBookie
+from tests.sim.loop import simulate
+from tests.sim.metadata import MetadataFaults
+from tests.sim.model_bookie import ModelBookie
+from tests.sim.network import Weather
+from tests.sim.swarm_faults import Faults
+from tests.sim.swarm_hosts import Collector, Mender, follow, take_over, write
+
+GIVE_UP_S = 600.0
+SHAPES = ((3, 3, 2), (3, 3, 2), (3, 2, 2), (4, 3, 2), (3, 3, 3), (3, 2, 1), (1, 1, 1))
+SAFE_SHAPES = tuple(shape for shape in SHAPES if shape[2] >= 2)
+
+
+class Swarm:
+    """One seed. A family of scenarios is a subclass that draws otherwise."""
+
+    shapes = None  # as drawn
+
+    def __init__(self, seed):
+        self.seed = seed
+        draw = self.draw = random.Random(f"{seed}:swarm")
+        self.weather = Weather(
+            latency_s=0.001 * draw.choice([1, 1, 5]),
+            tail_rate=draw.choice([0.02, 0.1, 0.35]),
+            tail_factor=draw.choice([20.0, 100.0]),
+            loss=draw.choice([0.0, 0.0, 0.05, 0.15]),
+            timeout_s=draw.choice([0.3, 1.0]),
+        )
+        self.real_bookies = draw.random() < 0.1
+        self.repairs = draw.random() < 0.12
+        self.loses_data = draw.random() < 0.3 and not self.real_bookies
+        self.ledgers_max = draw.choice([1, 1, 1, 2, 3])
+        self.entries_max = draw.choice([3, 12, 30])
+        self.readers = draw.random() < 0.25
+        self.deletes = draw.random() < 0.15
+        self.lag_s = draw.choice([0.0, 0.0, 0.05, 1.0])
+        self.heal_s = draw.uniform(0.3, 3.0)
+        self.metadata_loss = draw.choice([0.0, 0.0, 0.05, 0.2])
+        self.healed = False
+        self.tasks = []
+        self.host_faults = {}
+        self.adjust()
+
+    def adjust(self):
+        """For families: change what was drawn."""
+
+    def build(self):
+        draw = self.draw
+        config = LedgerClientConfig(
+            pending_entries_max=draw.choice([3, 1000]),
+            recovery_window_entries=draw.choice([1, 2, 16]),
+            read_timeout_s=2 * self.weather.timeout_s,
+            ensemble_change_s_max=draw.choice([1.0, 5.0]),
+            failed_bookie_pause_s=draw.choice([0.1, 10.0]),
+            quarantine_s=draw.choice([0.5, 10.0]),
+            metadata_retry_s=0.01,
+        )
+        self.sync_factors = {}
+        self.cluster = Cluster(
+            self.seed,
+            bookies=draw.choice([4, 5, 5, 6]),
+            weather=self.weather,
+            config=config,
+            bookie=DiskBookie if self.real_bookies else self.model_bookie,
+        )
+        cluster = self.cluster
+        for number, (name, bookie) in enumerate(sorted(cluster.bookies.items())):
+            cluster.network.racks[name] = f"/rack{number % 2}"
+            if self.real_bookies:
+                bookie.next_ledger = self.next_ledger
+        self.checks = cluster.checks
+        self.faults = Faults(self)
+
+    def model_bookie(self, draw):
+        bookie = ModelBookie(lambda: draw.expovariate(1 / 0.0005) * bookie.sync_factor)
+        bookie.sync_factor = 1.0
+        return bookie
+
+    def next_ledger(self):
+        """No ledger at or above it exists."""
+        return max(self.checks.ledgers.metadata, default=-1) + 1
+
+    # -- hosts ---------------------------------------------------------------------------------
+
+    def faults_of(self, host):
+        known = self.host_faults.get(host)
+        if known is None:
+            known = self.host_faults[host] = MetadataFaults(
+                self.draw,
+                lag_s=self.lag_s,
+                unsent=self.metadata_loss / 2,
+                reply_lost=self.metadata_loss,
+            )
+        return known
+
+    def connect(self, host):
+        return self.cluster.connect(host, self.faults_of(host))
+
+    def client(self, host):
+        """A new process on `host`."""
+        return self.cluster.client(host, self.faults_of(host))
+
+    def spawn(self, work):
+        self.tasks.append(asyncio.create_task(work))
+
+    async def retry(self, attempt):
+        """What `attempt` returns in the end. Raises what cannot be retried."""
+        while True:
+            try:
+                return await attempt()
+            except LedgerError as error:
+                if not error.retryable:
+                    raise
+                await asyncio.sleep(self.draw.uniform(0.01, 0.3))
+
+    def shape(self):
+        if self.shapes:
+            return self.draw.choice(self.shapes)
+        return self.draw.choice(SAFE_SHAPES if self.loses_data else SHAPES)
+
+    def on_created(self, ledger):
+        """A writer has a new ledger: others get to know of it."""
+        draw = self.draw
+        for number in range(draw.choice([0, 1, 1, 2])):
+            self.spawn(take_over(self, f"taker{ledger}.{number}", ledger))
+        if self.readers:
+            self.spawn(follow(self, f"reader{ledger}", ledger))
+
+    # -- the run -------------------------------------------------------------------------------
+
+    async def run(self):
+        self.build()
+        cluster = self.cluster
+        await cluster.start()
+        for number in range(self.draw.randint(1, self.ledgers_max)):
+            self.spawn(write(self, f"writer{number}"))
+        self.mender = Mender(self) if self.repairs else None
+        if self.mender:
+            self.mender.start()
+        collector = Collector(self)
+        if self.deletes:
+            self.spawn(collector.delete_some())
+        faults = asyncio.create_task(self.faults.run())
+        await asyncio.sleep(self.heal_s)
+        faults.cancel()
+        await asyncio.gather(faults, return_exceptions=True)
+        self.heal()
+        try:
+            async with asyncio.timeout(GIVE_UP_S):
+                await self.finish()
+        except TimeoutError:
+            self.checks.report("liveness", f"not over {GIVE_UP_S} s after all was healed")
+        return self.checks.violations
+
+    def heal(self):
+        self.healed = True
+        self.faults.end()
+        for faults in self.host_faults.values():
+            faults.unsent = faults.reply_lost = 0.0
+            faults.cut = False
+        self.metadata_loss = 0.0
+        self.cluster.heal()
+
+    async def finish(self):
+        await self.cluster.all_up()
+        while self.tasks:
+            tasks, self.tasks = self.tasks, []
+            await asyncio.gather(*tasks)
+        living = [
+            ledger
+            for ledger in self.checks.ledgers.metadata
+            if ledger not in self.checks.ledgers.deleted
+        ]
+        last = self.client("last")
+        for ledger in living:
+            await self.retry(partial(last.recover, ledger))
+        if self.mender:
+            await self.mender.finish()
+        for ledger in living:
+            await self.checks.final(ledger, repaired=self.mender is not None)
+
+
+def run(seed, kind=Swarm):
+    """What was found wrong."""
+    return simulate(kind(seed).run())

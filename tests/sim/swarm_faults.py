@@ -1,0 +1,250 @@
+"""What goes wrong in a swarm: a method for each kind of fault; most end with their spell."""
+
+import asyncio
+
+from ledger.ids import BookieId
+from tests.sim.disk_bookie import DiskBookie
+
+KINDS = (
+    "crash",
+    "rolling_restart",
+    "cut",
+    "cut_requests",
+    "cut_replies",
+    "part_from_all",
+    "slow_links",
+    "slow_disk",
+    "loss",
+    "pause",
+    "read_only",
+    "metadata_cut",
+    "expire",
+)
+LOSSES = ("come_back_in_limbo", "come_back_empty", "come_back_old")
+
+
+class Faults:
+    """Draws and applies; `end` undoes all that can be undone."""
+
+    def __init__(self, world):
+        self.world = world
+        self.draw = draw = world.draw
+        count = draw.randint(0, len(KINDS))
+        self.kinds = sorted(draw.sample(KINDS, count))
+        if world.loses_data:
+            self.kinds.append(draw.choice(LOSSES))
+        if world.real_bookies:
+            self.kinds += ["disk_full", "sync_fails"]
+        self.pace_s = draw.choice([0.03, 0.1, 0.3])
+        self.base_loss = world.weather.loss
+        self.kept = {}  # disks as they were, for a bookie that comes back old
+        self.undo = []
+        self.seen = set()
+
+    async def run(self):
+        draw = self.draw
+        while True:
+            await asyncio.sleep(draw.expovariate(1 / self.pace_s))
+            if not self.kinds or draw.random() < 0.25:
+                continue  # a quiet spell
+            for kind in draw.sample(self.kinds, draw.randint(1, min(3, len(self.kinds)))):
+                self.seen.add(kind)
+                getattr(self, kind)()
+                await asyncio.sleep(draw.uniform(0.0, self.pace_s))
+            await asyncio.sleep(draw.expovariate(1 / self.pace_s))
+            self.calm()
+
+    def calm(self):
+        """The spell is over; some bookies stay down."""
+        self.world.cluster.network.mend()
+        self.world.weather.loss = self.base_loss
+        undo, self.undo = self.undo, []
+        for one in undo:
+            one()
+        for bookie in self.bookies():
+            if not bookie.up and self.draw.random() < 0.7:
+                bookie.restart()
+            elif isinstance(bookie, DiskBookie) and bookie.up and bookie.bookie.failure:
+                bookie.crash()
+                bookie.restart()
+
+    def end(self):
+        """All that can be undone is."""
+        for bookie in self.bookies():
+            if isinstance(bookie, DiskBookie):
+                bookie.disk.fail_next_sync = False
+        self.calm()
+        for bookie in self.bookies():
+            if isinstance(bookie, DiskBookie) and bookie.up:
+                bookie.bookie.look_for_room()
+
+    # -- who -----------------------------------------------------------------------------------
+
+    def bookies(self):
+        return list(self.world.cluster.bookies.values())
+
+    def a_bookie(self):
+        return self.draw.choice(sorted(self.world.cluster.bookies))
+
+    def a_host(self):
+        return self.draw.choice(sorted(self.world.cluster.ports, key=str))
+
+    def hosts(self):
+        return sorted(self.world.cluster.ports, key=str)
+
+    # -- kinds ---------------------------------------------------------------------------------
+
+    def crash(self):
+        bookie = self.world.cluster.bookies[self.a_bookie()]
+        if bookie.up:
+            bookie.crash()
+
+    def rolling_restart(self):
+        self.world.spawn(self._restart_all())
+
+    async def _restart_all(self):
+        for bookie in self.bookies():
+            if bookie.up:
+                bookie.crash()
+            await asyncio.sleep(0.01)
+            if not bookie.up:
+                bookie.restart()
+            await asyncio.sleep(self.draw.uniform(0.0, 0.05))
+
+    def cut(self, way="both"):
+        if self.world.cluster.ports:
+            self.world.cluster.network.cut(self.a_host(), self.a_bookie(), way)
+
+    def cut_requests(self):
+        self.cut("requests")
+
+    def cut_replies(self):
+        self.cut("replies")
+
+    def part_from_all(self):
+        """One host hears some bookies no more, or one bookie is heard by nobody."""
+        network = self.world.cluster.network
+        way = self.draw.choice(["both", "both", "requests", "replies"])
+        if self.draw.random() < 0.5 and self.world.cluster.ports:
+            host = self.a_host()
+            for name in sorted(self.world.cluster.bookies):
+                if self.draw.random() < 0.7:
+                    network.cut(host, name, way)
+        else:
+            name = self.a_bookie()
+            for host in self.hosts():
+                network.cut(host, name, way)
+
+    def slow_links(self):
+        factor = self.draw.choice([10, 100])
+        name = self.a_bookie()
+        for host in self.hosts():
+            if self.draw.random() < 0.5:
+                self.world.cluster.network.slow[host, name] = factor
+
+    def slow_disk(self):
+        bookie = self.world.cluster.bookies[self.a_bookie()]
+        if not isinstance(bookie, DiskBookie):
+            bookie.sync_factor = self.draw.choice([20.0, 200.0])
+            self.undo.append(lambda: setattr(bookie, "sync_factor", 1.0))
+
+    def loss(self):
+        self.world.weather.loss = self.draw.choice([0.1, 0.4])
+
+    def pause(self):
+        """A process stands still; what comes for it is there when it goes on."""
+        if not self.world.cluster.ports:
+            return
+        host = self.a_host()
+        port, session = self.world.cluster.ports[host], self.world.cluster.sessions[host]
+        if session.gate is not None:
+            return
+        port.pause()
+        gate = session.gate = asyncio.Event()
+
+        def resume():
+            session.gate = None
+            gate.set()
+            port.resume()
+
+        if self.draw.random() < 0.5:
+            self.undo.append(resume)
+        else:  # a zombie sleeps for longer
+            delay_s = self.draw.uniform(0.1, 5.0)
+            asyncio.get_running_loop().call_later(delay_s, resume)
+
+    def read_only(self):
+        bookie = self.world.cluster.bookies[self.a_bookie()]
+        if not isinstance(bookie, DiskBookie):
+            bookie.read_only = True
+            self.undo.append(lambda: setattr(bookie, "read_only", False))
+
+    def metadata_cut(self):
+        if self.world.host_faults:
+            faults = self.world.host_faults[self.draw.choice(sorted(self.world.host_faults))]
+            faults.cut = True
+            self.undo.append(lambda: setattr(faults, "cut", False))
+
+    def expire(self):
+        if self.world.cluster.sessions:
+            host = self.draw.choice(sorted(self.world.cluster.sessions))
+            session = self.world.cluster.sessions[host]
+            if not session.expired and not session.dead:
+                session.expire()
+
+    # -- a bookie loses its data: once in a seed, since more than Qa - 1 may lose entries ---------
+
+    def _loser(self):
+        known = self.world.checks.ledgers
+        return None if known.lost else self.a_bookie()
+
+    def come_back_in_limbo(self):
+        """The disk is empty, the bookie knows it."""
+        name = self._loser()
+        if name is not None:
+            bookie = self.world.cluster.bookies[name]
+            bookie.wipe()
+            self.world.checks.on_bookie_lost(name)
+            self._return_in_limbo(bookie)
+
+    def come_back_empty(self):
+        """The disk is empty, which makes it another bookie at the same place."""
+        name = self._loser()
+        if name is None:
+            return
+        bookies = self.world.cluster.bookies
+        gone = bookies.pop(name)
+        gone.crash()
+        self.world.checks.on_bookie_lost(name)
+        new = BookieId(f"{name}.1")
+        bookies[new] = self.world.model_bookie(self.world.cluster.draw)
+        self.world.cluster.network.racks[new] = self.world.cluster.network.racks[name]
+
+    def come_back_old(self):
+        """First its disk is copied; the next time, the copy is what it has."""
+        if not self.kept:
+            name = self.a_bookie()
+            self.kept[name] = self.world.cluster.bookies[name].keep()
+            return
+        ((name, kept),) = self.kept.items()
+        if not self.world.checks.ledgers.lost and name in self.world.cluster.bookies:
+            bookie = self.world.cluster.bookies[name]
+            bookie.put_back(kept)
+            self.world.checks.on_bookie_lost(name)
+            self._return_in_limbo(bookie)
+
+    def _return_in_limbo(self, bookie):
+        bookie.begin_limbo(self.world.next_ledger())
+        if self.draw.random() < 0.7:
+            bookie.restart()
+
+    # -- real bookies only -----------------------------------------------------------------------
+
+    def disk_full(self):
+        bookie = self.world.cluster.bookies[self.a_bookie()]
+        disk = bookie.disk
+        disk.full = True
+        self.undo.append(lambda: setattr(disk, "full", False))
+
+    def sync_fails(self):
+        self.world.cluster.bookies[self.a_bookie()].disk.fail_next_sync = True
