@@ -1,18 +1,22 @@
 """One process that writes, or reads, ledgers of a cluster and logs what it is told.
 
-    python -m tests.cluster.client write|read ZOOKEEPER LOG
+    python -m tests.cluster.client write ZOOKEEPER LOG [E,Qw,Qa ...]
+    python -m tests.cluster.client read ZOOKEEPER LOG [FIRST]
 
-A writer adds to one ledger after another; one that fails is recovered, and the next begun. A reader
-follows every ledger there is from its first entry, while it grows. Both end with a signal.
+A writer adds to one ledger after another, of the shapes given in turn; one that fails is recovered,
+and the next begun. A reader follows every ledger from id FIRST on, from its first entry, while it
+grows. Both end with a signal.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-import random
+import math
 import sys
 import time
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from ledger.client.client import LedgerClient
@@ -26,13 +30,13 @@ from ledger.world.clock import SystemClock
 from ledger.world.grpc_bookies import GrpcBookies
 from ledger.world.grpc_config import GrpcClientConfig
 from ledger.world.zookeeper import ZooKeeperMetadata, connect_zookeeper
-from tests.cluster.history import Log, payload
+from tests.cluster.history import AGAIN_S, Log, payload, retried
 
+SHAPE = "3,3,2"  # ensemble, write quorum, ack quorum
 ENTRIES_PER_LEDGER = 400
 GROUP = 20  # entries sent together
-PAUSE_S = 0.02
+PAUSE_S = 0.04
 ADD_TIMEOUT_S = 1.0  # a silent bookie is replaced after it
-AGAIN_S = 0.1
 LIST_S = 0.3
 
 
@@ -61,29 +65,26 @@ class Session:
         await self.metadata.close()
 
 
-async def retried(attempt):
-    """The result of `attempt`, again and again while what it raises may pass."""
-    while True:
-        try:
-            return await attempt()
-        except LedgerError as error:
-            if not error.retryable:
-                raise
-            await asyncio.sleep(AGAIN_S)
+def patiently(attempt):
+    """As `retried`, for ever."""
+    return retried(attempt, math.inf)
 
 
 class Writer:
-    def __init__(self, session: Session, log: Log) -> None:
+    def __init__(self, session: Session, log: Log, shapes: Sequence[str] = ()) -> None:
         self._session = session
         self._log = log
-        self._draw = random.Random()
+        self._shapes = itertools.cycle(shapes or (SHAPE,))
 
     async def run(self) -> None:
-        while True:
-            await self._write(await retried(self._create))
+        for shape in self._shapes:
+            await self._write(await patiently(partial(self._create, shape)))
 
-    async def _create(self) -> LedgerWriter:
-        return await self._session.client.create(ensemble_size=3, write_quorum=3, ack_quorum=2)
+    async def _create(self, shape: str) -> LedgerWriter:
+        ensemble, write, ack = map(int, shape.split(","))
+        return await self._session.client.create(
+            ensemble_size=ensemble, write_quorum=write, ack_quorum=ack
+        )
 
     async def _write(self, writer: LedgerWriter) -> None:
         """The ledger is full and closed; or given up, and recovered."""
@@ -91,11 +92,12 @@ class Writer:
             for _ in range(ENTRIES_PER_LEDGER // GROUP):
                 await self._add_group(writer)
                 await asyncio.sleep(PAUSE_S)
-            await writer.close()
+            last = await writer.close()
+            self._log.write(f"C {writer.ledger} {last}")
         except LedgerError as error:
             self._log.write(f"F {writer.ledger} {type(error).__name__}: {error}")
             try:
-                await retried(lambda: self._session.client.recover(writer.ledger))
+                await patiently(lambda: self._session.client.recover(writer.ledger))
             except NoSuchLedger:
                 pass
 
@@ -117,26 +119,33 @@ class Writer:
 
 
 class Follower:
-    def __init__(self, session: Session, log: Log) -> None:
+    def __init__(self, session: Session, log: Log, first: int) -> None:
         self._session = session
         self._log = log
+        self._first = first
         self._known: dict[LedgerId, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
         while True:
-            for ledger in await retried(self._session.client.list_ledgers):
-                if ledger not in self._known:
-                    self._known[ledger] = asyncio.create_task(self._follow(ledger))
+            for ledger in await patiently(self._session.client.list_ledgers):
+                if ledger >= self._first and ledger not in self._known:
+                    self._known[ledger] = asyncio.create_task(self._follow_or_leave(ledger))
             failed = [task for task in self._known.values() if task.done() and task.exception()]
             if failed:
                 raise SystemExit(f"a reader failed: {failed[0].exception()!r}")
             await asyncio.sleep(LIST_S)
 
+    async def _follow_or_leave(self, ledger: LedgerId) -> None:
+        try:
+            await self._follow(ledger)
+        except NoSuchLedger:
+            pass  # whether it may be gone is for the judge to say
+
     async def _follow(self, ledger: LedgerId) -> None:
         session = self._session
         wanted = 0
         for _ in itertools.count():
-            reader = await retried(lambda: session.client.open(ledger))
+            reader = await patiently(lambda: session.client.open(ledger))
             health = session.client.health
             tail = TailReader(reader, session.bookies, session.config, health)
             try:
@@ -156,12 +165,15 @@ class Follower:
                 tail.close()
 
 
-async def main(role: str, zookeeper: str, log: Path) -> None:
+async def main(role: str, zookeeper: str, log: Path, words: Sequence[str]) -> None:
     async with Session(zookeeper) as session:
         print("started", flush=True)
-        part = Writer if role == "write" else Follower
-        await part(session, Log(log)).run()
+        if role == "write":
+            await Writer(session, Log(log), words).run()
+        else:
+            first = int(words[0]) if words else 0
+            await Follower(session, Log(log), first).run()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], sys.argv[2], Path(sys.argv[3])))
+    asyncio.run(main(sys.argv[1], sys.argv[2], Path(sys.argv[3]), sys.argv[4:]))

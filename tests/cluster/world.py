@@ -1,39 +1,48 @@
-"""ZooKeeper, five bookies on five racks, an auditor, writers and readers: all processes here.
+"""ZooKeeper, bookies on racks of their own, auditors, writers and readers: all processes here.
 
 Clients reach each bookie through a proxy of its own (127.0.0.11, .12, ... on the bookie's port),
-which cuts, drops and slows when told to. All is ended by process id.
+and so do bookies and clients reach ZooKeeper; proxies cut, drop and slow when told to. All is ended
+by process id. What clients and bookies of one world did before `begin` is not judged again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from ledger.core.ledger_metadata import LedgerMetadata
+from ledger.ids import LedgerId
 from ledger.registry.underreplication import ledger_of_node
 from ledger.repair.plan import wanted_quorum
 from tests.cluster.client import Session
-from tests.cluster.history import Judge, Told, judge_readers, told
+from tests.cluster.history import PATIENCE_S, Judge, Log, Told, judge_readers, retried, told
 from tests.peers import install
 from tests.peers.bookie import BookieProcess
-from tests.peers.processes import Process, wait_until
+from tests.peers.processes import Process, free_port, wait_until
 from tests.peers.proxy import Proxy
 from tests.peers.zookeeper import ZooKeeper
 
-AUDIT = ("--delay-s", "1", "--grace-s", "2", "--interval-s", "2")
+T = TypeVar("T")
+AUDIT = ("--delay-s", "1", "--grace-s", "2", "--interval-s", "2", "--session", "2s")
+JUDGE_S_MAX = 180.0
 
 
 class World:
-    """One cluster in `directory`."""
+    """One cluster in `directory`. `options` are further words for every bookie."""
 
     def __init__(self, directory: Path, bookies: int = 5, options: tuple[str, ...] = ()) -> None:
         self.directory = directory
         self.zookeeper = ZooKeeper(directory / "zookeeper", synced=True)
+        self.to_zookeeper = {
+            role: Proxy(self.zookeeper.port, listen_port=free_port())
+            for role in ("clients", "bookies")
+        }
         self.bookies = [self._bookie(number, options) for number in range(bookies)]
         self.proxies = [
             Proxy(bookie.port, host=f"127.0.0.{11 + number}", listen_port=bookie.port)
@@ -41,11 +50,16 @@ class World:
         ]
         self.clients: list[tuple[Path, Process]] = []
         self.auditors: list[Process] = []
+        self.judged = 0  # ledgers below it were judged by `begin`
+        self._started = 0
+        self._logs: list[Path] = []
+        self._own_log = directory / "world.log"
+        self._counts: dict[Path, tuple[int, int]] = {}  # bytes looked at, acknowledgements in them
 
     def _bookie(self, number: int, options: tuple[str, ...]) -> BookieProcess:
         return BookieProcess(
             self.directory / f"bookie-{number}" / "data",
-            self.zookeeper.servers,
+            self.to_zookeeper["bookies"].address,
             ["--advertised-host", f"127.0.0.{11 + number}", *options],
             name=f"bookie-{number}",
             rack=f"/rack-{number}",
@@ -54,6 +68,8 @@ class World:
     def start(self) -> Self:
         try:
             self.zookeeper.start()
+            for proxy in self.to_zookeeper.values():
+                proxy.start()
             for bookie, proxy in zip(self.bookies, self.proxies, strict=True):
                 bookie.data.parent.mkdir(parents=True, exist_ok=True)
                 proxy.start()
@@ -65,48 +81,119 @@ class World:
             raise
         return self
 
-    def client(self, role: str) -> Process:
-        """A new process that writes or reads."""
-        log = self.directory / f"{role}-{len(self.clients)}.log"
-        words = ["-m", "tests.cluster.client", role, self.zookeeper.servers, str(log)]
-        process = Process([sys.executable, *words], log.with_suffix(".out"))
-        self.clients.append((log, process))
-        process.wait_for(lambda: "started" in process.output(), f"{log.name} to start", 30.0)
-        return process
+    # -- clients and auditors --------------------------------------------------------------------
 
-    def auditor(self) -> Process:
+    def start_clients(self, *roles: str) -> list[Process]:
+        """New processes: `write`, `write 5,3,2 4,3,2` (shapes in turn), `read`."""
+        started: list[Process] = []
+        for role in roles:
+            name, *words = role.split()
+            log = self.directory / f"{name}-{self._started}.log"
+            self._started += 1
+            words = [str(self.judged)] if name == "read" else words
+            place = [name, self.to_zookeeper["clients"].address, str(log), *words]
+            argv = [sys.executable, "-m", "tests.cluster.client", *place]
+            started.append(Process(argv, log.with_suffix(".out")))
+            self.clients.append((log, started[-1]))
+            self._logs.append(log)
+        for process in started:
+            process.wait_for(lambda process=process: "started" in process.output(), "it", 30.0)
+        return started
+
+    def begin(self) -> None:
+        """Two writers and a reader work; ledgers and logs before them are done with."""
+        self.clients.clear()
+        self.judged = max(self.ledgers(), default=-1) + 1
+        self.start_clients("write", "write", "read")
+
+    def auditor(self, *words: str) -> Process:
         """A process that finds and mends what has too few copies."""
-        words = ["-m", "ledger", "audit", "--zookeeper", self.zookeeper.servers, *AUDIT]
-        log = self.directory / f"audit-{len(self.auditors)}.log"
-        self.auditors.append(Process([install.gateway_python(), *words], log))
+        self._started += 1
+        log = self.directory / f"audit-{self._started}.log"
+        place = ("--zookeeper", self.zookeeper.servers)
+        argv = [install.gateway_python(), "-m", "ledger", "audit", *place, *AUDIT, *words]
+        self.auditors.append(Process(argv, log))
         return self.auditors[-1]
+
+    def delete(self, *ledgers: int) -> dict[int, int]:
+        """As their owner would; where each of them ended."""
+        log = Log(self._own_log)
+
+        async def delete(session: Session) -> dict[int, int]:
+            ended: dict[int, int] = {}
+            for ledger in map(LedgerId, ledgers):
+                log.write(f"X {ledger}")
+                last = (await session.client.recover(ledger)).metadata.last_entry
+                assert last is not None
+                ended[ledger] = last
+                await session.client.delete(ledger)
+            return ended
+
+        return self.ask(delete)
+
+    def audit_once(self) -> None:
+        """Every ledger was looked at, and all that lacked a copy has it."""
+        auditor = self.auditor("--once", "--delay-s", "0", "--grace-s", "0")
+        wait_until(lambda: auditor.exit_code is not None, "the audit to end", 90.0)
+        assert auditor.exit_code == 0, auditor.output()[-3000:]
 
     def told(self, role: str = "") -> Told:
         """What the clients of a role were told so far."""
-        return told(*(log for log, _ in self.clients if log.name.startswith(role)))
+        logs = [log for log, _ in self.clients if log.name.startswith(role)]
+        return told(self._own_log, *logs)
+
+    def told_ever(self) -> Told:
+        """What all clients there ever were, were told."""
+        return told(self._own_log, *self._logs)
 
     def wait_acked(self, more: int, what: str, timeout_s: float = 60.0) -> None:
         """So many more entries were acknowledged."""
-        wanted = self.told().count() + more
+        wanted = self.acked() + more
         wait_until(lambda: self._count_or_raise() >= wanted, what, timeout_s)
+
+    def acked(self) -> int:
+        """Entries that were acknowledged since `begin`; cheap, proxies share our processor."""
+        writers = [log for log, _ in self.clients if log.name.startswith("write")]
+        return sum(map(self._count, writers))
+
+    def _count(self, log: Path) -> int:
+        seen, count = self._counts.get(log, (0, 0))
+        if log.exists() and log.stat().st_size > seen:
+            with log.open("rb") as file:
+                file.seek(seen)
+                new = file.read()
+            whole = new[: new.rfind(b"\n") + 1]
+            count += (b"\n" + whole).count(b"\nA ")
+            self._counts[log] = (seen + len(whole), count)
+        return count
 
     def _count_or_raise(self) -> int:
         for log, process in self.clients:
             if process.exit_code not in (None, -signal.SIGKILL):
                 raise AssertionError(f"{log.name} ended:\n{process.output()[-3000:]}")
-        return self.told().count()
+        return self.acked()
 
-    def end_clients(self) -> None:
+    def end_clients(self, role: str = "") -> None:
         """kill -9 of all of them; what they were told is in their logs."""
-        for _, process in self.clients:
-            if process.exit_code is None:
+        for log, process in self.clients:
+            if log.name.startswith(role) and process.exit_code is None:
                 process.kill()
 
+    def end_auditors(self) -> None:
+        for auditor in self.auditors:
+            if auditor.exit_code is None:
+                auditor.kill()
+        self.auditors.clear()
+
+    # -- the end of harm -------------------------------------------------------------------------
+
     def heal(self) -> None:
-        """Every connection works and every bookie runs."""
-        for proxy in self.proxies:
+        """Every connection works and every process runs."""
+        for proxy in (*self.proxies, *self.to_zookeeper.values()):
             proxy.heal()
-        if not self.zookeeper.running:
+        if self.zookeeper.running:
+            self.zookeeper.resume()
+        else:
             self.zookeeper.start()
         for bookie in self.bookies:
             if bookie.running:
@@ -115,36 +202,97 @@ class World:
                 bookie.begin()
         for bookie in self.bookies:
             bookie.ready()
+        for _, process in (*self.clients, *((None, one) for one in self.auditors)):
+            resume(process)
 
-    def judge(self, *, all_copies: bool = False) -> list[str]:
-        """What is wrong with what the cluster kept; clients must have ended."""
-        faults = asyncio.run(self._judge(all_copies))
-        return faults + judge_readers(self.told("read"))
+    def finish(self) -> None:
+        """Writers are dead, all ledgers are closed, readers have been shown all of them."""
+        self.end_clients("write")
+        self.close_all()
+        wait_until(self._all_shown, "readers to be shown everything", 30.0)
+        self.end_clients()
 
-    async def _judge(self, all_copies: bool) -> list[str]:
-        async with Session(self.zookeeper.servers) as session:
-            async with asyncio.timeout(120):
-                judge = Judge(session.client, session.bookies)
-                return await judge.judge(self.told("write"), all_copies=all_copies)
+    def _all_shown(self) -> bool:
+        self._count_or_raise()
+        facts = self.told()
+        readers = [
+            log.name
+            for log, process in self.clients
+            if log.name.startswith("read") and process.exit_code is None
+        ]
+        return all(
+            len(facts.shown.get((reader, ledger), ())) >= len(entries)
+            for reader in readers
+            for ledger, entries in facts.acked.items()
+            if ledger >= self.judged and ledger not in facts.deleted
+        )
 
-    def ledger_command(self, *words: str) -> tuple[int, str]:
-        """`gateway ledger|bookie ...` against this cluster: exit code and output."""
-        argv = [sys.executable, "-m", "gateway", *words, "--zookeeper", self.zookeeper.servers]
-        process = Process(argv, self.directory / "command.log")
-        wait_until(lambda: process.exit_code is not None, " ".join(words), 60.0)
-        assert process.exit_code is not None
-        return process.exit_code, process.output()
+    def judge(self, *, all_copies: bool = False, patience_s: float = PATIENCE_S) -> list[str]:
+        """What is wrong with what the cluster kept since `begin`; writers must have ended."""
+        among = {ledger for ledger in self.ledgers() if ledger >= self.judged}
+        among |= set(self.told("write").acked)
+        return self._judge(self.told(), all_copies, among, patience_s)
+
+    def judge_ever(self, below: int | None = None, *, all_copies: bool = False) -> list[str]:
+        """The same of everything there ever was, or of the ledgers below this one."""
+        facts = self.told_ever()
+        there = {*self.ledgers(), *facts.acked}
+        among = {ledger for ledger in there if below is None or ledger < below}
+        return self._judge(facts, all_copies, among)
+
+    def _judge(
+        self,
+        facts: Told,
+        all_copies: bool,
+        among: set[int],
+        patience_s: float = PATIENCE_S,
+    ) -> list[str]:
+        async def judge(session: Session) -> list[str]:
+            async with asyncio.timeout(JUDGE_S_MAX):
+                court = Judge(session.client, session.bookies, patience_s)
+                return await court.judge(facts, all_copies=all_copies, among=among)
+
+        return self.ask(judge) + judge_readers(facts)
+
+    # -- questions -------------------------------------------------------------------------------
+
+    def ask(self, question: Callable[[Session], Awaitable[T]]) -> T:
+        """The answer of a client of this cluster."""
+
+        async def answer() -> T:
+            async with Session(self.zookeeper.servers) as session:
+                return await question(session)
+
+        return asyncio.run(answer())
+
+    def ledgers(self) -> list[int]:
+        return self.ask(lambda session: session.client.list_ledgers())
+
+    def metadata(self) -> list[LedgerMetadata]:
+        """Of all ledgers."""
+
+        async def read(session: Session) -> list[LedgerMetadata]:
+            ledgers = await session.client.list_ledgers()
+            return await asyncio.gather(*map(session.client.read_metadata, ledgers))
+
+        return self.ask(read)
 
     def members(self) -> set[str]:
         """Every bookie that the metadata of some ledger name."""
-        return asyncio.run(self._members())
-
-    async def _members(self) -> set[str]:
-        async with Session(self.zookeeper.servers) as session:
-            ledgers = await session.client.list_ledgers()
-            metadata = [await session.client.read_metadata(ledger) for ledger in ledgers]
         return {
-            bookie for one in metadata for fragment in one.fragments for bookie in fragment.ensemble
+            bookie
+            for metadata in self.metadata()
+            for fragment in metadata.fragments
+            for bookie in fragment.ensemble
+        }
+
+    def written_to(self) -> set[str]:
+        """Every bookie that an open ledger's entries go to now."""
+        return {
+            bookie
+            for metadata in self.metadata()
+            if not metadata.closed
+            for bookie in metadata.last_fragment.ensemble
         }
 
     def narrow(self) -> list[int]:
@@ -154,47 +302,43 @@ class World:
             wanted = wanted_quorum(metadata)
             return wanted is not None and wanted.write_quorum > metadata.write_quorum
 
-        return asyncio.run(self._ledgers(is_narrow))
+        return [metadata.ledger for metadata in self.metadata() if is_narrow(metadata)]
 
     def close_all(self) -> None:
         """Every ledger is closed: those that nobody writes any more are recovered."""
-        asyncio.run(self._ledgers(lambda one: False, recover=True))
 
-    async def _ledgers(
-        self, chosen: Callable[[LedgerMetadata], bool], *, recover: bool = False
-    ) -> list[int]:
-        async with Session(self.zookeeper.servers) as session:
-            found: list[int] = []
+        async def close(session: Session) -> None:
             for ledger in await session.client.list_ledgers():
-                if recover:
-                    await session.client.recover(ledger)
-                if chosen(await session.client.read_metadata(ledger)):
-                    found.append(ledger)
-            return found
+                if ledger >= self.judged:
+                    await retried(lambda ledger=ledger: session.client.recover(ledger))
+
+        self.ask(close)
 
     def under_replicated(self) -> list[int]:
         """Ledgers on the list of those that lack copies."""
-        return asyncio.run(self._under_replicated())
 
-    async def _under_replicated(self) -> list[int]:
-        async with Session(self.zookeeper.servers) as session:
+        async def read(session: Session) -> list[int]:
             paths = await session.metadata.paths("/ledgers/underreplication/ledgers")
             return [ledger for path in paths if (ledger := ledger_of_node(path)) is not None]
 
+        return self.ask(read)
+
+    # -- the end ---------------------------------------------------------------------------------
+
     def stop(self) -> None:
         """Nothing of it runs any more."""
-        self.end_clients()
-        for auditor in self.auditors:
-            if auditor.exit_code is None:
-                auditor.stop()
+        for _, process in self.clients:
+            if process.exit_code is None:
+                process.kill()
+        self.end_auditors()
         for bookie in self.bookies:
             if bookie.running:
-                bookie.stop()
-        for proxy in self.proxies:
+                bookie.kill()
+        for proxy in (*self.proxies, *self.to_zookeeper.values()):
             if proxy.running:
                 proxy.stop()
         if self.zookeeper.running:
-            self.zookeeper.stop()
+            self.zookeeper.kill()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -206,3 +350,13 @@ class World:
         trace: TracebackType | None,
     ) -> None:
         self.stop()
+
+
+def pause(process: Process) -> None:
+    """It does nothing until `resume`, and does not know it."""
+    os.kill(process.pid, signal.SIGSTOP)
+
+
+def resume(process: Process) -> None:
+    if process.exit_code is None:
+        os.kill(process.pid, signal.SIGCONT)
