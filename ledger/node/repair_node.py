@@ -15,6 +15,7 @@ from ledger.repair.auditor import Auditor
 from ledger.repair.config import RepairConfig
 from ledger.repair.election import Election
 from ledger.repair.rereplicate import Outcome, Repairer, Result
+from ledger.repair.underreplication import DRAINING
 from ledger.world import machine
 from ledger.world.clock import SystemClock
 from ledger.world.grpc_bookies import GrpcBookies
@@ -102,6 +103,7 @@ class RepairNode:
             discovery.on_changed(repairer.on_bookies_changed),
             discovery.on_changed(auditor.on_bookies_changed),
             store.watch(MISSING, repairer.wake),
+            store.watch(DRAINING, repairer.on_bookies_changed),
         ]
         tasks = [
             asyncio.create_task(repairer.run()),

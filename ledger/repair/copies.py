@@ -32,6 +32,7 @@ from ledger.repair.runs import NOTHING, Runs, contains, count, joined, minus, ru
 from ledger.world.bookies import Bookies, EntriesReply, ReadManyReply, Status
 
 _OVERLOADED_WAIT_S: Final = 0.05
+_PACE_S: Final = 0.02  # so far ahead of the allowed pace before anybody rests
 _ABSENT: Final = (Status.NO_ENTRY, Status.NO_LEDGER)
 
 
@@ -83,7 +84,7 @@ class Budget:
         now_s = asyncio.get_running_loop().time()
         wait_s = self._free_at_s - now_s
         self._free_at_s = max(now_s, self._free_at_s) + size / self._bytes_per_s_max
-        if wait_s > 0:
+        if wait_s > _PACE_S:  # a sleep for each entry would cost more than the copy
             try:
                 await asyncio.sleep(wait_s)
             except asyncio.CancelledError:

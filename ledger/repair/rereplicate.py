@@ -157,6 +157,8 @@ class Repairer:
 
     async def repair(self, ledger: LedgerId) -> Outcome:
         """One attempt at a marked ledger, under its lock. Raises LedgerError."""
+        if not await self.marks.enabled():
+            return Outcome(Result.LEFT, ("repair is switched off in the whole cluster",))
         if not await self.marks.lock(ledger):
             return Outcome(Result.LOCKED)
         try:

@@ -6,6 +6,7 @@ Method: ZooKeeper, four bookies and auditors as real processes; commands as user
 import asyncio
 import json
 import os
+import pty
 import subprocess
 
 import pytest
@@ -91,13 +92,11 @@ async def write(zookeeper):
     ledgers = []
     for _ in range(LEDGERS):
         writer = await client.create(ensemble_size=3, write_quorum=3, ack_quorum=2)
-        told = []
-        for number in range(ENTRIES):
+        done = [asyncio.get_running_loop().create_future() for _ in range(ENTRIES)]
+        for number, one in enumerate(done):
             await writer.room()
-            writer.add((b"entry %d " % number, b"x" * 500), told.append)
-        while len(told) < ENTRIES:
-            await asyncio.sleep(0.01)
-        assert told == [None] * ENTRIES
+            writer.add((b"entry %d " % number, b"x" * 500), one.set_result)
+        assert await asyncio.gather(*done) == [None] * ENTRIES
         await writer.close()
         ledgers.append(writer.metadata.ledger)
     await bookies.close()
@@ -199,6 +198,20 @@ def test_wrong_usage_exits_with_2_and_names_the_word(words, hint):
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert hint in done.stderr
+
+
+@pytest.mark.parametrize(("typed", "code"), [("7", 69), ("8", 2)])
+def test_on_a_terminal_the_ledgers_id_may_be_typed_instead_of_yes(typed, code):
+    ours, theirs = pty.openpty()
+    argv = [install.gateway_python(), "-m", "gateway", "ledger", "recover", "7"]
+    with subprocess.Popen(
+        [*argv, "-z", "127.0.0.1:1"], stdin=theirs, stdout=theirs, stderr=theirs, close_fds=True
+    ) as command:
+        os.write(ours, f"{typed}\n".encode())
+        command.wait(60)
+    os.close(theirs)
+    os.close(ours)
+    assert command.returncode == code  # 69: it went on to look for ZooKeeper
 
 
 @pytest.mark.parametrize("words", [("ledger", "list"), ("bookie", "list", "-o", "json")])

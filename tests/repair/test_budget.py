@@ -1,0 +1,69 @@
+"""Goal: copies under way stay within their bytes, and their pace within its bound.
+
+Method: takers on virtual time.
+"""
+
+import asyncio
+
+from ledger.repair.copies import Budget
+from tests.sim.loop import simulate
+
+
+def test_takers_wait_for_room_in_the_order_in_which_they_asked():
+    async def main():
+        budget, order = Budget(100, 0), []
+
+        async def take(name, size):
+            await budget.take(size)
+            order.append(name)
+
+        await take("first", 80)
+        tasks = [asyncio.create_task(take(n, s)) for n, s in (("big", 90), ("small", 10))]
+        await asyncio.sleep(1)
+        assert order == ["first"]
+        budget.give_back(80)
+        await asyncio.sleep(1)
+        assert order == ["first", "big", "small"]
+        await asyncio.gather(*tasks)
+
+    simulate(main())
+
+
+def test_something_larger_than_the_budget_goes_alone():
+    async def main():
+        budget = Budget(100, 0)
+        await budget.take(5000)
+        second = asyncio.create_task(budget.take(1))
+        await asyncio.sleep(1)
+        assert not second.done()
+        budget.give_back(5000)
+        await second
+
+    simulate(main())
+
+
+def test_one_who_gives_up_waiting_takes_nothing():
+    async def main():
+        budget = Budget(100, 0)
+        await budget.take(100)
+        waiting = asyncio.create_task(budget.take(60))
+        await asyncio.sleep(1)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        budget.give_back(100)
+        await asyncio.wait_for(budget.take(100), 1)
+
+    simulate(main())
+
+
+def test_the_pace_is_kept_over_many_takes():
+    async def main():
+        loop = asyncio.get_running_loop()
+        budget = Budget(1000, 10_000)
+        began_s = loop.time()
+        for _ in range(100):
+            await budget.take(500)
+            budget.give_back(500)
+        assert 4.9 < loop.time() - began_s < 5.1
+
+    simulate(main())
