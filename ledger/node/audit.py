@@ -37,8 +37,8 @@ _TIME_S_MAX: Final = 10 * 365 * 86_400.0
 
 def run(arguments: list[str]) -> int:
     """Audits and mends until a signal, or once. Returns the exit code; usage errors exit with 2."""
-    flags = _parser().parse_args(arguments)
-    faults = _faults(flags)
+    flags = parser().parse_args(arguments)
+    faults = faults_of(flags)
     if faults:
         say_faults(faults)
         return EXIT_CONFIG
@@ -46,7 +46,7 @@ def run(arguments: list[str]) -> int:
         return runner.run(_run(flags))
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
     default = RepairConfig()
     flags = argparse.ArgumentParser(
         prog="bookie audit",
@@ -100,7 +100,7 @@ def _parser() -> argparse.ArgumentParser:
     return flags
 
 
-def _faults(flags: argparse.Namespace) -> list[str]:
+def faults_of(flags: argparse.Namespace) -> list[str]:
     """All that is wrong, not only the first; one line each."""
     faults: list[str] = []
     for name, smallest in (

@@ -46,7 +46,7 @@ def test_every_command_is_one_that_its_program_takes():
             assert command == "serve"
             assert not serve.faults_of(serve.parser().parse_args(words))
         elif command == "audit":
-            audit.parser().parse_args(words)
+            assert not audit.faults_of(audit.parser().parse_args(words))
         else:
             assert (program, command) == ("ledger", "serve")
             settings = options.Settings(options.parser("bookie serve", "").parse_args(words))
