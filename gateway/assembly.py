@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import secrets
 import uuid
@@ -43,10 +44,14 @@ class Parts:
 
 
 class Running:
-    """A running gateway. `stop` once; then everything accepted is durable and closed."""
+    """A running gateway. `stop` once; then everything accepted is durable and closed.
+
+    `lost` is done, with the reason, when it must not serve any longer.
+    """
 
     def __init__(self, server: Server, ctx: Context, stops: list[Stop]) -> None:
         self.ctx = ctx
+        self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._server = server
         self._stops = stops
 

@@ -1,6 +1,6 @@
 """A gateway of a cluster: metadata in ZooKeeper, bookies over gRPC, the gateway in front.
 
-    /gateway/brokers/<node id>   ephemeral: host and port of the gateway that serves
+    /gateway/serving   ephemeral: who the gateway is that serves, and where
 
 Streams are not shared between gateways yet, so one serves at a time: a second one refuses to
 start. That is courtesy; what keeps records safe is fencing. The other place where ports meet
@@ -11,23 +11,25 @@ from __future__ import annotations
 
 import asyncio
 import json
+import uuid
+from collections.abc import Callable
 
 from gateway.assembly import Parts, Running, Stop, serve, stop_all
 from gateway.config import GatewayConfig
 from gateway.log import logger
 from ledger.client.client import LedgerClient
 from ledger.client.config import LedgerClientConfig
-from ledger.errors import LedgerError, MetadataUnavailable, NodeExists, NoNode, NotOwner
+from ledger.errors import BadVersion, LedgerError, MetadataUnavailable, NodeExists, NoNode, NotOwner
 from ledger.registry.discovery import Discovery
 from ledger.registry.layout import INSTANCE_ID
 from ledger.streams.stream import StreamServices
 from ledger.world.clock import SystemClock
 from ledger.world.grpc_bookies import GrpcBookies
 from ledger.world.grpc_config import GrpcClientConfig, TlsFiles
-from ledger.world.metadata import MetadataStore
+from ledger.world.metadata import ANY_VERSION, MetadataStore
 from ledger.world.zookeeper import connect_zookeeper
 
-_BROKERS = "/gateway/brokers"
+SEAT = "/gateway/serving"
 _LOOK_S = 0.2
 
 
@@ -65,6 +67,7 @@ async def _start(config: GatewayConfig, stops: list[Stop]) -> Running:
     parts = Parts(services, bookies=lambda: len(bookies.available()), collect=collected_by_bookies)
     running = await serve(config, parts, stops)
     await seat.tell(running.port)
+    seat.on_lost = running.lost.set_result
     return running
 
 
@@ -79,8 +82,9 @@ class SoleGateway:
     def __init__(self, metadata: MetadataStore, config: GatewayConfig) -> None:
         self._metadata = metadata
         self._config = config
-        self._path = f"{_BROKERS}/{config.node_id}"
+        self._token = uuid.uuid4().hex
         self._port = config.port
+        self.on_lost: Callable[[str], None] | None = None  # told once, when another one serves
         self._task: asyncio.Task[None] | None = None
         self._unwatch = metadata.watch_session(self._renewed)
 
@@ -98,46 +102,54 @@ class SoleGateway:
             await asyncio.sleep(_LOOK_S)
 
     async def _other(self) -> str | None:
-        """Who has a seat; None: this process took its own."""
+        """Who serves; None: the seat is this process's."""
         try:
-            await self._metadata.create(_BROKERS, parents=True)
+            await self._metadata.create(SEAT, self._said(), ephemeral=True, parents=True)
         except NodeExists:
-            pass
-        seats = await self._metadata.children(_BROKERS)
-        if seats:
-            return await self._describe(seats[0])
-        try:
-            await self._metadata.create(self._path, self._address(), ephemeral=True)
-        except NodeExists:
-            return await self._describe(str(self._config.node_id))
+            return await self._holder()
         return None
 
-    async def _describe(self, seat: str) -> str:
+    async def _holder(self) -> str | None:
+        """As `_other`, of a seat that is taken: perhaps by this process, whose reply was lost."""
         try:
-            return f"{seat} at {(await self._metadata.get(f'{_BROKERS}/{seat}')).data.decode()}"
+            said = json.loads((await self._metadata.get(SEAT)).data)
         except NoNode:
-            return seat
+            return "that just left"
+        if said["token"] == self._token:
+            return None
+        return f"{said['node_id']} at {said['host']}:{said['port']}"
 
-    def _address(self) -> bytes:
-        host = self._config.advertised_host or self._config.host
-        return json.dumps({"host": host, "port": self._port}).encode()
+    def _said(self) -> bytes:
+        said = {
+            "node_id": self._config.node_id,
+            "host": self._config.advertised_host or self._config.host,
+            "port": self._port,
+            "token": self._token,
+        }
+        return json.dumps(said).encode()
 
     async def tell(self, port: int) -> None:
         """The seat names the port that was bound."""
         self._port = port
         try:
-            await self._metadata.set(self._path, self._address(), -1)
+            await self._metadata.set(SEAT, self._said(), ANY_VERSION)
         except LedgerError as error:
             logger().warning("the gateway's address is not registered", reason=str(error))
 
     def _renewed(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
         self._task = asyncio.get_running_loop().create_task(self._take_again())
 
     async def _take_again(self) -> None:
         try:
             await self.take()
-        except (NotOwner, MetadataUnavailable) as error:
-            logger().error("this gateway lost its seat", reason=str(error))
+        except NotOwner as error:
+            if self.on_lost is not None:
+                on_lost, self.on_lost = self.on_lost, None
+                on_lost(str(error))
+        except MetadataUnavailable as error:
+            logger().warning("this gateway has no seat", reason=str(error))
 
     async def leave(self) -> None:
         """The seat is free."""
@@ -146,6 +158,8 @@ class SoleGateway:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         try:
-            await self._metadata.delete(self._path)
-        except NoNode:
+            node = await self._metadata.get(SEAT)
+            if json.loads(node.data)["token"] == self._token:
+                await self._metadata.delete(SEAT, node.version)
+        except (NoNode, BadVersion):
             pass

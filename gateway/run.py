@@ -37,6 +37,11 @@ class Running(Protocol):
     @property
     def port(self) -> int: ...
 
+    @property
+    def lost(self) -> asyncio.Future[str]:
+        """Done, with the reason, when it must not serve any longer."""
+        ...
+
     async def stop(self) -> None: ...
 
 
@@ -80,11 +85,22 @@ async def _serve(config: GatewayConfig) -> int:
         gc.set_threshold(*_COLLECT_AFTER)
         _say_started(config, gateway)
         preload = asyncio.get_running_loop().call_later(_PRELOAD_AFTER_S, _preload)
-        code = await asked.wait()
+        code = await _ended(asked, gateway)
         preload.cancel()
     finally:
         await gateway.stop()
     return code
+
+
+async def _ended(asked: _ExitAsked, gateway: Running) -> int:
+    """The exit code, once a signal came or the gateway may not go on."""
+    signalled = asyncio.ensure_future(asked.wait())
+    await asyncio.wait({signalled, gateway.lost}, return_when=asyncio.FIRST_COMPLETED)
+    if signalled.done():
+        return signalled.result()
+    signalled.cancel()
+    print(f"gateway: {gateway.lost.result()}", file=sys.stderr)
+    return EXIT_UNREACHABLE
 
 
 async def _start(config: GatewayConfig) -> Running:

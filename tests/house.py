@@ -83,6 +83,7 @@ UNCERTAIN_ALLOWED = {
 FRESH_IDS = {
     ("gateway/groups/coordinator.py", "uuid.uuid4"): "a member's id",
     ("gateway/topics/catalog.py", "uuid.uuid4"): "a topic's id",
+    ("gateway/cluster.py", "uuid.uuid4"): "tells one's own seat from another's",
     (
         "ledger/client/client.py",
         "secrets.randbits",

@@ -1,0 +1,103 @@
+"""Goal: of the gateways of a cluster one serves at a time, and one that may not any more says so.
+
+Method: seats over simulated metadata sessions, on virtual time; sessions are lost on purpose.
+"""
+
+import asyncio
+
+import pytest
+
+from gateway.cluster import SEAT, SoleGateway
+from gateway.config import GatewayConfig
+from ledger.errors import NotOwner
+from tests.sim.loop import simulate
+from tests.sim.metadata import MetadataTree, SimMetadata
+
+SESSION_MS = 1_000
+
+
+class Seats:
+    """Any number of gateways of one cluster."""
+
+    def __init__(self):
+        self.tree = MetadataTree()
+
+    def gateway(self, node_id):
+        session = SimMetadata(self.tree)
+        config = GatewayConfig(zookeeper="z:1", node_id=node_id, session_ms=SESSION_MS)
+        return session, SoleGateway(session, config)
+
+
+def run(scenario):
+    async def main():
+        await scenario(Seats())
+
+    simulate(main())
+
+
+def test_a_second_gateway_is_refused_after_it_has_waited_for_a_session():
+    async def scenario(seats):
+        _, first = seats.gateway(1)
+        _, second = seats.gateway(2)
+        await first.take()
+        await first.tell(9092)
+        began_s = asyncio.get_running_loop().time()
+        with pytest.raises(NotOwner, match=r"gateway 1 at 127\.0\.0\.1:9092"):
+            await second.take()
+        assert asyncio.get_running_loop().time() - began_s >= SESSION_MS / 1000
+
+    run(scenario)
+
+
+def test_of_gateways_that_come_together_one_gets_the_seat():
+    async def scenario(seats):
+        gateways = [seats.gateway(number)[1] for number in range(5)]
+        took = await asyncio.gather(
+            *(gateway.take() for gateway in gateways), return_exceptions=True
+        )
+        assert took.count(None) == 1
+        assert sum(isinstance(result, NotOwner) for result in took) == 4
+
+    run(scenario)
+
+
+def test_a_seat_that_was_left_is_free():
+    async def scenario(seats):
+        _, first = seats.gateway(1)
+        _, second = seats.gateway(2)
+        await first.take()
+        await first.leave()
+        await second.take()
+
+    run(scenario)
+
+
+def test_a_gateway_whose_session_was_lost_takes_its_seat_again():
+    async def scenario(seats):
+        session, first = seats.gateway(1)
+        await first.take()
+        session.expire()
+        await asyncio.sleep(3 * SESSION_MS / 1000)
+        assert b'"node_id": 1' in seats.tree.get(SEAT).data
+
+    run(scenario)
+
+
+def test_a_gateway_that_finds_another_one_in_its_seat_says_that_it_is_over():
+    async def scenario(seats):
+        session, first = seats.gateway(1)
+        _, second = seats.gateway(2)
+        lost = []
+        await first.take()
+        first.on_lost = lost.append
+        waiting = asyncio.create_task(second.take())
+        seats.tree.delete(SEAT)  # the session's end, as ZooKeeper sees it
+        await waiting
+        session.expire()
+        await asyncio.sleep(5 * SESSION_MS / 1000)
+        assert len(lost) == 1
+        assert "gateway 2" in lost[0]
+        await first.leave()
+        assert b'"node_id": 2' in seats.tree.get(SEAT).data, "it is not the first one's to give up"
+
+    run(scenario)
