@@ -20,7 +20,7 @@ from ledger.wire import bookie_pb2 as pb
 from ledger.wire.bookie_frames import VERSION, BadFrame, encode_welcome
 from ledger.world.bookies import EntriesReply, Status
 from ledger.world.grpc_config import MESSAGE_BYTES_MAX, WINDOW_BYTES, GrpcServerConfig, TlsFiles
-from ledger.world.grpc_library import aio, grpc
+from ledger.world.grpc_library import aio, grpc, keep_running
 from ledger.world.memory import keep_freed_memory
 
 SERVICE = "ledger.wire.Bookie"
@@ -37,6 +37,7 @@ class BookieServer:
         self._bookie = bookie
         self._config = config
         self._tls = tls
+        keep_running()
         keep_freed_memory()
         self._room = Room(config.queue_bytes_max)
         self._server: aio.Server | None = None

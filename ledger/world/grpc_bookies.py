@@ -27,7 +27,7 @@ from ledger.world.bookies import (
 )
 from ledger.world.grpc_channel import client_credentials
 from ledger.world.grpc_config import GrpcClientConfig, TlsFiles
-from ledger.world.grpc_library import grpc
+from ledger.world.grpc_library import grpc, keep_running
 from ledger.world.grpc_link import Address, Link
 from ledger.world.memory import keep_freed_memory
 
@@ -142,6 +142,7 @@ class GrpcBookies:
         self._loop = asyncio.get_running_loop()
         self._peers: dict[BookieId, Peer] = {}
         self._closed = False
+        keep_running()
         keep_freed_memory()
 
     async def close(self) -> None:
