@@ -6,20 +6,17 @@ import asyncio
 import contextlib
 import errno
 import gc
-import os
-import signal
 import sys
-from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
+
+from ledger.world.process import ExitAsked, loop_factory
 
 if TYPE_CHECKING:
     from gateway.config import GatewayConfig
 
-EXIT_OK = 0
 EXIT_UNREACHABLE = 69  # sysexits.h: EX_UNAVAILABLE
 EXIT_CONFIG = 78  # sysexits.h: EX_CONFIG
-EXIT_INTERRUPTED = 130
 
 THREAD_SWITCH_S = 1e-4
 """A thread that holds the interpreter (sync, compression) gives way to the loop this soon."""
@@ -63,20 +60,12 @@ def run_gateway(config: GatewayConfig) -> int:
     Raises ConfigFault, Unreachable.
     """
     sys.setswitchinterval(THREAD_SWITCH_S)
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
         return runner.run(_serve(config))
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop
-    return uvloop.new_event_loop
-
-
 async def _serve(config: GatewayConfig) -> int:
-    asked = _ExitAsked()
+    asked = ExitAsked()
     gateway = await _start(config)
     try:
         # What lives from start to end is not looked at again by the cyclic collector.
@@ -92,7 +81,7 @@ async def _serve(config: GatewayConfig) -> int:
     return code
 
 
-async def _ended(asked: _ExitAsked, gateway: Running) -> int:
+async def _ended(asked: ExitAsked, gateway: Running) -> int:
     """The exit code, once a signal came or the gateway may not go on."""
     signalled = asyncio.ensure_future(asked.wait())
     await asyncio.wait({signalled, gateway.lost}, return_when=asyncio.FIRST_COMPLETED)
@@ -156,24 +145,3 @@ def _say_started(config: GatewayConfig, gateway: Running) -> None:
 def _preload() -> None:
     """Loads the logger beside the loop: the first warning must not cost a pause of 100 ms."""
     asyncio.get_running_loop().run_in_executor(None, import_module, "structlog")
-
-
-class _ExitAsked:
-    """Waits for a signal. The second one ends the process at once."""
-
-    def __init__(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._code: asyncio.Future[int] = loop.create_future()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            # Not in a thread other than the main one (tests): there nobody sends signals.
-            with contextlib.suppress(ValueError, RuntimeError):
-                loop.add_signal_handler(number, self._on_signal, number)
-
-    def _on_signal(self, number: signal.Signals) -> None:
-        if self._code.done():
-            os._exit(128 + number)
-        self._code.set_result(EXIT_INTERRUPTED if number == signal.SIGINT else EXIT_OK)
-
-    async def wait(self) -> int:
-        """The exit code, once a signal came."""
-        return await self._code

@@ -20,15 +20,9 @@ from ledger.errors import ForeignLayout, MetadataUnavailable
 from ledger.ids import BookieId
 from ledger.log import logger
 from ledger.node import units
-from ledger.node.process import (
-    EXIT_CONFIG,
-    EXIT_OK,
-    EXIT_UNREACHABLE,
-    ExitAsked,
-    loop_factory,
-    say_faults,
-)
+from ledger.node.process import EXIT_CONFIG, EXIT_UNREACHABLE, say_faults
 from ledger.repair.config import RepairConfig
+from ledger.world.process import EXIT_OK, ExitAsked, loop_factory
 
 EXIT_STUCK: Final = 1
 _REPORT_S: Final = 10.0

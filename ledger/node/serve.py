@@ -19,15 +19,8 @@ from ledger.log import logger
 from ledger.node.checks import listen_fault, offline_faults, port_faults
 from ledger.node.config import NodeConfig
 from ledger.node.options import Settings, parser
-from ledger.node.process import (
-    EXIT_CONFIG,
-    EXIT_DISK,
-    EXIT_OK,
-    EXIT_UNREACHABLE,
-    ExitAsked,
-    loop_factory,
-    say_faults,
-)
+from ledger.node.process import EXIT_CONFIG, EXIT_DISK, EXIT_UNREACHABLE, say_faults
+from ledger.world.process import EXIT_OK, ExitAsked, loop_factory
 
 _RETRY_S: Final = 1.0
 _COLLECT_AFTER: Final = (20_000, 20, 100)  # objects of an add die by count; cycles are rare here

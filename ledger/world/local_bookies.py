@@ -151,9 +151,7 @@ async def open_local_bookie(
     try:
         await claim_directory(disk, new_instance)
         table = RocksTable(path / "index")
-        bookie = Bookie(
-            disk, table, clock or SystemClock(), new_instance, name=name, config=config
-        )
+        bookie = Bookie(disk, table, clock or SystemClock(), new_instance, name=name, config=config)
         await bookie.start(boot_id=boot_id(), next_ledger=next_ledger)
     except BaseException:
         if table is not None:

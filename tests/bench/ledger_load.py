@@ -23,11 +23,11 @@ from ledger.client.client import LedgerClient
 from ledger.client.writer import LedgerWriter
 from ledger.errors import LedgerError
 from ledger.ids import LedgerId
-from ledger.node.process import loop_factory
 from ledger.registry.discovery import Discovery
 from ledger.world.clock import SystemClock
 from ledger.world.grpc_bookies import GrpcBookies
 from ledger.world.grpc_config import GrpcClientConfig
+from ledger.world.process import loop_factory
 from ledger.world.zookeeper import connect_zookeeper
 
 RANGE = 16  # entries that one read asks for

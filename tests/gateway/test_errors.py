@@ -21,6 +21,9 @@ from ledger.errors import (
 )
 
 
+WITHIN_REACH = ("ledger.errors", "ledger.client.", "ledger.streams.", "ledger.world.")
+
+
 def subclasses(kind):
     for each in kind.__subclasses__():
         yield each
@@ -28,11 +31,12 @@ def subclasses(kind):
 
 
 def all_errors():
+    """Those that a gateway may meet; what only bookies and auditors raise stays there."""
     for module in pkgutil.walk_packages(ledger.__path__, "ledger."):
         if not module.name.endswith("_pb2"):
             importlib.import_module(module.name)
     return sorted(
-        {each for each in subclasses(LedgerError) if each.__module__.startswith("ledger.")},
+        {each for each in subclasses(LedgerError) if each.__module__.startswith(WITHIN_REACH)},
         key=lambda each: each.__name__,
     )
 

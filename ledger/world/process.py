@@ -1,0 +1,43 @@
+"""A process: the loop that it runs on, and the signals that end it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Callable
+from typing import Final
+
+EXIT_OK: Final = 0
+EXIT_INTERRUPTED: Final = 130  # by SIGINT, as shells count
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+    """uvloop where it is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop
+    return uvloop.new_event_loop
+
+
+class ExitAsked:
+    """Waits for a signal. The second one ends the process at once."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._code: asyncio.Future[int] = loop.create_future()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            # Not in a thread other than the main one (tests): there nobody sends signals.
+            with contextlib.suppress(ValueError, RuntimeError):
+                loop.add_signal_handler(number, self._on_signal, number)
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        if self._code.done():
+            os._exit(128 + number)
+        self._code.set_result(EXIT_INTERRUPTED if number == signal.SIGINT else EXIT_OK)
+
+    async def wait(self) -> int:
+        """The exit code, once a signal came."""
+        return await self._code
