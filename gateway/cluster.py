@@ -20,8 +20,11 @@ from gateway.log import logger
 from ledger.client.client import LedgerClient
 from ledger.client.config import LedgerClientConfig
 from ledger.errors import BadVersion, LedgerError, MetadataUnavailable, NodeExists, NoNode, NotOwner
+from ledger.ids import BookieId
 from ledger.registry.discovery import Discovery
 from ledger.registry.layout import INSTANCE_ID
+from ledger.repair.suspicions import Suspicions
+from ledger.repair.underreplication import Underreplication
 from ledger.streams.stream import StreamServices
 from ledger.world.clock import SystemClock
 from ledger.world.grpc_bookies import GrpcBookies
@@ -59,6 +62,9 @@ async def _start(config: GatewayConfig, stops: list[Stop]) -> Running:
     stops.append(bookies.close)
     clock = SystemClock()
     client = LedgerClient(metadata, bookies, clock, LedgerClientConfig(rack=config.rack or None))
+    suspicions = Suspicions(Underreplication(metadata, clock, BookieId(f"gateway-{seat.token}")))
+    client.health.on_corrupt = suspicions.on_corrupt
+    stops.append(suspicions.stop)
     services = StreamServices(metadata, client, clock)
 
     async def collected_by_bookies() -> None:
@@ -82,7 +88,7 @@ class SoleGateway:
     def __init__(self, metadata: MetadataStore, config: GatewayConfig) -> None:
         self._metadata = metadata
         self._config = config
-        self._token = uuid.uuid4().hex
+        self.token = uuid.uuid4().hex
         self._port = config.port
         self.on_lost: Callable[[str], None] | None = None  # told once, when another one serves
         self._task: asyncio.Task[None] | None = None
@@ -115,7 +121,7 @@ class SoleGateway:
             said = json.loads((await self._metadata.get(SEAT)).data)
         except NoNode:
             return "that just left"
-        if said["token"] == self._token:
+        if said["token"] == self.token:
             return None
         return f"{said['node_id']} at {said['host']}:{said['port']}"
 
@@ -124,7 +130,7 @@ class SoleGateway:
             "node_id": self._config.node_id,
             "host": self._config.advertised_host or self._config.host,
             "port": self._port,
-            "token": self._token,
+            "token": self.token,
         }
         return json.dumps(said).encode()
 
@@ -159,7 +165,7 @@ class SoleGateway:
             await asyncio.gather(self._task, return_exceptions=True)
         try:
             node = await self._metadata.get(SEAT)
-            if json.loads(node.data)["token"] == self._token:
+            if json.loads(node.data)["token"] == self.token:
                 await self._metadata.delete(SEAT, node.version)
         except (NoNode, BadVersion):
             pass

@@ -1,0 +1,73 @@
+"""Goal: rot that a reader meets reaches the list of those who mend, once, and outlives a lost call.
+
+Method: the list over simulated metadata; the copy that rots is said, as a reader's health says it.
+"""
+
+import asyncio
+
+from ledger.ids import BookieId, EntryId, LedgerId
+from ledger.repair.suspicions import Suspicions
+from ledger.repair.underreplication import Underreplication
+from tests.sim.loop import SimClock, simulate
+from tests.sim.metadata import MetadataTree, SimMetadata
+
+B1, B2 = BookieId("b1"), BookieId("b2")
+SEVEN, EIGHT = LedgerId(7), LedgerId(8)
+
+
+def run(scenario):
+    async def main():
+        tree = MetadataTree()
+        store = SimMetadata(tree)
+        listed = Underreplication(store, SimClock(), BookieId("test"))
+        await listed.prepare()
+        suspicions = Suspicions(listed)
+        try:
+            await scenario(tree, store, listed, suspicions)
+        finally:
+            await suspicions.stop()
+
+    simulate(main())
+
+
+async def said(listed, ledger):
+    return (await listed.note(ledger)).suspects
+
+
+def test_a_ledger_with_a_rotten_copy_is_marked_and_the_bookie_named():
+    async def scenario(tree, store, listed, suspicions):
+        suspicions.on_corrupt(B1, SEVEN, EntryId(3))
+        suspicions.on_corrupt(B2, EIGHT, EntryId(0))
+        await asyncio.sleep(1)
+        assert await listed.ledgers() == [SEVEN, EIGHT]
+        assert await said(listed, SEVEN) == {B1}
+        assert await said(listed, EIGHT) == {B2}
+
+    run(scenario)
+
+
+def test_many_rotten_entries_of_one_copy_are_told_once():
+    async def scenario(tree, store, listed, suspicions):
+        changes = []
+        tree.on_set = lambda path, data, version: changes.append(path)
+        for entry in range(100):
+            suspicions.on_corrupt(B1, SEVEN, EntryId(entry))
+        await asyncio.sleep(1)
+        told = len(changes)
+        for entry in range(100):
+            suspicions.on_corrupt(B1, SEVEN, EntryId(entry))
+        await asyncio.sleep(1)
+        assert 0 < told == len(changes)
+
+    run(scenario)
+
+
+def test_what_could_not_be_stored_is_stored_later():
+    async def scenario(tree, store, listed, suspicions):
+        store.expire()
+        suspicions.on_corrupt(B1, SEVEN, EntryId(3))
+        await asyncio.sleep(5)
+        assert await listed.ledgers() == [SEVEN]
+        assert await said(listed, SEVEN) == {B1}
+
+    run(scenario)
