@@ -37,6 +37,9 @@ test: $(RUN)/.ready $(DEV)/.ready ## every test of a commit; installs what it ne
 proof: $(RUN)/.ready $(DEV)/.ready ## the long proofs; the last result is in docs/proof.md
 	$(DEV)/bin/python -m pytest -q -s -m proof
 
+proof-ledger: $(DEV)/.ready ## the ledger tier under faults: seeds, all states, mistakes (SEEDS=)
+	$(DEV)/bin/python -m tests.sim.proof_ledger --seeds $(or $(SEEDS),20000)
+
 demo: $(RUN)/.ready $(DEV)/.ready ## 336,776 flights through producer, group and Spark, compared
 	$(DEV)/bin/python -m tests.demo
 
@@ -46,4 +49,4 @@ bench: $(RUN)/.ready $(DEV)/.ready ## against Apache Kafka 4.3, one after the ot
 bench-ledger: $(RUN)/.ready $(DEV)/.ready ## bookies against Apache BookKeeper 4.17; ratios
 	$(DEV)/bin/python -m tests.bench.ledger_tier --write
 
-.PHONY: help run cluster check test proof demo bench bench-ledger
+.PHONY: help run cluster check test proof proof-ledger demo bench bench-ledger

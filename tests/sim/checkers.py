@@ -17,6 +17,7 @@ from ledger.client import metadata_format
 from ledger.core.entry_format import HEADER_BYTES, read_header
 from ledger.core.ledger_metadata import LedgerState
 from ledger.core.quorum import coverage_size, write_sets
+from ledger.errors import Fenced, LedgerClosed
 from ledger.world.bookies import Status
 from tests.sim.network import Observer
 
@@ -75,6 +76,9 @@ class Check:
         pass
 
     def on_set(self, host, ledger, metadata, begins):
+        pass
+
+    def on_writer_failed(self, host, ledger, error):
         pass
 
     def on_delivered(self, ledger, entry, payload):
@@ -423,6 +427,16 @@ class L19_WholeShare(Check):
                     self.report(f"{missing} named for entry {entry} of {ledger} without it")
 
 
+class M1_OwnReply(Check):
+    """A writer gives up as overtaken only when it was."""
+
+    def on_writer_failed(self, host, ledger, error):
+        metadata = self.ledgers.metadata[ledger]
+        overtaken = isinstance(error, (Fenced, LedgerClosed))
+        if overtaken and metadata.state is LedgerState.OPEN and not self.ledgers.lost:
+            self.report(f"{host} gives up {ledger}, which is open: {error!r}")
+
+
 ALL = (
     L1_Quorums,
     L2_AckQuorum,
@@ -442,7 +456,11 @@ ALL = (
     L17_HeldAcks,
     L18_Deleted,
     L19_WholeShare,
+    M1_OwnReply,
 )
+
+
+SILENT = {"on_ack", "on_change", "on_set", "on_lost", "on_deleted"}  # told by another name
 
 
 class Checks(Observer):
@@ -478,6 +496,12 @@ class Checks(Observer):
     def _tell(self, name, *args):
         for listener in self._by_event[name]:
             listener(*args)
+
+    @property
+    def events(self):
+        """Names of the methods that are told what happens."""
+        mine = [name for name in vars(Checks) if name.startswith("on_")]
+        return sorted({*mine, *(name for name in self._by_event if name != "final")} - SILENT)
 
     @property
     def acked(self):

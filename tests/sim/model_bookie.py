@@ -52,6 +52,7 @@ class ModelBookie:
         self.read_only = False
         self.limbo_below = 0  # ledgers below it that are unknown here are in limbo, not absent
         self.deleted = set()  # ledgers that were collected
+        self.rotten = set()  # (ledger, entry) that cannot be read any more
         self.conflicts = 0  # adds whose payload differs from what is stored
         self._waiting = {}  # by ledger: who waits for a higher LAC
         self._sync_s = sync_s
@@ -82,6 +83,7 @@ class ModelBookie:
         self.crash()
         self.ledgers = {}
         self.deleted = set()
+        self.rotten = set()
         self.limbo_below = 0
 
     def keep(self):
@@ -132,6 +134,9 @@ class ModelBookie:
                 on_added(Status.NO_LEDGER)
                 return
             stored = self._stored(ledger, master_key)
+            if (ledger, entry) in self.rotten:
+                self.rotten.discard((ledger, entry))
+                stored.entries[entry] = whole
             if not same_entry(stored.entries.setdefault(entry, whole), whole):
                 self.conflicts += 1
                 on_added(Status.BAD_REQUEST)
@@ -182,7 +187,12 @@ class ModelBookie:
             entry = max(stored.entries, default=NO_ENTRY)
         if entry not in stored.entries:
             return ReadReply(self._nothing(ledger), lac=EntryId(stored.highest_lac))
+        if (ledger, entry) in self.rotten:
+            return ReadReply(self._rotten())
         return ReadReply(Status.OK, stored.entries[entry], EntryId(stored.highest_lac))
+
+    def _rotten(self):
+        return Status.IO_ERROR
 
     def _is_lost(self, ledger):
         """Nothing is known here of a ledger that may have been here."""
@@ -203,7 +213,9 @@ class ModelBookie:
         reply = self._read(ledger, first)
         entries = self.durable_entries(ledger)
         for entry in range(first, last + 1):
-            if entry not in entries or (bodies and size >= max_bytes):
+            if entry not in entries or (ledger, entry) in self.rotten:
+                break
+            if bodies and size >= max_bytes:
                 break
             bodies.append(entries[entry])
             size += len(entries[entry])

@@ -7,11 +7,13 @@ checks found wrong.
 """
 
 import asyncio
+import hashlib
 import random
 from functools import partial
 
 from ledger.client.config import LedgerClientConfig
 from ledger.errors import LedgerError
+from ledger.world.bookies import ReadManyReply
 from tests.sim.cluster import Cluster
 from tests.sim.disk_bookie import DiskBookie
 from tests.sim.loop import simulate
@@ -29,7 +31,11 @@ SAFE_SHAPES = tuple(shape for shape in SHAPES if shape[2] >= 2)
 class Swarm:
     """One seed. A family of scenarios is a subclass that draws otherwise."""
 
-    shapes = None  # as drawn
+    shapes = None  # (E, Qw, Qa) to draw from; None: any
+    kinds = None  # of faults; None: any
+    losses = None  # ways for a bookie to lose its data; None: any
+    takers = (0, 1, 1, 2)  # who recover a ledger
+    give_up_s = GIVE_UP_S
 
     def __init__(self, seed):
         self.seed = seed
@@ -136,7 +142,7 @@ class Swarm:
     def on_created(self, ledger):
         """A writer has a new ledger: others get to know of it."""
         draw = self.draw
-        for number in range(draw.choice([0, 1, 1, 2])):
+        for number in range(draw.choice(self.takers)):
             self.spawn(take_over(self, f"taker{ledger}.{number}", ledger))
         if self.readers:
             self.spawn(follow(self, f"reader{ledger}", ledger))
@@ -161,10 +167,12 @@ class Swarm:
         await asyncio.gather(faults, return_exceptions=True)
         self.heal()
         try:
-            async with asyncio.timeout(GIVE_UP_S):
+            async with asyncio.timeout(self.give_up_s):
                 await self.finish()
         except TimeoutError:
-            self.checks.report("liveness", f"not over {GIVE_UP_S} s after all was healed")
+            self.checks.report("liveness", f"not over {self.give_up_s} s after all was healed")
+        except LedgerError as error:
+            self.checks.report("errors", f"a host did not expect {error!r}")
         return self.checks.violations
 
     def heal(self):
@@ -198,3 +206,43 @@ class Swarm:
 def run(seed, kind=Swarm):
     """What was found wrong."""
     return simulate(kind(seed).run())
+
+
+def told_of(facts):
+    """The facts as text: without metadata, which hold a random token, and addresses of buffers."""
+    plain = []
+    for fact in facts:
+        if isinstance(fact, ReadManyReply):
+            fact = fact._replace(bodies=len(fact.bodies))
+        if isinstance(fact, bytes) and fact.startswith(b"BookieMetadata"):
+            continue
+        plain.append(fact)
+    return tuple(plain)
+
+
+def story(seed, kind=Swarm, tell=lambda line: None):
+    """A digest of all that happened, the same for the same seed; `tell` hears every event."""
+    world = kind(seed)
+    digest = hashlib.sha256()
+    build = world.build
+
+    def hear(name, listeners):
+        def heard(*facts):
+            line = f"{asyncio.get_running_loop().time():.6f} {name} {told_of(facts)}"
+            digest.update(line.encode())
+            tell(line)
+            listeners(*facts)
+
+        return heard
+
+    def build_and_listen():
+        build()
+        checks = world.checks
+        for name in checks.events:
+            setattr(checks, name, hear(name, getattr(checks, name)))
+        world.cluster.network.on_added = checks.on_durable
+        world.cluster.tree.on_set = checks.on_metadata
+
+    world.build = build_and_listen
+    found = simulate(world.run())
+    return digest.hexdigest(), found

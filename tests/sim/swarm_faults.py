@@ -20,7 +20,7 @@ KINDS = (
     "metadata_cut",
     "expire",
 )
-LOSSES = ("come_back_in_limbo", "come_back_empty", "come_back_old")
+LOSSES = ("come_back_in_limbo", "come_back_empty", "come_back_old", "rot")
 
 
 class Faults:
@@ -29,10 +29,13 @@ class Faults:
     def __init__(self, world):
         self.world = world
         self.draw = draw = world.draw
-        count = draw.randint(0, len(KINDS))
-        self.kinds = sorted(draw.sample(KINDS, count))
+        if world.kinds is None:
+            self.kinds = sorted(draw.sample(KINDS, draw.randint(0, len(KINDS))))
+        else:
+            self.kinds = list(world.kinds)
         if world.loses_data:
-            self.kinds.append(draw.choice(LOSSES))
+            losses = world.losses or (LOSSES[:3] if world.repairs else LOSSES)
+            self.kinds.append(draw.choice(losses))
         if world.real_bookies:
             self.kinds += ["disk_full", "sync_fails"]
         self.pace_s = draw.choice([0.03, 0.1, 0.3])
@@ -232,6 +235,16 @@ class Faults:
             bookie.put_back(kept)
             self.world.checks.on_bookie_lost(name)
             self._return_in_limbo(bookie)
+
+    def rot(self):
+        """Some entries of one bookie cannot be read any more."""
+        name = self._loser()
+        bookie = name and self.world.cluster.bookies[name]
+        if not bookie or not bookie.ledgers:
+            return
+        for ledger, stored in bookie.ledgers.items():
+            bookie.rotten.update((ledger, entry) for entry in stored.entries)
+        self.world.checks.on_bookie_lost(name)
 
     def _return_in_limbo(self, bookie):
         bookie.begin_limbo(self.world.next_ledger())

@@ -50,6 +50,7 @@ async def _add_entries(world, host, writer):
             if error is None:
                 checks.on_acked(writer.ledger, entry, host)
 
+        writer.on_failed = partial(checks.on_writer_failed, host, writer.ledger)
         writer.add([b"%d:" % entry, draw.randbytes(draw.randint(0, 8))], on_confirmed)
         if dies and draw.random() < 0.1:
             world.cluster.kill(host)

@@ -1,0 +1,405 @@
+"""Known mistakes planted into the real code, and how many seeds it takes to find each.
+
+Every one is what a published implementation or text once did wrong (T1 to T22 of the traps that
+this project knows), or breaks one rule of its own. The switch is here, never in the product.
+
+    python -m tests.sim.mutations [--seeds-max N] [name ...]
+"""
+
+import argparse
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+from unittest import mock
+
+from ledger.client import client, recover
+from ledger.client.update_metadata import LedgerMetadataStore, Versioned
+from ledger.client.writer import LedgerWriter
+from ledger.core.add_pipeline import AddPipeline
+from ledger.core.ensemble_change import Seat
+from ledger.core.quorum import Coverage
+from ledger.errors import BadVersion, Fenced, MetadataUnavailable, NoNode
+from ledger.repair.attempt import Round
+from ledger.world.bookies import ReadReply, Status
+from tests.sim import families, planted
+from tests.sim.disk import SimLogFile
+from tests.sim.exhaustive.mistakes import MISTAKES
+from tests.sim.exhaustive.search import search
+from tests.sim.loop import simulate
+from tests.sim.model_bookie import ModelBookie
+from tests.sim.network import SimBookies
+from tests.sim.swarm import Swarm
+from tests.sim.swarm_faults import Faults
+
+
+class Mutation(NamedTuple):
+    """`plant` makes a context in which the mistake is there."""
+
+    trap: str
+    name: str
+    plant: Callable
+    world: type = Swarm
+    quick: bool = True  # found within a commit's patience
+
+
+class Result(NamedTuple):
+    mutation: Mutation
+    seeds: int  # needed
+    how: str  # the first thing that was found wrong; empty: nothing was
+
+
+def patched(owner, **mistakes):
+    """A context in which these attributes of `owner` are others."""
+    return lambda world: mock.patch.multiple(owner, **mistakes)
+
+
+def recovery_as(mistake):
+    def plant(world):
+        target = "_Run" if issubclass(mistake, recover._Run) else "Recovery"
+        return mock.patch.object(recover, target, mistake)
+
+    return plant
+
+
+@contextlib.contextmanager
+def publishing_early(world):
+    build = world.build
+
+    def build_and_tell():
+        build()
+        planted.CommittedChange.tree = world.cluster.tree
+
+    world.build = build_and_tell
+    with mock.patch.object(recover, "_Run", planted.CommittedChange):
+        yield
+
+
+# -- bookies -------------------------------------------------------------------------------------
+
+_read = ModelBookie.read
+_add = ModelBookie.add
+
+
+def fence_answered_at_once(self, ledger, entry, *, fence_key=None):
+    """Nothing is written: a crash forgets it."""
+    if fence_key is not None:
+        self.keys.setdefault(ledger, fence_key)
+        self.fencing.add(ledger)
+    return self._settled(ledger, lambda: self._read(ledger, entry))
+
+
+def fence_overtakes_adds(self, ledger, entry, *, fence_key=None):
+    """What was accepted before the fence may still become durable after the answer."""
+    if fence_key is None:
+        return _read(self, ledger, entry)
+    self.keys.setdefault(ledger, fence_key)
+    self.fencing.add(ledger)
+    self._stored(ledger, fence_key).fenced = True
+    return self._at_once(self._read(ledger, entry))
+
+
+def acknowledged_at_once(self, ledger, entry, key, body, on_added, *, recovery=False):
+    refused = []
+    _add(self, ledger, entry, key, body, refused.append, recovery=recovery)
+    loop = asyncio.get_running_loop()
+    loop.call_soon(lambda: on_added(refused[0] if refused else Status.OK))
+
+
+def limbo_denies(self, ledger):
+    return Status.NO_LEDGER if ledger not in self.ledgers else Status.NO_ENTRY
+
+
+def returns_as_if_nothing_was_lost(self, bookie):
+    bookie.restart()
+
+
+def lying_sync(self, on_synced, covered):
+    """The disk says "synced" and keeps the bytes volatile."""
+    if self._disk.alive:
+        on_synced(None)
+
+
+# -- clients -------------------------------------------------------------------------------------
+
+_coverage_reached = Coverage.reached.fget
+
+
+def all_must_answer(self):
+    return all(len(self._known.intersection(one)) == len(one) for one in self._sets)
+
+
+async def adopts_the_version(self, known, change):
+    """After a refused set: the version as it is now, the content as it was."""
+    current = known
+    path = client.metadata_format.ledger_path(known.metadata.ledger)
+    for _ in range(20):
+        wanted = change(current.metadata)
+        if wanted is None:
+            return current
+        try:
+            data = client.metadata_format.encode(wanted)
+            return Versioned(wanted, await self.store.set(path, data, current.version))
+        except BadVersion:
+            current = Versioned(current.metadata, (await self.store.get(path)).version)
+        except MetadataUnavailable:
+            await asyncio.sleep(0.02)
+        except NoNode as error:
+            raise client.NoSuchLedger(path) from error
+    raise MetadataUnavailable("too many attempts")
+
+
+async def own_success_is_defeat(self, known, change):
+    """A set is refused after a lost reply: that must have been somebody else."""
+    current, unanswered = known, False
+    path = client.metadata_format.ledger_path(known.metadata.ledger)
+    for _ in range(20):
+        wanted = change(current.metadata)
+        if wanted is None:
+            return current
+        try:
+            data = client.metadata_format.encode(wanted)
+            return Versioned(wanted, await self.store.set(path, data, current.version))
+        except BadVersion:
+            if unanswered:
+                raise Fenced("somebody else has changed it") from None
+            current = await self.read(known.metadata.ledger)
+        except MetadataUnavailable:
+            unanswered = True
+            await asyncio.sleep(0.02)
+        except NoNode as error:
+            raise client.NoSuchLedger(path) from error
+    raise MetadataUnavailable("too many attempts")
+
+
+async def closes_over_what_is_pending(self):
+    self._closing = True
+    known = Versioned(self._change.metadata, self._version)
+    await self._metadata_store.update(known, self._close_change)
+    return self.lac
+
+
+async def deletes_what_is_open(self, ledger):
+    path = client.metadata_format.ledger_path(ledger)
+    try:
+        await self._store.delete(path)
+    except NoNode as error:
+        raise client.NoSuchLedger(path) from error
+
+
+async def opens_instead(self, ledger):
+    """An unclosed ledger is read up to the LAC that is known, as if it ended there."""
+    return await self.open(ledger)
+
+
+async def no_answer_is_no_ledger(self, bookie, ledger, entry, *, fence_key=None):
+    """A proxy's NOT_FOUND is taken for a bookie's."""
+    reply = await _sim_read(self, bookie, ledger, entry, fence_key=fence_key)
+    return ReadReply(Status.NO_LEDGER) if reply.status is Status.UNREACHABLE else reply
+
+
+_sim_read = SimBookies.read
+
+
+async def swaps_before_copying(self, bookies, share, span):
+    return True
+
+
+class NeverReplaced(Seat):
+    """What comes from a seat that was given away still counts."""
+
+    __slots__ = ()
+    replaced = property(lambda self: False, lambda self, value: None)
+
+
+MUTATIONS = (
+    Mutation(
+        "T1",
+        "recovery reads do not fence",
+        recovery_as(planted.UnfencedReads),
+        families.Overtaken,
+        quick=False,
+    ),
+    Mutation(
+        "T2",
+        "a fence is answered before it is durable",
+        patched(ModelBookie, read=fence_answered_at_once),
+        families.Crashing,
+        quick=False,
+    ),
+    Mutation("T3", "one no ends recovery", recovery_as(planted.OneNoIsEnough)),
+    Mutation("T4", "an error counts as no", recovery_as(planted.ErrorIsNo)),
+    Mutation(
+        "T5",
+        "a damaged entry is denied",
+        patched(ModelBookie, _rotten=lambda self: Status.NO_ENTRY),
+        families.Rotten,
+    ),
+    Mutation(
+        "T5",
+        "a bookie in limbo denies what it may have lost",
+        patched(ModelBookie, _nothing=limbo_denies),
+        families.Wiped,
+    ),
+    Mutation(
+        "T6",
+        "a wiped bookie serves at once",
+        patched(Faults, _return_in_limbo=returns_as_if_nothing_was_lost),
+        families.Wiped,
+    ),
+    Mutation(
+        "T7",
+        "an add is acknowledged before it is durable",
+        patched(ModelBookie, add=acknowledged_at_once),
+        families.Crashing,
+    ),
+    Mutation(
+        "T7",
+        "a real bookie's disk lies about syncs",
+        patched(SimLogFile, _finish=lying_sync),
+        families.RealCrashing,
+    ),
+    Mutation(
+        "T8",
+        "bookies changed during recovery are published early",
+        publishing_early,
+        families.Replaced,
+    ),
+    Mutation(
+        "T9",
+        "recovery reads from the changed bookies",
+        recovery_as(planted.ReadsFromTheNew),
+        families.Replaced,
+    ),
+    Mutation(
+        "T10",
+        "what a replaced bookie said of pending entries still counts",
+        patched(AddPipeline, forget=lambda self, index: None),
+        families.Changing,
+    ),
+    Mutation(
+        "T10",
+        "what a replaced bookie says later still counts",
+        patched(Seat, replaced=NeverReplaced.replaced),
+        families.Changing,
+    ),
+    Mutation(
+        "T11",
+        "the version of metadata that were not read is adopted",
+        patched(LedgerMetadataStore, update=adopts_the_version),
+        families.Replaced,
+    ),
+    Mutation(
+        "T12",
+        "entries are acknowledged while bookies are being changed",
+        patched(AddPipeline, hold=lambda self: None),
+        families.Changing,
+    ),
+    Mutation(
+        "T13",
+        "recovery starts below the last fragment",
+        recovery_as(planted.NoFloor),
+        families.Changing,
+    ),
+    Mutation(
+        "T14",
+        "recovery wants an answer of every bookie",
+        patched(Coverage, reached=property(all_must_answer)),
+        families.Gone,
+    ),
+    Mutation(
+        "T15",
+        "close does not wait for what is pending",
+        patched(LedgerWriter, close=closes_over_what_is_pending),
+    ),
+    Mutation(
+        "T15",
+        "an open ledger is deleted",
+        patched(client.LedgerClient, delete=deletes_what_is_open),
+        families.Deleted,
+    ),
+    Mutation(
+        "T16",
+        "an open ledger is read instead of recovered",
+        patched(client.LedgerClient, recover=opens_instead),
+    ),
+    Mutation(
+        "T17",
+        "one's own lost reply is taken for a rival's change",
+        patched(LedgerMetadataStore, update=own_success_is_defeat),
+        families.Unanswered,
+    ),
+    Mutation(
+        "T22",
+        "no answer is read as no ledger",
+        patched(SimBookies, read=no_answer_is_no_ledger),
+    ),
+    Mutation(
+        "L13",
+        "a copy tells of unpublished progress",
+        recovery_as(planted.OwnProgress),
+        families.Replaced,
+    ),
+    Mutation(
+        "L16",
+        "a fence overtakes adds that were accepted before it",
+        patched(ModelBookie, read=fence_overtakes_adds),
+        families.Crashing,
+    ),
+    Mutation(
+        "L19",
+        "repair names a bookie before it has its share",
+        patched(Round, _copy_all=swaps_before_copying),
+        families.Mended,
+    ),
+)
+
+
+def finds(mutation, seed):
+    """What the mistake made wrong in this seed, or an assertion of the product saw; else ''."""
+    world = mutation.world(seed)
+    with mutation.plant(world):
+        try:
+            found = simulate(world.run())
+        except AssertionError as error:
+            return f"an assertion: {error}"
+    return found[0] if found else ""
+
+
+def hunt(mutation, seeds_max, on_seed=None):
+    """Seed after seed until one finds it."""
+    for seed in range(seeds_max):
+        how = finds(mutation, seed)
+        if on_seed is not None:
+            on_seed()
+        if how:
+            return Result(mutation, seed + 1, how)
+    return Result(mutation, seeds_max, "")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("names", nargs="*", help="traps as in T1, or parts of names; all without")
+    parser.add_argument("--seeds-max", type=int, default=10_000)
+    arguments = parser.parse_args()
+    for name, mistake in MISTAKES.items():
+        if not arguments.names:
+            found = search(mistake.world())
+            print(f"{name}: {found.states} states: {found.violation}", flush=True)
+    missed = 0
+    for mutation in MUTATIONS:
+        words = [mutation.trap, mutation.name]
+        if arguments.names and not any(n == words[0] or n in words[1] for n in arguments.names):
+            continue
+        began_s = time.monotonic()
+        result = hunt(mutation, arguments.seeds_max)
+        seconds = time.monotonic() - began_s
+        missed += not result.how
+        print(*words, mutation.world.__name__, f"{result.seeds} seeds, {seconds:.0f} s", sep=" | ")
+        print("    ", result.how or "NOT FOUND", flush=True)
+    raise SystemExit(missed > 0)
+
+
+if __name__ == "__main__":
+    main()
