@@ -1,11 +1,12 @@
 """One process that writes, or reads, ledgers of a cluster and logs what it is told.
 
     python -m tests.cluster.client write ZOOKEEPER LOG [E,Qw,Qa ...]
+    python -m tests.cluster.client pace ZOOKEEPER LOG
     python -m tests.cluster.client read ZOOKEEPER LOG [FIRST]
 
 A writer adds to one ledger after another, of the shapes given in turn; one that fails is recovered,
-and the next begun. A reader follows every ledger from id FIRST on, from its first entry, while it
-grows. Both end with a signal.
+and the next begun. `pace` stays with one ledger and adds to it evenly. A reader follows every
+ledger from id FIRST on, from its first entry, while it grows. All end with a signal.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ SHAPE = "3,3,2"  # ensemble, write quorum, ack quorum
 ENTRIES_PER_LEDGER = 400
 GROUP = 20  # entries sent together
 PAUSE_S = 0.04
+PACE_S = 0.004
 ADD_TIMEOUT_S = 1.0  # a silent bookie is replaced after it
 LIST_S = 0.3
 
@@ -90,7 +92,7 @@ class Writer:
         """The ledger is full and closed; or given up, and recovered."""
         try:
             for _ in range(ENTRIES_PER_LEDGER // GROUP):
-                await self._add_group(writer)
+                await self.add_group(writer)
                 await asyncio.sleep(PAUSE_S)
             last = await writer.close()
             self._log.write(f"C {writer.ledger} {last}")
@@ -101,9 +103,10 @@ class Writer:
             except NoSuchLedger:
                 pass
 
-    async def _add_group(self, writer: LedgerWriter) -> None:
+    async def add_group(self, writer: LedgerWriter, entries: int = GROUP) -> None:
+        """So many entries were sent; raises what the ledger has failed with."""
         await writer.room()
-        for _ in range(GROUP):
+        for _ in range(entries):
             if writer.failed is not None:
                 raise writer.failed
             if writer.full:
@@ -116,6 +119,15 @@ class Writer:
                     self._log.write(f"A {writer.ledger} {entry} {at_ms:.1f}")
 
             writer.add((payload(writer.ledger, entry),), on_confirmed)
+
+
+async def pace(session: Session, log: Log) -> None:
+    """An entry every few milliseconds, for ever; raises what the ledger fails with."""
+    writer = await session.client.create(ensemble_size=3, write_quorum=3, ack_quorum=2)
+    told = Writer(session, log)
+    while True:
+        await told.add_group(writer, 1)
+        await asyncio.sleep(PACE_S)
 
 
 class Follower:
@@ -170,6 +182,8 @@ async def main(role: str, zookeeper: str, log: Path, words: Sequence[str]) -> No
         print("started", flush=True)
         if role == "write":
             await Writer(session, Log(log), words).run()
+        elif role == "pace":
+            await pace(session, Log(log))
         else:
             first = int(words[0]) if words else 0
             await Follower(session, Log(log), first).run()

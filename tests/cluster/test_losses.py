@@ -5,7 +5,6 @@ directories, full disks, too few bookies, an auditor that dies at work, deleted 
 """
 
 import shutil
-import subprocess
 
 import pytest
 
@@ -14,7 +13,7 @@ from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.world.bookies import Status
 from tests.cluster.client import Session
 from tests.cluster.test_faults import MORE, keeps_all
-from tests.cluster.world import World
+from tests.cluster.world import World, fill, small_disk
 from tests.peers.processes import wait_until
 
 BIG_BYTES = 64 * 1024
@@ -125,35 +124,20 @@ def refuses(world):
 
 def test_a_full_disk_makes_a_bookie_read_only_and_costs_no_write(tmp_path):
     small = tmp_path / "bookie-0"
-    small.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=160m", "tmpfs", str(small)]
-    subprocess.run(mount, check=True, timeout=10)
-    try:
-        with World(tmp_path, options=("--disk-free-min", "64MiB")) as world:
-            begun(world)
-            full = world.bookies[0]
-            wait_until(lambda: full.id in world.members(), "it to be written to")
-            assert "read-only" not in full.output()
-            ballast = small / "ballast"
-            fill(ballast)
-            wait_until(lambda: full.id not in world.written_to(), "it to be passed by")
-            wait_until(lambda: "short of room: read-only" in full.output(), "it to say so")
-            world.wait_acked(MORE, "writers to go on without it")
-            ballast.unlink()
-            wait_until(lambda: "writable again" in full.output(), "it to see the room")
-            assert keeps_all(world).given_up == []
-            assert full.running
-    finally:
-        subprocess.run(["umount", "-l", str(small)], check=True, timeout=10)
-
-
-def fill(ballast):
-    with ballast.open("wb", buffering=0) as file:
-        while True:
-            try:
-                file.write(bytes(1024 * 1024))
-            except OSError:
-                break
+    with small_disk(small, 160), World(tmp_path, options=("--disk-free-min", "64MiB")) as world:
+        begun(world)
+        full = world.bookies[0]
+        wait_until(lambda: full.id in world.members(), "it to be written to")
+        assert "read-only" not in full.output()
+        ballast = small / "ballast"
+        fill(ballast)
+        wait_until(lambda: full.id not in world.written_to(), "it to be passed by")
+        wait_until(lambda: "short of room: read-only" in full.output(), "it to say so")
+        world.wait_acked(MORE, "writers to go on without it")
+        ballast.unlink()
+        wait_until(lambda: "writable again" in full.output(), "it to see the room")
+        assert keeps_all(world).given_up == []
+        assert full.running
 
 
 def test_an_auditor_that_is_killed_at_work_is_followed_by_another(world):

@@ -8,10 +8,12 @@ by process id. What clients and bookies of one world did before `begin` is not j
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
+import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
@@ -34,20 +36,34 @@ JUDGE_S_MAX = 180.0
 
 
 class World:
-    """One cluster in `directory`. `options` are further words for every bookie."""
+    """One cluster in `directory`. `options` are further words for every bookie.
 
-    def __init__(self, directory: Path, bookies: int = 5, options: tuple[str, ...] = ()) -> None:
+    Without `proxied` clients reach bookies themselves, and `proxies` is empty.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        bookies: int = 5,
+        options: tuple[str, ...] = (),
+        *,
+        proxied: bool = True,
+    ) -> None:
         self.directory = directory
         self.zookeeper = ZooKeeper(directory / "zookeeper", synced=True)
         self.to_zookeeper = {
             role: Proxy(self.zookeeper.port, listen_port=free_port())
             for role in ("clients", "bookies")
         }
-        self.bookies = [self._bookie(number, options) for number in range(bookies)]
-        self.proxies = [
-            Proxy(bookie.port, host=f"127.0.0.{11 + number}", listen_port=bookie.port)
-            for number, bookie in enumerate(self.bookies)
-        ]
+        self.bookies: list[BookieProcess] = []
+        self.proxies: list[Proxy] = []
+        for number in range(bookies):
+            host = f"127.0.0.{11 + number}"
+            shown_as = ("--advertised-host", host) if proxied else ()
+            bookie = self._bookie(number, (*shown_as, *options))
+            self.bookies.append(bookie)
+            if proxied:
+                self.proxies.append(Proxy(bookie.port, host=host, listen_port=bookie.port))
         self.clients: list[tuple[Path, Process]] = []
         self.auditors: list[Process] = []
         self.judged = 0  # ledgers below it were judged by `begin`
@@ -60,7 +76,7 @@ class World:
         return BookieProcess(
             self.directory / f"bookie-{number}" / "data",
             self.to_zookeeper["bookies"].address,
-            ["--advertised-host", f"127.0.0.{11 + number}", *options],
+            options,
             name=f"bookie-{number}",
             rack=f"/rack-{number}",
         )
@@ -70,9 +86,10 @@ class World:
             self.zookeeper.start()
             for proxy in self.to_zookeeper.values():
                 proxy.start()
-            for bookie, proxy in zip(self.bookies, self.proxies, strict=True):
-                bookie.data.parent.mkdir(parents=True, exist_ok=True)
+            for proxy in self.proxies:
                 proxy.start()
+            for bookie in self.bookies:
+                bookie.data.parent.mkdir(parents=True, exist_ok=True)
                 bookie.begin()
             for bookie in self.bookies:
                 bookie.ready()
@@ -99,6 +116,10 @@ class World:
         for process in started:
             process.wait_for(lambda process=process: "started" in process.output(), "it", 30.0)
         return started
+
+    def retire(self, client: tuple[Path, Process]) -> None:
+        """It has ended; what it was told stays told."""
+        self.clients.remove(client)
 
     def begin(self) -> None:
         """Two writers and a reader work; ledgers and logs before them are done with."""
@@ -155,6 +176,10 @@ class World:
         """Entries that were acknowledged since `begin`; cheap, proxies share our processor."""
         writers = [log for log, _ in self.clients if log.name.startswith("write")]
         return sum(map(self._count, writers))
+
+    def acked_ever(self) -> int:
+        """Entries that were acknowledged since the start."""
+        return sum(map(self._count, self._logs))
 
     def _count(self, log: Path) -> int:
         seen, count = self._counts.get(log, (0, 0))
@@ -360,3 +385,25 @@ def pause(process: Process) -> None:
 def resume(process: Process) -> None:
     if process.exit_code is None:
         os.kill(process.pid, signal.SIGCONT)
+
+
+@contextlib.contextmanager
+def small_disk(place: Path, mebibytes: int) -> Iterator[None]:
+    """`place` is a disk of its own, in memory."""
+    place.mkdir()
+    words = ["-t", "tmpfs", "-o", f"size={mebibytes}m", "tmpfs"]
+    subprocess.run(["mount", *words, str(place)], check=True, timeout=10)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True, timeout=10)
+
+
+def fill(ballast: Path) -> None:
+    """Its disk has no room left."""
+    with ballast.open("wb", buffering=0) as file:
+        while True:
+            try:
+                file.write(bytes(1024 * 1024))
+            except OSError:
+                break
