@@ -7,6 +7,7 @@ import signal
 import time
 
 from ledger.bookie.config import ENTRY_BYTES_MAX, BookieConfig
+from ledger.bookie.grpc_server import BookieServer
 from ledger.ids import BookieId
 from ledger.world.bookies import BookieInfo, Status
 from ledger.world.grpc_config import GrpcClientConfig, GrpcServerConfig
@@ -115,21 +116,40 @@ def test_another_instance_refuses_and_logs_nothing(tmp_path):
     run(main, tmp_path)
 
 
+class Holding:
+    """The real bookie behind a gate: adds stay outside until it opens."""
+
+    def __init__(self, bookie):
+        self.bookie_id = bookie.bookie_id
+        self._bookie = bookie
+        self.held = []
+        self.most = 0
+
+    def add(self, *what, recovery):
+        self.held.append(what)
+        self.most = max(self.most, len(self.held))
+
+    def open(self):
+        held, self.held = self.held, []
+        for what in held:
+            self._bookie.add(*what)
+
+
 def test_adds_wait_on_the_wire_while_the_bookie_has_no_room(tmp_path):
     async def main(served, client):
-        told = [client.add(served.id, entry, bytes(60_000)) for entry in range(150)]
-        assert await asyncio.gather(*told) == [Status.OK] * 150
+        holding = Holding(served.bookie)
+        server = BookieServer(holding, GrpcServerConfig(queue_bytes_max=500_000))
+        client.places[served.id] = BookieInfo(port=await server.start("127.0.0.1", 0))
+        told = [client.add(served.id, entry, bytes(100_000)) for entry in range(150)]
+        await until(lambda: len(holding.held) >= 5, "no more room")
+        while not all(one.done() for one in told):
+            holding.open()
+            await asyncio.sleep(0.01)
+        assert {one.result() for one in told} == {Status.OK}
+        assert holding.most <= 20, "less than what has room and one message"
+        await server.stop(0)
 
-    small = BookieConfig(entry_bytes_max=100_000, queue_bytes_max=400_000, headroom_bytes=0)
-    server = GrpcServerConfig(queue_bytes_max=100_000)
-    # One message of adds may always come in: with messages of a mebibyte this would overload.
-    config = GrpcClientConfig(message_bytes=100_000)
-
-    async def whole():
-        async with Served(tmp_path, small, server) as served, Client(served, config=config) as one:
-            await main(served, one)
-
-    asyncio.run(whole())
+    run(main, tmp_path)
 
 
 def test_a_long_poll_that_was_given_up_frees_its_place(tmp_path):
@@ -138,6 +158,7 @@ def test_a_long_poll_that_was_given_up_frees_its_place(tmp_path):
             polled = asyncio.ensure_future(client.port.wait_lac(served.id, 7, 0, 30.0))
             await client.port.read_lac(served.id, 7)
             await client.port.read_lac(served.id, 7)
+            assert not polled.done()
             full = await client.port.wait_lac(served.id, 8, 0, 30.0)
             assert full.status is Status.OVERLOADED
             polled.cancel()
@@ -333,6 +354,26 @@ def test_a_broken_connection_answers_everything_and_is_made_again(tmp_path):
                 assert set(await asyncio.gather(*told)) == {GONE}
                 assert (await read).status is GONE
                 proxy.heal()
+
+    async def whole():
+        async with Served(tmp_path) as served:
+            with Proxy(served.port) as proxy:
+                await main(served, proxy)
+
+    asyncio.run(whole())
+
+
+def test_a_connection_on_which_nothing_comes_is_given_up_for_a_new_one(tmp_path):
+    async def main(served, proxy):
+        async with Client(served, config=GrpcClientConfig(add_timeout_s=0.3)) as client:
+            client.places[served.id] = BookieInfo(port=proxy.port)
+            await client.add(served.id, 0)
+            assert proxy.accepted == 1
+            proxy.freeze()
+            assert await client.add(served.id, 1) is GONE
+            await until(lambda: proxy.accepted > 1, "another try", timeout_s=5.0)
+            proxy.heal()
+            await client.add_until(Status.OK, served.id, 2)
 
     async def whole():
         async with Served(tmp_path) as served:
