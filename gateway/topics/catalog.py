@@ -108,6 +108,11 @@ class Catalog:
         """Also a topic whose creation is under way, which `by_name` does not show yet."""
         return self._by_id.get(topic_id)
 
+    async def is_stored(self, topic_id: UUID) -> bool:
+        """The store has this topic now, whether or not it is known here."""
+        await self._store.sync(_IDS)
+        return await self._store.exists(f"{_IDS}/{topic_id}")
+
     def all(self) -> list[Topic]:
         """Sorted by name. The list is shared: do not change it."""
         if self._sorted is None:

@@ -15,6 +15,7 @@ from ledger.streams.segment_store import delete_stream, ledgers_of, list_streams
 from ledger.streams.stream import STREAM_KEY, StreamServices
 
 LEDGER_AGE_MS_MIN = 3_600_000  # a younger one may be about to be named
+_LOOKS = 2
 
 
 async def delete_stream_and_ledgers(services: StreamServices, name: str) -> None:
@@ -28,7 +29,7 @@ async def remove_left_overs(catalog: Catalog, services: StreamServices) -> int:
     """How many streams and ledgers of nobody were removed. Raises LedgerError: try again later."""
     removed = 0
     for name in await list_streams(services.metadata):
-        if _is_left_over(catalog, name):
+        if await _is_left_over(catalog, name):
             try:
                 await delete_stream_and_ledgers(services, name)
                 removed += 1
@@ -40,10 +41,12 @@ async def remove_left_overs(catalog: Catalog, services: StreamServices) -> int:
     return removed
 
 
-def _is_left_over(catalog: Catalog, name: str) -> bool:
+async def _is_left_over(catalog: Catalog, name: str) -> bool:
     """Asked right before deleting: a topic may be created while we look.
 
-    A topic whose metadata cannot be read is offline, not gone: its data stays.
+    A topic whose metadata cannot be read is offline, not gone: its data stays. So does what the
+    store knows and this process does not: another gateway may have made it, or the answer to our
+    own making was lost.
     """
     text, _, _ = name.rpartition("-")
     try:
@@ -52,14 +55,21 @@ def _is_left_over(catalog: Catalog, name: str) -> bool:
         return False  # not one of ours
     if any(path.endswith(f"/{topic_id}") for path in catalog.unreadable):
         return False
-    return catalog.by_id(topic_id) is None
+    if catalog.by_id(topic_id) is not None or await catalog.is_stored(topic_id):
+        return False
+    return catalog.by_id(topic_id) is None  # last, with nothing between it and the deletion
 
 
 async def _orphans(services: StreamServices) -> list[LedgerId]:
-    """Ledgers made for a stream, old enough, that no stream names. First all, then the named."""
+    """Ledgers made for a stream, old enough, that no stream names. First all, then the named.
+
+    Looked for twice: a segment changes its node when it is completed, once, and where a stream is
+    read node by node, it may be seen under neither name.
+    """
     ledgers = set(await services.client.list_ledgers())
-    for name in await list_streams(services.metadata):
-        ledgers.difference_update(await ledgers_of(services.metadata, name))
+    for _ in range(_LOOKS):
+        for name in await list_streams(services.metadata):
+            ledgers.difference_update(await ledgers_of(services.metadata, name))
     oldest_ms = services.clock.now_ms() - LEDGER_AGE_MS_MIN
     orphans: list[LedgerId] = []
     for ledger in sorted(ledgers):

@@ -3,11 +3,13 @@ steps that matter, on virtual time; then what is stored is counted."""
 
 import asyncio
 
+from gateway.topics.catalog import Catalog
 from gateway.topics.left_overs import LEDGER_AGE_MS_MIN, remove_left_overs
+from ledger.errors import MetadataUnavailable, NoNode
 from ledger.streams.segment_store import list_streams
 from ledger.streams.stream import Stream
 from tests.gateway.stream_cluster import base_offsets, batch, run
-from tests.sim.metadata import MetadataFaults
+from tests.sim.metadata import MetadataFaults, SimMetadata
 
 AGE_S = LEDGER_AGE_MS_MIN / 1000 + 1
 
@@ -154,5 +156,80 @@ def test_the_round_opens_partitions_that_nobody_asked_for_a_few_at_a_time():
             counts.append(len(cluster.partitions._by_name))
         assert counts == [64, 128, 192, 200]
         assert len(await list_streams(cluster.metadata)) == 200
+
+    run(scenario)
+
+
+def test_a_topic_that_another_gateway_made_is_no_left_over():
+    async def scenario(cluster):
+        stale = Catalog(cluster.metadata)
+        await stale.load()
+        partition = await cluster.topic()
+        await cluster.sent(partition, batch())
+        assert await remove_left_overs(stale, cluster.services) == 0
+        await cluster.crash()
+        assert base_offsets(await cluster.read_all(await cluster.partition())) == [0]
+
+    run(scenario)
+
+
+def test_a_topic_stays_whose_making_was_never_answered():
+    async def scenario(cluster):
+        cluster.metadata.faults = MetadataFaults(latency_s=1e-6)
+        tree, made = cluster.metadata.tree, []
+
+        def lose_the_reply(path, data, version):
+            if path.startswith("/gateway/topics/by-id/"):
+                made.append(path)
+                cluster.metadata.faults.reply_lost = 1.0
+
+        tree.on_set = lose_the_reply
+        try:
+            await cluster.catalog.create("t", 1, 1, {})
+        except MetadataUnavailable:
+            pass
+        reachable(cluster)
+        assert made
+        assert await clean(cluster) == 0
+        await cluster.crash()
+        partition = await cluster.partition()
+        (answer,) = await cluster.sent(partition, batch())
+        assert answer.base_offset == 0
+
+    run(scenario)
+
+
+class NodeByNode(SimMetadata):
+    """Reads trees as a store without snapshots does; `between` runs after a list was read."""
+
+    between = None
+
+    async def read_tree(self, path):
+        tree = {}
+        for name in await self.children(path) if await self.exists(path) else ():
+            if self.between is not None and path.endswith("/ledgers"):
+                between, self.between = self.between, None
+                await between()
+            try:
+                tree[f"{path}/{name}"] = await self.get(f"{path}/{name}")
+            except NoNode:
+                continue
+            tree |= await self.read_tree(f"{path}/{name}")
+        return tree
+
+
+def test_a_segment_that_is_completed_while_its_stream_is_read_keeps_its_ledger():
+    async def scenario(cluster):
+        partition = await cluster.topic()
+        await cluster.sent(partition, batch())
+        await asyncio.sleep(AGE_S)
+        cluster.services.metadata = NodeByNode(cluster.metadata.tree)
+
+        async def complete():
+            await rolled(cluster, partition, 1)
+
+        cluster.services.metadata.between = complete
+        assert await clean(cluster) == 0
+        assert base_offsets(await cluster.read_all(partition)) == [0, 2]
 
     run(scenario)
