@@ -80,13 +80,8 @@ class _Inbox:
 
     def _drain(self) -> None:
         self._woken = False  # before the first item is taken: what comes later wakes again
-        last: Any = None
         while self._items:
-            item = self._items.popleft()
-            if isinstance(item, Fired) and item == last:
-                continue  # a deleted node fires for its data and for its children
-            last = item
-            self._take(item)
+            self._take(self._items.popleft())
 
 
 class _Answer:

@@ -31,6 +31,11 @@ from kazoo.protocol.states import Callback, EventType
 _WRITE_BYTES = 64 * 1024  # requests joined for one write
 _READ_BYTES = 64 * 1024
 
+# A server that is starting takes connections and leaves the first words on them unanswered (seen
+# with 3.9.3), so that kazoo's patience, a whole session, would often cost the session.
+_RENEW_S_MAX = 1.5
+_NEW_SESSION_S_MAX = 4.0  # that one is a write, which may wait for a slow disk
+
 log = logging.getLogger("ledger.zookeeper")
 log.addHandler(logging.NullHandler())  # silent until the process configures logging
 
@@ -62,6 +67,7 @@ class Handler:
         self._put = put
         self._cut_reader, self._cut_writer = os.pipe()
         self._was_cut = threading.Event()
+        self._last_event: Any = None
         self.connection: Connection | None = None
 
     def start(self) -> None:
@@ -143,9 +149,13 @@ class Handler:
         return thread
 
     def dispatch_callback(self, callback: Callback) -> None:
-        """A watch fired. That it was lost with its connection is told by the connection."""
+        """A watch fired. That it was lost with its connection is told by the connection.
+
+        One event comes twice when a deleted node was watched for its data and its children.
+        """
         (event,) = callback.args
-        if event.type != EventType.NONE:
+        if event.type != EventType.NONE and event is not self._last_event:
+            self._last_event = event
             self._put(Fired(event.path))
 
 
@@ -199,6 +209,11 @@ class Connection(ConnectionHandler):
         session_ms = round(connect_timeout_ms * len(self.client.hosts))
         self._put(Connected(self.client._session_id, session_ms))
         return read_timeout_ms, connect_timeout_ms
+
+    def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
+        """The server's answer to a connection's first words."""
+        limit_s = _RENEW_S_MAX if self.client._session_id else _NEW_SESSION_S_MAX
+        return super()._invoke(min(timeout, limit_s), request, xid)
 
     def _connect_attempt(self, host: str, hostip: str, port: int, retry: Any) -> Any:
         try:

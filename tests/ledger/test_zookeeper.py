@@ -114,6 +114,53 @@ def test_a_lost_connection_fails_what_was_under_way_and_nothing_else(run):
     run(scenario)
 
 
+def test_a_connection_cut_in_the_middle_of_a_reply_leaves_nothing_for_the_next(run):
+    async def scenario(world):
+        large = bytes(900_000)
+        await world.near.create("/a", large)
+        world.proxy.slow(TO_CLIENT, bytes_per_s=1_000_000)
+        passed = world.proxy.passed_bytes(TO_CLIENT)
+        asked = asyncio.ensure_future(world.far.get("/a"))
+        await until(lambda: world.proxy.passed_bytes(TO_CLIENT) > passed, "the reply to begin")
+        world.proxy.cut()
+        with pytest.raises(MetadataUnavailable):
+            await asked
+        world.proxy.heal()
+        assert (await world.far.get("/a")).data == large
+        assert world.proxy.accepted == 2
+
+    run(scenario)
+
+
+def test_replies_that_come_together_are_answered_together(run):
+    async def scenario(world):
+        world.proxy.freeze(TO_CLIENT)
+        asked = asyncio.gather(*(world.far.exists("/") for _ in range(IN_FLIGHT_MAX)))
+        assert await waits(asked)
+        world.proxy.heal()
+        async with asyncio.timeout(2):  # before a ping would bring the thread back to its socket
+            await asked
+
+    run(scenario)
+
+
+def test_a_request_that_kazoo_loses_fails_with_its_connection(run):
+    """As when one is appended to its queue while it takes a new queue for a new session."""
+
+    async def scenario(world):
+        connection = world.far._bridge._connection
+        connection.submit = lambda request, answer: None
+        asked = asyncio.ensure_future(world.far.get("/"))
+        await asyncio.sleep(0)
+        del connection.submit
+        assert await waits(asked)
+        world.proxy.cut()
+        with pytest.raises(MetadataUnavailable):
+            await asked
+
+    run(scenario)
+
+
 # No connection
 
 
@@ -305,6 +352,35 @@ def test_a_change_between_firing_and_arming_is_told(run):
         assert told.count == 0  # who is told now would not hear of the child
         world.proxy.heal()
         await told.times(1)
+
+    run(scenario)
+
+
+def test_a_change_after_a_watch_whose_arming_was_lost_is_told(run):
+    async def scenario(world):
+        await world.near.create("/a")
+        world.proxy.freeze(TO_SERVER)
+        told = Told()
+        world.far.watch("/a", told)
+        await world.near.set("/a", b"new", ANY_VERSION)
+        world.proxy.cut()
+        world.proxy.heal()
+        await told.times(1)
+
+    run(scenario)
+
+
+def test_a_deleted_node_is_told_once(run):
+    async def scenario(world):
+        await world.far.create("/a")
+        told = Told()
+        world.far.watch("/a", told)
+        await world.far.get("/a")
+        await world.near.delete("/a")
+        await told.times(1)
+        await world.far.exists("/a")
+        await world.far.exists("/a")
+        assert told.count == 1
 
     run(scenario)
 

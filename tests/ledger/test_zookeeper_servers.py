@@ -17,8 +17,8 @@ from ledger.world.metadata import ANY_VERSION, Node
 from ledger.world.zookeeper import connect_zookeeper
 from ledger.world.zookeeper_bridge import CLOSE_S_MAX, IN_FLIGHT_MAX
 from tests.ledger.zookeeper_rig import SHORT_MS, Told, connected, no_thread_is_left, waits
-from tests.peers.processes import Process
-from tests.peers.proxy import Proxy
+from tests.peers.processes import Process, until
+from tests.peers.proxy import TO_SERVER, Proxy
 from tests.peers.zookeeper import ZooKeeper
 
 
@@ -127,6 +127,23 @@ def test_a_connect_that_is_cancelled_leaves_nothing(zookeeper):
 
 
 # Servers that die
+
+
+def test_a_server_that_takes_a_connection_and_says_nothing_is_asked_again(zookeeper):
+    """As a starting ZooKeeper does; a session of 20 s must not be lost by waiting for it."""
+
+    async def main():
+        root = zookeeper.unused_chroot()
+        with Proxy(zookeeper.port) as proxy:
+            async with connected(proxy.address, root, session_ms=20_000) as store:
+                proxy.drop(TO_SERVER)
+                proxy.cut()
+                await until(lambda: proxy.lost_bytes(TO_SERVER) > 0, "words to be lost")
+                proxy.heal()  # for the next connection: what was lost stays lost
+                async with asyncio.timeout(5):
+                    assert await store.exists("/")
+
+    asyncio.run(main())
 
 
 def test_a_killed_server_that_comes_back_finds_its_clients_again(own_server):
