@@ -109,18 +109,18 @@ class LedgerReader:
 
         An ensemble change may have done that, or a repair, even of a closed ledger.
         """
+        asked = self.metadata  # another read of this reader may learn of newer ones meanwhile
         try:
             return await self._read_some(first, last, max_bytes)
         except (EntryUnknown, NoSuchEntry):
-            before = self.metadata.bookies_of(first)
-            ledger = self.metadata.ledger
+            ledger = asked.ledger
             try:
                 stored = await self._metadata_store.read_latest(ledger)
             except MetadataUnavailable as unanswered:
                 place = f"ledger {ledger} entry {first}"
                 raise EntryUnknown(f"{place}: who has it could not be learnt") from unanswered
             self._take(stored.metadata)
-            if self.metadata.bookies_of(first) == before:
+            if self.metadata.bookies_of(first) == asked.bookies_of(first):
                 raise
         return await self._read_some(first, last, max_bytes)
 

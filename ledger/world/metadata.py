@@ -88,7 +88,8 @@ class MetadataStore(Protocol):
     async def read_tree(self, path: str) -> dict[str, Node]:
         """Every node below `path` (itself not included), by path. Empty if it does not exist.
 
-        One consistent picture in the embedded store; node by node elsewhere.
+        One consistent picture in the embedded store; elsewhere node by node, but what a multi
+        moves to another name under the same parent is found under one of the two.
         """
         ...
 

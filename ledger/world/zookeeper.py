@@ -181,6 +181,7 @@ class ZooKeeperMetadata:
         return sorted(await self._ask(wire.GetChildren(self._full(path), None), path))
 
     async def read_tree(self, path: str) -> dict[str, Node]:
+        """As the port says."""
         tree: dict[str, Node] = {}
         with_children = [path]
         while with_children:
@@ -192,6 +193,11 @@ class ZooKeeperMetadata:
                 tree[node] = Node(data or b"", stat.version)
                 if stat.numChildren:
                     with_children.append(node)
+            # One that went since it was listed may have got another name: its parent once more.
+            again = {_parent(node) for node in found if node not in tree}
+            if again:
+                tree = _without(tree, again)
+                with_children = [*again, *(node for node in with_children if node in tree)]
         return tree
 
     async def paths(self, path: str) -> list[str]:
@@ -309,6 +315,12 @@ def _parent(path: str) -> str:
 def _below(path: str, names: Sequence[str]) -> list[str]:
     prefix = "" if path == "/" else path
     return [f"{prefix}/{name}" for name in names]
+
+
+def _without(tree: dict[str, Node], parents: set[str]) -> dict[str, Node]:
+    """The tree but for all that is below any of `parents`."""
+    below = tuple(f"{parent.rstrip('/')}/" for parent in parents)
+    return {path: node for path, node in tree.items() if not path.startswith(below)}
 
 
 def _bounded(path: str, data: bytes) -> bytes:

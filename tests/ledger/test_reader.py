@@ -4,6 +4,7 @@ Method: as test_client_reading.py, with a port around the simulated bookies that
 and holds them up.
 """
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -324,6 +325,26 @@ def test_entries_of_a_closed_ledger_are_found_where_the_repair_has_put_them(how)
                 rig.port.answers[bookie] = Status.IO_ERROR
         assert payloads(await rig.reader.read(0, 4, 1000)) == expected(0, 4)
         assert rig.reader.metadata.fragments[0].ensemble == new
+
+    simulate(scenario())
+
+
+def test_each_of_two_reads_at_once_finds_what_was_moved():
+    async def scenario():
+        world = cluster(bookies=6)
+        ledger = await closed_ledger(world)
+        rig = await reader_of(world, ledger)
+        old = world.metadata_of(ledger).fragments[0].ensemble
+        new = tuple(sorted(set(world.bookies) - set(old)))
+        await moved_to(world, ledger, new)
+        for bookie in old:
+            del world.bookies[bookie].ledgers[ledger]
+            rig.port.delays[bookie] = 0.02
+        one = asyncio.create_task(rig.reader.read(0, 4, 1000))
+        await asyncio.sleep(0.03)  # it learns of the move while the other one still asks
+        other = asyncio.create_task(rig.reader.read(0, 4, 1000))
+        for read in (one, other):
+            assert payloads(await read) == expected(0, 4)
 
     simulate(scenario())
 

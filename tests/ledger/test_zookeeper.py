@@ -10,7 +10,7 @@ import time
 import pytest
 
 from ledger.errors import EntryTooLarge, MetadataUnavailable
-from ledger.world.metadata import ANY_VERSION, NODE_BYTES_MAX, Create, Node, Set
+from ledger.world.metadata import ANY_VERSION, NODE_BYTES_MAX, Create, Delete, Node, Set
 from ledger.world.zookeeper_bridge import IN_FLIGHT_MAX
 from tests.ledger.zookeeper_rig import SHORT_MS, Told, World, connected, no_thread_is_left, waits
 from tests.peers.processes import until
@@ -422,6 +422,34 @@ def test_a_watch_nobody_wants_is_forgotten_when_it_fires(run):
         world.far.watch("/a", lambda: None)()
         await world.far.delete("/a")
         await until(lambda: not world.far._watches._watched, "it to be forgotten")
+
+    run(scenario)
+
+
+# Walks
+
+
+def test_a_node_that_is_moved_within_its_parent_is_found_under_one_of_its_names(run):
+    async def scenario(world):
+        names = [f"/tree/{number}" for number in range(300)]
+        await asyncio.gather(*(world.near.create(name, parents=True) for name in names))
+        await world.near.create("/tree/x0")
+        over = False
+
+        async def keep_moving():
+            number = 0
+            while not over:
+                move = [Create(f"/tree/x{number + 1}"), Delete(f"/tree/x{number}")]
+                await world.near.multi(move)
+                number += 1
+                await asyncio.sleep(0.02)
+
+        moving = asyncio.create_task(keep_moving())
+        for _ in range(50):
+            tree = await world.far.read_tree("/tree")
+            assert len(tree) == 301
+        over = True
+        await moving
 
     run(scenario)
 
