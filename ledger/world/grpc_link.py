@@ -90,6 +90,11 @@ class Link:
             return await call(request, timeout=self._config.control_timeout_s)
         except (aio.AioRpcError, aio.UsageError):
             return None
+        except asyncio.CancelledError:
+            # A channel that is closed cancels its calls: that is no cancellation of the caller.
+            if _is_cancelled_itself():
+                raise
+            return None
 
     async def _open(self, channel: aio.Channel, stream: str) -> _Call:
         """A stream to this very bookie. Raises AioRpcError, BadFrame, InvalidStateError."""
@@ -138,6 +143,12 @@ class Link:
         self.reads.fail(self.refusal)
         if not self.opened.done():
             self.opened.set_result(False)
+
+
+def _is_cancelled_itself() -> bool:
+    """Somebody wants this very task to end."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
 
 
 async def _send(call: _Call, next_message: Callable[[], Coroutine[Any, Any, bytes | None]]) -> None:

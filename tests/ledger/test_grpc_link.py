@@ -1,0 +1,74 @@
+"""Goal: who asks a bookie whose connection ends meanwhile is answered, and is never cancelled by it.
+
+Method: a real bookie over gRPC behind a proxy that holds what it is given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from ledger.bookie.grpc_server import BookieServer
+from ledger.ids import LedgerId
+from ledger.world.bookies import BookieInfo, Status
+from ledger.world.grpc_bookies import GrpcBookies
+from ledger.world.grpc_config import GrpcClientConfig, GrpcServerConfig
+from ledger.world.local_bookies import open_local_bookie
+from tests.ledger.bookie_rig import KEY
+from tests.peers.proxy import Proxy
+from tests.sim.bookie_world import entry_buffers
+
+CONFIG = GrpcClientConfig(add_timeout_s=0.2, control_timeout_s=20.0)
+LONG_S = 10.0  # far less than a control call may take
+
+
+def served(tmp_path, scenario):
+    """Runs `scenario(port, bookie, proxy)`."""
+
+    async def main():
+        opened = await open_local_bookie(tmp_path / "bookie")
+        server = BookieServer(opened.bookie, GrpcServerConfig())
+        bookie = opened.bookie.bookie_id
+        with Proxy(await server.start("127.0.0.1", 0)) as proxy:
+            port = GrpcBookies(lambda: {bookie: BookieInfo(port=proxy.port)}, CONFIG)
+            async with asyncio.timeout(LONG_S):
+                await scenario(port, bookie, proxy)
+            await port.close()
+        await server.stop(0)
+        await opened.close()
+
+    asyncio.run(main())
+
+
+def add(port, bookie, entry):
+    told = asyncio.get_running_loop().create_future()
+    port.add(bookie, LedgerId(1), entry, KEY, entry_buffers(1, entry, b"x"), told.set_result)
+    return told
+
+
+@pytest.mark.parametrize("call", ["read_lac", "list_entries"])
+def test_a_call_under_way_when_the_connection_is_given_up_is_unreachable(tmp_path, call):
+    async def scenario(port, bookie, proxy):
+        assert await add(port, bookie, 0) is Status.OK
+        assert (await getattr(port, call)(bookie, LedgerId(1))).status is Status.OK
+        proxy.freeze()
+        asking = asyncio.ensure_future(getattr(port, call)(bookie, LedgerId(1)))
+        assert await add(port, bookie, 1) is Status.UNREACHABLE  # silent: the connection ends
+        assert (await asking).status is Status.UNREACHABLE
+
+    served(tmp_path, scenario)
+
+
+def test_who_gives_up_waiting_is_cancelled_as_elsewhere(tmp_path):
+    async def scenario(port, bookie, proxy):
+        assert await add(port, bookie, 0) is Status.OK
+        proxy.freeze()
+        asking = asyncio.ensure_future(port.read_lac(bookie, LedgerId(1)))
+        await asyncio.wait([asking], timeout=0.05)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        proxy.heal()
+
+    served(tmp_path, scenario)
