@@ -11,7 +11,7 @@ from ledger.client import metadata_format
 from ledger.client.client import LedgerClient
 from ledger.client.config import LedgerClientConfig
 from ledger.ids import BookieId
-from tests.sim.checkers import Checks
+from tests.sim.checks import Checks
 from tests.sim.loop import SimClock
 from tests.sim.metadata import MetadataFaults, MetadataTree, SimMetadata
 from tests.sim.model_bookie import ModelBookie

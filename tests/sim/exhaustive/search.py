@@ -19,46 +19,59 @@ class Found(NamedTuple):
     way: tuple = ()
 
 
-def search(world, states_max=10**12, on_progress=None, trace=False):
+def search(world, states_max=10**12, trace=False):
     """Every reachable state was checked, or `states_max` of them, or one was found wrong."""
-    first = set(map(world.canonical, world.initial()))
-    seen = set(map(pack, first))
-    parents = {} if trace else None
-    queue = deque(first)
-    looked_at = 0
-    while queue and len(seen) < states_max:
-        state = queue.popleft()
-        looked_at += 1
-        label = None
-        try:
-            for label, after in world.successors(state):
-                one = world.canonical(after)
-                packed = pack(one)
-                if packed not in seen:
-                    seen.add(packed)
-                    if parents is not None:
-                        parents[one] = (state, label)
-                    world.check(one)
-                    queue.append(one)
-        except (Violation, AssertionError) as error:
-            return Found(len(seen), False, str(error), _way_to(state, parents or {}, label))
-        if on_progress is not None and looked_at % 10_000 == 0:
-            on_progress(len(seen))
-    return Found(len(seen), not queue)
+    walk = _Walk(world, trace)
+    try:
+        while walk.queue and len(walk.seen) < states_max:
+            walk.step()
+    except (Violation, AssertionError) as error:
+        return Found(len(walk.seen), False, str(error), walk.way())
+    return Found(len(walk.seen), not walk.queue)
+
+
+class _Walk:
+    """States met, and those whose successors are still to be looked at."""
+
+    def __init__(self, world, trace):
+        self.world = world
+        self.queue = deque(set(map(world.canonical, world.initial())))
+        self.seen = set(map(pack, self.queue))
+        self._parents = {} if trace else None
+        self._here = (None, None)  # the state looked at, and what happened last
+
+    def step(self):
+        """The next state's successors were checked. Raises Violation, AssertionError."""
+        world, state = self.world, self.queue.popleft()
+        self._here = (state, None)
+        for label, after in world.successors(state):
+            one = world.canonical(after)
+            packed = pack(one)
+            if packed in self.seen:
+                continue
+            self.seen.add(packed)
+            self._here = (state, label)
+            if self._parents is not None:
+                self._parents[one] = self._here
+            world.check(one)
+            self.queue.append(one)
+
+    def way(self):
+        """What happened from the beginning to the last state, where it was traced."""
+        if self._parents is None:
+            return ()
+        state, label = self._here
+        labels = [label]
+        while state in self._parents:
+            state, label = self._parents[state]
+            labels.append(label)
+        return tuple(reversed(labels))
 
 
 def pack(state):
     """The same state in fewer bytes."""
     numbers = (*state.hosts, *state.columns, *state[-3:], state.metadata)
     return struct.pack(f"{len(numbers)}I", *numbers)
-
-
-def _way_to(state, parents, last):
-    labels = [last]
-    while state in parents:
-        state, label = parents[state]
-        labels.append(label)
-    return tuple(reversed(labels))
 
 
 QUICK = (
