@@ -33,7 +33,7 @@ from tests.peers.proxy import TO_CLIENT, TO_SERVER, Proxy
 SHAPES = "3,3,2 5,3,2 4,3,2 5,5,3 3,2,2 4,4,2"
 ROLES = (f"write {SHAPES}", f"write {SHAPES}", "write", "read", "read")
 OPTIONS = ("--gc-interval", "2s", "--disk-free-min", "64MiB", "--rewrite-share", "50")
-SPELL_S = (3.0, 10.0)
+SPELL_S_MAX = 10.0  # and a third of it at least; less in a short run
 QUIET = 0.25  # share of the spells
 LASTS = 0.3  # so often a harm outlives its spell
 KINDS_MAX = 3  # begun in one spell
@@ -77,20 +77,16 @@ class Swarm:
         self.supervise()
         while (now_s := time.monotonic() - start_s) < seconds:
             told = self.turn()
-            say(f"{now_s:6.1f} s  {self.world.acked_ever():7d} acknowledged  {told}")
-            longest = min(SPELL_S[1], max(2.0, seconds / 4))
-            self.rest(self.draw.uniform(min(SPELL_S[0], longest), longest))
             self.supervise()
+            say(f"{now_s:6.1f} s  {self.world.acked_ever():7d} acknowledged  {told}")
+            longest_s = min(SPELL_S_MAX, seconds / 4)
+            self.rest(self.draw.uniform(longest_s / 3, longest_s))
 
     def turn(self) -> str:
         """The next spell begins; what is wrong now."""
         if self.draw.random() < QUIET:
             self.end(self.active)
-            if not self.whole and self.everyone_serves():
-                self.world.audit_once()
-                self.whole = True
-                return "quiet; all copies made anew"
-            return "quiet"
+            return "quiet" if self.whole else self.make_whole()
         self.end([harm for harm in self.active if self.draw.random() > LASTS])
         for kind in self.draw.sample(sorted(self.kinds), self.draw.randint(1, KINDS_MAX)):
             for _ in range(self.draw.choice((1, 1, 1, 2, 2, 3))):
@@ -108,10 +104,14 @@ class Swarm:
             self.active.remove(harm)
             harm.undo()
 
-    def everyone_serves(self) -> bool:
-        """Everything works again; the bookies say so."""
+    def make_whole(self) -> str:
+        """No ledger lacks a copy: then one more disk may be lost."""
         self.world.heal()
-        return True
+        self.world.end_clients("write")
+        self.world.close_all()
+        self.world.audit_once()
+        self.whole = True
+        return "quiet; writers were killed and all copies made anew"
 
     def supervise(self) -> None:
         """Whoever was killed starts again; whoever ended otherwise is a fault."""
@@ -124,13 +124,20 @@ class Swarm:
                 self.complaints.append(f"{log.name} ended: {process.output()[-1500:]}")
             world.retire(pair)
         self.check_bookies()
-        living = Counter(log.name.partition("-")[0] for log, _ in world.clients)
-        missing = [role for role in ROLES if living[role.split()[0]] < _rank(role)]
         if self.can_start():
-            world.start_clients(*missing)
+            world.start_clients(*self.missing_roles())
             if self.auditor is None or self.auditor.exit_code is not None:
                 self.check_auditor()
                 self.auditor = world.auditor()
+
+    def missing_roles(self) -> list[str]:
+        living = Counter(log.name.partition("-")[0] for log, _ in self.world.clients)
+        missing: list[str] = []
+        for role in ROLES:
+            living[role.split()[0]] -= 1
+            if living[role.split()[0]] < 0:
+                missing.append(role)
+        return missing
 
     def check_bookies(self) -> None:
         """Only we end them."""
@@ -361,11 +368,6 @@ class Swarm:
         except LedgerError:
             return None
         return Harm("delete", f"of ledger {ledger}", lambda: None)
-
-
-def _rank(role: str) -> int:
-    """How many of its kind there are in ROLES."""
-    return sum(other.split()[0] == role.split()[0] for other in ROLES)
 
 
 def start(bookie: BookieProcess) -> None:

@@ -1,4 +1,4 @@
-"""Goal: who asks a bookie whose connection ends meanwhile is answered, and is never cancelled by it.
+"""Goal: who asks a bookie whose connection ends meanwhile is answered, never cancelled by it.
 
 Method: a real bookie over gRPC behind a proxy that holds what it is given.
 """
