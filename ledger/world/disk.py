@@ -16,7 +16,9 @@ class LogFile(Protocol):
     def write(self, buffers: Sequence[Buffer], position: int) -> None:
         """All bytes are at `position` for any reader of this process; not durable yet.
 
-        Raises OSError (ENOSPC and others); then what lies past `position` is undefined.
+        Of a file that is expected to grow (`Disk.create`) readers may see them after the next
+        sync only. Raises OSError (ENOSPC and others); then what lies past `position` is
+        undefined.
         """
         ...
 

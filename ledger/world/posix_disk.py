@@ -134,23 +134,42 @@ class PosixLogFile:
     def write(self, buffers: Sequence[Buffer], position: int) -> None:
         size = sum(map(len, buffers))
         self._writes += 1
-        direct = self._direct
-        if direct is not None and self._syncs.inline and direct.takes(position, size):
-            began_s = time.perf_counter()
-            if direct.write(buffers, position, size):
-                self._syncs.note(time.perf_counter() - began_s)
-                return
+        if self._write_direct(buffers, position, size):
+            return
         self._dirty = True
         if len(buffers) <= _BUFFERS_MAX and os.pwritev(self._handle, buffers, position) == size:
             return
         _write_in_parts(self._handle, buffers, position)
 
+    def _write_direct(self, buffers: Sequence[Buffer], position: int, size: int) -> bool:
+        """The bytes are durable, or wait for the thread of the next sync; False: neither."""
+        direct, syncs = self._direct, self._syncs
+        if direct is None or not direct.takes(position, size):
+            return False
+        if syncs.inline:
+            began_s = time.perf_counter()
+            written = direct.write(buffers, position, size)
+            syncs.note(time.perf_counter() - began_s)
+            return written
+        if syncs.mode == "never" or position + size > self.size():
+            return False  # room that is not reserved may be missing: only `write` may say so
+        direct.stage(buffers, position, size)
+        return True
+
     def sync(self, on_synced: OnSynced) -> None:
-        if self._dirty:
-            self._dirty = False
-            self._syncs.sync(self, self._handle, on_synced)
-        else:
+        staged = self._direct if self._direct is not None and self._direct.staged else None
+        dirty, self._dirty = self._dirty, False
+        if staged is None and not dirty:
             on_synced(None)
+            return
+
+        def work() -> None:
+            if staged is not None:
+                staged.flush()
+            if dirty:
+                os.fdatasync(self._handle)
+
+        self._syncs.sync(self, work, on_synced)
 
     def read_now(self, position: int, size: int) -> Buffer | None:
         if not _NOWAIT:
@@ -202,8 +221,6 @@ class PosixLogFile:
         """The handle is given back once the reads and syncs under way are through."""
         assert not self._closed
         self._closed = True
-        if self._direct is not None:
-            self._direct.close()
         self.release()
 
     def hold(self) -> None:
@@ -218,6 +235,9 @@ class PosixLogFile:
             last = self._users == 0
         if last:
             os.close(self._handle)
+            if self._direct is not None:
+                self._direct.forget()
+                self._direct.close()
 
     def _read_and_release(self, position: int, size: int) -> bytes:
         try:
@@ -251,7 +271,7 @@ def _write_in_parts(handle: int, buffers: Sequence[Buffer], position: int) -> No
 
 
 class _Syncs:
-    """Runs fdatasync as the mode says and knows how long it took of late."""
+    """Makes things durable where the mode says and knows how long it took of late."""
 
     def __init__(self, mode: SyncMode) -> None:
         self.mode: Final[SyncMode] = mode
@@ -268,34 +288,35 @@ class _Syncs:
         """The disk needed so long to make something durable."""
         self._average_s += (took_s - self._average_s) * _AVERAGE_SHARE
 
-    def sync(self, file: PosixLogFile, handle: int, on_synced: OnSynced) -> None:
+    def sync(self, file: PosixLogFile, work: Callable[[], None], on_synced: OnSynced) -> None:
+        """`work` waits for the disk and raises OSError; it uses `file`."""
         if self.mode == "never":
             on_synced(None)
         elif self.inline:
-            on_synced(self._timed_sync(handle))
+            on_synced(self._timed(work))
         else:
-            self._sync_in_thread(file, handle, on_synced)
+            self._in_thread(file, work, on_synced)
 
     def close(self) -> None:
         if self._thread is not None:
             self._waiting.put(None)
             self._thread.join()
 
-    def _timed_sync(self, handle: int) -> OSError | None:
+    def _timed(self, work: Callable[[], None]) -> OSError | None:
         began_s = time.perf_counter()
         try:
-            os.fdatasync(handle)
+            work()
         except OSError as error:
             return error
         self.note(time.perf_counter() - began_s)
         return None
 
-    def _sync_in_thread(self, file: PosixLogFile, handle: int, on_synced: OnSynced) -> None:
+    def _in_thread(self, file: PosixLogFile, work: Callable[[], None], on_synced: OnSynced) -> None:
         loop = asyncio.get_running_loop()
 
         def run() -> None:
             try:
-                error = self._timed_sync(handle)
+                error = self._timed(work)
             finally:
                 file.release()
             try:

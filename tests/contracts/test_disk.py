@@ -4,6 +4,7 @@ Method: one suite, run on a directory of this machine in each sync mode and on t
 from __future__ import annotations
 
 import asyncio
+import os
 from random import Random
 
 import pytest
@@ -286,5 +287,52 @@ def test_a_growing_file_makes_its_successor_a_spare_of_zeros_that_nobody_sees(tm
         second.close()
         disk.close()
         assert sorted(path.name for path in tmp_path.iterdir()) == ["log-1", "log-2"]
+
+    asyncio.run(body())
+
+
+def test_a_thread_writes_blocks_directly_too_and_the_loop_goes_on(tmp_path):
+    async def body():
+        disk = PosixDisk(tmp_path, "thread")
+        file, other = disk.create("a", 1 << 20), disk.create("b", 1 << 20)
+        for each in (file, other):
+            each.preallocate(0, 1 << 20)
+            assert await synced(each) is None
+        told: list[OSError | None] = []
+        file.write([b"a" * 100, b"b" * 3996], 4096)
+        assert not file._dirty
+        file.sync(told.append)
+        assert told == []  # a thread does it
+        other.write([b"c" * 4096], 0)  # the one aligned memory may be taken: then as any write
+        assert await synced(other) is None
+        assert await synced(file) is None
+        assert bytes(await file.read(4096, 4096)) == b"a" * 100 + b"b" * 3996
+        assert bytes(await other.read(0, 4096)) == b"c" * 4096
+        file.write([b"d" * 4096], 0)
+        file.close()  # never synced: forgotten
+        other.write([b"e" * 4096], 8192)
+        assert not other._dirty
+        assert await synced(other) is None
+        assert bytes(await other.read(8192, 4096)) == b"e" * 4096
+        other.close()
+        disk.close()
+        assert (tmp_path / "a").read_bytes()[:4096].strip(b"\0") == b""
+
+    asyncio.run(body())
+
+
+def test_a_thread_that_cannot_write_says_so_to_whoever_waits(tmp_path):
+    async def body():
+        disk = PosixDisk(tmp_path, "thread")
+        file = disk.create("a", 1 << 20)
+        file.preallocate(0, 1 << 20)
+        assert await synced(file) is None
+        handle = file._direct._handle
+        file._direct._handle = os.open(tmp_path / "a", os.O_RDONLY)
+        file.write([b"a" * 4096], 0)
+        assert isinstance(await synced(file), OSError)
+        os.close(handle)
+        file.close()
+        disk.close()
 
     asyncio.run(body())
