@@ -224,16 +224,54 @@ async def measure_all(arguments: argparse.Namespace) -> None:
         count = 3 if kind == "three" else 1
         children = [start(what, top / str(n), arguments.loop) for n in range(count)]
         try:
-            ledger = 0
-            for size in arguments.bytes:
-                for in_flight in arguments.in_flight:
-                    ledger += 2
-                    await measure(children, size, arguments.seconds, in_flight, ledger)
+            await measure_kind(children, arguments, kind)
         finally:
             for child, _, _ in children:
                 child.stdin.close()
                 child.wait(30)
             shutil.rmtree(top)
+
+
+async def measure_kind(children, arguments: argparse.Namespace, kind: str) -> None:
+    loads = [(size, many) for size in arguments.bytes for many in arguments.in_flight]
+    for number, (size, in_flight) in enumerate(loads):
+        await measure(children, size, arguments.seconds, in_flight, 2 * number)
+    if kind == "real":
+        for number, (size, _) in enumerate(loads):
+            await measure_reads(children[0], size, arguments.seconds, 2 * number + 1)
+
+
+async def measure_reads(child, size: int, seconds: float, ledger: int) -> None:
+    """Two questions for a mebibyte under way at any time, from begin to end, again and again."""
+    process, port, name = child
+    bookies = GrpcBookies(lambda: {name: BookieInfo(port=port)}, GrpcClientConfig())
+    await bookies.read_lac(name, ledger)
+    step = max(1, (1 << 20) // size)
+    read = 0
+    ends_s = time.perf_counter() + seconds
+
+    async def reader(first: int) -> None:
+        nonlocal read
+        entry = first
+        while time.perf_counter() < ends_s:
+            reply = await bookies.read_many(name, ledger, entry, entry + step - 1, 2 << 20)
+            if reply.status is not Status.OK:
+                entry = first
+                continue
+            read += sum(map(len, reply.bodies))
+            entry += 2 * step
+
+    theirs, own, wall = cpu_s(process.pid), cpu_s(os.getpid()), time.perf_counter()
+    await asyncio.gather(reader(0), reader(step))
+    wall = time.perf_counter() - wall
+    mebibytes = read / (1 << 20)
+    print(
+        f"{size:>7} B, read_many of 1 MiB: {read / wall / 1e6:>5.0f} MB/s | CPU us per MiB: client "
+        f"{(cpu_s(os.getpid()) - own) / mebibytes * 1e6:>4.0f} bookie "
+        f"{(cpu_s(process.pid) - theirs) / mebibytes * 1e6:>4.0f}",
+        flush=True,
+    )
+    await bookies.close()
 
 
 if __name__ == "__main__":
