@@ -13,8 +13,9 @@ owner must be gone, or see the closed ledger, before this is done.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from ledger.client.client import LedgerClient
 from ledger.client.config import LedgerClientConfig
@@ -23,12 +24,14 @@ from ledger.core.entry_format import EntryFormat, master_key, read_header
 from ledger.core.ledger_metadata import LedgerMetadata, LedgerState
 from ledger.errors import AddFailed, CorruptFormat, EntryUnknown, NotEnoughBookies
 from ledger.ids import NO_ENTRY, BookieId, EntryId, LedgerId
-from ledger.repair.checker import bookies_of, check
+from ledger.repair.checker import SILENT, bookies_of, check
 from ledger.repair.config import RepairConfig
 from ledger.repair.copies import Budget, Copies, Progress
 from ledger.repair.runs import NOTHING, Runs, common, joined, union
 from ledger.repair.underreplication import Underreplication
-from ledger.world.bookies import Bookies, Status
+from ledger.world.bookies import Bookies, ReadReply, Status
+
+_FENCED: Final = (Status.OK, Status.NO_ENTRY, Status.NO_LEDGER)
 
 
 class Loss(NamedTuple):
@@ -63,8 +66,8 @@ class LossAcceptor:
         Raises NoSuchLedger, MetadataUnavailable, EntryUnknown (no bookie of it answers at all).
         """
         stored = await self._metadata.read_latest(ledger)
-        existed = await self._existed(stored.metadata)
         ended = await self._end_limbos(stored.metadata)
+        existed = await self._existed(stored.metadata)
         forced = False
         if not stored.metadata.closed:
             try:
@@ -87,8 +90,13 @@ class LossAcceptor:
         return Copies(metadata, self._bookies, budget, Progress(), config, self._client_config)
 
     async def _existed(self, metadata: LedgerMetadata) -> EntryId:
-        """The highest entry that was confirmed, as far as anybody knows."""
-        return await self._copies(metadata).read_lac()
+        """The highest entry that may have been confirmed, as far as anybody knows or holds."""
+        if metadata.last_entry is not None:
+            return metadata.last_entry
+        copies = self._copies(metadata)
+        holdings = await copies.lists(metadata.last_fragment.ensemble)
+        highest = [one.held[-1][1] for one in holdings.values() if one.held]
+        return max([await copies.read_lac(), *highest])
 
     async def _end_limbos(self, metadata: LedgerMetadata) -> tuple[BookieId, ...]:
         copies = self._copies(metadata)
@@ -110,40 +118,52 @@ class LossAcceptor:
     async def _try_to_close(self, stored: Versioned) -> bool:
         """False: the metadata changed meanwhile."""
         metadata = stored.metadata
-        await self._fence(metadata)
-        last = await self._last_readable(metadata)
+        last = await self._last_readable(metadata, await self._fence(metadata))
         closed = metadata.close(last, await self._length_up_to(metadata, last))
         change = partial(_closed, metadata, closed)
         return (await self._metadata.update(stored, change)).metadata.closed
 
-    async def _fence(self, metadata: LedgerMetadata) -> None:
-        """No bookie that answers takes adds of the old writer. Raises EntryUnknown if none does."""
-        key = master_key(metadata.password)
+    async def _fence(self, metadata: LedgerMetadata) -> list[BookieId]:
+        """Those that answered; they take no adds of the old writer. Raises EntryUnknown if none."""
         ensemble = metadata.last_fragment.ensemble
-        asked = [
-            self._bookies.read(bookie, metadata.ledger, NO_ENTRY, fence_key=key)
-            for bookie in ensemble
-            if bookie in self._bookies.registered()
-        ]
+        here = [bookie for bookie in ensemble if bookie in self._bookies.registered()]
+        asked = [self._read(bookie, metadata, NO_ENTRY, fence=True) for bookie in here]
+        replies = zip(here, await asyncio.gather(*asked), strict=True)
+        fenced = [bookie for bookie, reply in replies if reply.status in _FENCED]
+        if not fenced:
+            raise EntryUnknown(f"ledger {metadata.ledger}: none of {', '.join(ensemble)} answers")
+        return fenced
+
+    async def _read(
+        self, bookie: BookieId, metadata: LedgerMetadata, entry: EntryId, *, fence: bool = False
+    ) -> ReadReply:
+        """UNREACHABLE when it says nothing in time; so one that hangs holds up nobody else."""
+        key = master_key(metadata.password) if fence else None
         try:
             async with asyncio.timeout(self._client_config.read_timeout_s):
-                replies = await asyncio.gather(*asked)
+                return await self._bookies.read(bookie, metadata.ledger, entry, fence_key=key)
         except TimeoutError:
-            replies = []
-        answered = (Status.OK, Status.NO_ENTRY, Status.NO_LEDGER)
-        if not any(reply.status in answered for reply in replies):
-            raise EntryUnknown(f"ledger {metadata.ledger}: none of {', '.join(ensemble)} answers")
+            return ReadReply(Status.UNREACHABLE)
 
-    async def _last_readable(self, metadata: LedgerMetadata) -> EntryId:
-        """All entries of the last fragment up to it are shown, with sound digests."""
+    async def _last_readable(
+        self, metadata: LedgerMetadata, fenced: Collection[BookieId]
+    ) -> EntryId:
+        """All entries of the last fragment up to it are shown, with sound digests.
+
+        Raises EntryUnknown when one of the `fenced`, which just answered, does not show all that
+        it has: what it holds would be cut off for a moment's silence.
+        """
         copies = self._copies(metadata)
         fragment = metadata.last_fragment
-        holdings = await copies.lists(fragment.ensemble)
+        holdings = await copies.lists(fenced)
         everything = joined([(fragment.first, 2**62)])
         shown = NOTHING
-        for bookie, holding in holdings.items():
-            listed = common(holding.held, everything)
+        for bookie in fenced:
+            listed = common(holdings.get(bookie, SILENT).held, everything)
             read = await copies.inspect(bookie, listed, deep=True)
+            if not read.complete:
+                place = f"ledger {metadata.ledger}: {bookie}"
+                raise EntryUnknown(f"{place} fell silent while it was read; try again, or stop it")
             shown = union(shown, common(read.good, listed))
         starts = shown[:1]
         if not starts or starts[0][0] != fragment.first:
@@ -161,7 +181,7 @@ class LossAcceptor:
     async def _length_at(self, metadata: LedgerMetadata, entry: EntryId) -> int | None:
         entry_format = EntryFormat(metadata.digest_type, metadata.password)
         for bookie in metadata.bookies_of(entry):
-            reply = await self._bookies.read(bookie, metadata.ledger, entry)
+            reply = await self._read(bookie, metadata, entry)
             try:
                 entry_format.unpack(reply.body, metadata.ledger, entry)
             except CorruptFormat:

@@ -144,10 +144,83 @@ def test_the_bookie_that_was_left_fences_the_writer_of_a_ledger_closed_by_force(
         lost = writer.metadata.last_fragment.ensemble[1:]
         rig.lose(*lost)
         await recover(storage, ledger, accept_loss=True)
-        for name in lost:
-            rig.bookie(name).restart()
+        rig.bookie(lost[0]).restart()  # with both, they could acknowledge without the fenced one
         told.add(b"zombie")
         await told.wait(7)
         assert isinstance(told.news[6][1], Fenced | LedgerClosed)
 
     on_rig(body, bookies=3)
+
+
+def test_entries_beyond_a_gap_are_named_though_a_bookie_has_them():
+    async def body(rig, storage):
+        ledger, writer, _ = await open_ledger(rig)
+        left, *lost = writer.metadata.last_fragment.ensemble
+        rig.lose(*lost)
+        rig.forget(left, ledger, 3)
+        found = await recover(storage, ledger, accept_loss=True)
+        assert found["last_entry"] == 2
+        assert found["given_up"] == "3-5", "5 was acknowledged, and no LAC tells"
+
+    on_rig(body, bookies=3)
+
+
+class Hanging:
+    """The bookies; what `names` are asked by these methods they never answer."""
+
+    def __init__(self, port, *methods):
+        self.port = port
+        self.methods = methods
+        self.names = set()
+
+    def __getattr__(self, name):
+        method = getattr(self.port, name)
+        if name not in self.methods:
+            return method
+
+        async def ask(bookie, *rest, **more):
+            if bookie in self.names:
+                await asyncio.Event().wait()
+            return await method(bookie, *rest, **more)
+
+        return ask
+
+
+def on_hanging(body, *methods):
+    async def main():
+        rig = Rig(bookies=3)
+        port = Hanging(rig.bookies("admin"), *methods)
+        await body(rig, port, Storage(rig.session("admin"), port, SimClock(), "admin"))
+
+    simulate(main())
+
+
+def test_a_bookie_that_hangs_does_not_keep_the_others_from_being_used():
+    async def body(rig, port, storage):
+        ledger, writer, _ = await open_ledger(rig)
+        _, hanging, lost = writer.metadata.last_fragment.ensemble
+        port.names.add(hanging)
+        rig.lose(lost)
+        found = await recover(storage, ledger, accept_loss=True)
+        assert (found["last_entry"], found["forced"]) == (5, True)
+        assert rig.metadata(ledger).length == len(b"entry 0") * 6
+
+    on_hanging(body, "read", "read_many", "read_lac", "list_entries")
+
+
+def test_nothing_is_cut_off_because_a_bookie_falls_silent():
+    async def body(rig, port, storage):
+        ledger, writer, _ = await open_ledger(rig)
+        one, silent, lost = writer.metadata.last_fragment.ensemble
+        rig.lose(lost)
+        rig.forget(one, ledger, 3)
+        rig.spoil(silent, ledger, 5)  # so that no recovery succeeds
+        rig.spoil(one, ledger, 5)
+        port.names.add(silent)
+        with pytest.raises(AdminError, match="fell silent"):
+            await recover(storage, ledger, accept_loss=True)
+        assert not rig.metadata(ledger).closed
+        port.names.clear()
+        assert (await recover(storage, ledger, accept_loss=True))["last_entry"] == 4
+
+    on_hanging(body, "read_many")
