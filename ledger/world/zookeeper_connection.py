@@ -67,7 +67,6 @@ class Handler:
         self._put = put
         self._cut_reader, self._cut_writer = os.pipe()
         self._was_cut = threading.Event()
-        self._last_event: Any = None
         self.connection: Connection | None = None
 
     def start(self) -> None:
@@ -149,13 +148,9 @@ class Handler:
         return thread
 
     def dispatch_callback(self, callback: Callback) -> None:
-        """A watch fired. That it was lost with its connection is told by the connection.
-
-        One event comes twice when a deleted node was watched for its data and its children.
-        """
+        """A watch fired. That it was lost with its connection is told by the connection."""
         (event,) = callback.args
-        if event.type != EventType.NONE and event is not self._last_event:
-            self._last_event = event
+        if event.type != EventType.NONE:
             self._put(Fired(event.path))
 
 

@@ -416,6 +416,25 @@ def test_watching_a_path_again_and_again_costs_one_watch(run):
     run(scenario)
 
 
+def test_who_watches_again_is_told_though_the_watch_before_fired_while_it_was_armed(run):
+    async def scenario(world):
+        await world.far.create("/a")
+        world.proxy.freeze(TO_CLIENT)
+        world.far.watch("/a", lambda: None)()
+        path = f"{world.far._root}/a\n"
+        await until(lambda: path in world.server.ask("wchp"), "the watch to be set")
+        await world.near.delete("/a")
+        world.proxy.heal()
+        await world.far.exists("/a")
+        told = Told()
+        world.far.watch("/a", told)
+        await world.far.exists("/a")
+        await world.near.create("/a")
+        await told.times(1)
+
+    run(scenario)
+
+
 def test_a_watch_nobody_wants_is_forgotten_when_it_fires(run):
     async def scenario(world):
         await world.far.create("/a")
