@@ -26,12 +26,24 @@ class Acknowledged:
 
 
 class Load:
-    """One idempotent producer in a thread of its own; values `<name>-<number>` rise."""
+    """One idempotent producer in a thread of its own; values `<name>-<number>` rise.
 
-    def __init__(self, bootstrap: str, topic: str, name: str, value_bytes: int = 300) -> None:
+    It sends as fast as it can, or waits `pause_s` after each 50 records.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        topic: str,
+        name: str,
+        value_bytes: int = 300,
+        *,
+        pause_s: float = 0.0,
+    ) -> None:
         self.told = Acknowledged()
         self._topic = topic
         self._name = name
+        self._pause_s = pause_s
         self._padding = b"." * value_bytes
         self._producer = Producer(
             {
@@ -64,6 +76,7 @@ class Load:
                 self._producer.poll(0.01)
             if number % 50 == 0:
                 self._producer.poll(0.002)
+                self._ending.wait(self._pause_s)
 
     def _delivered(self, error: KafkaError | None, message) -> None:
         if error is not None:
