@@ -28,7 +28,7 @@ from ledger.repair.checker import (
     spans,
 )
 from ledger.repair.config import RepairConfig
-from ledger.repair.runs import NOTHING, Runs, contains, count, joined, minus, runs_of, union
+from ledger.repair.runs import NOTHING, Runs, common, contains, count, joined, minus, runs_of, union
 from ledger.world.bookies import Bookies, EntriesReply, ReadManyReply, Status
 
 _OVERLOADED_WAIT_S: Final = 0.05
@@ -185,20 +185,26 @@ class Copies:
         holding = holding_of(await self.list(bookie))
         if not (deep or holding.limbo) or not (holding.complete or holding.limbo):
             return holding
-        good, damaged, silent = await self._read_through(bookie, entries)
+        good, damaged, told = await self._read_through(bookie, entries)
         held = union(minus(holding.held, entries), union(good, damaged))
-        return Holding(held, holding.complete and not silent, damaged, holding.limbo)
+        return Holding(held, holding.complete and told, damaged, holding.limbo)
 
-    async def _read_through(self, bookie: BookieId, entries: Runs) -> tuple[Runs, Runs, Runs]:
-        """Entries that verify, that do not, and that it could not say anything of."""
+    async def _read_through(self, bookie: BookieId, entries: Runs) -> tuple[Runs, Runs, bool]:
+        """Entries that verify, those that do not, and whether it said something of all of them.
+
+        Once it gives no answer at all it is asked no further: one that hangs would hold up this
+        ledger for as long as it has entries.
+        """
         good: list[tuple[int, int]] = []
         damaged: set[EntryId] = set()
-        silent: set[EntryId] = set()
+        told = True
         for first, last in entries:
             at: int = first
             while at <= last:
                 entry = EntryId(at)
                 reply = await self._ask(bookie, entry, last)
+                if reply.status is Status.UNREACHABLE:
+                    return joined(good), runs_of(damaged), False
                 sound = self._sound(entry, reply.bodies)
                 self._progress.checked += max(1, len(sound))
                 if sound:
@@ -209,9 +215,9 @@ class Copies:
                 if reply.status in (Status.OK, Status.IO_ERROR):
                     damaged.add(entry)
                 elif reply.status not in _ABSENT:
-                    silent.add(entry)
+                    told = False
                 at += 1
-        return joined(good), runs_of(damaged), runs_of(silent)
+        return joined(good), runs_of(damaged), told
 
     async def copy(
         self, entries: Runs, span: Span, holdings: Mapping[BookieId, Holding], target: BookieId
@@ -320,14 +326,16 @@ class Copies:
     async def missing_on(self, bookie: BookieId, entries: Runs) -> Runs:
         """Which of `entries` must be copied there: an attempt before may have got far.
 
+        What it has already is read first: it may have been a member once, and lie there rotten.
         Raises BookieUnavailable when it gives no answer, or may have lost some.
         """
         if entries == NOTHING:
             return NOTHING
         holding = holding_of(await self.list(bookie))
-        if not holding.complete:
+        good, _, told = await self._read_through(bookie, common(entries, holding.held))
+        if not (holding.complete and told):
             raise BookieUnavailable(f"{bookie} does not say which entries it has")
-        return minus(entries, holding.held)
+        return minus(entries, good)
 
 
 class _Lane:

@@ -38,6 +38,27 @@ class CheckedTold(Told):
         return self.writer.add(payload, on_told)
 
 
+class Hanging:
+    """The bookies; what `names` are asked by these methods they never answer."""
+
+    def __init__(self, port, *methods):
+        self.port = port
+        self.methods = methods
+        self.names = set()
+
+    def __getattr__(self, name):
+        method = getattr(self.port, name)
+        if name not in self.methods:
+            return method
+
+        async def ask(bookie, *rest, **more):
+            if bookie in self.names:
+                await asyncio.Event().wait()
+            return await method(bookie, *rest, **more)
+
+        return ask
+
+
 class Rig:
     """Bookies b0, b1 ... and what repairs them. `worker`s and `auditor`s are processes."""
 

@@ -12,7 +12,7 @@ from gateway.admin.ledgers import recover
 from gateway.admin.storage import Storage
 from ledger.errors import Fenced, LedgerClosed
 from ledger.world.bookies import Status
-from tests.repair.rig import Rig, mend
+from tests.repair.rig import Hanging, Rig, mend
 from tests.sim.loop import SimClock, simulate
 
 
@@ -163,27 +163,6 @@ def test_entries_beyond_a_gap_are_named_though_a_bookie_has_them():
         assert found["given_up"] == "3-5", "5 was acknowledged, and no LAC tells"
 
     on_rig(body, bookies=3)
-
-
-class Hanging:
-    """The bookies; what `names` are asked by these methods they never answer."""
-
-    def __init__(self, port, *methods):
-        self.port = port
-        self.methods = methods
-        self.names = set()
-
-    def __getattr__(self, name):
-        method = getattr(self.port, name)
-        if name not in self.methods:
-            return method
-
-        async def ask(bookie, *rest, **more):
-            if bookie in self.names:
-                await asyncio.Event().wait()
-            return await method(bookie, *rest, **more)
-
-        return ask
 
 
 def on_hanging(body, *methods):

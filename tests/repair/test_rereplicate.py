@@ -5,6 +5,7 @@ in the bookies themselves.
 """
 
 import asyncio
+import copy
 import itertools
 from dataclasses import replace
 
@@ -13,7 +14,7 @@ from ledger.errors import BadVersion
 from ledger.repair.rereplicate import Result
 from ledger.world.bookies import Status
 from tests.ledger.calm_cluster import refusing
-from tests.repair.rig import Rig, mend
+from tests.repair.rig import Hanging, Rig, mend
 from tests.sim.loop import simulate
 
 
@@ -502,3 +503,34 @@ def test_what_cannot_be_mended_is_tried_ever_less_often_but_at_once_when_a_booki
         running.cancel()
 
     on_rig(body, bookies=3)
+
+
+def test_a_bookie_where_a_copy_lies_rotten_is_not_swapped_in_with_it():
+    async def body(rig):
+        ledger = await rig.ledger(6)
+        lost, kept, _ = rig.members(ledger)
+        (candidate,) = rig.outside(ledger)  # it was a member once, and another took its place
+        rig.bookie(candidate).ledgers[ledger] = copy.deepcopy(rig.bookie(kept).ledgers[ledger])
+        rig.spoil(candidate, ledger, 3)
+        rig.lose(lost)
+        await rig.marks.mark(ledger, [lost])
+        await mend(rig.worker())
+        assert candidate not in rig.members(ledger), "the model mends no rot in its place"
+
+    on_rig(body)
+
+
+def test_a_bookie_that_hangs_while_it_is_read_costs_one_timeout_and_not_one_per_entry():
+    async def body(rig):
+        ledger = await rig.ledger(50)
+        hanging = rig.members(ledger)[0]
+        port = Hanging(rig.bookies("worker"), "read_many")
+        port.names.add(hanging)
+        await rig.marks.suspect(ledger, [hanging])
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        outcomes = await mend(rig.worker(bookies=port))
+        assert outcomes[ledger].result is Result.LEFT
+        assert loop.time() - began_s < 10
+
+    on_rig(body)
