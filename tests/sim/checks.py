@@ -4,6 +4,7 @@ from ledger.client import metadata_format
 from ledger.core.entry_format import HEADER_BYTES
 from ledger.world.bookies import Status
 from tests.sim.checkers import ALL, DIGEST_BYTES, Check, Ledgers
+from tests.sim.coverage import Coverage
 from tests.sim.network import Observer
 
 SILENT = {"on_ack", "on_change", "on_set", "on_lost", "on_deleted"}  # told by another name
@@ -18,7 +19,9 @@ class Checks(Observer):
     def attach(self, cluster):
         self.cluster = cluster
         self.ledgers = Ledgers(cluster)
+        self.coverage = Coverage(self.ledgers, None)
         self.all = [kind(self.ledgers, self.violations.append) for kind in ALL]
+        self.all.append(self.coverage)
         self._by_event = {}
         cluster.network.on_added = self.on_durable
         cluster.network.observer = self

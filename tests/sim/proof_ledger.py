@@ -98,11 +98,15 @@ class Proof:
     """Collects what is done, and says how far it is."""
 
     def __init__(self, seeds):
-        longest_first = sorted(range(len(FULL)), key=lambda number: -weight(FULL[number]))
-        self.tasks = [Task("search", number) for number in longest_first]
+        searches = [Task("search", number) for number in range(len(FULL))]
+        searches.sort(key=lambda task: -weight(FULL[task.number]))
+        seed_tasks = [Task("seeds", first) for first in range(0, seeds, SEEDS_AT_ONCE)]
+        half = len(seed_tasks) // 2
+        # The longest one runs beside everything else.
+        self.tasks = searches[:1] + seed_tasks[:half] + searches[1:]
         self.tasks += [Task("mutation", number) for number in range(len(mutations.MUTATIONS))]
         self.tasks += [Task("mistake", number) for number in range(len(MISTAKES))]
-        self.tasks += [Task("seeds", first) for first in range(0, seeds, SEEDS_AT_ONCE)]
+        self.tasks += seed_tasks[half:]
         self.done = {}
         self.violations = []
         self.began_s = time.monotonic()

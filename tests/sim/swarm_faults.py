@@ -21,6 +21,7 @@ KINDS = (
     "expire",
 )
 LOSSES = ("come_back_in_limbo", "come_back_empty", "come_back_old", "rot")
+REAL_KINDS = ("disk_full", "sync_fails")  # of real bookies
 
 
 class Faults:
@@ -37,7 +38,7 @@ class Faults:
             losses = world.losses or (LOSSES[:3] if world.repairs else LOSSES)
             self.kinds.append(draw.choice(losses))
         if world.real_bookies:
-            self.kinds += ["disk_full", "sync_fails"]
+            self.kinds += REAL_KINDS
         self.pace_s = draw.choice([0.03, 0.1, 0.3])
         self.base_loss = world.weather.loss
         self.kept = {}  # disks as they were, for a bookie that comes back old

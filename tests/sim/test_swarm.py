@@ -14,13 +14,17 @@ from pathlib import Path
 import pytest
 
 from tests.sim import mutations, proof_ledger
+from tests.sim.coverage import PATHS
 from tests.sim.families import FAMILIES
+from tests.sim.loop import simulate
 from tests.sim.swarm import Swarm, story
+from tests.sim.swarm_faults import KINDS, LOSSES, REAL_KINDS
 
 ROOT = Path(__file__).resolve().parents[2]
 SEEDS = 1_000
 AT_ONCE = 100
 MUTATION_SEEDS_MAX = 1_000
+COVERAGE_SEEDS = 300
 STORIES = "from tests.sim.swarm import story; print([story(seed) for seed in range(20)])"
 
 
@@ -28,6 +32,16 @@ STORIES = "from tests.sim.swarm import story; print([story(seed) for seed in ran
 def test_no_subset_of_faults_breaks_an_invariant(first):
     for seed in range(first, first + AT_ONCE):
         assert proof_ledger.one_seed(seed) == [], f"seed {seed}"
+
+
+def test_every_fault_and_every_path_comes_up():
+    missing = {*KINDS, *LOSSES, *REAL_KINDS, *PATHS}
+    for seed in range(COVERAGE_SEEDS):
+        world = proof_ledger.kind_of(seed)(seed)
+        simulate(world.run())
+        missing -= world.faults.seen
+        missing -= world.checks.coverage.seen.keys()
+    assert not missing
 
 
 QUICK = [one for one in mutations.MUTATIONS if one.quick]
