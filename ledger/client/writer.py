@@ -343,6 +343,7 @@ class LedgerWriter:
             known = isinstance(error, LedgerError)
             self._pipeline.fail(error if known else AddFailed(f"ledger {self.ledger}: {error!r}"))
         if self._pipeline.error is not None:
+            self._pipeline.fail_out_of_reach(self._refusal)  # what lost its quorum meanwhile
             self._tell_failed()
         elif self._change.failed and self._looking is None:
             self._mend()

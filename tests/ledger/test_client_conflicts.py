@@ -257,6 +257,36 @@ def test_a_store_that_stays_away_fails_what_needs_it_in_order():
     run(scenario())
 
 
+def test_what_loses_qa_in_the_moment_a_change_is_given_up_fails_too():
+    """It is older than the entry that the change was given up for, and nobody else looks."""
+
+    async def scenario():
+        world, writer, told = await writing(ensemble_change_s_max=0.01)
+        unheard = [Unheard(world, name) for name in ensemble_of(world, writer)]
+        given_up = asyncio.Event()
+
+        async def read(ledger):
+            await given_up.wait()
+            for bookie in unheard[:2]:
+                asyncio.get_running_loop().call_soon(bookie.tell, 3, Status.IO_ERROR)
+            raise MetadataUnavailable("the store is away")
+
+        writer._metadata_store.read = read
+        told.add(b"older")
+        told.add(b"younger")
+        for bookie in unheard[:2]:
+            bookie.tell(4, Status.IO_ERROR)
+        await asyncio.sleep(0.1)
+        given_up.set()
+        async with asyncio.timeout(60):
+            await told.wait(5)
+        assert told.errors == [type(None)] * 3 + [MetadataUnavailable] * 2
+        del writer._metadata_store.read
+        return world, writer.ledger
+
+    run(scenario())
+
+
 def test_a_change_whose_outcome_stays_unknown_lets_nothing_be_acknowledged():
     """It may still happen, long after it was given up: then its fragment names other bookies."""
 
