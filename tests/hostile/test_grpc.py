@@ -391,8 +391,9 @@ def test_more_calls_than_are_allowed_are_refused_and_those_that_are_there_go_on(
                 with contextlib.suppress(aio.AioRpcError, asyncio.InvalidStateError):
                     await call.write(encode_hello(served.id))
             await until(lambda: sum(call.done() for call in calls) >= 16, "the others are refused")
-            for call in [call for call in calls if call.done()]:
-                assert await call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            # INTERNAL: this end was still writing when it was refused.
+            refusals = {grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.INTERNAL}
+            assert {await call.code() for call in calls if call.done()} <= refusals
             assert await client.add(served.id, 1) is Status.OK
             for call in calls:
                 call.cancel()
