@@ -1,6 +1,7 @@
 """A gateway of a cluster: metadata in ZooKeeper, bookies over gRPC, the gateway in front.
 
     /gateway/serving   ephemeral: who the gateway is that serves, and where
+    /gateway/served    who served last, for good
 
 Streams are not shared between gateways yet, so one serves at a time: a second one refuses to
 start. That is courtesy; what keeps records safe is fencing. The other place where ports meet
@@ -29,11 +30,13 @@ from ledger.streams.stream import StreamServices
 from ledger.world.clock import SystemClock
 from ledger.world.grpc_bookies import GrpcBookies
 from ledger.world.grpc_config import GrpcClientConfig, TlsFiles
-from ledger.world.metadata import ANY_VERSION, MetadataStore
+from ledger.world.metadata import ANY_VERSION, MetadataStore, Node
 from ledger.world.zookeeper import connect_zookeeper
 
 SEAT = "/gateway/serving"
+LAST = "/gateway/served"
 _LOOK_S = 0.2
+_NOBODY = "that just left"
 
 
 async def start_in_cluster(config: GatewayConfig) -> Running:
@@ -73,7 +76,7 @@ async def _start(config: GatewayConfig, stops: list[Stop]) -> Running:
     parts = Parts(services, bookies=lambda: len(bookies.available()), collect=collected_by_bookies)
     running = await serve(config, parts, stops)
     await seat.tell(running.port)
-    seat.on_lost = running.lost.set_result
+    seat.tell_when_lost(running.lost.set_result)
     return running
 
 
@@ -83,27 +86,34 @@ def _tls(config: GatewayConfig) -> TlsFiles | None:
 
 
 class SoleGateway:
-    """The place of the one gateway that serves; taken again when the session was lost."""
+    """The place of the one gateway that serves; taken again when the session was lost.
+
+    But not when another one has served meanwhile, even if that one is gone: what this process
+    remembers of topics, groups and ends of partitions is too old then.
+    """
 
     def __init__(self, metadata: MetadataStore, config: GatewayConfig) -> None:
         self._metadata = metadata
         self._config = config
         self.token = uuid.uuid4().hex
         self._port = config.port
-        self.on_lost: Callable[[str], None] | None = None  # told once, when another one serves
+        self._seated = False  # once
+        self._lost: str | None = None  # why it may not serve any longer
+        self._on_lost: Callable[[str], None] | None = None
         self._task: asyncio.Task[None] | None = None
         self._unwatch = metadata.watch_session(self._renewed)
 
     async def take(self) -> None:
         """No other gateway serves. One that was killed is waited for as long as its session
-        may live. Raises NotOwner, MetadataUnavailable."""
+        may live; but who served before ends at once. Raises NotOwner, MetadataUnavailable."""
         loop = asyncio.get_running_loop()
         give_up_at_s = loop.time() + 2 * self._config.session_ms / 1000
         while True:
             other = await self._other()
             if other is None:
+                await self._sign()
                 return
-            if loop.time() > give_up_at_s:
+            if loop.time() > give_up_at_s or (self._seated and other != _NOBODY):
                 raise NotOwner(f"gateway {other} serves this cluster already; one does at a time")
             await asyncio.sleep(_LOOK_S)
 
@@ -115,12 +125,25 @@ class SoleGateway:
             return await self._holder()
         return None
 
+    async def _sign(self) -> None:
+        """This process is the last one that served. Raises NotOwner if another was meanwhile."""
+        token = self.token.encode()
+        try:
+            await self._metadata.create(LAST, token)
+        except NodeExists:
+            last = await self._metadata.get(LAST)
+            if self._seated and last.data != token:
+                await self._free()
+                raise NotOwner("another gateway served this cluster meanwhile") from None
+            await self._metadata.set(LAST, token, ANY_VERSION)
+        self._seated = True
+
     async def _holder(self) -> str | None:
         """As `_other`, of a seat that is taken: perhaps by this process, whose reply was lost."""
         try:
             said = json.loads((await self._metadata.get(SEAT)).data)
         except NoNode:
-            return "that just left"
+            return _NOBODY
         if said["token"] == self.token:
             return None
         return f"{said['node_id']} at {said['host']}:{said['port']}"
@@ -138,9 +161,20 @@ class SoleGateway:
         """The seat names the port that was bound."""
         self._port = port
         try:
-            await self._metadata.set(SEAT, self._said(), ANY_VERSION)
+            node = await self._metadata.get(SEAT)
+            if self._is_ours(node):
+                await self._metadata.set(SEAT, self._said(), node.version)
         except LedgerError as error:
             logger().warning("the gateway's address is not registered", reason=str(error))
+
+    def _is_ours(self, node: Node) -> bool:
+        return json.loads(node.data)["token"] == self.token
+
+    def tell_when_lost(self, on_lost: Callable[[str], None]) -> None:
+        """`on_lost` runs once, with the reason, when this process may not serve any longer."""
+        self._on_lost = on_lost
+        if self._lost is not None:
+            on_lost(self._lost)
 
     def _renewed(self) -> None:
         if self._task is not None:
@@ -148,14 +182,18 @@ class SoleGateway:
         self._task = asyncio.get_running_loop().create_task(self._take_again())
 
     async def _take_again(self) -> None:
-        try:
-            await self.take()
-        except NotOwner as error:
-            if self.on_lost is not None:
-                on_lost, self.on_lost = self.on_lost, None
-                on_lost(str(error))
-        except MetadataUnavailable as error:
-            logger().warning("this gateway has no seat", reason=str(error))
+        while self._lost is None:
+            try:
+                await self.take()
+            except NotOwner as error:
+                self._lost = str(error)
+                if self._on_lost is not None:
+                    self._on_lost(self._lost)
+            except MetadataUnavailable as error:
+                logger().warning("this gateway has no seat yet", reason=str(error))
+                await asyncio.sleep(_LOOK_S)
+            else:
+                return
 
     async def leave(self) -> None:
         """The seat is free."""
@@ -163,9 +201,12 @@ class SoleGateway:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        await self._free()
+
+    async def _free(self) -> None:
         try:
             node = await self._metadata.get(SEAT)
-            if json.loads(node.data)["token"] == self.token:
+            if self._is_ours(node):
                 await self._metadata.delete(SEAT, node.version)
         except (NoNode, BadVersion):
             pass

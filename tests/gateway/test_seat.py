@@ -11,7 +11,7 @@ from gateway.cluster import SEAT, SoleGateway
 from gateway.config import GatewayConfig
 from ledger.errors import NotOwner
 from tests.sim.loop import simulate
-from tests.sim.metadata import MetadataTree, SimMetadata
+from tests.sim.metadata import MetadataFaults, MetadataTree, SimMetadata
 
 SESSION_MS = 1_000
 
@@ -89,15 +89,64 @@ def test_a_gateway_that_finds_another_one_in_its_seat_says_that_it_is_over():
         _, second = seats.gateway(2)
         lost = []
         await first.take()
-        first.on_lost = lost.append
+        first.tell_when_lost(lost.append)
         waiting = asyncio.create_task(second.take())
         seats.tree.delete(SEAT)  # the session's end, as ZooKeeper sees it
         await waiting
         session.expire()
-        await asyncio.sleep(5 * SESSION_MS / 1000)
+        await asyncio.sleep(SESSION_MS / 1000)  # soon: it does not wait for the other one to go
         assert len(lost) == 1
         assert "gateway 2" in lost[0]
         await first.leave()
         assert b'"node_id": 2' in seats.tree.get(SEAT).data, "it is not the first one's to give up"
+
+    run(scenario)
+
+
+def test_a_gateway_that_missed_another_ones_turn_is_over_though_the_seat_is_free():
+    async def scenario(seats):
+        session, first = seats.gateway(1)
+        _, second = seats.gateway(2)
+        lost = []
+        await first.take()
+        seats.tree.delete(SEAT)  # the session's end, as ZooKeeper sees it
+        await second.take()
+        await second.leave()
+        session.expire()
+        await asyncio.sleep(5 * SESSION_MS / 1000)
+        first.tell_when_lost(lost.append)
+        assert len(lost) == 1, "also when it is asked for later"
+        _, third = seats.gateway(3)
+        await third.take()
+
+    run(scenario)
+
+
+def test_a_gateway_goes_on_asking_for_its_seat_while_the_store_is_away():
+    async def scenario(seats):
+        session, first = seats.gateway(1)
+        lost = []
+        await first.take()
+        first.tell_when_lost(lost.append)
+        session.expire()
+        session.faults = MetadataFaults(unsent=1.0)
+        await asyncio.sleep(10 * SESSION_MS / 1000)
+        session.faults = None
+        await asyncio.sleep(1)
+        assert b'"node_id": 1' in seats.tree.get(SEAT).data
+        assert lost == []
+
+    run(scenario)
+
+
+def test_the_address_is_not_written_over_another_gateways():
+    async def scenario(seats):
+        _, first = seats.gateway(1)
+        _, second = seats.gateway(2)
+        await first.take()
+        seats.tree.delete(SEAT)
+        await second.take()
+        await first.tell(9092)
+        assert b'"node_id": 2' in seats.tree.get(SEAT).data
 
     run(scenario)
