@@ -38,6 +38,7 @@ QUIET = 0.25  # share of the spells
 LASTS = 0.3  # so often a harm outlives its spell
 KINDS_MAX = 3  # begun in one spell
 DISK_MIB = 384
+DRAIN_S_MAX = 120.0
 LEDGERS_KEPT = 10  # the newest are not deleted
 
 
@@ -112,6 +113,20 @@ class Swarm:
         self.world.audit_once()
         self.whole = True
         return "quiet; writers were killed and all copies made anew"
+
+    def drain(self) -> None:
+        """No ledger is on the list of those that lack copies, and none should be."""
+        world = self.world
+        try:
+            wait_until(lambda: world.under_replicated() == [], "it to run empty", DRAIN_S_MAX)
+            world.audit_once()
+        except AssertionError as error:
+            self.complaints.append(f"copies are missing: {error}")
+            self.complaints += [f"{path}: {note}" for path, note in world.notes().items()]
+            for bookie in world.bookies:
+                used = shutil.disk_usage(bookie.data)
+                self.complaints.append(f"{bookie.id}: {used}: {bookie.output()[-1000:]}")
+            self.check_auditor()
 
     def supervise(self) -> None:
         """Whoever was killed starts again; whoever ended otherwise is a fault."""
@@ -390,9 +405,8 @@ def run(
         world.wait_acked(300, "writers to go on")
         say("healed; writers go on")
         world.finish()
-        wait_until(lambda: world.under_replicated() == [], "no ledger to lack copies", 120.0)
-        world.audit_once()
-        say("the list is empty")
+        swarm.drain()
+        say("the list has run empty")
         faults = swarm.complaints + world.judge_ever(all_copies=True)
         return {
             "proof": "cluster",

@@ -348,6 +348,19 @@ class World:
 
         return self.ask(read)
 
+    def notes(self) -> dict[str, str]:
+        """Why ledgers lack copies, as far as somebody tried, and who is registered."""
+
+        async def read(session: Session) -> dict[str, str]:
+            place = "/ledgers/underreplication/notes"
+            found = {
+                path: (await session.metadata.get(path)).data.decode()
+                for path in await session.metadata.paths(place)
+            }
+            return found | {"registered": str(session.bookies.registered())}
+
+        return self.ask(read)
+
     # -- the end ---------------------------------------------------------------------------------
 
     def stop(self) -> None:
