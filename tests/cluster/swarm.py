@@ -59,7 +59,6 @@ class Swarm:
         self.draw = random.Random(f"{seed}:swarm")
         self.began: Counter[str] = Counter()
         self.active: list[Harm] = []
-        self.complaints: list[str] = []
         self.whole = True  # no disk was lost since all copies were made anew
         self.copies: dict[str, Path] = {}  # of directories, by name of the bookie
         self.small = world.bookies[0].data.parent
@@ -121,11 +120,11 @@ class Swarm:
             wait_until(lambda: world.under_replicated() == [], "it to run empty", DRAIN_S_MAX)
             world.audit_once()
         except AssertionError as error:
-            self.complaints.append(f"copies are missing: {error}")
-            self.complaints += [f"{path}: {note}" for path, note in world.notes().items()]
+            self.world.complaints.append(f"copies are missing: {error}")
+            self.world.complaints += [f"{path}: {note}" for path, note in world.notes().items()]
             for bookie in world.bookies:
                 used = shutil.disk_usage(bookie.data)
-                self.complaints.append(f"{bookie.id}: {used}: {bookie.output()[-1000:]}")
+                self.world.complaints.append(f"{bookie.id}: {used}: {bookie.output()[-1000:]}")
             self.check_auditor()
 
     def supervise(self) -> None:
@@ -136,7 +135,7 @@ class Swarm:
             if process.exit_code is None:
                 continue
             if process.exit_code != -signal.SIGKILL:
-                self.complaints.append(f"{log.name} ended: {process.output()[-1500:]}")
+                self.world.complaints.append(f"{log.name} ended: {process.output()[-1500:]}")
             world.retire(pair)
         self.check_bookies()
         if self.can_start():
@@ -158,7 +157,7 @@ class Swarm:
         """Only we end them."""
         for bookie in self.world.bookies:
             if not bookie.running and bookie.process.exit_code not in (-signal.SIGKILL, 0):
-                self.complaints.append(f"{bookie.name} ended: {bookie.output()[-1500:]}")
+                self.world.complaints.append(f"{bookie.name} ended: {bookie.output()[-1500:]}")
 
     def can_start(self) -> bool:
         """A client that starts finds ZooKeeper."""
@@ -166,7 +165,7 @@ class Swarm:
 
     def check_auditor(self) -> None:
         if self.auditor is not None and self.auditor.exit_code not in (-signal.SIGKILL, 69):
-            self.complaints.append(f"the auditor ended: {self.auditor.output()[-1500:]}")
+            self.world.complaints.append(f"the auditor ended: {self.auditor.output()[-1500:]}")
 
     # -- bookies ---------------------------------------------------------------------------------
 
@@ -190,7 +189,9 @@ class Swarm:
             return None
         code = bookie.stop()
         if code != 0:
-            self.complaints.append(f"{bookie.name} stopped with {code}: {bookie.output()[-1500:]}")
+            self.world.complaints.append(
+                f"{bookie.name} stopped with {code}: {bookie.output()[-1500:]}"
+            )
         self.maybe_copy(bookie)
         return Harm("stop", bookie.name, lambda: start(bookie))
 
@@ -407,7 +408,7 @@ def run(
         world.finish()
         swarm.drain()
         say("the list has run empty")
-        faults = swarm.complaints + world.judge_ever(all_copies=True)
+        faults = world.judge_ever(all_copies=True)
         return {
             "proof": "cluster",
             "seed": seed,

@@ -122,6 +122,22 @@ def refuses(world):
     return True
 
 
+def test_what_was_acknowledged_outlives_the_loss_of_any_one_disk(world_of_three):
+    """Of the entries that only one bookie got before its disk was lost, nobody was told."""
+    world = world_of_three
+    lost, *others = world.bookies
+    for bookie in others:
+        world.proxies[world.bookies.index(bookie)].drop()
+    wait_until(lambda: len(world.told().given_up) == 2, "both writers to give up")
+    lost.kill()
+    shutil.rmtree(lost.data)
+    world.heal()
+    world.wait_acked(MORE, "writers to go on")
+    world.finish()
+    world.audit_once()
+    assert world.judge(all_copies=True) == []
+
+
 def test_a_full_disk_makes_a_bookie_read_only_and_costs_no_write(tmp_path):
     small = tmp_path / "bookie-0"
     with small_disk(small, 160), World(tmp_path, options=("--disk-free-min", "64MiB")) as world:

@@ -66,6 +66,7 @@ class World:
                 self.proxies.append(Proxy(bookie.port, host=host, listen_port=bookie.port))
         self.clients: list[tuple[Path, Process]] = []
         self.auditors: list[Process] = []
+        self.complaints: list[str] = []  # what went wrong otherwise; the judge says it too
         self.judged = 0  # ledgers below it were judged by `begin`
         self._started = 0
         self._logs: list[Path] = []
@@ -124,6 +125,7 @@ class World:
     def begin(self) -> None:
         """Two writers and a reader work; ledgers and logs before them are done with."""
         self.clients.clear()
+        self.complaints.clear()
         self.judged = max(self.ledgers(), default=-1) + 1
         self.start_clients("write", "write", "read")
 
@@ -234,7 +236,10 @@ class World:
         """Writers are dead, all ledgers are closed, readers have been shown all of them."""
         self.end_clients("write")
         self.close_all()
-        wait_until(self._all_shown, "readers to be shown everything", 30.0)
+        try:
+            wait_until(self._all_shown, "readers to be shown everything", 30.0)
+        except AssertionError as error:
+            self.complaints.append(str(error))
         self.end_clients()
 
     def _all_shown(self) -> bool:
@@ -277,7 +282,7 @@ class World:
                 court = Judge(session.client, session.bookies, patience_s)
                 return await court.judge(facts, all_copies=all_copies, among=among)
 
-        return self.ask(judge) + judge_readers(facts)
+        return self.complaints + self.ask(judge) + judge_readers(facts)
 
     # -- questions -------------------------------------------------------------------------------
 
