@@ -160,7 +160,7 @@ class L3_Lac(Check):
         self.on_lac(ledger, entry)
 
     def on_lac_reply(self, bookie, ledger, reply):
-        if reply.status is Status.OK:
+        if reply.status is Status.OK and ledger not in self.ledgers.deleted:
             if reply.lac < self.highest.get((bookie, ledger), -1):
                 self.report(f"{bookie} says {reply.lac} after {self.highest[bookie, ledger]}")
             self.highest[bookie, ledger] = reply.lac
@@ -410,7 +410,10 @@ class L19_WholeShare(Check):
     """Repair swaps a bookie in when that one has its whole share, and leaves writers alone."""
 
     def on_change(self, ledger, old, new):
-        if old is None or old.write_quorum != new.write_quorum:
+        if old is None:
+            return
+        if old.write_quorum != new.write_quorum:
+            self._check_added(old, new, 0, new.last_entry)
             return
         last = new.last_entry if new.closed else new.last_fragment.first - 1
         for number, (before, after) in enumerate(zip(old.fragments, new.fragments, strict=False)):
@@ -418,11 +421,15 @@ class L19_WholeShare(Check):
             if before.ensemble == after.ensemble or not mended:
                 continue
             end = new.fragments[number + 1].first - 1 if number + 1 < len(new.fragments) else last
-            for entry in range(after.first, end + 1):
-                missing = set(new.bookies_of(entry)) - set(old.bookies_of(entry))
-                missing -= self.ledgers.said[ledger, entry]
-                if missing:
-                    self.report(f"{missing} named for entry {entry} of {ledger} without it")
+            self._check_added(old, new, after.first, end)
+
+    def _check_added(self, old, new, first, last):
+        """Whoever is named for these entries only now has them."""
+        for entry in range(first, last + 1):
+            added = set(new.bookies_of(entry)) - set(old.bookies_of(entry))
+            missing = added - self.ledgers.said[new.ledger, entry]
+            if missing:
+                self.report(f"{missing} named for entry {entry} of {new.ledger} without it")
 
 
 class M1_OwnReply(Check):

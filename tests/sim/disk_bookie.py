@@ -5,6 +5,7 @@ gone, torn or kept), by seed. A restarting bookie replays its log before it is `
 """
 
 import asyncio
+from dataclasses import replace
 
 from ledger.bookie.bookie import EVERY_LEDGER, Bookie
 from ledger.world.local_bookies import LocalBookies
@@ -22,7 +23,8 @@ class DiskBookie:
         self._config = small_config(draw)
         self._disk = SimDisk(draw)
         self._table = SimTable(draw)
-        self._boots = 0
+        self._boots = 1
+        self.on_lost = lambda: None  # told when a crash may have lost what it said it has
         self.next_ledger = lambda: EVERY_LEDGER  # as metadata would say
         self._starting = None
         self._bookie = None
@@ -31,7 +33,6 @@ class DiskBookie:
 
     async def start(self):
         """The bookie serves over whatever its disk and table hold."""
-        self._boots += 1
         bookie = Bookie(
             self._disk,
             self._table,
@@ -43,6 +44,10 @@ class DiskBookie:
         self._bookie = bookie
         self._port = LocalBookies([bookie])
         self.up = True
+
+    def never_sync(self):
+        """From its first start on; a power cut may lose anything, and the next boot knows it."""
+        self._config = replace(self._config, journal_sync="never")
 
     @property
     def bookie(self):
@@ -57,7 +62,10 @@ class DiskBookie:
         assert self.up
         self.up = False
         if self._draw.random() < 0.5:
+            self._boots += 1
             self._disk, self._table = self._disk.crash(), self._table.crash()
+            if self._config.journal_sync == "never":
+                self.on_lost()
         else:
             self._disk, self._table = self._disk.restart(), self._table.crash()
 

@@ -149,6 +149,26 @@ class RealCrashing(Calm):
         self.kinds = ("crash", "rolling_restart", "sync_fails")
 
 
+class RealLimbo(Calm):
+    """One of the real bookies does not sync: power cuts lead to limbo."""
+
+    takers = (0, 1, 2)
+    shapes = ((3, 3, 2), (3, 2, 2))
+
+    def adjust(self):
+        super().adjust()
+        self.real_bookies = True
+        self.repairs = self.draw.random() < 0.3
+        self.kinds = ("crash", "rolling_restart", "cut")
+
+    def build(self):
+        super().build()
+        name = self.draw.choice(sorted(self.cluster.bookies))
+        careless = self.cluster.bookies[name]
+        careless.never_sync()
+        careless.on_lost = lambda: self.checks.on_bookie_lost(name)
+
+
 FAMILIES = (
     Overtaken,
     Changing,
@@ -162,4 +182,5 @@ FAMILIES = (
     Deleted,
     Watched,
     RealCrashing,
+    RealLimbo,
 )

@@ -50,6 +50,7 @@ class ModelBookie:
         self.fencing = set()
         self.up = True  # a new one serves at once
         self.read_only = False
+        self.overloaded = False
         self.limbo_below = 0  # ledgers below it that are unknown here are in limbo, not absent
         self.deleted = set()  # ledgers that were collected
         self.rotten = set()  # (ledger, entry) that cannot be read any more
@@ -126,6 +127,9 @@ class ModelBookie:
             return
         if self.read_only and not recovery:
             self._soon(on_added, Status.READ_ONLY)
+            return
+        if self.overloaded:
+            self._soon(on_added, Status.OVERLOADED)
             return
         whole = b"".join(body)
 
@@ -297,7 +301,9 @@ class ModelBookie:
     def _stored(self, ledger, key):
         stored = self.ledgers.get(ledger)
         if stored is None:
-            lost = ledger < self.limbo_below
+            lost = self._is_lost(ledger)
+            if lost:
+                self.fencing.add(ledger)
             stored = self.ledgers[ledger] = Stored(key, fenced=lost, limbo=lost)
         return stored
 

@@ -58,6 +58,7 @@ class Swarm:
         self.heal_s = draw.uniform(0.3, 3.0)
         self.metadata_loss = draw.choice([0.0, 0.0, 0.05, 0.2])
         self.healed = False
+        self.created = []
         self.tasks = []
         self.host_faults = {}
         self.adjust()
@@ -141,6 +142,7 @@ class Swarm:
 
     def on_created(self, ledger):
         """A writer has a new ledger: others get to know of it."""
+        self.created.append(ledger)
         draw = self.draw
         for number in range(draw.choice(self.takers)):
             self.spawn(take_over(self, f"taker{ledger}.{number}", ledger))
@@ -149,8 +151,15 @@ class Swarm:
 
     # -- the run -------------------------------------------------------------------------------
 
+    def on_exception(self, loop, context):
+        """What a callback or a task raised that nobody awaits."""
+        error = context.get("exception")
+        if error is not None:
+            self.checks.report("errors", f"{context['message']}: {error!r}")
+
     async def run(self):
         self.build()
+        asyncio.get_running_loop().set_exception_handler(self.on_exception)
         cluster = self.cluster
         await cluster.start()
         for number in range(self.draw.randint(1, self.ledgers_max)):

@@ -17,6 +17,7 @@ KINDS = (
     "loss",
     "pause",
     "read_only",
+    "overload",
     "metadata_cut",
     "expire",
 )
@@ -182,6 +183,12 @@ class Faults:
         if not isinstance(bookie, DiskBookie):
             bookie.read_only = True
             self.undo.append(lambda: setattr(bookie, "read_only", False))
+
+    def overload(self):
+        bookie = self.world.cluster.bookies[self.a_bookie()]
+        if not isinstance(bookie, DiskBookie):
+            bookie.overloaded = True
+            self.undo.append(lambda: setattr(bookie, "overloaded", False))
 
     def metadata_cut(self):
         if self.world.host_faults:

@@ -124,7 +124,7 @@ class Collector:
     async def delete_some(self):
         world, draw = self.world, self.world.draw
         await asyncio.sleep(draw.expovariate(1 / 0.5))
-        known = sorted(world.checks.ledgers.metadata)
+        known = sorted(world.created)
         if known:
             client = world.client("deleter")
             try:
@@ -188,6 +188,15 @@ class Mender:
             asyncio.create_task(self.worker.run()),
             asyncio.create_task(self.auditor.run()),
         ]
+        if len(self.world.cluster.bookies) > 5 and self.world.draw.random() < 0.5:
+            self.tasks.append(asyncio.create_task(self._drain()))
+
+    async def _drain(self):
+        """A bookie is to be emptied, though it is well."""
+        draw = self.world.draw
+        await asyncio.sleep(draw.expovariate(1 / 0.5))
+        name = draw.choice(sorted(self.world.cluster.bookies))
+        await self.world.retry(partial(self.worker.marks.drain, name))
 
     def connect(self, host):
         world, clock = self.world, SimClock()
