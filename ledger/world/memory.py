@@ -7,12 +7,12 @@ from typing import Final
 
 _M_TRIM_THRESHOLD: Final = -1  # malloc.h
 _M_MMAP_THRESHOLD: Final = -3
-_KEPT_BYTES: Final = 64 * 1024 * 1024
+_KEPT_BYTES: Final = 16 * 1024 * 1024
 _BLOCK_BYTES: Final = 8 * 1024 * 1024
 
 
 def keep_freed_memory() -> None:
-    """Blocks up to 8 MiB are used again instead of given back; at most 64 MiB lie idle at the top.
+    """Blocks up to 8 MiB are used again instead of given back; at most 16 MiB lie idle at the top.
 
     By itself glibc maps or trims memory for each message of a mebibyte, so the system fills 256
     fresh pages for it every time: three times the CPU of the message itself (docs/decisions,
