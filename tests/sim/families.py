@@ -94,6 +94,10 @@ class Gone(Losing):
 class Rotten(Losing):
     losses = ("rot",)
 
+    def adjust(self):
+        super().adjust()
+        self.readers = True
+
 
 class Mended(Losing):
     """Auditor and worker mend what was lost."""
@@ -125,6 +129,15 @@ class Deleted(Calm):
     def adjust(self):
         super().adjust()
         self.deletes = True
+
+
+class Lagging(Deleted):
+    """The same, and whoever asks the metadata store hears of things late."""
+
+    def adjust(self):
+        super().adjust()
+        self.lag_s = 1.0
+        self.ledgers_max = 3
 
 
 class Watched(Changing):
@@ -180,6 +193,7 @@ FAMILIES = (
     Mended,
     Replaced,
     Deleted,
+    Lagging,
     Watched,
     RealCrashing,
     RealLimbo,

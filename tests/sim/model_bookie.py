@@ -53,7 +53,7 @@ class ModelBookie:
         self.overloaded = False
         self.limbo_below = 0  # ledgers below it that are unknown here are in limbo, not absent
         self.deleted = set()  # ledgers that were collected
-        self.rotten = set()  # (ledger, entry) that cannot be read any more
+        self.rotten = {}  # by (ledger, entry): whether the damage shows in the digest only
         self.conflicts = 0  # adds whose payload differs from what is stored
         self._waiting = {}  # by ledger: who waits for a higher LAC
         self._sync_s = sync_s
@@ -84,7 +84,7 @@ class ModelBookie:
         self.crash()
         self.ledgers = {}
         self.deleted = set()
-        self.rotten = set()
+        self.rotten = {}
         self.limbo_below = 0
 
     def keep(self):
@@ -139,7 +139,7 @@ class ModelBookie:
                 return
             stored = self._stored(ledger, master_key)
             if (ledger, entry) in self.rotten:
-                self.rotten.discard((ledger, entry))
+                del self.rotten[ledger, entry]
                 stored.entries[entry] = whole
             if not same_entry(stored.entries.setdefault(entry, whole), whole):
                 self.conflicts += 1
@@ -191,9 +191,17 @@ class ModelBookie:
             entry = max(stored.entries, default=NO_ENTRY)
         if entry not in stored.entries:
             return ReadReply(self._nothing(ledger), lac=EntryId(stored.highest_lac))
-        if (ledger, entry) in self.rotten:
+        if self._cannot_be_read(ledger, entry):
             return ReadReply(self._rotten())
-        return ReadReply(Status.OK, stored.entries[entry], EntryId(stored.highest_lac))
+        return ReadReply(Status.OK, self._body(ledger, entry), EntryId(stored.highest_lac))
+
+    def _cannot_be_read(self, ledger, entry):
+        return self.rotten.get((ledger, entry)) is False
+
+    def _body(self, ledger, entry):
+        """As it is on the disk: one bit of a damaged payload is another."""
+        body = self.ledgers[ledger].entries[entry]
+        return body if not self.rotten.get((ledger, entry)) else body[:-1] + bytes([body[-1] ^ 1])
 
     def _rotten(self):
         return Status.IO_ERROR
@@ -217,11 +225,11 @@ class ModelBookie:
         reply = self._read(ledger, first)
         entries = self.durable_entries(ledger)
         for entry in range(first, last + 1):
-            if entry not in entries or (ledger, entry) in self.rotten:
+            if entry not in entries or self._cannot_be_read(ledger, entry):
                 break
             if bodies and size >= max_bytes:
                 break
-            bodies.append(entries[entry])
+            bodies.append(self._body(ledger, entry))
             size += len(entries[entry])
         return self._at_once(ReadManyReply(reply.status, bodies, reply.lac))
 
@@ -254,7 +262,9 @@ class ModelBookie:
         stored = self.ledgers.get(ledger)
         if stored is None or stored.limbo:
             return ReadReply(self._nothing(ledger))
-        body = stored.entries.get(previous + 1, b"") if stored.highest_lac > previous else b""
+        body = b""
+        if stored.highest_lac > previous and previous + 1 in stored.entries:
+            body = self._read(ledger, previous + 1).body
         return ReadReply(Status.OK, body, EntryId(stored.highest_lac))
 
     def _has_news(self, ledger, previous):

@@ -11,19 +11,26 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 from unittest import mock
 
 from ledger.client import client, recover
+from ledger.client.metadata_format import ledger_of_path
+from ledger.client.reader import LedgerReader
 from ledger.client.update_metadata import LedgerMetadataStore, Versioned
 from ledger.client.writer import LedgerWriter
 from ledger.core.add_pipeline import AddPipeline
-from ledger.core.ensemble_change import Seat
+from ledger.core.ensemble_change import EnsembleChange, Seat
+from ledger.core.entry_format import EntryFormat
 from ledger.core.quorum import Coverage
+from ledger.core.read_plan import ReadPlan
 from ledger.errors import BadVersion, Fenced, MetadataUnavailable, NoNode
+from ledger.ids import EntryId
+from ledger.registry.layout import LEDGERS
 from ledger.repair.attempt import Round
 from ledger.world.bookies import ReadReply, Status
-from tests.sim import families, planted
+from tests.sim import families, planted, swarm_hosts
 from tests.sim.disk import SimLogFile
 from tests.sim.exhaustive.mistakes import MISTAKES
 from tests.sim.exhaustive.search import search
@@ -41,7 +48,6 @@ class Mutation(NamedTuple):
     name: str
     plant: Callable
     world: type = Swarm
-    quick: bool = True  # found within a commit's patience
 
 
 class Result(NamedTuple):
@@ -122,8 +128,6 @@ def lying_sync(self, on_synced, covered):
 
 
 # -- clients -------------------------------------------------------------------------------------
-
-_coverage_reached = Coverage.reached.fget
 
 
 def all_must_answer(self):
@@ -206,6 +210,49 @@ async def swaps_before_copying(self, bookies, share, span):
     return True
 
 
+_init_adds = AddPipeline.__init__
+
+
+def one_less_is_enough(self, *, ack_quorum, **others):
+    _init_adds(self, ack_quorum=max(1, ack_quorum - 1), **others)
+
+
+_propose = EnsembleChange.propose
+
+
+def leaves_pending_behind(self, spares):
+    """The new fragment begins after what was sent, not after what is confirmed."""
+    proposal = _propose(self, spares)
+    self.proposal = replace(proposal, first=EntryId(self._adds.lap + 1))
+    return self.proposal
+
+
+_look = Round.look
+
+
+async def ends_limbo_first(self):
+    plan, found = await _look(self)
+    for bookie, holding in self._holdings.items():
+        if holding.limbo:
+            await self._copies.end_limbo(bookie)
+    return plan, found
+
+
+def learns_one_more(self, lac):
+    self.last_add_confirmed = max(self.last_add_confirmed, lac + (lac >= 0))
+
+
+async def collects_by_one_listing(held, list_ledgers, still_named):
+    """One look, at a follower that may be behind."""
+    (store,) = list_ledgers.args
+    living = {ledger_of_path(path) for path in await store.paths(LEDGERS)}
+    return [ledger for ledger in held.ledgers() if ledger not in living]
+
+
+def without_digest(self, body, ledger, entry):
+    return memoryview(body)[self._payload_at :]
+
+
 class NeverReplaced(Seat):
     """What comes from a seat that was given away still counts."""
 
@@ -219,14 +266,12 @@ MUTATIONS = (
         "recovery reads do not fence",
         recovery_as(planted.UnfencedReads),
         families.Overtaken,
-        quick=False,
     ),
     Mutation(
         "T2",
         "a fence is answered before it is durable",
         patched(ModelBookie, read=fence_answered_at_once),
         families.Crashing,
-        quick=False,
     ),
     Mutation("T3", "one no ends recovery", recovery_as(planted.OneNoIsEnough)),
     Mutation("T4", "an error counts as no", recovery_as(planted.ErrorIsNo)),
@@ -336,16 +381,59 @@ MUTATIONS = (
         patched(SimBookies, read=no_answer_is_no_ledger),
     ),
     Mutation(
+        "L2",
+        "one bookie less than Qa is enough",
+        patched(AddPipeline, __init__=one_less_is_enough),
+    ),
+    Mutation(
+        "L3",
+        "a reader knows one more than is confirmed",
+        patched(LedgerReader, _learn=learns_one_more),
+        families.Watched,
+    ),
+    Mutation(
+        "L6",
+        "one no is enough for a reader",
+        patched(ReadPlan, absent=property(lambda self: self._noes > 0)),
+        families.Watched,
+    ),
+    Mutation(
+        "L6",
+        "digests are not looked at",
+        patched(EntryFormat, unpack=without_digest),
+        families.Rotten,
+    ),
+    Mutation(
+        "L9",
+        "a new fragment begins after what was sent",
+        patched(EnsembleChange, propose=leaves_pending_behind),
+        families.Changing,
+    ),
+    Mutation("L11", "one fenced bookie is enough", recovery_as(planted.FencesOne)),
+    Mutation("L13", "recovery writes nothing back", recovery_as(planted.NoWriteBack)),
+    Mutation(
         "L13",
         "a copy tells of unpublished progress",
         recovery_as(planted.OwnProgress),
         families.Replaced,
     ),
     Mutation(
+        "L15",
+        "limbo ends before the share is whole",
+        patched(Round, look=ends_limbo_first),
+        families.Mended,
+    ),
+    Mutation(
         "L16",
         "a fence overtakes adds that were accepted before it",
         patched(ModelBookie, read=fence_overtakes_adds),
         families.Crashing,
+    ),
+    Mutation(
+        "L18",
+        "a bookie collects what one old listing lacks",
+        patched(swarm_hosts, _missing=collects_by_one_listing),
+        families.Lagging,
     ),
     Mutation(
         "L19",

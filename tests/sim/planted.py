@@ -82,6 +82,26 @@ class OwnProgress(core.Recovery):
         return replace(action, lac=min(self._adding.lac, entry - 1))
 
 
+class FencesOne(core.Recovery):
+    """One fenced bookie is enough to begin."""
+
+    def start(self):
+        self._fenced._needed = 1
+        self._fenced._sets = (tuple(range(len(self._read_ensemble))),)
+        return super().start()
+
+
+class NoWriteBack(core.Recovery):
+    """What was found is taken for safe where it is."""
+
+    def _accept(self, found):
+        entry = self._next
+        super()._accept(found)
+        for index in self._adding.write_set(entry):
+            self._adding.on_added(index, entry)
+        return []
+
+
 @contextlib.contextmanager
 def planted(name, tree=None):
     mistake = PLANTS[name]

@@ -245,13 +245,14 @@ class Faults:
             self._return_in_limbo(bookie)
 
     def rot(self):
-        """Some entries of one bookie cannot be read any more."""
+        """What one bookie has cannot be read any more, or is not what was written."""
         name = self._loser()
         bookie = name and self.world.cluster.bookies[name]
         if not bookie or not bookie.ledgers:
             return
         for ledger, stored in bookie.ledgers.items():
-            bookie.rotten.update((ledger, entry) for entry in stored.entries)
+            for entry in stored.entries:
+                bookie.rotten[ledger, entry] = self.draw.random() < 0.5
         self.world.checks.on_bookie_lost(name)
 
     def _return_in_limbo(self, bookie):
