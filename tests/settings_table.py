@@ -20,7 +20,7 @@ _HEAD = "| setting | type | default | why |\n|---|---|---|---|"
 
 
 def config_paths(paths: Sequence[str]) -> list[str]:
-    wanted = re.compile(r"^(gateway/config|(ledger|subscriptions)/(\w+/)?config)\.py$")
+    wanted = re.compile(r"^(gateway/config|(ledger|subscriptions)/(\w+/)?(grpc_)?config)\.py$")
     return [path for path in paths if wanted.match(path)]
 
 
