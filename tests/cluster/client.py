@@ -24,7 +24,7 @@ from ledger.client.client import LedgerClient
 from ledger.client.config import LedgerClientConfig
 from ledger.client.tail import TailReader
 from ledger.client.writer import LedgerWriter
-from ledger.errors import EntryUnknown, LedgerError, NoSuchEntry, NoSuchLedger
+from ledger.errors import LedgerError, NoSuchLedger
 from ledger.ids import EntryId, LedgerId
 from ledger.registry.discovery import Discovery
 from ledger.world.clock import SystemClock
@@ -136,6 +136,7 @@ class Follower:
         self._log = log
         self._first = first
         self._known: dict[LedgerId, asyncio.Task[None]] = {}
+        self._wanted: dict[LedgerId, int] = {}
 
     async def run(self) -> None:
         while True:
@@ -155,26 +156,27 @@ class Follower:
 
     async def _follow(self, ledger: LedgerId) -> None:
         session = self._session
-        wanted = 0
+        self._wanted[ledger] = 0
         for _ in itertools.count():
             reader = await patiently(lambda: session.client.open(ledger))
             health = session.client.health
             tail = TailReader(reader, session.bookies, session.config, health)
             try:
-                async for entry, data in tail.follow(EntryId(wanted)):
-                    if data != payload(ledger, entry):
-                        raise SystemExit(f"ledger {ledger}: entry {entry} is not as written")
-                    self._log.write(f"D {ledger} {entry}")
-                    wanted = entry + 1
+                await self._follow_to_the_end(ledger, tail)
                 return
-            except EntryUnknown:
-                await asyncio.sleep(AGAIN_S)
-            except (LedgerError, NoSuchEntry) as error:
+            except LedgerError as error:
                 if not error.retryable:
                     raise
                 await asyncio.sleep(AGAIN_S)
             finally:
                 tail.close()
+
+    async def _follow_to_the_end(self, ledger: LedgerId, tail: TailReader) -> None:
+        async for entry, data in tail.follow(EntryId(self._wanted[ledger])):
+            if data != payload(ledger, entry):
+                raise SystemExit(f"ledger {ledger}: entry {entry} is not as written")
+            self._log.write(f"D {ledger} {entry}")
+            self._wanted[ledger] = entry + 1
 
 
 async def main(role: str, zookeeper: str, log: Path, words: Sequence[str]) -> None:

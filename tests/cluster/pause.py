@@ -12,6 +12,7 @@ The last line is JSON.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import sys
@@ -164,10 +165,9 @@ def run(rounds: int, say: Callable[[str], None]) -> dict[str, object]:
             tempfile.TemporaryDirectory(prefix="pause-") as directory,
             Bench(Path(directory), bookies) as bench,
         ):
-            for harm in ("kill", "pause"):
-                for number in range(rounds):
-                    done.append(bench.round(number, harm))
-                    say(str(done[-1]))
+            for harm, number in itertools.product(("kill", "pause"), range(rounds)):
+                done.append(bench.round(number, harm))
+                say(str(done[-1]))
     killed = [one for one in done if one.harm == "kill"]
     silent = [one for one in done if one.harm == "pause"]
     return {
