@@ -37,7 +37,7 @@ SPELL_S_MAX = 10.0  # and a third of it at least; less in a short run
 QUIET = 0.25  # share of the spells
 LASTS = 0.3  # so often a harm outlives its spell
 KINDS_MAX = 3  # begun in one spell
-DISK_MIB = 384
+DISK_MIB = 1024  # of the one that may be full
 DRAIN_S_MAX = 120.0
 LEDGERS_KEPT = 10  # the newest are not deleted
 

@@ -7,42 +7,27 @@ good copies. The tests share one cluster; what one leaves is the next one's past
 everything is judged once more.
 """
 
+import shutil
+
 import pytest
 
 from ledger.errors import Fenced
-from tests.cluster.world import World, pause, resume
+from tests.cluster.world import MORE, World, fill, pause, resume, small_disk
 from tests.peers.bookie import BookieProcess
 from tests.peers.processes import wait_until
 
-MORE = 300  # acknowledged entries: a few groups of each writer
+SMALL_MIB = 384  # the disk of the first bookie
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    with World(tmp_path_factory.mktemp("cluster")) as cluster:
+    place = tmp_path_factory.mktemp("cluster")
+    small = small_disk(place / "bookie-0", SMALL_MIB)
+    with small, World(place, options=("--disk-free-min", "64MiB")) as cluster:
         yield cluster
         cluster.end_clients()
         cluster.heal()
         assert cluster.judge_ever() == []
-
-
-@pytest.fixture
-def world(cluster):
-    cluster.heal()
-    cluster.begin()
-    cluster.wait_acked(MORE, "writers to write")
-    yield cluster
-    cluster.end_clients()
-    cluster.end_auditors()
-
-
-def keeps_all(world, *, all_copies=False):
-    """Clients go on after all is healed; then nothing is missing. What was told."""
-    world.heal()
-    world.wait_acked(MORE, "writers to go on")
-    world.finish()
-    assert world.judge(all_copies=all_copies) == []
-    return world.told()
 
 
 def test_killed_bookies_cost_no_write(world):
@@ -50,7 +35,7 @@ def test_killed_bookies_cost_no_write(world):
         bookie.kill()
         world.wait_acked(MORE, "writers to go on without it")
         bookie.start()
-    assert keeps_all(world).given_up == []
+    assert world.keeps_all().given_up == []
 
 
 def test_bookies_that_stop_and_go_on_are_replaced_meanwhile(world):
@@ -59,7 +44,7 @@ def test_bookies_that_stop_and_go_on_are_replaced_meanwhile(world):
         wait_until(lambda bookie=bookie: bookie.id not in world.written_to(), "it to be replaced")
         world.wait_acked(MORE, "writers to go on without it")
         bookie.resume()
-    assert keeps_all(world).given_up == []
+    assert world.keeps_all().given_up == []
 
 
 def test_a_bookie_that_is_cut_off_or_answers_late_costs_no_write(world):
@@ -75,7 +60,7 @@ def test_a_bookie_that_is_cut_off_or_answers_late_costs_no_write(world):
     deaf.heal()
     mute.drop("to client")
     world.wait_acked(MORE, "writers to go on past lost answers")
-    assert keeps_all(world).given_up == []
+    assert world.keeps_all().given_up == []
 
 
 def test_a_rolling_restart_of_all_bookies_beside_an_auditor_costs_no_write(world):
@@ -84,7 +69,7 @@ def test_a_rolling_restart_of_all_bookies_beside_an_auditor_costs_no_write(world
         assert bookie.stop() == 0
         bookie.start()
         world.wait_acked(MORE // 5, "writers to go on")
-    assert keeps_all(world).given_up == []
+    assert world.keeps_all().given_up == []
     world.audit_once()
     assert world.under_replicated() == []
     assert world.judge(all_copies=True) == []
@@ -95,7 +80,7 @@ def test_a_killed_zookeeper_stops_nobody_who_writes_already(world):
     world.zookeeper.start()
     world.bookies[0].kill()
     world.wait_acked(MORE, "writers to replace a bookie after the restart")
-    keeps_all(world)
+    world.keeps_all()
 
 
 def test_a_zookeeper_that_is_silent_for_longer_than_sessions_costs_nothing_but_time(world):
@@ -105,7 +90,7 @@ def test_a_zookeeper_that_is_silent_for_longer_than_sessions_costs_nothing_but_t
     wait_until(lambda: stands_still(world), "the writers to need it")
     world.zookeeper.resume()
     world.wait_acked(MORE, "writers to go on")
-    keeps_all(world)
+    world.keeps_all()
     assert [bookie.process for bookie in world.bookies] == processes
     assert all(bookie.running for bookie in world.bookies)
 
@@ -126,7 +111,7 @@ def test_writers_that_zookeeper_does_not_hear_go_on_with_what_they_have(world):
     world.bookies[0].kill()
     world.to_zookeeper["clients"].heal()
     world.wait_acked(MORE, "writers to go on with new sessions")
-    keeps_all(world)
+    world.keeps_all()
 
 
 def test_after_a_kill_of_everything_all_is_there(world):
@@ -136,13 +121,13 @@ def test_after_a_kill_of_everything_all_is_there(world):
     world.end_clients()
     world.heal()
     world.start_clients("write", "read")
-    keeps_all(world)
+    world.keeps_all()
 
 
 def test_killed_writers_leave_ledgers_that_others_complete(world):
     world.end_clients()
     world.start_clients("write", "read")
-    keeps_all(world)
+    world.keeps_all()
 
 
 def test_a_writer_that_sleeps_through_its_takeover_acknowledges_nothing_more(world):
@@ -154,7 +139,7 @@ def test_a_writer_that_sleeps_through_its_takeover_acknowledges_nothing_more(wor
     for process in sleepers:
         resume(process)
     wait_until(lambda: len(world.told("write").given_up) == len(sleepers), "both to give up")
-    facts = keeps_all(world)
+    facts = world.keeps_all()
     assert all(why.split()[2] == f"{Fenced.__name__}:" for why in facts.given_up)
     for ledger, acked in facts.acked.items():
         assert acked[-1] <= ended.get(ledger, acked[-1])
@@ -172,7 +157,7 @@ def test_a_directory_serves_one_bookie_and_the_second_is_refused(world):
     assert "another process" in second.output()
     world.wait_acked(MORE, "writers to go on")
     assert first.running
-    assert keeps_all(world).given_up == []
+    assert world.keeps_all().given_up == []
 
 
 def test_a_reader_that_sleeps_is_shown_all_of_it_later(world):
@@ -182,4 +167,61 @@ def test_a_reader_that_sleeps_is_shown_all_of_it_later(world):
     world.wait_acked(3 * MORE, "writers to close ledgers meanwhile")
     for process in readers:
         resume(process)
-    assert keeps_all(world).given_up == []
+    assert world.keeps_all().given_up == []
+
+
+def test_a_wiped_bookie_comes_back_as_another_and_its_share_is_made_anew(world):
+    world.auditor()
+    wiped = world.bookies[1]
+    before = wiped.id
+    wiped.kill()
+    shutil.rmtree(wiped.data)
+    world.wait_acked(MORE, "writers to go on without it")
+    wiped.start()
+    assert wiped.id != before
+    world.keeps_all()
+    wait_until(
+        lambda: before not in world.members(), "every copy of the lost bookie to be replaced", 60
+    )
+    world.audit_once()
+    assert world.judge(all_copies=True) == []
+    assert world.under_replicated() == []
+
+
+def test_a_full_disk_makes_a_bookie_read_only_and_costs_no_write(world):
+    full = world.bookies[0]
+    ballast = full.data.parent / "ballast"
+    said = full.output().count("short of room: read-only")
+    fill(ballast)
+    wait_until(lambda: full.id not in world.written_to(), "it to be passed by")
+    wait_until(lambda: full.output().count("short of room: read-only") > said, "it to say so")
+    world.wait_acked(MORE, "writers to go on without it")
+    said = full.output().count("writable again")
+    ballast.unlink()
+    wait_until(lambda: full.output().count("writable again") > said, "it to see the room")
+    assert world.keeps_all().given_up == []
+    assert full.running
+
+
+def test_an_auditor_that_is_killed_at_work_is_followed_by_another(world):
+    world.wait_acked(5 * MORE, "ledgers to mend")
+    dead = world.bookies[2]
+    dead.kill()
+    slow = world.auditor("--bytes-per-s", "64KiB")
+    world.end_clients("write")
+    world.close_all()
+    named = sum(dead.id in str(metadata.fragments) for metadata in world.metadata())
+    wait_until(lambda: 0 < left(world, dead.id) < named, "some ledgers to be mended", 60)
+    slow.kill()
+    assert left(world, dead.id) > 0, "it died in the middle"
+    assert world.under_replicated() != []
+    world.auditor()
+    wait_until(lambda: left(world, dead.id) == 0, "another to go on", 60)
+    wait_until(lambda: world.under_replicated() == [], "the list to be empty")
+    world.finish()
+    assert world.judge(all_copies=True) == []
+
+
+def left(world, bookie):
+    """Ledgers that name it."""
+    return sum(bookie in str(metadata.fragments) for metadata in world.metadata())

@@ -33,6 +33,7 @@ from tests.peers.zookeeper import ZooKeeper
 T = TypeVar("T")
 AUDIT = ("--delay-s", "1", "--grace-s", "2", "--interval-s", "2", "--session", "2s")
 JUDGE_S_MAX = 180.0
+MORE = 300  # acknowledged entries: a few groups of each writer
 
 
 class World:
@@ -231,6 +232,14 @@ class World:
             bookie.ready()
         for _, process in (*self.clients, *((None, one) for one in self.auditors)):
             resume(process)
+
+    def keeps_all(self, *, all_copies: bool = False) -> Told:
+        """Clients go on after all is healed; then nothing is missing. What they were told."""
+        self.heal()
+        self.wait_acked(MORE, "writers to go on")
+        self.finish()
+        assert self.judge(all_copies=all_copies) == []
+        return self.told()
 
     def finish(self) -> None:
         """Writers are dead, all ledgers are closed, readers have been shown all of them."""
