@@ -44,6 +44,15 @@ class _CountsReplaced(Writer):
     pipeline_type = _NeverForgets
 
 
+class _NeverHolds(AddPipeline):
+    def hold(self):
+        """The mistake: entries are confirmed while their bookies are being changed."""
+
+
+class _ConfirmsMeanwhile(Writer):
+    pipeline_type = _NeverHolds
+
+
 class Mistake(NamedTuple):
     bounds: Bounds
     writer: type = Writer
@@ -75,6 +84,9 @@ MISTAKES = {
         Bounds(entries=1, recoverers=1, spares=1, timeouts=1), recoverer=_PublishesEarly
     ),
     "T10 what a replaced bookie said still counts": Mistake(_SPARE, writer=_CountsReplaced),
+    "T12 entries are acknowledged while bookies are being changed": Mistake(
+        _SPARE, writer=_ConfirmsMeanwhile
+    ),
     "a copy tells of unpublished progress": Mistake(
         Bounds(spares=1, timeouts=1), recoverer=_OwnProgress
     ),

@@ -277,6 +277,7 @@ class World:
         for effect in effects:
             if effect[0] == "acked":
                 self.check_ack(after, effect[1])
+                self._check_not_moving(number, effect[1])
             elif effect[0] == "store":
                 after = self._stored_anew(after, effect[1])
         return after
@@ -446,6 +447,11 @@ class World:
         if metadata.state is LedgerState.OPEN:
             kept = tuple(self.columns.values[number].kept for number in state.columns)
             self._check_copies("L2", metadata, kept, entry)
+
+    def _check_not_moving(self, number, entry):
+        proposal = self.machines.objects[number].change.proposal
+        if proposal is not None and entry >= proposal.first:
+            raise Violation(f"L17: {entry} is acknowledged while {proposal} is on its way")
 
     def _check_request(self, state, host, request):
         if request.kind not in "AG":
