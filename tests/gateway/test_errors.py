@@ -20,7 +20,6 @@ from ledger.errors import (
     Truncated,
 )
 
-
 WITHIN_REACH = ("ledger.errors", "ledger.client.", "ledger.streams.", "ledger.world.")
 
 
