@@ -25,9 +25,9 @@ from pathlib import Path
 
 from ledger.errors import LedgerError
 from tests.cluster.client import Session
-from tests.cluster.world import World, fill, pause, resume, small_disk
+from tests.cluster.world import World, fill, pause, resume, small_disk, wait
 from tests.peers.bookie import BookieProcess
-from tests.peers.processes import Process, wait_until
+from tests.peers.processes import Process
 from tests.peers.proxy import TO_CLIENT, TO_SERVER, Proxy
 
 SHAPES = "3,3,2 5,3,2 4,3,2 5,5,3 3,2,2 4,4,2"
@@ -117,7 +117,7 @@ class Swarm:
         """No ledger is on the list of those that lack copies, and none should be."""
         world = self.world
         try:
-            wait_until(lambda: world.under_replicated() == [], "it to run empty", DRAIN_S_MAX)
+            wait(lambda: world.under_replicated() == [], "it to run empty", DRAIN_S_MAX)
             world.audit_once()
         except AssertionError as error:
             self.world.complaints.append(f"copies are missing: {error}")

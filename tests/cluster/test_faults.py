@@ -12,7 +12,7 @@ import shutil
 import pytest
 
 from ledger.errors import Fenced
-from tests.cluster.world import MORE, World, fill, pause, resume, small_disk
+from tests.cluster.world import MORE, World, fill, pause, resume, small_disk, wait
 from tests.peers.bookie import BookieProcess
 from tests.peers.processes import wait_until
 
@@ -41,7 +41,7 @@ def test_killed_bookies_cost_no_write(world):
 def test_bookies_that_stop_and_go_on_are_replaced_meanwhile(world):
     for bookie in world.bookies[:2]:
         bookie.pause()
-        wait_until(lambda bookie=bookie: bookie.id not in world.written_to(), "it to be replaced")
+        wait(lambda bookie=bookie: bookie.id not in world.written_to(), "it to be replaced")
         world.wait_acked(MORE, "writers to go on without it")
         bookie.resume()
     assert world.keeps_all().given_up == []
@@ -138,7 +138,7 @@ def test_a_writer_that_sleeps_through_its_takeover_acknowledges_nothing_more(wor
     ended = {metadata.ledger: metadata.last_entry for metadata in world.metadata()}
     for process in sleepers:
         resume(process)
-    wait_until(lambda: len(world.told("write").given_up) == len(sleepers), "both to give up")
+    wait(lambda: len(world.told("write").given_up) == len(sleepers), "both to give up")
     facts = world.keeps_all()
     assert all(why.split()[2] == f"{Fenced.__name__}:" for why in facts.given_up)
     for ledger, acked in facts.acked.items():
@@ -180,9 +180,7 @@ def test_a_wiped_bookie_comes_back_as_another_and_its_share_is_made_anew(world):
     wiped.start()
     assert wiped.id != before
     world.keeps_all()
-    wait_until(
-        lambda: before not in world.members(), "every copy of the lost bookie to be replaced", 60
-    )
+    wait(lambda: before not in world.members(), "every copy of the lost bookie to be replaced", 60)
     world.audit_once()
     assert world.judge(all_copies=True) == []
     assert world.under_replicated() == []
@@ -193,7 +191,7 @@ def test_a_full_disk_makes_a_bookie_read_only_and_costs_no_write(world):
     ballast = full.data.parent / "ballast"
     said = full.output().count("short of room: read-only")
     fill(ballast)
-    wait_until(lambda: full.id not in world.written_to(), "it to be passed by")
+    wait(lambda: full.id not in world.written_to(), "it to be passed by")
     wait_until(lambda: full.output().count("short of room: read-only") > said, "it to say so")
     world.wait_acked(MORE, "writers to go on without it")
     said = full.output().count("writable again")
@@ -211,13 +209,13 @@ def test_an_auditor_that_is_killed_at_work_is_followed_by_another(world):
     world.end_clients("write")
     world.close_all()
     named = sum(dead.id in str(metadata.fragments) for metadata in world.metadata())
-    wait_until(lambda: 0 < left(world, dead.id) < named, "some ledgers to be mended", 60)
+    wait(lambda: 0 < left(world, dead.id) < named, "some ledgers to be mended", 60)
     slow.kill()
     assert left(world, dead.id) > 0, "it died in the middle"
     assert world.under_replicated() != []
     world.auditor()
-    wait_until(lambda: left(world, dead.id) == 0, "another to go on", 60)
-    wait_until(lambda: world.under_replicated() == [], "the list to be empty")
+    wait(lambda: left(world, dead.id) == 0, "another to go on", 60)
+    wait(lambda: world.under_replicated() == [], "the list to be empty")
     world.finish()
     assert world.judge(all_copies=True) == []
 

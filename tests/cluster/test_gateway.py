@@ -10,7 +10,7 @@ import re
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.cluster.world import World
+from tests.cluster.world import World, wait
 from tests.crash.load import Load, judge, read_all
 from tests.peers.gateway import ClusterGateway
 from tests.peers.processes import wait_until
@@ -88,13 +88,13 @@ def test_one_bookie_of_three_may_die_and_what_was_narrow_is_widened(tmp_path):
         stage.more("producers to go on with two bookies")
         late = [stage.load("after", "three")]
         stage.more("an unused topic to work with two bookies", late)
-        wait_until(world.narrow, "segments to be on the two bookies that are left")
+        wait(world.narrow, "segments to be on the two bookies that are left")
         world.bookies[1].start()
         stage.more("producers to go on with three bookies")
         stage.keeps_all({"before": stage.loads, "after": late})
         stage.gateway.stop()
         world.close_all()
-        wait_until(lambda: repaired(world), "narrow ledgers to be widened", 60.0)
+        wait(lambda: repaired(world), "narrow ledgers to be widened", 60.0)
         stage.gateway.start()
         for topic in ("before", "after"):
             read_all(stage.gateway.bootstrap, topic, PARTITIONS)
@@ -110,7 +110,7 @@ def test_with_a_spare_the_list_of_ledgers_that_lack_copies_drains_by_itself(tmp_
         stage.keeps_all({"before": stage.loads})
         stage.gateway.stop()
         world.close_all()
-        wait_until(lambda: dead.id not in world.members(), "every lost copy to be made anew", 60.0)
+        wait(lambda: dead.id not in world.members(), "every lost copy to be made anew", 60.0)
         assert world.under_replicated() == []
 
 

@@ -13,7 +13,7 @@ from ledger.errors import NotEnoughBookies
 from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.world.bookies import Status
 from tests.cluster.client import Session
-from tests.cluster.world import MORE, World
+from tests.cluster.world import MORE, World, wait
 from tests.peers.processes import wait_until
 
 BIG_BYTES = 64 * 1024
@@ -69,8 +69,8 @@ def test_a_bookie_that_is_put_back_to_old_data_denies_nothing_and_is_mended(worl
 def test_with_two_of_three_bookies_dead_nothing_is_acknowledged_and_nothing_is_lost(world):
     for bookie in world.bookies[1:]:
         bookie.kill()
-    wait_until(lambda: len(world.told().given_up) == 2, "both writers to give up")
-    wait_until(lambda: refuses(world), "the dead to be missed")
+    wait(lambda: len(world.told().given_up) == 2, "both writers to give up")
+    wait(lambda: refuses(world), "the dead to be missed")
     before = world.acked()
     world.start_clients("write")  # somebody who does not even know the old ledgers
     with pytest.raises(AssertionError, match="not within"):
@@ -98,7 +98,7 @@ def test_what_was_acknowledged_outlives_the_loss_of_any_one_disk(world):
     lost, *others = world.bookies
     for bookie in others:
         world.proxies[world.bookies.index(bookie)].drop()
-    wait_until(lambda: len(world.told().given_up) == 2, "both writers to give up")
+    wait(lambda: len(world.told().given_up) == 2, "both writers to give up")
     lost.kill()
     shutil.rmtree(lost.data)
     world.heal()
@@ -139,7 +139,7 @@ def logs(bookie):
 
 def test_a_writer_whose_ledger_is_deleted_acknowledges_nothing_more(world):
     ended = world.delete(*world.ledgers())
-    wait_until(lambda: len(world.told().given_up) == 2, "both writers to give up")
+    wait(lambda: len(world.told().given_up) == 2, "both writers to give up")
     world.wait_acked(MORE, "writers to begin other ledgers")
     for ledger, acked in world.told().acked.items():
         assert acked[-1] <= ended.get(ledger, acked[-1])

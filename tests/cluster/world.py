@@ -33,6 +33,7 @@ from tests.peers.zookeeper import ZooKeeper
 T = TypeVar("T")
 AUDIT = ("--delay-s", "1", "--grace-s", "2", "--interval-s", "2", "--session", "2s")
 JUDGE_S_MAX = 180.0
+LOOK_S = 0.1
 MORE = 300  # acknowledged entries: a few groups of each writer
 
 
@@ -246,7 +247,7 @@ class World:
         self.end_clients("write")
         self.close_all()
         try:
-            wait_until(self._all_shown, "readers to be shown everything", 30.0)
+            wait(self._all_shown, "readers to be shown everything", 30.0)
         except AssertionError as error:
             self.complaints.append(str(error))
         self.end_clients()
@@ -402,6 +403,11 @@ class World:
         trace: TracebackType | None,
     ) -> None:
         self.stop()
+
+
+def wait(condition: Callable[[], object], what: str, timeout_s: float = 30.0) -> None:
+    """As `wait_until`, for what is dear to look at: a session, or a parse of all logs."""
+    wait_until(condition, what, timeout_s, pause_s=LOOK_S)
 
 
 def pause(process: Process) -> None:

@@ -26,8 +26,13 @@ class TookTooLong(AssertionError):
     """A condition did not come true before its deadline."""
 
 
-def wait_until(condition: Callable[[], T], what: str, timeout_s: float = 30.0) -> T:
-    """Return the first true value of `condition`, or raise TookTooLong after `timeout_s`."""
+def wait_until(
+    condition: Callable[[], T], what: str, timeout_s: float = 30.0, *, pause_s: float = 0.01
+) -> T:
+    """Return the first true value of `condition`, or raise TookTooLong after `timeout_s`.
+
+    `pause_s` between two looks: longer where looking is work.
+    """
     pause = threading.Event()
     deadline = time.monotonic() + timeout_s
     while True:
@@ -36,7 +41,7 @@ def wait_until(condition: Callable[[], T], what: str, timeout_s: float = 30.0) -
             return value
         if time.monotonic() > deadline:
             raise TookTooLong(f"not within {timeout_s:.0f} s: {what}")
-        pause.wait(0.01)
+        pause.wait(pause_s)
 
 
 async def until(condition: Callable[[], T], what: str, timeout_s: float = 30.0) -> T:
