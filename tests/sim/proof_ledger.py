@@ -1,6 +1,6 @@
 """The proof of the ledger tier: seeds, the exhaustive search, planted mistakes. See docs/proof.md.
 
-    python -m tests.sim.proof_ledger [--seeds 20000] [--jobs 2] [--write]
+    python -m tests.sim.proof_ledger [--seeds 20000] [--jobs 2] [--search quick] [--write]
     python -m tests.sim.proof_ledger --replay SEED [--trace]
 
 Seeds run in `--jobs` processes. The last line is the result as JSON; the exit status tells too.
@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from tests.sim import families, mutations
 from tests.sim.exhaustive.mistakes import MISTAKES
-from tests.sim.exhaustive.search import FULL, say, search
+from tests.sim.exhaustive.search import FULL, QUICK, say, search
 from tests.sim.exhaustive.world import World
 from tests.sim.swarm import Swarm, run, story
 
@@ -97,8 +97,8 @@ def _hunt(number):
 class Proof:
     """Collects what is done, and says how far it is."""
 
-    def __init__(self, seeds):
-        searches = [Task("search", number) for number in range(len(FULL))]
+    def __init__(self, seeds, worlds):
+        searches = [Task("search", number) for number in range(len(worlds))]
         searches.sort(key=lambda task: -weight(FULL[task.number]))
         seed_tasks = [Task("seeds", first) for first in range(0, seeds, SEEDS_AT_ONCE)]
         half = len(seed_tasks) // 2
@@ -210,13 +210,19 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seeds", type=int, default=20_000)
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument(
+        "--search",
+        choices=("quick", "full"),
+        default="full",
+        help="full: also the large worlds, which take a core for many minutes each",
+    )
     parser.add_argument("--write", action="store_true", help="put the result into docs/proof.md")
     parser.add_argument("--replay", type=int, metavar="SEED", help="run this one only")
     parser.add_argument("--trace", action="store_true", help="with --replay: tell every event")
     arguments = parser.parse_args()
     if arguments.replay is not None:
         return replay(arguments.replay, arguments.trace)
-    proof = Proof(arguments.seeds)
+    proof = Proof(arguments.seeds, {"quick": QUICK, "full": FULL}[arguments.search])
     processes = multiprocessing.get_context("fork")
     with processes.Pool(arguments.jobs, maxtasksperchild=TASKS_PER_PROCESS) as pool:
         for done in pool.imap_unordered(work, proof.tasks):
