@@ -203,6 +203,25 @@ def test_a_file_with_one_living_entry_stays_until_it_is_rewritten():
     with_bookie(body)
 
 
+def test_small_entries_that_are_moved_share_the_blocks_of_the_log():
+    """Each group begins at a block: entries that move one by one would take one each."""
+
+    async def body(rig, bookie):
+        living = 300
+        await asyncio.gather(*[add(bookie, 1, entry, b"living") for entry in range(living)])
+        for entry in range(12):
+            await rig.add(2, entry, bytes(4000))
+        await bookie.upkeep.checkpoint()
+        groups = bookie.groups
+        assert (await collect(bookie, listing(1), rewrite_share=0.9)).files_rewritten == 1
+        assert bookie.groups - groups < 20
+        found = await bookie.read_many(1, 0, living, 1 << 20)
+        assert len(found.bodies) == living
+        assert await collect(bookie, listing(1), rewrite_share=0.2) == Collected(0, 0, 0)
+
+    with_bookie(body)
+
+
 def test_a_ledger_missing_in_one_listing_only_is_kept():
     async def body(rig, bookie):
         await rig.add(1, 0)
