@@ -191,13 +191,14 @@ class PosixLogFile:
         now = self.read_now(position, size)
         if now is not None:
             return now
-        self.hold()
         try:
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._readers, self._read_and_release, position, size)
-        except RuntimeError as error:  # the pool was shut down: the thread never ran
-            self.release()
+            reading = self._readers.submit(self._read, position, size)
+        except RuntimeError as error:  # the pool was shut down
             raise OSError(errno.EBADF, "the disk was closed") from error
+        self.hold()
+        # At its end, also where the caller gave up before a thread was free: then none ever runs.
+        reading.add_done_callback(lambda _: self.release())
+        return await asyncio.wrap_future(reading)
 
     def size(self) -> int:
         return os.fstat(self._handle).st_size
@@ -239,16 +240,13 @@ class PosixLogFile:
                 self._direct.forget()
                 self._direct.close()
 
-    def _read_and_release(self, position: int, size: int) -> bytes:
-        try:
-            parts: list[bytes] = []
-            while size > 0 and (part := os.pread(self._handle, size, position)):
-                parts.append(part)
-                position += len(part)
-                size -= len(part)
-            return parts[0] if len(parts) == 1 else b"".join(parts)
-        finally:
-            self.release()
+    def _read(self, position: int, size: int) -> bytes:
+        parts: list[bytes] = []
+        while size > 0 and (part := os.pread(self._handle, size, position)):
+            parts.append(part)
+            position += len(part)
+            size -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 _USERS_LOCK: Final = threading.Lock()  # counts of all files: held for an addition only
