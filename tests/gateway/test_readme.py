@@ -42,7 +42,8 @@ DOCUMENTS = [document for document in documents() if steps(code_blocks(document)
 def as_pattern(shown: str) -> str:
     """`...` in a line stands for anything there; as a line of its own, for any lines or none."""
     lines = [re.escape(line).replace(r"\.\.\.", ".*") for line in shown.strip().splitlines()]
-    return "\n".join(lines).replace("\n.*\n", r"\n(?:.*\n)*")
+    pattern = "\n".join(lines).replace("\n.*\n", r"\n(?:.*\n)*")
+    return re.sub(r"\n\.\*\Z", r"(?:\\n.*)*", pattern)
 
 
 def plain(text: str) -> str:
