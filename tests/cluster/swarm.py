@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ledger.errors import LedgerError
+from ledger.node.process import EXIT_DISK, EXIT_UNREACHABLE
 from tests.cluster.client import Session
 from tests.cluster.world import World, fill, pause, resume, small_disk, wait
 from tests.peers.bookie import BookieProcess
@@ -84,6 +85,7 @@ class Swarm:
 
     def turn(self) -> str:
         """The next spell begins; what is wrong now."""
+        self.check_bookies()
         if self.draw.random() < QUIET:
             self.end(self.active)
             return "quiet" if self.whole else self.make_whole()
@@ -137,7 +139,6 @@ class Swarm:
             if process.exit_code != -signal.SIGKILL:
                 self.world.complaints.append(f"{log.name} ended: {process.output()[-1500:]}")
             world.retire(pair)
-        self.check_bookies()
         if self.can_start():
             world.start_clients(*self.missing_roles())
             if self.auditor is None or self.auditor.exit_code is not None:
@@ -154,17 +155,27 @@ class Swarm:
         return missing
 
     def check_bookies(self) -> None:
-        """Only we end them."""
+        """Only we end them, or what they cannot start or go on without; they start again."""
+        harmed = {harm.target for harm in self.active}
         for bookie in self.world.bookies:
-            if not bookie.running and bookie.process.exit_code not in (-signal.SIGKILL, 0):
-                self.world.complaints.append(f"{bookie.name} ended: {bookie.output()[-1500:]}")
+            if bookie.running or bookie.name in harmed:
+                continue
+            code, said = bookie.process.exit_code, bookie.output()
+            if code == EXIT_DISK and bookie is self.world.bookies[0]:
+                self.began["ended_by_full_disk"] += 1
+            elif code != EXIT_UNREACHABLE or "started" in said:
+                self.world.complaints.append(f"{bookie.name} ended with {code}: {said[-1500:]}")
+            bookie.begin()
 
     def can_start(self) -> bool:
         """A client that starts finds ZooKeeper."""
         return not any(harm.kind.startswith("zookeeper") for harm in self.active)
 
     def check_auditor(self) -> None:
-        if self.auditor is not None and self.auditor.exit_code not in (-signal.SIGKILL, 69):
+        if self.auditor is not None and self.auditor.exit_code not in (
+            -signal.SIGKILL,
+            EXIT_UNREACHABLE,
+        ):
             self.world.complaints.append(f"the auditor ended: {self.auditor.output()[-1500:]}")
 
     # -- bookies ---------------------------------------------------------------------------------
@@ -180,7 +191,7 @@ class Swarm:
         if bookie is None:
             return None
         bookie.kill()
-        self.maybe_copy(bookie)
+        self.back_up(bookie)
         return Harm("kill", bookie.name, lambda: start(bookie))
 
     def do_stop(self) -> Harm | None:
@@ -192,12 +203,12 @@ class Swarm:
             self.world.complaints.append(
                 f"{bookie.name} stopped with {code}: {bookie.output()[-1500:]}"
             )
-        self.maybe_copy(bookie)
+        self.back_up(bookie)
         return Harm("stop", bookie.name, lambda: start(bookie))
 
-    def maybe_copy(self, bookie: BookieProcess) -> None:
+    def back_up(self, bookie: BookieProcess) -> None:
         """A backup, for later."""
-        if bookie.name not in self.copies and self.draw.random() < 0.5:
+        if bookie.name not in self.copies:
             copy = self.world.directory / f"copy-of-{bookie.name}"
             shutil.copytree(bookie.data, copy)
             self.copies[bookie.name] = copy
@@ -400,6 +411,7 @@ def run(
         swarm = Swarm(world, seed)
         begun_s = time.monotonic()
         swarm.run(seconds, say)
+        swarm.check_bookies()
         swarm.end(swarm.active)
         world.heal()
         swarm.supervise()
