@@ -87,8 +87,9 @@ FULL = (
     Bounds(),
     Bounds(write_quorum=2),
     Bounds(recoverers=1, wipes=1),
-    Bounds(recoverers=1, spares=1, timeouts=1, late=1),
-    Bounds(recoverers=2, entries=1, spares=1, timeouts=1),
+    Bounds(recoverers=1, spares=1, timeouts=1),
+    Bounds(recoverers=1, entries=1, spares=1, timeouts=1, late=1),
+    Bounds(entries=1, write_quorum=2, spares=1, timeouts=1),
 )
 
 
