@@ -125,8 +125,8 @@ class Bench:
 
     def round(self, number: int, harm: str) -> Round:
         """One bookie is harmed, and serves again afterwards."""
-        bookie = self.world.bookies[number % len(self.world.bookies)]
         self.pass_ms(SPAN_MS)
+        bookie = self.victim(number)
         at_ms = time.monotonic() * 1000
         _ = bookie.pause() if harm == "pause" else bookie.kill()
         self.pass_ms(SPAN_MS)
@@ -139,6 +139,15 @@ class Bench:
         self.mend(bookie)
         assert self.kafka.failed == []
         return result
+
+    def victim(self, number: int) -> BookieProcess:
+        """One to which the ledger writer writes now; most partitions do as well."""
+        (ledger,) = self.world.told("pace").acked
+        (metadata,) = [one for one in self.world.metadata() if one.ledger == ledger]
+        ensemble = sorted(metadata.last_fragment.ensemble)
+        chosen = ensemble[number % len(ensemble)]
+        (bookie,) = [one for one in self.world.bookies if one.id == chosen]
+        return bookie
 
     def mend(self, bookie: BookieProcess) -> None:
         """It serves, and what is written to is whole again."""

@@ -132,4 +132,3 @@ def test_a_second_gateway_is_refused_and_follows_one_that_was_killed(tmp_path):
             assert judge(read_all(second.bootstrap, "before", PARTITIONS), told) >= MORE
         finally:
             second.stop()
-            stage.gateway.start()

@@ -13,7 +13,7 @@ import pytest
 
 from tests.cluster import swarm
 
-SHORT_S = 12.0
+SHORT_S = 10.0
 LONG_S = float(os.environ.get("PROOF_SECONDS", "180"))
 SEEDS = (1, 2, 3)
 
