@@ -97,6 +97,7 @@ async def serve(config: GatewayConfig, parts: Parts, stops: list[Stop]) -> Runni
             int(config.fetch.session_idle_s_max * 1000),
             lambda: secrets.randbits(31),
         ),
+        fleet=partitions.fleet,
         advertised_host=config.advertised_host,
     )
     await partitions.start()

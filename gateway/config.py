@@ -84,7 +84,9 @@ class GatewayConfig:
     zookeeper: str = ""  # servers of the cluster, "host:port,.../chroot"; "": embedded, no cluster
     session_ms: int = 10_000  # ZooKeeper session: how long a killed gateway keeps its seat
     bookie_tls: tuple[Path, Path, Path] | None = None  # certificate, key, authority for bookies
-    rack: str = ""  # bookies of this rack are read from first
+    rack: str = ""  # bookies of this rack are read from first, and consumers of it read here
+    workers: int = 1  # processes of `gateway serve`, each a broker of its own
+    log_segment_based_subscriptions_store_enabled: bool = False  # seed 004: second rollout step
     accept_loss: bool = False  # go on with what is left of ledgers that a bookie may have lost
     connection: ConnectionLimits = field(default_factory=ConnectionLimits)
     fetch: FetchLimits = field(default_factory=FetchLimits)

@@ -17,6 +17,7 @@ from ledger.ids import Buffer
 if TYPE_CHECKING:
     from gateway.config import GatewayConfig
     from gateway.core.fetch_session import FetchSessions
+    from gateway.fleet.port import Fleet
     from gateway.groups.coordinator import Coordinator
     from gateway.topics.catalog import Catalog
     from gateway.topics.partitions import Partitions
@@ -70,6 +71,7 @@ class Context:
     groups: Coordinator
     producer_ids: ProducerIds
     fetch_sessions: FetchSessions
+    fleet: Fleet
     advertised_host: str | None = None  # None: answer with the address the client reached us at
     advertised_port: int | None = None
 

@@ -124,8 +124,10 @@ class Partition:
         services: StreamServices,
         topic_config: Callable[[], TopicConfig],
         stream_config: Callable[[], StreamConfig],
+        lease_held: Callable[[], bool] = lambda: True,
     ) -> None:
         self.name = name
+        self._lease_held = lease_held
         self.closed = False
         self._services = services
         self._config = topic_config
@@ -159,6 +161,11 @@ class Partition:
     @property
     def readable(self) -> bool:
         return self._served and not self.closed
+
+    @property
+    def led(self) -> bool:
+        """This process may answer for it as owner; nobody can have taken over yet."""
+        return not self.closed and self._lease_held()
 
     async def _open(self) -> None:
         """Tries until the stream is open; what waits for it waits on."""

@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable
 from uuid import UUID
 
 from gateway.config import GatewayConfig
+from gateway.fleet.port import Fleet, StreamKey
+from gateway.fleet.solo import SoloFleet
 from gateway.topics.catalog import Catalog, Topic
 from gateway.topics.left_overs import delete_stream_and_ledgers, remove_left_overs
 from gateway.topics.partition import Partition
@@ -41,7 +43,9 @@ class Partitions:
         services: StreamServices,
         config: GatewayConfig,
         on_disk_freed: Callable[[], Awaitable[None]],
+        fleet: Fleet | None = None,
     ) -> None:
+        self._fleet = fleet or SoloFleet(config.node_id, self.epoch_of)
         self._catalog = catalog
         self._services = services
         self._config = config
@@ -55,14 +59,22 @@ class Partitions:
     # -- finding ------------------------------------------------------------------------------
 
     def find(self, topic: str, index: int) -> Partition | None:
-        """The partition, being opened if it was not open; None: there is none of that name."""
+        """The partition, being opened if it was not open; None: there is none, or another
+        gateway owns it (`exists` tells)."""
         partition = self._by_name.get((topic, index))
         if partition is not None:
             return partition
         known = self._catalog.by_name(topic)
         if known is None or not 0 <= index < known.partitions:
             return None
+        if not self._fleet.owns(StreamKey(known.topic_id, index)):
+            return None
         return self._add(known, index)
+
+    def exists(self, topic: str, index: int) -> bool:
+        """There is such a partition, whoever owns it."""
+        known = self._catalog.by_name(topic)
+        return known is not None and 0 <= index < known.partitions
 
     def _add(self, topic: Topic, index: int) -> Partition:
         name = topic.name
@@ -77,6 +89,7 @@ class Partitions:
             self._services,
             topic_config,
             lambda: self._stream_config(topic),
+            self._fleet.lease_held,
         )
         self._by_name[name, index] = partition
         if self._stopping:
@@ -89,6 +102,15 @@ class Partitions:
         """-1 while the partition is not open: clients take that as unknown."""
         partition = self._by_name.get((topic.name, index))
         return partition.leader_epoch if partition is not None and partition.readable else -1
+
+    def epoch_of(self, key: StreamKey) -> int:
+        """As `leader_epoch`, by topic id."""
+        topic = self._catalog.by_id(key.topic_id)
+        return -1 if topic is None else self.leader_epoch(topic, key.partition)
+
+    @property
+    def fleet(self) -> Fleet:
+        return self._fleet
 
     def _stream_config(self, topic: Topic) -> StreamConfig:
         config = self._catalog.config(self._catalog.by_name(topic.name) or topic)

@@ -8,6 +8,7 @@ import inspect
 from gateway.config import GatewayConfig, GroupLimits
 from gateway.core.group_members import Joining, Syncing
 from gateway.dispatch import Dispatcher
+from gateway.fleet.solo import SoloFleet
 from gateway.groups.coordinator import Coordinator, fresh_id
 from gateway.handlers.api import Context, Peer
 from gateway.handlers.table import rows
@@ -48,6 +49,7 @@ class World:
             groups=self.groups,
             producer_ids=None,
             fetch_sessions=None,
+            fleet=SoloFleet(0, lambda _: -1),
         )
         self._dispatcher = Dispatcher(rows(), ctx)
         return self

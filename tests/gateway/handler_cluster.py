@@ -6,6 +6,7 @@ Requests are encoded and decoded, replies too, so a field that a version lacks o
 import inspect
 
 from gateway.config import GatewayConfig
+from gateway.fleet.solo import SoloFleet
 from gateway.handlers.api import Context, Peer, Request
 from gateway.topics.catalog import Catalog
 from gateway.topics.producer_ids import ProducerIds
@@ -24,6 +25,9 @@ class Epochs:
     def leader_epoch(self, topic, index):
         return 7 if index == 0 else -1
 
+    def epoch_of(self, key):
+        return self.leader_epoch(None, key.partition)
+
 
 class Cluster:
     def __init__(self, **settings):
@@ -39,6 +43,7 @@ class Cluster:
             groups=None,
             producer_ids=ProducerIds(self.store),
             fetch_sessions=None,
+            fleet=SoloFleet(3, Epochs().epoch_of),
         )
 
     async def ask(self, module, version, **fields):

@@ -165,6 +165,7 @@ class StreamCluster:
             groups=None,
             producer_ids=None,
             fetch_sessions=FetchSessions(10, 120_000, lambda: next(ids)),
+            fleet=self.partitions.fleet,
         )
         self.dispatcher = Dispatcher(rows(), self.context)
 

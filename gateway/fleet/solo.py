@@ -1,0 +1,45 @@
+"""The fleet of an embedded gateway: itself, owner and coordinator of everything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from gateway.fleet.port import Leader, Member, StreamKey
+
+
+class SoloFleet:
+    """A `Fleet` and `GroupClaims` of one. `epoch_of` tells the epoch of a partition, -1 unknown."""
+
+    def __init__(self, node_id: int, epoch_of: Callable[[StreamKey], int]) -> None:
+        self._node_id = node_id
+        self._epoch_of = epoch_of
+        self.address = ("", -1)  # set once the port is bound
+
+    @property
+    def node_id(self) -> int:
+        return self._node_id
+
+    def lease_held(self) -> bool:
+        return True
+
+    def members(self) -> Sequence[Member]:
+        host, port = self.address
+        return [Member(self._node_id, host, port, "", "")]
+
+    def leader(self, key: StreamKey) -> Leader:
+        return Leader(self._node_id, self._epoch_of(key))
+
+    def replicas(self, key: StreamKey, count: int) -> list[int]:
+        return [self._node_id]
+
+    def owns(self, key: StreamKey) -> bool:
+        return True
+
+    async def coordinator(self, group: str) -> Member | None:
+        return self.members()[0]
+
+    async def claim(self, group: str) -> None:
+        """Always ours."""
+
+    async def release(self, group: str) -> None:
+        """Nobody else wants it."""
