@@ -1,13 +1,48 @@
-"""The gateway as users run it: `python -m gateway dev` from the run environment."""
+"""The gateway as users run it: `python -m gateway` from the run environment.
+
+`Gateway` is the embedded one; `ClusterGateway` one of a cluster; `Gateways` several of them, each
+with a node id, a port and a rack of its own that outlive stop, kill and restart.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import random
+import signal
+import socket
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import TracebackType
 from typing import Self
 
 from tests.peers import install
 from tests.peers.broker import Broker
+from tests.peers.processes import Process, wait_until
+from tests.peers.zookeeper import stands_still
+
+SAID_S_MAX = 10.0
+CLUSTER_START_S_MAX = 60.0
+FIXED_PORTS = range(10_000, 32_000)
+"""Below what Linux gives to outgoing connections: nobody sits on the port of a killed gateway."""
+
+
+def ports_in_a_row(count: int) -> list[int]:
+    """Loopback ports, one after the other, that nobody listened on a moment ago."""
+    while True:
+        first = random.randrange(FIXED_PORTS.start, FIXED_PORTS.stop - count)
+        row = list(range(first, first + count))
+        if all(map(_is_free, row)):
+            return row
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 class Gateway(Broker):
@@ -27,17 +62,164 @@ class Gateway(Broker):
         """Start it; returns when it answers Metadata and has said `started`."""
         super().start()
         said = "the gateway to say `started`"
-        self.process.wait_for(lambda: "started" in self.process.output(), said, 10.0)
+        self.process.wait_for(lambda: "started" in self.process.output(), said, SAID_S_MAX)
         return self
 
 
 class ClusterGateway(Gateway):
-    """`python -m gateway serve`: the gateway of a cluster; `data` only holds its log."""
+    """`python -m gateway serve`: it keeps nothing on disk; `data` only names its log.
 
-    def __init__(self, data: Path, zookeeper: str, options: Sequence[str] = ()) -> None:
+    `zookeeper` is what `--zookeeper` takes, chroot or a proxy's address included.
+    """
+
+    def __init__(
+        self,
+        data: Path,
+        zookeeper: str,
+        options: Sequence[str] = (),
+        *,
+        node_id: int = 0,
+        rack: str = "",
+        session_ms: int = 2_000,
+        port: int = 0,
+    ) -> None:
         super().__init__(data, options)
         self.zookeeper = zookeeper
+        self.node_id = node_id
+        self.rack = rack
+        self.session_ms = session_ms
+        self.port = port or ports_in_a_row(1)[0]
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.exit_code is None
 
     def argv(self) -> list[str]:
-        place = ["--port", str(self.port), "--zookeeper", self.zookeeper, "--session-ms", "2000"]
-        return [install.gateway_python(), "-m", "gateway", "serve", *place, *self.options]
+        place = ["--port", str(self.port), "--zookeeper", self.zookeeper]
+        who = ["--node-id", str(self.node_id), "--session-ms", str(self.session_ms)]
+        who += ["--rack", self.rack] if self.rack else []
+        return [install.gateway_python(), "-m", "gateway", "serve", *place, *who, *self.options]
+
+    def begin(self) -> Self:
+        """Start it without waiting; `wait_started` waits."""
+        assert not self.running, "already started"
+        self._process = Process(self.argv(), self.data.with_name(f"{self.data.name}.log"))
+        return self
+
+    def wait_started(self, timeout_s: float = CLUSTER_START_S_MAX) -> Self:
+        """It answers Metadata and has said `started`; `start_s` is the time it took."""
+        try:
+            self.process.wait_for(self._serves, f"gateway {self.node_id} to start", timeout_s)
+        except BaseException:
+            self.kill()
+            raise
+        self.start_s = time.monotonic() - self.process.started_at_s
+        return self
+
+    def _serves(self) -> bool:
+        return "started" in self.process.output() and self.ready()
+
+    def start(self) -> Self:
+        return self.begin().wait_started()
+
+    def output(self) -> str:
+        """What this run has written so far, both streams."""
+        return self.process.output()
+
+    def pause(self) -> None:
+        """It neither reads nor answers, and its clock goes on; connections stay open."""
+        os.kill(self.process.pid, signal.SIGSTOP)
+        wait_until(lambda: stands_still(self.process.pid), "the gateway to stand still")
+
+    def resume(self) -> None:
+        """It goes on where it stood; nothing if it has ended."""
+        if self.running:
+            os.kill(self.process.pid, signal.SIGCONT)
+
+    def stop(self) -> int:
+        """End it politely, paused or not; returns its exit code."""
+        self.resume()
+        return super().stop()
+
+
+class Gateways:
+    """Several gateways of one cluster: node ids from 0, racks r1, r2, ..., ports in a row."""
+
+    def __init__(
+        self,
+        directory: Path,
+        zookeeper: str,
+        count: int = 3,
+        options: Sequence[str] = (),
+        *,
+        session_ms: int = 1_000,
+    ) -> None:
+        self.all = [
+            ClusterGateway(
+                directory / f"gateway-{node_id}",
+                zookeeper,
+                options,
+                node_id=node_id,
+                rack=f"r{node_id + 1}",
+                session_ms=session_ms,
+                port=port,
+            )
+            for node_id, port in enumerate(ports_in_a_row(count))
+        ]
+
+    @property
+    def bootstrap(self) -> str:
+        """All of them, running or not."""
+        return ",".join(gateway.bootstrap for gateway in self.all)
+
+    def __getitem__(self, node_id: int) -> ClusterGateway:
+        return self.all[node_id]
+
+    def __iter__(self) -> Iterator[ClusterGateway]:
+        return iter(self.all)
+
+    def __len__(self) -> int:
+        return len(self.all)
+
+    def start(self) -> Self:
+        """All of them serve; none is left over if one does not come up."""
+        try:
+            for gateway in self.all:
+                gateway.begin()
+            for gateway in self.all:
+                gateway.wait_started()
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def heal(self) -> None:
+        """Every one runs, and serves."""
+        for gateway in self.all:
+            if gateway.running:
+                gateway.resume()
+            else:
+                gateway.begin()
+        for gateway in self.all:
+            gateway.wait_started()
+
+    def stop(self) -> list[int]:
+        """End all that run, politely and one after the other; their exit codes."""
+        return [gateway.stop() for gateway in self.all if gateway.running]
+
+    def kill(self) -> None:
+        """kill -9 of all that run."""
+        for gateway in self.all:
+            if gateway.running:
+                gateway.kill()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()

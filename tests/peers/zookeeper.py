@@ -1,7 +1,8 @@
 """Apache ZooKeeper, one standalone server in a process of its own, on a loopback port.
 
-Its ticks are short (100 ms), so sessions may be as short as 200 ms; it does not sync its log to
-disk unless asked: what it acknowledged outlives `kill -9` of the process, not of the machine.
+Its ticks are short (100 ms unless told otherwise), so sessions may be as short as 200 ms; it does
+not sync its log to disk unless asked: what it acknowledged outlives `kill -9` of the process, not
+of the machine.
 A test session shares one server (the fixture `zookeeper`); each test uses a chroot of its own.
 """
 
@@ -32,7 +33,7 @@ START_S_MAX = 30.0
 SESSION_MS_MAX = 60_000
 
 
-def _stopped(pid: int) -> bool:
+def stands_still(pid: int) -> bool:
     """Every thread of the process stands still: a signal takes a while to reach them all."""
     states = [
         (task / "stat").read_text().rpartition(")")[2].split()[0]
@@ -42,11 +43,22 @@ def _stopped(pid: int) -> bool:
 
 
 class ZooKeeper:
-    """One server; its port and data outlive stop, kill and restart."""
+    """One server; its port and data outlive stop, kill and restart.
 
-    def __init__(self, data: Path, *, tick_ms: int = 100, synced: bool = False) -> None:
+    Sessions are as short as `session_ms_min`, two ticks if it is not given; they end at a tick.
+    """
+
+    def __init__(
+        self,
+        data: Path,
+        *,
+        tick_ms: int = 100,
+        session_ms_min: int | None = None,
+        synced: bool = False,
+    ) -> None:
         self.data = data
         self.tick_ms = tick_ms
+        self.session_ms_min = 2 * tick_ms if session_ms_min is None else session_ms_min
         self.synced = synced
         self.port = free_port()
         self.start_s = 0.0
@@ -80,6 +92,7 @@ class ZooKeeper:
             f"tickTime={self.tick_ms}\n"
             f"dataDir={self.data / 'tree'}\n"
             f"clientPortAddress=127.0.0.1\nclientPort={self.port}\n"
+            f"minSessionTimeout={self.session_ms_min}\n"
             f"maxSessionTimeout={SESSION_MS_MAX}\n"
             "maxClientCnxns=0\n"
             "4lw.commands.whitelist=srvr,ruok,cons,wchs,wchp\n"
@@ -131,7 +144,7 @@ class ZooKeeper:
     def pause(self) -> None:
         """It neither reads nor answers; connections stay open."""
         self._signal(self.process, signal.SIGSTOP)
-        wait_until(lambda: _stopped(self.process.pid), "ZooKeeper to stand still")
+        wait_until(lambda: stands_still(self.process.pid), "ZooKeeper to stand still")
 
     def resume(self) -> None:
         self._signal(self.process, signal.SIGCONT)
