@@ -72,6 +72,7 @@ class Catalog:
     ) -> None:
         self.on_created: list[Listener] = []
         self.on_deleted: list[Listener] = []
+        self.on_forgotten: list[Callable[[Topic], None]] = []  # another gateway deleted it
         self.unreadable: dict[str, str] = {}  # path: what is wrong with it
         self._store = store
         self._defaults = defaults or TopicDefaults()

@@ -6,6 +6,7 @@ crash in between leaves it to nobody. Source: "orphans are empty or deleted", Le
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from uuid import UUID
 
 from gateway.topics.catalog import Catalog
@@ -25,10 +26,21 @@ async def delete_stream_and_ledgers(services: StreamServices, name: str) -> None
     await delete_stream(services.metadata, name)
 
 
-async def remove_left_overs(catalog: Catalog, services: StreamServices) -> int:
-    """How many streams and ledgers of nobody were removed. Raises LedgerError: try again later."""
+async def left_over_streams(catalog: Catalog, services: StreamServices) -> set[str]:
+    """Streams that no topic names now."""
+    names = await list_streams(services.metadata)
+    return {name for name in names if await _is_left_over(catalog, name)}
+
+
+async def remove_left_overs(
+    catalog: Catalog, services: StreamServices, streams: Iterable[str]
+) -> int:
+    """How many of these streams, and of the ledgers of nobody, were removed.
+
+    Raises LedgerError: try again later.
+    """
     removed = 0
-    for name in await list_streams(services.metadata):
+    for name in streams:
         if await _is_left_over(catalog, name):
             try:
                 await delete_stream_and_ledgers(services, name)

@@ -43,6 +43,9 @@ class Produced(NamedTuple):
 
 
 _said = Throttle()
+_LEASE_OVER = NotOwner("another gateway may own the partition by now")
+
+_UNKNOWN = Produced(ErrorCode.not_leader_or_follower)
 
 OnProduced = Callable[[Produced], None]
 
@@ -90,16 +93,28 @@ class _PartitionState:
 
 
 class _Pending:
-    """One accepted batch on its way to being durable; called once by the stream."""
+    """One accepted batch on its way to being durable; called once by the stream.
 
-    __slots__ = ("_append_time_ms", "_base_offset", "_on_produced")
+    Who has lost the stream, or may have, acknowledges nothing, though it may be durable.
+    """
 
-    def __init__(self, base_offset: int, append_time_ms: int, on_produced: OnProduced) -> None:
+    __slots__ = ("_append_time_ms", "_base_offset", "_may_answer", "_on_produced")
+
+    def __init__(
+        self,
+        base_offset: int,
+        append_time_ms: int,
+        may_answer: Callable[[], bool],
+        on_produced: OnProduced,
+    ) -> None:
         self._base_offset = base_offset
         self._append_time_ms = append_time_ms
+        self._may_answer = may_answer
         self._on_produced = on_produced
 
     def __call__(self, error: LedgerError | None) -> None:
+        if error is None and not self._may_answer():
+            error = _LEASE_OVER
         if error is None:
             answer = Produced(ErrorCode.none, self._base_offset, self._append_time_ms)
         else:
@@ -125,9 +140,16 @@ class Partition:
         topic_config: Callable[[], TopicConfig],
         stream_config: Callable[[], StreamConfig],
         lease_held: Callable[[], bool] = lambda: True,
+        on_opened: Callable[[int], None] = lambda _: None,
+        opening: asyncio.Semaphore | None = None,
     ) -> None:
+        """`on_opened` hears the epoch each time it can be read and written again; `opening`
+        bounds how many partitions of the process are opened at once."""
         self.name = name
         self._lease_held = lease_held
+        self._on_opened = on_opened
+        self._opening_room = opening or asyncio.Semaphore()
+        self._lost = False  # another owns it, or nobody: nothing is acknowledged
         self.closed = False
         self._services = services
         self._config = topic_config
@@ -167,14 +189,22 @@ class Partition:
         """This process may answer for it as owner; nobody can have taken over yet."""
         return not self.closed and self._lease_held()
 
+    def _may_answer(self) -> bool:
+        """As `led`; what was accepted before it was closed is still acknowledged."""
+        return not self._lost and self._lease_held()
+
     async def _open(self) -> None:
         """Tries until the stream is open; what waits for it waits on."""
         if not self._advanced_since_open:
             await self._pause()  # no new segment at every try of something that cannot work
         while not self.closed:
+            if not self._lease_held():  # opening it would fence whoever has it now
+                await asyncio.sleep(_REOPEN_S_FIRST)
+                continue
             try:
                 await self.stream.close()  # what a failure left
-                await self._open_once()
+                async with self._opening_room:
+                    await self._open_once()
             except LedgerError as error:
                 self._tell("a partition cannot be opened, it is tried again", error)
                 if not error.retryable:
@@ -183,6 +213,7 @@ class Partition:
             else:
                 self._advanced_since_open = False
                 self._served = True
+                self._on_opened(self.stream.epoch)
                 self._wake()
                 return
 
@@ -225,8 +256,9 @@ class Partition:
         self._wake()
 
     def abandon(self) -> None:
-        """The topic is deleted: nothing more is taken here, waiting fetches look again."""
-        self.closed = True
+        """The topic is deleted, or another's: nothing is taken or acknowledged here any more,
+        and waiting fetches look again."""
+        self.closed = self._lost = True
         self._refuse_early(NotOwner(self.name))
         self._wake()
 
@@ -278,8 +310,8 @@ class Partition:
 
         It may run before this returns when the batch is refused or repeats a durable one.
         """
-        if self.closed:
-            on_produced(Produced(ErrorCode.not_leader_or_follower))
+        if not self.led:
+            on_produced(_UNKNOWN)
         elif self.stream.writable and not self._early:
             self._append_now(batch, version, on_produced)
         elif len(self._early) >= _WAITING_MAX:
@@ -344,7 +376,7 @@ class Partition:
             len(batch),
             header.records,
             header.max_timestamp if append_time_ms < 0 else append_time_ms,
-            _Pending(base_offset, append_time_ms, on_produced),
+            _Pending(base_offset, append_time_ms, self._may_answer, on_produced),
         )
 
     def _next_in_sequence(self, header: BatchHeader, on_produced: OnProduced) -> bool:
@@ -357,7 +389,7 @@ class Partition:
         if isinstance(verdict, AcceptedBatch):
             answer = Produced(ErrorCode.none, verdict.base_offset, verdict.timestamp_ms)
             if verdict.end_offset <= self.high_watermark:
-                on_produced(answer)
+                on_produced(answer if self._may_answer() else _UNKNOWN)
             else:  # accepted, not durable yet: the repeat is answered with the first
                 self._repeats.append((verdict.end_offset, on_produced, answer))
             return False
@@ -397,7 +429,7 @@ class Partition:
             ready = [r for r in self._repeats if r[0] <= end_offset]
             self._repeats = [r for r in self._repeats if r[0] > end_offset]
             for _, on_produced, answer in ready:
-                on_produced(answer)
+                on_produced(answer if self._may_answer() else _UNKNOWN)
         if self._waiters:
             self._wake()
 

@@ -1,6 +1,6 @@
-"""All partitions that this process serves: found by topic, opened when first asked for.
+"""All partitions that this process serves.
 
-    found ─▶ (opening: batches wait in order) ─▶ serving ─▶ abandoned when the topic is deleted
+    gained ─▶ (opening: batches wait in order) ─▶ serving ─▶ handed over, or abandoned: lost, deleted
 
 A background round rolls segments that are old and removes those past their retention.
 """
@@ -15,7 +15,11 @@ from gateway.config import GatewayConfig
 from gateway.fleet.port import Fleet, StreamKey
 from gateway.fleet.solo import SoloFleet
 from gateway.topics.catalog import Catalog, Topic
-from gateway.topics.left_overs import delete_stream_and_ledgers, remove_left_overs
+from gateway.topics.left_overs import (
+    delete_stream_and_ledgers,
+    left_over_streams,
+    remove_left_overs,
+)
 from gateway.topics.partition import Partition
 from ledger.errors import LedgerError, NodeExists
 from ledger.streams.config import StreamConfig
@@ -27,6 +31,11 @@ _CLOSING_AT_ONCE = 64
 _ROUNDS_PER_HOUR = 720
 _OPENED_PER_ROUND = 64
 _TURN_PARTITIONS = 50
+_OPENING_AT_ONCE = 64
+
+
+def _nobody_listens(key: StreamKey, epoch: int) -> None:
+    """Alone, nobody else is to know."""
 
 
 def stream_name(topic_id: UUID, index: int) -> str:
@@ -35,7 +44,11 @@ def stream_name(topic_id: UUID, index: int) -> str:
 
 
 class Partitions:
-    """One per process. `on_disk_freed` is called after ledgers were deleted."""
+    """One per process. `on_disk_freed` is called after ledgers were deleted.
+
+    In a fleet it is the `StreamListener`: what is gained is opened at once, what is lost is
+    abandoned. Alone, each partition is opened when it is first asked for.
+    """
 
     def __init__(
         self,
@@ -45,16 +58,24 @@ class Partitions:
         on_disk_freed: Callable[[], Awaitable[None]],
         fleet: Fleet | None = None,
     ) -> None:
-        self._fleet = fleet or SoloFleet(config.node_id, self.epoch_of)
         self._catalog = catalog
         self._services = services
         self._config = config
         self._on_disk_freed = on_disk_freed
+        self.fleet: Fleet = fleet or SoloFleet(config.node_id, self.epoch_of)
+        self.on_opened: Callable[[StreamKey, int], None] = _nobody_listens
         self._by_name: dict[tuple[str, int], Partition] = {}
+        self._by_key: dict[StreamKey, Partition] = {}  # the same partitions
+        self._names: dict[StreamKey, tuple[str, int]] = {}
+        self._handed: set[StreamKey] = set()  # drained for another gateway; not opened again
+        self._abandoned: set[asyncio.Task[None]] = set()
+        self._opening = asyncio.Semaphore(_OPENING_AT_ONCE)
+        self._left_over: set[str] = set()  # streams of nobody, seen in the last round
         self._maintenance: asyncio.Task[None] | None = None
         self._stopping = False
         catalog.on_created.append(self._topic_created)
         catalog.on_deleted.append(self._topic_deleted)
+        catalog.on_forgotten.append(self._topic_forgotten)
 
     # -- finding ------------------------------------------------------------------------------
 
@@ -67,7 +88,8 @@ class Partitions:
         known = self._catalog.by_name(topic)
         if known is None or not 0 <= index < known.partitions:
             return None
-        if not self._fleet.owns(StreamKey(known.topic_id, index)):
+        key = StreamKey(known.topic_id, index)
+        if key in self._handed or not self.fleet.owns(key):
             return None
         return self._add(known, index)
 
@@ -79,6 +101,7 @@ class Partitions:
     def _add(self, topic: Topic, index: int) -> Partition:
         name = topic.name
         catalog = self._catalog
+        key = StreamKey(topic.topic_id, index)
 
         def topic_config():  # noqa: ANN202  (TopicConfig; the catalog's type)
             known = catalog.by_name(name)
@@ -89,28 +112,65 @@ class Partitions:
             self._services,
             topic_config,
             lambda: self._stream_config(topic),
-            self._fleet.lease_held,
+            self.fleet.lease_held,
+            lambda epoch: self.on_opened(key, epoch),
+            self._opening,
         )
         self._by_name[name, index] = partition
+        self._by_key[key] = partition
+        self._names[key] = (name, index)
         if self._stopping:
             partition.abandon()
         else:
             partition.open()
         return partition
 
+    def _forget(self, key: StreamKey) -> Partition | None:
+        partition = self._by_key.pop(key, None)
+        named = self._names.pop(key, None)
+        if named is not None and self._by_name.get(named) is partition:
+            del self._by_name[named]
+        return partition
+
     def leader_epoch(self, topic: Topic, index: int) -> int:
         """-1 while the partition is not open: clients take that as unknown."""
-        partition = self._by_name.get((topic.name, index))
-        return partition.leader_epoch if partition is not None and partition.readable else -1
+        return self.epoch_of(StreamKey(topic.topic_id, index))
 
     def epoch_of(self, key: StreamKey) -> int:
-        """As `leader_epoch`, by topic id."""
-        topic = self._catalog.by_id(key.topic_id)
-        return -1 if topic is None else self.leader_epoch(topic, key.partition)
+        """As `leader_epoch`, by key."""
+        partition = self._by_key.get(key)
+        return partition.leader_epoch if partition is not None and partition.readable else -1
 
-    @property
-    def fleet(self) -> Fleet:
-        return self._fleet
+    # -- owning -------------------------------------------------------------------------------
+
+    def gained(self, key: StreamKey) -> None:
+        """See `StreamListener`."""
+        self._handed.discard(key)
+        topic = self._catalog.by_id(key.topic_id)
+        if topic is not None and key not in self._by_key and not self._stopping:
+            self._add(topic, key.partition)
+
+    def lost(self, key: StreamKey) -> None:
+        """See `StreamListener`."""
+        self._handed.discard(key)
+        self._abandon(key)
+
+    def _abandon(self, key: StreamKey) -> None:
+        partition = self._forget(key)
+        if partition is not None:
+            partition.abandon()
+            task = asyncio.get_running_loop().create_task(partition.abandoned())
+            self._abandoned.add(task)
+            task.add_done_callback(self._abandoned.discard)
+
+    async def hand_over(self, key: StreamKey) -> None:
+        """Nothing of it is under way, its last segment is completed: the next owner has nothing
+        to recover. `gained` takes it back."""
+        self._handed.add(key)
+        partition = self._by_key.get(key)
+        if partition is not None:
+            await partition.close()
+            self._forget(key)
 
     def _stream_config(self, topic: Topic) -> StreamConfig:
         config = self._catalog.config(self._catalog.by_name(topic.name) or topic)
@@ -148,7 +208,7 @@ class Partitions:
     async def _topic_deleted(self, topic: Topic) -> None:
         abandoned: list[Partition] = []
         for index in range(topic.partitions):
-            partition = self._by_name.pop((topic.name, index), None)
+            partition = self._forget(StreamKey(topic.topic_id, index))
             if partition is not None:
                 partition.abandon()
                 abandoned.append(partition)
@@ -157,6 +217,11 @@ class Partitions:
         for index in range(topic.partitions):
             await delete_stream_and_ledgers(self._services, stream_name(topic.topic_id, index))
         await self._on_disk_freed()
+
+    def _topic_forgotten(self, topic: Topic) -> None:
+        """Another gateway deleted it, and deletes its data."""
+        for index in range(topic.partitions):
+            self._abandon(StreamKey(topic.topic_id, index))
 
     # -- life ---------------------------------------------------------------------------------
 
@@ -170,20 +235,34 @@ class Partitions:
             self._maintenance.cancel()
             await asyncio.gather(self._maintenance, return_exceptions=True)
         self._stopping = True
-        partitions = list(self._by_name.values())
+        partitions = list(self._by_key.values())
         for at in range(0, len(partitions), _CLOSING_AT_ONCE):
             await asyncio.gather(*(p.close() for p in partitions[at : at + _CLOSING_AT_ONCE]))
+        await asyncio.gather(*self._abandoned, return_exceptions=True)
 
     async def _maintain(self) -> None:
         while True:
-            try:
-                if await remove_left_overs(self._catalog, self._services):
-                    await self._on_disk_freed()
-            except LedgerError:
-                pass  # the next hour tries again; nothing depends on it
+            await self._remove_left_overs()
             for _ in range(_ROUNDS_PER_HOUR):
                 await asyncio.sleep(MAINTENANCE_S)
                 await self.maintain_once()
+
+    async def _remove_left_overs(self) -> None:
+        """One gateway does it, and only what was nobody's an hour ago too: another gateway may
+        just be making it. Alone there is no other."""
+        members = self.fleet.members()
+        alone = len(members) == 1 and not self._config.zookeeper
+        if not alone and (not members or members[0].node_id != self.fleet.node_id):
+            self._left_over.clear()
+            return
+        try:
+            seen = await left_over_streams(self._catalog, self._services)
+            gone = seen if alone else seen & self._left_over
+            self._left_over = seen - gone
+            if await remove_left_overs(self._catalog, self._services, gone):
+                await self._on_disk_freed()
+        except LedgerError:
+            pass  # the next hour tries again; nothing depends on it
 
     async def maintain_once(self) -> None:
         """One round over every topic: old segments roll, expired ones go.

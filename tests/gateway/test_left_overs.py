@@ -4,7 +4,7 @@ steps that matter, on virtual time; then what is stored is counted."""
 import asyncio
 
 from gateway.topics.catalog import Catalog
-from gateway.topics.left_overs import LEDGER_AGE_MS_MIN, remove_left_overs
+from gateway.topics.left_overs import LEDGER_AGE_MS_MIN, left_over_streams, remove_left_overs
 from ledger.errors import MetadataUnavailable, NoNode
 from ledger.streams.segment_store import list_streams
 from ledger.streams.stream import Stream
@@ -14,8 +14,10 @@ from tests.sim.metadata import MetadataFaults, SimMetadata
 AGE_S = LEDGER_AGE_MS_MIN / 1000 + 1
 
 
-async def clean(cluster):
-    return await remove_left_overs(cluster.catalog, cluster.services)
+async def clean(cluster, catalog=None):
+    catalog = catalog or cluster.catalog
+    streams = await left_over_streams(catalog, cluster.services)
+    return await remove_left_overs(catalog, cluster.services, streams)
 
 
 async def ledgers(cluster):
@@ -166,7 +168,7 @@ def test_a_topic_that_another_gateway_made_is_no_left_over():
         await stale.load()
         partition = await cluster.topic()
         await cluster.sent(partition, batch())
-        assert await remove_left_overs(stale, cluster.services) == 0
+        assert await clean(cluster, stale) == 0
         await cluster.crash()
         assert base_offsets(await cluster.read_all(await cluster.partition())) == [0]
 
