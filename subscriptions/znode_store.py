@@ -38,7 +38,7 @@ from subscriptions.positions import (
     subscriber_of,
     unseal,
 )
-from subscriptions.store import Subscription
+from subscriptions.store import History, Subscription
 
 OPS_MAX = 500  # ZooKeeper takes 1 MiB in one multi
 QUEUED_POSITIONS_MAX = 20_000  # waiting changes; then `room` waits
@@ -173,6 +173,18 @@ class _ZnodeStore:
         claim = self._claims.pop(subscriber, None)
         if claim is not None and claim.lost is None:
             claim.lost = NotOwner("the claim was given up")
+
+    async def unload(self, subscriber: str) -> None:
+        waiting = self._waiting.get(subscriber)
+        while self._writer is not None and waiting is not None:
+            await asyncio.wait([self._writer])
+            waiting = self._waiting.get(subscriber)
+        self.release(subscriber)
+
+    async def history(self, subscriber: str) -> History:
+        found = await self.read(subscriber)
+        since_ms = max((each.commit_time_ms for each in found.positions.values()), default=0)
+        return History(since_ms, found.positions, found.note, [])
 
     async def list(self) -> list[str]:
         try:
