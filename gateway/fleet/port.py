@@ -66,6 +66,13 @@ class Fleet(Protocol):
         """This incarnation has claimed the stream. The lease is not looked at."""
         ...
 
+    async def wait_led(self, topic_id: UUID, timeout_s: float) -> bool:
+        """Every partition of the topic has an owner that has opened it; False: not in that time.
+
+        Whoever creates a topic waits, so that the answer names leaders.
+        """
+        ...
+
     async def coordinator(self, group: str) -> Member | None:
         """Who to ask about the group: who claimed it, if it lives, else the candidate of the ring.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from uuid import UUID
 
 from gateway.fleet.port import Leader, Member, StreamKey
 
@@ -33,6 +34,10 @@ class SoloFleet:
         return [self._node_id]
 
     def owns(self, key: StreamKey) -> bool:
+        return True
+
+    async def wait_led(self, topic_id: UUID, timeout_s: float) -> bool:
+        """True at once: this process opens a partition when it is first asked for."""
         return True
 
     async def coordinator(self, group: str) -> Member | None:

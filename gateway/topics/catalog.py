@@ -6,6 +6,7 @@
     delete: one multi forgets it ─▶ invisible ─▶ listeners drop its data
 
 A crash on either way leaves streams that no topic names, never a topic without streams.
+What other gateways change is followed by watches.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from gateway.config import TopicDefaults
 from gateway.core.names import FORBIDDEN_TOPIC, collision_key, is_internal, topic_name_fault
 from gateway.core.sealed import seal, unseal
 from gateway.log import logger
+from gateway.topics.catalog_watch import NodeWatch
 from gateway.topics.configs import TopicConfig, normalize, topic_config
 from gateway.topics.errors import (
     InvalidConfig,
@@ -36,6 +38,7 @@ from ledger.world.metadata import ANY_VERSION, Create, Delete, MetadataStore, No
 ROOT = "/gateway/topics"
 _NAMES = f"{ROOT}/by-name"
 _IDS = f"{ROOT}/by-id"
+_NO_ID = UUID(int=0)
 
 T = TypeVar("T")
 
@@ -53,14 +56,19 @@ class Topic:
 
 
 Listener = Callable[[Topic], Awaitable[None] | None]
+Configs = Mapping[str, str]
 
 
 class Catalog:
     """All topics, in memory; each change is durable before its call returns.
 
-    `on_created` listeners run, awaited in turn, before a topic (or one with more partitions than
-    before) becomes visible; one that raises stops the creation. `on_deleted` listeners run after
-    it has gone.
+    Where a change is made: `on_created` listeners run, awaited in turn, before a topic (or one
+    with more partitions than before) becomes visible; one that raises stops the creation.
+    `on_deleted` listeners run after it has gone, and delete its data.
+
+    `on_forgotten` is called when another gateway has deleted a topic: stop serving it, its data is
+    not ours to delete. `on_changed` is called after any change of topics or of partition counts,
+    whoever made it, once for several.
     """
 
     def __init__(
@@ -73,32 +81,41 @@ class Catalog:
         self.on_created: list[Listener] = []
         self.on_deleted: list[Listener] = []
         self.on_forgotten: list[Callable[[Topic], None]] = []  # another gateway deleted it
+        self.on_changed: list[Callable[[], None]] = []
         self.unreadable: dict[str, str] = {}  # path: what is wrong with it
         self._store = store
         self._defaults = defaults or TopicDefaults()
         self._bookies = bookies
         self._by_name: dict[str, Topic] = {}
-        self._by_id: dict[UUID, Topic] = {}  # also those whose creation is under way
+        self._by_id: dict[UUID, Topic] = {}
+        self._creating: dict[UUID, Topic] = {}
+        self._deleting: set[UUID] = set()
+        self._versions: dict[UUID, int] = {}  # of their nodes
         self._by_key: dict[str, str] = {}  # collision key: name
         self._configs: dict[UUID, TopicConfig] = {}
         self._sorted: list[Topic] | None = None
         self._partitions_total = 0
         self._busy: dict[str, asyncio.Event] = {}  # collision key: set when its change is over
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._news = False  # something changed since `on_changed` was called
+        self._gone_in_round: set[UUID] = set()  # what is read of them now is old
+        self._watch = NodeWatch(store, _IDS, self)
 
     async def load(self) -> None:
-        """Every topic of the store is known. One that cannot be read is left out, and told."""
+        """Every topic of the store is known, and so will be what other gateways change.
+
+        One that cannot be read is left out, and told.
+        """
         for path in (_NAMES, _IDS):
             try:
                 await self._store.create(path, parents=True)
             except NodeExists:
                 pass
-        for path, node in (await self._store.read_tree(_IDS)).items():
-            try:
-                self._publish(_decode(path, node))
-            except CorruptFormat as error:
-                self.unreadable[path] = str(error)
-                logger().error("topic is offline: its metadata cannot be read", reason=str(error))
+        await self._watch.start()
+
+    async def close(self) -> None:
+        """What others change is not followed any more."""
+        await self._watch.stop()
 
     # Looking up.
 
@@ -107,7 +124,7 @@ class Catalog:
 
     def by_id(self, topic_id: UUID) -> Topic | None:
         """Also a topic whose creation is under way, which `by_name` does not show yet."""
-        return self._by_id.get(topic_id)
+        return self._by_id.get(topic_id) or self._creating.get(topic_id)
 
     async def is_stored(self, topic_id: UUID) -> bool:
         """The store has this topic now, whether or not it is known here."""
@@ -184,6 +201,18 @@ class Catalog:
         """The topic has `total` partitions. Raises UnknownTopic, InvalidPartitions."""
         return await self._alone(name, lambda: self._add_partitions(name, total))
 
+    async def change_configs(self, name: str, changed: Callable[[Configs], Configs]) -> Topic:
+        """The topic's own settings are what `changed` makes of them, normalized.
+
+        `changed` may be asked more than once, when others change them too. Raises UnknownTopic,
+        and what `changed` raises.
+        """
+
+        async def configured(topic: Topic) -> Topic:
+            return replace(topic, configs=normalize(changed(topic.configs)))
+
+        return await self._alone(name, lambda: self._change(name, configured))
+
     def check_total(self, name: str, total: int) -> Topic:
         """The topic that `add_partitions` would change. Raises like it."""
         topic = self._by_name.get(name)
@@ -239,7 +268,7 @@ class Catalog:
         configs: Mapping[str, str | None],
     ) -> Topic:
         topic = self.check_new(name, partitions, replication_factor, configs)
-        self._by_id[topic.topic_id] = topic  # so that its streams are nobody's left-overs
+        self._creating[topic.topic_id] = topic  # so that its streams are nobody's left-overs
         try:
             await _tell(self.on_created, topic)
             await self._store.multi(
@@ -248,21 +277,21 @@ class Catalog:
                     Create(f"{_IDS}/{topic.topic_id}", _encode(topic)),
                 ]
             )
+            self._publish(topic, 0)
         except NodeExists:
-            self._forget(topic)
             await _tell(self.on_deleted, topic)
             await self._load_one(name)
             raise TopicExists(name) from None
-        except BaseException:
-            self._forget(topic)
-            raise
-        self._publish(topic)
+        finally:
+            del self._creating[topic.topic_id]
+        self._tell_changed()
         return topic
 
     async def _delete(self, name: str, topic_id: UUID | None) -> None:
         topic = self._by_name.get(name)
         if topic is None or topic_id not in (None, topic.topic_id):
             raise UnknownTopic
+        self._deleting.add(topic.topic_id)
         try:
             await self._store.multi(
                 [
@@ -270,65 +299,138 @@ class Catalog:
                     Delete(f"{_NAMES}/{name}", ANY_VERSION),
                 ]
             )
+            self._forget(topic, ours=True)
         except NoNode:  # another gateway was faster
             self._forget(topic)
             raise UnknownTopic from None
-        self._forget(topic)
+        except LedgerError:
+            self._watch.look_again()  # it may be gone
+            raise
+        finally:
+            self._deleting.discard(topic.topic_id)
+            self._tell_changed()
         try:
             await _tell(self.on_deleted, topic)
         except LedgerError as error:
             logger().warning("data of a deleted topic stays for now", topic=name, reason=str(error))
 
     async def _add_partitions(self, name: str, total: int) -> Topic:
+        async def grown(topic: Topic) -> Topic:
+            self.check_total(name, total)
+            larger = replace(topic, partitions=total)
+            await _tell(self.on_created, larger)
+            return larger
+
+        return await self._change(name, grown)
+
+    async def _change(self, name: str, changed: Callable[[Topic], Awaitable[Topic]]) -> Topic:
+        """The topic's node says what `changed` makes of it; asked again when others changed it."""
         while True:
-            topic = self.check_total(name, total)
+            topic = self._by_name.get(name)
+            if topic is None:
+                raise UnknownTopic
             path = f"{_IDS}/{topic.topic_id}"
             try:
                 node = await self._store.get(path)
-                grown = replace(topic, partitions=total)
-                await _tell(self.on_created, grown)
-                document = unseal(node.data, path) | {"partitions": total}
-                await self._store.set(path, seal(document), node.version)
+                document = unseal(node.data, path)
+                topic = _decode(path, node)
+                self._publish(topic, node.version)  # perhaps another gateway's change is news
+                topic = await changed(topic)
+                document |= {"partitions": topic.partitions, "configs": dict(topic.configs)}
+                version = await self._store.set(path, seal(document), node.version)
             except BadVersion:  # never the new version with the old content: look again
                 await self._load_one(name)
                 continue
             except NoNode:
                 self._forget(topic)
+                self._tell_changed()
                 raise UnknownTopic from None
-            self._publish(grown)
-            return grown
+            self._publish(topic, version)
+            self._tell_changed()
+            return topic
 
     async def _load_one(self, name: str) -> None:
         """The topic of that name is known as the store has it, or unknown when it has none."""
         try:
             topic_id = (await self._store.get(f"{_NAMES}/{name}")).data.decode()
             path = f"{_IDS}/{topic_id}"
-            topic = _decode(path, await self._store.get(path))
+            node = await self._store.get(path)
+            self._publish(_decode(path, node), node.version)
         except (NoNode, CorruptFormat):
             return
-        self._publish(topic)
+        self._tell_changed()
+
+    # What the store has, as the watch reads it: a `Followed`.
+
+    def known(self) -> set[str]:
+        self._gone_in_round.clear()
+        return {str(topic_id) for topic_id in self._by_id}
+
+    def found(self, name: str, node: Node) -> None:
+        path = f"{_IDS}/{name}"
+        try:
+            topic = _decode(path, node)
+        except CorruptFormat as error:
+            if path not in self.unreadable:
+                logger().error("topic is offline: its metadata cannot be read", reason=str(error))
+            self.unreadable[path] = str(error)
+            return
+        self.unreadable.pop(path, None)
+        topic_id = topic.topic_id
+        if topic_id not in self._gone_in_round and topic_id not in self._deleting:
+            self._publish(topic, node.version)
+
+    def gone(self, name: str) -> None:
+        self.unreadable.pop(f"{_IDS}/{name}", None)
+        topic = self._by_id.get(_uuid(name) or _NO_ID)
+        if topic is not None and topic.topic_id not in self._deleting:
+            self._forget(topic)
+
+    def round_over(self) -> None:
+        self._gone_in_round.clear()
+        self._tell_changed()
 
     # Memory.
 
-    def _publish(self, topic: Topic) -> None:
+    def _publish(self, topic: Topic, version: int) -> None:
+        if version < self._versions.get(topic.topic_id, 0):
+            return  # read before a change that is known already
         known = self._by_name.get(topic.name)
-        if known is not None:
+        if known is not None and known.topic_id != topic.topic_id:
             self._forget(known)
+            known = None
+        before = known.partitions if known is not None else 0
+        self._news = self._news or before != topic.partitions
+        self._partitions_total += topic.partitions - before
         self._by_name[topic.name] = topic
         self._by_id[topic.topic_id] = topic
         self._by_key[collision_key(topic.name)] = topic.name
-        self._partitions_total += topic.partitions
+        self._versions[topic.topic_id] = version
+        self._configs.pop(topic.topic_id, None)
         self._sorted = None
 
-    def _forget(self, topic: Topic) -> None:
-        self._by_id.pop(topic.topic_id, None)
+    def _forget(self, topic: Topic, *, ours: bool = False) -> None:
+        """It is not known any more. `ours`: deleted here, so `on_deleted` listeners are told."""
+        known = self._by_id.pop(topic.topic_id, None)
+        self._gone_in_round.add(topic.topic_id)
+        if known is None:
+            return
         self._configs.pop(topic.topic_id, None)
-        known = self._by_name.get(topic.name)
-        if known is not None and known.topic_id == topic.topic_id:
-            del self._by_name[topic.name]
-            self._by_key.pop(collision_key(topic.name), None)
-            self._partitions_total -= known.partitions
-            self._sorted = None
+        self._versions.pop(topic.topic_id, None)
+        del self._by_name[known.name]
+        self._by_key.pop(collision_key(known.name), None)
+        self._partitions_total -= known.partitions
+        self._sorted = None
+        self._news = True
+        if not ours:
+            for stop_serving in self.on_forgotten:
+                stop_serving(known)
+
+    def _tell_changed(self) -> None:
+        if self._news:
+            self._news = False
+            for on_changed in self.on_changed:
+                on_changed()
 
     async def _alone(self, name: str, change: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """The change, run to its end even if the caller goes away: memory follows the store."""
@@ -364,6 +466,13 @@ async def _tell(listeners: list[Listener], topic: Topic) -> None:
         waiting = listener(topic)
         if waiting is not None:
             await waiting
+
+
+def _uuid(text: str) -> UUID | None:
+    try:
+        return UUID(text)
+    except ValueError:
+        return None
 
 
 def _encode(topic: Topic) -> bytes:
