@@ -106,8 +106,12 @@ class Stream:
 
     # -- life ---------------------------------------------------------------------------------
 
-    async def open(self) -> None:
-        """Readable: left-over segments are recovered and completed, the state is rebuilt."""
+    async def open(self, *, begin: bool = False) -> None:
+        """Readable: left-over segments are recovered and completed, the state is rebuilt.
+
+        With `begin` (takeover) also writable, and the head snapshot of the first segment of this
+        ownership is durable: its `epoch` may be shown. Raises LedgerError: open it again.
+        """
         async with self._change:
             self._drop_writer()
             services = self._services
@@ -126,6 +130,16 @@ class Stream:
             if loaded.index_number:
                 self._reads.remember_index(loaded.index_number, loaded.index)
             self.epoch = self._store.number_max + 1
+            if begin and not self._closing:
+                await self._start_segment()
+                await self._head_is_durable()
+
+    async def _head_is_durable(self) -> None:
+        writer = self._writer
+        assert writer is not None
+        await writer.until_quiet()
+        if writer.failed is not None:
+            raise writer.failed
 
     async def begin(self) -> None:
         """Writable: the first segment of this ownership exists and its state snapshot leads it."""
