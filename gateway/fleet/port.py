@@ -8,7 +8,7 @@ Source: DistributedLog, "Ownership tracking" (seed 000); Kafka, KIP-392, KIP-951
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
@@ -87,7 +87,7 @@ class GroupClaims(Protocol):
     def lease_held(self) -> bool: ...
 
     async def claim(self, group: str) -> None:
-        """This gateway coordinates the group, and no other that lives does.
+        """This gateway coordinates the group, and no other that lives does. Ours already: nothing.
 
         Raises NotOwner (another one does, or is the candidate of a group that nobody has),
         MetadataUnavailable.
@@ -95,7 +95,23 @@ class GroupClaims(Protocol):
         ...
 
     async def release(self, group: str) -> None:
-        """Others may claim it. Whoever calls has stopped answering for it."""
+        """Others may claim it, and nothing of the claim is left in the store.
+
+        Whoever calls has stopped answering for it. Not ours any more: nothing happens. Raises
+        MetadataUnavailable.
+        """
+        ...
+
+    def candidate(self, group: str) -> bool:
+        """The ring names this gateway for the group, whoever has claimed it. From memory."""
+        ...
+
+    async def claimed_elsewhere(self, groups: Iterable[str]) -> set[str]:
+        """Those of the groups that another gateway that lives has claimed.
+
+        For lists of very many groups: a few requests, not one for each. Raises
+        MetadataUnavailable.
+        """
         ...
 
 

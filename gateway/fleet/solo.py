@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from uuid import UUID
 
 from gateway.fleet.port import Leader, Member, StreamKey
@@ -48,3 +48,9 @@ class SoloFleet:
 
     async def release(self, group: str) -> None:
         """Nobody else wants it."""
+
+    def candidate(self, group: str) -> bool:
+        return True
+
+    async def claimed_elsewhere(self, groups: Iterable[str]) -> set[str]:
+        return set()
