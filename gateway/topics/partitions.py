@@ -1,6 +1,6 @@
 """All partitions that this process serves.
 
-    gained ─▶ (opening: batches wait in order) ─▶ serving ─▶ handed over, or abandoned: lost, deleted
+    gained ─▶ (opening: batches wait) ─▶ serving ─▶ handed over │ abandoned: lost or deleted
 
 A background round rolls segments that are old and removes those past their retention.
 """
