@@ -8,10 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from gateway.config import GatewayConfig, GroupLimits, TopicDefaults
-from gateway.dev import add_common_flags, common_faults, refuse
+from gateway.dev import INT32_MAX, add_common_flags, common_faults, refuse
 
 REPLICATION_FACTOR = 3
 SESSION_MS_MIN, SESSION_MS_MAX = 200, 600_000
+WORKERS_MAX = 64
 
 
 def run(arguments: list[str]) -> int:
@@ -20,6 +21,14 @@ def run(arguments: list[str]) -> int:
     faults = faults_of(flags)
     if faults:
         return refuse(faults)
+    if flags.workers > 1:
+        from gateway.workers import commands, supervise
+
+        return supervise(commands(arguments, flags.workers, flags.node_id, flags.port))
+    if flags.supervisor is not None:
+        from gateway.workers import end_with
+
+        end_with(flags.supervisor)
     from gateway.run import EXIT_UNREACHABLE, ConfigFault, Unreachable, run_gateway
 
     try:
@@ -51,7 +60,24 @@ def parser() -> argparse.ArgumentParser:
         default=REPLICATION_FACTOR,
         help="copies of a topic that is made without a number (Qw)",
     )
-    add("--rack", default=default.rack, help="rack of this gateway: read from its bookies first")
+    add(
+        "--rack",
+        default=default.rack,
+        help="rack of this gateway: it reads from its bookies first, and serves its consumers",
+    )
+    add(
+        "--workers",
+        type=int,
+        default=default.workers,
+        help="processes, each a broker: node ids and ports go up by one from the given ones",
+    )
+    add(
+        "--log-segment-based-subscriptions-store-enabled",
+        action=argparse.BooleanOptionalAction,
+        default=default.log_segment_based_subscriptions_store_enabled,
+        help="keep positions of groups in log segments: only once every gateway reads them",
+    )
+    add("--supervisor", type=int, help=argparse.SUPPRESS)  # process id of who started this worker
     for name, what in (("cert", "certificate"), ("key", "private key"), ("ca", "authority")):
         add(f"--bookie-tls-{name}", type=Path, help=f"{what} (PEM) for talking to bookies")
     return flags
@@ -72,9 +98,29 @@ def faults_of(flags: argparse.Namespace) -> list[str]:
             1 <= flags.replication_factor <= 100,
             f"replication-factor {flags.replication_factor}: must be between 1 and 100",
         ),
+        (
+            1 <= flags.workers <= WORKERS_MAX,
+            f"workers {flags.workers}: must be between 1 and {WORKERS_MAX}",
+        ),
     )
     faults = [fault for holds, fault in checks if not holds]
-    return common_faults(flags) + faults + _tls_faults(flags)
+    return common_faults(flags) + faults + _row_faults(flags) + _tls_faults(flags)
+
+
+def _row_faults(flags: argparse.Namespace) -> list[str]:
+    """Of the last of several workers: its port and its node id."""
+    more = flags.workers - 1
+    if not 0 < more < WORKERS_MAX:
+        return []
+    checks = (
+        (flags.port, 65_535, "port"),
+        (flags.node_id, INT32_MAX, "node-id"),
+    )
+    return [
+        f"workers {flags.workers}: the last one's {name} would be {first + more}, above {most}"
+        for first, most, name in checks
+        if first <= most < first + more
+    ]
 
 
 def _servers_hold(zookeeper: str) -> bool:
@@ -120,6 +166,10 @@ def config_of(flags: argparse.Namespace) -> GatewayConfig:
         advertised_host=flags.advertised_host,
         node_id=flags.node_id,
         rack=flags.rack,
+        workers=flags.workers,
+        log_segment_based_subscriptions_store_enabled=(
+            flags.log_segment_based_subscriptions_store_enabled
+        ),
         bookie_tls=(cert, key, authority) if cert and key and authority else None,
         groups=replace(
             GroupLimits(), initial_rebalance_delay_ms=flags.group_initial_rebalance_delay_ms

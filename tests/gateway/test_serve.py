@@ -6,6 +6,7 @@ Method: the command as users run it; what it does once it serves is in tests/clu
 import subprocess
 import sys
 
+from gateway import serve
 from tests.peers.processes import free_port
 from tests.peers.zookeeper import ZooKeeper
 
@@ -22,7 +23,7 @@ def test_every_fault_of_the_flags_is_listed(tmp_path):
     open_key.chmod(0o644)
     code, out, err = ended(
         *("--zookeeper", "here", "--port", "70000", "--session-ms", "1"),
-        *("--replication-factor", "0", "--bookie-tls-key", str(open_key)),
+        *("--replication-factor", "0", "--workers", "0", "--bookie-tls-key", str(open_key)),
     )
     assert (code, out) == (78, "")
     assert [line.removeprefix("gateway: ").split()[0].rstrip(":") for line in err.splitlines()] == [
@@ -30,10 +31,37 @@ def test_every_fault_of_the_flags_is_listed(tmp_path):
         "zookeeper",
         "session-ms",
         "replication-factor",
+        "workers",
         "bookie-tls-cert",
         "bookie-tls-ca",
         "bookie-tls-key",
     ]
+
+
+def test_the_last_of_several_workers_must_have_a_port_and_a_node_id():
+    words = ("--zookeeper", "z:1", "--workers", "3", "--port", "65534", "--node-id", "2147483645")
+    code, out, err = ended(*words)
+    assert (code, out) == (78, "")
+    assert err == "gateway: workers 3: the last one's port would be 65536, above 65535\n"
+
+
+def test_the_store_of_positions_is_chosen_by_a_flag_and_is_the_old_one_without_it():
+    name = "--log-segment-based-subscriptions-store-enabled"
+    words = ["--zookeeper", "z:1"]
+    chosen = [
+        serve.config_of(serve.parser().parse_args([*words, *more]))
+        for more in ([], [name], ["--no-" + name.removeprefix("--")])
+    ]
+    enabled = [config.log_segment_based_subscriptions_store_enabled for config in chosen]
+    assert enabled == [False, True, False]
+
+
+def test_workers_without_zookeeper_end_as_one_gateway_would():
+    nobody = f"127.0.0.1:{free_port()}"
+    words = ("--zookeeper", nobody, "--session-ms", "400", "--workers", "2", "--port", "0")
+    code, _, err = ended(*words)
+    assert code == 69
+    assert nobody in err
 
 
 def test_without_zookeeper_the_flag_is_asked_for():
