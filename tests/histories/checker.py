@@ -1,0 +1,403 @@
+"""Judges a history of sends and polls: was it a log, and did every acknowledgement hold?
+
+Pure, and linear in the history but for sorting. What is known of a partition is drawn from all
+polls and from sends whose effect is certain; then offsets are replaced by dense indices, so that
+what nobody could see (a transaction's marker, a compacted record) is no hole.
+Source: Jepsen, `jepsen.tests.kafka` (names and definitions of its anomalies); ours are
+real-time-order, offset-gap, phantom, early-read, no-offset and what falls. Not judged, because no
+transactions exist here: precommitted-read, and cycles between transactions (G0, G1c).
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from tests.histories.history import FAIL, FINAL, FOREVER_S, INFO, OK, Key, Op, Value
+from tests.histories.register import Access, stale_accesses
+
+ALLOWED = frozenset(
+    {
+        "int-send-skip",  # others write between two records of one request
+        "duplicate-plain",  # a producer without idempotence may retry what was written
+        "metadata-stale",  # nodes hear of a new leader one after the other
+    }
+)
+
+
+class Finding(NamedTuple):
+    """Something that a log does not do. `anomaly` is its kind."""
+
+    anomaly: str
+    key: Key
+    what: str
+
+
+class Log:
+    """What is known of one partition."""
+
+    def __init__(self) -> None:
+        self.at: dict[int, list[Value]] = {}
+        self.offsets: list[int] = []
+        self.first: dict[Value, int] = {}  # lowest offset of a value
+        self.index: dict[Value, int] = {}
+        self.copies: Counter[Value] = Counter()
+
+    def note(self, offset: int, value: Value) -> None:
+        there = self.at.setdefault(offset, [])
+        if value not in there:
+            there.append(value)
+
+    def settle(self) -> None:
+        """Everything was noted."""
+        self.offsets = sorted(self.at)
+        for index, offset in enumerate(self.offsets):
+            for value in self.at[offset]:
+                self.copies[value] += 1
+                self.first.setdefault(value, offset)
+                self.index.setdefault(value, index)
+
+
+class Facts:
+    """A history, sorted and looked up."""
+
+    def __init__(self, ops: Iterable[Op], dense: bool = True) -> None:
+        self.dense = dense
+        self.ops = sorted(ops, key=lambda op: op.end_s)
+        self.sends = [op for op in self.ops if op.kind == "send"]
+        self.polls = [op for op in self.ops if op.kind == "poll" and op.result != FAIL]
+        self.writer: dict[tuple[Key, Value], Op] = {
+            (key, value): op for op in self.sends for key, value, _ in op.value
+        }
+        self.polled: dict[Key, set[Value]] = defaultdict(set)
+        self.logs: dict[Key, Log] = defaultdict(Log)
+        for op in self.polls:
+            for key, pairs in op.value.items():
+                log, seen = self.logs[key], self.polled[key]
+                for offset, value in pairs:
+                    log.note(offset, value)
+                    seen.add(value)
+        for op in self.sends:
+            for key, value, offset in op.value:
+                if offset is not None and offset >= 0 and op.result == OK:
+                    self.logs[key].note(offset, value)
+        for log in self.logs.values():
+            log.settle()
+
+    def by_process(self, *kinds: str) -> dict[str, list[Op]]:
+        found: dict[str, list[Op]] = defaultdict(list)
+        for op in self.ops:
+            if op.kind in kinds:
+                found[op.process].append(op)
+        return found
+
+
+def check(ops: Iterable[Op], *, dense: bool = True) -> list[Finding]:
+    """Every anomaly of the history; those in ALLOWED are of no harm.
+
+    `dense`: no offset is without a record, as where nobody compacts and there are no transactions.
+    """
+    facts = Facts(ops, dense)
+    judges = (
+        _what_logs_say,
+        _what_readers_saw,
+        _what_nobody_saw,
+        _what_the_last_reader_misses,
+        _polls_by_process,
+        _sends_by_process,
+        _sends_in_real_time,
+        _what_fell,
+        _what_metadata_said,
+        _committed,
+    )
+    return [finding for judge in judges for finding in judge(facts)]
+
+
+def bad(findings: Iterable[Finding]) -> list[Finding]:
+    """Those that are not allowed."""
+    return [finding for finding in findings if finding.anomaly not in ALLOWED]
+
+
+# --- the log ------------------------------------------------------------------------------------
+
+
+def _what_logs_say(facts: Facts) -> Iterator[Finding]:
+    """inconsistent-offsets: two values at one offset. duplicate: one value at two offsets."""
+    for key, log in facts.logs.items():
+        for offset, values in log.at.items():
+            if len(values) > 1:
+                yield Finding("inconsistent-offsets", key, f"offset {offset} is {values}")
+        for value, copies in log.copies.items():
+            if copies > 1:
+                writer = facts.writer.get((key, value))
+                name = "duplicate" if writer is None or writer.idempotent else "duplicate-plain"
+                places = [offset for offset in log.offsets if value in log.at[offset]]
+                yield Finding(name, key, f"{value} is at {places}")
+
+
+def _what_readers_saw(facts: Facts) -> Iterator[Finding]:
+    """phantom: nobody sent it. G1a: its send failed. early-read: seen before it was sent."""
+    seen: set[tuple[Key, Value]] = set()
+    for op in facts.polls:
+        for key, pairs in op.value.items():
+            for _, value in pairs:
+                if (key, value) in seen:
+                    continue
+                seen.add((key, value))
+                writer = facts.writer.get((key, value))
+                if writer is None:
+                    yield Finding("phantom", key, f"{op.process} was shown {value}")
+                elif writer.result == FAIL:
+                    yield Finding("G1a", key, f"{op.process} was shown {value}, which failed")
+                elif op.end_s < writer.start_s:
+                    yield Finding("early-read", key, f"{value} was seen before it was sent")
+
+
+def _what_nobody_saw(facts: Facts) -> Iterator[Finding]:
+    """lost-write: acknowledged, passed by every reader. unseen: acknowledged, beyond them all.
+
+    no-offset: acknowledged without a place in the log.
+    """
+    bounds = {
+        key: max((facts.logs[key].index[value] for value in values), default=-1)
+        for key, values in facts.polled.items()
+    }
+    for op in facts.sends:
+        if op.result != OK:
+            continue
+        for key, value, offset in op.value:
+            if offset is None or offset < 0:
+                yield Finding("no-offset", key, f"{value} was acknowledged at {offset}")
+            if value in facts.polled.get(key, ()):
+                continue
+            index = facts.logs[key].index.get(value, FOREVER_S)
+            name = "lost-write" if index <= bounds.get(key, -1) else "unseen"
+            yield Finding(name, key, f"{value} was acknowledged at {offset}, and nobody saw it")
+
+
+def _what_the_last_reader_misses(facts: Facts) -> Iterator[Finding]:
+    """lost: acknowledged or once shown, and not there when all is read after the end.
+
+    Judged for keys that a reader whose name begins with FINAL was assigned: it began at the start.
+    """
+    kept: dict[Key, set[Value]] = {}
+    start_s = FOREVER_S
+    for op in facts.ops:
+        if op.process.startswith(FINAL):
+            start_s = min(start_s, op.start_s)
+            for key in op.value if op.kind in ("assign", "poll") else ():
+                kept.setdefault(key, set())
+            if op.kind == "poll":
+                for key, pairs in op.value.items():
+                    kept[key].update(value for _, value in pairs)
+    for key, there in kept.items():
+        known = {
+            value
+            for op in facts.sends
+            if op.result == OK and op.end_s <= start_s
+            for where, value, _ in op.value
+            if where == key
+        }
+        for value in sorted((known | facts.polled[key]) - there, key=str):
+            yield Finding("lost", key, f"{value} is not there any more")
+
+
+# --- what one process sees ----------------------------------------------------------------------
+
+
+def _polls_by_process(facts: Facts) -> Iterator[Finding]:
+    """poll-skip, nonmonotonic-poll: between two polls; with int- before it: inside of one.
+
+    offset-gap: a reader went on over offsets of which nobody knows a record.
+    """
+    for ops in facts.by_process("poll", "assign", "subscribe").values():
+        last: dict[Key, Value] = {}
+        for op in ops:
+            if op.kind == "subscribe":
+                last.clear()
+            elif op.kind == "assign":
+                last = {key: value for key, value in last.items() if key in op.value}
+            elif op.result == OK:
+                for key in op.rebalanced:
+                    last.pop(key, None)
+                yield from _polls_of(facts, op, last)
+
+
+def _polls_of(facts: Facts, op: Op, last: dict[Key, Value]) -> Iterator[Finding]:
+    """One poll, after `last`; moves it on."""
+    for key, pairs in op.value.items():
+        if not pairs:
+            continue
+        log = facts.logs[key]
+        if key in last:
+            yield from _step(log, key, op.process, "", "poll", last[key], pairs[0][1])
+            yield from _gap(facts, key, last[key], pairs[0][1])
+        last[key] = pairs[-1][1]
+        if key not in op.rebalanced:
+            for (_, before), (_, after) in pairwise(pairs):
+                yield from _step(log, key, op.process, "int-", "poll", before, after)
+                yield from _gap(facts, key, before, after)
+
+
+def _gap(facts: Facts, key: Key, before: Value, after: Value) -> Iterator[Finding]:
+    log = facts.logs[key]
+    missing = log.first[after] - log.first[before] - (log.index[after] - log.index[before])
+    if facts.dense and missing > 0:
+        told = f"{missing} offsets without a record before {log.first[after]}"
+        yield Finding("offset-gap", key, told)
+
+
+def _step(
+    log: Log, key: Key, process: str, inside: str, verb: str, before: Value, after: Value
+) -> Iterator[Finding]:
+    """From one value to the next, the log goes on by one."""
+    if log.copies[before] != 1 or log.copies[after] != 1:
+        return  # said elsewhere, or nobody knows where it is
+    delta = log.index[after] - log.index[before]
+    told = f"{process}: {before} at {log.first[before]}, then {after} at {log.first[after]}"
+    if delta < 1:
+        yield Finding(f"{inside}nonmonotonic-{verb}", key, told)
+    elif delta > 1 and (verb == "poll" or inside):
+        yield Finding(f"{inside}{verb}-skip", key, f"{told}; {delta - 1} between them")
+
+
+def _sends_by_process(facts: Facts) -> Iterator[Finding]:
+    """nonmonotonic-send: a producer's records lie in the order in which it sent them."""
+    for ops in facts.by_process("send").values():
+        last: dict[Key, Value] = {}
+        for op in sorted(ops, key=lambda op: op.start_s):
+            if op.result == FAIL:
+                continue
+            inside: set[Key] = set()
+            for key, value, _ in op.value:
+                log = facts.logs[key]
+                if value not in log.index:
+                    continue
+                if key in last:
+                    word = "int-" if key in inside else ""
+                    yield from _step(log, key, op.process, word, "send", last[key], value)
+                last[key] = value
+                inside.add(key)
+
+
+# --- in real time -------------------------------------------------------------------------------
+
+
+class _Claim(NamedTuple):
+    """From `end_s` on the world knows `value`; whoever asks from `start_s` on was told it."""
+
+    start_s: float
+    end_s: float
+    value: float
+    who: str
+
+
+def _fallen(
+    claims: Iterable[_Claim], answers: Sequence[_Claim], *, strictly: bool = False
+) -> Iterator[tuple[_Claim, _Claim]]:
+    """(earlier, later): the later one began after the earlier one ended, and is below it.
+
+    `strictly`: equal is below, too.
+    """
+    known = sorted(claims, key=lambda claim: claim.end_s)
+    best: _Claim | None = None
+    at = 0
+    for answer in sorted(answers, key=lambda claim: claim.start_s):
+        while at < len(known) and known[at].end_s < answer.start_s:
+            if best is None or known[at].value > best.value:
+                best = known[at]
+            at += 1
+        if best is not None and (
+            answer.value < best.value or (strictly and answer.value == best.value)
+        ):
+            yield best, answer
+
+
+def _sends_in_real_time(facts: Facts) -> Iterator[Finding]:
+    """real-time-order: sent after another one was acknowledged, and before it in the log."""
+    claims: dict[Key, list[_Claim]] = defaultdict(list)
+    for op in facts.sends:
+        for key, value, _ in op.value:
+            log = facts.logs[key]
+            if op.result != FAIL and log.copies[value] == 1:
+                end_s = op.end_s if op.result == OK else FOREVER_S
+                claim = _Claim(op.start_s, end_s, log.first[value], f"{op.process} {value}")
+                claims[key].append(claim)
+    for key, said in claims.items():
+        for earlier, later in _fallen(said, said, strictly=True):
+            told = f"{later.who} at {later.value} was sent after {earlier.who} at {earlier.value}"
+            yield Finding("real-time-order", key, told)
+
+
+def _what_fell(facts: Facts) -> Iterator[Finding]:
+    """high-watermark-fell, log-start-fell, leader-epoch-fell: as any client sees it, in real time.
+
+    An acknowledged or polled record is below the high watermark from then on.
+    """
+    names = ("high-watermark-fell", "log-start-fell", "leader-epoch-fell")
+    looks: dict[tuple[str, Key], list[_Claim]] = defaultdict(list)
+    floors: dict[Key, list[_Claim]] = defaultdict(list)
+    for op in facts.ops:
+        if op.kind == "look":
+            for key, said in op.value.items():
+                for name, value in zip(names, said, strict=True):
+                    if value >= 0:
+                        claim = _Claim(op.start_s, op.end_s, value, op.process)
+                        looks[name, key].append(claim)
+        elif op.kind in ("send", "poll") and op.result == OK:
+            for key, end in _ends(op):
+                floors[key].append(_Claim(op.start_s, op.end_s, end, op.process))
+    for (name, key), said in looks.items():
+        known = said + floors[key] if name == names[0] else said
+        for earlier, later in _fallen(known, said):
+            told = f"{later.who} was told {later.value} after {earlier.who} knew {earlier.value}"
+            yield Finding(name, key, told)
+
+
+def _ends(op: Op) -> Iterator[tuple[Key, int]]:
+    """The high watermark that this send or poll proves."""
+    if op.kind == "send":
+        yield from ((key, at + 1) for key, _, at in op.value if at is not None and at >= 0)
+    else:
+        yield from ((key, pairs[-1][0] + 1) for key, pairs in op.value.items() if pairs)
+
+
+def _what_metadata_said(facts: Facts) -> Iterator[Finding]:
+    """metadata-fell: one node tells an older epoch than before; metadata-stale: than another."""
+    said: dict[Key, list[_Claim]] = defaultdict(list)
+    for op in facts.ops:
+        if op.kind == "metadata" and op.result == OK:
+            node, partitions = op.value
+            for key, (_, epoch) in partitions.items():
+                if epoch >= 0:
+                    said[key].append(_Claim(op.start_s, op.end_s, epoch, f"node {node}"))
+    for key, claims in said.items():
+        nodes: dict[str, list[_Claim]] = defaultdict(list)
+        for claim in claims:
+            nodes[claim.who].append(claim)
+        for own in nodes.values():
+            for earlier, later in _fallen(own, own):
+                told = f"{later.who} told epoch {later.value} after {earlier.value}"
+                yield Finding("metadata-fell", key, told)
+        for earlier, later in _fallen(claims, claims):
+            told = f"{later.who} told {later.value} after {earlier.who} told {earlier.value}"
+            yield Finding("metadata-stale", key, told)
+
+
+def _committed(facts: Facts) -> Iterator[Finding]:
+    """Committed offsets are a register for each group and key: see `register.py`."""
+    accesses: dict[tuple[str, Key], list[Access]] = defaultdict(list)
+    for op in facts.ops:
+        if op.kind not in ("commit", "fetch") or (op.kind == "fetch" and op.result != OK):
+            continue
+        group, committed = op.value
+        for key, value in committed.items():
+            sure = op.result == OK
+            end_s = FOREVER_S if op.result == INFO else op.end_s
+            access = Access(op.kind == "commit", value, op.start_s, end_s, sure, op.result == FAIL)
+            accesses[group, key].append(access)
+    for (group, key), history in accesses.items():
+        for anomaly, what in stale_accesses(history):
+            yield Finding(anomaly, key, f"group {group}: {what}")
