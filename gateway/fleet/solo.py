@@ -11,9 +11,9 @@ from gateway.fleet.port import Leader, Member, StreamKey
 class SoloFleet:
     """A `Fleet` and `GroupClaims` of one. `epoch_of` tells the epoch of a partition, -1 unknown."""
 
-    def __init__(self, node_id: int, epoch_of: Callable[[StreamKey], int]) -> None:
+    def __init__(self, node_id: int, epoch_of: Callable[[StreamKey], int] = lambda _: -1) -> None:
         self._node_id = node_id
-        self._epoch_of = epoch_of
+        self.epoch_of = epoch_of
         self.address = ("", -1)  # set once the port is bound
 
     @property
@@ -28,7 +28,7 @@ class SoloFleet:
         return [Member(self._node_id, host, port, "", "")]
 
     def leader(self, key: StreamKey) -> Leader:
-        return Leader(self._node_id, self._epoch_of(key))
+        return Leader(self._node_id, self.epoch_of(key))
 
     def replicas(self, key: StreamKey, count: int) -> list[int]:
         return [self._node_id]

@@ -62,7 +62,9 @@ class Partitions:
         self._services = services
         self._config = config
         self._on_disk_freed = on_disk_freed
-        self.fleet: Fleet = fleet or SoloFleet(config.node_id, self.epoch_of)
+        self.fleet: Fleet = fleet or SoloFleet(config.node_id)
+        if isinstance(self.fleet, SoloFleet):
+            self.fleet.epoch_of = self.epoch_of
         self.on_opened: Callable[[StreamKey, int], None] = _nobody_listens
         self._by_name: dict[tuple[str, int], Partition] = {}
         self._by_key: dict[StreamKey, Partition] = {}  # the same partitions
