@@ -118,16 +118,20 @@ class _Supervisor:
             try:
                 while self._code is None or self._living():
                     self._start_due()
-                    for key, _ in self._selector.select(self._wait_s()):
-                        if isinstance(key.data, _Worker):
-                            self._read(key.data)
-                        else:
-                            key.data.recv(4096)  # a signal; its handler has run
+                    self._listen()
                     self._reap()
             finally:
                 self._send(signal.SIGKILL)
         assert self._code is not None
         return self._code
+
+    def _listen(self) -> None:
+        """Until something happened: a worker said a word or ended, a signal came, one is due."""
+        for key, _ in self._selector.select(self._wait_s()):
+            if isinstance(key.data, _Worker):
+                self._read(key.data)
+            else:
+                key.data.recv(4096)  # a signal; its handler has run
 
     # -- signals ---------------------------------------------------------------------------------
 

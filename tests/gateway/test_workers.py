@@ -26,7 +26,7 @@ sys.exit(supervise([[sys.executable, "-c", word, str(place)]
                     for place, word in enumerate(sys.argv[1:])], pace))
 """
 WORKER = """
-import os, pathlib, signal, sys, time
+import os, pathlib, select, signal, sys
 name = f"worker-{sys.argv[1]}"
 with open(name, "a") as starts:
     starts.write(f"{os.getpid()}\\n")
@@ -35,13 +35,13 @@ def ready():
     print(f"gateway started: bootstrap.servers=127.0.0.1:{9000 + int(sys.argv[1])} x", flush=True)
 def on(number, code, wait_s=0.0):
     def end(*_):
-        time.sleep(wait_s)
+        select.select([], [], [], wait_s)
         os._exit(code)
     signal.signal(number, end)
 on(signal.SIGTERM, 0)
 on(signal.SIGINT, 130)
 """
-SERVES = "ready()\nwhile True: time.sleep(60)\n"
+SERVES = "ready()\nwhile True: signal.pause()\n"
 
 
 class Supervised:
@@ -175,7 +175,7 @@ def test_workers_end_politely_when_their_supervisor_is_killed(tmp_path):
 def test_long_lines_and_lines_in_pieces_arrive_whole(tmp_path):
     talker = """
     os.write(1, b"first ")
-    time.sleep(0.05)
+    select.select([], [], [], 0.05)
     os.write(1, b"half\\n" + b"." * 50_000 + b"\\n")
     """
     with Supervised(tmp_path, textwrap.dedent(talker) + SERVES) as supervised:
