@@ -104,9 +104,9 @@ class NodeWatch:
         self._wake()
 
     def _on_renewed(self) -> None:
-        self._renewed = self._listing = True
-        self._changed.update(self._watches)
-        self._wake()
+        """Every watch is told besides; what they are told about must be read from who knows."""
+        self._renewed = True
+        self._on_listed()
 
     def _wake(self) -> None:
         if self._unlisten and (self._task is None or self._task.done()):
