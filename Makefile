@@ -21,7 +21,7 @@ $(DEV)/.ready: compose/requirements-dev.txt pyproject.toml $(INSTALL)
 run: $(RUN)/.ready ## install and start the embedded gateway (PORT=, DATA=)
 	@exec $(RUN)/bin/python -m gateway dev --port $(PORT) --data $(DATA)
 
-cluster: $(RUN)/.ready $(DEV)/.ready ## ZooKeeper, four bookies, auditor and gateway as local processes
+cluster: $(RUN)/.ready $(DEV)/.ready ## ZooKeeper, 4 bookies, 3 gateways, auditor as local processes (PORT=)
 	@exec $(DEV)/bin/python -m tests.peers.compose --port $(PORT) --data $(DATA)/cluster
 
 check: $(DEV)/.ready ## ruff, pyright strict, import contracts, house rules

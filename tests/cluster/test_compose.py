@@ -5,17 +5,22 @@ parser of the program that it starts; then the whole of it as local processes, u
 """
 
 import json
+import os
+import signal
 from pathlib import Path
 
 import check_jsonschema
 import jsonschema
 from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 from ruamel.yaml import YAML
 
 from gateway import serve
 from ledger.node import audit, options
 from tests.peers import compose
 from tests.peers.compose import LocalCluster, local_command, services
+from tests.peers.gateway import ports_in_a_row
+from tests.peers.processes import Process, wait_until
 
 SCHEMA = Path(check_jsonschema.__file__).parent / "builtin_schemas/vendor/compose-spec.json"
 OURS = sorted(set(services()) - {"zookeeper"})
@@ -35,7 +40,7 @@ def test_the_file_keeps_to_the_schema_of_compose_files():
         "zookeeper",
         *(f"bookie-{number}" for number in (1, 2, 3, 4)),
         "audit",
-        "gateway",
+        *(f"gateway-{number}" for number in (1, 2, 3)),
     ]
 
 
@@ -52,6 +57,35 @@ def test_every_command_is_one_that_its_program_takes():
             settings = options.Settings(options.parser("bookie serve", "").parse_args(words))
             assert settings.faults == []
             assert settings["advertised-host"] == name == settings["name"]
+
+
+def test_each_gateway_is_a_broker_of_its_own_on_the_rack_of_a_bookie():
+    flags = [
+        serve.parser().parse_args(arguments(name)[2]) for name in OURS if name.startswith("gateway")
+    ]
+    assert [(one.port, one.node_id, one.rack) for one in flags] == [
+        (9092, 1, "r1"),
+        (9093, 2, "r2"),
+        (9094, 3, "r3"),
+    ]
+    racks = {
+        option_of(services()[name]["command"], "--rack") for name in OURS if name[:6] == "bookie"
+    }
+    assert racks == {"/r1", "/r2", "/r3", "/r4"}
+    for name, one in zip(("gateway-1", "gateway-2", "gateway-3"), flags, strict=True):
+        assert services()[name]["ports"] == [f"{one.port}:{one.port}"]
+
+
+def option_of(words, flag):
+    return words[words.index(flag) + 1]
+
+
+def test_make_cluster_listens_where_the_file_says(tmp_path):
+    cluster = LocalCluster(tmp_path, 9092)
+    assert cluster.bootstrap == "127.0.0.1:9092,127.0.0.1:9093,127.0.0.1:9094"
+    for name in cluster.gateways:
+        words = services()[name]["command"]
+        assert option_of(words, "--port") == str(cluster.ports[name])
 
 
 def test_every_volume_and_dependency_that_is_named_exists():
@@ -91,7 +125,8 @@ def test_the_local_cluster_serves_a_stock_client_and_leaves_no_process(tmp_path)
     cluster = LocalCluster(tmp_path).start()
     processes = list(cluster.processes.values())
     try:
-        bootstrap = {"bootstrap.servers": f"127.0.0.1:{cluster.gateway_port}", "log_level": 0}
+        bootstrap = {"bootstrap.servers": cluster.bootstrap, "log_level": 0}
+        make_topic(cluster.bootstrap)
         failed = []
         producer = Producer(bootstrap)
         for number in range(1_000):
@@ -102,13 +137,55 @@ def test_the_local_cluster_serves_a_stock_client_and_leaves_no_process(tmp_path)
             )
         assert producer.flush(30.0) == 0
         assert failed == []
-        consumer = Consumer({**bootstrap, "group.id": "g", "auto.offset.reset": "earliest"})
-        consumer.subscribe(["flights"])
-        values = []
-        while len(values) < 1_000:
-            values += [int(message.value()) for message in consumer.consume(1_000, 10.0)]
-        consumer.close()
-        assert values == list(range(1_000))
+        assert sorted(read("flights", bootstrap, 1_000)) == list(range(1_000))
+        assert len(brokers(cluster.bootstrap)) == len(cluster.gateways)
     finally:
         cluster.stop()
     assert [process.exit_code for process in processes] == [0] * len(OURS)
+    assert not list(tmp_path.glob("*.pid"))
+
+
+def make_topic(bootstrap):
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    for created in admin.create_topics([NewTopic("flights", 6, 3)]).values():
+        created.result(30.0)
+
+
+def read(topic, bootstrap, count):
+    """So many values, by a group."""
+    consumer = Consumer({**bootstrap, "group.id": "g", "auto.offset.reset": "earliest"})
+    consumer.subscribe([topic])
+    values = []
+    while len(values) < count:
+        values += [int(message.value()) for message in consumer.consume(count, 10.0)]
+    consumer.close()
+    return values
+
+
+def brokers(bootstrap):
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    return admin.list_topics(timeout=30.0).brokers
+
+
+def test_what_is_killed_by_its_printed_id_comes_back_on_its_port(tmp_path):
+    quiet = {"MAKEFLAGS": "", "MAKELEVEL": "0"}  # a make that runs the tests is not meant
+    place = [f"PORT={ports_in_a_row(3)[0]}", f"DATA={tmp_path}"]
+    make = Process(
+        ["make", "-C", str(compose.install.ROOT), "cluster", *place], tmp_path / "o", quiet
+    )
+    try:
+        make.wait_for(lambda: "cluster started" in make.output(), "make cluster to serve", 120.0)
+        bootstrap = make.output().rpartition("bootstrap.servers=")[2].split()[0]
+        assert len(bootstrap.split(",")) == 3
+        for name in ("gateway-2", "bookie-1"):
+            pid = int((tmp_path / "cluster" / f"{name}.pid").read_text())
+            assert f"{name:<14} pid {pid} " in make.output()
+            os.kill(pid, signal.SIGKILL)
+            again = f"{name} ended with -9, started again: pid "
+            make.wait_for(lambda again=again: again in make.output(), again, 30.0)
+        wait_until(lambda: len(brokers(bootstrap)) == 3, "three gateways again", 60.0, pause_s=0.2)
+        log = tmp_path / "cluster" / "bookie-1.log"
+        wait_until(lambda: log.read_text().count("started bookie=") == 2, "the bookie", 60.0)
+        assert make.stop(60.0) in (0, -signal.SIGTERM, 2)
+    finally:
+        make.kill()

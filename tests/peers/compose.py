@@ -11,17 +11,22 @@ import argparse
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any, Self
 
 from ruamel.yaml import YAML
 
 from tests.peers import install
+from tests.peers.gateway import ports_in_a_row
 from tests.peers.processes import Process, free_port
 from tests.peers.zookeeper import ZooKeeper
 
 FILE = install.ROOT / "compose" / "cluster.yaml"
-START_S_MAX = 30.0
+START_S_MAX = 60.0
+LOOK_S = 0.2
+AGAIN_S, AGAIN_S_MAX = 0.5, 10.0  # before a service that ended is started again
+STEADY_S = 10.0  # what ran so long begins anew at the shortest wait
 LOOPBACK = "127.0.0.1"
 
 
@@ -40,25 +45,36 @@ def local_command(words: list[str], zookeeper: str, data: Path, port: int) -> li
 
 
 class LocalCluster:
-    """The whole cluster; `gateway_port` 0 takes a free one. Ended by process id."""
+    """The whole cluster, ended by process id. Gateways listen from `first_port` on, 0: anywhere.
 
-    def __init__(self, directory: Path, gateway_port: int = 0, file: Path = FILE) -> None:
+    `<name>.log` and `<name>.pid` of each service lie in `directory`.
+    """
+
+    def __init__(self, directory: Path, first_port: int = 0, file: Path = FILE) -> None:
         self.directory = directory
         self.services = services(file)
         self.zookeeper = ZooKeeper(directory / "zookeeper")
         self.processes: dict[str, Process] = {}
-        self.gateway_port = gateway_port or free_port()
-        self.ports = {name: free_port() for name in self.services}
-        self.ports["gateway"] = self.gateway_port
+        self.gateways = [name for name in self.services if name.startswith("gateway-")]
+        self.bookies = [name for name in self.services if name.startswith("bookie-")]
+        count = len(self.gateways)
+        ports = [first_port + place for place in range(count)] if first_port else None
+        self.ports = dict(zip(self.gateways, ports or ports_in_a_row(count), strict=True))
+        self.ports |= {name: free_port() for name in self.services if name not in self.ports}
+        self._ends: dict[str, int] = {}  # in a row, by service
+        self._due_s: dict[str, float] = {}  # when what ended is started again
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(f"{LOOPBACK}:{self.ports[name]}" for name in self.gateways)
 
     def start(self) -> Self:
         """Everything serves; what was started is ended again if a part does not come up."""
         try:
             self.zookeeper.start()
-            # The first bookie lays the cluster out; before it an auditor ends, and Docker would
-            # start it again.
-            bookies = [name for name in self.services if name.startswith("bookie-")]
-            for together in (bookies, ["audit"], ["gateway"]):
+            # The first bookie lays the cluster out; before it an auditor and a gateway end, and
+            # Docker would start them again.
+            for together in (self.bookies, ["audit", *self.gateways]):
                 for name in together:
                     self.start_one(name)
                 for name in together:
@@ -72,16 +88,43 @@ class LocalCluster:
         data = self.directory / name
         words = self.services[name]["command"]
         command = local_command(words, self.zookeeper.servers, data, self.ports[name])
-        self.processes[name] = Process(command, self.directory / f"{name}.log")
+        self.processes[name] = process = Process(command, self.directory / f"{name}.log")
+        (self.directory / f"{name}.pid").write_text(f"{process.pid}\n")
 
     def wait_started(self, name: str) -> None:
         process = self.processes[name]
         process.wait_for(lambda: "started" in process.output(), f"{name} to start", START_S_MAX)
 
+    def restart_ended(self) -> list[str]:
+        """What ended by itself is started again after a while, longer each time; a line for each.
+
+        Not waited for. Source: Docker, `restart: unless-stopped`.
+        """
+        now_s = time.monotonic()
+        lines: list[str] = []
+        for name, process in list(self.processes.items()):
+            if process.exit_code is None:
+                continue
+            if name not in self._due_s:
+                steady = now_s - process.started_at_s > STEADY_S
+                self._ends[name] = 0 if steady else self._ends.get(name, 0)
+                self._due_s[name] = now_s + min(AGAIN_S_MAX, AGAIN_S * 2 ** self._ends[name])
+            elif now_s >= self._due_s[name]:
+                del self._due_s[name]
+                self._ends[name] += 1
+                self.start_one(name)
+                lines.append(
+                    f"{name} ended with {process.exit_code}, "
+                    f"started again: pid {self.processes[name].pid}"
+                )
+        return lines
+
     def stop(self) -> None:
-        """The gateway first, ZooKeeper last."""
-        for name in reversed(list(self.processes)):
-            self.processes.pop(name).stop()
+        """Gateways first, ZooKeeper last."""
+        for name in reversed(list(self.services)):
+            if name in self.processes:
+                self.processes.pop(name).stop()
+                (self.directory / f"{name}.pid").unlink(missing_ok=True)
         if self.zookeeper.running:
             self.zookeeper.stop()
 
@@ -89,7 +132,7 @@ class LocalCluster:
 def main() -> int:
     flags = argparse.ArgumentParser(prog="make cluster", description=__doc__)
     flags.add_argument("--data", type=Path, default=Path("data") / "cluster")
-    flags.add_argument("--port", type=int, default=9092, help="Kafka port of the gateway")
+    flags.add_argument("--port", type=int, default=9092, help="Kafka port of the first gateway")
     chosen = flags.parse_args()
     asked = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -101,11 +144,15 @@ def main() -> int:
         print(f"cluster: {fault}", file=sys.stderr)
         return 1
     try:
-        print(f"zookeeper      {cluster.zookeeper.servers}")
+        print(
+            f"{'zookeeper':<14} pid {cluster.zookeeper.process.pid:<8} {cluster.zookeeper.servers}"
+        )
         for name, process in cluster.processes.items():
             print(f"{name:<14} pid {process.pid:<8} log {process.log}")
-        print(f"cluster started: bootstrap.servers=127.0.0.1:{chosen.port}", flush=True)
-        asked.wait()
+        print(f"cluster started: bootstrap.servers={cluster.bootstrap}", flush=True)
+        while not asked.wait(LOOK_S):
+            for line in cluster.restart_ended():
+                print(line, flush=True)
     finally:
         cluster.stop()
     return 0
