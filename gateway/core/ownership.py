@@ -1,0 +1,182 @@
+"""Who owns which partition of one topic, as it is written in one node of the metadata store.
+
+    "OW", format 1, u32 CRC-32C of the rest, u32 partitions, u16 holders
+    holder:     i32 node id, u8 length, token          (the first one is nobody)
+    partitions: u16 holder each, then i32 leader epoch each; -1: not open yet
+
+A holder is one incarnation of a gateway. When its token names no gateway that lives, it holds
+nothing, whatever is written here. Values are never changed: each change makes a new one.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from struct import error as StructError
+from struct import pack, unpack_from
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from ledger.errors import CorruptFormat
+
+FORMAT = 1
+PARTITIONS_MAX = 100_000  # 600 kB; a node may hold a little less than 1 MiB
+_MAGIC = b"OW"
+_HEAD = ">2sBI"
+_HEAD_BYTES = 7
+_COUNTS = ">IH"
+_NOT_OPEN = -1
+
+
+class Incarnation(NamedTuple):
+    """One gateway from its registration until its session ends."""
+
+    node_id: int
+    token: str
+
+
+NOBODY: Final = Incarnation(-1, "")
+
+
+class Owners:
+    """The owner and the leader epoch of each partition of a topic."""
+
+    __slots__ = ("_epochs", "_holders", "_slots")
+
+    def __init__(self) -> None:
+        """No partition."""
+        self._holders: tuple[Incarnation, ...] = (NOBODY,)
+        self._slots: array[int] = array("H")  # index into holders
+        self._epochs: array[int] = array("i")
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Owners) and list(self.rows()) == list(other.rows())
+
+    @property
+    def holders(self) -> Sequence[Incarnation]:
+        """Those that are named, `NOBODY` too."""
+        return self._holders
+
+    def rows(self) -> list[tuple[Incarnation, int]]:
+        """(owner, epoch) of each partition."""
+        holders = self._holders
+        return [
+            (holders[slot], epoch) for slot, epoch in zip(self._slots, self._epochs, strict=True)
+        ]
+
+    def owner(self, partition: int) -> Incarnation:
+        """`NOBODY` also for a partition that is not written yet."""
+        slots = self._slots
+        return self._holders[slots[partition]] if 0 <= partition < len(slots) else NOBODY
+
+    def epoch(self, partition: int) -> int:
+        """-1: its owner has not opened it, or it has none."""
+        return self._epochs[partition] if 0 <= partition < len(self._epochs) else _NOT_OPEN
+
+    def owned_by(self, who: Incarnation) -> list[int]:
+        """Partitions, in order."""
+        if who not in self._holders:
+            return []
+        wanted = self._holders.index(who)
+        return [partition for partition, slot in enumerate(self._slots) if slot == wanted]
+
+    def free(self, partitions: int, gone: Callable[[Incarnation], bool]) -> list[int]:
+        """Of the first `partitions`, in order, those of nobody and of holders that are `gone`."""
+        lost = {
+            slot for slot, holder in enumerate(self._holders) if holder == NOBODY or gone(holder)
+        }
+        slots = self._slots
+        missing = range(len(slots), partitions)
+        if not any(slot in slots for slot in lost):
+            return list(missing)
+        known = slots if len(slots) <= partitions else slots[:partitions]
+        return [partition for partition, slot in enumerate(known) if slot in lost] + list(missing)
+
+    def changed(
+        self, owners: Mapping[int, Incarnation], epochs: Mapping[int, int] | None = None
+    ) -> Owners:
+        """Those partitions have those owners, which have not opened them; then these epochs.
+
+        Partitions that were not written yet are of nobody, unless they are named.
+        """
+        assert not owners or 0 <= min(owners) <= max(owners) < PARTITIONS_MAX
+        new = Owners()
+        slots, known = self._slots[:], self._epochs[:]
+        missing = max(owners, default=-1) + 1 - len(slots)
+        if missing > 0:
+            slots.extend([0] * missing)
+            known.extend([_NOT_OPEN] * missing)
+        at = {holder: slot for slot, holder in enumerate(self._holders)}
+        for partition, owner in owners.items():
+            slots[partition] = at.setdefault(owner, len(at))
+            known[partition] = _NOT_OPEN
+        for partition, epoch in (epochs or {}).items():
+            known[partition] = epoch
+        new._holders, new._slots = _without_unused(tuple(at), slots)
+        new._epochs = known
+        return new
+
+    def encode(self) -> bytes:
+        named = b"".join(
+            pack(">iB", node_id, len(token)) + token.encode()
+            for node_id, token in self._holders[1:]
+        )
+        count = len(self._slots)
+        body = b"".join(
+            (
+                pack(_COUNTS, count, len(self._holders) - 1),
+                named,
+                pack(f">{count}H{count}i", *self._slots, *self._epochs),
+            )
+        )
+        return pack(_HEAD, _MAGIC, FORMAT, crc32c(body)) + body
+
+    @classmethod
+    def decode(cls, data: bytes, path: str) -> Owners:
+        """What `encode` wrote. Raises CorruptFormat, naming `path`."""
+        if len(data) < _HEAD_BYTES or data[:2] != _MAGIC:
+            raise CorruptFormat(f"{path}: {len(data)} bytes that name no owners")
+        _, form, checksum = unpack_from(_HEAD, data)
+        if form != FORMAT:
+            raise CorruptFormat(f"{path}: format {form}; this version reads {FORMAT}")
+        if crc32c(memoryview(data)[_HEAD_BYTES:]) != checksum:
+            raise CorruptFormat(f"{path}: the checksum does not match")
+        try:
+            return cls._decode_body(data)
+        except (StructError, ValueError) as error:
+            raise CorruptFormat(f"{path}: {error!r}") from error
+
+    @classmethod
+    def _decode_body(cls, data: bytes) -> Owners:
+        count, named = unpack_from(_COUNTS, data, _HEAD_BYTES)
+        at = _HEAD_BYTES + 6
+        holders = [NOBODY]
+        for _ in range(named):
+            node_id, size = unpack_from(">iB", data, at)
+            holders.append(Incarnation(node_id, data[at + 5 : at + 5 + size].decode()))
+            at += 5 + size
+        if len(data) != at + 6 * count:
+            raise ValueError(f"{len(data) - at} bytes for {count} partitions")
+        owners = cls()
+        owners._holders = tuple(holders)
+        owners._slots = array("H", unpack_from(f">{count}H", data, at))
+        owners._epochs = array("i", unpack_from(f">{count}i", data, at + 2 * count))
+        if count and max(owners._slots) >= len(holders):
+            raise ValueError("a partition names a holder that is not there")
+        return owners
+
+
+def _without_unused(
+    holders: tuple[Incarnation, ...], slots: array[int]
+) -> tuple[tuple[Incarnation, ...], array[int]]:
+    """The same owners, and no holder that owns nothing (but nobody, who comes first)."""
+    used = set(slots) | {0}
+    if len(used) == len(holders):
+        return holders, slots
+    kept = sorted(used)
+    renumbered = {slot: number for number, slot in enumerate(kept)}
+    return tuple(holders[slot] for slot in kept), array("H", [renumbered[slot] for slot in slots])

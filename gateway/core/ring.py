@@ -1,0 +1,146 @@
+"""Which gateway should have which stream or group: consistent hashing with bounded load.
+
+Each gateway has points on a circle, each stream and group has one; the next gateway clockwise is
+its candidate, unless that one has its share already. Everybody who knows the same gateways and
+the same topics gets the same answer, whatever happened before.
+Source: DistributedLog, "Ownership tracking" (seed 000); Mirrokni, Thorup and Zadimoghaddam,
+"Consistent Hashing with Bounded Loads".
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from hashlib import shake_128
+from struct import unpack
+from uuid import UUID
+
+POINTS_PER_NODE = 256  # the shares of the circle then differ by about a sixteenth
+SLACK_PERCENT = 25  # how much more than the mean one gateway may be given
+
+_POINT_BYTES = 8
+
+
+def _points(of: bytes, count: int) -> tuple[int, ...]:
+    """The first `count` of an endless row of points; a longer row begins with a shorter one."""
+    return unpack(f">{count}Q", shake_128(of).digest(_POINT_BYTES * count))
+
+
+class Ring:
+    """Gateways on a circle, each at many places. Raises nothing; empty it answers with None."""
+
+    __slots__ = ("_at", "_places", "_successors", "nodes")
+
+    def __init__(self, nodes: Iterable[int]) -> None:
+        self.nodes: tuple[int, ...] = tuple(sorted(set(nodes)))
+        circle = sorted(
+            (point, at)
+            for at, node in enumerate(self.nodes)
+            for point in _points(b"gateway %d" % node, POINTS_PER_NODE)
+        )
+        self._places = [point for point, _ in circle]
+        self._at = [at for _, at in circle]
+        self._successors: dict[int, tuple[int, ...]] = {}
+
+    def candidate(self, group: str) -> int | None:
+        """The gateway that should coordinate the group."""
+        if not self.nodes:
+            return None
+        (point,) = _points(b"group " + group.encode(errors="surrogatepass"), 1)
+        return self.nodes[self._at[self._place(point)]]
+
+    def places(self, topic_id: UUID, count: int) -> array[int]:
+        """Where the first `count` partitions of the topic are on the circle."""
+        points = _points(b"topic " + topic_id.bytes, count)
+        places, total = self._places, len(self._places)
+        return array("I", [bisect_left(places, point) % total for point in points])
+
+    def at(self, place: int) -> int:
+        """Whose place it is: an index into `nodes`."""
+        return self._at[place]
+
+    def successors(self, place: int) -> tuple[int, ...]:
+        """All nodes, in the order in which they are met clockwise."""
+        found = self._successors.get(place)
+        if found is None:
+            at = self._at
+            met = dict.fromkeys(at[place:])
+            if len(met) < len(self.nodes):
+                met |= dict.fromkeys(at[:place])
+            found = self._successors[place] = tuple(self.nodes[one] for one in met)
+        return found
+
+    def _place(self, point: int) -> int:
+        return bisect_left(self._places, point) % len(self._places)
+
+
+class Assignment:
+    """The candidate of every stream: no gateway has more than its share of all streams, nor, if
+    that can be, of one topic's.
+
+    `topics` are (id, partitions) of all there are; their order does not matter.
+    """
+
+    __slots__ = ("_chosen", "_places", "_ring")
+
+    def __init__(self, ring: Ring, topics: Iterable[tuple[UUID, int]]) -> None:
+        self._ring = ring
+        self._places: dict[UUID, array[int]] = {}
+        self._chosen: dict[UUID, array[int]] = {}  # node ids
+        if not ring.nodes:
+            return
+        ordered = sorted(topics, key=lambda topic: topic[0].bytes)
+        share = _share(sum(count for _, count in ordered), len(ring.nodes))
+        loads = [0] * len(ring.nodes)
+        for topic_id, count in ordered:
+            self._assign(topic_id, count, loads, share)
+
+    def candidate(self, topic_id: UUID, partition: int) -> int | None:
+        """A node id. None: there is no gateway, or no such stream."""
+        chosen = self._chosen.get(topic_id)
+        if chosen is None or not 0 <= partition < len(chosen):
+            return None
+        return chosen[partition]
+
+    def candidates(self, topic_id: UUID) -> Sequence[int]:
+        """Of each partition of the topic, its node id; empty if there is none."""
+        return self._chosen.get(topic_id, ())
+
+    def successors(self, topic_id: UUID, partition: int) -> Sequence[int]:
+        """All nodes from the stream's place on; empty when it is not known."""
+        places = self._places.get(topic_id)
+        if places is None or not 0 <= partition < len(places):
+            return ()
+        return self._ring.successors(places[partition])
+
+    def _assign(self, topic_id: UUID, count: int, loads: list[int], share: int) -> None:
+        ring = self._ring
+        topic_share = _share(count, len(ring.nodes))
+        topic_loads = [0] * len(ring.nodes)
+        places = ring.places(topic_id, count)
+        chosen: list[int] = []
+        for place in places:
+            at = ring.at(place)
+            if loads[at] >= share or topic_loads[at] >= topic_share:
+                at = self._next(place, loads, share, topic_loads, topic_share)
+            loads[at] += 1
+            topic_loads[at] += 1
+            chosen.append(ring.nodes[at])
+        self._places[topic_id] = places
+        self._chosen[topic_id] = array("i", chosen)
+
+    def _next(
+        self, place: int, loads: list[int], share: int, topic_loads: list[int], topic_share: int
+    ) -> int:
+        """The first clockwise that has room for more: also for more of this topic, if any has."""
+        index = {node: at for at, node in enumerate(self._ring.nodes)}
+        order = [index[node] for node in self._ring.successors(place)]
+        free = [at for at in order if loads[at] < share]
+        assert free, "the shares of all together are more than there is"
+        return next((at for at in free if topic_loads[at] < topic_share), free[0])
+
+
+def _share(streams: int, nodes: int) -> int:
+    """What one of `nodes` may have at most."""
+    return -(-streams * (100 + SLACK_PERCENT) // (100 * nodes))
