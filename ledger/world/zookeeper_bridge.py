@@ -150,8 +150,13 @@ class ZooKeeperBridge:
 
     @property
     def last_answered_s(self) -> float:
-        """When the last request or ping that was answered was sent; time.monotonic()."""
-        return max(self._answered_s, self._connection.ping_answered_s)
+        """When the last request or ping that was answered was sent; time.monotonic().
+
+        Only of the session that the loop knows of: the next one's first pings must not make
+        anybody believe that what the old one held is held still.
+        """
+        session_id, sent_s = self._connection.ping_answered
+        return max(self._answered_s, sent_s) if session_id == self._session_id else self._answered_s
 
     async def start(self, timeout_s: float) -> None:
         """A session serves; raises MetadataUnavailable after `timeout_s`."""
@@ -267,6 +272,8 @@ class ZooKeeperBridge:
 
     def _on_connected(self, item: Connected) -> None:
         renewed = self._session_id not in (None, item.session_id)
+        if renewed:
+            self._answered_s = 0.0
         self._session_id = item.session_id
         self.session_ms = item.session_ms
         self._connected = True

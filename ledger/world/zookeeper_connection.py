@@ -168,7 +168,7 @@ class Connection(ConnectionHandler):
         self._read_timeout_s = 1.0
         self._heard_s = 0.0
         self._ping_sent_s = 0.0
-        self.ping_answered_s = 0.0
+        self.ping_answered: tuple[int, float] = (0, 0.0)  # of which session, and when it was sent
 
     def submit(self, request: Any, answer: Any) -> None:
         """Any thread: the request is sent when a connection serves; `answer` is set then."""
@@ -250,7 +250,7 @@ class Connection(ConnectionHandler):
             answer = super()._read_socket(read_timeout)
             self._heard_s = time.monotonic()
             if pinged and not self.ping_outstanding.is_set():
-                self.ping_answered_s = self._ping_sent_s
+                self.ping_answered = (self.client._session_id, self._ping_sent_s)
             if answer == CLOSE_RESPONSE or not self._unread:
                 return answer
 

@@ -291,6 +291,25 @@ def test_what_is_never_answered_does_not_count_as_answered(run):
     run(scenario, session_ms=SHORT_MS)
 
 
+def test_nothing_is_answered_yet_when_the_loss_of_a_session_is_told(run):
+    """Else who held something by the old session would believe in it a moment longer."""
+
+    async def scenario(world):
+        await world.far.create("/live", ephemeral=True)
+        heard = []
+        world.far.watch_session(lambda: heard.append(world.far.last_answered_s))
+        world.proxy.refuse()
+        while await world.near.exists("/live"):
+            await asyncio.sleep(0.02)
+        world.proxy.heal()
+        await until(lambda: heard, "the loss to be told")
+        assert heard == [0.0]
+        await world.far.get("/")
+        assert world.far.last_answered_s > 0
+
+    run(scenario, session_ms=SHORT_MS)
+
+
 # Watches
 
 
