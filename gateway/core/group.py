@@ -226,6 +226,16 @@ class Group:
             effects += self._on_sync_timeout(now_ms)
         return effects
 
+    def hear_all(self, now_ms: int) -> None:
+        """Nobody is blamed for a time in which the coordinator could not be reached."""
+        for member in self.members.values():
+            self._hear(member, now_ms)
+        again_ms = now_ms + self._roster.rebalance_timeout_ms()
+        if self._join_at_ms is not None:
+            self._join_at_ms = again_ms
+        if self._sync_at_ms is not None:
+            self._sync_at_ms = again_ms
+
     def abandon(self, error: ErrorCode) -> list[Effect]:
         """The group is Dead here: deleted, or another coordinator's. Everybody is told."""
         effects: list[Effect] = []

@@ -6,7 +6,7 @@ Source: Kafka, ClassicGroup.offsetExpirationCondition and OffsetMetadataManager 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 from uuid import UUID
 
@@ -50,6 +50,19 @@ def expired(
         if over:
             found.append(key)
     return found
+
+
+def expires_at_ms(positions: Iterable[Position], empty_since_ms: int, retention_ms: int) -> int:
+    """Wall time before which no position of an empty group expires; 0 when it has none."""
+    return min(
+        (
+            position.expire_time_ms
+            if position.expire_time_ms >= 0
+            else max(empty_since_ms, position.commit_time_ms) + retention_ms
+            for position in positions
+        ),
+        default=0,
+    )
 
 
 def _since_ms(position: Position, age: GroupAge, topic: str) -> int | None:

@@ -57,6 +57,11 @@ class World:
     async def __aexit__(self, *error):
         await self.groups.stop()
 
+    @property
+    def loaded(self):
+        """Groups in memory, by name."""
+        return self.groups._residents.groups
+
     def rival(self):
         """Another process on the same metadata."""
         limits = {name: getattr(self.limits, name) for name in self.limits.__slots__}

@@ -6,7 +6,8 @@ import asyncio
 import pytest
 
 from gateway.core.group_members import Leaving
-from gateway.groups.coordinator import SWEEP_S, Refused
+from gateway.groups.census import SWEEP_S
+from gateway.groups.views import Refused
 from ledger.errors import MetadataUnavailable
 from ledger.world.metadata import Node
 from subscriptions.positions import Position
@@ -201,7 +202,7 @@ def test_an_assignment_that_cannot_be_stored_is_not_given_out():
     async def scenario(world):
         consumer = world.consumer()
         joining = asyncio.ensure_future(consumer.join())
-        while world.groups._groups.get("g") is None:
+        while world.loaded.get("g") is None:
             await asyncio.sleep(0.1)
         world.metadata.failures.append(MetadataUnavailable("gone"))
         await joining
@@ -246,7 +247,7 @@ def test_members_that_wait_at_a_lost_coordinator_are_sent_away():
             await asyncio.sleep(0.1)
             assert await world.commit("g", 9, 0, consumer.member_id, 1) == "not_coordinator"
             await asyncio.sleep(0.1)
-            assert world.groups._groups.get("g") is None
+            assert world.loaded.get("g") is None
             waiting.cancel()
 
     run(scenario)
@@ -257,13 +258,13 @@ def test_while_a_group_is_loading_nobody_is_told_minus_one():
         await world.commit("g", 5)
         async with world.crashed() as again:
             hold = asyncio.Event()
-            read = again.groups._store.read
+            load = again.groups._store.load
 
-            async def slow_read(group):
+            async def slow_load(group):
                 await hold.wait()
-                return await read(group)
+                return await load(group)
 
-            again.groups._store.read = slow_read
+            again.groups._store.load = slow_load
             with pytest.raises(Refused, match="coordinator_load_in_progress"):
                 await again.committed("g")
             assert await again.commit("g", 6) == "coordinator_load_in_progress"
@@ -357,7 +358,7 @@ def test_offsets_of_a_resting_group_expire_after_a_restart():
         await world.commit("g", 5)
         async with world.crashed() as again:
             await asyncio.sleep(7 * DAY_S - 60)
-            assert again.groups._groups == {}
+            assert again.loaded == {}
             assert len(await again.groups.list()) == 1
             await asyncio.sleep(SWEEP_S + 60)
             assert await again.groups.list() == []
@@ -382,6 +383,7 @@ def test_a_sweep_does_not_remove_a_commit_that_is_under_way():
     async def scenario(world):
         await world.commit("g", 5)
         await asyncio.sleep(7 * DAY_S - 1)
+        assert await world.committed("g") == 5
         world.metadata.delay_s = 2 * SWEEP_S  # the old offset expires with the new one on its way
         committing = asyncio.ensure_future(world.commit("g", 6))
         await asyncio.sleep(1)
@@ -411,7 +413,7 @@ def test_a_sweep_that_empties_a_group_spares_a_commit_that_came_meanwhile():
         await world.commit("g", 5, 0)
         await asyncio.sleep(7 * DAY_S - 1)
         world.metadata.delay_s = 1.0
-        while not world.groups._groups["g"].writes:
+        while "g" not in world.loaded or not world.loaded["g"].writes:
             await asyncio.sleep(0.1)
         assert await world.commit("g", 6, 1) == "none"
         await asyncio.sleep(SWEEP_S)
@@ -460,7 +462,7 @@ def test_asking_for_unknown_groups_leaves_nothing_behind():
             assert await world.committed(f"g{n}") is None
             assert (await world.groups.heartbeat(f"g{n}", "m", 1, None)).name == "unknown_member_id"
             assert await world.commit(f"g{n}", 1, 0, "m", 1) == "group_id_not_found"
-        assert world.groups._groups == {}
+        assert world.loaded == {}
         assert world.groups._store._claims == {}
         assert await world.groups.list() == []
 
@@ -473,7 +475,7 @@ def test_groups_that_nobody_ever_joined_in_full_are_forgotten():
         joined = await world.groups.join("g", consumer._joining())
         assert joined.error.name == "member_id_required"
         await asyncio.sleep(2 * SWEEP_S)
-        assert world.groups._groups == {}
+        assert world.loaded == {}
         assert world.groups._store._claims == {}
 
     run(scenario)

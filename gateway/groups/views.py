@@ -1,0 +1,42 @@
+"""What the coordinator says of groups, and why it cannot be asked."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from gateway.core.group_members import MemberView, State
+from ledger.errors import NotOwner
+
+
+class Refused(Exception):
+    """The group cannot be asked now; `code` tells the client why and what to do."""
+
+    def __init__(self, code: ErrorCode) -> None:
+        super().__init__(code.name)
+        self.code = code
+
+
+class GroupView(NamedTuple):
+    """A group as DescribeGroups shows it."""
+
+    state: State
+    protocol_type: str
+    protocol: str
+    members: tuple[MemberView, ...]
+
+
+class GroupListing(NamedTuple):
+    """A group as ListGroups shows it."""
+
+    group_id: str
+    protocol_type: str
+    state: State
+
+
+def code_for(error: BaseException) -> ErrorCode:
+    """What makes the client look for the coordinator, or ask again."""
+    if isinstance(error, NotOwner):
+        return ErrorCode.not_coordinator
+    return ErrorCode.coordinator_not_available
