@@ -1,6 +1,6 @@
 """What every gateway is made of, once its metadata and its ledgers are there.
 
-    streams ─▶ catalog ─▶ partitions ─▶ groups ─▶ Kafka port
+    streams ─▶ catalog ─▶ fleet ─▶ partitions ─▶ groups ─▶ Kafka port
 
 `embedded` and `cluster` choose what stands behind the ports; here they are only used.
 """
@@ -17,6 +17,9 @@ from dataclasses import dataclass
 from gateway.config import GatewayConfig
 from gateway.core.fetch_session import FetchSessions
 from gateway.dispatch import Dispatcher
+from gateway.fleet.sharing import Sharing
+from gateway.fleet.solo import SoloFleet
+from gateway.fleet.zookeeper_fleet import ClusterFleet
 from gateway.groups.coordinator import Coordinator
 from gateway.handlers.api import Context
 from gateway.handlers.table import rows
@@ -28,6 +31,7 @@ from gateway.topics.producer_ids import ProducerIds
 from ledger.errors import LedgerError, NodeExists, NoNode
 from ledger.streams.stream import StreamServices
 from ledger.world.metadata import MetadataStore
+from subscriptions.store import SubscriptionsStore
 
 _CLUSTER_ID = "/gateway/cluster_id"
 
@@ -41,6 +45,8 @@ class Parts:
     services: StreamServices
     bookies: Callable[[], int]  # how many copies an entry can have now
     collect: Stop  # called when ledgers were deleted
+    subscriptions: SubscriptionsStore
+    fleet: Callable[[Catalog], ClusterFleet] | None = None  # None: this gateway is the only one
 
 
 class Running:
@@ -52,19 +58,19 @@ class Running:
     def __init__(self, server: Server, ctx: Context, stops: list[Stop]) -> None:
         self.ctx = ctx
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._server = server
-        self._stops = stops
+        self.server = server
+        self.stops = stops
 
     @property
     def host(self) -> str:
-        return self._server.host
+        return self.server.host
 
     @property
     def port(self) -> int:
-        return self._server.port
+        return self.server.port
 
     async def stop(self) -> None:
-        await stop_all(self._stops)
+        await stop_all(self.stops)
 
 
 async def stop_all(stops: list[Stop]) -> None:
@@ -82,8 +88,12 @@ async def serve(config: GatewayConfig, parts: Parts, stops: list[Stop]) -> Runni
     metadata, clock = parts.services.metadata, parts.services.clock
     catalog = Catalog(metadata, config.topics, bookies=parts.bookies)
     await catalog.load()
-    partitions = Partitions(catalog, parts.services, config, parts.collect)
-    groups = Coordinator(metadata, catalog, clock, config.groups)
+    stops.append(catalog.close)
+    fleet = parts.fleet(catalog) if parts.fleet else SoloFleet(config.node_id)
+    partitions = Partitions(catalog, parts.services, config, parts.collect, fleet)
+    groups = Coordinator(
+        metadata, catalog, clock, config.groups, store=parts.subscriptions, claims=fleet
+    )
     ctx = Context(
         config=config,
         clock=clock,
@@ -97,22 +107,32 @@ async def serve(config: GatewayConfig, parts: Parts, stops: list[Stop]) -> Runni
             int(config.fetch.session_idle_s_max * 1000),
             lambda: secrets.randbits(31),
         ),
-        fleet=partitions.fleet,
+        fleet=fleet,
         advertised_host=config.advertised_host,
     )
-    await partitions.start()
-    stops.append(partitions.stop)
-    await groups.start()
-    stops.append(groups.stop)
+    return await _start(Running(Server(Dispatcher(rows(), ctx), config.connection), ctx, stops))
+
+
+async def _start(running: Running) -> Running:
+    """The port is bound first: other gateways are told of it when this one joins them."""
+    ctx, stops = running.ctx, running.stops
+    partitions, groups, config = ctx.partitions, ctx.groups, ctx.config
 
     async def release_waiters() -> None:
         groups.release_waiters()  # members that wait in a rebalance must not hold up the drain
 
-    server = Server(Dispatcher(rows(), ctx), config.connection)
-    await server.start(config.host, config.port)
-    stops.append(server.stop)
+    stops.append(partitions.stop)
+    stops.append(groups.stop)
+    await running.server.start(config.host, config.port)
+    stops.append(running.server.stop)
     stops.append(release_waiters)
-    return Running(server, ctx, stops)
+    if isinstance(ctx.fleet, ClusterFleet):
+        share = Sharing(ctx.fleet, partitions, groups, running.lost)
+        stops.append(share.stop)
+        await share.start(config.advertised_host or config.host, running.port)
+    await partitions.start()
+    await groups.start()
+    return running
 
 
 async def _cluster_id(metadata: MetadataStore) -> str:

@@ -32,6 +32,7 @@ from ledger.world.grpc_bookies import GrpcBookies
 from ledger.world.grpc_config import GrpcClientConfig, TlsFiles
 from ledger.world.metadata import ANY_VERSION, MetadataStore, Node
 from ledger.world.zookeeper import connect_zookeeper
+from subscriptions.znode_store import GroupPositions
 
 SEAT = "/gateway/serving"
 LAST = "/gateway/served"
@@ -73,7 +74,12 @@ async def _start(config: GatewayConfig, stops: list[Stop]) -> Running:
     async def collected_by_bookies() -> None:
         """Each bookie looks for deleted ledgers itself."""
 
-    parts = Parts(services, bookies=lambda: len(bookies.available()), collect=collected_by_bookies)
+    parts = Parts(
+        services,
+        bookies=lambda: len(bookies.available()),
+        collect=collected_by_bookies,
+        subscriptions=GroupPositions(metadata),
+    )
     running = await serve(config, parts, stops)
     await seat.tell(running.port)
     seat.tell_when_lost(running.lost.set_result)

@@ -23,6 +23,7 @@ from ledger.streams.stream import StreamServices
 from ledger.world.clock import SystemClock
 from ledger.world.local_bookies import LocalBookie, LocalBookies, open_local_bookie
 from ledger.world.sqlite_metadata import SqliteMetadata
+from subscriptions.znode_store import GroupPositions
 
 _COLLECT_S = 600.0  # a round without a reason: for what a crash left behind
 
@@ -49,7 +50,12 @@ async def _start(config: GatewayConfig, stops: list[Stop]) -> Running:
     collector = _Collector(client, local)
     stops.append(collector.stop)
     services = StreamServices(metadata, client, clock)
-    parts = Parts(services, bookies=lambda: config.bookies, collect=collector.soon)
+    parts = Parts(
+        services,
+        bookies=lambda: config.bookies,
+        collect=collector.soon,
+        subscriptions=GroupPositions(metadata),
+    )
     return await serve(config, parts, stops)
 
 

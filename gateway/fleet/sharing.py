@@ -1,0 +1,93 @@
+"""What this gateway does as one of many: joins, takes, opens, hands over.
+
+    port bound ─▶ registered ─▶ streams claimed ─▶ opened ─▶ their epochs told
+    asked to end ─▶ leaving ─▶ each stream drained and handed over ─▶ groups released
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from gateway.fleet.port import StreamKey
+from gateway.fleet.zookeeper_fleet import ClusterFleet
+from gateway.groups.coordinator import Coordinator
+from gateway.log import logger
+from gateway.topics.partitions import Partitions
+from ledger.errors import LedgerError
+
+
+class Sharing:
+    """Ties the fleet to the partitions and groups of this process. `start` once, `stop` once."""
+
+    def __init__(
+        self,
+        fleet: ClusterFleet,
+        partitions: Partitions,
+        groups: Coordinator,
+        ended: asyncio.Future[str],
+    ) -> None:
+        self._fleet = fleet
+        self._partitions = partitions
+        self._groups = groups
+        self._ended = ended
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._adopting: asyncio.Task[None] | None = None
+        self._adopt_again = False
+
+    async def start(self, host: str, port: int) -> None:
+        """Registered; streams are claimed, opened and led from now on.
+
+        Raises NotOwner (another process lives under this node id), MetadataUnavailable.
+        """
+        fleet = self._fleet
+        self._partitions.on_opened = self._opened
+        fleet.set_hand_over(self._partitions.hand_over)
+        fleet.on_members_changed(self._members_changed)
+        fleet.on_expired(self._groups.lost)
+        fleet.on_replaced(self._replaced)
+        await fleet.set_address(host, port)
+        await fleet.start(self._partitions)
+
+    async def stop(self) -> None:
+        """Others lead what this gateway led; nothing of it waits for a session to end."""
+        try:
+            await asyncio.gather(
+                self._fleet.hand_over_all(self._partitions.hand_over), self._groups.hand_over()
+            )
+        except LedgerError as error:
+            logger().warning("others take over when the session ends", reason=str(error))
+        if self._adopting is not None:
+            self._adopting.cancel()
+            await asyncio.gather(self._adopting, return_exceptions=True)
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._fleet.stop()
+
+    def _opened(self, key: StreamKey, epoch: int) -> None:
+        self._spawn(self._fleet.opened(key, epoch))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _replaced(self, reason: str) -> None:
+        if not self._ended.done():
+            self._ended.set_result(reason)
+
+    def _members_changed(self) -> None:
+        """Groups that a dead gateway coordinated are loaded before their members ask."""
+        self._adopt_again = True
+        if self._adopting is None or self._adopting.done():
+            self._adopting = asyncio.get_running_loop().create_task(self._adopt())
+
+    async def _adopt(self) -> None:
+        while self._adopt_again:
+            self._adopt_again = False
+            try:
+                await self._groups.adopt(await self._fleet.orphans())
+            except LedgerError as error:
+                logger().warning("groups of a lost gateway wait for requests", reason=str(error))
