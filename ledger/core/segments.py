@@ -9,7 +9,7 @@ Sequence id = start of segment + position in it: dense over the stream, and Kafk
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from itertools import pairwise
@@ -159,24 +159,53 @@ def find(segments: Sequence[Segment], sequence_id: int) -> int:
     return bisect_right(segments, sequence_id, key=lambda segment: segment.start_sequence_id) - 1
 
 
-def expired(
-    segments: Sequence[Segment], *, now_ms: int, ttl_ms: int, bytes_max: int, sizes: Sequence[int]
-) -> int:
-    """How many of the oldest segments TTL and size allow to remove.
+def unmarked(segments: Sequence[Segment], start_sequence_id: int) -> list[Segment]:
+    """Completed segments that begin below where readers start and are not truncated as a whole.
 
-    Only completed ones, in order, never the newest completed (its end carries the sequence on).
-    `ttl_ms` counts from completion; -1 in either bound means none. Source: seed 000, "TTL".
+    All of them but perhaps the last end there or before: those are to be TRUNCATED, the last is
+    PARTIALLY_TRUNCATED. Source: seed 000, "Truncation"; one in progress is never touched.
     """
-    total = sum(sizes)
+    found: list[Segment] = []
+    for segment in segments:
+        if not segment.completed or segment.start_sequence_id >= start_sequence_id:
+            break
+        if segment.truncation is not Truncation.TRUNCATED:
+            found.append(segment)
+    return found
+
+
+def expired(
+    segments: Sequence[Segment],
+    *,
+    now_ms: int,
+    ttl_ms: int,
+    bytes_max: int,
+    sizes: Sequence[int],
+    kept_long_enough: Collection[int] = (),
+) -> int:
+    """How many of the oldest segments TTL, size and truncation allow to remove.
+
+    Only completed ones, in order, never the newest completed one that holds an entry: its end
+    carries the sequence on, and its state snapshot may be the only one. `ttl_ms` counts from
+    completion; -1 in either bound means none. A truncated segment counts no bytes; its number is
+    in `kept_long_enough` once its grace period is over. Source: seed 000, "TTL".
+    """
+    truncated = [segment.truncation is Truncation.TRUNCATED for segment in segments]
+    total = sum(size for size, gone in zip(sizes, truncated, strict=True) if not gone)
     removable = 0
-    newest = max((i for i, s in enumerate(segments) if s.completed), default=0)
+    newest = max(
+        (i for i, s in enumerate(segments) if s.completed and s.last_entry >= 0), default=0
+    )
     for index, segment in enumerate(segments[:newest]):
         if not segment.completed:
             break
         old = 0 <= ttl_ms <= now_ms - segment.completion_ms
-        heavy = 0 <= bytes_max <= total - sizes[index]
-        if not old and not heavy:
+        if truncated[index]:
+            due = segment.number in kept_long_enough
+        else:
+            due = 0 <= bytes_max <= total - sizes[index]
+            total -= sizes[index]
+        if not old and not due:
             break
-        total -= sizes[index]
         removable += 1
     return removable

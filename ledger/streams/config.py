@@ -17,11 +17,16 @@ class StreamConfig:
     segment_jitter_ms: int = 0  # spread of time rolls, so that streams do not all roll at once
     retention_ms: int = 72 * 3600 * 1000  # counted from completion; -1: for ever
     retention_bytes: int = -1  # of all segments; -1: no bound
+    truncated_keep_ms: int = 60_000  # that long a truncated segment stays, for who must look at it
+    control_ms: int = -1  # at the latest so long after the last record readers elsewhere see it:
+    # 0 at once, -1 never (until something newer is written). DistributedLog: off
 
     def __post_init__(self) -> None:
         assert self.ensemble_size >= self.write_quorum >= self.ack_quorum >= 1
         assert self.segment_bytes > 0
         assert self.segment_ms > 0
+        assert self.truncated_keep_ms >= 0
+        assert self.control_ms >= -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

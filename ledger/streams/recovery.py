@@ -1,6 +1,9 @@
 """Opening a stream that somebody else (or a crash) left: close its segments, rebuild its state.
 
-Every in-progress segment is fenced and recovered, lowest first, before anything else happens
+Every in-progress segment is fenced and recovered, lowest first, and completed before the one after
+it is touched. The last of them is left to the caller to complete, in one step with beginning the
+next one where there is to be one.
+
 State = the last complete snapshot plus what follows it, at most one
 `snapshot_bytes` of data.
 """
@@ -58,18 +61,28 @@ class Loaded:
     summaries: dict[int, Summary] = field(default_factory=dict[int, Summary])
     index: SparseIndex = field(default_factory=SparseIndex)  # of segment `index_number`
     index_number: int = 0
+    left_over: tuple[Segment, Segment] | None = None  # to be completed in the list: before, after
 
 
 async def load_stream(
     store: SegmentStore, client: LedgerClient, clock: Clock, state: OwnerState
 ) -> Loaded:
-    """All segments are completed; `state` is what it was after the last durable record."""
+    """All ledgers are closed; `state` is what it was after the last durable record.
+
+    The list says so too, but for `left_over`.
+    """
     segments = await store.load()
+    left_over: tuple[Segment, Segment] | None = None
     for at, segment in enumerate(segments):
-        if not segment.completed:
-            started = _starting_after(segments[at - 1] if at else None, segment)
-            segments[at] = await _complete_left_over(store, client, clock, started)
-    loaded = Loaded(segments)
+        if segment.completed:
+            continue
+        if left_over is not None:
+            await store.complete(*left_over)
+        before = _starting_after(segments[at - 1] if at else None, segment)
+        reader = await client.recover(segment.ledger)
+        segments[at] = await _completed(reader, before, clock.now_ms())
+        left_over = before, segments[at]
+    loaded = Loaded(segments, left_over=left_over)
     await _rebuild(loaded, client, state)
     return loaded
 
@@ -79,15 +92,6 @@ def _starting_after(before: Segment | None, segment: Segment) -> Segment:
     if before is None:
         return replace(segment, start_sequence_id=max(segment.start_sequence_id, 0))
     return replace(segment, start_sequence_id=before.end_sequence_id)
-
-
-async def _complete_left_over(
-    store: SegmentStore, client: LedgerClient, clock: Clock, segment: Segment
-) -> Segment:
-    reader = await client.recover(segment.ledger)
-    completed = await _completed(reader, segment, clock.now_ms())
-    await store.complete(segment, completed)
-    return completed
 
 
 async def _completed(reader: LedgerReader, segment: Segment, now_ms: int) -> Segment:

@@ -114,33 +114,45 @@ class SegmentStore:
     def _path(self, segment: Segment) -> str:
         return f"{self._root}/ledgers/{segment.node_name}"
 
-    async def complete(self, before: Segment, after: Segment) -> None:
-        """`after` (completed) stands in place of `before` (in progress); maxtxid has moved on."""
+    async def complete(self, before: Segment, after: Segment, begun: Segment | None = None) -> None:
+        """`after` (completed) stands in place of `before` (in progress); maxtxid has moved on.
+
+        In the same step `begun` is in the list, in progress: so two are never in progress.
+        """
+        assert after.completed
         async with self._turn:
             txid = max(after.last_txid, self.txid_max)
+            number = self.number_max if begun is None else self._next_number(begun)
             ops: list[Op] = [
                 Create(self._path(after), after.encode()),
                 Delete(self._path(before)),
-                Set(f"{self._root}/ledgers", b"%d" % self.number_max, self._ledgers_version),
+                Set(f"{self._root}/ledgers", b"%d" % number, self._ledgers_version),
                 Set(f"{self._root}/maxtxid", b"%d" % txid, self._txid_version),
             ]
+            if begun is not None:
+                ops.append(Create(self._path(begun), begun.encode()))
             await self._multi(ops)
+            self.number_max = number
             self.txid_max = txid
             self._ledgers_version += 1
             self._txid_version += 1
 
+    def _next_number(self, begun: Segment) -> int:
+        assert not begun.completed
+        assert begun.number == self.number_max + 1
+        return begun.number
+
     async def start(self, segment: Segment) -> None:
         """`segment` is in the list, in progress. BadVersion: somebody else owns the stream now."""
-        assert not segment.completed
-        assert segment.number == self.number_max + 1
         async with self._turn:
+            number = self._next_number(segment)
             ops: list[Op] = [
-                Set(f"{self._root}/ledgers", b"%d" % segment.number, self._ledgers_version),
+                Set(f"{self._root}/ledgers", b"%d" % number, self._ledgers_version),
                 Create(self._path(segment), segment.encode()),
             ]
             await self._multi(ops)
             self._ledgers_version += 1
-            self.number_max = segment.number
+            self.number_max = number
 
     async def remove(self, segments: Sequence[Segment], start_sequence_id: int) -> None:
         """Readers start at `start_sequence_id` or later, and these segments are not listed."""
@@ -155,14 +167,24 @@ class SegmentStore:
             self._start_version += 1
             self.start_sequence_id = start
 
-    async def replace(self, before: Segment, after: Segment) -> None:
-        """Truncation fields of a listed segment have changed."""
-        assert before.node_name == after.node_name
+    async def mark(self, changes: Sequence[tuple[Segment, Segment]]) -> None:
+        """Truncation fields of listed segments have changed, (before, after), all or none.
+
+        BadVersion: somebody else owns the stream, or changed one of them.
+        """
         async with self._turn:
-            node = await self._metadata.get(self._path(before))
-            if node.data != before.encode():
-                raise BadVersion(self._path(before))
-            await self._multi([Set(self._path(after), after.encode(), node.version)])
+            ops: list[Op] = [Check(f"{self._root}/ledgers", self._ledgers_version)]
+            for before, after in changes:
+                path = self._path(before)
+                assert path == self._path(after)
+                try:
+                    node = await self._metadata.get(path)
+                except NoNode:
+                    raise BadVersion(path) from None
+                if node.data != before.encode():
+                    raise BadVersion(path)
+                ops.append(Set(path, after.encode(), node.version))
+            await self._multi(ops)
 
     async def _multi(self, ops: Sequence[Op]) -> None:
         """All of `ops` happened. A lost reply is settled by looking: content tells whose it was.

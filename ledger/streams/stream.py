@@ -2,35 +2,37 @@
 
     closed ─open▶ readable ─begin▶ writable ─(a failed add)▶ failed ─▶ open again, a new epoch
 
-Nothing is created at `open`: the first segment of an ownership is made when something is written,
-so a restart that only reads leaves no empty segments behind. Single owner task rules: every change
-of the segment list happens under `_change`.
+A plain `open` creates nothing: the first segment of an ownership is made when something is written,
+so a restart that only reads leaves no empty segments behind. A takeover from another process
+begins at once: its ledger is made while the old ones are recovered, and the list names it in the
+step that completes the last of them. Single owner task rules: every change of the segment list
+happens under `_change`.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 
 from ledger.client.client import LedgerClient
 from ledger.client.writer import LedgerWriter
 from ledger.core import segments as log_segments
-from ledger.core.segments import Segment, Truncation
+from ledger.core.segments import Segment
 from ledger.core.snapshot_format import Snapshot, Summary
 from ledger.core.sparse_index import SparseIndex
 from ledger.errors import (
     BadVersion,
     LedgerError,
-    NoSuchLedger,
     NotOwner,
     StreamUnavailable,
     Truncated,
 )
-from ledger.ids import Buffer, EntryId, LedgerId
+from ledger.ids import Buffer, EntryId
 from ledger.streams.config import StreamConfig, StreamLimits
+from ledger.streams.next_ledger import NextLedger
 from ledger.streams.reads import Bounds, CursorLimit, SegmentReads
-from ledger.streams.recovery import OwnerState, load_stream
+from ledger.streams.recovery import Loaded, OwnerState, load_stream
+from ledger.streams.retention import Retention
 from ledger.streams.segment_store import SegmentStore
 from ledger.streams.tail_cache import StoredRecord, StreamTail, TailCache
 from ledger.streams.writer import SEGMENT_RECORDS_MAX, OnDurable, SegmentWriter
@@ -39,6 +41,8 @@ from ledger.world.metadata import MetadataStore
 
 STREAM_KEY = "stream"
 """In a ledger's custom metadata: the stream that it was made for."""
+_ROLL_AGAIN_S = 1.0
+"""Until the next try, when no ledger could be made for a roll; meanwhile the segment grows."""
 
 
 class StreamServices:
@@ -92,8 +96,10 @@ class Stream:
         self._end_sequence_id = 0
         self._change = asyncio.Lock()
         self._closing = False
-        self._removed: list[LedgerId] = []  # no longer listed, not yet deleted
         self._rolling: asyncio.Task[None] | None = None
+        self._roll_again: asyncio.TimerHandle | None = None
+        self._next_ledger = NextLedger(self._create_ledger, services.clock)
+        self._begun: tuple[Segment, LedgerWriter] | None = None  # listed, without a writer yet
         self._reads = SegmentReads(
             services.client,
             self.segments,
@@ -102,6 +108,15 @@ class Stream:
             self._bounds,
             self._live_index,
             state.timestamp_max,
+        )
+        self._retention = Retention(
+            self._store,
+            services.client,
+            services.clock,
+            self.segments,
+            self._reads,
+            config,
+            self._size_of,
         )
 
     # -- life ---------------------------------------------------------------------------------
@@ -114,25 +129,35 @@ class Stream:
         """
         async with self._change:
             self._drop_writer()
+            if begin:
+                self._next_ledger.make()  # while the old ones are recovered
             services = self._services
             loaded = await load_stream(self._store, services.client, services.clock, self._state)
-            self.segments[:] = loaded.segments
-            self._summaries = loaded.summaries
-            self._index_before = loaded.index
-            self._index_before_number = loaded.index_number
-            self._end_sequence_id = (
-                loaded.segments[-1].end_sequence_id
-                if loaded.segments
-                else self._store.start_sequence_id
-            )
-            self._reads.clear()
-            self._tail.clear()
-            if loaded.index_number:
-                self._reads.remember_index(loaded.index_number, loaded.index)
-            self.epoch = self._store.number_max + 1
-            if begin and not self._closing:
-                await self._start_segment()
+            beginning = begin and not self._closing
+            if loaded.left_over is not None and not beginning:
+                await self._store.complete(*loaded.left_over)
+                loaded.left_over = None
+            self._take(loaded)
+            if beginning:
+                await self._start_segment(left_over=loaded.left_over)
                 await self._head_is_durable()
+
+    def _take(self, loaded: Loaded) -> None:
+        self.segments[:] = loaded.segments
+        self._summaries = loaded.summaries
+        self._index_before = loaded.index
+        self._index_before_number = loaded.index_number
+        self._end_sequence_id = (
+            loaded.segments[-1].end_sequence_id
+            if loaded.segments
+            else self._store.start_sequence_id
+        )
+        self._reads.clear()
+        self._tail.clear()
+        self._retention.reset()
+        if loaded.index_number:
+            self._reads.remember_index(loaded.index_number, loaded.index)
+        self.epoch = self._store.number_max + 1
 
     async def _head_is_durable(self) -> None:
         writer = self._writer
@@ -185,6 +210,7 @@ class Stream:
         """
         self._closing = True  # for good
         await self._roll_is_over()
+        await self._next_ledger.discard(self._services.client.delete)
         async with self._change:
             writer = self._writer
             if writer is not None and writer.failed is None:
@@ -201,7 +227,8 @@ class Stream:
         """What readers were shown stays the end until the stream is opened again."""
         if self._writer is not None:
             self._end_sequence_id = max(self._end_sequence_id, self._writer.end_sequence_id)
-        self._writer = self._ledger_writer = None
+            self._writer.retire()
+        self._writer = self._ledger_writer = self._begun = None
 
     @property
     def writable(self) -> bool:
@@ -238,32 +265,55 @@ class Stream:
         writer = self._writer
         if writer is None:  # abandoned: nobody is interested any more
             return
-        if self._rolling is None and (
-            writer.size_bytes >= self._config().segment_bytes
-            or writer.durable_count >= SEGMENT_RECORDS_MAX
-        ):
+        if self._rolling is None and self._roll_again is None and self._full(writer):
             self.roll_soon()
         self._on_advanced(end_sequence_id)
 
+    def _full(self, writer: SegmentWriter) -> bool:
+        return (
+            writer.size_bytes >= self._config().segment_bytes
+            or writer.durable_count >= SEGMENT_RECORDS_MAX
+        )
+
     # -- segments -----------------------------------------------------------------------------
 
-    async def _start_segment(self, taking_over: SegmentWriter | None = None) -> None:
-        config, services = self._config(), self._services
-        number = self._store.number_max + 1
-        start = taking_over.end_sequence_id if taking_over else self._end_sequence_id
-        ledger_writer = await services.client.create(
+    async def _create_ledger(self) -> LedgerWriter:
+        config = self._config()
+        return await self._services.client.create(
             ensemble_size=config.ensemble_size,
             write_quorum=config.write_quorum,
             ack_quorum=config.ack_quorum,
             custom={STREAM_KEY: self.name.encode()},
         )
+
+    def _next_segment(self, start: int) -> tuple[Segment, LedgerWriter]:
+        """To be listed now, and if that fails never again."""
+        ledger_writer = self._next_ledger.take()
         segment = Segment(
-            number=number,
+            number=self._store.number_max + 1,
             ledger=ledger_writer.ledger,
             first_txid=start,
             start_sequence_id=start,
         )
-        await self._store.start(segment)
+        return segment, ledger_writer
+
+    async def _start_segment(
+        self,
+        taking_over: SegmentWriter | None = None,
+        left_over: tuple[Segment, Segment] | None = None,
+    ) -> None:
+        """The next segment takes records; `left_over` is listed as completed in the same step."""
+        if self._begun is None:
+            await self._next_ledger.ready()
+            begun = self._next_segment(self._end_sequence_id)
+            if left_over is None:
+                await self._store.start(begun[0])
+            else:
+                await self._store.complete(*left_over, begun[0])
+            self._begun = begun
+        (segment, ledger_writer), self._begun = self._begun, None
+        number, start = segment.number, segment.start_sequence_id
+        config, services = self._config(), self._services
         self.segments.append(segment)
         writer = SegmentWriter(
             ledger_writer,
@@ -275,6 +325,7 @@ class Stream:
             on_advanced=self._advanced,
             on_failed=self._on_failed,
         )
+        writer.control_ms = config.control_ms
         self._summaries[number] = Summary(number, -1, 0, self.epoch, start)
         self._ledger_writer = ledger_writer
         self._begun_ms = services.clock.now_ms()
@@ -295,9 +346,13 @@ class Stream:
         )
 
     async def _complete_segment(self, writer: SegmentWriter) -> None:
-        """The writer's segment is closed and listed as completed; its index is remembered."""
+        """The writer's segment is closed and listed as completed; its index is remembered.
+
+        In a roll the next segment is listed in the same step, and takes nothing before.
+        """
         assert self._ledger_writer is not None
         segment = self.segments[-1]
+        writer.retire()
         last_entry = await self._ledger_writer.close()
         assert last_entry == writer.last_dlsn.entry
         completed = segment.complete(
@@ -307,7 +362,11 @@ class Stream:
             last_slot=writer.last_dlsn.slot,
             completion_ms=self._services.clock.now_ms(),
         )
-        await self._store.complete(segment, completed)
+        begun = None
+        if self._rolling is not None:
+            begun = self._next_segment(completed.end_sequence_id)
+        await self._store.complete(segment, completed, begun and begun[0])
+        self._begun = begun
         self.segments[-1] = completed
         self._end_sequence_id = completed.end_sequence_id
         self._summaries[completed.number] = Summary(
@@ -328,15 +387,9 @@ class Stream:
 
     async def _roll(self) -> None:
         try:
-            async with self._change:
-                writer = self._writer
-                if writer is None or writer.failed is not None:
-                    return
-                writer.held = True
-                await writer.until_quiet()
-                if writer.failed is None:
-                    await self._complete_segment(writer)
-                    await self._start_segment(taking_over=writer)
+            if await self._next_ledger_is_ready():
+                async with self._change:
+                    await self._roll_over()
         except LedgerError as error:
             # Half way: whatever waits fails, and the owner opens the stream again.
             if self._writer is not None:
@@ -344,10 +397,40 @@ class Stream:
         finally:
             self._rolling = None
 
+    async def _next_ledger_is_ready(self) -> bool:
+        """The segment takes records until then. False: none can be made now, it is kept on."""
+        try:
+            await self._next_ledger.ready()
+        except LedgerError:
+            if self._roll_again is None:
+                loop = asyncio.get_running_loop()
+                self._roll_again = loop.call_later(_ROLL_AGAIN_S, self._try_to_roll_again)
+            return False
+        return True
+
+    def _try_to_roll_again(self) -> None:
+        self._roll_again = None
+        if self._writer is not None and self._full(self._writer):
+            self.roll_soon()
+
+    async def _roll_over(self) -> None:
+        writer = self._writer
+        if writer is None or writer.failed is not None or self._closing:
+            return
+        writer.held = True
+        await writer.until_quiet()
+        if writer.failed is None:
+            await self._next_ledger.ready()
+            await self._complete_segment(writer)
+            await self._start_segment(taking_over=writer)
+
     def roll_if_old(self) -> bool:
         """A segment with records that is older than its time rolls. True when it now does."""
         writer = self._writer
-        if writer is None or not writer.durable_count:
+        if writer is None or writer.failed is not None:
+            return False
+        writer.control_ms = self._config().control_ms  # it may have been changed
+        if not writer.durable_count:
             return False
         age_ms = self._services.clock.now_ms() - self._begun_ms
         if age_ms < self._config().segment_ms + self._jitter_ms:
@@ -358,7 +441,7 @@ class Stream:
     # -- truncation ---------------------------------------------------------------------------
 
     async def truncate(self, sequence_id: int) -> None:
-        """Readers start at `sequence_id` or later. Whole segments below it give their room back.
+        """Readers start at `sequence_id` or later, durably. Whole segments below it go later.
 
         Raises Truncated for a position past the readable end.
         """
@@ -367,55 +450,26 @@ class Stream:
         async with self._change:
             if sequence_id <= self.start_sequence_id:
                 return
-            newest = max((i for i, s in enumerate(self.segments) if s.completed), default=0)
-            below = 0
-            while below < newest and self.segments[below].end_sequence_id <= sequence_id:
-                below += 1
             try:
-                await self._remove(below, sequence_id)
-                await self._mark_truncated(sequence_id)
+                await self._retention.truncate(sequence_id)
             except BadVersion:
                 self._doubt_ownership()
                 raise
-
-    async def _mark_truncated(self, sequence_id: int) -> None:
-        if not self.segments or not self.segments[0].completed:
-            return
-        segment = self.segments[0]
-        if sequence_id >= segment.end_sequence_id:
-            marked = replace(segment, truncation=Truncation.TRUNCATED)
-        elif sequence_id > segment.start_sequence_id:
-            entry = (await self._reads.index_of(segment)).entry_for(sequence_id)
-            marked = replace(
-                segment,
-                truncation=Truncation.PARTIALLY_TRUNCATED,
-                min_active_entry=EntryId(entry),
-                min_active_slot=0,
-            )
-        else:
-            return
-        if marked != segment:
-            await self._store.replace(segment, marked)
-            self.segments[0] = marked
 
     async def expire(self) -> int:
-        """Segments past their retention are gone; how many. The newest completed one stays."""
-        config, now_ms = self._config(), self._services.clock.now_ms()
+        """Segments past retention, or truncated long enough, are gone; how many.
+
+        The newest completed one stays.
+        """
         async with self._change:
-            count = log_segments.expired(
-                self.segments,
-                now_ms=now_ms,
-                ttl_ms=config.retention_ms,
-                bytes_max=config.retention_bytes,
-                sizes=[self._size_of(segment) for segment in self.segments],
-            )
             try:
-                if count:
-                    await self._remove(count, self.segments[count].start_sequence_id)
+                count = await self._retention.expire()
             except BadVersion:
                 self._doubt_ownership()
                 raise
-            await self._delete_removed()
+            if count:
+                first = self.segments[0].number
+                self._summaries = {n: s for n, s in self._summaries.items() if n >= first}
         return count
 
     def _doubt_ownership(self) -> None:
@@ -428,27 +482,6 @@ class Stream:
             return self._writer.size_bytes
         summary = self._summaries.get(segment.number)
         return summary.size_bytes if summary else 0
-
-    async def _remove(self, count: int, start_sequence_id: int) -> None:
-        """The oldest `count` segments leave: first the list, then their ledgers."""
-        removed = self.segments[:count]
-        await self._store.remove(removed, start_sequence_id)
-        del self.segments[:count]
-        for segment in removed:
-            self._summaries.pop(segment.number, None)
-            self._removed.append(segment.ledger)
-        await self._delete_removed()
-
-    async def _delete_removed(self) -> None:
-        """Ledgers that no list names any more are gone; one that could not go now is kept here."""
-        for ledger in list(self._removed):
-            try:
-                await self._services.client.delete(ledger)
-            except NoSuchLedger:
-                pass  # deleted before, and the answer was lost
-            except LedgerError:
-                continue  # tried again with the next round of `expire`
-            self._removed.remove(ledger)
 
     @property
     def size_bytes(self) -> int:

@@ -4,6 +4,8 @@
 
 No task runs per record or entry: packing is one callback per loop turn, confirmation another.
 A failed entry fails everything accepted after it, so the order never has a hole.
+Each entry tells readers how far those before it are confirmed; when none follows, a control record
+does (`control_ms`): readers that do not ask this process see the last record then.
 Source: DistributedLog, BKLogSegmentWriter (seed 000).
 """
 
@@ -25,6 +27,7 @@ from ledger.streams.tail_cache import StoredRecord, StreamTail
 
 OnDurable = Callable[[LedgerError | None], None]
 _ENVELOPE_AND_HEAD = log_records.ENVELOPE_BYTES + log_records.SET_HEAD_BYTES
+_CONTROL = b"control"  # Source: DistributedLogConstants.CONTROL_RECORD_CONTENT
 SEGMENT_RECORDS_MAX = 1 << 30
 """A segment takes no more: positions are 32 bits, and one record may hold 2^31 - 1 of them."""
 
@@ -82,6 +85,10 @@ class SegmentWriter:
         self.failed: LedgerError | None = None
         self.held = False  # while held nothing is packed: a roll is under way
         self.waiting_bytes = 0
+        self.control_ms = -1  # see `StreamConfig`; may change at any time
+        self._control_timer: asyncio.TimerHandle | None = None
+        self._last_user_entry = -1  # the last durable one that holds records
+        self._told_entry = -1  # up to it readers learn from the entries sent
         self._sink = sink
         self._tail = tail
         self._limits = limits
@@ -265,6 +272,7 @@ class SegmentWriter:
                 self._loop.call_soon(self.fail, error)
             return None
         assert entry == next_entry
+        self._told_entry = self.last_dlsn.entry
         self._under_way.append(_Entry(entry, accepted, slots, timestamp_max))
         self.size_bytes += size + log_records.ENVELOPE_BYTES
         return entry
@@ -287,6 +295,8 @@ class SegmentWriter:
             over = self.failed or self._refused
             if over is not None:
                 self.fail(over)
+            elif self.control_ms >= 0 and self._told_entry < self._last_user_entry:
+                self._owe_control_record()
             self._quiet.set()
 
     def _confirm(self, entry: _Entry) -> None:
@@ -299,10 +309,44 @@ class SegmentWriter:
                 append(accepted.record)
         if entry.timestamp_max > self.timestamp_max:
             self.timestamp_max = entry.timestamp_max
+        self._last_user_entry = entry.entry
         self.end_sequence_id = entry.accepted[-1].record.end_sequence_id
         for accepted in entry.accepted:
             accepted.on_durable(None)
         self._on_advanced(self.end_sequence_id)
+
+    # Readers learn from an entry that those before it are confirmed, so the last record is owed one
+    # more. Looked for by half periods, so that nothing needs the time when records are confirmed.
+
+    def _owe_control_record(self) -> None:
+        if not self.control_ms:
+            self._write_control_record()
+        elif self._control_timer is None:
+            half_s = self.control_ms / 2000
+            last_seen = self.last_dlsn.entry
+            self._control_timer = self._loop.call_later(half_s, self._look_for_silence, last_seen)
+
+    def _look_for_silence(self, last_seen: EntryId) -> None:
+        self._control_timer = None
+        if self._under_way or self._told_entry >= self._last_user_entry or self.control_ms < 0:
+            return  # what is newer tells, or owes one itself
+        if self.last_dlsn.entry != last_seen:
+            self._owe_control_record()
+        else:
+            self._write_control_record()
+
+    def _write_control_record(self) -> None:
+        if self.held or self.failed is not None or self._refused is not None or self._sink.full:
+            return  # the segment is being completed, which tells readers too
+        record = log_records.control_record(self._position, self.last_txid, _CONTROL)
+        self._send([record], len(record), _NOTHING, 1, -1)
+
+    def retire(self) -> None:
+        """Nothing more is sent by itself: its ledger is closed, or somebody else's."""
+        self.control_ms = -1
+        if self._control_timer is not None:
+            self._control_timer.cancel()
+            self._control_timer = None
 
     def fail(self, error: LedgerError, accepted: Sequence[_Accepted] = ()) -> None:
         """It takes nothing more. `accepted` fails; what waits, after all that is under way."""

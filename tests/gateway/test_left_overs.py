@@ -12,6 +12,7 @@ from tests.gateway.stream_cluster import base_offsets, batch, run
 from tests.sim.metadata import MetadataFaults, SimMetadata
 
 AGE_S = LEDGER_AGE_MS_MIN / 1000 + 1
+GRACE_S = 61  # truncated segments are kept for a minute
 
 
 async def clean(cluster, catalog=None):
@@ -75,8 +76,10 @@ def test_a_crash_between_the_list_and_the_ledger_leaves_nothing_for_long():
     async def scenario(cluster):
         partition = await cluster.topic()
         await rolled(cluster, partition, 3)
-        unreachable_after(cluster, "/start")
         await partition.stream.truncate(4)
+        await asyncio.sleep(GRACE_S)
+        unreachable_after(cluster, "/start")
+        await partition.stream.expire()
         reachable(cluster)
         assert len(await ledgers(cluster)) == 4
         await cluster.crash()
@@ -92,8 +95,10 @@ def test_a_removal_that_failed_is_tried_again_by_the_next_round():
     async def scenario(cluster):
         partition = await cluster.topic()
         await rolled(cluster, partition, 3)
-        unreachable_after(cluster, "/start")
         await partition.stream.truncate(4)
+        await asyncio.sleep(GRACE_S)
+        unreachable_after(cluster, "/start")
+        await partition.stream.expire()
         reachable(cluster)
         assert len(await ledgers(cluster)) == 4
         await cluster.partitions.maintain_once()

@@ -192,6 +192,7 @@ def test_a_hundred_batches_in_flight_are_all_remembered_across_a_snapshot():
         waiting = [cluster.send(partition, batch(n * 2)) for n in range(1, 100)]
         await asyncio.sleep(0.1)
         partition.stream.roll_soon()
+        await asyncio.sleep(0.1)
         late = [cluster.send(partition, batch(n * 2)) for n in range(100, 150)]
         await asyncio.sleep(0.1)
         cluster.port.lose_after(1)  # the next segment's snapshot, and none of its batches

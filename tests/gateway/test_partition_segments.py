@@ -139,12 +139,17 @@ def test_deleted_records_are_gone_at_once_and_whole_segments_give_their_room_bac
             await asyncio.sleep(1)
         await partition.stream.truncate(6)
         assert partition.log_start_offset == 6
-        first = partition.stream.segments[0]
+        gone, first, *_ = partition.stream.segments
+        assert (gone.start_sequence_id, gone.truncation) == (0, Truncation.TRUNCATED)
         assert (first.start_sequence_id, first.truncation) == (4, Truncation.PARTIALLY_TRUNCATED)
         assert base_offsets(await cluster.read_all(partition)) == [4, 8]
         await partition.stream.truncate(12)
         assert partition.log_start_offset == partition.high_watermark == 12
-        assert partition.stream.segments[0].truncation is Truncation.TRUNCATED
+        assert [s.truncation for s in partition.stream.segments[:3]] == [Truncation.TRUNCATED] * 3
+        await asyncio.sleep(61)
+        await cluster.partitions.maintain_once()
+        assert [s.start_sequence_id for s in partition.stream.segments] == [8, 12]
+        assert len(await cluster.services.client.list_ledgers()) == 2
         await partition.stream.truncate(3)
         assert partition.log_start_offset == 12
         with pytest.raises(Truncated):

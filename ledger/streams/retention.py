@@ -1,0 +1,156 @@
+"""What leaves a stream, and how far it has gone: truncation, TTL, size.
+
+    start moves (durable, at once) ─▶ segments below are marked ─▶ (grace) ─▶ not listed ─▶ deleted
+
+Each arrow is a step of its own and a crash may come between any two: what is left to do follows
+from what is stored, and the next round of `expire` does it. Source: seed 000, "Truncation", "TTL".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from ledger.client.client import LedgerClient
+from ledger.core import records as log_records
+from ledger.core import segments as log_segments
+from ledger.core.segments import Segment, Truncation
+from ledger.errors import BadVersion, CorruptFormat, LedgerError, NoSuchLedger
+from ledger.ids import EntryId, LedgerId
+from ledger.streams.config import StreamConfig
+from ledger.streams.reads import SegmentReads
+from ledger.streams.segment_store import SegmentStore
+from ledger.world.clock import Clock
+
+_READ_BYTES = 64 * 1024
+
+
+class Retention:
+    """Of one stream. All calls under its owner's lock; `segments` is the owner's list.
+
+    Raises BadVersion when somebody else owns the stream.
+    """
+
+    def __init__(
+        self,
+        store: SegmentStore,
+        client: LedgerClient,
+        clock: Clock,
+        segments: list[Segment],
+        reads: SegmentReads,
+        config: Callable[[], StreamConfig],
+        size_of: Callable[[Segment], int],
+    ) -> None:
+        self._store = store
+        self._client = client
+        self._clock = clock
+        self._segments = segments
+        self._reads = reads
+        self._config = config
+        self._size_of = size_of
+        self._marked_start = -1  # the start for which all marks are set
+        self._truncated_ms: dict[int, int] = {}  # by number: since when, as this process knows
+        self._removed: list[LedgerId] = []  # no longer listed, not yet deleted
+
+    def reset(self) -> None:
+        """The list was loaded anew. A grace period begins again: rather longer than shorter."""
+        self._marked_start = -1
+        self._truncated_ms.clear()
+
+    async def truncate(self, sequence_id: int) -> None:
+        """Readers start at `sequence_id` or later, durably, whatever becomes of the marks."""
+        await self._store.remove([], sequence_id)
+        await self._mark_if_possible()
+
+    async def _mark_if_possible(self) -> None:
+        try:
+            await self._mark()
+        except BadVersion:
+            raise
+        except LedgerError:
+            pass  # readers know the start; the next round marks
+
+    async def _mark(self) -> None:
+        """Segments below the start say so: truncated, or from which entry and slot on active."""
+        start = self._store.start_sequence_id
+        if start == self._marked_start:
+            return
+        due = log_segments.unmarked(self._segments, start)
+        changes = [(segment, await self._marked(segment, start)) for segment in due]
+        changes = [(before, after) for before, after in changes if before != after]
+        if changes:
+            await self._store.mark(changes)
+        for before, after in changes:
+            self._segments[self._segments.index(before)] = after
+            if after.truncation is Truncation.TRUNCATED:
+                self._truncated_ms[after.number] = self._clock.now_ms()
+        if all(s.completed or s.start_sequence_id >= start for s in self._segments):
+            self._marked_start = start
+
+    async def _marked(self, segment: Segment, start: int) -> Segment:
+        if segment.end_sequence_id <= start:
+            return replace(segment, truncation=Truncation.TRUNCATED)
+        entry, slot = await self._place_of(segment, start)
+        return replace(
+            segment,
+            truncation=Truncation.PARTIALLY_TRUNCATED,
+            min_active_entry=entry,
+            min_active_slot=slot,
+        )
+
+    async def _place_of(self, segment: Segment, sequence_id: int) -> tuple[EntryId, int]:
+        """Entry and slot of the record with this sequence id."""
+        position = sequence_id - segment.start_sequence_id + 1
+        at = EntryId((await self._reads.index_of(segment)).entry_for(sequence_id))
+        reader = await self._client.open(segment.ledger)
+        while at <= segment.last_entry:
+            for entry, body in await reader.read(at, segment.last_entry, _READ_BYTES):
+                for record in log_records.parse_entry(body):
+                    if not record.control and position < record.position + record.records:
+                        return entry, record.slot + position - record.position
+                at = EntryId(entry + 1)
+        raise CorruptFormat(f"ledger {segment.ledger}: no record at position {position}")
+
+    async def expire(self) -> int:
+        """Segments past their retention or grace period are gone; how many."""
+        await self._mark_if_possible()
+        config, now_ms = self._config(), self._clock.now_ms()
+        due: set[int] = set()
+        for segment in self._segments:
+            if segment.truncation is not Truncation.TRUNCATED:
+                break
+            since_ms = self._truncated_ms.setdefault(segment.number, now_ms)
+            if now_ms - since_ms >= config.truncated_keep_ms:
+                due.add(segment.number)
+        count = log_segments.expired(
+            self._segments,
+            now_ms=now_ms,
+            ttl_ms=config.retention_ms,
+            bytes_max=config.retention_bytes,
+            sizes=[self._size_of(segment) for segment in self._segments],
+            kept_long_enough=due,
+        )
+        if count:
+            await self._remove(count)
+        await self._delete_removed()
+        return count
+
+    async def _remove(self, count: int) -> None:
+        """The oldest `count` segments leave: first the list, then their ledgers."""
+        removed = self._segments[:count]
+        await self._store.remove(removed, self._segments[count].start_sequence_id)
+        del self._segments[:count]
+        for segment in removed:
+            self._truncated_ms.pop(segment.number, None)
+            self._removed.append(segment.ledger)
+
+    async def _delete_removed(self) -> None:
+        """Ledgers that no list names any more are gone; one that could not go now is kept here."""
+        for ledger in list(self._removed):
+            try:
+                await self._client.delete(ledger)
+            except NoSuchLedger:
+                pass  # deleted before, and the answer was lost
+            except LedgerError:
+                continue  # tried again with the next round of `expire`
+            self._removed.remove(ledger)
