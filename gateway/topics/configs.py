@@ -122,6 +122,23 @@ _KEYS = (
         synonym="compression.zstd.level",
     ),
     _key(
+        "control.record.interval.ms",
+        Type.LONG,
+        100,
+        "With control.record.policy=periodic: how long after the last record of a burst readers at "
+        "other gateways see it, at the latest.",
+        at_least=1,
+    ),
+    _key(
+        "control.record.policy",
+        Type.STRING,
+        "periodic",
+        "When a control record follows the last record of a burst, so that readers at other "
+        "gateways see it: immediate, periodic (control.record.interval.ms), or off (with the next "
+        "record). An embedded gateway has no others and writes none unless the topic says so.",
+        one_of=("immediate", "periodic", "off"),
+    ),
+    _key(
         "delete.retention.ms",
         Type.LONG,
         24 * 3600 * 1000,
@@ -133,7 +150,7 @@ _KEYS = (
         "file.delete.delay.ms",
         Type.LONG,
         60_000,
-        "Wait before a removed segment's bytes go.",
+        "How long a truncated segment is kept, for tools that look at ledgers, before it goes.",
         at_least=0,
         synonym="log.segment.delete.delay.ms",
     ),
@@ -358,6 +375,13 @@ class TopicConfig:
     min_insync_replicas: int
     log_append_time: bool  # message_timestamp_type, as the hot path asks for it
     compacts: bool  # cleanup_policy likewise
+    truncated_keep_ms: int  # file.delete.delay.ms
+    control_interval_ms: int  # 0: immediate, -1: off
+    control_is_set: bool  # the topic itself says so
+
+    def control_ms(self, *, clustered: bool) -> int:
+        """`StreamConfig.control_ms`: without other gateways only when the topic asks for it."""
+        return self.control_interval_ms if clustered or self.control_is_set else -1
 
 
 def normalize(overrides: Mapping[str, str | None]) -> dict[str, str]:
@@ -417,6 +441,13 @@ def topic_config(overrides: Mapping[str, str]) -> TopicConfig:
         min_insync_replicas=number("min.insync.replicas"),
         log_append_time=timestamp_type == "LogAppendTime",
         compacts="compact" in policy,
+        truncated_keep_ms=number("file.delete.delay.ms"),
+        control_interval_ms={
+            "immediate": 0,
+            "periodic": number("control.record.interval.ms"),
+            "off": -1,
+        }[str(value("control.record.policy"))],
+        control_is_set="control.record.policy" in overrides,
     )
 
 
