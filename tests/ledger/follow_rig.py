@@ -1,0 +1,185 @@
+"""One stream of a simulated cluster: owners that write it, followers that read it without them.
+
+Every record is one user record `r<number>` with a timestamp of its own. An owner is a process: its
+own ledger client, metadata session and caches; so is a follower.
+"""
+
+import asyncio
+
+from ledger.client.client import LedgerClient
+from ledger.streams.config import StreamConfig, StreamLimits
+from ledger.streams.follower import FollowedStream
+from ledger.streams.segment_store import create_streams
+from ledger.streams.stream import Stream, StreamServices
+from tests.ledger.reader_rig import ReaderPort
+from tests.sim.loop import SimClock
+from tests.sim.metadata import SimMetadata
+from tests.sim.network import SimBookies
+
+NAME = "stream"
+
+
+def data_of(number, timestamp, size=24):
+    return (b"r%d %d " % (number, timestamp)).ljust(size, b".")
+
+
+def timestamp_of(data):
+    return int(bytes(data).split(b" ", 2)[1])
+
+
+class NoState:
+    """An owner without any state."""
+
+    def encode(self, end_sequence_id):
+        return b"state"
+
+    def load(self, data):
+        pass
+
+    def replay(self, sequence_id, data):
+        pass
+
+    def timestamp_max(self, data):
+        return timestamp_of(data)
+
+
+class Owner:
+    """`answers` maps a record's data to its sequence id, once it is durable."""
+
+    def __init__(self, rig, host, *, faults=None):
+        self.rig = rig
+        self.host = host
+        client = rig.world.client(host, faults)
+        self.session = rig.world.sessions[host]
+        self.services = StreamServices(self.session, client, SimClock(), rig.limits)
+        self.failures = []
+        self.answers = {}
+        self.pending = 0
+        self.stream = Stream(
+            NAME,
+            self.services,
+            lambda: rig.config,
+            NoState(),
+            on_advanced=lambda end: None,
+            on_failed=self.failures.append,
+        )
+
+    async def open(self):
+        await self.stream.open()
+        await self.stream.begin()
+        return self
+
+    def append(self, size=24, timestamp=None):
+        """One record is on its way; its data."""
+        data = self.rig.new_data(size, timestamp)
+        at = self.stream.next_sequence_id
+        self.pending += 1
+
+        def on_durable(error):
+            self.pending -= 1
+            if error is None:
+                self.answers[data] = at
+
+        self.stream.append((data,), len(data), 1, timestamp_of(data), on_durable)
+        return data
+
+    async def add(self, count=1, size=24):
+        """So many records, each of them durable before the next: each in an entry of its own."""
+        for _ in range(count):
+            await self.writable()
+            self.append(size)
+            await self.settle()
+
+    async def settle(self):
+        async with asyncio.timeout(60):
+            while self.pending:
+                await asyncio.sleep(0.0005)
+
+    async def writable(self):
+        async with asyncio.timeout(60):
+            while not self.stream.writable:
+                await asyncio.sleep(0.0005)
+
+    async def roll(self):
+        """The segment is completed and the next one takes records."""
+        number = self.stream.segments[-1].number
+        self.stream.roll_soon()
+        async with asyncio.timeout(60):
+            while self.stream.segments[-1].number == number or not self.stream.writable:
+                await asyncio.sleep(0.0005)
+
+    def kill(self):
+        self.rig.world.kill(self.host)
+
+
+class Follower:
+    """`ends` is every end that was told, `port` counts what bookies are asked."""
+
+    def __init__(self, rig, host, *, faults=None, limits=None):
+        self.rig = rig
+        self.port = ReaderPort(SimBookies(rig.world.network, host))
+        self.session = SimMetadata(rig.world.tree, faults or rig.world.metadata_faults)
+        self.calls = []
+        self._count_calls()
+        client = LedgerClient(self.session, self.port, SimClock(), rig.world.config)
+        self.services = StreamServices(self.session, client, SimClock(), limits or rig.limits)
+        self.ends = []
+        self.stream = FollowedStream(NAME, self.services, timestamp_of, self.ends.append)
+
+    def _count_calls(self):
+        call = self.session._call
+
+        async def counted(step, *args):
+            self.calls.append(step)
+            return await call(step, *args)
+
+        self.session._call = counted
+
+    async def until(self, end, timeout_s=60.0):
+        """Its end is there; how many seconds that took."""
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        async with asyncio.timeout(timeout_s):
+            while self.stream.end_sequence_id < end:
+                await asyncio.sleep(0.0005)
+        return loop.time() - began_s
+
+    async def read_all(self, at=None, bytes_max=200):
+        """Data by sequence id from there (the start) to the end, as readers are given it."""
+        stream = self.stream
+        at = stream.start_sequence_id if at is None else at
+        found = {}
+        while at < stream.end_sequence_id:
+            records = stream.read_cached(at, bytes_max) or await stream.read(at, bytes_max)
+            for record in records:
+                assert record.sequence_id == at, (record.sequence_id, at)
+                found[at] = b"".join(record.data)
+                at = record.end_sequence_id
+        return found
+
+
+class FollowRig:
+    """Made inside the simulated loop; `start` makes the stream."""
+
+    def __init__(self, world, *, limits=None, **config):
+        self.world = world
+        self.limits = limits or StreamLimits(entry_bytes_max=64 * 1024)
+        settings = {"ensemble_size": 3, "write_quorum": 3, "ack_quorum": 2, **config}
+        self.config = StreamConfig(**settings)
+        self.numbers = 0
+
+    async def start(self):
+        await create_streams(SimMetadata(self.world.tree), [NAME])
+        return self
+
+    def new_data(self, size=24, timestamp=None):
+        self.numbers += 1
+        return data_of(self.numbers, 1000 + self.numbers if timestamp is None else timestamp, size)
+
+    async def owner(self, host="owner"):
+        return await Owner(self, host).open()
+
+    async def follower(self, host="follower", **more):
+        follower = Follower(self, host, **more)
+        await follower.stream.open()
+        return follower
