@@ -10,7 +10,7 @@ INSTALL := compose/install.sh
 .DEFAULT_GOAL := help
 
 help: ## list the targets
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 21
 
 $(RUN)/.ready: compose/requirements-run.txt pyproject.toml $(INSTALL)
 	@$(INSTALL) $(RUN) compose/requirements-run.txt
@@ -49,4 +49,7 @@ bench: $(RUN)/.ready $(DEV)/.ready ## against Apache Kafka 4.3, one after the ot
 bench-ledger: $(RUN)/.ready $(DEV)/.ready ## bookies against Apache BookKeeper 4.17; ratios
 	$(DEV)/bin/python -m tests.bench.ledger_tier --write
 
-.PHONY: help run cluster check test proof proof-ledger demo bench bench-ledger
+bench-scale: $(RUN)/.ready $(DEV)/.ready ## 1,000 to 100,000 groups, 100 to 10,000 partitions: growth
+	$(DEV)/bin/python -m tests.bench.scale
+
+.PHONY: help run cluster check test proof proof-ledger demo bench bench-ledger bench-scale

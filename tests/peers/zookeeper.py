@@ -21,7 +21,7 @@ from tests.peers import install
 from tests.peers.processes import Process, Usage, free_port, wait_until
 
 MAIN = "org.apache.zookeeper.server.ZooKeeperServerMain"
-JVM = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 PROPERTIES = {
     "org.slf4j.simpleLogger.defaultLogLevel": "warn",
     "zookeeper.admin.enableServer": "false",
@@ -54,11 +54,13 @@ class ZooKeeper:
         *,
         tick_ms: int = 100,
         session_ms_min: int | None = None,
+        heap_mb: int = 256,
         synced: bool = False,
     ) -> None:
         self.data = data
         self.tick_ms = tick_ms
         self.session_ms_min = 2 * tick_ms if session_ms_min is None else session_ms_min
+        self.heap_mb = heap_mb
         self.synced = synced
         self.port = free_port()
         self.start_s = 0.0
@@ -100,7 +102,7 @@ class ZooKeeper:
         properties = {**PROPERTIES, "zookeeper.forceSync": "yes" if self.synced else "no"}
         words = [f"-D{key}={value}" for key, value in properties.items()]
         classpath = ("-cp", f"{install.zookeeper_jars()}/*")
-        argv = [install.java(), *JVM, *words, *classpath, MAIN, str(config)]
+        argv = [install.java(), f"-Xmx{self.heap_mb}m", *JVM, *words, *classpath, MAIN, str(config)]
         self._process = Process(argv, self.data / "zookeeper.log")
         try:
             self._process.wait_for(self.serves, "ZooKeeper to start", START_S_MAX)

@@ -1,0 +1,157 @@
+"""Many partitions on one gateway; then another one takes all of them over."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from confluent_kafka import Producer
+
+from tests.bench.scale_cluster import Bar, Cluster, megabytes, seconds, spread
+from tests.bench.scale_wire import METADATA, Wire, metadata_of
+from tests.peers.gateway import ClusterGateway
+from tests.peers.processes import wait_until
+
+PER_TOPIC = 100
+METADATA_ROUNDS = 30
+AGAIN_S = 0.05
+TOPIC_S_MAX = 60.0
+WRITTEN_TO_MAX = 100  # partitions that get a record after the takeover
+_EXISTS = 36
+_NOT_YET = {3, 5, 6, 7, 9, 78}  # unknown, no leader, not the leader, timed out, ...
+
+Key = tuple[str, int]
+
+
+async def measure(directory: Path, count: int, budget_s: float) -> dict[str, Any]:
+    """Figures of one size. `budget_s` bounds each of its parts."""
+    with Cluster(directory) as cluster:
+        first = cluster.gateway()
+        async with Wire(first.bootstrap) as wire:
+            assert await wire.create("warm", 1, 3, 60_000) == 0
+            await _led_by(wire, 0, 1, time.monotonic() + budget_s)
+            empty_mb, _ = megabytes(first)
+            began_s = time.monotonic()
+            keys = await _create(wire, count, began_s + budget_s)
+            created_s = time.monotonic() - began_s
+            await _led_by(wire, 0, len(keys) + 1, began_s + 2 * budget_s)
+            pss_mb, rss_mb = megabytes(first)
+            metadata_ms = await _metadata_ms(wire)
+        open_ledgers = await cluster.open_ledgers()
+        figures = {
+            "partitions": len(keys),
+            "created_per_s": round(len(keys) / created_s, 1),
+            "empty_mb": empty_mb,
+            "held_mb": pss_mb,
+            "held_rss_mb": rss_mb,
+            "metadata_p50_ms": metadata_ms,
+            "open_ledgers": open_ledgers,
+        }
+        second = cluster.gateway()
+        async with Wire(second.bootstrap) as wire:
+            of_first = await _leaders(wire, 0)
+            first.kill()
+            taken = await _take_over(wire, of_first, time.monotonic() + budget_s)
+        written_s = _written(second, of_first)
+        loaded_mb, _ = megabytes(second)
+        return {**figures, **taken, "written_s": written_s, "loaded_mb": loaded_mb}
+
+
+async def _create(wire: Wire, count: int, until_s: float) -> list[Key]:
+    """So many partitions in topics of a hundred, or as many as could be made in the time."""
+    sizes = [PER_TOPIC] * (count // PER_TOPIC) + ([count % PER_TOPIC] if count % PER_TOPIC else [])
+    bar = Bar(f"{count:,} partitions: create", count)
+    keys: list[Key] = []
+
+    async def create(number: int, _: int) -> None:
+        topic, size = f"topic-{number:04d}", sizes[number]
+        give_up_s = time.monotonic() + TOPIC_S_MAX
+        while (code := await wire.create(topic, size, 3, 60_000)) not in (0, _EXISTS):
+            assert code in _NOT_YET and time.monotonic() < give_up_s, f"{topic}: error {code}"
+            await asyncio.sleep(AGAIN_S)
+        keys.extend((topic, index) for index in range(size))
+        bar.show(len(keys))
+
+    await spread(range(len(sizes)), create, at_once=2, until_s=until_s)
+    return sorted(keys)
+
+
+async def _leaders(wire: Wire, node_id: int) -> list[Key]:
+    """Partitions that this gateway leads, as `wire`'s says."""
+    answer = await wire.metadata()
+    return sorted(
+        (topic.name, row.partition_index)
+        for topic in answer.topics
+        for row in topic.partitions
+        if row.leader_id == node_id and row.leader_epoch >= 0
+    )
+
+
+async def _led_by(wire: Wire, node_id: int, count: int, until_s: float) -> None:
+    bar = Bar(f"{count:,} partitions: open", count)
+    while (led := len(await _leaders(wire, node_id))) < count:
+        bar.show(led)
+        assert time.monotonic() < until_s, f"{led} of {count} partitions are led"
+        await asyncio.sleep(4 * AGAIN_S)
+    bar.show(count)
+
+
+async def _metadata_ms(wire: Wire) -> float:
+    """Of all topics, from the question to the last byte of the answer."""
+    took_s: list[float] = []
+    for _ in range(METADATA_ROUNDS):
+        asked_s = time.monotonic()
+        await wire.frame(METADATA, metadata_of(None))
+        took_s.append(time.monotonic() - asked_s)
+    return round(median(took_s) * 1000, 2)
+
+
+async def _take_over(wire: Wire, keys: list[Key], until_s: float) -> dict[str, float]:
+    """The gateway answers for every partition as its leader."""
+    killed_s = time.monotonic()
+    bar = Bar(f"{len(keys):,} partitions: led again", len(keys))
+    left, took_s = set(keys), list[float]()
+    while left and time.monotonic() < until_s:
+        answers = await wire.ends(_by_topic(left))
+        now_s = time.monotonic() - killed_s
+        for key, (code, _) in answers.items():
+            assert code == 0 or code in _NOT_YET, f"{key}: error {code}"
+            if code == 0:
+                left.discard(key)
+                took_s.append(now_s)
+        bar.show(len(keys) - len(left))
+        await asyncio.sleep(AGAIN_S)
+    shown = seconds(took_s) if took_s else {}
+    return {
+        "taken_over": len(took_s),
+        "of": len(keys),
+        **{f"takeover_{name}": value for name, value in shown.items()},
+    }
+
+
+def _by_topic(keys: Iterable[Key]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for topic, index in sorted(keys):
+        found.setdefault(topic, []).append(index)
+    return found
+
+
+def _written(gateway: ClusterGateway, keys: list[Key]) -> float:
+    """Seconds until a stock producer had a record in each of a sample of the partitions."""
+    began_s = time.monotonic()
+    producer = Producer({"bootstrap.servers": gateway.bootstrap, "log_level": 0})
+    failed: list[str] = []
+    for topic, index in keys[:: -(-len(keys) // WRITTEN_TO_MAX) or 1]:
+        producer.produce(
+            topic,
+            b"one",
+            partition=index,
+            on_delivery=lambda error, _: failed.append(str(error)) if error else None,
+        )
+    wait_until(lambda: producer.flush(0.1) == 0, "records after the takeover", 60.0)
+    assert not failed, failed[:3]
+    return round(time.monotonic() - began_s, 3)
