@@ -229,9 +229,10 @@ class Group:
     def hear_all(self, now_ms: int) -> None:
         """Nobody is blamed for a time in which the coordinator could not be reached."""
         for member in self.members.values():
-            self._hear(member, now_ms)
+            if not member.new:
+                self._hear(member, now_ms)
         again_ms = now_ms + self._roster.rebalance_timeout_ms()
-        if self._join_at_ms is not None:
+        if self._join_at_ms is not None and not self._initial:
             self._join_at_ms = again_ms
         if self._sync_at_ms is not None:
             self._sync_at_ms = again_ms
