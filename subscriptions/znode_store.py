@@ -16,31 +16,31 @@ from collections.abc import Iterable, Mapping
 
 from ledger.errors import (
     BadVersion,
-    CorruptFormat,
     LedgerError,
     NodeExists,
     NoNode,
     NotEmpty,
     NotOwner,
 )
-from ledger.world.metadata import Check, Create, Delete, MetadataStore, Node, Op, Set
+from ledger.streams.plain_log import PlainLogs
+from ledger.world.metadata import Create, Delete, MetadataStore, Node, Op, Set
+from subscriptions.log_node import is_log_node
+from subscriptions.log_read import read_subscription
+from subscriptions.old_forms import OPS_MAX, decode_child, node_op, position_ops
 from subscriptions.positions import (
     WHOLE_STREAM,
     Position,
     PositionKey,
-    decode_advance,
     decode_subscriber,
-    encode_advance,
     encode_subscriber,
     key_name,
     node_name,
-    seal,
     subscriber_of,
     unseal,
 )
 from subscriptions.store import History, Subscription
+from subscriptions.write_back import write_back
 
-OPS_MAX = 500  # ZooKeeper takes 1 MiB in one multi
 QUEUED_POSITIONS_MAX = 20_000  # waiting changes; then `room` waits
 
 _REFUSED = (BadVersion, NodeExists, NoNode, NotEmpty)
@@ -93,8 +93,12 @@ class _Change:
 class _ZnodeStore:
     """What both layouts share: claims, the queue, and the one writer behind it."""
 
-    def __init__(self, metadata: MetadataStore, root: str) -> None:
+    _native = False
+
+    def __init__(self, metadata: MetadataStore, root: str, logs: PlainLogs | None) -> None:
+        """`logs`: where positions are found that a log-segment store has written."""
         self._metadata = metadata
+        self._logs = logs
         self._root = root
         self._claims: dict[str, _Claim] = {}
         self._waiting: dict[str, _Change] = {}  # in order of arrival
@@ -106,7 +110,10 @@ class _ZnodeStore:
 
     # the layout
 
-    async def _find(self, path: str, *, claim: bool) -> tuple[_Claim, Subscription]:
+    async def _find_in_nodes(
+        self, path: str, node: Node, *, claim: bool
+    ) -> tuple[_Claim, Subscription]:
+        """Of a node in this store's own form."""
         raise NotImplementedError
 
     def _ops(self, change: _Change) -> list[Op]:
@@ -124,7 +131,7 @@ class _ZnodeStore:
         self.release(subscriber)
         try:
             claim, found = await self._find(path, claim=True)
-        except BadVersion as error:
+        except _REFUSED as error:
             raise NotOwner(f"{path}: {error}") from error
         if not found.exists:
             await self._make_root()
@@ -198,6 +205,23 @@ class _ZnodeStore:
         self._claims.clear()
 
     # behind it
+
+    async def _find(self, path: str, *, claim: bool) -> tuple[_Claim, Subscription]:
+        if claim:  # a follower that is behind must not pass for a subscriber without positions
+            await self._metadata.sync(path)
+        try:
+            node = await self._metadata.get(path)
+            if is_log_node(node.data):
+                if not claim:
+                    found = await read_subscription(
+                        self._metadata, self._logs, path, native=self._native
+                    )
+                    return _Claim(path), found
+                await write_back(self._metadata, self._logs, path, node, native=self._native)
+                node = await self._metadata.get(path)
+        except NoNode:
+            return _Claim(path), Subscription({}, exists=False)
+        return await self._find_in_nodes(path, node, claim=claim)
 
     async def _make_root(self) -> None:
         if self._root_exists:
@@ -292,15 +316,18 @@ def _lose(changes: Iterable[_Change], error: LedgerError) -> None:
 class GroupPositions(_ZnodeStore):
     """The `SubscriptionsStore` of Kafka groups, below `/gateway/groups`."""
 
-    def __init__(self, metadata: MetadataStore, root: str = "/gateway/groups") -> None:
-        super().__init__(metadata, root)
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        root: str = "/gateway/groups",
+        logs: PlainLogs | None = None,
+    ) -> None:
+        super().__init__(metadata, root, logs)
 
-    async def _find(self, path: str, *, claim: bool) -> tuple[_Claim, Subscription]:
+    async def _find_in_nodes(
+        self, path: str, node: Node, *, claim: bool
+    ) -> tuple[_Claim, Subscription]:
         found = _Claim(path)
-        try:
-            node = await self._metadata.get(path)
-        except NoNode:
-            return found, Subscription({}, exists=False)
         note = unseal(node.data, path)
         # The version rises here, so that whoever held the group before can write no more, and
         # the positions read below are the last ones.
@@ -309,7 +336,7 @@ class GroupPositions(_ZnodeStore):
         )
         positions: dict[PositionKey, Position] = {}
         for child, data in (await self._metadata.read_tree(path)).items():
-            key, position = _decode_child(child, data)
+            key, position = decode_child(child, data)
             positions[key] = position
             found.versions[key] = data.version
         return found, Subscription(positions, note)
@@ -328,9 +355,9 @@ class GroupPositions(_ZnodeStore):
             versions, version = {}, None
         if change.delete and not change.positions and change.note is None:
             return ops
-        ops.append(_node_op(claim.path, version, change.note))
+        ops.append(node_op(claim.path, version, change.note))
         for key, position in change.positions.items():
-            ops += _position_ops(f"{claim.path}/{key_name(key)}", key, position, versions.get(key))
+            ops += position_ops(f"{claim.path}/{key_name(key)}", key, position, versions.get(key))
         return ops
 
     def _on_written(self, change: _Change) -> None:
@@ -351,28 +378,6 @@ class GroupPositions(_ZnodeStore):
                 claim.versions[key] = claim.versions.get(key, -1) + 1
 
 
-def _decode_child(path: str, node: Node) -> tuple[PositionKey, Position]:
-    key, position = decode_advance(unseal(node.data, path), path)
-    if not path.endswith("/" + key_name(key)):
-        raise CorruptFormat(f"{path}: holds a position of {key_name(key)}")
-    return key, position
-
-
-def _node_op(path: str, version: int | None, note: bytes | None) -> Op:
-    if version is None:
-        return Create(path, seal(note or b""))
-    return Check(path, version) if note is None else Set(path, seal(note), version)
-
-
-def _position_ops(
-    path: str, key: PositionKey, position: Position | None, version: int | None
-) -> list[Op]:
-    if position is None:
-        return [] if version is None else [Delete(path, version)]
-    data = seal(encode_advance(key, position))
-    return [Create(path, data) if version is None else Set(path, data, version)]
-
-
 class StreamSubscribers(_ZnodeStore):
     """The `SubscriptionsStore` of one stream's native subscribers, with DistributedLog's znodes.
 
@@ -380,17 +385,18 @@ class StreamSubscribers(_ZnodeStore):
     an advance to a lower position is durable at once and changes nothing. There is no note.
     """
 
-    def __init__(self, metadata: MetadataStore, stream: str) -> None:
-        super().__init__(metadata, f"{stream}/subscribers")
+    _native = True
 
-    async def _find(self, path: str, *, claim: bool) -> tuple[_Claim, Subscription]:
+    def __init__(self, metadata: MetadataStore, stream: str, logs: PlainLogs | None = None) -> None:
+        super().__init__(metadata, f"{stream}/subscribers", logs)
+
+    async def _find_in_nodes(
+        self, path: str, node: Node, *, claim: bool
+    ) -> tuple[_Claim, Subscription]:
         found = _Claim(path)
-        try:
-            node = await self._metadata.get(path)
-        except NoNode:
-            return found, Subscription({}, exists=False)
         found.version = node.version
-        found.positions[WHOLE_STREAM] = Position(decode_subscriber(node.data, path))
+        if node.data:  # else only a reader's lock was ever made below it
+            found.positions[WHOLE_STREAM] = Position(decode_subscriber(node.data, path))
         return found, Subscription(dict(found.positions))
 
     def _ops(self, change: _Change) -> list[Op]:

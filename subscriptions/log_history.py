@@ -1,0 +1,97 @@
+"""What became of a subscriber: its closed segments and the open one, read in order."""
+
+from __future__ import annotations
+
+from ledger.errors import NoNode, NoSuchLedger
+from ledger.ids import LedgerId
+from ledger.streams.plain_log import PlainLogs
+from ledger.world.metadata import MetadataStore
+from subscriptions.log_node import decode_node, is_log_node
+from subscriptions.log_read import read_subscription
+from subscriptions.records_pb2 import Subscription as SubscriptionRecord
+from subscriptions.segment_records import SegmentRecord, State, decode_position, decode_record
+from subscriptions.store import Change, History
+
+_Timed = tuple[int, SegmentRecord]
+
+
+async def read_history(
+    metadata: MetadataStore, logs: PlainLogs, path: str, *, native: bool
+) -> History:
+    """Raises CorruptFormat, MetadataUnavailable, EntryUnknown."""
+    try:
+        node = await metadata.get(path)
+    except NoNode:
+        return History(0, {}, b"", [])
+    history: _Builder | None = None
+    if is_log_node(node.data):
+        record = decode_node(node.data, path)
+        history = await _read_segments(logs, record, path)
+    if history is None:
+        found = await read_subscription(metadata, logs, path, native=native)
+        since_ms = max((each.commit_time_ms for each in found.positions.values()), default=0)
+        return History(since_ms, found.positions, found.note, [])
+    return History(
+        history.since_ms, history.base.positions(path), history.base.note, history.changes
+    )
+
+
+class _Builder:
+    """Collects segments in order; the first that says anything tells how it all began."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self.since_ms = -1
+        self.base = State()
+        self.changes: list[Change] = []
+
+    def add(self, timed: list[_Timed], snapshot: list[_Timed]) -> None:
+        if timed and self.since_ms < 0:
+            self.since_ms = timed[0][0]
+            for _, record in snapshot:
+                self.base.apply(record)
+            for _, record in timed:
+                if record.base:
+                    self.base.apply(record)
+        self.changes += [self._change(at_ms, record) for at_ms, record in timed if not record.base]
+
+    def _change(self, at_ms: int, record: SegmentRecord) -> Change:
+        at_ms = max(at_ms, self.changes[-1].time_ms if self.changes else self.since_ms)
+        if record.key is None:
+            return Change(at_ms, None, note=record.note)
+        if record.body is None:
+            return Change(at_ms, record.key)
+        return Change(at_ms, record.key, decode_position(record.key, record.body, self._path))
+
+
+async def _read_segments(logs: PlainLogs, record: SubscriptionRecord, path: str) -> _Builder | None:
+    """None: there is none that says anything."""
+    segments = [
+        (past.segment_id, past.snapshot_id if past.HasField("snapshot_id") else None)
+        for past in record.past_segments
+    ]
+    if record.HasField("segment_id"):
+        snapshot = record.snapshot_id if record.HasField("snapshot_id") else None
+        segments.append((record.segment_id, snapshot))
+    builder = _Builder(path)
+    for segment, snapshot in segments:
+        try:
+            base: list[_Timed] = []
+            if snapshot is not None and builder.since_ms < 0:
+                base = await _read_log(logs, LedgerId(snapshot), path)
+            builder.add(await _read_log(logs, LedgerId(segment), path), base)
+        except NoSuchLedger:
+            builder = _Builder(path)  # its time was over: what came before is not complete
+    return None if builder.since_ms < 0 else builder
+
+
+async def _read_log(logs: PlainLogs, ledger: LedgerId, path: str) -> list[_Timed]:
+    where = f"{path}: ledger {ledger}"
+    found: list[_Timed] = []
+    whole = 0
+    for each in await logs.read(ledger):
+        record = decode_record(each.data, where)
+        found.append((each.time_ms, record))
+        if not record.more:
+            whole = len(found)
+    return found[:whole]

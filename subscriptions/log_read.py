@@ -1,0 +1,47 @@
+"""A subscription as it is, whichever form its node has; nobody is disturbed."""
+
+from __future__ import annotations
+
+from ledger.errors import CorruptFormat, NoNode, NoSuchLedger
+from ledger.streams.plain_log import PlainLogs
+from ledger.world.metadata import MetadataStore, Node
+from subscriptions.log_claim import read_state
+from subscriptions.log_node import decode_node, is_log_node
+from subscriptions.old_forms import decode_child
+from subscriptions.positions import WHOLE_STREAM, Position, decode_subscriber, unseal
+from subscriptions.store import Subscription
+
+_LOOKS_MAX = 5
+
+
+async def read_subscription(
+    metadata: MetadataStore, logs: PlainLogs | None, path: str, *, native: bool
+) -> Subscription:
+    """Raises CorruptFormat, MetadataUnavailable, EntryUnknown."""
+    for _ in range(_LOOKS_MAX):
+        try:
+            node = await metadata.get(path)
+        except NoNode:
+            return Subscription({}, exists=False)
+        if not is_log_node(node.data):
+            return await read_old_form(metadata, node, path, native=native)
+        record = decode_node(node.data, path)
+        try:
+            state, _ = await read_state(logs, record, path, fence=False)
+        except NoSuchLedger:
+            continue  # its owner has moved on between our two looks
+        return Subscription(state.positions(path), state.note)
+    raise CorruptFormat(f"{path}: names a ledger that does not exist")
+
+
+async def read_old_form(
+    metadata: MetadataStore, node: Node, path: str, *, native: bool
+) -> Subscription:
+    """A subscription with its positions in nodes."""
+    if native:
+        if not node.data:  # only a reader's lock was ever made below it
+            return Subscription({})
+        return Subscription({WHOLE_STREAM: Position(decode_subscriber(node.data, path))})
+    note = unseal(node.data, path)
+    children = await metadata.read_tree(path)
+    return Subscription(dict(decode_child(child, data) for child, data in children.items()), note)

@@ -1,0 +1,141 @@
+"""A subscriber's records in a log segment, and the state that they add up to. Pure.
+
+A record is an `AdvanceLastCommitDLSN`: a position, the removal of one, or the owner's note. What
+is kept of a position is the record itself, so that fields of a newer program outlive this one.
+A change that does not fit into one entry marks all its records but the last with `more`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+from uuid import UUID
+
+from google.protobuf.message import DecodeError
+
+from ledger.errors import CorruptFormat
+from ledger.ids import INVALID_DLSN, Buffer, Dlsn
+from subscriptions.positions import (
+    WHOLE_STREAM,
+    Position,
+    PositionKey,
+    decode_advance,
+    decode_dlsn,
+    encode_dlsn,
+)
+from subscriptions.records_pb2 import AdvanceLastCommitDLSN
+
+MORE = b"\x68\x01"  # `more` and `base` as they stand behind a record
+BASE = b"\x70\x01"
+_COMMIT_DLSN = b"\x0a\x19"  # field 1, 25 bytes
+_NOWHERE = encode_dlsn(INVALID_DLSN)
+
+
+class SegmentRecord(NamedTuple):
+    """One decoded record: a position of `key`, its removal, or (`key` None) a note."""
+
+    key: PositionKey | None
+    body: bytes | None  # the record without marks; None: the position is removed
+    note: bytes | None
+    more: bool
+    base: bool
+
+
+def encode_native(dlsn: Dlsn) -> bytes:
+    """The position of a native subscriber: the proposal's record and nothing else."""
+    return _COMMIT_DLSN + encode_dlsn(dlsn)
+
+
+def encode_removal(key: PositionKey) -> bytes:
+    return AdvanceLastCommitDLSN(
+        commit_dlsn=_NOWHERE,
+        topic_id=key.topic_id.bytes,
+        partition=key.partition,
+        tombstone=True,
+    ).SerializeToString()
+
+
+def encode_note(note: bytes) -> bytes:
+    return AdvanceLastCommitDLSN(commit_dlsn=_NOWHERE, note=note).SerializeToString()
+
+
+def decode_record(data: Buffer, path: str) -> SegmentRecord:
+    """Raises CorruptFormat, naming the path."""
+    record = AdvanceLastCommitDLSN()
+    try:
+        record.ParseFromString(bytes(data))
+        if record.HasField("note"):
+            return SegmentRecord(None, None, record.note, record.more, record.base)
+        key = WHOLE_STREAM
+        if record.topic_id:
+            key = PositionKey(UUID(bytes=record.topic_id), record.partition)
+    except (DecodeError, ValueError) as error:
+        raise CorruptFormat(f"{path}: {error}") from error
+    if record.tombstone:
+        return SegmentRecord(key, None, None, record.more, record.base)
+    if record.more or record.base:
+        more, base = record.more, record.base
+        record.ClearField("more")
+        record.ClearField("base")
+        return SegmentRecord(key, record.SerializeToString(), None, more, base)
+    return SegmentRecord(key, bytes(data), None, False, False)
+
+
+def decode_position(key: PositionKey, body: bytes, path: str) -> Position:
+    """The position in a record's body. Raises CorruptFormat."""
+    if key != WHOLE_STREAM:
+        return decode_advance(body, path)[1]
+    return Position(native_dlsn(body, path))
+
+
+def native_dlsn(body: bytes, path: str) -> Dlsn:
+    """Field 1 of a record. Raises CorruptFormat."""
+    record = AdvanceLastCommitDLSN()
+    try:
+        record.ParseFromString(body)
+    except DecodeError as error:
+        raise CorruptFormat(f"{path}: {error}") from error
+    return decode_dlsn(record.commit_dlsn, path)
+
+
+def complete(records: Iterable[SegmentRecord]) -> Iterator[SegmentRecord]:
+    """Those of whole changes; one that a crash cut short is left out."""
+    waiting: list[SegmentRecord] = []
+    for record in records:
+        waiting.append(record)
+        if not record.more:
+            yield from waiting
+            waiting.clear()
+
+
+class State:
+    """Positions and note of one subscriber after all records so far."""
+
+    __slots__ = ("note", "records")
+
+    def __init__(self) -> None:
+        self.records: dict[PositionKey, bytes] = {}
+        self.note = b""
+
+    def apply(self, record: SegmentRecord) -> None:
+        if record.key is None:
+            self.note = record.note or b""
+        else:
+            self.put(record.key, record.body)
+
+    def put(self, key: PositionKey, body: bytes | None) -> None:
+        if body is None:
+            self.records.pop(key, None)
+        else:
+            self.records[key] = body
+
+    def positions(self, path: str) -> dict[PositionKey, Position]:
+        """Decoded anew at each call."""
+        return {key: decode_position(key, body, path) for key, body in self.records.items()}
+
+    def encoded(self) -> list[bytes]:
+        """Records that, applied to nothing, give this state."""
+        bodies = list(self.records.values())
+        if self.note:
+            bodies.append(encode_note(self.note))
+        return bodies
