@@ -143,7 +143,7 @@ async def _load_from(
         first = 0  # the last entry is part of the head snapshot itself
     snapshot: Snapshot | None = None
     parts: list[memoryview] = []
-    async for entry, body in _entries(reader, first, segment.last_entry):
+    async for entry, body in read_entries(reader, first, segment.last_entry):
         if snapshot is not None:
             _replay_entry(loaded, segment, entry, body, state)
             continue
@@ -157,9 +157,10 @@ async def _load_from(
     return True
 
 
-async def _entries(
+async def read_entries(
     reader: LedgerReader, first: int, last: int
 ) -> AsyncGenerator[tuple[EntryId, memoryview]]:
+    """Entries `first` to `last`, in order, with their payloads."""
     while first <= last:
         for entry, body in await reader.read(EntryId(first), EntryId(last), _READ_BYTES):
             yield entry, body

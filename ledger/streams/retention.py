@@ -12,17 +12,15 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ledger.client.client import LedgerClient
-from ledger.core import records as log_records
 from ledger.core import segments as log_segments
 from ledger.core.segments import Segment, Truncation
 from ledger.errors import BadVersion, CorruptFormat, LedgerError, NoSuchLedger
 from ledger.ids import EntryId, LedgerId
 from ledger.streams.config import StreamConfig
 from ledger.streams.reads import SegmentReads
+from ledger.streams.recovery import read_entries, user_records
 from ledger.streams.segment_store import SegmentStore
 from ledger.world.clock import Clock
-
-_READ_BYTES = 64 * 1024
 
 
 class Retention:
@@ -101,14 +99,12 @@ class Retention:
     async def _place_of(self, segment: Segment, sequence_id: int) -> tuple[EntryId, int]:
         """Entry and slot of the record with this sequence id."""
         position = sequence_id - segment.start_sequence_id + 1
-        at = EntryId((await self._reads.index_of(segment)).entry_for(sequence_id))
+        first = (await self._reads.index_of(segment)).entry_for(sequence_id)
         reader = await self._client.open(segment.ledger)
-        while at <= segment.last_entry:
-            for entry, body in await reader.read(at, segment.last_entry, _READ_BYTES):
-                for record in log_records.parse_entry(body):
-                    if not record.control and position < record.position + record.records:
-                        return entry, record.slot + position - record.position
-                at = EntryId(entry + 1)
+        async for entry, body in read_entries(reader, first, segment.last_entry):
+            for record in user_records(body):
+                if position < record.position + record.records:
+                    return entry, record.slot + position - record.position
         raise CorruptFormat(f"ledger {segment.ledger}: no record at position {position}")
 
     async def expire(self) -> int:

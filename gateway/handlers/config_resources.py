@@ -1,0 +1,97 @@
+"""What AlterConfigs and IncrementalAlterConfigs share: which resource, what is stored and said.
+
+Only topics have settings that can be altered. Source: Kafka, ConfigAdminManager (checks and texts).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from gateway.core.names import topic_name_fault
+from gateway.handlers.api import Context, Reply, Request
+from gateway.handlers.k32_describe_configs import Resource
+from gateway.handlers.topic_replies import Refused, outcome, repeated
+from gateway.topics.config_changes import Change, Operation, apply_changes
+from gateway.topics.configs import normalize
+from gateway.topics.errors import InvalidTopic, UnknownTopic
+
+Changes = Callable[[Any, Context], Sequence[Change]]
+"""What one resource of a request asks for. Raises Refused."""
+
+
+async def alter_all(request: Request, ctx: Context, changes: Changes) -> Reply:
+    """Each resource is altered or refused by itself; one that is named twice is refused."""
+    resources = request.body.resources
+    twice = repeated(f"{each.resource_type} {each.resource_name}" for each in resources)
+    work = [
+        outcome(_alter(each, twice, request.body.validate_only, ctx, changes), _about(each))
+        for each in {(each.resource_type, each.resource_name): each for each in resources}.values()
+    ]
+    return Reply(responses=await asyncio.gather(*work))
+
+
+def _about(asked: Any) -> Reply:
+    return Reply(resource_type=asked.resource_type, resource_name=asked.resource_name)
+
+
+async def _alter(
+    asked: Any, twice: set[str], validate_only: bool, ctx: Context, changes: Changes
+) -> Reply:
+    if f"{asked.resource_type} {asked.resource_name}" in twice:
+        raise Refused(ErrorCode.invalid_request, "Each resource must appear at most once.")
+    name = _topic_name(asked)
+    wanted = changes(asked, ctx)
+    _check_names_and_values(wanted)
+    topic = ctx.catalog.by_name(name)
+    if topic is None:
+        raise _no_topic(name)
+    if validate_only:
+        normalize(apply_changes(topic.configs, wanted))
+    else:
+        try:
+            await ctx.catalog.change_configs(name, lambda now: apply_changes(now, wanted))
+        except UnknownTopic:  # deleted meanwhile
+            raise _no_topic(name) from None
+    return Reply(_about(asked), error_code=ErrorCode.none, error_message=None)
+
+
+def _topic_name(asked: Any) -> str:
+    name: str = asked.resource_name
+    if asked.resource_type == Resource.BROKER:
+        names = ", ".join(each.name for each in asked.configs)
+        raise Refused(
+            ErrorCode.invalid_request, f"Cannot update these configs dynamically: Set({names})"
+        )
+    if asked.resource_type != Resource.TOPIC:
+        raise Refused(
+            ErrorCode.invalid_request, f"Unsupported resource type: {asked.resource_type}"
+        )
+    fault = topic_name_fault(name)
+    if fault is not None:
+        raise InvalidTopic(f"Topic name is invalid: {fault}")
+    return name
+
+
+def _no_topic(name: str) -> Refused:
+    return Refused(ErrorCode.unknown_topic_or_partition, f"The topic '{name}' does not exist.")
+
+
+def _check_names_and_values(changes: Sequence[Change]) -> None:
+    twice = sorted(repeated(change.name for change in changes))
+    if twice:
+        raise Refused(
+            ErrorCode.invalid_request, f"Error due to duplicate config keys : {','.join(twice)}"
+        )
+    nulls = sorted(
+        change.name
+        for change in changes
+        if change.value is None and change.operation is not Operation.DELETE
+    )
+    if nulls:
+        raise Refused(
+            ErrorCode.invalid_request, f"Null value not supported for : {','.join(nulls)}"
+        )

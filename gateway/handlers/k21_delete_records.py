@@ -1,0 +1,80 @@
+"""DeleteRecords, key 21, v0-v2: a partition's log starts at the offset asked for, or later.
+
+v2 flexible. Durable when the answer leaves, and nobody reads below any more; the room comes back
+when whole segments lie below and their grace period (file.delete.delay.ms) is over. -1 is the high
+watermark. Source: Kafka, ReplicaManager.deleteRecords; DistributedLog, "Truncation" (seed 000).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from gateway.errors import code_for
+from gateway.handlers.api import Api, Context, Reply, Request
+from ledger.errors import LedgerError, NotOwner
+
+_HIGH_WATERMARK = -1
+_NO_WATERMARK = -1
+_WAIT_S_MAX = 30.0  # replies leave in order: one partition must not hold up a connection
+
+
+async def handle(request: Request, ctx: Context) -> Reply:
+    wait_s = min(max(request.body.timeout.total_seconds(), 0.0), _WAIT_S_MAX)
+    rows = [
+        (topic.name, [_row(topic.name, asked, wait_s, ctx) for asked in topic.partitions])
+        for topic in request.body.topics
+    ]
+    answers = await asyncio.gather(*(asyncio.gather(*row) for _, row in rows))
+    return Reply(
+        topics=[
+            Reply(name=name, partitions=partitions)
+            for (name, _), partitions in zip(rows, answers, strict=True)
+        ]
+    )
+
+
+async def _row(topic: str, asked: Any, wait_s: float, ctx: Context) -> Reply:
+    deleting = asyncio.get_running_loop().create_task(
+        _delete(topic, asked.partition_index, asked.offset, ctx)
+    )
+    await asyncio.wait([deleting], timeout=wait_s)  # never cancelled half way
+    if deleting.done():
+        low_watermark, error = deleting.result()
+    else:
+        low_watermark, error = _NO_WATERMARK, ErrorCode.request_timed_out
+    return Reply(
+        partition_index=asked.partition_index, low_watermark=low_watermark, error_code=error
+    )
+
+
+async def _delete(topic: str, index: int, offset: int, ctx: Context) -> tuple[int, ErrorCode]:
+    """The log start that clients see now, or -1 and why."""
+    known = ctx.catalog.by_name(topic)
+    if known is None or not ctx.partitions.exists(topic, index):
+        return _NO_WATERMARK, ErrorCode.unknown_topic_or_partition
+    if known.is_internal:
+        return _NO_WATERMARK, ErrorCode.invalid_topic_exception
+    if "delete" not in ctx.catalog.config(known).cleanup_policy:
+        return _NO_WATERMARK, ErrorCode.policy_violation
+    partition = ctx.partitions.find(topic, index)
+    if partition is None:
+        return _NO_WATERMARK, ErrorCode.not_leader_or_follower
+    try:
+        await partition.ensure_readable()
+        if not partition.led:
+            raise NotOwner(topic)
+        end = partition.high_watermark
+        if offset != _HIGH_WATERMARK and not 0 <= offset <= end:
+            return _NO_WATERMARK, ErrorCode.offset_out_of_range
+        await partition.stream.truncate(end if offset == _HIGH_WATERMARK else offset)
+        if not partition.led:  # it may be somebody else's start by now
+            raise NotOwner(topic)
+    except LedgerError as error:
+        return _NO_WATERMARK, code_for(error)
+    return partition.log_start_offset, ErrorCode.none
+
+
+API = Api(key=21, name="DeleteRecords", versions=range(3), handle=handle)

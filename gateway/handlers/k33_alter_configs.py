@@ -1,0 +1,30 @@
+"""AlterConfigs, key 33, v0-v2: a topic's own settings are those named, and no others.
+
+v2 flexible. Kept for old tools, which read all settings, change some and write them back; newer
+ones use IncrementalAlterConfigs. Not done: as there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gateway.handlers.api import Api, Context, Reply, Request
+from gateway.handlers.config_resources import alter_all
+from gateway.topics.config_changes import Change, Operation
+
+
+async def handle(request: Request, ctx: Context) -> Reply:
+    return await alter_all(request, ctx, _changes)
+
+
+def _changes(asked: Any, ctx: Context) -> list[Change]:
+    named = {each.name for each in asked.configs}
+    topic = ctx.catalog.by_name(asked.resource_name)
+    others = sorted(set(topic.configs) - named) if topic is not None else []
+    return [
+        *(Change(name, Operation.DELETE, None) for name in others),
+        *(Change(each.name, Operation.SET, each.value) for each in asked.configs),
+    ]
+
+
+API = Api(key=33, name="AlterConfigs", versions=range(3), handle=handle)
