@@ -142,13 +142,17 @@ class Partition:
         lease_held: Callable[[], bool] = lambda: True,
         on_opened: Callable[[int], None] = lambda _: None,
         opening: asyncio.Semaphore | None = None,
+        *,
+        begin: bool = False,
     ) -> None:
         """`on_opened` hears the epoch each time it can be read and written again; `opening`
-        bounds how many partitions of the process are opened at once."""
+        bounds how many partitions of the process are opened at once. With `begin` a stream that
+        somebody was writing to can be written to as soon as it is open."""
         self.name = name
         self._lease_held = lease_held
         self._on_opened = on_opened
         self._opening_room = opening or asyncio.Semaphore()
+        self._begins = begin
         self._lost = False  # another owns it, or nobody: nothing is acknowledged
         self.closed = False
         self._services = services
@@ -229,7 +233,7 @@ class Partition:
 
     async def _open_once(self) -> None:
         try:
-            await self.stream.open()
+            await self.stream.open(begin=self._begins)
         except NoNode:  # a crash came between the topic and its streams
             await create_streams(self._services.metadata, [self.name])
             await self.stream.open()

@@ -8,7 +8,8 @@ A background round rolls segments that are old and removes those past their rete
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 from uuid import UUID
 
 from gateway.config import GatewayConfig
@@ -21,6 +22,7 @@ from gateway.topics.left_overs import (
     remove_left_overs,
 )
 from gateway.topics.partition import Partition
+from gateway.topics.replica import ReplicaPartition
 from ledger.errors import LedgerError, NodeExists
 from ledger.streams.config import StreamConfig
 from ledger.streams.segment_store import create_streams
@@ -68,9 +70,10 @@ class Partitions:
         self.on_opened: Callable[[StreamKey, int], None] = _nobody_listens
         self._by_name: dict[tuple[str, int], Partition] = {}
         self._by_key: dict[StreamKey, Partition] = {}  # the same partitions
+        self._replicas: dict[StreamKey, ReplicaPartition] = {}
         self._names: dict[StreamKey, tuple[str, int]] = {}
         self._handed: set[StreamKey] = set()  # drained for another gateway; not opened again
-        self._abandoned: set[asyncio.Task[None]] = set()
+        self._ending: set[asyncio.Task[None]] = set()
         self._opening = asyncio.Semaphore(_OPENING_AT_ONCE)
         self._left_over: set[str] = set()  # streams of nobody, seen in the last round
         self._maintenance: asyncio.Task[None] | None = None
@@ -95,6 +98,27 @@ class Partitions:
             return None
         return self._add(known, index)
 
+    def replica(self, topic: str, index: int) -> ReplicaPartition | None:
+        """The partition of another gateway, to be read here; None: there is none, or it is led
+        here. Opens when it is read, and closes itself when nobody does."""
+        known = self._catalog.by_name(topic)
+        if known is None or not 0 <= index < known.partitions:
+            return None
+        key = StreamKey(known.topic_id, index)
+        replica = self._replicas.get(key)
+        if replica is None and key not in self._by_key and not self._stopping:
+            replica = self._replicas[key] = ReplicaPartition(
+                stream_name(known.topic_id, index),
+                self._services,
+                lambda: self.fleet.leader(key).epoch,
+            )
+        return replica
+
+    def _close_replica(self, key: StreamKey) -> None:
+        replica = self._replicas.pop(key, None)
+        if replica is not None:
+            self._end(replica.close())
+
     def exists(self, topic: str, index: int) -> bool:
         """There is such a partition, whoever owns it."""
         known = self._catalog.by_name(topic)
@@ -117,6 +141,7 @@ class Partitions:
             self.fleet.lease_held,
             lambda epoch: self.on_opened(key, epoch),
             self._opening,
+            begin=bool(self._config.zookeeper),
         )
         self._by_name[name, index] = partition
         self._by_key[key] = partition
@@ -148,6 +173,7 @@ class Partitions:
     def gained(self, key: StreamKey) -> None:
         """See `StreamListener`."""
         self._handed.discard(key)
+        self._close_replica(key)
         topic = self._catalog.by_id(key.topic_id)
         if topic is not None and key not in self._by_key and not self._stopping:
             self._add(topic, key.partition)
@@ -161,9 +187,13 @@ class Partitions:
         partition = self._forget(key)
         if partition is not None:
             partition.abandon()
-            task = asyncio.get_running_loop().create_task(partition.abandoned())
-            self._abandoned.add(task)
-            task.add_done_callback(self._abandoned.discard)
+            self._end(partition.abandoned())
+
+    def _end(self, work: Coroutine[Any, Any, None]) -> None:
+        """In the background; `stop` waits for it."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
 
     async def hand_over(self, key: StreamKey) -> None:
         """Nothing of it is under way, its last segment is completed: the next owner has nothing
@@ -192,6 +222,8 @@ class Partitions:
             segment_jitter_ms=config.segment_ms // 20,
             retention_ms=config.retention_ms if deletes else -1,
             retention_bytes=config.retention_bytes if deletes else -1,
+            truncated_keep_ms=config.truncated_keep_ms,
+            control_ms=config.control_ms(clustered=bool(self._config.zookeeper)),
         )
 
     # -- topics come and go -------------------------------------------------------------------
@@ -210,7 +242,9 @@ class Partitions:
     async def _topic_deleted(self, topic: Topic) -> None:
         abandoned: list[Partition] = []
         for index in range(topic.partitions):
-            partition = self._forget(StreamKey(topic.topic_id, index))
+            key = StreamKey(topic.topic_id, index)
+            self._close_replica(key)
+            partition = self._forget(key)
             if partition is not None:
                 partition.abandon()
                 abandoned.append(partition)
@@ -223,7 +257,9 @@ class Partitions:
     def _topic_forgotten(self, topic: Topic) -> None:
         """Another gateway deleted it, and deletes its data."""
         for index in range(topic.partitions):
-            self._abandon(StreamKey(topic.topic_id, index))
+            key = StreamKey(topic.topic_id, index)
+            self._abandon(key)
+            self._close_replica(key)
 
     # -- life ---------------------------------------------------------------------------------
 
@@ -240,7 +276,9 @@ class Partitions:
         partitions = list(self._by_key.values())
         for at in range(0, len(partitions), _CLOSING_AT_ONCE):
             await asyncio.gather(*(p.close() for p in partitions[at : at + _CLOSING_AT_ONCE]))
-        await asyncio.gather(*self._abandoned, return_exceptions=True)
+        for key in list(self._replicas):
+            self._close_replica(key)
+        await asyncio.gather(*self._ending, return_exceptions=True)
 
     async def _maintain(self) -> None:
         while True:
