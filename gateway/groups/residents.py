@@ -288,9 +288,11 @@ class Residents:
             while resident.last_write is not None:
                 await asyncio.wait([resident.last_write])
                 await asyncio.sleep(0)  # its callbacks run
-            self._store.release(group_id)
             if release:
+                await self._store.unload(group_id)
                 await self._claims.release(group_id)
+            else:
+                self._store.release(group_id)
         except LedgerError as error:  # the claim ends with this incarnation
             logger().warning("a group was not released", group=group_id, reason=str(error))
         finally:

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import zlib
+from contextlib import AsyncExitStack
 
+from gateway.groups.views import Refused
 from ledger.errors import BadVersion, MetadataUnavailable, NodeExists, NoNode, NotOwner
 from subscriptions.positions import node_name, subscriber_of
 from tests.gateway.group_world import Consumer, World
+from tests.sim.loop import simulate
 from tests.sim.metadata import MetadataTree
 
 ROOT = "/gateway/coordinators"
@@ -185,3 +188,32 @@ class Roamer(Consumer):
             if error not in self.RETRY:
                 return error
             await asyncio.sleep(0.1)
+
+
+def run(scenario, names="ab", **settings):
+    """The scenario's result; it gets the fleet and its gateways by name, all started."""
+
+    async def main():
+        fleet = Fleet()
+        gateways = {name: Gateway(fleet, name, **settings) for name in names}
+        async with AsyncExitStack() as stack:
+            for each in gateways.values():
+                await stack.enter_async_context(each)
+            return await scenario(fleet, gateways)
+
+    return simulate(main())
+
+
+async def told(asking):
+    """The code of an answer, also of a refusal."""
+    try:
+        answer = await asking
+    except Refused as refused:
+        return refused.code.name
+    return getattr(getattr(answer, "error", answer), "name", answer)
+
+
+async def settled(members, generation):
+    """All members are in this generation and know their part of it."""
+    while not all(m.generation == generation and m.assignment for m in members):
+        await asyncio.sleep(0.1)

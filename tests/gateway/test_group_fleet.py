@@ -6,43 +6,18 @@ lives, who has a lease and whom the ring names.
 """
 
 import asyncio
-from contextlib import AsyncExitStack
 
 from gateway.core.group_members import Joining, Leaving, Syncing
-from gateway.groups.census import LOOKS_MAX, SWEEP_S
+from gateway.groups.census import LOOKS_MAX
 from gateway.groups.residents import IDLE_MS
-from gateway.groups.views import Refused
 from subscriptions.positions import Position
 from subscriptions.znode_store import GroupPositions
-from tests.gateway.group_fleet import Fleet, Gateway, Roamer
+from tests.gateway.group_fleet import Fleet, Gateway, Roamer, run, settled, told
 from tests.sim.loop import simulate
 
 DAY_S = 86_400.0
 IDLE_S = IDLE_MS / 1000 + 1
 SENT_AWAY = {"not_coordinator", "coordinator_load_in_progress", "coordinator_not_available"}
-
-
-def run(scenario, names="ab", **settings):
-    """The scenario's result; it gets the fleet and its gateways by name, all started."""
-
-    async def main():
-        fleet = Fleet()
-        gateways = {name: Gateway(fleet, name, **settings) for name in names}
-        async with AsyncExitStack() as stack:
-            for each in gateways.values():
-                await stack.enter_async_context(each)
-            return await scenario(fleet, gateways)
-
-    return simulate(main())
-
-
-async def told(asking):
-    """The code of an answer, also of a refusal."""
-    try:
-        answer = await asking
-    except Refused as refused:
-        return refused.code.name
-    return getattr(getattr(answer, "error", answer), "name", answer)
 
 
 def asked_everything(world, group):
@@ -68,12 +43,6 @@ def asked_everything(world, group):
         groups.describe(group),
         groups.delete(group),
     ]
-
-
-async def settled(members, generation):
-    """All members are in this generation and know their part of it."""
-    while not all(m.generation == generation and m.assignment for m in members):
-        await asyncio.sleep(0.1)
 
 
 # One coordinator
@@ -493,149 +462,5 @@ def test_a_rebalance_under_way_at_a_hand_over_goes_on_at_the_next_coordinator():
         await gateways["a"].leave()
         await settled(members, 2)
         assert {m.assignment for m in members} == {b"part 1 of 2", b"part 2 of 2"}
-
-    run(scenario)
-
-
-# Groups that rest
-
-
-def test_a_group_that_nobody_needs_is_let_go_and_its_claim_with_it():
-    async def scenario(fleet, gateways):
-        groups = fleet.groups_of("a", 200)
-        for group in groups:
-            assert await gateways["a"].commit(group, 5) == "none"
-        await asyncio.sleep(2 * IDLE_S)
-        assert gateways["a"].loaded == {}
-        assert gateways["a"].groups._store._claims == {}
-        assert {fleet.claimant(group) for group in groups} == {None}
-        assert await gateways["a"].committed(groups[7]) == 5
-
-    run(scenario)
-
-
-def test_a_group_with_members_or_fresh_commits_stays():
-    async def scenario(fleet, gateways):
-        groups = fleet.groups_of("a", 3)
-        world = gateways["a"]
-        member = world.consumer(groups[0]).start()
-        await settled([member], 1)
-        assert await world.commit(groups[2], 0) == "none"
-        for offset in range(12):
-            assert await world.commit(groups[1], offset) == "none"
-            await asyncio.sleep(IDLE_S / 3)
-        assert sorted(world.loaded) == sorted(groups[:2])
-
-    run(scenario)
-
-
-def test_a_resting_group_is_listed_by_exactly_one_gateway():
-    async def scenario(fleet, gateways):
-        expected = set()
-        for name, world in gateways.items():
-            for group in fleet.groups_of(name, 20):
-                assert await world.commit(group, 5) == "none"
-                expected.add(group)
-        sticky = fleet.groups_of("b", 30)[20:]
-        fleet.leaving.add("b")
-        for group in sticky:  # claimed by others while the ring said so
-            gateways[fleet.candidate(group)].consumer(group).start()
-            expected.add(group)
-        await asyncio.sleep(1)
-        fleet.leaving.discard("b")
-        for _ in range(2):
-            listed = [e.group_id for w in gateways.values() for e in await w.groups.list()]
-            assert sorted(listed) == sorted(expected)
-            await asyncio.sleep(2 * IDLE_S)
-        assert [name for w in gateways.values() for name in w.loaded if name not in sticky] == []
-
-    run(scenario, "abc", initial_rebalance_delay_ms=0)
-
-
-def test_after_a_failover_every_group_is_listed_once():
-    async def scenario(fleet, gateways):
-        groups = fleet.groups_of("a", 20)
-        for group in groups:
-            assert await gateways["a"].commit(group, 5) == "none"
-        await gateways["a"].consumer(groups[0]).join()
-        gateways["a"].die()
-        rest = [gateways["b"], gateways["c"]]
-        for world in rest:
-            await world.groups.adopt(await world.orphans())
-        listed = [e.group_id for w in rest for e in await w.groups.list()]
-        assert sorted(listed) == sorted(groups)
-
-    run(scenario, "abc")
-
-
-def test_a_group_that_another_gateway_deleted_is_listed_no_more():
-    async def scenario(fleet, gateways):
-        (group,) = fleet.groups_of("a", 1)
-        assert await gateways["a"].commit(group, 5) == "none"
-        await asyncio.sleep(2 * IDLE_S)
-        assert [e.group_id for e in await gateways["a"].groups.list()] == [group]
-        fleet.leaving.add("a")
-        assert (await gateways["b"].groups.delete(group)).name == "none"
-        fleet.leaving.discard("a")
-        assert await gateways["a"].groups.list() == []
-
-    run(scenario)
-
-
-def test_a_group_released_with_members_that_died_is_taken_when_members_change():
-    async def scenario(fleet, gateways):
-        (group,) = fleet.groups_of("a", 1)
-        await gateways["a"].consumer(group).join()
-        await gateways["b"].groups.list()
-        await gateways["a"].leave()
-        await gateways["b"].groups.adopt([])
-        assert list(gateways["b"].loaded) == [group]
-
-    run(scenario)
-
-
-# Expiry
-
-
-def test_offsets_expire_by_the_hand_of_the_one_gateway_that_would_coordinate():
-    async def scenario(fleet, gateways):
-        groups = fleet.groups_of("a", 10)
-        for group in groups:
-            assert await gateways["a"].commit(group, 5) == "none"
-        written = {name: len(world.metadata.multis) for name, world in gateways.items()}
-        await asyncio.sleep(7 * DAY_S - 60)
-        assert len(await gateways["a"].groups.list()) == 10
-        await asyncio.sleep(SWEEP_S + 120)
-        assert await gateways["a"].groups.list() == []
-        assert gateways["b"].claims.claims == gateways["c"].claims.claims == []
-        for name in "bc":
-            assert len(gateways[name].metadata.multis) == written[name]
-
-    run(scenario, "abc")
-
-
-def test_offsets_of_a_group_with_members_outlive_a_failover():
-    async def scenario(fleet, gateways):
-        (group,) = fleet.groups_of("a", 1)
-        member = Roamer(fleet, gateways, group, "c", session_ms=1_800_000)
-        await member.join()
-        assert await gateways["a"].commit(group, 5, 0, member.member_id, 1) == "none"
-        gateways["a"].die()
-        for _ in range(8 * 24 * 4):
-            assert await member.heartbeat() == "none"
-            await asyncio.sleep(900)
-        assert await gateways["b"].committed(group) == 5
-
-    run(scenario)
-
-
-def test_a_sweep_without_a_lease_removes_nothing():
-    async def scenario(fleet, gateways):
-        (group,) = fleet.groups_of("a", 1)
-        assert await gateways["a"].commit(group, 5) == "none"
-        for world in gateways.values():
-            world.claims.lease = False
-        await asyncio.sleep(8 * DAY_S)
-        assert await GroupPositions(gateways["a"].metadata).list() == [group]
 
     run(scenario)
