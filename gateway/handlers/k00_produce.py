@@ -1,7 +1,7 @@
 """Produce, key 0, v3-v13: batches walk in.
 
-v3 magic 2 only · v5 log start offset · v7 zstd · v8 error message · v9 flexible · v10 leader hints
-(never sent: one owner) · v13 topic ids. Advertised from 0, or librdkafka < 2.11.1 sends
+v3 magic 2 only · v5 log start offset · v7 zstd · v8 error message · v9 flexible · v10 a refusal
+names the leader (KIP-951) · v13 topic ids. Advertised from 0, or librdkafka < 2.11.1 sends
 uncompressed (librdkafka#4956). acks 1 and -1 both wait for the ack quorum; 0 gets no reply.
 Not done: transactions (a transactional id is refused), compression to the topic's own codec.
 """
@@ -9,18 +9,24 @@ Not done: transactions (a transactional id is refused), compression to the topic
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
 from gateway.handlers.api import Api, Context, Request, Result
+from gateway.handlers.members import LeaderHints, why_not_found
 from gateway.topics.partition import Partition, Produced
-from gateway.wire.produce_reply import PartitionProduced, encode_produce
+from gateway.wire.produce_reply import (
+    LEADERS_FROM,
+    PartitionProduced,
+    TopicProduced,
+    encode_produce,
+)
 
 _TOPIC_IDS_FROM = 13
-_NOT_FOUND = Produced(ErrorCode.unknown_topic_or_partition)
-_ID_NOT_FOUND = Produced(ErrorCode.unknown_topic_id)
+_NOT_LEADER = ErrorCode.not_leader_or_follower
 _BAD_ACKS = Produced(ErrorCode.invalid_required_acks, message="acks must be -1, 0 or 1")
 _NO_TRANSACTIONS = Produced(
     ErrorCode.invalid_request, message="transactions are not served yet; unset transactional.id"
@@ -30,13 +36,13 @@ _NO_TRANSACTIONS = Produced(
 class _Single:
     """A request with one partition: no list, no count, one template."""
 
-    __slots__ = ("_correlation_id", "_index", "_partition", "_reply", "_topic", "_version")
+    __slots__ = ("_ctx", "_index", "_partition", "_reply", "_request", "_topic")
 
     def __init__(
-        self, request: Request, topic: str | UUID, index: int, partition: Partition
+        self, request: Request, ctx: Context, topic: str | UUID, index: int, partition: Partition
     ) -> None:
-        self._version = request.version
-        self._correlation_id = request.correlation_id
+        self._request = request
+        self._ctx = ctx
         self._topic = topic
         self._index = index
         self._partition = partition
@@ -49,19 +55,25 @@ class _Single:
     def on_produced(self, produced: Produced) -> None:
         if self._reply.done():
             return
-        answer = _answer(self._index, produced, self._partition)
-        self._reply.set_result(
-            [encode_produce(self._version, self._correlation_id, [(self._topic, [answer])])]
-        )
+        request = self._request
+        topics = [(self._topic, [_answer(self._index, produced, self._partition)])]
+        if produced.error is _NOT_LEADER:
+            self._reply.set_result([_redirected(request, self._ctx, topics)])
+            return
+        self._reply.set_result([encode_produce(request.version, request.correlation_id, topics)])
 
 
 class _Many:
     """All partitions of one request; replies when the last one is known."""
 
-    __slots__ = ("_left", "_request", "_topics", "reply")
+    __slots__ = ("_ctx", "_left", "_redirects", "_request", "_topics", "reply")
 
-    def __init__(self, request: Request, topics: list[tuple[str | UUID, int]]) -> None:
+    def __init__(
+        self, request: Request, ctx: Context, topics: list[tuple[str | UUID, int]]
+    ) -> None:
         self._request = request
+        self._ctx = ctx
+        self._redirects = False
         self._topics: list[tuple[str | UUID, list[PartitionProduced | None]]] = [
             (topic, [None] * partitions) for topic, partitions in topics
         ]
@@ -74,6 +86,7 @@ class _Many:
         self, topic: int, place: int, index: int, produced: Produced, partition: Partition | None
     ) -> None:
         self._topics[topic][1][place] = _answer(index, produced, partition)
+        self._redirects = self._redirects or produced.error is _NOT_LEADER
         self._left -= 1
         if not self._left:
             self._finish()
@@ -82,7 +95,12 @@ class _Many:
         if self.reply.done():
             return
         request = self._request
-        topics = [(name, [p for p in answers if p is not None]) for name, answers in self._topics]
+        topics: list[TopicProduced] = [
+            (name, [p for p in answers if p is not None]) for name, answers in self._topics
+        ]
+        if self._redirects:
+            self.reply.set_result([_redirected(request, self._ctx, topics)])
+            return
         self.reply.set_result([encode_produce(request.version, request.correlation_id, topics)])
 
 
@@ -129,6 +147,26 @@ def _answer(index: int, produced: Produced, partition: Partition | None) -> Part
     )
 
 
+def _redirected(request: Request, ctx: Context, topics: Sequence[TopicProduced]) -> bytes:
+    """An answer that names the leader of what was refused, and where it is."""
+    if request.version < LEADERS_FROM:
+        return encode_produce(request.version, request.correlation_id, topics)
+    hints = LeaderHints(ctx, request.peer)
+    told: list[TopicProduced] = [
+        (
+            named,
+            [
+                each._replace(current_leader=hints.leader(named, each.index))
+                if each.error_code == int(_NOT_LEADER)
+                else each
+                for each in answers
+            ],
+        )
+        for named, answers in topics
+    ]
+    return encode_produce(request.version, request.correlation_id, told, nodes=hints.nodes())
+
+
 def handle(request: Request, ctx: Context) -> Result | asyncio.Future[Result]:
     """Every batch is accepted in order or refused when this returns; the reply comes later."""
     body = request.body
@@ -152,7 +190,7 @@ def _single(request: Request, ctx: Context, topic: Any) -> asyncio.Future[Result
     named, partition = _find(request, ctx, topic, data.index)
     if partition is None:
         return _many(request, ctx, (topic,), None)
-    single = _Single(request, named, data.index, partition)
+    single = _Single(request, ctx, named, data.index, partition)
     partition.append(memoryview(data.records or b""), request.version, single.on_produced)
     return single.reply
 
@@ -170,19 +208,15 @@ def _find(
 def _many(
     request: Request, ctx: Context, topics: Any, refused: Produced | None
 ) -> asyncio.Future[Result]:
-    named: list[str | UUID] = [_find(request, ctx, topic, -1)[0] for topic in topics]
-    shape = [(name, len(topic.partition_data)) for name, topic in zip(named, topics, strict=True)]
-    many = _Many(request, shape)
+    names: list[str | UUID] = [_find(request, ctx, topic, -1)[0] for topic in topics]
+    shape = [(name, len(topic.partition_data)) for name, topic in zip(names, topics, strict=True)]
+    many = _Many(request, ctx, shape)
     for at, topic in enumerate(topics):
         for place, data in enumerate(topic.partition_data):
-            _, partition = _find(request, ctx, topic, data.index)
+            named, partition = _find(request, ctx, topic, data.index)
             if refused is not None or partition is None:
-                by_id = (
-                    request.version >= _TOPIC_IDS_FROM
-                    and ctx.catalog.by_id(topic.topic_id or UUID(int=0)) is None
-                )
-                missing = _ID_NOT_FOUND if by_id else _NOT_FOUND
-                many.put(at, place, data.index, refused or missing, None)
+                why = refused or Produced(why_not_found(named, data.index, ctx))
+                many.put(at, place, data.index, why, None)
                 continue
             partition.append(
                 memoryview(data.records or b""),

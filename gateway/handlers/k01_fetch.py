@@ -1,15 +1,17 @@
 """Fetch, key 1, v4-v18: whole batches walk out as they are stored.
 
-v5 log start · v7 sessions (KIP-227) · v9 leader epoch check · v10 zstd · v11 rack · v12 flexible,
-last fetched epoch · v13 topic ids · v15 replica state · v17/v18 replica fields we do not use.
-Nothing at or above the high watermark leaves. Not done: diverging epochs (a log here never
-diverges from what was acknowledged), preferred replicas (one gateway), transactions.
+v5 log start · v7 sessions (KIP-227) · v9 leader epoch check · v10 zstd · v11 rack (KIP-392) · v12
+flexible, last fetched epoch · v13 topic ids · v15 replica state · v16 a refusal names the leader
+(KIP-951) · v17/v18 replica fields we do not use.
+Nothing at or above the high watermark leaves. A gateway that does not lead a partition reads it for
+clients of its own rack, and nobody else: what it knows of the end may be late. Not done: diverging
+epochs (a log here never diverges from what was acknowledged), transactions.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -17,25 +19,36 @@ from kio.schema.errors import ErrorCode
 
 from gateway.core.fetch_session import PartitionKey, Session, SessionFault, Wanted
 from gateway.errors import code_for
+from gateway.fleet.port import StreamKey
 from gateway.handlers.api import Api, Context, Request, Result
+from gateway.handlers.members import LeaderHints, named_topic, why_not_found
 from gateway.topics.partition import Partition
-from gateway.wire.fetch_reply import PartitionFetched, TopicFetched, encode_fetch
+from gateway.topics.replica import ReplicaPartition
+from gateway.wire.fetch_reply import LEADERS_FROM, PartitionFetched, TopicFetched, encode_fetch
+from gateway.wire.node_endpoints import NodeEndpoint
 from ledger.errors import LedgerError
 from ledger.ids import Buffer
 from ledger.streams.tail_cache import StoredRecord
 
 _TOPIC_IDS_FROM = 13
 _SESSIONS_FROM = 7
+_RACKS_FROM = 11
 _NO_ID = UUID(int=0)
+_NOT_LEADER = ErrorCode.not_leader_or_follower
+_AHEAD = ErrorCode.offset_not_available
+_NAMES_LEADER = (int(_NOT_LEADER), int(ErrorCode.fenced_leader_epoch))
+
+_Readable = Partition | ReplicaPartition
 
 
 class _Found(NamedTuple):
     """What one partition gives now. `cold`: reading it needs a wait."""
 
     error: ErrorCode = ErrorCode.none
-    partition: Partition | None = None
+    partition: _Readable | None = None
     records: list[StoredRecord] | None = None
     cold: bool = False
+    nearer: int | None = None  # the gateway of the client's rack that reads it as well
 
 
 class _Fetch:
@@ -51,11 +64,14 @@ class _Fetch:
         wait_s: float = max(body.max_wait.total_seconds(), 0.0)
         self._wait_s = min(wait_s, ctx.config.fetch.wait_ms_max / 1000)
         self._by_id = request.version >= _TOPIC_IDS_FROM
+        rack: str = body.rack_id if request.version >= _RACKS_FROM else ""
+        self._rack = rack
+        self._elsewhere = bool(rack) and rack != ctx.config.rack  # is where the client lives
         self._timer: asyncio.TimerHandle | None = None
         self._cold: asyncio.Task[None] | None = None
-        self._over = False  # the client's time is
+        self._over = self._wait_s == 0  # the client's time is
         self._news = False  # while a cold round looked elsewhere
-        self._watched: list[Partition] = []
+        self._watched: list[_Readable] = []
         self._reply: asyncio.Future[Result] | None = None
 
     # -- attempts -----------------------------------------------------------------------------
@@ -93,36 +109,79 @@ class _Fetch:
         partition, error = self._partition(wanted)
         if partition is None:
             return _Found(error)
-        if partition.closed:
-            return _Found(ErrorCode.not_leader_or_follower)
+        if not partition.led and _gone(partition):
+            return _Found(_NOT_LEADER)
         if not partition.readable:
             return _Found(partition=partition, cold=True)
-        error = _position_error(wanted, partition)
-        if error or _nothing_for(wanted, partition, left, empty):
-            return _Found(error, partition)
-        records = partition.read_cached(wanted.fetch_offset, min(wanted.bytes_max, left))
+        offset, epoch = wanted.fetch_offset, wanted.leader_epoch
+        if (
+            self._elsewhere
+            or not partition.log_start_offset <= offset < partition.high_watermark
+            or (epoch >= 0 and epoch != partition.leader_epoch)
+            or left <= 0
+        ):
+            known = self._without_reading(wanted, partition, left, empty)
+            if known is not None:
+                return known
+        records = partition.read_cached(offset, min(wanted.bytes_max, left))
         if records is None:
             return _Found(partition=partition, cold=True)
         return _Found(partition=partition, records=_fitting(records, left, empty))
 
-    def _partition(self, wanted: Wanted) -> tuple[Partition | None, ErrorCode]:
-        if not self._by_id:
+    def _partition(self, wanted: Wanted) -> tuple[_Readable | None, ErrorCode]:
+        if self._by_id:
+            assert isinstance(wanted.topic, UUID)
+            topic = self._ctx.catalog.by_id(wanted.topic)
+            if topic is None:
+                return None, ErrorCode.unknown_topic_id
+            name = topic.name
+        else:
             name = str(wanted.topic)
-            return self._ctx.partitions.find(
-                name, wanted.partition
-            ), ErrorCode.unknown_topic_or_partition
-        assert isinstance(wanted.topic, UUID)
-        topic = self._ctx.catalog.by_id(wanted.topic)
+        partition = self._ctx.partitions.find(name, wanted.partition)
+        if partition is not None:
+            return partition, ErrorCode.none
+        error = why_not_found(name, wanted.partition, self._ctx)
+        if error is _NOT_LEADER and self._rack and not self._elsewhere:
+            return self._ctx.partitions.replica(name, wanted.partition), error
+        return None, error
+
+    def _without_reading(
+        self, wanted: Wanted, partition: _Readable, left: int, empty: bool
+    ) -> _Found | None:
+        """An error, or who is nearer, or that there is nothing for it. None: read it.
+
+        Only asked where there may be something to say: nearly every fetch just reads.
+        """
+        error = _position_error(wanted, partition)
+        if error:
+            return _Found(error, partition)
+        if self._elsewhere:
+            nearer = self._nearer(wanted)
+            if nearer is not None:
+                return _Found(partition=partition, nearer=nearer)
+        # It has read everything, or earlier partitions have filled the answer.
+        if wanted.fetch_offset == partition.high_watermark or (left <= 0 and not empty):
+            return _Found(partition=partition)
+        return None
+
+    def _nearer(self, wanted: Wanted) -> int | None:
+        """A replica in the client's rack. No other: clients turn back from who is no replica."""
+        fleet = self._ctx.fleet
+        near = [m.node_id for m in fleet.members() if m.rack == self._rack and not m.leaving]
+        if not near:
+            return None
+        assert isinstance(wanted.topic, str | UUID)
+        topic = named_topic(wanted.topic, self._ctx)
         if topic is None:
-            return None, ErrorCode.unknown_topic_id
-        return self._ctx.partitions.find(
-            topic.name, wanted.partition
-        ), ErrorCode.unknown_topic_or_partition
+            return None
+        key = StreamKey(topic.topic_id, wanted.partition)
+        replicas = fleet.replicas(key, topic.replication_factor)
+        return next((node for node in replicas if node in near and node != fleet.node_id), None)
 
     def _enough(self, found: list[tuple[Wanted, _Found]]) -> bool:
         size = 0
         for _, one in found:
-            if one.error:
+            if (one.error and one.error is not _AHEAD) or one.nearer is not None:
                 return True
             if one.records:
                 size += sum(record.size_bytes for record in one.records)
@@ -215,21 +274,21 @@ class _Fetch:
                 left -= sum(record.size_bytes for record in one.records)
                 empty = False
             found.append((wanted, one))
-        return found
+        return [(wanted, _still(one)) for wanted, one in found]
 
     async def _find_cold(
-        self, partition: Partition, wanted: Wanted, left: int, empty: bool
+        self, partition: _Readable, wanted: Wanted, left: int, empty: bool
     ) -> _Found:
         try:
             if not partition.readable:
                 async with asyncio.timeout(max(self._wait_s, 0.5)):
                     await partition.ensure_readable()
-            error = _position_error(wanted, partition)
-            if error or _nothing_for(wanted, partition, left, empty):
-                return _Found(error, partition)
+            known = self._without_reading(wanted, partition, left, empty)
+            if known is not None:
+                return known
             records = await partition.read(wanted.fetch_offset, min(wanted.bytes_max, left))
         except TimeoutError:
-            return _Found(ErrorCode.not_leader_or_follower, partition)
+            return _Found(_NOT_LEADER, partition)
         except LedgerError as failed:
             return _Found(code_for(failed), partition)
         return _Found(partition=partition, records=_fitting(records, left, empty))
@@ -238,38 +297,78 @@ class _Fetch:
 
     def _encode(self, found: list[tuple[Wanted, _Found]]) -> list[Buffer]:
         topics: dict[Any, list[PartitionFetched]] = {}
+        redirects = False
         for wanted, one in found:
-            fetched = _fetched(wanted, one)
+            fetched = _fetched(wanted, one, self._over)
+            if fetched.error_code and fetched.error_code in _NAMES_LEADER:
+                redirects = True
             if self._session.include(
                 wanted,
                 high_watermark=fetched.high_watermark,
                 log_start_offset=fetched.log_start_offset,
                 error_code=fetched.error_code,
                 has_records=bool(fetched.records_bytes),
+                redirected=one.nearer is not None,
             ):
                 topics.setdefault(wanted.topic, []).append(fetched)
         answered: list[TopicFetched] = list(topics.items())
+        nodes: Sequence[NodeEndpoint] = ()
+        if redirects and self._request.version >= LEADERS_FROM:
+            answered, nodes = _with_leaders(answered, LeaderHints(self._ctx, self._request.peer))
         return encode_fetch(
             self._request.version,
             self._request.correlation_id,
             answered,
             session_id=self._session.id,
+            nodes=nodes,
         )
 
 
-def _position_error(wanted: Wanted, partition: Partition) -> ErrorCode:
-    if wanted.leader_epoch >= 0 and wanted.leader_epoch != partition.leader_epoch:
-        if wanted.leader_epoch < partition.leader_epoch:
+def _gone(partition: _Readable) -> bool:
+    """It is not led here: so it answers nothing, but for a replica that is open."""
+    return not isinstance(partition, ReplicaPartition) or partition.closed
+
+
+def _still(one: _Found) -> _Found:
+    """What was found, if it can be said still: reading takes time."""
+    partition = one.partition
+    if partition is not None and not partition.led and _gone(partition):
+        return _Found(_NOT_LEADER)
+    return one
+
+
+def _with_leaders(
+    topics: list[TopicFetched], hints: LeaderHints
+) -> tuple[list[TopicFetched], Sequence[NodeEndpoint]]:
+    """Refusals name the leader; and where these leaders are."""
+    told: list[TopicFetched] = [
+        (
+            named,
+            [
+                each._replace(current_leader=hints.leader(named, each.index))
+                if each.error_code in _NAMES_LEADER
+                else each
+                for each in partitions
+            ],
+        )
+        for named, partitions in topics
+    ]
+    return told, hints.nodes()
+
+
+def _position_error(wanted: Wanted, partition: _Readable) -> ErrorCode:
+    epoch = partition.leader_epoch
+    if wanted.leader_epoch >= 0 and wanted.leader_epoch != epoch:
+        if wanted.leader_epoch < epoch:
             return ErrorCode.fenced_leader_epoch
-        return ErrorCode.unknown_leader_epoch
-    if not partition.log_start_offset <= wanted.fetch_offset <= partition.high_watermark:
+        if epoch >= 0:  # else nobody leads it now; a replica reads on
+            return ErrorCode.unknown_leader_epoch
+    offset = wanted.fetch_offset
+    if not partition.log_start_offset <= offset <= partition.high_watermark:
+        if isinstance(partition, ReplicaPartition):
+            return partition.position_error(offset)
         return ErrorCode.offset_out_of_range
     return ErrorCode.none
-
-
-def _nothing_for(wanted: Wanted, partition: Partition, left: int, empty: bool) -> bool:
-    """It has read everything, or earlier partitions have filled the answer."""
-    return wanted.fetch_offset == partition.high_watermark or (left <= 0 and not empty)
 
 
 def _fitting(records: list[StoredRecord], left: int, empty: bool) -> list[StoredRecord]:
@@ -279,19 +378,22 @@ def _fitting(records: list[StoredRecord], left: int, empty: bool) -> list[Stored
     return records
 
 
-def _fetched(wanted: Wanted, one: _Found) -> PartitionFetched:
-    partition = one.partition
-    if partition is None or (one.error and one.error is not ErrorCode.offset_out_of_range):
-        return PartitionFetched(wanted.partition, one.error)
+def _fetched(wanted: Wanted, one: _Found, over: bool) -> PartitionFetched:
+    """`over`: the client waited as long as it wanted for what is ahead of a replica."""
+    partition, error = one.partition, one.error
+    if error is _AHEAD and not over:
+        error = ErrorCode.none
+    if partition is None or (error and error is not ErrorCode.offset_out_of_range):
+        return PartitionFetched(wanted.partition, error)
     buffers: list[Buffer] = []
     size = 0
     for record in one.records or ():
         buffers += record.data
         size += record.size_bytes
     end = partition.high_watermark
-    return PartitionFetched(
-        wanted.partition, one.error, end, end, partition.log_start_offset, buffers, size
-    )
+    nearer = -1 if one.nearer is None else one.nearer
+    start = partition.log_start_offset
+    return PartitionFetched(wanted.partition, error, end, end, start, buffers, size, nearer)
 
 
 def _wanted(body: Any, by_id: bool) -> Iterable[Wanted]:

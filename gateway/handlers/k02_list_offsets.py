@@ -2,7 +2,8 @@
 
 v2 isolation · v4 leader epoch · v6 flexible · v7 max timestamp (-3) · v8 earliest local (-4) · v9
 latest tiered (-5) · v10 timeout · v11 earliest pending upload (-6). Starts and ends are answered
-from memory within one loop turn: Spark asks twice for every poll.
+from memory within one loop turn: Spark asks twice for every poll. Only the owner answers, and only
+while nobody else can be it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from kio.schema.errors import ErrorCode
 
 from gateway.errors import code_for
 from gateway.handlers.api import Api, Context, Reply, Request, Result
+from gateway.handlers.members import why_not_found
 from gateway.topics.partition import Partition
 from ledger.errors import LedgerError
 
@@ -31,7 +33,11 @@ def handle(request: Request, ctx: Context) -> Result | Coroutine[Any, Any, Resul
         row: list[Reply | None] = []
         for asked in topic.partitions:
             partition = ctx.partitions.find(topic.name, asked.partition_index)
-            answer = _at_once(request.version, asked, partition)
+            answer = (
+                _refusal(asked, why_not_found(topic.name, asked.partition_index, ctx))
+                if partition is None
+                else _at_once(request.version, asked, partition)
+            )
             complete = complete and answer is not None
             row.append(answer)
         answers.append(row)
@@ -69,13 +75,11 @@ def _refusal(asked: Any, error: ErrorCode) -> Reply:
     )
 
 
-def _at_once(version: int, asked: Any, partition: Partition | None) -> Reply | None:
+def _at_once(version: int, asked: Any, partition: Partition) -> Reply | None:
     """The answer, or None when something must be waited for."""
-    if partition is None:
-        return _refusal(asked, ErrorCode.unknown_topic_or_partition)
     if version < _VERSION_MIN.get(asked.timestamp, 0):
         return _refusal(asked, ErrorCode.unsupported_version)
-    if partition.closed:
+    if not partition.led:
         return _refusal(asked, ErrorCode.not_leader_or_follower)
     if not partition.readable:
         return None
@@ -100,23 +104,25 @@ async def _look_up(request: Request, ctx: Context, answers: list[list[Reply | No
         for at, asked in enumerate(topic.partitions):
             if row[at] is None:
                 partition = ctx.partitions.find(topic.name, asked.partition_index)
-                row[at] = await _one(request.version, asked, partition)
+                if partition is None:
+                    error = why_not_found(topic.name, asked.partition_index, ctx)
+                    row[at] = _refusal(asked, error)
+                else:
+                    row[at] = await _one(request.version, asked, partition)
     return _reply(request, answers)
 
 
-async def _one(version: int, asked: Any, partition: Partition | None) -> Reply:
-    if partition is not None:
-        try:
-            async with asyncio.timeout(_OPENING_S_MAX):
-                await partition.ensure_readable()
-        except TimeoutError:
-            return _refusal(asked, ErrorCode.not_leader_or_follower)
-        except LedgerError as error:
-            return _refusal(asked, code_for(error))
+async def _one(version: int, asked: Any, partition: Partition) -> Reply:
+    try:
+        async with asyncio.timeout(_OPENING_S_MAX):
+            await partition.ensure_readable()
+    except TimeoutError:
+        return _refusal(asked, ErrorCode.not_leader_or_follower)
+    except LedgerError as error:
+        return _refusal(asked, code_for(error))
     known = _at_once(version, asked, partition)
     if known is not None:
         return known
-    assert partition is not None
     try:
         if asked.timestamp == MAX_TIMESTAMP:
             found = await partition.offset_of_timestamp_max()
@@ -124,6 +130,8 @@ async def _one(version: int, asked: Any, partition: Partition | None) -> Reply:
             found = await partition.offset_for_timestamp(asked.timestamp)
     except LedgerError as error:
         return _refusal(asked, code_for(error))
+    if not partition.led:  # another may have taken more since
+        return _refusal(asked, ErrorCode.not_leader_or_follower)
     if found is None:
         return _answer(asked)
     timestamp, offset = found

@@ -2,7 +2,8 @@
 
 tests/wire/test_templates.py holds every version against kio's bytes. Layout: v4 as is, v5 log
 start, v7 error and session, v11 preferred replica, v12 flexible with tagged epoch and leader hints,
-v13 topic ids instead of names. Source: Kafka's FetchResponse.json.
+v13 topic ids instead of names, v16 tagged node endpoints (KIP-951).
+Source: Kafka's FetchResponse.json.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ from typing import NamedTuple
 from uuid import UUID
 
 from gateway.wire.encode import put_varint
+from gateway.wire.node_endpoints import NodeEndpoint, put_node_endpoints
 from ledger.ids import Buffer
 
 FLEXIBLE_FROM = 12
+LEADERS_FROM = 16  # where Kafka fills them in; the field is there from v12
 
 _INT32 = struct.Struct(">i")
 _LENGTH = struct.Struct(">h")
@@ -57,10 +60,12 @@ def encode_fetch(
     throttle_ms: int = 0,
     error_code: int = 0,
     session_id: int = 0,
+    nodes: Sequence[NodeEndpoint] = (),
 ) -> list[Buffer]:
     """Response header and body, without the frame's size; record buffers are the caller's own.
 
-    v13 and later take topic ids, earlier ones names. Error and session are dropped below v7.
+    v13 and later take topic ids, earlier ones names. Error and session are dropped below v7,
+    `nodes` (the leaders that partitions name) below v16.
     """
     assert 4 <= version <= 18
     flexible = version >= FLEXIBLE_FROM
@@ -81,7 +86,7 @@ def encode_fetch(
         if flexible:
             out.append(0)
     if flexible:
-        out.append(0)
+        put_node_endpoints(out, nodes if version >= LEADERS_FROM else ())
     if out:
         buffers.append(out)
     return buffers

@@ -1,8 +1,8 @@
 """The answer to Produce as bytes: v3-v13, packed by hand because every batch pays for it.
 
 tests/wire/test_templates.py holds every version against kio's bytes. Layout: v3 as is, v5 log
-start, v8 record errors and message, v9 flexible, v10 tagged leader hints (never sent here), v13
-topic ids instead of names. Source: Kafka's ProduceResponse.json.
+start, v8 record errors and message, v9 flexible, v10 tagged leader hints (KIP-951), v13 topic ids
+instead of names. Source: Kafka's ProduceResponse.json.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from typing import NamedTuple
 from uuid import UUID
 
 from gateway.wire.encode import put_varint
+from gateway.wire.node_endpoints import NodeEndpoint, put_node_endpoints
 
 FLEXIBLE_FROM = 9
+LEADERS_FROM = 10
 _NAMES_MAX = 4096  # cached topic prefixes; a bound, not a tuning knob
 
 _CORRELATION = struct.Struct(">i")
@@ -26,6 +28,7 @@ _V5 = struct.Struct(">ihqqq")
 _TAIL_V3 = struct.Struct(">i")
 _TAIL_V8 = struct.Struct(">ihi")  # no record errors, null message, throttle
 _TAIL_V9 = struct.Struct(">BBBBiB")  # the same, with three empty tag sections
+_LEADER = struct.Struct(">BBBiiB")  # one tag, number 0, 9 bytes: leader id, epoch, no tags
 _NO_ERRORS_V8 = b"\0\0\0\0"
 _NO_ERRORS_V9 = b"\x01"
 
@@ -39,6 +42,7 @@ class PartitionProduced(NamedTuple):
     log_append_time_ms: int = -1
     log_start_offset: int = -1
     error_message: str | None = None
+    current_leader: tuple[int, int] | None = None  # (node, epoch); from v10
 
 
 TopicProduced = tuple[str | UUID, Sequence[PartitionProduced]]
@@ -47,15 +51,22 @@ _one_partition: dict[tuple[bool, str | UUID], bytes] = {}
 
 
 def encode_produce(
-    version: int, correlation_id: int, topics: Sequence[TopicProduced], throttle_ms: int = 0
+    version: int,
+    correlation_id: int,
+    topics: Sequence[TopicProduced],
+    throttle_ms: int = 0,
+    nodes: Sequence[NodeEndpoint] = (),
 ) -> bytes:
-    """Response header and body, without the frame's size. v13 takes topic ids, others names."""
+    """Response header and body, without the frame's size. v13 takes topic ids, others names.
+
+    `nodes` are the leaders that partitions name; dropped below v10, as those are.
+    """
     assert 3 <= version <= 13
-    if len(topics) == 1:
+    if len(topics) == 1 and not nodes:
         topic, partitions = topics[0]
-        if len(partitions) == 1 and partitions[0][5] is None:
+        if len(partitions) == 1 and partitions[0][5] is partitions[0][6] is None:
             return _encode_one(version, correlation_id, topic, partitions[0], throttle_ms)
-    return _encode_many(version, correlation_id, topics, throttle_ms)
+    return _encode_many(version, correlation_id, topics, throttle_ms, nodes)
 
 
 def _encode_one(
@@ -65,8 +76,8 @@ def _encode_one(
     produced: PartitionProduced,
     throttle_ms: int,
 ) -> bytes:
-    """One partition, no message: nearly every answer there is."""
-    index, error_code, base_offset, time_ms, start, _ = produced
+    """One partition, no message, no hint: nearly every answer there is."""
+    index, error_code, base_offset, time_ms, start, _, _ = produced
     flexible = version >= FLEXIBLE_FROM
     prefix = _one_partition.get((flexible, topic)) or _remember(flexible, topic)
     if flexible:
@@ -100,7 +111,11 @@ def _remember(flexible: bool, topic: str | UUID) -> bytes:
 
 
 def _encode_many(
-    version: int, correlation_id: int, topics: Sequence[TopicProduced], throttle_ms: int
+    version: int,
+    correlation_id: int,
+    topics: Sequence[TopicProduced],
+    throttle_ms: int,
+    nodes: Sequence[NodeEndpoint],
 ) -> bytes:
     flexible = version >= FLEXIBLE_FROM
     out = bytearray((_CORRELATION_FLEXIBLE if flexible else _CORRELATION).pack(correlation_id))
@@ -114,12 +129,12 @@ def _encode_many(
             out.append(0)
     out += _COUNT.pack(throttle_ms)
     if flexible:
-        out.append(0)
+        put_node_endpoints(out, nodes if version >= LEADERS_FROM else ())
     return bytes(out)
 
 
 def _put_partition(out: bytearray, version: int, produced: PartitionProduced) -> None:
-    index, error_code, base_offset, time_ms, start, message = produced
+    index, error_code, base_offset, time_ms, start, message, leader = produced
     if version < 5:
         out += _V3.pack(index, error_code, base_offset, time_ms)
         return
@@ -135,7 +150,10 @@ def _put_partition(out: bytearray, version: int, produced: PartitionProduced) ->
     out += _NO_ERRORS_V9
     put_varint(out, 0 if raw is None else len(raw) + 1)
     out += raw or b""
-    out.append(0)
+    if leader is None or leader == (-1, -1) or version < LEADERS_FROM:
+        out.append(0)
+    else:
+        out += _LEADER.pack(1, 0, 9, *leader, 0)
 
 
 def _put_count(out: bytearray, count: int, flexible: bool) -> None:

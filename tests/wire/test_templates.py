@@ -19,6 +19,7 @@ from kio.serial import entity_writer
 from kio.static.primitive import i32Timedelta
 
 from gateway.wire.fetch_reply import PartitionFetched, encode_fetch
+from gateway.wire.node_endpoints import NodeEndpoint
 from gateway.wire.produce_reply import PartitionProduced, encode_produce
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
@@ -30,10 +31,13 @@ TOPIC_IDS = st.integers(1, 2**128 - 1).map(lambda number: UUID(int=number))
 TEXTS = st.text(max_size=300)
 NAMES = st.text(max_size=249)
 
-PRODUCED = st.builds(PartitionProduced, INT32, ERRORS, INT64, TIMES_MS, INT64, st.none() | TEXTS)
 RECORDS = st.lists(st.binary(min_size=1, max_size=200), max_size=4)
 EPOCHS = st.none() | st.tuples(INT32, INT64)
 LEADERS = st.none() | st.tuples(INT32, INT32)
+PRODUCED = st.builds(
+    PartitionProduced, INT32, ERRORS, INT64, TIMES_MS, INT64, st.none() | TEXTS, LEADERS
+)
+NODES = st.lists(st.builds(NodeEndpoint, INT32, TEXTS, INT32, st.none() | TEXTS), max_size=3)
 
 
 @st.composite
@@ -78,12 +82,24 @@ def throttle(ms):
     return i32Timedelta.parse(timedelta(milliseconds=ms))
 
 
-def kio_produce(version, correlation_id, answered, throttle_ms):
+def kio_nodes(module, nodes):
+    if not hasattr(module, "NodeEndpoint"):
+        return ()
+    return tuple(module.NodeEndpoint(**node._asdict()) for node in nodes)
+
+
+def kio_produce(version, answered, throttle_ms, nodes=()):
     response = load_response_schema(0, version)
     module = __import__(response.__module__, fromlist=["*"])
 
     def partition(p):
         time_ms = p.log_append_time_ms
+        tags = {}
+        if version >= 10 and p.current_leader is not None:
+            leader_id, epoch = p.current_leader
+            tags["current_leader"] = module.LeaderIdAndEpoch(
+                leader_id=leader_id, leader_epoch=epoch
+            )
         return built(
             module.PartitionProduceResponse,
             index=p.index,
@@ -95,9 +111,11 @@ def kio_produce(version, correlation_id, answered, throttle_ms):
             log_start_offset=p.log_start_offset,
             record_errors=(),
             error_message=p.error_message,
+            **tags,
         )
 
-    return response(
+    return built(
+        response,
         responses=tuple(
             built(
                 module.TopicProduceResponse,
@@ -108,10 +126,11 @@ def kio_produce(version, correlation_id, answered, throttle_ms):
             for topic, partitions in answered
         ),
         throttle_time=throttle(throttle_ms),
+        node_endpoints=kio_nodes(module, nodes),
     )
 
 
-def kio_fetch(version, answered, throttle_ms, error_code, session_id):
+def kio_fetch(version, answered, throttle_ms, error_code, session_id, nodes=()):
     response = load_response_schema(1, version)
     module = __import__(response.__module__, fromlist=["*"])
 
@@ -148,6 +167,7 @@ def kio_fetch(version, answered, throttle_ms, error_code, session_id):
         throttle_time=throttle(throttle_ms),
         error_code=ErrorCode(error_code),
         session_id=session_id,
+        node_endpoints=kio_nodes(module, nodes),
         responses=tuple(
             built(
                 module.FetchableTopicResponse,
@@ -165,10 +185,9 @@ def kio_fetch(version, answered, throttle_ms, error_code, session_id):
 @given(data=st.data(), correlation_id=INT32, throttle_ms=st.integers(0, 2**31 - 1))
 def test_a_produce_answer_is_what_kio_writes(version, data, correlation_id, throttle_ms):
     answered = data.draw(topics(PRODUCED, by_id=version >= 13))
-    expected = kio_bytes(
-        correlation_id, kio_produce(version, correlation_id, answered, throttle_ms)
-    )
-    assert encode_produce(version, correlation_id, answered, throttle_ms) == expected
+    nodes = data.draw(NODES)
+    expected = kio_bytes(correlation_id, kio_produce(version, answered, throttle_ms, nodes))
+    assert encode_produce(version, correlation_id, answered, throttle_ms, nodes) == expected
 
 
 @pytest.mark.parametrize("version", range(3, 14))
@@ -176,7 +195,7 @@ def test_the_answer_for_one_partition_is_what_kio_writes(version):
     topic = UUID(int=7) if version >= 13 else "orders"
     answered = [(topic, [PartitionProduced(2, 0, 42, -1, 7)])]
     for _ in range(2):  # the second time from the remembered prefix
-        expected = kio_bytes(5, kio_produce(version, 5, answered, 0))
+        expected = kio_bytes(5, kio_produce(version, answered, 0))
         assert encode_produce(version, 5, answered) == expected
 
 
@@ -193,6 +212,7 @@ def test_a_fetch_answer_is_what_kio_writes(
     version, data, correlation_id, throttle_ms, error_code, session_id
 ):
     answered = data.draw(topics(fetched(), by_id=version >= 13))
+    nodes = data.draw(NODES)
     buffers = encode_fetch(
         version,
         correlation_id,
@@ -200,8 +220,9 @@ def test_a_fetch_answer_is_what_kio_writes(
         throttle_ms=throttle_ms,
         error_code=error_code,
         session_id=session_id,
+        nodes=nodes,
     )
-    response = kio_fetch(version, answered, throttle_ms, error_code, session_id)
+    response = kio_fetch(version, answered, throttle_ms, error_code, session_id, nodes)
     assert b"".join(buffers) == kio_bytes(correlation_id, response)
 
 

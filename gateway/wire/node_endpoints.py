@@ -1,0 +1,49 @@
+"""Where the leaders that an answer names are reached: a tagged field of Produce and Fetch.
+
+Source: KIP-951; ProduceResponse.json (v10), FetchResponse.json (v16).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from gateway.wire.encode import put_varint
+
+_INT32 = struct.Struct(">i")
+_TAG = 0
+
+
+class NodeEndpoint(NamedTuple):
+    node_id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+
+def put_node_endpoints(out: bytearray, nodes: Sequence[NodeEndpoint]) -> None:
+    """The tag section that ends an answer: these nodes, or nothing."""
+    if not nodes:
+        out.append(0)
+        return
+    field = bytearray()
+    put_varint(field, len(nodes) + 1)
+    for node in nodes:
+        field += _INT32.pack(node.node_id)
+        _put_text(field, node.host)
+        field += _INT32.pack(node.port)
+        if node.rack is None:
+            field.append(0)
+        else:
+            _put_text(field, node.rack)
+        field.append(0)
+    out += bytes((1, _TAG))
+    put_varint(out, len(field))
+    out += field
+
+
+def _put_text(out: bytearray, text: str) -> None:
+    raw = text.encode()
+    put_varint(out, len(raw) + 1)
+    out += raw
