@@ -1,31 +1,55 @@
-"""A Kafka client for one-shot admin requests: one connection, one request at a time."""
+"""A Kafka client for admin requests: finds the coordinator of a group and the leaders of a topic.
+
+It asks the first bootstrap server that answers, and others at the addresses that this one tells.
+Who has moved meanwhile is looked for again, `retry_s_max` long.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
-from gateway.wire.messages import MalformedMessage, decode_response, encode_request
-from gateway.wire.schema import NoSuchSchema, request_class
+from gateway.admin.link import VERSION_MAX, AdminError, Link, Unreachable, raise_for
 
-CLIENT_ID = "gateway-admin"
-FRAME_BYTES_MAX = 256 * 1024 * 1024
-_API_VERSIONS = 18
+__all__ = ["AdminClient", "AdminError", "Broker", "Unreachable", "parse_bootstrap", "raise_for"]
+
+_METADATA, _FIND_COORDINATOR = 3, 10
+_RETRY_S = 0.1
+_RETRY_S_MAX = 1.0
+_MOVED = frozenset(
+    {
+        "not_coordinator",
+        "coordinator_not_available",
+        "coordinator_load_in_progress",
+        "not_leader_or_follower",
+        "leader_not_available",
+        "fenced_leader_epoch",
+        "unknown_leader_epoch",
+        "offset_not_available",
+        "request_timed_out",
+    }
+)
+"""Codes after which the right server is looked for again, or is not ready yet."""
+
+Fields = Callable[[int], dict[str, Any]]
+"""The fields of a request in this version."""
+Codes = Callable[[Any], Iterable[Any]]
+"""The error codes within an answer."""
+Place = tuple[str, int]
+"""Topic and partition."""
 
 
-class AdminError(Exception):
-    """The server answered, and the answer is no. `code` is Kafka's name of the error."""
+class Broker(NamedTuple):
+    """One server of the cluster."""
 
-    def __init__(self, message: str, code: str = "UNKNOWN_SERVER_ERROR") -> None:
-        super().__init__(message)
-        self.code = code
+    node_id: int
+    host: str
+    port: int
 
-
-class Unreachable(Exception):
-    """No server was reached, or it did not answer in Kafka's protocol in time."""
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port} ({self.node_id})"
 
 
 def parse_bootstrap(bootstrap: str) -> list[tuple[str, int]]:
@@ -40,45 +64,31 @@ def parse_bootstrap(bootstrap: str) -> list[tuple[str, int]]:
     return servers
 
 
-def raise_for(code: Any, message: str | None, about: str) -> None:
-    """Raises AdminError unless `code`, one of kio's, is none."""
-    if code.value:
-        name = code.name.upper()
-        raise AdminError(message or f"{about}: {name}", name)
-
-
 class AdminClient:
     """Use as `async with AdminClient(bootstrap) as client`. Raises Unreachable anywhere."""
 
     def __init__(
-        self, bootstrap: str, *, connect_s_max: float = 5.0, answer_s_max: float = 30.0
+        self,
+        bootstrap: str,
+        *,
+        connect_s_max: float = 5.0,
+        answer_s_max: float = 30.0,
+        retry_s_max: float = 20.0,
     ) -> None:
         self._servers = parse_bootstrap(bootstrap)
         self._connect_s_max = connect_s_max
         self._answer_s_max = answer_s_max
-        self._served: dict[int, tuple[int, int]] = {}
-        self._correlation_id = 0
-        self._reader: asyncio.StreamReader | None = None
-        self._writer: asyncio.StreamWriter | None = None
-        self.peer = ""  # who answers, as host:port
+        self._retry_s_max = retry_s_max
+        self._links: dict[tuple[str, int], Link] = {}
+        self._first: Link | None = None
 
     async def __aenter__(self) -> Self:
-        faults: list[str] = []
-        for host, port in self._servers:
-            self.peer = f"{host}:{port}"
-            try:
-                await self._connect(host, port)
-                return self
-            except (OSError, TimeoutError) as error:
-                why = "no connection in time" if isinstance(error, TimeoutError) else _plain(error)
-                faults.append(f"no server at {self.peer}: {why}")
-            except Unreachable as error:
-                await self._close()
-                faults.append(str(error))
-            except BaseException:
-                await self._close()
-                raise
-        raise Unreachable("; ".join(faults))
+        try:
+            await self._any()
+        except BaseException:
+            await self._close()
+            raise
+        return self
 
     async def __aexit__(
         self,
@@ -89,64 +99,225 @@ class AdminClient:
         await self._close()
 
     async def _close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-            with contextlib.suppress(OSError):
-                await self._writer.wait_closed()
+        for link in self._links.values():
+            await link.close()
+        self._links.clear()
+        self._first = None
 
-    async def _connect(self, host: str, port: int) -> None:
-        async with asyncio.timeout(self._connect_s_max):
-            self._reader, self._writer = await asyncio.open_connection(host, port)
-        answer = await self._ask(_API_VERSIONS, 0, {})
-        raise_for(answer.error_code, None, "ApiVersions")
-        self._served = {key.api_key: (key.min_version, key.max_version) for key in answer.api_keys}
+    # connections
 
-    def version(self, key: int, version_max: int = 32_767) -> int:
-        """The highest version of `key` that both sides speak. Raises AdminError."""
-        low, high = self._served.get(key, (0, -1))
-        for version in range(min(high, version_max), low - 1, -1):
+    async def _any(self) -> Link:
+        """A connection to the first bootstrap server that answers."""
+        if self._first is not None:
+            return self._first
+        faults: list[str] = []
+        for host, port in self._servers:
             try:
-                request_class(key, version)
-            except NoSuchSchema:
-                continue
-            return version
-        raise AdminError(f"{self.peer} does not serve request {key}", "UNSUPPORTED_VERSION")
+                self._first = await self._link(host, port)
+                return self._first
+            except Unreachable as error:
+                faults.append(str(error))
+        raise Unreachable("; ".join(faults))
 
-    async def send(self, key: int, fields: dict[str, Any], *, version_max: int = 32_767) -> Any:
-        """kio's answer to one request in the highest common version."""
-        return await self._ask(key, self.version(key, version_max), fields)
+    async def _link(self, host: str, port: int) -> Link:
+        link = self._links.get((host, port))
+        if link is None:
+            link = Link(host, port, self._answer_s_max)
+            await link.open(self._connect_s_max)
+            self._links[host, port] = link
+        return link
 
-    async def _ask(self, key: int, version: int, fields: dict[str, Any]) -> Any:
-        reader, writer = self._reader, self._writer
-        assert reader is not None and writer is not None
-        self._correlation_id += 1
-        body = encode_request(key, version, self._correlation_id, CLIENT_ID, fields)
+    async def _forget(self, link: Link) -> None:
+        """The connection broke: the next request makes another, perhaps to another server."""
+        for address in [each for each, known in self._links.items() if known is link]:
+            del self._links[address]
+        if self._first is link:
+            self._first = None
+        await link.close()
+
+    async def _send(self, link: Link, key: int, fields: dict[str, Any], version_max: int) -> Any:
         try:
-            async with asyncio.timeout(self._answer_s_max):
-                writer.write(len(body).to_bytes(4, "big") + body)
-                await writer.drain()
-                size = int.from_bytes(await reader.readexactly(4), "big")
-                if size > FRAME_BYTES_MAX:
-                    raise Unreachable(f"{self.peer} does not speak Kafka's protocol")
-                answer = decode_response(key, version, await reader.readexactly(size))
-        except TimeoutError:
-            raise Unreachable(
-                f"{self.peer} did not answer within {self._answer_s_max:g} s"
-            ) from None
-        except asyncio.IncompleteReadError:
-            raise Unreachable(
-                f"{self.peer} closed the connection; is it a Kafka port without TLS?"
-            ) from None
-        except OSError as error:
-            raise Unreachable(f"{self.peer}: {_plain(error)}") from None
-        except MalformedMessage:
-            raise Unreachable(f"{self.peer} does not speak Kafka's protocol") from None
-        if answer.correlation_id != self._correlation_id:
-            raise Unreachable(f"{self.peer} does not speak Kafka's protocol")
-        return answer.body
+            return await link.send(key, fields, version_max)
+        except Unreachable:
+            await self._forget(link)
+            raise
+
+    # requests that any server answers
+
+    def version(self, key: int, version_max: int = VERSION_MAX) -> int:
+        """The highest version of `key` that both sides speak. Raises AdminError."""
+        assert self._first is not None
+        return self._first.version(key, version_max)
+
+    async def send(
+        self, key: int, fields: dict[str, Any], *, version_max: int = VERSION_MAX
+    ) -> Any:
+        """kio's answer of any server, in the highest common version."""
+        return await self._send(await self._any(), key, fields, version_max)
+
+    async def metadata(self, topics: Sequence[str] | None) -> Any:
+        """Brokers, and these topics; None: all topics; []: brokers alone."""
+        asked = None if topics is None else [{"name": name} for name in topics]
+        return await self.send(_METADATA, {"topics": asked, "allow_auto_topic_creation": False})
+
+    async def brokers(self) -> list[Broker]:
+        answer = await self.metadata([])
+        return [_broker(each) for each in answer.brokers]
+
+    # requests that one server answers
+
+    async def at_broker(self, broker: Broker, key: int, fields: Fields, version_max: int) -> Any:
+        link = await self._link(broker.host, broker.port)
+        version = link.version(key, version_max)
+        return await self._send(link, key, fields(version), version_max)
+
+    async def coordinator(self, group: str) -> Broker:
+        """Who coordinates the group. Raises AdminError."""
+        fields = {"key": group, "key_type": 0, "coordinator_keys": [group]}
+        retry = _Retry(self._retry_s_max)
+        while True:
+            try:
+                answer = await self.send(_FIND_COORDINATOR, fields)
+            except Unreachable:
+                if not await retry.again():
+                    raise
+                continue
+            found = answer.coordinators[0] if hasattr(answer, "coordinators") else answer
+            if found.error_code.name not in _MOVED or not await retry.again():
+                raise_for(found.error_code, found.error_message or None, group)
+                return _broker(found)
+
+    async def at_coordinator(
+        self,
+        group: str,
+        key: int,
+        fields: Fields,
+        codes: Codes,
+        *,
+        version_max: int = VERSION_MAX,
+    ) -> Any:
+        """The answer of the group's coordinator; of the last one asked, when time is up."""
+        retry = _Retry(self._retry_s_max)
+        while True:
+            try:
+                broker = await self.coordinator(group)
+                answer = await self.at_broker(broker, key, fields, version_max)
+            except Unreachable:
+                if not await retry.again():
+                    raise
+                continue
+            if not _moved(codes(answer)) or not await retry.again():
+                return answer
+
+    async def at_every_broker(self, key: int, fields: Fields, codes: Codes) -> list[Any]:
+        """One answer of each server that lives, as far as any knows."""
+        retry = _Retry(self._retry_s_max)
+        answers: dict[int, Any] = {}
+        while True:
+            fault: Unreachable | None = None
+            brokers = await self._brokers(retry)
+            for broker in brokers:
+                if broker.node_id in answers and not _moved(codes(answers[broker.node_id])):
+                    continue
+                try:
+                    answers[broker.node_id] = await self.at_broker(broker, key, fields, VERSION_MAX)
+                except Unreachable as error:
+                    fault = error
+            found = [answers[each.node_id] for each in brokers if each.node_id in answers]
+            waits = fault is not None or any(_moved(codes(answer)) for answer in found)
+            if waits and await retry.again():
+                continue
+            if fault is not None:
+                raise fault
+            return found
+
+    async def _brokers(self, retry: _Retry) -> list[Broker]:
+        while True:
+            try:
+                return await self.brokers()
+            except Unreachable:
+                if not await retry.again():
+                    raise
+
+    async def at_leaders(
+        self,
+        places: Iterable[Place],
+        key: int,
+        fields: Callable[[Mapping[str, Sequence[int]]], dict[str, Any]],
+    ) -> dict[Place, Any]:
+        """What the leaders say of these partitions, in requests that are made of topics.
+
+        A partition that has none, or whose leader cannot be asked, is left out when time is up.
+        """
+        retry = _Retry(self._retry_s_max)
+        found: dict[Place, Any] = {}
+        left = set(places)
+        while left:
+            leaders = await self._leaders(left, retry)
+            left &= leaders.keys()
+            for broker in {each for each in leaders.values() if each is not None}:
+                here: dict[str, list[int]] = {}
+                for name, index in sorted(place for place in left if leaders[place] == broker):
+                    here.setdefault(name, []).append(index)
+                found |= await self._at_leader(broker, key, fields(here))
+            left = {p for p in left if p not in found or _moved([found[p].error_code])}
+            if left and not await retry.again():
+                break
+        return {place: each for place, each in found.items() if not each.error_code.value}
+
+    async def _at_leader(
+        self, broker: Broker, key: int, fields: dict[str, Any]
+    ) -> dict[Place, Any]:
+        """Nothing when it cannot be reached."""
+        try:
+            answer = await self.at_broker(broker, key, lambda _: fields, VERSION_MAX)
+        except Unreachable:
+            return {}
+        return {
+            (topic.name, each.partition_index): each
+            for topic in answer.topics
+            for each in topic.partitions
+        }
+
+    async def _leaders(self, places: set[Place], retry: _Retry) -> dict[Place, Broker | None]:
+        """The leader of each partition that exists; None: nobody that is known."""
+        try:
+            answer = await self.metadata(sorted({name for name, _ in places}))
+        except Unreachable:
+            if retry.over:
+                raise
+            return dict.fromkeys(places)
+        brokers = {each.node_id: _broker(each) for each in answer.brokers}
+        return {
+            (topic.name, each.partition_index): brokers.get(each.leader_id)
+            for topic in answer.topics
+            for each in topic.partitions
+        }
 
 
-def _plain(error: OSError) -> str:
-    if error.errno is not None and error.errno > 0:
-        return os.strerror(error.errno)
-    return error.strerror or str(error) or type(error).__name__
+def _broker(each: Any) -> Broker:
+    return Broker(each.node_id, each.host, each.port)
+
+
+class _Retry:
+    """Until when it is tried again, and how long it is waited before."""
+
+    def __init__(self, retry_s_max: float) -> None:
+        self._end_s = asyncio.get_running_loop().time() + retry_s_max
+        self._wait_s = _RETRY_S
+
+    @property
+    def over(self) -> bool:
+        return asyncio.get_running_loop().time() + self._wait_s > self._end_s
+
+    async def again(self) -> bool:
+        """After a pause: True; False when the time is up."""
+        if self.over:
+            return False
+        await asyncio.sleep(self._wait_s)
+        self._wait_s = min(2 * self._wait_s, _RETRY_S_MAX)
+        return True
+
+
+def _moved(codes: Iterable[Any]) -> bool:
+    return any(code.name in _MOVED for code in codes)

@@ -1,0 +1,121 @@
+"""One connection of the admin client: one request at a time, in Kafka's protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from typing import Any
+
+from gateway.wire.messages import MalformedMessage, decode_response, encode_request
+from gateway.wire.schema import NoSuchSchema, request_class
+
+CLIENT_ID = "gateway-admin"
+FRAME_BYTES_MAX = 256 * 1024 * 1024
+VERSION_MAX = 32_767
+_API_VERSIONS = 18
+
+
+class AdminError(Exception):
+    """The server answered, and the answer is no. `code` is Kafka's name of the error."""
+
+    def __init__(self, message: str, code: str = "UNKNOWN_SERVER_ERROR") -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Unreachable(Exception):
+    """No server was reached, or it did not answer in Kafka's protocol in time."""
+
+
+def raise_for(code: Any, message: str | None, about: str) -> None:
+    """Raises AdminError unless `code`, one of kio's, is none."""
+    if code.value:
+        name = code.name.upper()
+        raise AdminError(message or f"{about}: {name}", name)
+
+
+class Link:
+    """A server that was reached at `host`:`port`. Every method may raise Unreachable."""
+
+    def __init__(self, host: str, port: int, answer_s_max: float) -> None:
+        self.peer = f"{host}:{port}"
+        self._host = host
+        self._port = port
+        self._answer_s_max = answer_s_max
+        self._served: dict[int, tuple[int, int]] = {}
+        self._correlation_id = 0
+        self._reader: asyncio.StreamReader | None = None
+        self._writer: asyncio.StreamWriter | None = None
+
+    async def open(self, connect_s_max: float) -> None:
+        """Connected, and both sides know what the other speaks."""
+        try:
+            async with asyncio.timeout(connect_s_max):
+                self._reader, self._writer = await asyncio.open_connection(self._host, self._port)
+        except (OSError, TimeoutError) as error:
+            why = "no connection in time" if isinstance(error, TimeoutError) else _plain(error)
+            raise Unreachable(f"no server at {self.peer}: {why}") from None
+        try:
+            answer = await self._ask(_API_VERSIONS, 0, {})
+            raise_for(answer.error_code, None, "ApiVersions")
+        except BaseException:
+            await self.close()
+            raise
+        self._served = {key.api_key: (key.min_version, key.max_version) for key in answer.api_keys}
+
+    async def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            with contextlib.suppress(OSError):
+                await self._writer.wait_closed()
+
+    def version(self, key: int, version_max: int = VERSION_MAX) -> int:
+        """The highest version of `key` that both sides speak. Raises AdminError."""
+        low, high = self._served.get(key, (0, -1))
+        for version in range(min(high, version_max), low - 1, -1):
+            try:
+                request_class(key, version)
+            except NoSuchSchema:
+                continue
+            return version
+        raise AdminError(f"{self.peer} does not serve request {key}", "UNSUPPORTED_VERSION")
+
+    async def send(self, key: int, fields: dict[str, Any], version_max: int = VERSION_MAX) -> Any:
+        """kio's answer to one request in the highest common version."""
+        return await self._ask(key, self.version(key, version_max), fields)
+
+    async def _ask(self, key: int, version: int, fields: dict[str, Any]) -> Any:
+        reader, writer = self._reader, self._writer
+        assert reader is not None and writer is not None
+        self._correlation_id += 1
+        body = encode_request(key, version, self._correlation_id, CLIENT_ID, fields)
+        try:
+            async with asyncio.timeout(self._answer_s_max):
+                writer.write(len(body).to_bytes(4, "big") + body)
+                await writer.drain()
+                size = int.from_bytes(await reader.readexactly(4), "big")
+                if size > FRAME_BYTES_MAX:
+                    raise Unreachable(f"{self.peer} does not speak Kafka's protocol")
+                answer = decode_response(key, version, await reader.readexactly(size))
+        except TimeoutError:
+            raise Unreachable(
+                f"{self.peer} did not answer within {self._answer_s_max:g} s"
+            ) from None
+        except asyncio.IncompleteReadError:
+            raise Unreachable(
+                f"{self.peer} closed the connection; is it a Kafka port without TLS?"
+            ) from None
+        except OSError as error:
+            raise Unreachable(f"{self.peer}: {_plain(error)}") from None
+        except MalformedMessage:
+            raise Unreachable(f"{self.peer} does not speak Kafka's protocol") from None
+        if answer.correlation_id != self._correlation_id:
+            raise Unreachable(f"{self.peer} does not speak Kafka's protocol")
+        return answer.body
+
+
+def _plain(error: OSError) -> str:
+    if error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno)
+    return error.strerror or str(error) or type(error).__name__
