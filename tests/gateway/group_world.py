@@ -31,6 +31,8 @@ class World:
         self.metadata = MemoryMetadata(self.tree, delay_s)
         self.clock = SimClock()
         self.limits = GroupLimits(**limits)
+        self.claims = None  # no other gateway exists
+        self.store = None
 
     async def __aenter__(self):
         self.catalog = Catalog(self.metadata)
@@ -38,7 +40,14 @@ class World:
         for name, partitions in (("t", 4), ("u", 1)):
             if self.catalog.by_name(name) is None:
                 await self.catalog.create(name, partitions, 1, {})
-        self.groups = Coordinator(self.metadata, self.catalog, self.clock, self.limits)
+        self.groups = Coordinator(
+            self.metadata,
+            self.catalog,
+            self.clock,
+            self.limits,
+            store=self.store,
+            claims=self.claims,
+        )
         await self.groups.start()
         ctx = Context(
             config=GatewayConfig(groups=self.limits),
