@@ -2,8 +2,8 @@
 
 v0 an empty list asks for all · v1 null does; controller · v2 cluster id · v4 may forbid creation ·
 v7 leader epoch · v8 authorized operations · v9 flexible · v10 topic ids · v12 topics by id ·
-v13 top-level error. A topic that is created on the way is answered with its partitions at once,
-not with LEADER_NOT_AVAILABLE: it is ready. Not done: racks, other gateways.
+v13 top-level error. A topic that is created on the way is answered with its partitions when they
+have leaders, not with LEADER_NOT_AVAILABLE: that is for partitions whose gateway has just gone.
 """
 
 from __future__ import annotations
@@ -17,12 +17,15 @@ from kio.schema.errors import ErrorCode
 
 from gateway.core.names import is_internal, topic_name_fault
 from gateway.handlers.api import Api, Context, Reply, Request
+from gateway.handlers.members import controller_id, endpoints
 from gateway.handlers.topic_replies import (
     CLUSTER_OPERATIONS,
+    LED_S_MAX,
     TOPIC_OPERATIONS,
     UNASKED_OPERATIONS,
     error_fields,
     partition_rows,
+    wait_led,
 )
 from gateway.topics.catalog import Topic
 from gateway.topics.errors import TopicError, TopicExists
@@ -73,11 +76,14 @@ async def _create(name: str, ctx: Context) -> ErrorCode | None:
     try:
         await ctx.catalog.create(name, defaults.partitions, defaults.replication_factor, {})
     except TopicExists:
-        return None  # another client was faster; it is there now
+        pass  # another client was faster; it is there now
     except TopicError as error:
         return error_fields(error)["error_code"]
     except LedgerError:
         return ErrorCode.leader_not_available  # clients ask again
+    topic = ctx.catalog.by_name(name)
+    if topic is not None:
+        await wait_led(topic, LED_S_MAX, ctx)
     return None
 
 
@@ -127,12 +133,11 @@ def _found(topic: Topic, request: Request, ctx: Context) -> Reply:
 
 
 def _reply(request: Request, ctx: Context, topics: list[Reply]) -> Reply:
-    host, port = ctx.address_for(request.peer)
     asked = getattr(request.body, "include_cluster_authorized_operations", False)
     return Reply(
-        brokers=[Reply(node_id=ctx.config.node_id, host=host, port=port, rack=None)],
+        brokers=[Reply(node._asdict()) for node in endpoints(ctx, request.peer)],
         cluster_id=ctx.cluster_id,
-        controller_id=ctx.config.node_id,
+        controller_id=controller_id(ctx),
         topics=topics,
         cluster_authorized_operations=CLUSTER_OPERATIONS if asked else UNASKED_OPERATIONS,
         error_code=ErrorCode.none,

@@ -1,16 +1,23 @@
 """FindCoordinator, key 10, v0-v6: who coordinates a group, or a transactional id.
 
 v1 key types, error text · v3 flexible · v4 many keys at once · v6 share groups (as a key type).
-Every group is ours. Transactions and share groups are not served: a plain error says so.
+A group is sent to the gateway that has claimed it, or else to the one that the ring names.
+Transactions and share groups are not served: a plain error says so.
 """
 
 from __future__ import annotations
 
+import asyncio
+
 from kio.schema.errors import ErrorCode
 
 from gateway.handlers.api import Api, Context, Reply, Request
+from gateway.handlers.members import endpoint
+from ledger.errors import LedgerError
 
 _GROUP = 0
+_AT_ONCE = 64
+_NOT_AVAILABLE = "The coordinator is not available."
 _MANY_FROM = 4
 _REFUSALS = {
     1: "transactions are not served yet; unset transactional.id",
@@ -18,35 +25,42 @@ _REFUSALS = {
 }
 
 
-def handle(request: Request, ctx: Context) -> Reply:
+async def handle(request: Request, ctx: Context) -> Reply:
     body = request.body
     key_type = getattr(body, "key_type", _GROUP)
     if request.version < _MANY_FROM:
-        return _coordinator(key_type, body.key, request, ctx)
-    return Reply(
-        coordinators=[_coordinator(key_type, key, request, ctx) for key in body.coordinator_keys]
-    )
+        return await _coordinator(key_type, body.key, request, ctx)
+    keys = body.coordinator_keys
+    found: list[Reply] = []
+    for at in range(0, len(keys), _AT_ONCE):
+        some = keys[at : at + _AT_ONCE]
+        found += await asyncio.gather(*(_coordinator(key_type, key, request, ctx) for key in some))
+    return Reply(coordinators=found)
 
 
-def _coordinator(key_type: int, key: str, request: Request, ctx: Context) -> Reply:
+async def _coordinator(key_type: int, key: str, request: Request, ctx: Context) -> Reply:
     if key_type != _GROUP:
-        return Reply(
-            key=key,
-            error_code=ErrorCode.invalid_request,
-            error_message=_REFUSALS.get(key_type, f"unknown key type {key_type}"),
-            node_id=-1,
-            host="",
-            port=-1,
-        )
-    host, port = ctx.address_for(request.peer)
+        refusal = _REFUSALS.get(key_type, f"unknown key type {key_type}")
+        return _nobody(key, ErrorCode.invalid_request, refusal)
+    try:
+        member = await ctx.fleet.coordinator(key)
+    except LedgerError:
+        member = None
+    if member is None:
+        return _nobody(key, ErrorCode.coordinator_not_available, _NOT_AVAILABLE)
+    node = endpoint(member, ctx, request.peer)
     return Reply(
         key=key,
         error_code=ErrorCode.none,
         error_message=None,
-        node_id=ctx.config.node_id,
-        host=host,
-        port=port,
+        node_id=node.node_id,
+        host=node.host,
+        port=node.port,
     )
+
+
+def _nobody(key: str, code: ErrorCode, message: str) -> Reply:
+    return Reply(key=key, error_code=code, error_message=message, node_id=-1, host="", port=-1)
 
 
 API = Api(key=10, name="FindCoordinator", versions=range(7), handle=handle)

@@ -1,8 +1,9 @@
 """CreateTopics, key 19, v2-v7.
 
 v4 -1 takes the server's default · v5 flexible, settings in the answer · v7 topic id.
-A manual assignment is taken when it names this node alone, because there is no other; it sets the
-number of partitions and a replication factor of 1. Every topic is answered for itself.
+A manual assignment is taken when it names gateways that live; it sets the number of partitions and
+the replication factor, and not who leads: that follows the ring. Every topic is answered for
+itself, when its partitions have leaders or the request's time is over.
 Source: Kafka, ReplicationControlManager.createTopics (checks and texts).
 """
 
@@ -14,7 +15,8 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from gateway.handlers.api import Api, Context, Reply, Request
-from gateway.handlers.topic_replies import DUPLICATE_NAME, Refused, outcome, repeated
+from gateway.handlers.members import live_members
+from gateway.handlers.topic_replies import DUPLICATE_NAME, Refused, outcome, repeated, wait_led
 from gateway.topics.catalog import Topic
 from gateway.topics.configs import describe_topic
 from gateway.topics.errors import InvalidPartitions, InvalidReplicationFactor
@@ -31,30 +33,29 @@ async def handle(request: Request, ctx: Context) -> Reply:
         for name in sorted(twice)
     ]
     replies += await asyncio.gather(
-        *(
-            outcome(_create(each, request.body.validate_only, ctx), _nothing(each.name))
-            for each in once
-        )
+        *(outcome(_create(each, request.body, ctx), _nothing(each.name)) for each in once)
     )
     return Reply(topics=replies)
 
 
-async def _create(asked: Any, validate_only: bool, ctx: Context) -> Reply:
+async def _create(asked: Any, body: Any, ctx: Context) -> Reply:
     partitions, replication_factor = _size(asked, ctx)
     twice = repeated(config.name for config in asked.configs)
     if twice:
         raise Refused(ErrorCode.invalid_config, f"Duplicate topic config: {min(twice)}")
     configs = {config.name: config.value for config in asked.configs}
-    if validate_only:
+    if body.validate_only:
         topic = ctx.catalog.check_new(asked.name, partitions, replication_factor, configs)
         return Reply(_created(topic), topic_id=None)
-    return _created(await ctx.catalog.create(asked.name, partitions, replication_factor, configs))
+    topic = await ctx.catalog.create(asked.name, partitions, replication_factor, configs)
+    await wait_led(topic, body.timeout.total_seconds(), ctx)
+    return _created(topic)
 
 
 def _size(asked: Any, ctx: Context) -> tuple[int, int]:
     """Partitions and replication factor that the request means."""
     if asked.assignments:
-        return _assigned(asked, ctx.config.node_id)
+        return _assigned(asked, ctx)
     partitions, replication_factor = asked.num_partitions, asked.replication_factor
     if partitions == -1:
         partitions = ctx.config.topics.partitions
@@ -69,7 +70,7 @@ def _size(asked: Any, ctx: Context) -> tuple[int, int]:
     return partitions, replication_factor
 
 
-def _assigned(asked: Any, node_id: int) -> tuple[int, int]:
+def _assigned(asked: Any, ctx: Context) -> tuple[int, int]:
     said = "A manual partition assignment was specified, but {} was not set to -1."
     if asked.num_partitions != -1:
         raise Refused(ErrorCode.invalid_request, said.format("numPartitions"))
@@ -81,27 +82,37 @@ def _assigned(asked: Any, node_id: int) -> tuple[int, int]:
             _BAD_ASSIGNMENT, "partitions should be a consecutive 0-based integer sequence"
         )
     for each in asked.assignments:
-        check_assigned_brokers(each.broker_ids, node_id)
-    return len(indexes), 1
+        check_assigned_brokers(each.broker_ids, ctx)
+    counts = [len(each.broker_ids) for each in asked.assignments]
+    if len(set(counts)) > 1:
+        other = next(count for count in counts if count != counts[0])
+        raise Refused(
+            _BAD_ASSIGNMENT,
+            f"The manual partition assignment includes a partition with {other} replica(s), but "
+            f"this is not consistent with previous partitions, which have {counts[0]} replica(s).",
+        )
+    return len(indexes), counts[0]
 
 
-def check_assigned_brokers(broker_ids: tuple[int, ...], node_id: int) -> None:
-    """One partition's replicas are this node alone. Raises Refused."""
+def check_assigned_brokers(broker_ids: tuple[int, ...], ctx: Context) -> None:
+    """One partition's replicas are gateways that live, each once. Raises Refused."""
     if not broker_ids:
         raise Refused(
             _BAD_ASSIGNMENT, "The manual partition assignment includes an empty replica list."
         )
+    alive = {member.node_id for member in live_members(ctx)}
     for broker in broker_ids:
-        if broker != node_id:
+        if broker not in alive:
             raise Refused(
                 _BAD_ASSIGNMENT,
                 f"The manual partition assignment includes broker {broker}, but no such broker "
                 "is registered.",
             )
-    if len(broker_ids) > 1:
+    twice = [broker for broker in broker_ids if broker_ids.count(broker) > 1]
+    if twice:
         raise Refused(
             _BAD_ASSIGNMENT,
-            f"The manual partition assignment includes the broker {node_id} more than once.",
+            f"The manual partition assignment includes the broker {twice[0]} more than once.",
         )
 
 

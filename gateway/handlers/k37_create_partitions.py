@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 
 from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.handlers.k19_create_topics import check_assigned_brokers
-from gateway.handlers.topic_replies import DUPLICATE_NAME, Refused, outcome, repeated
+from gateway.handlers.topic_replies import DUPLICATE_NAME, Refused, outcome, repeated, wait_led
 
 
 async def handle(request: Request, ctx: Context) -> Reply:
@@ -25,7 +25,7 @@ async def handle(request: Request, ctx: Context) -> Reply:
     ]
     replies += await asyncio.gather(
         *(
-            outcome(_grow(each, request.body.validate_only, ctx), Reply(name=each.name))
+            outcome(_grow(each, request.body, ctx), Reply(name=each.name))
             for each in asked
             if each.name not in twice
         )
@@ -33,7 +33,7 @@ async def handle(request: Request, ctx: Context) -> Reply:
     return Reply(results=replies)
 
 
-async def _grow(asked: Any, validate_only: bool, ctx: Context) -> Reply:
+async def _grow(asked: Any, body: Any, ctx: Context) -> Reply:
     topic = ctx.catalog.check_total(asked.name, asked.count)
     if asked.assignments is not None:
         added = asked.count - topic.partitions
@@ -44,9 +44,10 @@ async def _grow(asked: Any, validate_only: bool, ctx: Context) -> Reply:
                 f"{len(asked.assignments)} assignment(s) were specified.",
             )
         for each in asked.assignments:
-            check_assigned_brokers(each.broker_ids, ctx.config.node_id)
-    if not validate_only:
-        await ctx.catalog.add_partitions(asked.name, asked.count)
+            check_assigned_brokers(each.broker_ids, ctx)
+    if not body.validate_only:
+        topic = await ctx.catalog.add_partitions(asked.name, asked.count)
+        await wait_led(topic, body.timeout.total_seconds(), ctx)
     return Reply(name=asked.name, error_code=ErrorCode.none, error_message=None)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from kio.schema.errors import ErrorCode
 
 from gateway.handlers.api import Api, Context, Reply, Request
+from gateway.handlers.members import controller_id, endpoints
 from gateway.handlers.topic_replies import CLUSTER_OPERATIONS, UNASKED_OPERATIONS
 
 _BROKERS = 1
@@ -18,16 +19,22 @@ def handle(request: Request, ctx: Context) -> Reply:
     endpoint_type = getattr(request.body, "endpoint_type", _BROKERS)
     if endpoint_type != _BROKERS:
         return _refused(endpoint_type)
-    host, port = ctx.address_for(request.peer)
     asked = request.body.include_cluster_authorized_operations
     return Reply(
         error_code=ErrorCode.none,
         error_message=None,
         endpoint_type=_BROKERS,
         cluster_id=ctx.cluster_id,
-        controller_id=ctx.config.node_id,
+        controller_id=controller_id(ctx),
         brokers=[
-            Reply(broker_id=ctx.config.node_id, host=host, port=port, rack=None, is_fenced=False)
+            Reply(
+                broker_id=node.node_id,
+                host=node.host,
+                port=node.port,
+                rack=node.rack,
+                is_fenced=False,
+            )
+            for node in endpoints(ctx, request.peer)
         ],
         cluster_authorized_operations=CLUSTER_OPERATIONS if asked else UNASKED_OPERATIONS,
     )

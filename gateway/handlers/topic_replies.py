@@ -7,16 +7,20 @@ from collections.abc import Awaitable, Iterable
 from kio.schema.errors import ErrorCode
 
 from gateway.errors import code_for
+from gateway.fleet.port import StreamKey
 from gateway.handlers.api import Context, Reply
 from gateway.topics import errors
 from gateway.topics.catalog import Topic
 from gateway.topics.errors import TopicError
 from ledger.errors import LedgerError
 
+LED_S_MAX = 10.0  # replies leave in order: a new topic must not hold up a connection for longer
 UNASKED_OPERATIONS = -(2**31)
 # One bit per AclOperation: all that Kafka lists for the resource when nothing forbids it.
 TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
 CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
+
+_NO_ERROR, _NO_LEADER = ErrorCode.none, ErrorCode.leader_not_available
 
 UNKNOWN_ID = "This server does not host this topic ID."
 DUPLICATE_NAME = "Duplicate topic name."
@@ -73,21 +77,36 @@ def repeated(names: Iterable[str]) -> set[str]:
 
 
 def partition_rows(topic: Topic, indexes: Iterable[int], ctx: Context) -> list[Reply]:
-    """Partitions as Metadata and DescribeTopicPartitions show them: this process leads them all."""
-    node_id = ctx.config.node_id
-    nodes = [node_id]
-    leader_epoch = ctx.partitions.leader_epoch
-    return [
-        Reply(
-            error_code=ErrorCode.none,
-            partition_index=index,
-            leader_id=node_id,
-            leader_epoch=leader_epoch(topic, index),
-            replica_nodes=nodes,
-            isr_nodes=nodes,
-            eligible_leader_replicas=[],
-            last_known_elr=[],
-            offline_replicas=[],
+    """Partitions as Metadata and DescribeTopicPartitions show them.
+
+    Replicas are the gateways that read it: the leader first, then the next ones of the ring. Where
+    nobody leads, somebody takes over soon: clients ask again.
+    """
+    fleet, topic_id, count = ctx.fleet, topic.topic_id, topic.replication_factor
+    rows: list[Reply] = []
+    for index in indexes:
+        key = StreamKey(topic_id, index)
+        leader = fleet.leader(key)
+        nodes = fleet.replicas(key, count)
+        rows.append(
+            Reply(
+                error_code=_NO_ERROR if leader.node_id >= 0 else _NO_LEADER,
+                partition_index=index,
+                leader_id=leader.node_id,
+                leader_epoch=leader.epoch,
+                replica_nodes=nodes,
+                isr_nodes=nodes,
+                eligible_leader_replicas=[],
+                last_known_elr=[],
+                offline_replicas=[],
+            )
         )
-        for index in indexes
-    ]
+    return rows
+
+
+async def wait_led(topic: Topic, timeout_s: float, ctx: Context) -> None:
+    """The owners of all its partitions have opened them, or the time is over.
+
+    So a client that is told of a new topic finds its leaders ready.
+    """
+    await ctx.fleet.wait_led(topic.topic_id, min(max(timeout_s, 0.0), LED_S_MAX))

@@ -43,8 +43,9 @@ class Cluster:
             groups=None,
             producer_ids=ProducerIds(self.store),
             fetch_sessions=None,
-            fleet=SoloFleet(3, Epochs().epoch_of),
+            fleet=SoloFleet(3),
         )
+        self.context.fleet.epoch_of = Epochs().epoch_of
 
     async def ask(self, module, version, **fields):
         """The decoded answer to one request."""
