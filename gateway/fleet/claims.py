@@ -10,7 +10,7 @@ whose token names no live gateway is nobody's. Positions are fenced besides, by 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -117,6 +117,21 @@ class GroupClaimsOfCluster:
                     [Delete(_path(group), written.version), Delete(_index(me, group))]
                 )
                 return
+
+    def candidate(self, group: str) -> bool:
+        """See `GroupClaims`."""
+        return self._ring().candidate(group) == self._membership.node_id
+
+    async def claimed_elsewhere(self, groups: Iterable[str]) -> set[str]:
+        """See `GroupClaims`. One request for each claimant."""
+        me, asked, found = self._membership.incarnation, set(groups), set[str]()
+        for name in await self._children(CLAIMS):
+            claimant = _incarnation(name)
+            if claimant is None or claimant == me or await self._membership.is_dead(claimant):
+                continue
+            names = await self._children(f"{CLAIMS}/{name}")
+            found.update(asked.intersection(map(subscriber_of, names)))
+        return found
 
     async def orphans(self) -> list[str]:
         """Groups whose claimant is dead and whose candidate is this gateway, sorted.

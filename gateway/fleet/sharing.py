@@ -1,16 +1,13 @@
 """What this gateway does as one of many: joins, takes, opens, hands over.
 
-    port bound ─▶ registered ─▶ streams claimed ─▶ opened ─▶ their epochs told
-    asked to end ─▶ leaving ─▶ each stream drained and handed over ─▶ groups released
+port bound ─▶ registered ─▶ streams claimed ─▶ opened ─▶ their epochs told
+asked to end ─▶ leaving ─▶ each stream drained and handed over ─▶ groups released
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any
 
-from gateway.fleet.port import StreamKey
 from gateway.fleet.zookeeper_fleet import ClusterFleet
 from gateway.groups.coordinator import Coordinator
 from gateway.log import logger
@@ -32,7 +29,6 @@ class Sharing:
         self._partitions = partitions
         self._groups = groups
         self._ended = ended
-        self._tasks: set[asyncio.Task[None]] = set()
         self._adopting: asyncio.Task[None] | None = None
         self._adopt_again = False
 
@@ -42,7 +38,7 @@ class Sharing:
         Raises NotOwner (another process lives under this node id), MetadataUnavailable.
         """
         fleet = self._fleet
-        self._partitions.on_opened = self._opened
+        self._partitions.on_opened = fleet.note_opened
         fleet.set_hand_over(self._partitions.hand_over)
         fleet.on_members_changed(self._members_changed)
         fleet.on_expired(self._groups.lost)
@@ -61,18 +57,7 @@ class Sharing:
         if self._adopting is not None:
             self._adopting.cancel()
             await asyncio.gather(self._adopting, return_exceptions=True)
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._fleet.stop()
-
-    def _opened(self, key: StreamKey, epoch: int) -> None:
-        self._spawn(self._fleet.opened(key, epoch))
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     def _replaced(self, reason: str) -> None:
         if not self._ended.done():

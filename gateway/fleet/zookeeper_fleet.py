@@ -7,7 +7,7 @@ Who lives is `membership`'s, who owns which stream `streams`', who coordinates w
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from uuid import UUID, uuid4
 
 from gateway.fleet.claims import GroupClaimsOfCluster
@@ -162,6 +162,12 @@ class ClusterFleet:
 
     async def release(self, group: str) -> None:
         await self._claims.release(group)
+
+    def candidate(self, group: str) -> bool:
+        return self._claims.candidate(group)
+
+    async def claimed_elsewhere(self, groups: Iterable[str]) -> set[str]:
+        return await self._claims.claimed_elsewhere(groups)
 
     async def orphans(self) -> list[str]:
         """Groups whose claimant is dead and whose candidate is this gateway.
