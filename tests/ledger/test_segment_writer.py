@@ -384,3 +384,137 @@ def test_waiting_bytes_are_counted():
         assert world.writer.waiting_bytes == 0
 
     run(scenario)
+
+
+# Control records
+
+
+def controls(world):
+    """Entries, by number, that hold nothing but a control record which is no snapshot."""
+    entries = enumerate(map(parsed, world.ledger.entries))
+    return [at for at, [first, *_] in entries if first.control and not is_part(first.data)]
+
+
+def run_owing(scenario, control_ms=100):
+    async def main():
+        world = World()
+        world.writer.control_ms = control_ms
+        return await scenario(world)
+
+    return simulate(main())
+
+
+def test_the_last_record_of_a_burst_is_followed_by_a_control_record():
+    async def scenario(world):
+        for name in "abc":
+            world.append(name)
+            await asyncio.sleep(0.01)
+            world.ledger.confirm()
+        await asyncio.sleep(0.04)
+        assert controls(world) == []
+        await asyncio.sleep(0.06)
+        assert controls(world) == [3]
+        (record,) = parsed(world.ledger.entries[3])
+        assert (record.position, record.txid) == (3, 2)
+        world.ledger.confirm()
+        await asyncio.sleep(10)
+        assert controls(world) == [3]
+        assert world.ends == [1, 2, 3]
+
+    run_owing(scenario)
+
+
+def test_what_is_newer_and_under_way_needs_no_control_record():
+    async def scenario(world):
+        world.append("a")
+        await asyncio.sleep(0.01)
+        world.ledger.confirm()
+        world.append("b")
+        await asyncio.sleep(10)
+        assert controls(world) == []
+
+    run_owing(scenario)
+
+
+def test_at_once_means_when_nothing_else_is_under_way():
+    async def scenario(world):
+        world.append("a")
+        await asyncio.sleep(0)
+        world.append("b")
+        await asyncio.sleep(0)
+        world.ledger.confirm(1)
+        assert controls(world) == []
+        world.ledger.confirm(1)
+        assert controls(world) == [2]
+
+    run_owing(scenario, control_ms=0)
+
+
+def test_a_snapshot_that_was_sent_too_early_to_tell_does_not_pay_for_the_record():
+    async def scenario(world):
+        world.append("a", size=5000)  # a snapshot is due behind it
+        await asyncio.sleep(0.01)
+        assert len(world.ledger.entries) == 2
+        world.ledger.confirm()
+        await asyncio.sleep(0.2)
+        assert controls(world) == [2]
+
+    run_owing(scenario)
+
+
+def test_a_snapshot_sent_after_the_record_was_durable_tells_as_well():
+    async def scenario(world):
+        world.append("a")
+        await asyncio.sleep(0.01)
+        world.ledger.confirm()
+        world.writer.write_snapshot()
+        world.ledger.confirm()
+        await asyncio.sleep(10)
+        assert controls(world) == []
+
+    run_owing(scenario)
+
+
+def test_no_control_record_disturbs_a_roll_or_follows_a_retirement():
+    async def scenario(world):
+        world.append("a")
+        await asyncio.sleep(0.01)
+        world.writer.held = True
+        world.ledger.confirm()
+        await asyncio.sleep(1)
+        assert controls(world) == []
+        world.writer.held = False
+        world.append("b")
+        await asyncio.sleep(0.01)
+        world.ledger.confirm()
+        world.writer.retire()
+        world.ledger.refusal = LedgerClosed("closed")
+        await asyncio.sleep(1)
+        assert controls(world) == []
+        assert world.failures == []
+
+    run_owing(scenario)
+
+
+def test_a_control_record_that_is_refused_fails_the_writer():
+    async def scenario(world):
+        world.append("a")
+        await asyncio.sleep(0.01)
+        world.ledger.confirm()
+        world.ledger.refusal = AddFailed("fenced")
+        await asyncio.sleep(1)
+        assert world.answers == [("a", None)]
+        assert [type(error) for error in world.failures] == [AddFailed]
+
+    run_owing(scenario)
+
+
+def test_without_a_policy_nothing_follows():
+    async def scenario(world):
+        world.append("a")
+        await asyncio.sleep(0.01)
+        world.ledger.confirm()
+        await asyncio.sleep(10)
+        assert len(world.ledger.entries) == 1
+
+    run_owing(scenario, control_ms=-1)

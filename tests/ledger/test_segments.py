@@ -183,3 +183,52 @@ def test_retention_removes_the_oldest_as_far_as_it_may(stream, data, now_ms, ttl
             assert old or heavy
         elif segment in completed[:-1]:
             assert not (old or heavy), "it could have gone"
+
+
+def test_truncated_segments_go_when_their_grace_is_over_and_weigh_nothing():
+    def done(number, truncation):
+        open_one = replace(OPEN, number=number, ledger=number, truncation=truncation)
+        return open_one.complete(
+            record_count=3, last_txid=102, last_entry=1, last_slot=2, completion_ms=0
+        )
+
+    gone, whole = Truncation.TRUNCATED, Truncation.ACTIVE
+    stream = [done(1, gone), done(2, gone), done(3, whole), done(4, whole)]
+
+    def removable(kept_long_enough=(), **more):
+        bounds = {"now_ms": 10, "ttl_ms": -1, "bytes_max": -1} | more
+        return segments.expired(
+            stream, **bounds, sizes=[5, 5, 5, 5], kept_long_enough=kept_long_enough
+        )
+
+    assert removable() == 0
+    assert removable({2}) == 0, "in order"
+    assert removable({1}) == 1
+    assert removable({1, 2}) == 2
+    assert removable({1, 2}, bytes_max=5) == 3
+    assert removable({1, 2}, bytes_max=6) == 2, "what is truncated weighs nothing"
+    assert removable(bytes_max=0) == 0, "within its grace it stays"
+    assert removable(ttl_ms=5) == 3, "the newest completed one stays"
+
+
+def test_an_empty_segment_does_not_push_out_the_last_state_snapshot():
+    empty = replace(OPEN, number=8).complete(
+        record_count=0, last_txid=-99, last_entry=-1, last_slot=-1, completion_ms=0
+    )
+    assert segments.expired([DONE, empty], now_ms=10**9, ttl_ms=0, bytes_max=0, sizes=[1, 1]) == 0
+
+
+@given(st.lists(st.one_of(st.none(), st.integers(0, 20)), max_size=8), st.data())
+def test_marks_are_due_on_completed_segments_below_the_start(sizes, data):
+    stream = chain(data.draw, sizes)
+    start = data.draw(st.integers(0, stream[-1].end_sequence_id + 2 if stream else 5))
+    due = segments.unmarked(stream, start)
+    first_open = next((at for at, s in enumerate(stream) if not s.completed), len(stream))
+    assert due == [s for s in stream[:first_open] if s.start_sequence_id < start]
+    marked = [
+        replace(s, truncation=Truncation.TRUNCATED)
+        if s in due and s.end_sequence_id <= start
+        else s
+        for s in stream
+    ]
+    assert segments.unmarked(marked, start) == [s for s in due if s.end_sequence_id > start]
