@@ -4,8 +4,10 @@
 """
 
 import asyncio
+import copy
 import itertools
 import struct
+from dataclasses import replace
 from functools import partial
 from random import Random
 
@@ -126,9 +128,10 @@ class Port:
 class StreamCluster:
     """Use it inside `run`. `restart` is an orderly one, `crash` leaves open segments behind."""
 
-    def __init__(self, *, limits=None, fetch=None):
+    def __init__(self, *, limits=None, fetch=None, fleet=None, **settings):
         self.limits = limits or StreamLimits()
-        self.config = GatewayConfig(fetch=fetch or FetchLimits())
+        self.config = GatewayConfig(fetch=fetch or FetchLimits(), **settings)
+        self.fleet = fleet  # None: alone
         self.draw = Random(1)
         self.clock = SimClock()
         self.metadata = SimMetadata()
@@ -154,7 +157,9 @@ class StreamCluster:
         self.catalog = Catalog(self.metadata, self.config.topics)
         await self.catalog.load()
         self.services = StreamServices(self.metadata, client, self.clock, self.limits)
-        self.partitions = Partitions(self.catalog, self.services, self.config, self.on_freed)
+        self.partitions = Partitions(
+            self.catalog, self.services, self.config, self.on_freed, self.fleet
+        )
         ids = itertools.count(1)
         self.context = Context(
             config=self.config,
@@ -168,6 +173,14 @@ class StreamCluster:
             fleet=self.partitions.fleet,
         )
         self.dispatcher = Dispatcher(rows(), self.context)
+
+    async def beside(self, fleet, **settings):
+        """Another gateway on the same streams and bookie."""
+        other = copy.copy(self)
+        other.config = replace(self.config, **settings)
+        other.fleet = fleet
+        await other.start_gateway()
+        return other
 
     async def on_freed(self):
         self.freed += 1
