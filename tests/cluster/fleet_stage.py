@@ -1,4 +1,4 @@
-"""A fleet under recorded load, and one method for each harm: each returns what it did to clients."""
+"""A fleet under recorded load, and a method for each harm that returns what it did to clients."""
 
 from __future__ import annotations
 

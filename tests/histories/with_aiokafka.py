@@ -22,6 +22,8 @@ from tests.histories.recorder import Recorder
 CLIENT = "aiokafka"
 REQUEST_MS = 10_000
 BACKOFF_MS = 50
+POLL_S = 0.05  # between two polls; else each of them brings one record
+COMMIT_S = 0.2
 logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what matters is raised, or recorded
 
 
@@ -152,6 +154,7 @@ async def _poll(
     moved = rebalances.take() if rebalances is not None else ()
     if pairs or moved:
         recorder.add(process, CLIENT, "poll", OK, start_s, pairs, moved)
+    await asyncio.sleep(POLL_S)
     return pairs
 
 
@@ -169,11 +172,13 @@ async def read_in_group(
     consumer.subscribe([topic], listener=rebalances)
     recorder.add(process, CLIENT, "subscribe", OK, recorder.now_s(), [topic])
     await consumer.start()
+    next_s = 0.0
     try:
         while not stop.is_set():
             pairs = await _poll(recorder, consumer, process, rebalances)
             wanted = {key: records[-1][0] + 1 for key, records in pairs.items()}
-            if wanted:
+            if wanted and recorder.now_s() > next_s:
+                next_s = recorder.now_s() + COMMIT_S
                 await _commit(recorder, consumer, group, wanted, process)
     finally:
         await consumer.stop()
