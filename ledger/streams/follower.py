@@ -291,9 +291,10 @@ class FollowedStream:
 
         False: there is no more of it, or whoever wants it has to read it from the segment.
         """
-        listed = bool(self.segments) and live.number >= self.segments[0].number
-        if live.ended or not self._pulling or not listed:
+        listed = next((s for s in reversed(self.segments) if s.number == live.number), None)
+        if listed is None or live.entry >= listed.last_entry or not self._pulling:
             return False
+        live.confirmed(listed.last_entry)
         try:
             await self._pull(live)
         except CorruptFormat:

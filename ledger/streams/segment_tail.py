@@ -72,6 +72,11 @@ class SegmentTail:
             self._tailer.close()
         self._reader = self._tailer = None
 
+    def confirmed(self, last: EntryId) -> None:
+        """Whoever calls knows that `last` is: no bookie has to tell."""
+        reader, _ = self._opened()
+        reader.last_add_confirmed = max(reader.last_add_confirmed, last)
+
     # -- everything ---------------------------------------------------------------------------
 
     async def pull(self, timeout_s: float) -> list[StoredRecord]:

@@ -119,12 +119,26 @@ class Follower:
         self.rig = rig
         self.port = ReaderPort(SimBookies(rig.world.network, host))
         self.session = SimMetadata(rig.world.tree, faults or rig.world.metadata_faults)
+        self._hear_in_order()
         self.calls = []
         self._count_calls()
         client = LedgerClient(self.session, self.port, SimClock(), rig.world.config)
         self.services = StreamServices(self.session, client, SimClock(), limits or rig.limits)
         self.ends = []
         self.stream = FollowedStream(NAME, self.services, timestamp_of, self.ends.append)
+
+    def _hear_in_order(self):
+        """As ZooKeeper promises: who was told of a change sees it in every later read."""
+        watch = self.session.watch
+
+        def watch_in_order(path, on_changed):
+            def tell():
+                self.session._catch_up()
+                on_changed()
+
+            return watch(path, tell)
+
+        self.session.watch = watch_in_order
 
     def _count_calls(self):
         call = self.session._call
