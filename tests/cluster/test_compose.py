@@ -23,6 +23,7 @@ from tests.peers.gateway import ports_in_a_row
 from tests.peers.processes import Process, wait_until
 
 SCHEMA = Path(check_jsonschema.__file__).parent / "builtin_schemas/vendor/compose-spec.json"
+READ_S_MAX = 60.0
 OURS = sorted(set(services()) - {"zookeeper"})
 
 
@@ -155,10 +156,19 @@ def read(topic, bootstrap, count):
     """So many values, by a group."""
     consumer = Consumer({**bootstrap, "group.id": "g", "auto.offset.reset": "earliest"})
     consumer.subscribe([topic])
-    values = []
-    while len(values) < count:
-        values += [int(message.value()) for message in consumer.consume(count, 10.0)]
+    values, errors = [], []
+
+    def read_on():
+        for message in consumer.consume(count, 0.5):
+            if message.error():
+                errors.append(str(message.error()))
+            else:
+                values.append(int(message.value()))
+        return len(values) >= count
+
+    wait_until(read_on, f"{count} records", READ_S_MAX)
     consumer.close()
+    assert errors == []
     return values
 
 
