@@ -141,10 +141,13 @@ class ReplicaPartition:
 
     @property
     def leader_epoch(self) -> int:
-        """What the fleet or the log tells, whichever is newer. Never falls."""
-        known = max(self._leader_epoch, self._fleet_epoch(), self._stream.epoch or -1)
-        self._leader_epoch = known
-        return known
+        """As metadata name it, so that clients agree. Never falls: while nobody leads it is the
+        last one known, of the log if need be, and -1 before anything is known."""
+        told = self._fleet_epoch()
+        if told < 0:
+            told = self._stream.epoch or -1
+        self._leader_epoch = max(self._leader_epoch, told)
+        return self._leader_epoch
 
     @property
     def high_watermark(self) -> int:

@@ -1,0 +1,341 @@
+"""Goal: a partition that another gateway leads can be read here as there: the same batches at the
+same offsets and epochs, never less than before, and at no cost while nobody reads.
+
+Method: `Partition` on one host, `ReplicaPartition` on others, over a simulated cluster on virtual
+time.
+"""
+
+import asyncio
+from itertools import pairwise
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from gateway.topics.configs import topic_config
+from gateway.topics.partition import Partition
+from gateway.topics.replica import ReplicaPartition
+from ledger.errors import MetadataUnavailable, NotOwner, StreamUnavailable
+from ledger.streams.config import StreamConfig
+from ledger.streams.segment_store import create_streams
+from ledger.streams.stream import StreamServices
+from tests.batches import plain_batch
+from tests.ledger.calm_cluster import cluster
+from tests.sim.loop import SimClock, simulate
+from tests.sim.metadata import MetadataFaults, SimMetadata
+
+NAME = "stream"
+IDLE_S = 60.0
+
+
+class Leader:
+    """A process that leads the partition."""
+
+    def __init__(self, pair, host):
+        self.pair = pair
+        self.host = host
+        services = StreamServices(pair.session(host), pair.client(host), SimClock())
+        self.partition = Partition(NAME, services, lambda: topic_config({}), lambda: pair.config)
+
+    async def open(self):
+        self.partition.open()
+        await self.partition.ensure_readable()
+        return self
+
+    async def produce(self, batches=1, records=2):
+        """Durable, one after the other."""
+        for _ in range(batches):
+            answers = []
+            self.partition.append(memoryview(plain_batch([1000] * records)), 13, answers.append)
+            async with asyncio.timeout(60):
+                while not answers:
+                    await asyncio.sleep(0.0005)
+            assert answers[0].error is ErrorCode.none
+
+    def kill(self):
+        self.partition.closed = True
+        self.pair.world.kill(self.host)
+
+
+class Waiter:
+    def __init__(self):
+        self.woken = asyncio.Event()
+
+    def on_data(self):
+        self.woken.set()
+
+
+class Pair:
+    def __init__(self):
+        self.world = cluster()
+        self.config = StreamConfig(
+            ensemble_size=3, write_quorum=3, ack_quorum=2, control_ms=50, segment_bytes=1 << 30
+        )
+        self.epoch = -1  # as the fleet tells it
+
+    def client(self, host):
+        return self.clients[host]
+
+    def session(self, host, faults=None):
+        self.clients = {**getattr(self, "clients", {}), host: self.world.client(host, faults)}
+        return self.world.sessions[host]
+
+    async def start(self):
+        await create_streams(SimMetadata(self.world.tree), [NAME])
+        self.leader = await Leader(self, "leader").open()
+        self.replica = self.new_replica()
+        return self
+
+    def new_replica(self, host="replica", name=NAME, faults=None):
+        self.replica_session = self.session(host, faults)
+        services = StreamServices(self.replica_session, self.client(host), SimClock())
+        return ReplicaPartition(name, services, lambda: self.epoch, idle_s=IDLE_S)
+
+    async def until(self, offset, replica=None):
+        replica = replica or self.replica
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        async with asyncio.timeout(60):
+            while replica.high_watermark < offset:
+                await asyncio.sleep(0.001)
+        return loop.time() - began_s
+
+
+async def read_all(partition):
+    found, at = [], partition.log_start_offset
+    while at < partition.high_watermark:
+        records = partition.read_cached(at, 500) or await partition.read(at, 500)
+        found += [(r.sequence_id, b"".join(r.data)) for r in records]
+        at = records[-1].end_sequence_id
+    return found
+
+
+def run(scenario):
+    async def main():
+        return await scenario(await Pair().start())
+
+    return simulate(main())
+
+
+def test_batches_are_those_of_the_leader_byte_for_byte():
+    async def scenario(pair):
+        await pair.replica.ensure_readable()
+        await pair.leader.produce(5)
+        await pair.until(10)
+        assert await read_all(pair.replica) == await read_all(pair.leader.partition)
+
+    run(scenario)
+
+
+def test_it_opens_when_somebody_wants_to_read_it():
+    async def scenario(pair):
+        await pair.leader.produce(3)
+        await asyncio.sleep(1)
+        assert not pair.replica.readable
+        await pair.replica.ensure_readable()
+        assert pair.replica.readable and pair.replica.high_watermark == 6
+
+    run(scenario)
+
+
+def test_all_who_want_to_read_it_wait_for_one_opening():
+    async def scenario(pair):
+        replica = pair.replica
+        waiting = [asyncio.ensure_future(replica.ensure_readable()) for _ in range(5)]
+        await asyncio.sleep(0)
+        waiting[0].cancel()
+        await asyncio.gather(*waiting[1:])
+        assert replica.readable
+        assert len(pair.replica_session.watchers) <= 3
+
+    run(scenario)
+
+
+def test_a_waiting_fetch_is_woken_by_what_comes():
+    async def scenario(pair):
+        await pair.replica.ensure_readable()
+        waiter = Waiter()
+        pair.replica.add_waiter(waiter)
+        await asyncio.sleep(5)
+        assert not waiter.woken.is_set()
+        await pair.leader.produce()
+        await asyncio.wait_for(waiter.woken.wait(), 0.2)
+        assert pair.replica.read_cached(0, 1000) is not None
+
+    run(scenario)
+
+
+def test_nobody_reads_and_it_gives_everything_back():
+    async def scenario(pair):
+        await pair.replica.ensure_readable()
+        await pair.leader.produce(3)
+        await pair.until(6)
+        await asyncio.sleep(2 * IDLE_S + 1)
+        assert not pair.replica.readable and not pair.replica.closed
+        assert not pair.replica_session.watchers
+        assert pair.replica._services.cache.bytes_held == 0
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("by", ["reads", "waiter"])
+def test_it_stays_open_while_somebody_reads_or_waits(by):
+    async def scenario(pair):
+        replica = pair.replica
+        await replica.ensure_readable()
+        if by == "waiter":
+            replica.add_waiter(Waiter())
+        for _ in range(30):
+            await asyncio.sleep(IDLE_S / 3)
+            if by == "reads":
+                await replica.read(0, 100)
+            assert replica.readable
+
+    run(scenario)
+
+
+def test_what_was_shown_stands_while_it_idles_and_after():
+    async def scenario(pair):
+        replica, shown = pair.replica, []
+
+        def look():
+            shown.append((replica.high_watermark, replica.log_start_offset, replica.leader_epoch))
+
+        for _ in range(3):
+            await replica.ensure_readable()
+            await pair.leader.produce(4)
+            await pair.until(pair.leader.partition.high_watermark)
+            await pair.leader.partition.stream.truncate(replica.high_watermark - 3)
+            await asyncio.sleep(1)
+            look()
+            await asyncio.sleep(2 * IDLE_S + 1)
+            look()
+            await replica.ensure_readable()
+            look()
+        for before, after in pairwise(shown):
+            assert all(x <= y for x, y in zip(before, after, strict=True))
+        assert shown[-1] == (24, 21, 1)
+
+    run(scenario)
+
+
+def test_the_first_read_after_idling_gives_what_came_meanwhile():
+    async def scenario(pair):
+        await pair.replica.ensure_readable()
+        await asyncio.sleep(2 * IDLE_S + 1)
+        await pair.leader.produce(4)
+        await asyncio.sleep(1)
+        await pair.replica.ensure_readable()
+        assert await read_all(pair.replica) == await read_all(pair.leader.partition)
+        assert len(await read_all(pair.replica)) == 4
+
+    run(scenario)
+
+
+def test_an_offset_past_the_known_end_is_not_available_and_one_below_the_start_out_of_range():
+    async def scenario(pair):
+        await pair.replica.ensure_readable()
+        await pair.leader.produce(4)
+        await pair.until(8)
+        await pair.leader.partition.stream.truncate(4)
+        await asyncio.sleep(1)
+        errors = [pair.replica.position_error(offset) for offset in (3, 4, 8, 9)]
+        assert errors == [
+            ErrorCode.offset_out_of_range,
+            ErrorCode.none,
+            ErrorCode.none,
+            ErrorCode.offset_not_available,
+        ]
+        assert await pair.replica.read(9, 100) == []
+
+    run(scenario)
+
+
+def test_it_reads_on_while_nobody_leads_and_under_the_next_leader():
+    async def scenario(pair):
+        await pair.replica.ensure_readable()
+        await pair.leader.produce(4)
+        await pair.until(8)
+        pair.leader.kill()
+        assert len(await read_all(pair.replica)) == 4
+        second = await Leader(pair, "second").open()
+        await second.produce(4)
+        await pair.until(16)
+        assert await read_all(pair.replica) == await read_all(second.partition)
+        epochs = [pair.replica.epoch_at(n) for n in range(16)]
+        assert epochs == [second.partition.epoch_at(n) for n in range(16)]
+        assert len(set(epochs)) == 2
+
+    run(scenario)
+
+
+def test_the_leader_epoch_is_the_fleets_and_never_falls():
+    async def scenario(pair):
+        assert pair.replica.leader_epoch == -1
+        pair.epoch = 3
+        assert pair.replica.leader_epoch == 3
+        pair.epoch = -1
+        assert pair.replica.leader_epoch == 3
+        pair.epoch = 5
+        assert pair.replica.leader_epoch == 5
+
+    run(scenario)
+
+
+def test_while_nobody_leads_the_log_tells_the_epoch():
+    async def scenario(pair):
+        await pair.leader.produce(1)
+        await asyncio.sleep(1)
+        await pair.replica.ensure_readable()
+        assert pair.replica.leader_epoch == pair.leader.partition.leader_epoch
+
+    run(scenario)
+
+
+def test_closed_it_wakes_whoever_waits_and_is_never_readable_again():
+    async def scenario(pair):
+        await pair.replica.ensure_readable()
+        waiter = Waiter()
+        pair.replica.add_waiter(waiter)
+        await pair.replica.close()
+        assert waiter.woken.is_set() and not pair.replica.readable
+        assert not pair.replica_session.watchers
+        with pytest.raises(NotOwner):
+            await pair.replica.ensure_readable()
+        with pytest.raises(StreamUnavailable):
+            await pair.replica.read(0, 100)
+
+    run(scenario)
+
+
+def test_closed_while_it_opens_it_holds_nothing():
+    async def scenario(pair):
+        opening = asyncio.ensure_future(pair.replica.ensure_readable())
+        await asyncio.sleep(0)
+        await pair.replica.close()
+        with pytest.raises(NotOwner):
+            await opening
+        assert not pair.replica_session.watchers
+
+    run(scenario)
+
+
+def test_a_stream_that_does_not_exist_is_nobodys_here():
+    async def scenario(pair):
+        with pytest.raises(NotOwner):
+            await pair.new_replica("other", "another").ensure_readable()
+
+    run(scenario)
+
+
+def test_an_opening_that_fails_is_told_and_the_next_one_works():
+    async def scenario(pair):
+        faults = MetadataFaults(pair.world.draw)
+        replica = pair.new_replica("other", faults=faults)
+        faults.cut = True
+        with pytest.raises(MetadataUnavailable):
+            await replica.ensure_readable()
+        faults.cut = False
+        await replica.ensure_readable()
+        assert replica.readable
+
+    run(scenario)
