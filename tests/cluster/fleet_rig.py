@@ -27,6 +27,7 @@ SESSION_MS = 1_000
 OPTIONS = ("--group-initial-rebalance-delay-ms", "0")
 LED_S_MAX = 60.0
 ASK_S_MAX = 2.0
+EXPIRE_S_MAX = 30.0
 
 
 class FleetRig:
@@ -73,8 +74,8 @@ class FleetRig:
 
     # -- who has what ----------------------------------------------------------------------------
 
-    def topology(self, topic: str) -> Topology | None:
-        """As the first running gateway says that answers."""
+    def topology(self, topic: str, but: ClusterGateway | None = None) -> Topology | None:
+        """As the first running gateway says that answers, but not this one."""
 
         async def ask(port: int) -> Topology:
             peers = Peers()
@@ -85,7 +86,7 @@ class FleetRig:
                 await peers.close()
 
         for gateway in self.gateways:
-            if gateway.running:
+            if gateway.running and gateway is not but:
                 try:
                     return self._background.run(ask(gateway.port))
                 except (OSError, TimeoutError):
@@ -126,22 +127,25 @@ class FleetRig:
         gateway.kill()
         return at_s
 
-    def expire(self, gateway: ClusterGateway) -> None:
+    def expire(self, gateway: ClusterGateway, topic: str) -> None:
         """Its ZooKeeper session ends while it runs; then it reaches ZooKeeper again."""
         proxy = self.proxies[gateway.node_id]
         proxy.drop()
-        before = len(self.registered())
         try:
             wait_until(
-                lambda: len(self.registered()) < before, "the session to end", 30.0, pause_s=0.05
+                lambda: gateway.node_id not in self._members(topic, gateway),
+                "others to miss it",
+                EXPIRE_S_MAX,
+                pause_s=0.05,
             )
         finally:
             proxy.heal()
             proxy.cut()
 
-    def registered(self) -> list[str]:
-        """Gateways that live, as ZooKeeper has it."""
-        return self.world.ask(_brokers)
+    def _members(self, topic: str, but: ClusterGateway) -> set[int]:
+        """Who lives, as another one than this says."""
+        found = self.topology(topic, but)
+        return set(found.nodes) if found is not None else {but.node_id}
 
     def __enter__(self) -> Self:
         return self.start()
@@ -153,7 +157,3 @@ class FleetRig:
         trace: TracebackType | None,
     ) -> None:
         self.stop()
-
-
-async def _brokers(session) -> list[str]:
-    return sorted(await session.metadata.children("/gateway/brokers"))

@@ -191,7 +191,7 @@ class Stage:
         victim = self.victim()
         keys = self.rig.led_by(victim.node_id, self.keys)
         at_s = time.monotonic()
-        self.rig.expire(victim)
+        self.rig.expire(victim, TOPIC)
         self.wait_written("somebody to own it again", keys, at_s)
         return _outage(victim.node_id, self.since(at_s, keys), at_s)
 

@@ -22,6 +22,7 @@ ALLOWED = frozenset(
     {
         "int-send-skip",  # others write between two records of one request
         "duplicate-plain",  # a producer without idempotence may retry what was written
+        "nonmonotonic-send-plain",  # and may retry it after the next one went to a new leader
         "metadata-stale",  # nodes hear of a new leader one after the other
     }
 )
@@ -264,7 +265,10 @@ def _step(
 
 
 def _sends_by_process(facts: Facts) -> Iterator[Finding]:
-    """nonmonotonic-send: a producer's records lie in the order in which it sent them."""
+    """nonmonotonic-send: a producer's records lie in the order in which it sent them.
+
+    It has `-plain` behind it where the producer is not idempotent, and so promises nothing.
+    """
     for ops in facts.by_process("send").values():
         last: dict[Key, Value] = {}
         for op in sorted(ops, key=lambda op: op.start_s):
@@ -277,7 +281,8 @@ def _sends_by_process(facts: Facts) -> Iterator[Finding]:
                     continue
                 if key in last:
                     word = "int-" if key in inside else ""
-                    yield from _step(log, key, op.process, word, "send", last[key], value)
+                    verb = "send" if op.idempotent else "send-plain"
+                    yield from _step(log, key, op.process, word, verb, last[key], value)
                 last[key] = value
                 inside.add(key)
 

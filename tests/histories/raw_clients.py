@@ -156,6 +156,48 @@ def _offsets(answered: Answered) -> Iterator[tuple[Key, int, int]]:
                 yield f"{topic.name}:{row.partition_index}", row.offset, row.leader_epoch
 
 
+async def ask_committed(
+    recorder: Recorder,
+    bootstrap: Sequence[Address],
+    keys: Sequence[Key],
+    groups: Sequence[str],
+    process: str,
+    stop: asyncio.Event,
+    *,
+    pause_s: float,
+) -> None:
+    """Asks every node what each group has committed; whoever answers without an error is believed.
+
+    So one who is not the coordinator, or has not loaded the group, must not answer.
+    """
+    peers = Peers()
+    while not stop.is_set():
+        for address in bootstrap:
+            for group in groups:
+                start_s = recorder.now_s()
+                with contextlib.suppress(*GONE):
+                    peer = await peers.at(*address)
+                    body = await peer.ask(OFFSET_FETCH, offset_fetch_body(group, keys), LOOK_S_MAX)
+                    found = _committed(body)
+                    node = f"by hand, node {address[1]}"
+                    if found:
+                        recorder.add(process, node, "fetch", OK, start_s, (group, found))
+                await asyncio.sleep(pause_s)
+    await peers.close()
+
+
+def _committed(body) -> dict[Key, int]:
+    """What was answered without an error."""
+    if body.error_code.value != 0:
+        return {}
+    return {
+        f"{topic.name}:{row.partition_index}": row.committed_offset
+        for topic in body.topics
+        for row in topic.partitions
+        if row.error_code.value == 0
+    }
+
+
 class Witness:
     """Sockets to one node, a plain and an idempotent producer and a reader, all asking at once.
 
@@ -247,10 +289,7 @@ class Witness:
         if not self._counting or sent.cancelled() or sent.exception() is not None:
             return
         self.answers += 1
-        body = sent.result().body
-        if body.error_code.value == 0:
-            rows = [row for topic in body.topics for row in topic.partitions]
-            self.reads += [f"OffsetFetch: {row.committed_offset}" for row in rows]
+        self.reads += [f"OffsetFetch {at}" for at in _committed(sent.result().body).items()]
 
     async def stopped(self) -> None:
         """The node stands still: what it said before is read, and from now on answers count."""

@@ -94,17 +94,20 @@ def _zones(
 
 
 def _overlapping(forward: Sequence[_Zone]) -> Iterator[tuple[str, str]]:
-    """Two values that both were there at one time."""
+    """A value that was there before another one and after it; said once of each."""
     longest: _Zone | None = None
+    told: list[_Zone] = []
     for zone in forward:
-        if longest is not None and zone.low < longest.high:
-            yield "committed-fell", f"{zone.value} and {longest.value} were fetched in turns"
+        if longest is not None and zone.low < longest.high and longest not in told:
+            told.append(longest)
+            yield "committed-fell", f"{longest.value} was fetched after {zone.value} was there"
         if longest is None or zone.high > longest.high:
             longest = zone
 
 
 def _inside(forward: Sequence[_Zone], backward: Sequence[_Zone]) -> Iterator[tuple[str, str]]:
     """A value that came and went while another one was there: nobody had overwritten that."""
+    told: list[_Zone] = []
     waiting = sorted(backward, key=lambda zone: zone.high)
     around: _Zone | None = None
     at = 0
@@ -113,5 +116,6 @@ def _inside(forward: Sequence[_Zone], backward: Sequence[_Zone]) -> Iterator[tup
             if around is None or forward[at].high > around.high:
                 around = forward[at]
             at += 1
-        if around is not None and zone.low < around.high:
+        if around is not None and zone.low < around.high and around not in told:
+            told.append(around)
             yield "committed-fell", f"{around.value} was fetched after {zone.value} was committed"

@@ -106,6 +106,14 @@ CASES = {
         [send(13, 3, 3), send(14, 4, 3.1), poll([*ALL, (3, 13), (4, 14)], 5)],
         [send(13, 4, 3), send(14, 3, 3.1), poll([*ALL, (3, 14), (4, 13)], 5)],
     ),
+    "nonmonotonic-send-plain": (
+        [send(13, 3, 3), send(14, 4, 3.1), poll([*ALL, (3, 13), (4, 14)], 5)],
+        [
+            send(13, 4, 3, process="q", client=PLAIN),
+            send(14, 3, 3.1, process="q", client=PLAIN),
+            poll([*ALL, (3, 14), (4, 13)], 5),
+        ],
+    ),
     "int-nonmonotonic-send": (
         [send_both((13, 3), (14, 4), 3), poll([*ALL, (3, 13), (4, 14)], 5)],
         [send_both((13, 4), (14, 3), 3), poll([*ALL, (3, 14), (4, 13)], 5)],

@@ -22,6 +22,7 @@ from tests.histories.recorder import Recorder
 from tests.histories.wire import LATEST, LIST_OFFSETS, Peers, list_offsets_body, read_topology
 
 GROUP = "readers"
+OFFSET_GROUPS = ("offsets-1", "offsets-2")  # nobody is a member of these
 PAUSE_S = 0.02  # between two records of one stock producer
 PROBE_S = 0.04
 LOOK_S = 0.1
@@ -85,7 +86,9 @@ class Workload:
         self._loop("read", with_aiokafka.read_in_group, *member, "a-member")
         self._thread("read", with_confluent.read_in_group, *member, "l-member")
         options = {"pause_s": COMMIT_S * self._pace}
-        for group in ("offsets-1", "offsets-2"):
+        asked = (self.recorder, self.addresses, self.keys, (GROUP, *OFFSET_GROUPS), "o")
+        self._loop("read", raw_clients.ask_committed, *asked, **options)
+        for group in OFFSET_GROUPS:
             place = (*both, self.keys[:2], group)
             named = f"-{group}"
             self._loop("write", with_aiokafka.commit_and_fetch, *place, f"a{named}", **options)
