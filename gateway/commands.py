@@ -10,7 +10,7 @@ from typer.core import TyperGroup
 
 _ADMIN = {
     "topic": ("gateway.admin.cli", "topic_app"),
-    "group": ("gateway.admin.cli", "group_app"),
+    "group": ("gateway.admin.group_cli", "group_app"),
     "ledger": ("gateway.admin.storage_cli", "ledger_app"),
     "bookie": ("gateway.admin.storage_cli", "bookie_app"),
 }

@@ -1,4 +1,4 @@
-"""The admin commands: `gateway topic ...` and `gateway group ...`; `storage_cli` has more.
+"""The admin commands: `gateway topic ...` here; `group_cli` and `storage_cli` have more.
 
 Exit codes: 0 done, 1 the server said no, 2 usage, 69 no server reached, 77 not allowed, 130 Ctrl-C.
 A failure is one line on stderr, JSON with `-o json`. What a command needs is imported when it runs.
@@ -24,7 +24,6 @@ EXIT_REFUSED = 77  # sysexits.h: EX_NOPERM
 EXIT_INTERRUPTED = 130
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
-_KAFKA_COLUMN_WIDTH = 15  # kafka-consumer-groups.sh makes no column narrower
 
 T = TypeVar("T")
 
@@ -35,14 +34,6 @@ topic_app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-group_app = typer.Typer(
-    help="List consumer groups and see how far they have read.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-)
-
 Bootstrap = Annotated[
     str,
     typer.Option(
@@ -69,7 +60,7 @@ def usage(message: str, output: Format) -> NoReturn:
     fail(EXIT_USAGE, message, "USAGE", output)
 
 
-def _ask(bootstrap: str, output: Format, work: Callable[[AdminClient], Awaitable[T]]) -> T:
+def ask(bootstrap: str, output: Format, work: Callable[[AdminClient], Awaitable[T]]) -> T:
     """What `work` brought back from the server."""
     import asyncio
 
@@ -124,7 +115,7 @@ def topic_create(
 
     from gateway.admin.topics import create_topic
 
-    made = _ask(
+    made = ask(
         bootstrap,
         output,
         lambda client: create_topic(client, name, partitions, replication_factor, configs),
@@ -149,7 +140,7 @@ def topic_list(
     """List topics."""
     from gateway.admin.topics import list_topics
 
-    rows = _ask(bootstrap, output, lambda client: list_topics(client, internal=internal))
+    rows = ask(bootstrap, output, lambda client: list_topics(client, internal=internal))
     if output is Format.json:
         emit(as_json(rows))
     else:
@@ -165,7 +156,7 @@ def topic_describe(
     """Show a topic's partitions, offsets and settings."""
     from gateway.admin.topics import describe_topic
 
-    topic = _ask(bootstrap, output, lambda client: describe_topic(client, name))
+    topic = ask(bootstrap, output, lambda client: describe_topic(client, name))
     if output is Format.json:
         emit(as_json(topic))
         return
@@ -188,52 +179,8 @@ def topic_delete(
 
     from gateway.admin.topics import delete_topic
 
-    _ask(bootstrap, output, lambda client: delete_topic(client, name))
+    ask(bootstrap, output, lambda client: delete_topic(client, name))
     if output is Format.json:
         emit(as_json({"deleted": name}))
     else:
         emit(f"Deleted topic {name}.")
-
-
-@group_app.command("list")
-def group_list(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: Output = Format.table) -> None:
-    """List consumer groups."""
-    from gateway.admin.groups import list_groups
-
-    rows = _ask(bootstrap, output, list_groups)
-    if output is Format.json:
-        emit(as_json(rows))
-    else:
-        emit(as_table(headings("group", "state", "type", "protocol"), rows))
-
-
-@group_app.command("describe")
-def group_describe(
-    name: Annotated[str, typer.Argument(help="The group's id.")],
-    members: Annotated[bool, typer.Option("--members", help="Who is in it.")] = False,
-    state: Annotated[bool, typer.Option("--state", help="What it is doing.")] = False,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    output: Output = Format.table,
-) -> None:
-    """Show how far a group has read, or its members, or its state."""
-    if members and state:
-        usage("--members and --state: take one of them", output)
-
-    from gateway.admin import groups
-
-    async def work(client: AdminClient) -> tuple[str | None, dict[str, str], list[groups.Row]]:
-        group = await groups.find_group(client, name)
-        remark = groups.remark(group)
-        if members:
-            return remark, groups.MEMBER_COLUMNS, groups.member_rows(group)
-        if state:
-            return remark, groups.STATE_COLUMNS, [await groups.state_row(client, group)]
-        return remark, groups.OFFSET_COLUMNS, await groups.offset_rows(client, group)
-
-    remark, columns, rows = _ask(bootstrap, output, work)
-    if remark is not None:
-        print(remark, file=sys.stderr)
-    if output is Format.json:
-        emit(as_json(rows))
-    elif rows:
-        emit("\n" + as_table(columns, rows, _KAFKA_COLUMN_WIDTH))

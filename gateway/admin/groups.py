@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
-from gateway.admin.client import AdminClient, AdminError, raise_for
+from gateway.admin.client import AdminClient, AdminError, Place, raise_for
 from gateway.admin.output import headings
 from gateway.admin.topics import LATEST, Row, offsets
 
-_OFFSET_FETCH, _FIND_COORDINATOR, _DESCRIBE_GROUPS, _LIST_GROUPS = 9, 10, 15, 16
+_OFFSET_COMMIT, _OFFSET_FETCH, _DESCRIBE_GROUPS, _LIST_GROUPS = 8, 9, 15, 16
+_DELETE_GROUPS, _OFFSET_DELETE = 42, 47
 _GROUPS_FROM = 8  # OffsetFetch asks for many groups from here on
-_NAMES_UP_TO = 9  # and for topic ids beyond
+_NAMES_UP_TO = 9  # and for topic ids beyond; OffsetCommit too
 _GONE = ("Dead", "")
 _REBALANCING = ("PreparingRebalance", "CompletingRebalance")
 _CONSUMER = "consumer"
@@ -40,30 +42,57 @@ STATE_COLUMNS = {
 }
 
 
+class Committed(NamedTuple):
+    """What a group has committed for a partition."""
+
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+
+
 async def list_groups(client: AdminClient) -> list[Row]:
-    """Every group, by name."""
-    answer = await client.send(_LIST_GROUPS, {"states_filter": [], "types_filter": []})
-    raise_for(answer.error_code, None, "ListGroups")
+    """Every group of every server, by name."""
+    answers = await client.at_every_broker(
+        _LIST_GROUPS,
+        lambda _: {"states_filter": [], "types_filter": []},
+        lambda answer: [answer.error_code],
+    )
+    found: dict[str, Any] = {}
+    for answer in answers:
+        raise_for(answer.error_code, None, "ListGroups")
+        for group in answer.groups:
+            # It may have moved while it was asked for: whoever has members knows more.
+            if getattr(found.get(group.group_id), "group_state", "Empty") == "Empty":
+                found[group.group_id] = group
     return [
         {
-            "group": group.group_id,
+            "group": name,
             "state": getattr(group, "group_state", "") or None,
             "type": getattr(group, "group_type", "") or None,
             "protocol": group.protocol_type or None,
         }
-        for group in sorted(answer.groups, key=lambda each: each.group_id)
+        for name, group in sorted(found.items())
     ]
 
 
 async def find_group(client: AdminClient, name: str) -> Any:
     """kio's description of the group. Raises AdminError when there is none."""
-    answer = await client.send(_DESCRIBE_GROUPS, {"groups": [name]})
+    answer = await client.at_coordinator(
+        name,
+        _DESCRIBE_GROUPS,
+        lambda _: {"groups": [name]},
+        lambda answer: [group.error_code for group in answer.groups],
+    )
     (group,) = answer.groups
     missing = group.error_code.name == "group_id_not_found"
     if missing or (not group.error_code.value and group.group_state in _GONE):
-        raise AdminError(f"Consumer group '{name}' does not exist.", "GROUP_ID_NOT_FOUND")
+        raise no_such_group(name)
     raise_for(group.error_code, getattr(group, "error_message", None), name)
     return group
+
+
+def no_such_group(name: str) -> AdminError:
+    return AdminError(f"Consumer group '{name}' does not exist.", "GROUP_ID_NOT_FOUND")
 
 
 def remark(group: Any) -> str | None:
@@ -77,15 +106,16 @@ def remark(group: Any) -> str | None:
 
 async def offset_rows(client: AdminClient, group: Any) -> list[Row]:
     """A row for each partition that the group has committed or that a member holds."""
-    committed = await _committed(client, group.group_id)
+    positions = await committed(client, group.group_id)
+    current = {place: each.offset for place, each in positions.items()}
     holders = {place: member for member in group.members for place in assigned(group, member)}
-    places = sorted(committed.keys() | holders.keys())
+    places = sorted(current.keys() | holders.keys())
     wanted: dict[str, list[int]] = {}
     for topic, index in places:
         wanted.setdefault(topic, []).append(index)
     ends = await offsets(client, wanted, LATEST)
     return [
-        _offset_row(group.group_id, place, committed.get(place), ends.get(place), holders)
+        _offset_row(group.group_id, place, current.get(place), ends.get(place), holders)
         for place in places
     ]
 
@@ -111,23 +141,113 @@ def _offset_row(
     }
 
 
-async def _committed(client: AdminClient, group: str) -> dict[tuple[str, int], int]:
-    version = client.version(_OFFSET_FETCH, _NAMES_UP_TO)
-    fields: dict[str, Any]
-    if version < _GROUPS_FROM:
-        fields = {"group_id": group, "topics": None}
-    else:
-        fields = {"groups": [{"group_id": group, "topics": None, "member_epoch": -1}]}
-    answer = await client.send(_OFFSET_FETCH, fields, version_max=_NAMES_UP_TO)
-    if version >= _GROUPS_FROM:
-        (answer,) = answer.groups
-    raise_for(answer.error_code, None, group)
+async def committed(client: AdminClient, group: str) -> dict[Place, Committed]:
+    """All that the group has committed, whether it exists or not."""
+
+    def fields(version: int) -> dict[str, Any]:
+        if version < _GROUPS_FROM:
+            return {"group_id": group, "topics": None}
+        return {"groups": [{"group_id": group, "topics": None, "member_epoch": -1}]}
+
+    def told(answer: Any) -> Any:
+        return answer.groups[0] if hasattr(answer, "groups") else answer
+
+    answer = await client.at_coordinator(
+        group,
+        _OFFSET_FETCH,
+        fields,
+        lambda answer: [told(answer).error_code],
+        version_max=_NAMES_UP_TO,
+    )
+    raise_for(told(answer).error_code, None, group)
     return {
-        (topic.name, partition.partition_index): partition.committed_offset
-        for topic in answer.topics
-        for partition in topic.partitions
-        if not partition.error_code.value and partition.committed_offset >= 0
+        (topic.name, each.partition_index): Committed(
+            each.committed_offset, getattr(each, "committed_leader_epoch", -1), each.metadata or ""
+        )
+        for topic in told(answer).topics
+        for each in topic.partitions
+        if not each.error_code.value and each.committed_offset >= 0
     }
+
+
+async def commit(client: AdminClient, group: str, positions: Mapping[Place, Committed]) -> None:
+    """The group has these positions. It has no members. Raises AdminError."""
+
+    def fields(version: int) -> dict[str, Any]:
+        return {
+            "group_id": group,
+            "generation_id_or_member_epoch": -1,
+            "member_id": "",
+            "group_instance_id": None,
+            "topics": _by_topic(
+                (
+                    place,
+                    {
+                        "partition_index": place[1],
+                        "committed_offset": each.offset,
+                        "committed_leader_epoch": each.leader_epoch,
+                        "committed_metadata": each.metadata,
+                    },
+                )
+                for place, each in positions.items()
+            ),
+        }
+
+    if positions:
+        answer = await client.at_coordinator(
+            group, _OFFSET_COMMIT, fields, _topic_codes, version_max=_NAMES_UP_TO
+        )
+        _raise_for_topics(answer, group)
+
+
+async def delete_offsets(client: AdminClient, group: str, places: Iterable[Place]) -> None:
+    """The group has no position for these partitions. Raises AdminError."""
+    asked = _by_topic((place, {"partition_index": place[1]}) for place in places)
+    if not asked:
+        return
+    answer = await client.at_coordinator(
+        group,
+        _OFFSET_DELETE,
+        lambda _: {"group_id": group, "topics": asked},
+        lambda answer: [answer.error_code],
+    )
+    raise_for(answer.error_code, None, group)
+    _raise_for_topics(answer, group)
+
+
+async def delete_group(client: AdminClient, name: str) -> None:
+    """The group and all of its offsets are gone. Raises AdminError."""
+    answer = await client.at_coordinator(
+        name,
+        _DELETE_GROUPS,
+        lambda _: {"groups_names": [name]},
+        lambda answer: [each.error_code for each in answer.results],
+    )
+    (deleted,) = answer.results
+    if deleted.error_code.name == "group_id_not_found":
+        raise no_such_group(name)
+    if deleted.error_code.name == "non_empty_group":
+        raise AdminError(
+            f"Consumer group '{name}' has members; stop its consumers first.", "NON_EMPTY_GROUP"
+        )
+    raise_for(deleted.error_code, None, name)
+
+
+def _by_topic(partitions: Iterable[tuple[Place, Row]]) -> list[Row]:
+    topics: dict[str, list[Row]] = {}
+    for (name, _), fields in partitions:
+        topics.setdefault(name, []).append(fields)
+    return [{"name": name, "partitions": fields} for name, fields in topics.items()]
+
+
+def _topic_codes(answer: Any) -> list[Any]:
+    return [each.error_code for topic in answer.topics for each in topic.partitions]
+
+
+def _raise_for_topics(answer: Any, group: str) -> None:
+    for topic in answer.topics:
+        for each in topic.partitions:
+            raise_for(each.error_code, None, f"{group}: {topic.name}-{each.partition_index}")
 
 
 def assigned(group: Any, member: Any) -> list[tuple[str, int]]:
@@ -169,18 +289,8 @@ def member_rows(group: Any) -> list[Row]:
 async def state_row(client: AdminClient, group: Any) -> Row:
     return {
         "group": group.group_id,
-        "coordinator": await _coordinator(client, group.group_id),
+        "coordinator": str(await client.coordinator(group.group_id)),
         "assignment_strategy": group.protocol_data or None,
         "state": group.group_state,
         "members": len(group.members),
     }
-
-
-async def _coordinator(client: AdminClient, group: str) -> str:
-    """`host:port (id)`."""
-    answer = await client.send(
-        _FIND_COORDINATOR, {"key": group, "key_type": 0, "coordinator_keys": [group]}
-    )
-    found = answer.coordinators[0] if hasattr(answer, "coordinators") else answer
-    raise_for(found.error_code, found.error_message, group)
-    return f"{found.host}:{found.port} ({found.node_id})"

@@ -67,7 +67,7 @@ TlsDirectory = Annotated[
 LedgerArgument = Annotated[int, typer.Argument(help="The ledger's id.", min=0, max=LEDGER_ID_MAX)]
 
 
-def _ask(
+def ask_storage(
     zookeeper: str,
     tls: Path | None,
     output: Format,
@@ -162,7 +162,7 @@ def ledger_list(
     from gateway.admin.ledgers import list_ledgers
 
     wanted = None if state is None else state.upper()
-    rows = _ask(
+    rows = ask_storage(
         zookeeper,
         tls,
         output,
@@ -186,7 +186,9 @@ def ledger_show(
     from gateway.admin.ledgers import show_ledger
     from ledger.ids import LedgerId
 
-    found = _ask(zookeeper, tls, output, lambda storage: show_ledger(storage, LedgerId(ledger)))
+    found = ask_storage(
+        zookeeper, tls, output, lambda storage: show_ledger(storage, LedgerId(ledger))
+    )
     if output is Format.json:
         emit(as_json(found))
         return
@@ -227,7 +229,7 @@ def ledger_verify(
 
     chosen = None if not ledgers else [LedgerId(ledger) for ledger in ledgers]
     bar = _bar("copies read") if output is Format.table else None
-    found = _ask(
+    found = ask_storage(
         zookeeper,
         tls,
         output,
@@ -273,7 +275,7 @@ def ledger_recover(
     from gateway.admin.ledgers import recover
     from ledger.ids import LedgerId
 
-    found = _ask(
+    found = ask_storage(
         zookeeper,
         tls,
         output,
@@ -311,7 +313,9 @@ def ledger_why(
     from ledger.ids import EntryId, LedgerId
 
     wanted = None if entry is None else EntryId(entry)
-    found = _ask(zookeeper, tls, output, lambda storage: why(storage, LedgerId(ledger), wanted))
+    found = ask_storage(
+        zookeeper, tls, output, lambda storage: why(storage, LedgerId(ledger), wanted)
+    )
     if output is Format.json:
         emit(as_json(found))
     else:
@@ -327,7 +331,7 @@ def bookie_list(
     """List bookies: where they are, whether they take entries, and how full they are."""
     from gateway.admin.bookies import list_bookies
 
-    rows = _ask(zookeeper, tls, output, list_bookies)
+    rows = ask_storage(zookeeper, tls, output, list_bookies)
     if output is Format.json:
         emit(as_json(rows))
     else:
@@ -358,7 +362,7 @@ def bookie_decommission(
 
     name = BookieId(bookie)
     if cancel:
-        _ask(zookeeper, tls, output, lambda storage: keep(storage, name))
+        ask_storage(zookeeper, tls, output, lambda storage: keep(storage, name))
         emit(as_json({"kept": bookie}) if output is Format.json else f"Kept bookie {bookie}.")
         return
     _confirm(yes, f"moves all copies off bookie {bookie} and removes its cookie", bookie, output)
@@ -368,7 +372,7 @@ def bookie_decommission(
         if bar is not None:
             bar(moved, moved + left)
 
-    found = _ask(
+    found = ask_storage(
         zookeeper,
         tls,
         output,

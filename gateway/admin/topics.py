@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gateway.admin.client import AdminClient, AdminError, raise_for
+from gateway.admin.client import AdminClient, AdminError, Place, raise_for
 
 _LIST_OFFSETS, _METADATA, _CREATE, _DELETE, _DESCRIBE_CONFIGS = 2, 3, 19, 20, 32
 _TOPIC_RESOURCE = 2
@@ -114,26 +114,25 @@ async def _overrides(client: AdminClient, name: str) -> dict[str, str]:
 
 async def offsets(
     client: AdminClient, partitions: Mapping[str, Sequence[int]], timestamp: int
-) -> dict[tuple[str, int], int]:
-    """LATEST or EARLIEST offset of each partition; one that cannot be told now is left out."""
-    if not any(partitions.values()):
-        return {}
-    topics = [
-        {
-            "name": name,
-            "partitions": [
-                {"partition_index": index, "current_leader_epoch": -1, "timestamp": timestamp}
-                for index in indexes
-            ],
-        }
-        for name, indexes in partitions.items()
-    ]
-    answer = await client.send(
-        _LIST_OFFSETS, {"replica_id": -1, "isolation_level": 0, "topics": topics}
-    )
-    return {
-        (topic.name, partition.partition_index): partition.offset
-        for topic in answer.topics
-        for partition in topic.partitions
-        if not partition.error_code.value
-    }
+) -> dict[Place, int]:
+    """LATEST or EARLIEST offset, or the first one not older than `timestamp` (ms), -1: none is.
+
+    A partition that cannot be told now is left out.
+    """
+
+    def fields(topics: Mapping[str, Sequence[int]]) -> dict[str, Any]:
+        asked = [
+            {
+                "name": name,
+                "partitions": [
+                    {"partition_index": index, "current_leader_epoch": -1, "timestamp": timestamp}
+                    for index in indexes
+                ],
+            }
+            for name, indexes in topics.items()
+        ]
+        return {"replica_id": -1, "isolation_level": 0, "topics": asked}
+
+    places = [(name, index) for name, indexes in partitions.items() for index in indexes]
+    found = await client.at_leaders(places, _LIST_OFFSETS, fields)
+    return {place: each.offset for place, each in found.items()}

@@ -1,0 +1,147 @@
+"""`gateway group history` and `restore`: what a group committed, read where it is kept.
+
+The history is the log of commits itself: closed segments are kept for a week. It is read from
+ZooKeeper and the bookies, and no gateway is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+from uuid import UUID
+
+from gateway.admin.client import AdminError, Place
+from gateway.admin.group_seek import Scope, remembered, within
+from gateway.admin.group_words import write_time
+from gateway.admin.groups import Committed, no_such_group
+from gateway.admin.output import headings
+from gateway.admin.storage import Storage
+from gateway.admin.topics import Row
+from gateway.groups.membership import decode_membership
+from gateway.topics.catalog import Catalog
+from ledger.streams.plain_log import PlainLogs
+from subscriptions.log_store import LogSegmentPositions
+from subscriptions.positions import Position, PositionKey
+from subscriptions.store import Change, History, positions_at
+
+COLUMNS = headings("time", "topic", "partition", "offset", "change", "note")
+
+
+class Past(NamedTuple):
+    """A group's history with the names of topics. `topic` None: the topic is deleted."""
+
+    group: str
+    history: History
+    topic: Callable[[UUID], str | None]
+
+
+async def read_past(storage: Storage, group: str) -> Past:
+    """Raises AdminError when there is no group, or one whose store keeps no history."""
+    store = LogSegmentPositions(storage.store, PlainLogs(storage.client), storage.clock)
+    history = await store.history(group)
+    if not history.changes:
+        if not (await store.read(group)).exists:
+            raise no_such_group(group)
+        raise AdminError(
+            f"There is no history of group '{group}': its offsets are kept one by one in "
+            "ZooKeeper. Start all gateways with "
+            "--log-segment-based-subscriptions-store-enabled; then each commit is kept for a week.",
+            "NO_HISTORY",
+        )
+    catalog = Catalog(storage.store)
+    try:
+        await catalog.load()
+    finally:
+        await catalog.close()
+
+    def topic(topic_id: UUID) -> str | None:
+        found = catalog.by_id(topic_id)
+        return None if found is None else found.name
+
+    return Past(group, history, topic)
+
+
+def rows(past: Past, scope: Scope, since_ms: int, newest: int) -> list[Row]:
+    """The newest changes, oldest first; what a partition began with when it is not known before."""
+    last: dict[PositionKey, Position] = dict(past.history.positions)
+    found: list[Row] = []
+    for change in past.history.changes:
+        before = None if change.key is None else last.get(change.key)
+        if change.key is not None:
+            if change.position is None:
+                last.pop(change.key, None)
+            else:
+                last[change.key] = change.position
+        if change.time_ms >= since_ms and _wanted(past, scope, change):
+            found.append(_row(past, change, before))
+    return found[-newest:] if newest else found
+
+
+def _wanted(past: Past, scope: Scope, change: Change) -> bool:
+    if not scope.topics:
+        return True
+    if change.key is None:
+        return False
+    name = past.topic(change.key.topic_id)
+    return name is not None and within(scope, (name, change.key.partition))
+
+
+def _row(past: Past, change: Change, before: Position | None) -> Row:
+    row: Row = {"time": write_time(change.time_ms), "topic": None, "partition": None}
+    if change.key is None:
+        return {**row, "offset": None, "change": None, "note": _membership(past, change)}
+    name = past.topic(change.key.topic_id)
+    row["topic"] = name or str(change.key.topic_id)
+    row["partition"] = change.key.partition
+    note = None if name is not None else "the topic is deleted"
+    if change.position is None:
+        return {**row, "offset": None, "change": None, "note": note or "removed"}
+    offset = change.position.offset
+    moved = None if before is None else offset - before.offset
+    if remembered(change.position.metadata) is not None:
+        note = note or "seek"
+    return {**row, "offset": offset, "change": moved, "note": note}
+
+
+def _membership(past: Past, change: Change) -> str:
+    membership = decode_membership(change.note or b"", f"group {past.group!r}").membership
+    members = len(membership.members)
+    return f"generation {membership.generation}: {members} member{'' if members == 1 else 's'}"
+
+
+def positions_then(past: Past, at_ms: int) -> dict[Place, Committed]:
+    """What was committed at that time, for topics that still exist. Raises AdminError."""
+    found = positions_at(past.history, at_ms)
+    if found is None:
+        first = write_time(past.history.since_ms)
+        raise AdminError(
+            f"The history of group '{past.group}' begins at {first}; give a later --at.",
+            "NO_HISTORY",
+        )
+    return {
+        (name, key.partition): Committed(position.offset, position.leader_epoch, position.metadata)
+        for key, position, name in _named(past, found.items())
+    }
+
+
+def _named(
+    past: Past, positions: Iterable[tuple[PositionKey, Position]]
+) -> Iterable[tuple[PositionKey, Position, str]]:
+    for key, position in positions:
+        name = past.topic(key.topic_id)
+        if name is not None:
+            yield key, position, name
+
+
+def last_seeks(past: Past, scope: Scope) -> dict[Place, str]:
+    """The metadata of the last seek of each partition: what `replaced_by` takes."""
+    found: dict[Place, str] = {}
+    for change in past.history.changes:
+        if change.key is None or change.position is None:
+            continue
+        name = past.topic(change.key.topic_id)
+        place = (name or "", change.key.partition)
+        metadata = change.position.metadata
+        if name is not None and within(scope, place) and remembered(metadata) is not None:
+            found[place] = metadata
+    return found
