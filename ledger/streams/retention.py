@@ -47,13 +47,9 @@ class Retention:
         self._config = config
         self._size_of = size_of
         self._marked_start = -1  # the start for which all marks are set
-        self._truncated_ms: dict[int, int] = {}  # by number: since when, as this process knows
+        self._truncated_ms: dict[int, int] = {}  # by number: since when, as far as we know: the
+        # grace period begins again with another process, rather longer than shorter
         self._removed: list[LedgerId] = []  # no longer listed, not yet deleted
-
-    def reset(self) -> None:
-        """The list was loaded anew. A grace period begins again: rather longer than shorter."""
-        self._marked_start = -1
-        self._truncated_ms.clear()
 
     async def truncate(self, sequence_id: int) -> None:
         """Readers start at `sequence_id` or later, durably, whatever becomes of the marks."""

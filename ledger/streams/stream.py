@@ -154,7 +154,6 @@ class Stream:
         )
         self._reads.clear()
         self._tail.clear()
-        self._retention.reset()
         if loaded.index_number:
             self._reads.remember_index(loaded.index_number, loaded.index)
         self.epoch = self._store.number_max + 1
