@@ -84,7 +84,7 @@ def ledgers_named(record: SubscriptionRecord) -> set[LedgerId]:
     named: set[LedgerId] = set()
     holders: list[SubscriptionRecord | PastSegment] = [record, *record.past_segments]
     for holder in holders:
-        if holder.HasField("segment_id") or isinstance(holder, PastSegment):
+        if isinstance(holder, PastSegment) or holder.HasField("segment_id"):
             named.add(LedgerId(holder.segment_id))
         if holder.HasField("snapshot_id"):
             named.add(LedgerId(holder.snapshot_id))

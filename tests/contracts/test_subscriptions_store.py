@@ -1,5 +1,5 @@
-"""Goal: every subscriptions store answers as the port says. Method: one suite, run on each store,
-over metadata in memory and over the embedded one."""
+"""Goal: every subscriptions store answers as the port says, of groups and of native subscribers.
+Method: one suite, run on each store, over metadata in memory and over the embedded one."""
 
 import asyncio
 import contextlib
@@ -12,8 +12,9 @@ from ledger.errors import NotOwner
 from ledger.ids import Dlsn
 from ledger.world.sqlite_metadata import SqliteMetadata
 from subscriptions.positions import WHOLE_STREAM, Position, PositionKey
-from subscriptions.znode_store import GroupPositions, StreamSubscribers
-from tests.subscriptions.memory_metadata import MemoryMetadata
+from subscriptions.store import positions_at
+from tests.sim.loop import simulate
+from tests.subscriptions.log_world import LogWorld
 
 TOPIC = UUID("0f0e0d0c-0b0a-0908-0706-050403020100")
 
@@ -21,38 +22,46 @@ TOPIC = UUID("0f0e0d0c-0b0a-0908-0706-050403020100")
 class Kind(NamedTuple):
     """How one store is made and what its positions look like. `at(n)` rises with n."""
 
-    make: object
+    native: bool
+    logs: bool
     key: PositionKey
     at: object
+
+    def make(self, world):
+        return world.store(native=self.native, enabled=self.logs)
 
 
 def group_position(n):
     return Position(Dlsn(1, n, 0), n, 3, f"note {n} \N{SNOWMAN}", 1_700_000_000_000 + n, n)
 
 
-GROUPS = Kind(GroupPositions, PositionKey(TOPIC, 7), group_position)
-STREAM = Kind(
-    lambda metadata: StreamSubscribers(metadata, "/streams/s"),
-    WHOLE_STREAM,
-    lambda n: Position(Dlsn(1, n, 0)),
-)
+def native_position(n):
+    return Position(Dlsn(1, n, 0))
+
+
+KINDS = {
+    "groups-znode": Kind(False, False, PositionKey(TOPIC, 7), group_position),
+    "groups-log": Kind(False, True, PositionKey(TOPIC, 7), group_position),
+    "stream-znode": Kind(True, False, WHOLE_STREAM, native_position),
+    "stream-log": Kind(True, True, WHOLE_STREAM, native_position),
+}
 
 
 @contextlib.asynccontextmanager
 async def memory(tmp_path):
-    yield MemoryMetadata()
+    yield LogWorld()
 
 
 @contextlib.asynccontextmanager
 async def sqlite(tmp_path):
     metadata = SqliteMetadata(tmp_path / "metadata.db")
     try:
-        yield metadata
+        yield LogWorld(metadata)
     finally:
         await metadata.close()
 
 
-@pytest.fixture(params=[GROUPS, STREAM], ids=["groups", "stream"])
+@pytest.fixture(params=KINDS.values(), ids=KINDS)
 def kind(request):
     return request.param
 
@@ -61,17 +70,17 @@ def kind(request):
 def run(request, tmp_path):
     def runner(scenario):
         async def main():
-            async with request.param(tmp_path) as metadata:
-                return await scenario(metadata)
+            async with request.param(tmp_path) as world:
+                return await scenario(world)
 
-        return asyncio.run(main())
+        return (simulate if request.param is memory else asyncio.run)(main())
 
     return runner
 
 
 def test_an_unknown_subscriber_has_no_positions(kind, run):
-    async def scenario(metadata):
-        store = kind.make(metadata)
+    async def scenario(world):
+        store = kind.make(world)
         for found in (await store.read("a"), await store.load("a")):
             assert found == ({}, b"", False)
         assert await store.list() == []
@@ -80,12 +89,12 @@ def test_an_unknown_subscriber_has_no_positions(kind, run):
 
 
 def test_what_was_advanced_is_read_back_by_another_store(kind, run):
-    async def scenario(metadata):
-        store = kind.make(metadata)
+    async def scenario(world):
+        store = kind.make(world)
         await store.load("a")
         await store.advance("a", {kind.key: kind.at(5)})
         await store.close()
-        other = kind.make(metadata)
+        other = kind.make(world)
         assert (await other.read("a")).positions == {kind.key: kind.at(5)}
         assert (await other.load("a")).positions == {kind.key: kind.at(5)}
 
@@ -93,8 +102,8 @@ def test_what_was_advanced_is_read_back_by_another_store(kind, run):
 
 
 def test_the_last_of_many_advances_wins(kind, run):
-    async def scenario(metadata):
-        store = kind.make(metadata)
+    async def scenario(world):
+        store = kind.make(world)
         await store.load("a")
         await asyncio.gather(*[store.advance("a", {kind.key: kind.at(n)}) for n in range(1, 50)])
         assert (await store.read("a")).positions == {kind.key: kind.at(49)}
@@ -105,8 +114,8 @@ def test_the_last_of_many_advances_wins(kind, run):
 
 
 def test_only_the_store_that_loaded_last_and_wrote_can_write(kind, run):
-    async def scenario(metadata):
-        old, new = kind.make(metadata), kind.make(metadata)
+    async def scenario(world):
+        old, new = kind.make(world), kind.make(world)
         await old.load("a")
         await old.advance("a", {kind.key: kind.at(1)})
         await new.load("a")
@@ -120,8 +129,8 @@ def test_only_the_store_that_loaded_last_and_wrote_can_write(kind, run):
 
 
 def test_a_store_that_lost_a_subscriber_can_load_it_again(kind, run):
-    async def scenario(metadata):
-        old, new = kind.make(metadata), kind.make(metadata)
+    async def scenario(world):
+        old, new = kind.make(world), kind.make(world)
         for store, n in ((old, 1), (new, 2)):
             await store.load("a")
             await store.advance("a", {kind.key: kind.at(n)})
@@ -129,14 +138,15 @@ def test_a_store_that_lost_a_subscriber_can_load_it_again(kind, run):
             await old.advance("a", {kind.key: kind.at(3)})
         assert (await old.load("a")).positions == {kind.key: kind.at(2)}
         await old.advance("a", {kind.key: kind.at(4)})
-        assert (await new.read("a")).positions == {kind.key: kind.at(4)}
+        assert (await old.read("a")).positions == {kind.key: kind.at(4)}
+        assert (await new.load("a")).positions == {kind.key: kind.at(4)}
 
     run(scenario)
 
 
 def test_losing_one_subscriber_leaves_the_others(kind, run):
-    async def scenario(metadata):
-        old, new = kind.make(metadata), kind.make(metadata)
+    async def scenario(world):
+        old, new = kind.make(world), kind.make(world)
         await asyncio.gather(old.load("a"), old.load("b"))
         await old.advance("a", {kind.key: kind.at(1)})
         await new.load("a")
@@ -148,14 +158,14 @@ def test_losing_one_subscriber_leaves_the_others(kind, run):
         )
         assert isinstance(lost, NotOwner)
         assert kept is None
-        assert (await new.read("b")).positions == {kind.key: kind.at(3)}
+        assert (await old.read("b")).positions == {kind.key: kind.at(3)}
 
     run(scenario)
 
 
 def test_a_deleted_subscriber_is_gone_and_can_come_back(kind, run):
-    async def scenario(metadata):
-        store = kind.make(metadata)
+    async def scenario(world):
+        store = kind.make(world)
         await store.load("a")
         await store.advance("a", {kind.key: kind.at(5)})
         assert await store.delete("a") is True
@@ -168,8 +178,8 @@ def test_a_deleted_subscriber_is_gone_and_can_come_back(kind, run):
 
 
 def test_a_delete_comes_after_what_was_accepted_before_and_before_what_comes_later(kind, run):
-    async def scenario(metadata):
-        store = kind.make(metadata)
+    async def scenario(world):
+        store = kind.make(world)
         await store.load("a")
         await store.advance("a", {kind.key: kind.at(5)})
         first = store.advance("a", {kind.key: kind.at(6)})
@@ -183,8 +193,8 @@ def test_a_delete_comes_after_what_was_accepted_before_and_before_what_comes_lat
 
 
 def test_deleting_an_unknown_subscriber_says_that_it_was_absent(kind, run):
-    async def scenario(metadata):
-        assert await kind.make(metadata).delete("a") is False
+    async def scenario(world):
+        assert await kind.make(world).delete("a") is False
 
     run(scenario)
 
@@ -192,8 +202,8 @@ def test_deleting_an_unknown_subscriber_says_that_it_was_absent(kind, run):
 def test_any_name_is_safe(kind, run):
     names = ["", ".", "..", "a/b", "%", "%2E", "a b", "\0", "\N{SNOWMAN}", "x" * 300, "ä", "a%2Fb"]
 
-    async def scenario(metadata):
-        store = kind.make(metadata)
+    async def scenario(world):
+        store = kind.make(world)
         for n, name in enumerate(names, 1):
             await store.load(name)
             await store.advance(name, {kind.key: kind.at(n)})
@@ -205,12 +215,60 @@ def test_any_name_is_safe(kind, run):
 
 
 def test_closing_makes_durable_what_was_accepted(kind, run):
-    async def scenario(metadata):
-        store = kind.make(metadata)
+    async def scenario(world):
+        store = kind.make(world)
         await store.load("a")
         accepted = store.advance("a", {kind.key: kind.at(5)})
         await store.close()
         assert accepted.done()
-        assert (await kind.make(metadata).read("a")).positions == {kind.key: kind.at(5)}
+        assert (await kind.make(world).read("a")).positions == {kind.key: kind.at(5)}
+
+    run(scenario)
+
+
+def test_what_was_unloaded_can_be_loaded_anywhere(kind, run):
+    async def scenario(world):
+        store, other = kind.make(world), kind.make(world)
+        await store.load("a")
+        accepted = store.advance("a", {kind.key: kind.at(5)})
+        await store.unload("a")
+        assert accepted.done()
+        assert (await other.read("a")).positions == {kind.key: kind.at(5)}
+        assert (await other.load("a")).positions == {kind.key: kind.at(5)}
+        await other.advance("a", {kind.key: kind.at(6)})
+        assert (await other.read("a")).positions == {kind.key: kind.at(6)}
+
+    run(scenario)
+
+
+def test_unloading_what_is_not_loaded_does_nothing(kind, run):
+    async def scenario(world):
+        await kind.make(world).unload("a")
+
+    run(scenario)
+
+
+def test_a_history_ends_with_what_is_so_now(kind, run):
+    async def scenario(world):
+        store = kind.make(world)
+        assert (await store.history("a")).positions == {}
+        await store.load("a")
+        for n in (5, 6):
+            await store.advance("a", {kind.key: kind.at(n)})
+        await store.unload("a")
+        history = await store.history("a")
+        found = positions_at(history, 4_000_000_000_000)
+        assert found == {kind.key: kind.at(6)}
+
+    run(scenario)
+
+
+def test_there_is_room_when_nothing_waits(kind, run):
+    async def scenario(world):
+        store = kind.make(world)
+        await store.room()
+        await store.load("a")
+        await asyncio.gather(*[store.advance("a", {kind.key: kind.at(n)}) for n in range(1, 50)])
+        await store.room()
 
     run(scenario)
