@@ -1,0 +1,172 @@
+"""Goal: records are deleted as Kafka deletes them: at once, durably, never to be read again.
+Method: DeleteRecords in Kafka's own bytes on virtual time, over real streams on a simulated disk."""
+
+import asyncio
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from gateway.handlers.k21_delete_records import API
+from gateway.topics.partition import Produced
+from ledger.core.segments import Truncation
+from tests.gateway.stream_cluster import base_offsets, batch, run
+from tests.gateway.test_list_offsets import list_offsets
+
+OK = ErrorCode.none
+EARLIEST, LATEST = -2, -1
+
+
+async def delete(cluster, *asked, version=2, topic="t", timeout=10_000):
+    """(low watermark, error) of each (partition, offset)."""
+    answer = await cluster.answer(
+        API.key,
+        version,
+        topics=[
+            {
+                "name": topic,
+                "partitions": [
+                    {"partition_index": index, "offset": offset} for index, offset in asked
+                ],
+            }
+        ],
+        timeout=timeout,
+    )
+    (found,) = answer.topics
+    assert found.name == topic
+    return [(each.low_watermark, each.error_code) for each in found.partitions]
+
+
+async def six_records(cluster, **configs):
+    partition = await cluster.topic(**configs)
+    await cluster.sent(partition, batch(), batch(), batch())
+    return partition
+
+
+@pytest.mark.parametrize("version", API.versions)
+def test_the_log_starts_at_the_offset_asked_for(version):
+    async def scenario(cluster):
+        partition = await six_records(cluster)
+        assert await delete(cluster, (0, 3), version=version) == [(3, OK)]
+        assert (await list_offsets(cluster, EARLIEST)).offset == 3
+        assert base_offsets(await cluster.read_all(partition)) == [2, 4]
+
+    run(scenario)
+
+
+def test_it_is_durable_when_the_answer_leaves():
+    async def scenario(cluster):
+        await six_records(cluster)
+        await delete(cluster, (0, 4))
+        await cluster.crash()
+        assert (await cluster.partition()).log_start_offset == 4
+
+    run(scenario)
+
+
+def test_minus_one_is_the_high_watermark():
+    async def scenario(cluster):
+        await six_records(cluster)
+        assert await delete(cluster, (0, -1)) == [(6, OK)]
+        assert (await list_offsets(cluster, EARLIEST)).offset == 6
+        assert (await list_offsets(cluster, LATEST)).offset == 6
+
+    run(scenario)
+
+
+def test_a_log_start_never_goes_back():
+    async def scenario(cluster):
+        await six_records(cluster)
+        await delete(cluster, (0, 5))
+        assert await delete(cluster, (0, 2)) == [(5, OK)]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("offset", [7, -2, 2**63 - 1])
+def test_an_offset_that_does_not_exist_is_refused(offset):
+    async def scenario(cluster):
+        partition = await six_records(cluster)
+        assert await delete(cluster, (0, offset)) == [(-1, ErrorCode.offset_out_of_range)]
+        assert partition.log_start_offset == 0
+
+    run(scenario)
+
+
+def test_each_partition_is_answered_by_itself():
+    async def scenario(cluster):
+        await six_records(cluster, partitions=2)
+        assert await delete(cluster, (0, 1), (1, 0), (2, 0), (0, 9)) == [
+            (1, OK),
+            (0, OK),
+            (-1, ErrorCode.unknown_topic_or_partition),
+            (-1, ErrorCode.offset_out_of_range),
+        ]
+        (missing,) = await delete(cluster, (0, 0), topic="missing")
+        assert missing == (-1, ErrorCode.unknown_topic_or_partition)
+
+    run(scenario)
+
+
+def test_a_topic_that_only_compacts_keeps_its_records():
+    async def scenario(cluster):
+        await cluster.topic(cleanup_policy="compact")
+        assert await delete(cluster, (0, 0)) == [(-1, ErrorCode.policy_violation)]
+
+    run(scenario)
+
+
+def test_who_has_lost_the_lease_deletes_nothing():
+    async def scenario(cluster):
+        partition = await six_records(cluster)
+        partition._lease_held = lambda: False
+        assert await delete(cluster, (0, 3)) == [(-1, ErrorCode.not_leader_or_follower)]
+        assert partition.log_start_offset == 0
+
+    run(scenario)
+
+
+def test_a_stream_that_somebody_else_owns_by_now_is_not_cut():
+    async def scenario(cluster):
+        partition = await six_records(cluster)
+        await cluster.crash()
+        other = await cluster.partition()
+        await cluster.sent(other, batch())
+        partition.closed = False
+        cluster.partitions._by_name["t", 0] = partition
+        assert await delete(cluster, (0, 3)) == [(-1, ErrorCode.not_leader_or_follower)]
+        assert other.log_start_offset == 0
+
+    run(scenario)
+
+
+def test_a_deletion_that_takes_too_long_is_answered_and_goes_on():
+    async def scenario(cluster):
+        partition = await six_records(cluster)
+        async with partition.stream._change:
+            late = await delete(cluster, (0, 3), timeout=100)
+        assert late == [(-1, ErrorCode.request_timed_out)]
+        await asyncio.sleep(1)
+        assert partition.log_start_offset == 3
+
+    run(scenario)
+
+
+def test_whole_segments_give_their_room_back_after_a_minute():
+    async def scenario(cluster):
+        partition = await cluster.topic()
+        for _ in range(3):
+            await cluster.sent(partition, batch())
+            partition.stream.roll_soon()
+            await asyncio.sleep(1)
+        await delete(cluster, (0, 5))
+        truncated, partly = Truncation.TRUNCATED, Truncation.PARTIALLY_TRUNCATED
+        states = [segment.truncation for segment in partition.stream.segments[:3]]
+        assert states == [truncated, truncated, partly]
+        assert len(await cluster.services.client.list_ledgers()) == 4
+        await asyncio.sleep(61)
+        await cluster.partitions.maintain_once()
+        assert len(await cluster.services.client.list_ledgers()) == 2
+        assert await cluster.sent(partition, batch()) == [Produced(OK, 6)]
+        assert base_offsets(await cluster.read_all(partition)) == [4, 6]
+
+    run(scenario)
