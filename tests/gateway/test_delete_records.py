@@ -1,5 +1,7 @@
 """Goal: records are deleted as Kafka deletes them: at once, durably, never to be read again.
-Method: DeleteRecords in Kafka's own bytes on virtual time, over real streams on a simulated disk."""
+
+Method: DeleteRecords in Kafka's own bytes on virtual time, over real streams on a simulated disk.
+"""
 
 import asyncio
 
