@@ -121,6 +121,9 @@ class Port:
     async def read_lac(self, bookie, ledger):
         return await self.bookie.read_lac(ledger)
 
+    async def wait_lac(self, bookie, ledger, previous, timeout_s):
+        return await self.bookie.wait_lac(ledger, previous, timeout_s)
+
     async def write_lac(self, bookie, ledger, master_key, lac):
         return await self.bookie.write_lac(ledger, master_key, lac)
 

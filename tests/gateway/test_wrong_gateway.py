@@ -1,0 +1,441 @@
+"""Goal: a gateway that does not own a partition, or may not any more, answers nothing as its owner
+and says who does; replicas read for their own rack alone, and never say that an offset is wrong.
+
+Method: two gateways on the same streams and bookie, in Kafka's bytes on virtual time; the fleet is
+what the test writes down.
+"""
+
+import asyncio
+from uuid import UUID
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from gateway.fleet.port import Leader
+from tests.gateway.paper_fleet import PaperFleet, member
+from tests.gateway.stream_cluster import LIST_OFFSETS, PRODUCE, StreamCluster, batch
+from tests.gateway.test_fetch import fetch, flat, offsets, one
+from tests.sim.loop import simulate
+
+OK = ErrorCode.none
+NOT_LEADER = ErrorCode.not_leader_or_follower
+HERE, THERE = 0, 1
+EPOCH = 7
+
+
+class Pair:
+    """`owner` is gateway 0 in rack r0, `other` gateway 1 in rack r1; topic `t` of one partition."""
+
+    async def start(self, *, replicas=2):
+        alive = [member(HERE, "r0"), member(THERE, "r1"), member(2, "r2")]
+        self.fleets = [PaperFleet(n, alive, leader_of_others=Leader(HERE, EPOCH)) for n in (0, 1)]
+        self.owner = StreamCluster(fleet=self.fleets[0], node_id=HERE, rack="r0")
+        await self.owner.start()
+        self.owner.catalog._bookies = lambda: 3
+        await self.owner.catalog.create("t", 2, replicas, {})
+        self.other = await self.owner.beside(self.fleets[1], node_id=THERE, rack="r1")
+        return self
+
+
+def run(scenario, **settings):
+    async def main():
+        await scenario(await Pair().start(**settings))
+
+    return simulate(main())
+
+
+async def produce(gateway, version=13, indexes=(0,), topic="t"):
+    known = gateway.catalog.by_name(topic)
+    named = {"name": topic}
+    if version >= 13:
+        named = {"topic_id": known.topic_id if known else UUID(int=99)}
+    data = [{"index": index, "records": batch()} for index in indexes]
+    return await gateway.answer(
+        PRODUCE,
+        version,
+        transactional_id=None,
+        acks=-1,
+        timeout=1000,
+        topic_data=[{**named, "partition_data": data}],
+    )
+
+
+def places(answer):
+    return [(node.node_id, node.host, node.port, node.rack) for node in answer.node_endpoints]
+
+
+def named(partition):
+    return partition.current_leader.leader_id, partition.current_leader.leader_epoch
+
+
+NOBODY = (-1, -1)
+OWNER = (HERE, "host0", 9000, "r0")
+
+
+# -- produce --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", range(3, 14))
+def test_a_produce_to_the_wrong_gateway_is_sent_to_the_right_one(version):
+    async def scenario(pair):
+        answer = await produce(pair.other, version)
+        (partition,) = answer.responses[0].partition_responses
+        assert partition.error_code is NOT_LEADER
+        if version >= 10:
+            assert named(partition) == (HERE, EPOCH)
+            assert places(answer) == [OWNER]
+
+    run(scenario)
+
+
+def test_a_produce_to_the_owner_names_nobody():
+    async def scenario(pair):
+        answer = await produce(pair.owner)
+        (partition,) = answer.responses[0].partition_responses
+        assert (partition.error_code, named(partition), places(answer)) == (OK, NOBODY, [])
+
+    run(scenario)
+
+
+def test_of_many_partitions_each_is_answered_for_itself():
+    async def scenario(pair):
+        for fleet in pair.fleets:
+            fleet.leaders[1] = Leader(THERE, 3)
+        answer = await produce(pair.owner, indexes=(0, 1, 2))
+        mine, theirs, none = answer.responses[0].partition_responses
+        assert (mine.error_code, named(mine)) == (OK, NOBODY)
+        assert (theirs.error_code, named(theirs)) == (NOT_LEADER, (THERE, 3))
+        assert none.error_code is ErrorCode.unknown_topic_or_partition
+        assert named(none) == NOBODY
+        assert places(answer) == [(THERE, "host1", 9001, "r1")]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    "leader", [Leader(), Leader(HERE, -1), Leader(9, 3)], ids=["nobody", "opening", "dead"]
+)
+def test_nobody_is_named_who_cannot_take_it(leader):
+    async def scenario(pair):
+        pair.fleets[1].leaders[0] = leader
+        answer = await produce(pair.other)
+        (partition,) = answer.responses[0].partition_responses
+        assert (partition.error_code, named(partition)) == (NOT_LEADER, NOBODY)
+        assert places(answer) == []
+
+    run(scenario)
+
+
+def test_what_does_not_exist_is_not_somebody_elses():
+    async def scenario(pair):
+        (missing,) = (await produce(pair.other, 12, topic="none")).responses
+        assert missing.partition_responses[0].error_code is ErrorCode.unknown_topic_or_partition
+        (missing,) = (await produce(pair.other, 13, topic="none")).responses
+        assert missing.partition_responses[0].error_code is ErrorCode.unknown_topic_id
+
+    run(scenario)
+
+
+def test_an_owner_whose_lease_is_over_takes_nothing_and_names_not_itself():
+    async def scenario(pair):
+        assert (await produce(pair.owner)).responses[0].partition_responses[0].error_code is OK
+        pair.fleets[0].lease = False
+        answer = await produce(pair.owner)
+        (partition,) = answer.responses[0].partition_responses
+        assert (partition.error_code, named(partition)) == (NOT_LEADER, NOBODY)
+
+    run(scenario)
+
+
+def test_what_was_accepted_when_the_lease_ended_is_not_acknowledged_and_the_new_owner_named():
+    async def scenario(pair):
+        await produce(pair.owner)
+        pair.owner.port.hold()
+        waiting = asyncio.ensure_future(produce(pair.owner))
+        await asyncio.sleep(1)
+        pair.fleets[0].lease = False
+        pair.fleets[0].leaders[0] = Leader(THERE, EPOCH + 1)
+        pair.owner.port.release()
+        answer = await waiting
+        (partition,) = answer.responses[0].partition_responses
+        assert (partition.error_code, named(partition)) == (NOT_LEADER, (THERE, EPOCH + 1))
+
+    run(scenario)
+
+
+# -- fetch ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", range(4, 19))
+def test_a_fetch_from_the_wrong_gateway_is_sent_to_the_right_one(version):
+    async def scenario(pair):
+        await produce(pair.owner)
+        answer = await fetch(pair.other, {"t": {0: (0, {})}}, version)
+        (partition,) = flat(answer).values()
+        assert partition.error_code is NOT_LEADER
+        assert not partition.records
+        if version >= 12:
+            assert named(partition) == ((HERE, EPOCH) if version >= 16 else NOBODY)
+        if version >= 16:
+            assert places(answer) == [OWNER]
+
+    run(scenario)
+
+
+def test_a_fetch_by_whom_knows_an_older_leader_names_this_one():
+    async def scenario(pair):
+        partition = await pair.owner.partition()
+        pair.fleets[0].leaders[0] = Leader(HERE, partition.leader_epoch)
+        answer = await fetch(pair.owner, {"t": {0: (0, {"current_leader_epoch": 0})}})
+        (found,) = flat(answer).values()
+        assert found.error_code is ErrorCode.fenced_leader_epoch
+        assert named(found) == (HERE, partition.leader_epoch)
+        assert places(answer) == [(HERE, "127.0.0.1", 9092, "r0")]  # where the client came to
+
+    run(scenario)
+
+
+def test_an_owner_whose_lease_is_over_reads_nothing_out():
+    async def scenario(pair):
+        await produce(pair.owner)
+        pair.fleets[0].lease = False
+        found, took_s = await one(pair.owner, 0)
+        assert (found.error_code, took_s) == (NOT_LEADER, 0)
+
+    run(scenario)
+
+
+def test_a_fetch_that_waits_when_the_lease_ends_is_refused():
+    async def scenario(pair):
+        await produce(pair.owner)
+        waiting = asyncio.ensure_future(one(pair.owner, 2, wait_ms=500))
+        await asyncio.sleep(0.1)
+        pair.fleets[0].lease = False
+        found, _ = await waiting
+        assert found.error_code is NOT_LEADER
+
+    run(scenario)
+
+
+def test_a_fetch_that_reads_from_disk_when_the_lease_ends_is_refused():
+    async def scenario(pair):
+        await produce(pair.owner)
+        await pair.owner.restart()
+        await pair.owner.partition()
+        pair.owner.port.read_delay_s = 0.2
+        waiting = asyncio.ensure_future(one(pair.owner, 0))
+        await asyncio.sleep(0.1)
+        pair.fleets[0].lease = False
+        found, _ = await waiting
+        assert (found.error_code, found.records or b"") == (NOT_LEADER, b"")
+
+    run(scenario)
+
+
+def test_a_fetch_that_waits_hears_at_once_that_another_took_over():
+    async def scenario(pair):
+        await produce(pair.owner)
+        waiting = asyncio.ensure_future(one(pair.owner, 2, wait_ms=30_000))
+        await asyncio.sleep(1)
+        topic = pair.owner.catalog.by_name("t")
+        pair.fleets[0].leaders[0] = Leader(THERE, EPOCH + 1)
+        pair.owner.partitions.lost((topic.topic_id, 0))
+        found, took_s = await waiting
+        assert (found.error_code, named(found)) == (NOT_LEADER, (THERE, EPOCH + 1))
+        assert took_s < 1.1
+
+    run(scenario)
+
+
+# -- replicas -------------------------------------------------------------------------------------
+
+
+async def show(pair, **settings):
+    """A batch that every reader sees: the next one carries the news that it is durable."""
+    await produce(pair.owner, **settings)
+    await produce(pair.owner, **settings)
+
+
+@pytest.mark.parametrize("version", range(11, 19))
+def test_a_gateway_reads_for_clients_of_its_own_rack(version):
+    async def scenario(pair):
+        await show(pair)
+        found, _ = await one(pair.other, 0, version=version, rack_id="r1")
+        assert (found.error_code, offsets(found)) == (OK, [0])
+        assert found.high_watermark == 2
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("rack", ["", "r0", "r2", "R1"])
+def test_a_gateway_reads_for_no_other_rack(rack):
+    async def scenario(pair):
+        await produce(pair.owner)
+        found, _ = await one(pair.other, 0, rack_id=rack)
+        assert (found.error_code, named(found)) == (NOT_LEADER, (HERE, EPOCH))
+
+    run(scenario)
+
+
+def test_a_gateway_without_a_rack_reads_for_nobody():
+    async def scenario(pair):
+        await produce(pair.owner)
+        nowhere = await pair.owner.beside(pair.fleets[1], node_id=THERE, rack="")
+        found, _ = await one(nowhere, 0, rack_id="")
+        assert found.error_code is NOT_LEADER
+
+    run(scenario)
+
+
+def test_a_replica_has_what_was_written_while_the_fetch_waited():
+    async def scenario(pair):
+        await produce(pair.owner)
+        waiting = asyncio.ensure_future(one(pair.other, 2, rack_id="r1", wait_ms=30_000))
+        await asyncio.sleep(1)
+        await show(pair)
+        found, took_s = await waiting
+        assert (found.error_code, offsets(found)[:1]) == (OK, [2])
+        assert took_s < 10
+
+    run(scenario)
+
+
+def test_a_replica_waits_for_an_offset_that_it_does_not_know_and_never_calls_it_wrong():
+    async def scenario(pair):
+        await produce(pair.owner)
+        found, took_s = await one(pair.other, 1000, rack_id="r1", wait_ms=700)
+        assert found.error_code is ErrorCode.offset_not_available
+        assert 0.7 <= took_s < 1.3
+        found, _ = await one(pair.other, 1000, rack_id="r1", wait_ms=0)
+        assert found.error_code is ErrorCode.offset_not_available
+
+    run(scenario)
+
+
+def test_what_a_replica_does_not_know_yet_does_not_spoil_the_rest_of_the_answer():
+    async def scenario(pair):
+        await show(pair, indexes=(0, 1))
+        asked = {"t": {0: (0, {}), 1: (1000, {})}}
+        await fetch(pair.other, asked, rack_id="r1", wait_ms=0)
+        answer = await fetch(pair.other, asked, rack_id="r1", wait_ms=700)
+        known, ahead = flat(answer).values()
+        assert (known.error_code, offsets(known)) == (OK, [0])
+        assert (ahead.error_code, ahead.records or b"") == (OK, b"")
+
+    run(scenario)
+
+
+def test_a_replica_reads_on_while_nobody_leads():
+    async def scenario(pair):
+        await show(pair)
+        pair.fleets[1].leaders[0] = Leader()
+        settings = {"current_leader_epoch": 1}
+        found, _ = await one(pair.other, 0, rack_id="r1", settings=settings)
+        assert (found.error_code, offsets(found)) == (OK, [0])
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("version", range(11, 19))
+def test_the_leader_sends_a_client_to_the_replica_of_its_rack(version):
+    async def scenario(pair):
+        await produce(pair.owner)
+        found, took_s = await one(pair.owner, 0, version=version, rack_id="r1")
+        assert (found.error_code, found.preferred_read_replica) == (OK, THERE)
+        assert (found.records or b"", found.high_watermark, took_s) == (b"", 2, 0)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("rack", ["", "r0", "r9"])
+def test_the_leader_keeps_clients_of_its_own_rack_and_of_none(rack):
+    async def scenario(pair):
+        await produce(pair.owner)
+        found, _ = await one(pair.owner, 0, rack_id=rack)
+        assert (found.preferred_read_replica, offsets(found)) == (-1, [0])
+
+    run(scenario)
+
+
+def test_the_leader_sends_nobody_to_a_gateway_that_is_no_replica_or_leaves():
+    async def scenario(pair):
+        await produce(pair.owner)
+        found, _ = await one(pair.owner, 0, rack_id="r2")  # two replicas: 0 and 1
+        assert (found.preferred_read_replica, offsets(found)) == (-1, [0])
+        pair.fleets[0].alive = [member(HERE, "r0"), member(THERE, "r1", leaving=True)]
+        found, _ = await one(pair.owner, 0, rack_id="r1")
+        assert (found.preferred_read_replica, offsets(found)) == (-1, [0])
+
+    run(scenario)
+
+
+def test_an_error_comes_before_the_way_to_a_replica():
+    async def scenario(pair):
+        await produce(pair.owner)
+        found, _ = await one(pair.owner, 1000, rack_id="r1")
+        assert found.error_code is ErrorCode.offset_out_of_range
+        assert found.preferred_read_replica == -1
+
+    run(scenario)
+
+
+def test_a_session_tells_the_way_to_a_replica_again_and_again():
+    async def scenario(pair):
+        await produce(pair.owner)
+        first = await fetch(pair.owner, {"t": {0: (0, {})}}, session_epoch=0, rack_id="r1")
+        again = await fetch(
+            pair.owner, {}, session_id=first.session_id, session_epoch=1, rack_id="r1"
+        )
+        assert flat(again)[0, 0].preferred_read_replica == THERE
+
+    run(scenario)
+
+
+# -- list offsets ---------------------------------------------------------------------------------
+
+
+async def listed(gateway, timestamp, topic="t", version=11):
+    answer = await gateway.answer(
+        LIST_OFFSETS,
+        version,
+        replica_id=-1,
+        isolation_level=0,
+        timeout=1000,
+        topics=[
+            {
+                "name": topic,
+                "partitions": [
+                    {"partition_index": 0, "current_leader_epoch": -1, "timestamp": timestamp}
+                ],
+            }
+        ],
+    )
+    return answer.topics[0].partitions[0]
+
+
+@pytest.mark.parametrize("timestamp", [-1, -2, 5])
+def test_offsets_are_asked_of_the_owner(timestamp):
+    async def scenario(pair):
+        await produce(pair.owner)
+        assert (await listed(pair.owner, timestamp)).error_code is OK
+        assert (await listed(pair.other, timestamp)).error_code is NOT_LEADER
+        missing = await listed(pair.other, timestamp, topic="none")
+        assert missing.error_code is ErrorCode.unknown_topic_or_partition
+        pair.fleets[0].lease = False
+        assert (await listed(pair.owner, timestamp)).error_code is NOT_LEADER
+
+    run(scenario)
+
+
+def test_an_offset_that_was_looked_up_when_the_lease_ended_is_not_told():
+    async def scenario(pair):
+        await produce(pair.owner)
+        await pair.owner.restart()
+        await pair.owner.partition()
+        pair.owner.port.read_delay_s = 0.2
+        waiting = asyncio.ensure_future(listed(pair.owner, 5))
+        await asyncio.sleep(0.1)
+        pair.fleets[0].lease = False
+        assert (await waiting).error_code is NOT_LEADER
+
+    run(scenario)
