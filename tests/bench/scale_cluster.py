@@ -147,7 +147,7 @@ async def spread(
     return done
 
 
-def seconds(times_s: Sequence[float]) -> dict[str, float]:
+def seconds(times_s: Iterable[float]) -> dict[str, float]:
     """First, middle and last, rounded."""
     ordered = sorted(times_s)
     return {
