@@ -91,6 +91,7 @@ class Stream:
         self._index_before_number = 0
         self._writer: SegmentWriter | None = None
         self._ledger_writer: LedgerWriter | None = None
+        self._segment_bytes = 0  # of the settings, which cost too much to be asked at each entry
         self._begun_ms = 0
         self._jitter_ms = 0
         self._end_sequence_id = 0
@@ -270,8 +271,7 @@ class Stream:
 
     def _full(self, writer: SegmentWriter) -> bool:
         return (
-            writer.size_bytes >= self._config().segment_bytes
-            or writer.durable_count >= SEGMENT_RECORDS_MAX
+            writer.size_bytes >= self._segment_bytes or writer.durable_count >= SEGMENT_RECORDS_MAX
         )
 
     # -- segments -----------------------------------------------------------------------------
@@ -324,7 +324,7 @@ class Stream:
             on_advanced=self._advanced,
             on_failed=self._on_failed,
         )
-        writer.control_ms = config.control_ms
+        self._heed(writer, config)
         self._summaries[number] = Summary(number, -1, 0, self.epoch, start)
         self._ledger_writer = ledger_writer
         self._begun_ms = services.clock.now_ms()
@@ -424,18 +424,26 @@ class Stream:
             await self._start_segment(taking_over=writer)
 
     def roll_if_old(self) -> bool:
-        """A segment with records that is older than its time rolls. True when it now does."""
+        """A segment with records that is older than its time rolls. True when it now does.
+
+        To be called now and then: changed settings act from then on.
+        """
         writer = self._writer
         if writer is None or writer.failed is not None:
             return False
-        writer.control_ms = self._config().control_ms  # it may have been changed
+        config = self._config()
+        self._heed(writer, config)  # settings may have been changed
         if not writer.durable_count:
             return False
         age_ms = self._services.clock.now_ms() - self._begun_ms
-        if age_ms < self._config().segment_ms + self._jitter_ms:
+        if age_ms < config.segment_ms + self._jitter_ms:
             return False
         self.roll_soon()
         return True
+
+    def _heed(self, writer: SegmentWriter, config: StreamConfig) -> None:
+        writer.control_ms = config.control_ms
+        self._segment_bytes = config.segment_bytes
 
     # -- truncation ---------------------------------------------------------------------------
 

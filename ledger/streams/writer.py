@@ -62,6 +62,42 @@ class _Entry(NamedTuple):
 class SegmentWriter:
     """The one segment that takes records. Offsets are given out here, in call order."""
 
+    __slots__ = (
+        "_bytes_since_snapshot",
+        "_control_timer",
+        "_last_user_entry",
+        "_limits",
+        "_loop",
+        "_on_advanced",
+        "_on_failed",
+        "_pack_scheduled",
+        "_position",
+        "_quiet",
+        "_refused",
+        "_sink",
+        "_snapshot_due",
+        "_snapshot_entry",
+        "_snapshot_first",
+        "_snapshot_parts",
+        "_tail",
+        "_take_snapshot",
+        "_told_entry",
+        "_under_way",
+        "_waiting",
+        "control_ms",
+        "end_sequence_id",
+        "failed",
+        "held",
+        "index",
+        "last_dlsn",
+        "next_sequence_id",
+        "number",
+        "size_bytes",
+        "start_sequence_id",
+        "timestamp_max",
+        "waiting_bytes",
+    )
+
     def __init__(
         self,
         sink: LedgerSink,
@@ -88,7 +124,7 @@ class SegmentWriter:
         self.control_ms = -1  # see `StreamConfig`; may change at any time
         self._control_timer: asyncio.TimerHandle | None = None
         self._last_user_entry = -1  # the last durable one that holds records
-        self._told_entry = -1  # up to it readers learn from the entries sent
+        self._told_entry = -1  # up to it readers learn from entries that hold no records
         self._sink = sink
         self._tail = tail
         self._limits = limits
@@ -189,6 +225,7 @@ class SegmentWriter:
         entry = self._send([record], len(record), _NOTHING, 1, -1)
         if entry is None:
             return
+        self._told_entry = self.last_dlsn.entry
         parts.popleft()
         if self._snapshot_first < 0:
             self._snapshot_first = entry
@@ -272,7 +309,6 @@ class SegmentWriter:
                 self._loop.call_soon(self.fail, error)
             return None
         assert entry == next_entry
-        self._told_entry = self.last_dlsn.entry
         self._under_way.append(_Entry(entry, accepted, slots, timestamp_max))
         self.size_bytes += size + log_records.ENVELOPE_BYTES
         return entry
@@ -339,6 +375,7 @@ class SegmentWriter:
         if self.held or self.failed is not None or self._refused is not None or self._sink.full:
             return  # the segment is being completed, which tells readers too
         record = log_records.control_record(self._position, self.last_txid, _CONTROL)
+        self._told_entry = self.last_dlsn.entry
         self._send([record], len(record), _NOTHING, 1, -1)
 
     def retire(self) -> None:
