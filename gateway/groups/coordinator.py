@@ -75,7 +75,9 @@ class Coordinator:
             limits.offsets_retention_minutes * 60_000,
         )
         self._background: asyncio.Task[None] | None = None
+        self._forgetting: set[asyncio.Task[None]] = set()
         catalog.on_deleted.append(self._on_topic_deleted)
+        catalog.on_forgotten.append(self._on_topic_forgotten)
 
     async def start(self) -> None:
         """Groups are served. Those that have members are loaded in the background."""
@@ -108,7 +110,9 @@ class Coordinator:
         """Nobody waits here any more, and what was accepted is durable. May be called again."""
         if self._on_topic_deleted in self._catalog.on_deleted:
             self._catalog.on_deleted.remove(self._on_topic_deleted)
+            self._catalog.on_forgotten.remove(self._on_topic_forgotten)
         await self._end_background()
+        await asyncio.gather(*self._forgetting, return_exceptions=True)
         await self._residents.stop()
         await self._store.close()
 
@@ -126,6 +130,12 @@ class Coordinator:
 
     async def _on_topic_deleted(self, topic: Topic) -> None:
         await self._census.forget_topic(topic.topic_id)
+
+    def _on_topic_forgotten(self, topic: Topic) -> None:
+        """Another gateway deleted it: only we know the groups that are in memory here."""
+        task = asyncio.get_running_loop().create_task(self._on_topic_deleted(topic))
+        self._forgetting.add(task)
+        task.add_done_callback(self._forgetting.discard)
 
     # members
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import Future, Task
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import cast
@@ -42,7 +43,7 @@ from subscriptions.store import Subscription, SubscriptionsStore
 LOAD_WAIT_S = 2.0  # then COORDINATOR_LOAD_IN_PROGRESS; the load goes on
 IDLE_MS = 60_000  # a group without members that nobody asks for is let go after it
 LAPSE_LOOK_MS = 200  # without a lease no member is judged; so often it is looked for
-HAND_OVERS_MAX = 64  # groups that are let go at once
+LET_GO_MAX = 64  # groups that are let go at once
 
 
 class Resident:
@@ -109,6 +110,8 @@ class Residents:
         self._lapsed = False
         self._sessions = Alarm(clock, self._on_due)
         self._idle = Alarm(clock, self._on_idle)
+        self._idlers: deque[str] = deque()
+        self._resting: Task[None] | None = None
 
     def now_ms(self) -> int:
         return int(self._clock.monotonic_s() * 1000)
@@ -315,7 +318,7 @@ class Residents:
         for loading in list(self._loading.values()):
             await asyncio.wait([loading.task])
         while self.groups:
-            for resident in list(self.groups.values())[:HAND_OVERS_MAX]:
+            for resident in list(self.groups.values())[:LET_GO_MAX]:
                 self.let_go(resident, ErrorCode.not_coordinator)
             await self._all_let_go()
         await self._all_let_go()
@@ -329,7 +332,10 @@ class Residents:
             self.let_go(resident, ErrorCode.coordinator_not_available, release=False)
         self._sessions.stop()
         self._idle.stop()
+        self._idlers.clear()
         await self._all_let_go()
+        if self._resting is not None:
+            await self._resting
 
     async def _all_let_go(self) -> None:
         await asyncio.gather(*self._letting_go.values(), return_exceptions=True)
@@ -362,17 +368,33 @@ class Residents:
             self.run(resident, resident.group.tick(now_ms))
 
     def _on_idle(self, group_ids: list[str]) -> None:
+        self._idlers.extend(group_ids)
+        if self._resting is None:
+            self._resting = asyncio.get_running_loop().create_task(self._let_idlers_go())
+
+    async def _let_idlers_go(self) -> None:
+        """A few at once, however many fell idle together: each is some requests to the store."""
+        try:
+            while self._idlers:
+                some = [self._idlers.popleft() for _ in range(min(len(self._idlers), LET_GO_MAX))]
+                await asyncio.gather(*filter(None, map(self._let_idler_go, some)))
+        finally:
+            self._resting = None
+
+    def _let_idler_go(self, group_id: str) -> Task[None] | None:
+        """None: it is gone already, or was used meanwhile."""
+        resident = self.groups.get(group_id)
+        if resident is None:
+            return None
         now_ms = self.now_ms()
-        for group_id in group_ids:
-            resident = self.groups[group_id]
-            rests = resident.quiet and now_ms - resident.used_ms >= IDLE_MS
-            if not rests:
-                at_ms = resident.used_ms + IDLE_MS
-                self._idle.set(group_id, at_ms if at_ms > now_ms else now_ms + IDLE_MS)
-                continue
-            self.let_go(resident, ErrorCode.coordinator_not_available)
-            if resident.stored:
-                self._on_rest(resident)
+        if not resident.quiet or now_ms - resident.used_ms < IDLE_MS:
+            at_ms = resident.used_ms + IDLE_MS
+            self._idle.set(group_id, at_ms if at_ms > now_ms else now_ms + IDLE_MS)
+            return None
+        self.let_go(resident, ErrorCode.coordinator_not_available)
+        if resident.stored:
+            self._on_rest(resident)
+        return self._letting_go[group_id]
 
 
 def _answer(effect: Effect) -> None:

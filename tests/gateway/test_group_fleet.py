@@ -464,3 +464,17 @@ def test_a_rebalance_under_way_at_a_hand_over_goes_on_at_the_next_coordinator():
         assert {m.assignment for m in members} == {b"part 1 of 2", b"part 2 of 2"}
 
     run(scenario)
+
+
+def test_offsets_of_a_topic_that_another_gateway_deleted_go_too():
+    async def scenario(fleet, gateways):
+        (group,) = fleet.groups_of("a", 1)
+        assert await gateways["a"].commit(group, 5) == "none"
+        assert await gateways["a"].commit(group, 6, topic="u") == "none"
+        key = gateways["a"].key()
+        await gateways["b"].catalog.delete("t")
+        await asyncio.sleep(5)
+        assert key not in await gateways["a"].groups.offsets(group)
+        assert await gateways["a"].committed(group, topic="u") == 6
+
+    run(scenario)
