@@ -361,8 +361,7 @@ def _position_error(wanted: Wanted, partition: _Readable) -> ErrorCode:
     if wanted.leader_epoch >= 0 and wanted.leader_epoch != epoch:
         if wanted.leader_epoch < epoch:
             return ErrorCode.fenced_leader_epoch
-        if epoch >= 0:  # else nobody leads it now; a replica reads on
-            return ErrorCode.unknown_leader_epoch
+        return ErrorCode.unknown_leader_epoch
     offset = wanted.fetch_offset
     if not partition.log_start_offset <= offset <= partition.high_watermark:
         if isinstance(partition, ReplicaPartition):
