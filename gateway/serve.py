@@ -13,6 +13,7 @@ from gateway.dev import INT32_MAX, add_common_flags, common_faults, refuse
 REPLICATION_FACTOR = 3
 SESSION_MS_MIN, SESSION_MS_MAX = 200, 600_000
 WORKERS_MAX = 64
+ANYWHERE = {"0.0.0.0", "::"}
 
 
 def run(arguments: list[str]) -> int:
@@ -53,7 +54,7 @@ def parser() -> argparse.ArgumentParser:
     add("--zookeeper", required=True, help="servers, host:port,host:port; /chroot at the end")
     add("--session-ms", type=int, default=default.session_ms, help="ZooKeeper session timeout")
     add_common_flags(flags)
-    add("--advertised-host", help="address that clients are told, where it is another")
+    add("--advertised-host", help="address that clients are told; needed where --host is not one")
     add(
         "--replication-factor",
         type=int,
@@ -97,6 +98,10 @@ def faults_of(flags: argparse.Namespace) -> list[str]:
         (
             1 <= flags.replication_factor <= 100,
             f"replication-factor {flags.replication_factor}: must be between 1 and 100",
+        ),
+        (
+            flags.host not in ANYWHERE or bool(flags.advertised_host),
+            f"host {flags.host}: needs --advertised-host, which other gateways tell clients",
         ),
         (
             1 <= flags.workers <= WORKERS_MAX,

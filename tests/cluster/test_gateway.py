@@ -114,15 +114,15 @@ def test_with_a_spare_the_list_of_ledgers_that_lack_copies_drains_by_itself(tmp_
         assert world.under_replicated() == []
 
 
-def test_a_second_gateway_is_refused_and_follows_one_that_was_killed(tmp_path):
+def test_a_second_gateway_of_one_node_id_is_refused_and_follows_one_that_was_killed(tmp_path):
     with Stage(tmp_path, 3) as stage:
         zookeeper = stage.world.zookeeper.servers
-        second = ClusterGateway(tmp_path / "second", zookeeper, ["--node-id", "1"])
+        second = ClusterGateway(tmp_path / "second", zookeeper)
         try:
             second.start()
-            raise AssertionError("two gateways serve")
+            raise AssertionError("two gateways of one node id serve")
         except RuntimeError as refused:
-            assert re.search(r"gateway 0 at .* serves this cluster already", str(refused))
+            assert re.search(r"ended with 78: .*\n.*gateway 0 at .* lives already", str(refused))
         for load in stage.loads:
             load.end()
         told = [load.told for load in stage.loads]

@@ -45,6 +45,14 @@ def test_the_last_of_several_workers_must_have_a_port_and_a_node_id():
     assert err == "gateway: workers 3: the last one's port would be 65536, above 65535\n"
 
 
+def test_who_listens_anywhere_says_where_clients_find_it():
+    words = ["--zookeeper", "z:1", "--host", "0.0.0.0"]
+    (fault,) = serve.faults_of(serve.parser().parse_args(words))
+    assert "--advertised-host" in fault
+    words += ["--advertised-host", "gateway-1"]
+    assert not serve.faults_of(serve.parser().parse_args(words))
+
+
 def test_the_store_of_positions_is_chosen_by_a_flag_and_is_the_old_one_without_it():
     name = "--log-segment-based-subscriptions-store-enabled"
     words = ["--zookeeper", "z:1"]
