@@ -448,26 +448,9 @@ class FollowedStream:
                 continue
             if segment.completed and segment.end_sequence_id <= first:
                 continue
-            found = await self._find_in(segment, timestamp, first)
+            found = await self._reads.find_timestamp(self, segment, timestamp, first)
             if found is not None:
                 return found
-        return None
-
-    async def _find_in(self, segment: Segment, timestamp: int, first: int) -> StoredRecord | None:
-        index = await self._reads.index_of(segment)
-        at = max(segment.start_sequence_id, self.start_sequence_id, first)
-        if len(index):
-            from_point = index.sequence_id_for_timestamp(timestamp, at)
-            if from_point is None:
-                return None
-            at = from_point
-        end = self._bounds(segment).end_sequence_id
-        while at < end:
-            for record in await self.read(at, self._services.limits.read_chunk_bytes):
-                if record.timestamp_max >= timestamp and record.sequence_id < end:
-                    return record
-                at = record.end_sequence_id
-            at = max(at, self.start_sequence_id)  # it may move while we read
         return None
 
 

@@ -11,6 +11,7 @@ import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from ledger.client.client import LedgerClient
 from ledger.client.reader import LedgerReader
@@ -45,6 +46,15 @@ class _Cursor:
     next_entry: int
     ready: deque[StoredRecord] = field(default_factory=deque[StoredRecord])
     ahead: asyncio.Task[list[StoredRecord]] | None = None
+
+
+class Readable(Protocol):
+    """A stream that reads by `SegmentReads`, its own cache in front."""
+
+    @property
+    def start_sequence_id(self) -> int: ...
+
+    async def read(self, sequence_id: int, bytes_max: int) -> list[StoredRecord]: ...
 
 
 class CursorLimit:
@@ -239,6 +249,27 @@ class SegmentReads:
             while len(self._readers) > _READERS_MAX:
                 self._readers.popitem(last=False)
         return reader
+
+    async def find_timestamp(
+        self, stream: Readable, segment: Segment, timestamp: int, first: int
+    ) -> StoredRecord | None:
+        """The segment's first record, of those that end past `first` and past the stream's start,
+        whose greatest timestamp is at least `timestamp`."""
+        index = await self.index_of(segment)
+        at = max(segment.start_sequence_id, stream.start_sequence_id, first)
+        if len(index):
+            from_point = index.sequence_id_for_timestamp(timestamp, at)
+            if from_point is None:
+                return None
+            at = from_point
+        end = self._bounds(segment).end_sequence_id
+        while at < end:
+            for record in await stream.read(at, self._limits.read_chunk_bytes):
+                if record.timestamp_max >= timestamp and record.sequence_id < end:
+                    return record
+                at = record.end_sequence_id
+            at = max(at, stream.start_sequence_id)  # it may move while we read
+        return None
 
     async def index_of(self, segment: Segment) -> SparseIndex:
         """The segment's sparse index; empty (search from its start) when none was written."""

@@ -62,12 +62,11 @@ class SegmentList:
             names = await self._metadata.children(path)
             listed = set(names)
             self._by_name = {n: s for n, s in self._by_name.items() if n in listed}
+            new = [name for name in names if name not in self._by_name]
             try:
-                for name in names:
-                    if name not in self._by_name:
-                        where = f"{path}/{name}"
-                        node = await self._metadata.get(where)
-                        self._by_name[name] = decode_segment(node.data, where=where)
+                for name in new:
+                    node = await self._metadata.get(f"{path}/{name}")
+                    self._by_name[name] = decode_segment(node.data, where=f"{path}/{name}")
             except NoNode:  # completed or removed since its name was read
                 continue
             segments = order(self._by_name.values(), where=self._root)

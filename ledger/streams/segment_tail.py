@@ -202,16 +202,17 @@ class SegmentTail:
         """The snapshot that begins there, records before its end, its last entry."""
         reader, _ = self._opened()
         parts: list[memoryview] = []
-        while first <= last:
-            for entry, payload in await reader.read(first, last, 1):
-                for record in log_records.parse_entry(payload):
-                    if not record.control or not is_part(record.data):
-                        return None
-                    parts.append(record.data)
-                    whole = join(parts)
-                    if whole is not None:
-                        return decode_snapshot(whole), record.position, entry
-                first = EntryId(entry + 1)
+        position = 0
+        for entry in range(first, last + 1):
+            [(_, payload)] = await reader.read(EntryId(entry), EntryId(entry), 1)
+            for record in log_records.parse_entry(payload):
+                if not record.control or not is_part(record.data):
+                    return None
+                parts.append(record.data)
+                position = record.position
+            whole = join(parts)
+            if whole is not None:
+                return decode_snapshot(whole), position, EntryId(entry)
         return None
 
     def _opened(self) -> tuple[LedgerReader, TailReader]:

@@ -9,6 +9,7 @@ tell which gateway they fetch from; and followers in this process, over gRPC and
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 from collections import Counter
@@ -151,26 +152,22 @@ class Watched:
                 self.batches.append((record.sequence_id, at, stream.epoch_at(record.sequence_id)))
         self.shown.append((stream.start_sequence_id, stream.end_sequence_id, stream.epoch))
 
+    async def read_to(self, partition, until):
+        while (ends := until()) is None or self.stream.end_sequence_id < ends[partition]:
+            with contextlib.suppress(LedgerError):
+                await self.read_on()
+            await asyncio.sleep(0.02)
+        await self.read_on()
+        await self.stream.close()
+
 
 async def follow(zookeeper, until):
     """What followers of all streams showed, read at the tail until `until` tells an end."""
     async with Session(zookeeper) as session:
         names = await list_streams(session.metadata)
-        followers = [Watched(session, name) for name in names]
-        while (ends := until()) is None or any(
-            f.stream.end_sequence_id < ends[int(f.stream.name.rpartition("-")[2])]
-            for f in followers
-        ):
-            for follower in followers:
-                try:
-                    await follower.read_on()
-                except LedgerError:
-                    continue
-            await asyncio.sleep(0.02)
-        for follower in followers:
-            await follower.read_on()
-            await follower.stream.close()
-        return {f.stream.name.rpartition("-")[2]: f for f in followers}
+        followers = {int(name.rpartition("-")[2]): Watched(session, name) for name in names}
+        await asyncio.gather(*(one.read_to(n, until) for n, one in followers.items()))
+        return followers
 
 
 def test_consumers_of_a_rack_read_everything_from_its_gateway(stage):
@@ -222,7 +219,7 @@ def test_a_follower_and_a_rack_see_one_log_while_its_writers_are_killed(stage):
     for partition, end in ends.items():
         found = consumer.found[partition]
         assert found == log[partition][: len(found)]
-        judge_follower(followers[str(partition)], end)
+        judge_follower(followers[partition], end)
 
 
 def judge_follower(watched, end):
