@@ -69,7 +69,8 @@ class Run:
         self.zombies.append(zombie)
         self.say(
             f"gateway {zombie.node} was stopped for 10 s: {zombie.answers} answers afterwards, "
-            f"{zombie.acks} acknowledgements, {zombie.reads} reads as owner"
+            f"{zombie.acks} acknowledgements ({zombie.late} of records sent before), "
+            f"{zombie.reads} reads as owner"
         )
 
     def stop(self) -> None:
@@ -93,7 +94,7 @@ class Run:
         self.say(
             f"{what.format(outage.node)}, {len(outage.keys)} partitions: next write after "
             f"{outage.worst_s:.3f} s; stock clients {min(stock, default=0.0):.3f} "
-            f"to {max(stock, default=0.0):.3f} s"
+            f"to {max(stock, default=0.0):.3f} s; {outage.idle:.0%} of the processors idle"
         )
 
 

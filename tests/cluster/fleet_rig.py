@@ -30,6 +30,12 @@ ASK_S_MAX = 2.0
 EXPIRE_S_MAX = 30.0
 
 
+def cpu_ticks() -> tuple[int, int]:
+    """(idle, all) ticks of this machine's processors since it started."""
+    ticks = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+    return ticks[3] + ticks[4], sum(ticks)
+
+
 class FleetRig:
     """The cluster. What it does blocks; clients live in `background`."""
 

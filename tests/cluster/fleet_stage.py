@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from tests.cluster.fleet_rig import FleetRig
+from tests.cluster.fleet_rig import FleetRig, cpu_ticks
 from tests.histories.background import Background
 from tests.histories.checker import Finding, check
 from tests.histories.history import OK, Key, Op
@@ -34,13 +34,18 @@ class Outage(NamedTuple):
     keys: list[Key]
     worst_s: float  # until the next successful write of anybody, for the slowest key
     by_client: dict[str, float]  # the same, by process
+    idle: float = 1.0  # share of the processors that nobody used meanwhile
 
 
 class Zombie(NamedTuple):
-    """What a node said after it was stopped. `answers`: all of them, refusals too."""
+    """What a node said after it was stopped. `answers`: all of them, refusals too.
+
+    `late` acknowledgements are of records that were sent before: it may have been on the way.
+    """
 
     node: int
     acks: int
+    late: int
     reads: int
     answers: int
 
@@ -143,13 +148,15 @@ class Stage:
         """kill -9 of an owner; it comes back once others have its partitions."""
         victim = self.victim()
         keys = self.rig.led_by(victim.node_id, self.keys)
+        before = cpu_ticks()
         at_s = self.rig.kill(victim)
         self.wait_written("others to take over", keys, at_s)
+        idle, ticks = (now - then for now, then in zip(cpu_ticks(), before, strict=True))
         self.rest(1.0)  # slower clients
         found = self.since(at_s, keys)
         victim.begin().wait_started()
         self.wait_written("everybody to write again")
-        return _outage(victim.node_id, found, at_s)
+        return _outage(victim.node_id, found, at_s)._replace(idle=idle / max(1, ticks))
 
     def stop(self) -> tuple[int, Outage]:
         """Ended politely (its exit code), and back again."""
@@ -184,7 +191,8 @@ class Stage:
             victim.resume()
         run(witness.end())
         self.wait_written("everybody to write again")
-        return Zombie(victim.node_id, len(witness.acks), len(witness.reads), witness.answers)
+        acks, late, reads = map(len, (witness.acks, witness.late, witness.reads))
+        return Zombie(victim.node_id, acks, late, reads, witness.answers)
 
     def expire(self) -> Outage:
         """The session of an owner ends, and it lives."""

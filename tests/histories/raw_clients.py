@@ -214,7 +214,9 @@ class Witness:
         self._tasks: list[asyncio.Task[None]] = []
         self._peers: list[Peer] = []
         self._counting = False
+        self._stopped_s = 0.0
         self.acks: list[tuple[Key, int]] = []  # acknowledged by it after it was stopped
+        self.late: list[tuple[Key, int]] = []  # of those: asked before, so perhaps decided before
         self.reads: list[str] = []  # what else it said as an owner or coordinator
         self.answers = 0  # all answers after it was stopped, refusals too
 
@@ -269,6 +271,8 @@ class Witness:
                 self.answers += 1
                 if result == OK:
                     self.acks.append((key, value))
+                    if start_s < self._stopped_s:
+                        self.late.append((key, value))
         self._recorder.add(process, client, "send", result, start_s, [(key, value, offset)])
 
     async def _ask_on(self, peer: Peer, pause_s: float) -> None:
@@ -293,6 +297,7 @@ class Witness:
 
     async def stopped(self) -> None:
         """The node stands still: what it said before is read, and from now on answers count."""
+        self._stopped_s = self._recorder.now_s()
         await asyncio.sleep(0.1)  # what is in our socket buffers was sent before
         self._counting = True
 
