@@ -40,6 +40,9 @@ proof: $(RUN)/.ready $(DEV)/.ready ## the long proofs; the last result is in doc
 proof-ledger: $(DEV)/.ready ## the ledger tier under faults: seeds, all states, mistakes (SEEDS=)
 	$(DEV)/bin/python -m tests.sim.proof_ledger --seeds $(or $(SEEDS),20000)
 
+proof-failover: $(RUN)/.ready $(DEV)/.ready ## owners killed under load, nothing lost or doubled (ROUNDS=)
+	$(DEV)/bin/python -m tests.cluster.failover --rounds $(or $(ROUNDS),20)
+
 demo: $(RUN)/.ready $(DEV)/.ready ## 336,776 flights through producer, group and Spark, compared
 	$(DEV)/bin/python -m tests.demo
 
@@ -49,7 +52,11 @@ bench: $(RUN)/.ready $(DEV)/.ready ## against Apache Kafka 4.3, one after the ot
 bench-ledger: $(RUN)/.ready $(DEV)/.ready ## bookies against Apache BookKeeper 4.17; ratios
 	$(DEV)/bin/python -m tests.bench.ledger_tier --write
 
+bench-subscriptions: $(RUN)/.ready $(DEV)/.ready ## commits per second, in log segments and in znodes; ratio
+	$(DEV)/bin/python -m tests.bench.subscriptions
+
 bench-scale: $(RUN)/.ready $(DEV)/.ready ## 1,000 to 100,000 groups, 100 to 10,000 partitions: growth
 	$(DEV)/bin/python -m tests.bench.scale
 
-.PHONY: help run cluster check test proof proof-ledger demo bench bench-ledger bench-scale
+.PHONY: help run cluster check test proof proof-ledger proof-failover demo bench bench-ledger \
+	bench-subscriptions bench-scale
