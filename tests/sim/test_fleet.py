@@ -1,0 +1,92 @@
+"""Goal: however gateways come, go, hang and are cut off, one leads, and no promise is broken.
+
+Method: three real gateways (fleet, partitions, groups) on virtual time over real ledgers and
+bookies; `FleetWorld` knows every promise. Then the same with known mistakes planted: each must be
+found. Repeat a seed with `python -m tests.sim.test_fleet SEED [SEED]`.
+"""
+
+import sys
+
+import pytest
+
+from gateway.fleet.claims import GroupClaimsOfCluster
+from gateway.fleet.membership import Membership
+from gateway.fleet.zookeeper_fleet import ClusterFleet
+from gateway.groups.residents import Residents
+from gateway.topics.partition import Partition
+from tests.sim.fleet_world import FleetWorld
+from tests.sim.loop import simulate
+
+SEEDS = 40
+BLOCKS = 4
+PLANTED_SEEDS_MAX = 60
+
+
+def run(seed):
+    """What is wrong after this seed's story; a hang or a crash of ours is wrong too."""
+    try:
+        return simulate(FleetWorld(seed).run())
+    except Exception as error:
+        return [f"{type(error).__name__}: {error}"]
+
+
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_every_promise_of_a_fleet_is_kept(block):
+    for seed in range(block * SEEDS // BLOCKS, (block + 1) * SEEDS // BLOCKS):
+        assert run(seed) == [], f"repeat with: python -m tests.sim.test_fleet {seed}"
+
+
+# -- planted mistakes: each one is a way to be wrong that the world must see ----------------------
+
+
+def a_lease_is_never_over(patch):
+    """T18: what a gateway held is held while nobody tells it otherwise."""
+    patch.setattr(ClusterFleet, "lease_held", lambda self: True)
+
+
+def acknowledgements_need_no_lease(patch):
+    patch.setattr(Partition, "_may_answer", lambda self: True)
+
+
+def whoever_is_not_in_the_list_is_dead(patch):
+    """Streams are then taken from the living, whose reads nothing stops."""
+
+    async def is_dead(self, who):
+        return who.token != self.self_member.token
+
+    patch.setattr(Membership, "is_dead", is_dead)
+    patch.setattr(Membership, "is_known_dead", lambda self, who: who != self.incarnation)
+
+
+def a_coordinator_needs_no_claim(patch):
+    """T21: the old one answers from its memory."""
+
+    async def claim(self, group):
+        """Ours."""
+
+    patch.setattr(GroupClaimsOfCluster, "claim", claim)
+    patch.setattr(Residents, "serves", lambda self: True)
+
+
+PLANTED = [
+    a_lease_is_never_over,
+    acknowledgements_need_no_lease,
+    whoever_is_not_in_the_list_is_dead,
+    a_coordinator_needs_no_claim,
+]
+
+
+@pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
+def test_a_planted_mistake_is_found(plant, monkeypatch):
+    plant(monkeypatch)
+    assert any(run(seed) for seed in range(PLANTED_SEEDS_MAX))
+
+
+if __name__ == "__main__":
+    wrong = 0
+    for number in range(int(sys.argv[1]), int(sys.argv[-1]) + 1):
+        found = run(number)
+        wrong += bool(found)
+        if found or len(sys.argv) == 2:
+            print(number, found[:5], flush=True)
+    sys.exit(wrong > 0)
