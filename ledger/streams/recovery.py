@@ -10,7 +10,7 @@ State = the last complete snapshot plus what follows it, at most one
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -65,13 +65,20 @@ class Loaded:
 
 
 async def load_stream(
-    store: SegmentStore, client: LedgerClient, clock: Clock, state: OwnerState
+    store: SegmentStore,
+    client: LedgerClient,
+    clock: Clock,
+    state: OwnerState,
+    on_left_over: Callable[[], None] | None = None,
 ) -> Loaded:
     """All ledgers are closed; `state` is what it was after the last durable record.
 
-    The list says so too, but for `left_over`.
+    The list says so too, but for `left_over`. `on_left_over` is called before the first recovery,
+    when there is one to do.
     """
     segments = await store.load()
+    if on_left_over is not None and not all(segment.completed for segment in segments):
+        on_left_over()
     left_over: tuple[Segment, Segment] | None = None
     for at, segment in enumerate(segments):
         if segment.completed:

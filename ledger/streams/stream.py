@@ -2,11 +2,11 @@
 
     closed ─open▶ readable ─begin▶ writable ─(a failed add)▶ failed ─▶ open again, a new epoch
 
-A plain `open` creates nothing: the first segment of an ownership is made when something is written,
-so a restart that only reads leaves no empty segments behind. A takeover from another process
-begins at once: its ledger is made while the old ones are recovered, and the list names it in the
-step that completes the last of them. Single owner task rules: every change of the segment list
-happens under `_change`.
+`open` creates nothing where nothing was being written: the first segment of an ownership is made
+with the first record, so restarts and idle streams leave no empty segments behind. A takeover from
+a dead writer begins at once (`begin`): its ledger is made while the old ones are recovered, and the
+list names it in the step that completes the last of them. Single owner task rules: every change of
+the segment list happens under `_change`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from ledger.client.client import LedgerClient
 from ledger.client.writer import LedgerWriter
 from ledger.core import segments as log_segments
 from ledger.core.segments import Segment
@@ -28,39 +27,20 @@ from ledger.errors import (
     Truncated,
 )
 from ledger.ids import Buffer, EntryId
-from ledger.streams.config import StreamConfig, StreamLimits
+from ledger.streams.config import StreamConfig
 from ledger.streams.next_ledger import NextLedger
-from ledger.streams.reads import Bounds, CursorLimit, SegmentReads
+from ledger.streams.reads import Bounds, SegmentReads
 from ledger.streams.recovery import Loaded, OwnerState, load_stream
 from ledger.streams.retention import Retention
 from ledger.streams.segment_store import SegmentStore
-from ledger.streams.tail_cache import StoredRecord, StreamTail, TailCache
+from ledger.streams.services import StreamServices
+from ledger.streams.tail_cache import StoredRecord, StreamTail
 from ledger.streams.writer import SEGMENT_RECORDS_MAX, OnDurable, SegmentWriter
-from ledger.world.clock import Clock
-from ledger.world.metadata import MetadataStore
 
 STREAM_KEY = "stream"
 """In a ledger's custom metadata: the stream that it was made for."""
 _ROLL_AGAIN_S = 1.0
 """Until the next try, when no ledger could be made for a roll; meanwhile the segment grows."""
-
-
-class StreamServices:
-    """What all streams of a process share."""
-
-    def __init__(
-        self,
-        metadata: MetadataStore,
-        client: LedgerClient,
-        clock: Clock,
-        limits: StreamLimits | None = None,
-    ) -> None:
-        self.metadata = metadata
-        self.client = client
-        self.clock = clock
-        self.limits = limits or StreamLimits()
-        self.cache = TailCache(self.limits.tail_cache_bytes)
-        self.cursors = CursorLimit(self.limits.cursors_max)
 
 
 class Stream:
@@ -125,22 +105,27 @@ class Stream:
     async def open(self, *, begin: bool = False) -> None:
         """Readable: left-over segments are recovered and completed, the state is rebuilt.
 
-        With `begin` (takeover) also writable, and the head snapshot of the first segment of this
-        ownership is durable: its `epoch` may be shown. Raises LedgerError: open it again.
+        With `begin` (takeover), where somebody left a segment in progress, also writable, and the
+        head snapshot of the first segment of this ownership is durable. On return `epoch` may be
+        shown. Raises LedgerError: open it again.
         """
         async with self._change:
             self._drop_writer()
-            if begin:
-                self._next_ledger.make()  # while the old ones are recovered
             services = self._services
-            loaded = await load_stream(self._store, services.client, services.clock, self._state)
-            beginning = begin and not self._closing
-            if loaded.left_over is not None and not beginning:
-                await self._store.complete(*loaded.left_over)
-                loaded.left_over = None
+            loaded = await load_stream(
+                self._store,
+                services.client,
+                services.clock,
+                self._state,
+                on_left_over=self._next_ledger.make if begin else None,
+            )
+            left_over = loaded.left_over
+            beginning = begin and left_over is not None and not self._closing
+            if left_over is not None and not beginning:
+                await self._store.complete(*left_over)
             self._take(loaded)
             if beginning:
-                await self._start_segment(left_over=loaded.left_over)
+                await self._start_segment(left_over=left_over)
                 await self._head_is_durable()
 
     def _take(self, loaded: Loaded) -> None:
@@ -459,8 +444,8 @@ class Stream:
                 return
             try:
                 await self._retention.truncate(sequence_id)
-            except BadVersion:
-                self._doubt_ownership()
+            except BadVersion as error:
+                self._is_anothers(error)
                 raise
 
     async def expire(self) -> int:
@@ -471,18 +456,20 @@ class Stream:
         async with self._change:
             try:
                 count = await self._retention.expire()
-            except BadVersion:
-                self._doubt_ownership()
+            except BadVersion as error:
+                self._is_anothers(error)
                 raise
             if count:
                 first = self.segments[0].number
                 self._summaries = {n: s for n, s in self._summaries.items() if n >= first}
         return count
 
-    def _doubt_ownership(self) -> None:
-        """Somebody else changed the stream's metadata: a roll finds out and fails what is due."""
+    def _is_anothers(self, error: LedgerError) -> None:
+        """Somebody else changed the stream's metadata: whoever owns it opens it again."""
         if self._writer is not None:
-            self.roll_soon()
+            self._writer.fail(error)
+        else:
+            self._on_failed(error)
 
     def _size_of(self, segment: Segment) -> int:
         if not segment.completed and self._writer is not None:

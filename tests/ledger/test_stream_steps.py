@@ -50,6 +50,8 @@ class Dying:
 async def owner_of(rig, host):
     owner = Owner(rig, host)
     await owner.stream.open(begin=True)
+    if not owner.stream.writable:  # nobody was writing
+        await owner.stream.begin()
     return owner
 
 

@@ -1,0 +1,28 @@
+"""What all streams of a process share: the store, the client, the clock, the caches."""
+
+from __future__ import annotations
+
+from ledger.client.client import LedgerClient
+from ledger.streams.config import StreamLimits
+from ledger.streams.reads import CursorLimit
+from ledger.streams.tail_cache import TailCache
+from ledger.world.clock import Clock
+from ledger.world.metadata import MetadataStore
+
+
+class StreamServices:
+    """One per process."""
+
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        client: LedgerClient,
+        clock: Clock,
+        limits: StreamLimits | None = None,
+    ) -> None:
+        self.metadata = metadata
+        self.client = client
+        self.clock = clock
+        self.limits = limits or StreamLimits()
+        self.cache = TailCache(self.limits.tail_cache_bytes)
+        self.cursors = CursorLimit(self.limits.cursors_max)
