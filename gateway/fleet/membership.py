@@ -150,7 +150,8 @@ class Membership:
                 if self._clock.monotonic_s() >= give_up_s:
                     raise NotOwner(other)
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._changed.wait(), _LOOK_AGAIN_S)
+                    async with asyncio.timeout(_LOOK_AGAIN_S):
+                        await self._changed.wait()
                 self._changed.clear()
         finally:
             unwatch()

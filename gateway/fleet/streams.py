@@ -68,6 +68,8 @@ class SharedStreams:
             at_once=balance_at_once,
         )
         membership.on_stale = self._on_stale_members
+        membership.on_changed(self._on_members)  # before anybody else is told
+        membership.on_expired(self._on_expired)
         self._listener: StreamListener | None = None
         self._held: dict[UUID, set[int]] = {}
         self._opened: dict[UUID, dict[int, int]] = {}  # epochs of what is held
@@ -94,11 +96,10 @@ class SharedStreams:
     async def start(self, listener: StreamListener) -> None:
         """Streams are claimed from now on; a first round is over. The gateway is registered."""
         self._listener = listener
-        self._membership.on_changed(self._on_members)
-        self._membership.on_expired(self._on_expired)
         self._catalog.on_changed.append(self._on_topics)
         self._wake()
         self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task.add_done_callback(self._on_ended)
         over = asyncio.get_running_loop().create_task(self._round_over.wait())
         try:
             await asyncio.wait([over, self._task], return_when=asyncio.FIRST_COMPLETED)
@@ -276,7 +277,8 @@ class SharedStreams:
         retry_s = _RETRY_S_FIRST
         while True:
             try:
-                await asyncio.wait_for(self._wanted.wait(), LOOK_AGAIN_S)
+                async with asyncio.timeout(LOOK_AGAIN_S):
+                    await self._wanted.wait()
             except TimeoutError:
                 self._membership.stale = True
             self._wanted.clear()
@@ -295,7 +297,8 @@ class SharedStreams:
             self._round_over.set()
             pause_s = min(PAUSE_S_MAX, _PAUSE_SHARE * (self._clock.monotonic_s() - began_s))
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._urgent.wait(), pause_s)
+                async with asyncio.timeout(pause_s):
+                    await self._urgent.wait()
 
     async def _round(self) -> None:
         """What was news is known, and what this gateway has to do about it is done."""
@@ -325,10 +328,18 @@ class SharedStreams:
             self._other_since_s = now_s
         if now_s - self._other_since_s > SESSIONS_WAITED * self._session_s:
             self._other_since_s = float("inf")  # told once
-            logger().error("this gateway was replaced", reason=other)
-            for replaced in list(self.on_replaced):
-                replaced(other)
+            self._tell_replaced(other)
         asyncio.get_running_loop().call_later(_REGISTER_AGAIN_S, self._wanted.set)
+
+    def _on_ended(self, task: asyncio.Task[None]) -> None:
+        """A gateway that does not follow ownership any more is of no use."""
+        if not task.cancelled() and task.exception() is not None:
+            self._tell_replaced(f"ownership of streams is not followed: {task.exception()!r}")
+
+    def _tell_replaced(self, reason: str) -> None:
+        logger().error("this gateway is to end", reason=reason)
+        for replaced in list(self.on_replaced):
+            replaced(reason)
 
     async def _follow_topics(self) -> None:
         """The table has the topics that there are."""
