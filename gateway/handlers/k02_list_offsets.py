@@ -102,14 +102,15 @@ def _at_once(version: int, asked: Any, partition: Partition) -> Reply | None:
 async def _look_up(request: Request, ctx: Context, answers: list[list[Reply | None]]) -> Result:
     for topic, row in zip(request.body.topics, answers, strict=True):
         for at, asked in enumerate(topic.partitions):
-            if row[at] is None:
-                partition = ctx.partitions.find(topic.name, asked.partition_index)
-                if partition is None:
-                    error = why_not_found(topic.name, asked.partition_index, ctx)
-                    row[at] = _refusal(asked, error)
-                else:
-                    row[at] = await _one(request.version, asked, partition)
+            row[at] = row[at] or await _later(request.version, topic.name, asked, ctx)
     return _reply(request, answers)
+
+
+async def _later(version: int, topic: str, asked: Any, ctx: Context) -> Reply:
+    partition = ctx.partitions.find(topic, asked.partition_index)
+    if partition is None:
+        return _refusal(asked, why_not_found(topic, asked.partition_index, ctx))
+    return await _one(version, asked, partition)
 
 
 async def _one(version: int, asked: Any, partition: Partition) -> Reply:

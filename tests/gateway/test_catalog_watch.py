@@ -5,6 +5,7 @@ and expire by seed; a random walk of all of them ends with what the store holds.
 """
 
 import asyncio
+import contextlib
 import random
 
 import pytest
@@ -228,22 +229,24 @@ def test_changes_are_seen_after_the_store_was_out_of_reach():
     simulate(main())
 
 
+async def change(catalog, draw):
+    """Something is asked of one of a few topics."""
+    name = draw.choice("abc")
+    topic = catalog.by_name(name)
+    choice = draw.randrange(4)
+    if choice == 0 and topic is not None:
+        await catalog.add_partitions(name, topic.partitions + 1)
+    elif choice == 1:
+        await catalog.delete(name)
+    else:
+        await catalog.create(name, 1, 1, {})
+
+
 async def walk(catalog, draw):
-    """Some changes of a few topics, whatever comes of them."""
+    """Some changes, whatever comes of them."""
     for _ in range(15):
-        name = draw.choice("abc")
-        try:
-            match draw.randrange(4):
-                case 0 | 1:
-                    await catalog.create(name, 1, 1, {})
-                case 2:
-                    await catalog.delete(name)
-                case _:
-                    topic = catalog.by_name(name)
-                    if topic is not None:
-                        await catalog.add_partitions(name, topic.partitions + 1)
-        except (TopicError, LedgerError):
-            pass
+        with contextlib.suppress(TopicError, LedgerError):
+            await change(catalog, draw)
         await asyncio.sleep(draw.random())
 
 
