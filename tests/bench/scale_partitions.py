@@ -18,7 +18,8 @@ from tests.peers.processes import wait_until
 
 PER_TOPIC = 100
 METADATA_ROUNDS = 30
-TOPICS_WATCHED_MAX = 5  # looking is work for the gateway that takes over
+TOPICS_WATCHED_MAX = 2  # looking is work for the gateway that takes over
+LOOK_S = 0.2
 AGAIN_S = 0.05
 TOPIC_S_MAX = 60.0
 WRITTEN_TO_MAX = 100  # partitions that get a record after the takeover
@@ -97,7 +98,7 @@ async def _led_by(wire: Wire, node_id: int, count: int, until_s: float) -> None:
     while (led := len(await _leaders(wire, node_id))) < count:
         bar.show(led)
         assert time.monotonic() < until_s, f"{led} of {count} partitions are led"
-        await asyncio.sleep(4 * AGAIN_S)
+        await asyncio.sleep(LOOK_S)
     bar.show(count)
 
 
@@ -146,7 +147,7 @@ async def _led_again(
         now_s = time.monotonic() - killed_s
         led_s = dict.fromkeys(leaders, now_s) | led_s
         bar.show(len(led_s))
-        await asyncio.sleep(AGAIN_S)
+        await asyncio.sleep(LOOK_S)
     return led_s
 
 
