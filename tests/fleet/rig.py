@@ -45,6 +45,15 @@ class CountingMetadata(SimMetadata):
         else:
             super()._renew()
 
+    def watch(self, path, on_changed):
+        """Who was told of a change reads it: a follower tells no sooner than it has it."""
+
+        def seen():
+            self._catch_up()
+            on_changed()
+
+        return super().watch(path, seen)
+
     def _note(self, kind, path):
         self.asked[kind, path.split("/")[2] if path.count("/") > 1 else path] += 1
 
