@@ -49,7 +49,9 @@ class ReplicaPartition:
         self._fleet_epoch = leader_epoch
         self._leader_epoch = -1
         self._idle_s = idle_s
-        self._stream = FollowedStream(name, services, batches.timestamp_max, self._advanced)
+        self._stream = FollowedStream(
+            name, services, batches.timestamp_max, self._advanced, self._on_trouble
+        )
         self._waiters: set[FetchWaiter] = set()
         self._opening: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -196,6 +198,9 @@ class ReplicaPartition:
 
     def remove_waiter(self, waiter: FetchWaiter) -> None:
         self._waiters.discard(waiter)
+
+    def _on_trouble(self, error: LedgerError) -> None:
+        self._tell("a partition of another gateway is not followed now, it is tried again", error)
 
     def _advanced(self, _: int) -> None:
         failed = self._stream.failed

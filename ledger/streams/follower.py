@@ -53,8 +53,10 @@ class FollowedStream:
         services: StreamServices,
         timestamp_max: Callable[[memoryview], int],
         on_advanced: Callable[[int], None],
+        on_trouble: Callable[[LedgerError], None] = lambda error: None,
     ) -> None:
-        """`on_advanced` is called with the end when it moved, and when `failed` was set."""
+        """`on_advanced` is called with the end when it moved, and when `failed` was set;
+        `on_trouble` with each error that is only tried again."""
         self.name = name
         self.epoch = 0  # the newest that a segment was seen of
         self.start_sequence_id = 0
@@ -64,6 +66,7 @@ class FollowedStream:
         self._services = services
         self._timestamp_max = timestamp_max
         self._on_advanced = on_advanced
+        self._on_trouble = on_trouble
         self._list = SegmentList(services.metadata, name)
         self._list_changed = asyncio.Event()  # the store told; not yet read
         self._news = asyncio.Event()  # `segments` changed, or readers came to the end
@@ -134,8 +137,8 @@ class FollowedStream:
                 self._advanced_live(live)
         except CorruptFormat:
             raise
-        except LedgerError:
-            pass  # `_keep_tail` goes on trying
+        except LedgerError as error:
+            self._on_trouble(error)  # `_keep_tail` goes on trying
 
     async def _follow(self) -> None:
         """Until it is cancelled, or one of its two tasks cannot go on: then `failed` tells."""
@@ -178,7 +181,8 @@ class FollowedStream:
                 pause_s = _PAUSE_S
             except (CorruptFormat, NoNode):
                 raise
-            except LedgerError:
+            except LedgerError as error:
+                self._on_trouble(error)
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, _PAUSE_S_MAX)
 

@@ -195,7 +195,7 @@ def test_consumers_of_a_rack_read_everything_from_its_gateway(stage):
             consumer.close()
 
 
-def test_a_follower_and_a_rack_see_one_log_while_its_writers_are_killed(stage):
+def test_a_follower_and_a_rack_see_one_log_while_writers_die_and_sessions_end(stage):
     consumer = Nearby(stage.bootstrap, "r1")
     load = stage.load()
     done = []
@@ -208,6 +208,8 @@ def test_a_follower_and_a_rack_see_one_log_while_its_writers_are_killed(stage):
             gateway.start()
             consumer.poll()
             more(load)
+        stage.rig.expire(stage.rig.gateways[0], TOPIC)
+        more(load)
         ends = stage.end(load)
         done.append(ends)
         consumer.read_until(ends)

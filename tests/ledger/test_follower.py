@@ -417,6 +417,43 @@ def test_the_writer_is_never_fenced():
     run(scenario)
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_a_seek_costs_a_few_requests_however_long_the_stream_is(late):
+    limits = StreamLimits(
+        entry_bytes_max=64 * 1024,
+        snapshot_bytes=20_000,
+        index_stride_bytes=4000,
+        read_chunk_bytes=8000,
+        tail_cache_bytes=0,
+    )
+
+    async def scenario(rig):
+        owner = await rig.owner()
+        follower = None if late else await rig.follower()
+        for _ in range(10):
+            for _ in range(50):
+                owner.append(1000)
+                await owner.settle()
+            await owner.roll()
+        for _ in range(100):
+            owner.append(1000)
+            await owner.settle()
+        follower = follower or await rig.follower()
+        await asyncio.sleep(2)
+        costs = []
+        for at in range(7, 590, 83):
+            follower.port.asked.clear()
+            follower.calls.clear()
+            [record] = await follower.stream.read(at, 1)
+            assert record.sequence_id == at
+            asked = follower.port.count("read_many")
+            costs.append((sum(asked.values()), len(follower.calls)))
+        return costs
+
+    for reads, calls in run(scenario, limits=limits):
+        assert reads <= 4 and calls <= 4  # the next segment's head, then at most a stride
+
+
 # Idling
 
 
@@ -448,6 +485,7 @@ def test_opening_while_bookies_are_silent_shows_no_less_than_before():
     async def scenario(rig):
         owner = await rig.owner()
         follower = await rig.follower()
+        follower.stream._on_trouble = (troubles := []).append
         await owner.add(5)
         await follower.until(4)
         await follower.stream.close()
@@ -456,6 +494,8 @@ def test_opening_while_bookies_are_silent_shows_no_less_than_before():
         assert follower.stream.end_sequence_id == 4
         with pytest.raises(StreamUnavailable):
             await follower.stream.read(2, 100)
+        await asyncio.sleep(40)
+        assert troubles
         follower.port.stalled = set()
         await owner.add(2)
         await follower.until(6)
