@@ -18,12 +18,15 @@ from ledger.registry.discovery import Discovery
 from ledger.registry.layout import INSTANCE_ID
 from ledger.repair.suspicions import Suspicions
 from ledger.repair.underreplication import Underreplication
+from ledger.streams.plain_log import PlainLogs, Quorum
 from ledger.streams.stream import StreamServices
 from ledger.world.clock import SystemClock
 from ledger.world.grpc_bookies import GrpcBookies
 from ledger.world.grpc_config import GrpcClientConfig, TlsFiles
 from ledger.world.zookeeper import ZooKeeperMetadata, connect_zookeeper
-from subscriptions.znode_store import GroupPositions
+from subscriptions.rollout import open_store
+
+COPIES = 3  # of what groups commit
 
 
 async def start_in_cluster(config: GatewayConfig) -> Running:
@@ -79,10 +82,21 @@ async def _start(config: GatewayConfig, stops: list[Stop]) -> Running:
         services,
         bookies=lambda: len(bookies.available()),
         collect=collected_by_bookies,
-        subscriptions=GroupPositions(metadata),
+        subscriptions=open_store(
+            config.log_segment_based_subscriptions_store_enabled,
+            metadata,
+            PlainLogs(client, lambda: _quorum(len(bookies.available()))),
+            clock,
+        ),
         fleet=fleet,
     )
     return await serve(config, parts, stops)
+
+
+def _quorum(bookies: int) -> Quorum:
+    """Of logs of subscriptions: three copies where there are so many bookies."""
+    copies = max(1, min(COPIES, bookies))
+    return Quorum(copies, copies, copies // 2 + 1)
 
 
 def _tell_session(config: GatewayConfig, metadata: ZooKeeperMetadata) -> None:

@@ -19,11 +19,12 @@ from ledger.client.client import LedgerClient
 from ledger.errors import LedgerError
 from ledger.ids import LedgerId
 from ledger.registry.ledger_ids import first_unused_ledger
+from ledger.streams.plain_log import PlainLogs, Quorum
 from ledger.streams.stream import StreamServices
 from ledger.world.clock import SystemClock
 from ledger.world.local_bookies import LocalBookie, LocalBookies, open_local_bookie
 from ledger.world.sqlite_metadata import SqliteMetadata
-from subscriptions.znode_store import GroupPositions
+from subscriptions.rollout import open_store
 
 _COLLECT_S = 600.0  # a round without a reason: for what a crash left behind
 
@@ -54,9 +55,18 @@ async def _start(config: GatewayConfig, stops: list[Stop]) -> Running:
         services,
         bookies=lambda: config.bookies,
         collect=collector.soon,
-        subscriptions=GroupPositions(metadata),
+        subscriptions=open_store(
+            config.log_segment_based_subscriptions_store_enabled,
+            metadata,
+            PlainLogs(client, lambda: _quorum(config.bookies)),
+            clock,
+        ),
     )
     return await serve(config, parts, stops)
+
+
+def _quorum(bookies: int) -> Quorum:
+    return Quorum(bookies, bookies, bookies // 2 + 1)
 
 
 async def _open_bookies(

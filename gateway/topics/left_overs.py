@@ -10,10 +10,12 @@ from collections.abc import Iterable
 from uuid import UUID
 
 from gateway.topics.catalog import Catalog
-from ledger.errors import LedgerError, NoSuchLedger
+from ledger.errors import CorruptFormat, LedgerError, NoNode, NoSuchLedger
 from ledger.ids import LedgerId
 from ledger.streams.segment_store import delete_stream, ledgers_of, list_streams
 from ledger.streams.stream import STREAM_KEY, StreamServices
+from subscriptions.log_claim import SUBSCRIPTION_KEY
+from subscriptions.log_node import decode_node, is_log_node, ledgers_named
 
 LEDGER_AGE_MS_MIN = 3_600_000  # a younger one may be about to be named
 _LOOKS = 2
@@ -73,7 +75,8 @@ async def _is_left_over(catalog: Catalog, name: str) -> bool:
 
 
 async def _orphans(services: StreamServices) -> list[LedgerId]:
-    """Ledgers made for a stream, old enough, that no stream names. First all, then the named.
+    """Ledgers made for a stream or a subscription, old enough, that none names. First all, then
+    the named.
 
     Looked for twice: a segment changes its node when it is completed, once, and where a stream is
     read node by node, it may be seen under neither name.
@@ -89,10 +92,29 @@ async def _orphans(services: StreamServices) -> list[LedgerId]:
             metadata = await services.client.read_metadata(ledger)
         except NoSuchLedger:
             continue
-        created_ms = metadata.created_ms
-        if STREAM_KEY in metadata.custom and created_ms is not None and created_ms < oldest_ms:
+        if metadata.created_ms is None or metadata.created_ms >= oldest_ms:
+            continue
+        subscription = metadata.custom.get(SUBSCRIPTION_KEY)
+        if subscription is not None:
+            named = await _is_named(services, subscription, ledger)
+        else:
+            named = STREAM_KEY not in metadata.custom  # not one of ours: hands off
+        if not named:
             orphans.append(ledger)
     return orphans
+
+
+async def _is_named(services: StreamServices, subscription: bytes, ledger: LedgerId) -> bool:
+    """The subscription of that path has the ledger. One that cannot be read may have it."""
+    try:
+        path = subscription.decode()
+        await services.metadata.sync(path)
+        node = await services.metadata.get(path)
+        return is_log_node(node.data) and ledger in ledgers_named(decode_node(node.data, path))
+    except NoNode:
+        return False
+    except (CorruptFormat, UnicodeDecodeError):
+        return True
 
 
 async def _delete_ledger(services: StreamServices, ledger: LedgerId) -> None:
