@@ -12,8 +12,9 @@ from __future__ import annotations
 import asyncio
 from asyncio import Future
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
+from typing import cast
 
 from ledger.errors import Fenced, LedgerClosed, LedgerError, NodeExists, NoNode, NotOwner
 from ledger.ids import Dlsn
@@ -28,6 +29,7 @@ from subscriptions.positions import (
     Position,
     PositionKey,
     encode_advance,
+    encode_advances,
     node_name,
     subscriber_of,
 )
@@ -40,12 +42,13 @@ _EXPIRE_S = 3600.0  # so often old history is looked for
 class _Change:
     """What one call wants written; `deletes` all first, then nothing else."""
 
-    __slots__ = ("bodies", "deletes", "durable", "existed", "note", "positions", "size_bytes")
+    __slots__ = ("bodies", "deletes", "durable", "existed", "keys", "note", "size_bytes", "values")
 
     def __init__(self, durable: Future[None]) -> None:
         self.durable = durable
-        self.positions: list[tuple[PositionKey, bytes | None]] = []
-        self.bodies: list[bytes] = []
+        self.keys: Collection[PositionKey] = ()
+        self.values: Sequence[bytes | None] = ()  # of the keys; None: removed
+        self.bodies: list[bytes] = []  # the records
         self.note: bytes | None = None
         self.size_bytes = 0
         self.deletes = False
@@ -246,8 +249,8 @@ class LogSegmentPositions:
             return
         owned.native_last = target.dlsn
         body = encode_native(target.dlsn)
-        change.positions.append((WHOLE_STREAM, body))
-        change.bodies.append(body)
+        change.keys = (WHOLE_STREAM,)
+        change.values = change.bodies = [body]
         change.size_bytes = len(body)
 
     def _count(self, more: int) -> None:
@@ -308,8 +311,7 @@ class LogSegmentPositions:
         taken, owned.under_way = owned.under_way, []
         state, noted = owned.claim.state, False
         for change in taken:
-            for key, body in change.positions:
-                state.put(key, body)
+            state.update(change.keys, change.values)
             if change.note is not None:
                 state.note, noted = change.note, True
             settle(change.durable, None)
@@ -445,22 +447,21 @@ class LogSegmentPositions:
 def _encode(
     change: _Change, positions: Mapping[PositionKey, Position | None], note: bytes | None
 ) -> None:
-    size = 0
-    for key, position in positions.items():
-        if position is None:
-            body = encode_removal(key)
-            change.positions.append((key, None))
-        else:
-            body = encode_advance(key, position)
-            change.positions.append((key, body))
-        change.bodies.append(body)
-        size += len(body)
+    change.keys = positions
+    if None in positions.values():
+        change.values = [
+            None if position is None else encode_advance(key, position)
+            for key, position in positions.items()
+        ]
+        pairs = zip(positions, change.values, strict=True)
+        change.bodies = [encode_removal(key) if body is None else body for key, body in pairs]
+    else:
+        known = cast("Mapping[PositionKey, Position]", positions)
+        change.values = change.bodies = encode_advances(known.items())
     if note is not None:
         change.note = note
-        body = encode_note(note)
-        change.bodies.append(body)
-        size += len(body)
-    change.size_bytes = size
+        change.bodies = [*change.bodies, encode_note(note)]
+    change.size_bytes = sum(map(len, change.bodies))
 
 
 def _parts(bodies: list[bytes], entry_bytes: int) -> Iterator[list[bytes]]:

@@ -7,8 +7,8 @@ A change that does not fit into one entry marks all its records but the last wit
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple, cast
 from uuid import UUID
 
 from google.protobuf.message import DecodeError
@@ -128,6 +128,14 @@ class State:
             self.records.pop(key, None)
         else:
             self.records[key] = body
+
+    def update(self, keys: Iterable[PositionKey], bodies: Sequence[bytes | None]) -> None:
+        """As `put` of each."""
+        if None in bodies:
+            for key, body in zip(keys, bodies, strict=True):
+                self.put(key, body)
+        else:
+            self.records.update(zip(keys, cast("Sequence[bytes]", bodies), strict=True))
 
     def positions(self, path: str) -> dict[PositionKey, Position]:
         """Decoded anew at each call."""

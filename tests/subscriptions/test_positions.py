@@ -16,6 +16,7 @@ from subscriptions.positions import (
     decode_dlsn,
     decode_subscriber,
     encode_advance,
+    encode_advances,
     encode_dlsn,
     encode_subscriber,
     node_name,
@@ -43,6 +44,29 @@ POSITIONS = st.builds(
 @given(KEYS, POSITIONS)
 def test_a_position_survives_as_bytes(key, position):
     assert decode_advance(encode_advance(key, position), "/p") == (key, position)
+
+
+NUMBERS = st.integers(-(2**63), 2**63 - 1) | st.integers(0, 64).map(lambda bits: 2**bits - 1)
+ANY_POSITIONS = st.builds(
+    Position,
+    DLSNS | st.just(INVALID_DLSN),
+    NUMBERS.filter(lambda n: n < 2**63),
+    st.integers(-1, 2**31 - 1),
+    TEXT,
+    NUMBERS.filter(lambda n: n < 2**63),
+    st.integers(-1, 2**63 - 1),
+)
+
+
+@given(st.lists(st.tuples(KEYS, ANY_POSITIONS), max_size=5), st.data())
+def test_the_fast_encoder_writes_protobufs_bytes(positions, data):
+    topics = [topic for (topic, _), _ in positions]
+    positions = [  # that share topics, DLSNs and the rest
+        (PositionKey(data.draw(st.sampled_from(topics)), partition), position)
+        for (_, partition), position in positions
+    ]
+    positions = data.draw(st.lists(st.sampled_from(positions))) if positions else []
+    assert encode_advances(positions) == [encode_advance(*each) for each in positions]
 
 
 @given(st.binary())

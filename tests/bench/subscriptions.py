@@ -1,0 +1,283 @@
+"""Offset commits per second: positions in log segments beside positions in znodes.
+
+    make bench-subscriptions                   worst of three rounds
+    python -m tests.bench.subscriptions --rounds 1 --seconds 3
+
+One ZooKeeper and three bookies, each a process that syncs what it acknowledges, serve both stores;
+they take turns at going first. The load is the same: GROUPS groups of MEMBERS members with
+PARTITIONS partitions each; a member commits all of its partitions, and again when that is durable.
+A client process of its own runs one side once. ZooKeeper says itself how many requests and
+transactions it has had.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from uuid import UUID
+
+from ledger.client.client import LedgerClient
+from ledger.ids import INVALID_DLSN
+from ledger.registry.discovery import Discovery
+from ledger.streams.plain_log import PlainLogs, Quorum
+from ledger.world.clock import SystemClock
+from ledger.world.grpc_bookies import GrpcBookies
+from ledger.world.grpc_config import GrpcClientConfig
+from ledger.world.process import loop_factory
+from ledger.world.zookeeper import connect_zookeeper
+from subscriptions.positions import Position, PositionKey
+from subscriptions.rollout import open_store
+from tests.peers import install
+from tests.peers.bookie import BookieProcess
+from tests.peers.install import CACHE
+from tests.peers.zookeeper import ZooKeeper
+
+BOOKIES = 3
+SIDES = ("znode", "log")
+TOPIC = UUID(int=7)
+LOAD_S_MAX = 180.0
+Said = dict[str, float]
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+class Load:
+    """Each member of each group keeps one commit going, until the time is over."""
+
+    def __init__(self, store, groups: int, members: int, partitions: int) -> None:
+        self.store = store
+        self.names = [f"group-{n}" for n in range(groups)]
+        keys = [PositionKey(TOPIC, n) for n in range(members * partitions)]
+        self.shares = [keys[n::members] for n in range(members)]
+        self.commits = 0
+        self.took_s: list[float] = []
+        self.ends_s = 0.0
+        self.going = 0
+        self.over: asyncio.Future[None] | None = None
+
+    async def begin(self) -> None:
+        """Every group is claimed and has committed once."""
+        for at in range(0, len(self.names), 50):
+            some = self.names[at : at + 50]
+            await asyncio.gather(*(self.store.load(name) for name in some))
+            whole = [key for share in self.shares for key in share]
+            await asyncio.gather(*(self.store.advance(n, positions(whole, 0)) for n in some))
+
+    async def run(self, seconds: float) -> float:
+        """Commits per second."""
+        self.commits, self.took_s = 0, []
+        self.over = asyncio.get_running_loop().create_future()
+        started_s = time.perf_counter()
+        self.ends_s = started_s + seconds
+        self.going = 0
+        for share in self.shares:
+            for name in self.names:
+                self.going += 1
+                self.commit(name, share)
+        await self.over
+        return self.commits / (time.perf_counter() - started_s)
+
+    def commit(self, name: str, share: list[PositionKey]) -> None:
+        started_s = time.perf_counter()
+        durable = self.store.advance(name, positions(share, self.commits))
+        durable.add_done_callback(lambda done: self.on_durable(name, share, started_s, done))
+
+    def on_durable(self, name: str, share: list[PositionKey], started_s: float, done) -> None:
+        done.result()
+        now_s = time.perf_counter()
+        self.commits += 1
+        self.took_s.append(now_s - started_s)
+        if now_s < self.ends_s:
+            self.commit(name, share)
+            return
+        self.going -= 1
+        if not self.going:
+            self.over.set_result(None)
+
+
+def positions(keys: list[PositionKey], number: int) -> dict[PositionKey, Position]:
+    now_ms = time.time_ns() // 1_000_000
+    position = Position(INVALID_DLSN, 1_000_000 + number, 3, "", now_ms)  # as the coordinator's
+    return dict.fromkeys(keys, position)
+
+
+async def load(side: str, servers: str, asked: argparse.Namespace) -> Said:
+    """One side, once; ZooKeeper's counters are asked while nothing else is under way."""
+    metadata = await connect_zookeeper(servers)
+    discovery = Discovery(metadata)
+    await discovery.start()
+    bookies = GrpcBookies(discovery.registered, GrpcClientConfig())
+    clock = SystemClock()
+    logs = PlainLogs(LedgerClient(metadata, bookies, clock), lambda: Quorum(3, 3, 2))
+    root = f"/bench/{time.time_ns()}"
+    store = open_store(side == "log", metadata, logs, clock, root=root)
+    work = Load(store, asked.groups, asked.members, asked.partitions)
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 100)  # as gateways and bookies do
+    await work.begin()
+    await work.run(asked.seconds / 3)
+    before = {**counters(servers), **cpu(asked.pids)}
+    per_s = await work.run(asked.seconds)
+    after = {**counters(servers), **cpu(asked.pids)}
+    work.took_s.sort()
+    said = {
+        "commits_per_s": per_s,
+        "commits": work.commits,
+        "p50_ms": work.took_s[len(work.took_s) // 2] * 1e3,
+        "p99_ms": work.took_s[int(len(work.took_s) * 0.99)] * 1e3,
+        **{
+            f"{who}_us": (after[who] - before[who]) / work.commits * 1e6
+            for who in ("client", "bookies", "zookeeper")
+        },
+        "requests_per_commit": (after["requests"] - before["requests"]) / work.commits,
+        "changes_per_commit": (after["changes"] - before["changes"]) / work.commits,
+    }
+    await check(store, work)
+    await store.close()
+    await bookies.close()
+    await discovery.stop()
+    await metadata.close()
+    return said
+
+
+async def check(store, work: Load) -> None:
+    """What was acknowledged last is what a new owner finds."""
+    name = work.names[0]
+    whole = [key for share in work.shares for key in share]
+    wanted = positions(whole, 10**9)
+    await store.advance(name, wanted)
+    await store.unload(name)
+    assert (await store.load(name)).positions == wanted
+
+
+def cpu(pids: list[int]) -> dict[str, float]:
+    """Seconds of CPU so far. `pids`: ZooKeeper's, then the bookies'."""
+    used = [_cpu_s(pid) for pid in pids]
+    return {"client": time.process_time(), "zookeeper": used[0], "bookies": sum(used[1:])}
+
+
+def _cpu_s(pid: int) -> float:
+    """User and system time of all threads that live."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
+
+
+def counters(servers: str) -> dict[str, int]:
+    """ZooKeeper's: requests of all sessions, and transactions (a multi is one)."""
+    said = _zookeeper(servers)
+    lines = dict(line.split(": ", 1) for line in said.splitlines() if ": " in line)
+    return {"requests": int(lines["Received"]), "changes": int(lines["Zxid"], 16)}
+
+
+def _zookeeper(servers: str) -> str:
+    import socket
+
+    host, port = servers.split(":")
+    with socket.create_connection((host, int(port)), 5.0) as connection:
+        connection.sendall(b"srvr")
+        return b"".join(iter(lambda: connection.recv(65536), b"")).decode()
+
+
+def run_side(side: str, servers: str, pids: list[int], asked: argparse.Namespace) -> Said:
+    words = [str(asked.groups), str(asked.members), str(asked.partitions), str(asked.seconds)]
+    python = [install.gateway_python(), "-m", "tests.bench.subscriptions"]
+    names = ("--groups", "--members", "--partitions", "--seconds")
+    options = [word for pair in zip(names, words, strict=True) for word in pair]
+    done = subprocess.run(
+        [*python, *options, "--load", side, servers, "--pids", *map(str, pids)],
+        cwd=install.ROOT,
+        capture_output=True,
+        text=True,
+        timeout=LOAD_S_MAX,
+    )
+    if done.returncode != 0:
+        raise RuntimeError(f"{side}: the client failed\n{done.stderr[-3000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def shown(said: Said) -> str:
+    return (
+        f"{said['commits_per_s']:.0f} commits/s, p50 {said['p50_ms']:.1f} ms, "
+        f"p99 {said['p99_ms']:.1f} ms, CPU us per commit: client {said['client_us']:.0f}, "
+        f"bookies {said['bookies_us']:.0f}, ZooKeeper {said['zookeeper_us']:.0f}; "
+        f"ZooKeeper {said['requests_per_commit']:.5f} requests "
+        f"and {said['changes_per_commit']:.5f} transactions per commit"
+    )
+
+
+def rounds(asked: argparse.Namespace, scratch: Path) -> list[dict[str, Said]]:
+    done: list[dict[str, Said]] = []
+    zookeeper = ZooKeeper(scratch / "zookeeper", synced=True)
+    bookies: list[BookieProcess] = []
+    try:
+        zookeeper.start()
+        for number in range(BOOKIES):
+            place = scratch / f"bookie-{number}"
+            bookies.append(BookieProcess(place, zookeeper.servers, name=f"b{number}").start())
+        pids = [zookeeper.process.pid, *(bookie.process.pid for bookie in bookies)]
+        for number in range(asked.rounds):
+            said: dict[str, Said] = {}
+            for side in SIDES[:: -1 if number % 2 else 1]:
+                said[side] = run_side(side, zookeeper.servers, pids, asked)
+                say(f"round {number + 1} of {asked.rounds}, {side}: {shown(said[side])}")
+            done.append(said)
+    finally:
+        for bookie in bookies:
+            if bookie.running:
+                bookie.stop()
+        if zookeeper.running:
+            zookeeper.stop()
+    return done
+
+
+def main() -> int:
+    """Run, and print one line of JSON."""
+    words = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    words.add_argument("--rounds", type=int, default=3, help="the worst of so many is reported")
+    words.add_argument("--seconds", type=float, default=5.0, help="of each side in each round")
+    words.add_argument("--groups", type=int, default=100)
+    words.add_argument("--members", type=int, default=10, help="of each group")
+    words.add_argument("--partitions", type=int, default=10, help="of each member")
+    words.add_argument("--load", nargs=2, metavar=("SIDE", "SERVERS"), help=argparse.SUPPRESS)
+    words.add_argument("--pids", nargs="*", type=int, default=[], help=argparse.SUPPRESS)
+    asked = words.parse_args()
+    if asked.load:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+            print(json.dumps(runner.run(load(*asked.load, asked))))
+        return 0
+    CACHE.mkdir(exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix="bench-subscriptions-", dir=CACHE))
+    try:
+        done = rounds(asked, scratch)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    ratios = [said["log"]["commits_per_s"] / said["znode"]["commits_per_s"] for said in done]
+    logs = [said["log"] for said in done]
+    result = {
+        "bench": "subscriptions",
+        "commits_ratio": round(min(ratios), 2),
+        "zookeeper_ops_per_commit": round(max(said["requests_per_commit"] for said in logs), 6),
+        "ratios": [round(ratio, 2) for ratio in ratios],
+        "log_commits_per_s": round(min(said["commits_per_s"] for said in logs)),
+        "znode_commits_per_s": round(min(s["znode"]["commits_per_s"] for s in done)),
+        "groups": asked.groups,
+        "members": asked.members,
+        "partitions": asked.partitions,
+    }
+    print(json.dumps(result))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
