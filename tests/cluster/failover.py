@@ -90,11 +90,12 @@ class Run:
             self.faults.append("a polite end was noticed by clients")
 
     def tell(self, what: str, outage: Outage) -> None:
+        idle = f"; processors {outage.idle:.0%} idle" if outage.idle < 1.0 else ""
         stock = [each for name, each in outage.by_client.items() if not name.startswith("probe")]
         self.say(
-            f"{what.format(outage.node)}, {len(outage.keys)} partitions: next write after "
+            f"{what.format(outage.node)}, {len(outage.keys)} partitions: no write for "
             f"{outage.worst_s:.3f} s; stock clients {min(stock, default=0.0):.3f} "
-            f"to {max(stock, default=0.0):.3f} s; {outage.idle:.0%} of the processors idle"
+            f"to {max(stock, default=0.0):.3f} s{idle}"
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -22,17 +23,21 @@ from tests.peers.processes import wait_until
 TOPIC = "judged"
 COPIES = 3
 GOES_ON_S_MAX = 60.0
+CALM_S = 3.0
 WARM_S = 2.0  # clients, and our own imports, are at work
 PAUSE_S = 10.0  # of a zombie: many sessions
 WITNESSED = 0.7  # seconds of requests before the pause
 
 
 class Outage(NamedTuple):
-    """How long nobody could write to some partitions. Keys that were led elsewhere are not in."""
+    """How long nobody could write to some partitions, the slowest of them.
+
+    After a kill -9: until the next successful write; else the longest time between two.
+    """
 
     node: int
     keys: list[Key]
-    worst_s: float  # until the next successful write of anybody, for the slowest key
+    worst_s: float  # of anybody
     by_client: dict[str, float]  # the same, by process
     idle: float = 1.0  # share of the processors that nobody used meanwhile
 
@@ -112,14 +117,41 @@ class Stage:
         """
         found: dict[Key, dict[str, float]] = {key: {} for key in keys}
         for op in reversed(self.recorder.ops[:]):
-            if op.end_s < at_s - 10.0:
-                break
-            if op.kind == "send" and op.result == OK and op.start_s > at_s:
-                for key, _, _ in op.value:
-                    if key in found:
-                        best_s = found[key].get(op.process, op.end_s)
-                        found[key][op.process] = min(best_s, op.end_s)
+            if op.end_s < at_s:
+                break  # calls are noted when they end
+            if op.kind != "send" or op.result != OK or op.start_s <= at_s:
+                continue
+            for key in found.keys() & {key for key, _, _ in op.value}:
+                found[key][op.process] = op.end_s  # the first one stays
         return found
+
+    def gaps(self, node: int, keys: Sequence[Key], at_s: float) -> Outage:
+        """The longest time since `at_s` without an acknowledgement: of a key, of a client."""
+        told: dict[Key, list[tuple[float, str]]] = {key: [] for key in keys}
+        for op in self.recorder.ops[:]:
+            if op.kind == "send" and op.result == OK and op.end_s > at_s - 1.0:
+                for key in told.keys() & {key for key, _, _ in op.value}:
+                    told[key].append((op.end_s, op.process))
+        by_client: dict[str, float] = {}
+        for acks in told.values():
+            for process in {process for _, process in acks}:
+                gap_s = _longest([end_s for end_s, who in acks if who == process])
+                by_client[process] = max(by_client.get(process, 0.0), gap_s)
+        worst_s = max(_longest([end_s for end_s, _ in acks]) for acks in told.values())
+        return Outage(node, list(keys), worst_s, by_client)
+
+    def calm(self) -> None:
+        """No client has complained or was rebalanced for a while: what was done before is over."""
+        said, since_s = -1, 0.0
+
+        def calm() -> bool:
+            nonlocal said, since_s
+            now = self.recorder.errors.total() + self.recorder.rebalances.total()
+            if now != said:
+                said, since_s = now, time.monotonic()
+            return time.monotonic() - since_s > CALM_S
+
+        wait_until(calm, "clients to be calm", GOES_ON_S_MAX, pause_s=0.1)
 
     def wait_written(self, what: str, keys: Sequence[Key] = (), at_s: float = 0.0) -> None:
         """Each key took a record that was sent after `at_s`, or after now."""
@@ -164,12 +196,12 @@ class Stage:
         keys = self.rig.led_by(victim.node_id, self.keys)
         at_s = time.monotonic()
         code = victim.stop()
-        self.wait_written("others to take over", keys, at_s)
-        self.rest(1.0)
-        found = self.since(at_s, keys)
+        self.wait_written("others to take over", keys)
+        self.rest(1.0)  # slower clients
+        outage = self.gaps(victim.node_id, keys, at_s)
         victim.begin().wait_started()
         self.wait_written("everybody to write again")
-        return code, _outage(victim.node_id, found, at_s)
+        return code, outage
 
     def pause(self, seconds: float = PAUSE_S) -> Zombie:
         """An owner stands still for so long, and goes on; a witness listens to it."""
@@ -200,8 +232,9 @@ class Stage:
         keys = self.rig.led_by(victim.node_id, self.keys)
         at_s = time.monotonic()
         self.rig.expire(victim, TOPIC)
-        self.wait_written("somebody to own it again", keys, at_s)
-        return _outage(victim.node_id, self.since(at_s, keys), at_s)
+        self.wait_written("somebody to own it again", keys)
+        self.rest(1.0)
+        return self.gaps(victim.node_id, keys, at_s)
 
     def cut(self, seconds: float = 0.3) -> Outage:
         """An owner does not reach ZooKeeper for less than a session."""
@@ -212,8 +245,8 @@ class Stage:
         proxy.refuse()
         self.rest(seconds)
         proxy.heal()
-        self.wait_written("writers to go on", keys, at_s)
-        return _outage(victim.node_id, self.since(at_s, keys), at_s)
+        self.wait_written("writers to go on", keys)
+        return self.gaps(victim.node_id, keys, at_s)
 
     # -- the end ---------------------------------------------------------------------------------
 
@@ -223,6 +256,10 @@ class Stage:
         self._background.run(self.load.end())
         ops = self.recorder.ops
         return ops, check(ops)
+
+
+def _longest(times_s: list[float]) -> float:
+    return max((after - before for before, after in pairwise(times_s)), default=0.0)
 
 
 def _outage(node: int, found: dict[Key, dict[str, float]], at_s: float) -> Outage:

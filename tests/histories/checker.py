@@ -87,6 +87,12 @@ class Facts:
         for log in self.logs.values():
             log.settle()
 
+    def shown(self) -> Iterator[tuple[Op, Key, Value]]:
+        """Every record of every poll."""
+        for op in self.polls:
+            for key, pairs in op.value.items():
+                yield from ((op, key, value) for _, value in pairs)
+
     def by_process(self, *kinds: str) -> dict[str, list[Op]]:
         found: dict[str, list[Op]] = defaultdict(list)
         for op in self.ops:
@@ -141,19 +147,17 @@ def _what_logs_say(facts: Facts) -> Iterator[Finding]:
 def _what_readers_saw(facts: Facts) -> Iterator[Finding]:
     """phantom: nobody sent it. G1a: its send failed. early-read: seen before it was sent."""
     seen: set[tuple[Key, Value]] = set()
-    for op in facts.polls:
-        for key, pairs in op.value.items():
-            for _, value in pairs:
-                if (key, value) in seen:
-                    continue
-                seen.add((key, value))
-                writer = facts.writer.get((key, value))
-                if writer is None:
-                    yield Finding("phantom", key, f"{op.process} was shown {value}")
-                elif writer.result == FAIL:
-                    yield Finding("G1a", key, f"{op.process} was shown {value}, which failed")
-                elif op.end_s < writer.start_s:
-                    yield Finding("early-read", key, f"{value} was seen before it was sent")
+    for op, key, value in facts.shown():
+        if (key, value) in seen:
+            continue
+        seen.add((key, value))
+        writer = facts.writer.get((key, value))
+        if writer is None:
+            yield Finding("phantom", key, f"{op.process} was shown {value}")
+        elif writer.result == FAIL:
+            yield Finding("G1a", key, f"{op.process} was shown {value}, which failed")
+        elif op.end_s < writer.start_s:
+            yield Finding("early-read", key, f"{value} was seen before it was sent")
 
 
 def _what_nobody_saw(facts: Facts) -> Iterator[Finding]:
@@ -183,16 +187,14 @@ def _what_the_last_reader_misses(facts: Facts) -> Iterator[Finding]:
 
     Judged for keys that a reader whose name begins with FINAL was assigned: it began at the start.
     """
-    kept: dict[Key, set[Value]] = {}
-    start_s = FOREVER_S
-    for op in facts.ops:
+    last = [op for op in facts.ops if op.process.startswith(FINAL)]
+    start_s = min((op.start_s for op in last), default=FOREVER_S)
+    kept: dict[Key, set[Value]] = {
+        key: set() for op in last if op.kind == "assign" for key in op.value
+    }
+    for op, key, value in facts.shown():
         if op.process.startswith(FINAL):
-            start_s = min(start_s, op.start_s)
-            for key in op.value if op.kind in ("assign", "poll") else ():
-                kept.setdefault(key, set())
-            if op.kind == "poll":
-                for key, pairs in op.value.items():
-                    kept[key].update(value for _, value in pairs)
+            kept.setdefault(key, set()).add(value)
     for key, there in kept.items():
         known = {
             value
@@ -221,13 +223,13 @@ def _polls_by_process(facts: Facts) -> Iterator[Finding]:
             elif op.kind == "assign":
                 last = {key: value for key, value in last.items() if key in op.value}
             elif op.result == OK:
-                for key in op.rebalanced:
-                    last.pop(key, None)
                 yield from _polls_of(facts, op, last)
 
 
 def _polls_of(facts: Facts, op: Op, last: dict[Key, Value]) -> Iterator[Finding]:
     """One poll, after `last`; moves it on."""
+    for key in op.rebalanced:
+        last.pop(key, None)
     for key, pairs in op.value.items():
         if not pairs:
             continue
@@ -272,19 +274,23 @@ def _sends_by_process(facts: Facts) -> Iterator[Finding]:
     for ops in facts.by_process("send").values():
         last: dict[Key, Value] = {}
         for op in sorted(ops, key=lambda op: op.start_s):
-            if op.result == FAIL:
-                continue
-            inside: set[Key] = set()
-            for key, value, _ in op.value:
-                log = facts.logs[key]
-                if value not in log.index:
-                    continue
-                if key in last:
-                    word = "int-" if key in inside else ""
-                    verb = "send" if op.idempotent else "send-plain"
-                    yield from _step(log, key, op.process, word, verb, last[key], value)
-                last[key] = value
-                inside.add(key)
+            if op.result != FAIL:
+                yield from _sends_of(facts, op, last)
+
+
+def _sends_of(facts: Facts, op: Op, last: dict[Key, Value]) -> Iterator[Finding]:
+    """One request, after `last`; moves it on."""
+    inside: set[Key] = set()
+    verb = "send" if op.idempotent else "send-plain"
+    for key, value, _ in op.value:
+        log = facts.logs[key]
+        if value not in log.index:
+            continue
+        if key in last:
+            word = "int-" if key in inside else ""
+            yield from _step(log, key, op.process, word, verb, last[key], value)
+        last[key] = value
+        inside.add(key)
 
 
 # --- in real time -------------------------------------------------------------------------------
@@ -341,24 +347,31 @@ def _what_fell(facts: Facts) -> Iterator[Finding]:
 
     An acknowledged or polled record is below the high watermark from then on.
     """
-    names = ("high-watermark-fell", "log-start-fell", "leader-epoch-fell")
     looks: dict[tuple[str, Key], list[_Claim]] = defaultdict(list)
     floors: dict[Key, list[_Claim]] = defaultdict(list)
     for op in facts.ops:
         if op.kind == "look":
-            for key, said in op.value.items():
-                for name, value in zip(names, said, strict=True):
-                    if value >= 0:
-                        claim = _Claim(op.start_s, op.end_s, value, op.process)
-                        looks[name, key].append(claim)
+            for name, key, value in _looked(op):
+                looks[name, key].append(_Claim(op.start_s, op.end_s, value, op.process))
         elif op.kind in ("send", "poll") and op.result == OK:
             for key, end in _ends(op):
                 floors[key].append(_Claim(op.start_s, op.end_s, end, op.process))
     for (name, key), said in looks.items():
-        known = said + floors[key] if name == names[0] else said
+        known = said + floors[key] if name == _FALLS[0] else said
         for earlier, later in _fallen(known, said):
             told = f"{later.who} was told {later.value} after {earlier.who} knew {earlier.value}"
             yield Finding(name, key, told)
+
+
+_FALLS = ("high-watermark-fell", "log-start-fell", "leader-epoch-fell")
+
+
+def _looked(op: Op) -> Iterator[tuple[str, Key, int]]:
+    """What a look was told, by what it means when that falls."""
+    for key, said in op.value.items():
+        yield from (
+            (name, key, value) for name, value in zip(_FALLS, said, strict=True) if value >= 0
+        )
 
 
 def _ends(op: Op) -> Iterator[tuple[Key, int]]:
@@ -376,10 +389,10 @@ def _what_metadata_said(facts: Facts) -> Iterator[Finding]:
         if op.kind == "metadata" and op.result == OK:
             node, partitions = op.value
             for key, (_, epoch) in partitions.items():
-                if epoch >= 0:
-                    said[key].append(_Claim(op.start_s, op.end_s, epoch, f"node {node}"))
+                said[key].append(_Claim(op.start_s, op.end_s, epoch, f"node {node}"))
     for key, claims in said.items():
         nodes: dict[str, list[_Claim]] = defaultdict(list)
+        claims = [claim for claim in claims if claim.value >= 0]  # -1: nobody has it open
         for claim in claims:
             nodes[claim.who].append(claim)
         for own in nodes.values():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from collections.abc import Iterator, Sequence
 
 from tests.histories.history import INFO, OK, Key, place_of
@@ -171,18 +172,19 @@ async def ask_committed(
     So one who is not the coordinator, or has not loaded the group, must not answer.
     """
     peers = Peers()
-    while not stop.is_set():
-        for address in bootstrap:
-            for group in groups:
-                start_s = recorder.now_s()
-                with contextlib.suppress(*GONE):
-                    peer = await peers.at(*address)
-                    body = await peer.ask(OFFSET_FETCH, offset_fetch_body(group, keys), LOOK_S_MAX)
-                    found = _committed(body)
-                    node = f"by hand, node {address[1]}"
-                    if found:
-                        recorder.add(process, node, "fetch", OK, start_s, (group, found))
-                await asyncio.sleep(pause_s)
+    for address, group in itertools.cycle(itertools.product(bootstrap, groups)):
+        if stop.is_set():
+            break
+        start_s = recorder.now_s()
+        found: dict[Key, int] = {}
+        with contextlib.suppress(*GONE):
+            peer = await peers.at(*address)
+            body = offset_fetch_body(group, keys)
+            found = _committed(await peer.ask(OFFSET_FETCH, body, LOOK_S_MAX))
+        if found:
+            node = f"by hand, node {address[1]}"
+            recorder.add(process, node, "fetch", OK, start_s, (group, found))
+        await asyncio.sleep(pause_s)
     await peers.close()
 
 
@@ -268,12 +270,16 @@ class Witness:
             if row.error_code.value == 0:
                 result, offset = OK, row.base_offset
             if self._counting:
-                self.answers += 1
-                if result == OK:
-                    self.acks.append((key, value))
-                    if start_s < self._stopped_s:
-                        self.late.append((key, value))
+                self._count(result == OK, (key, value), start_s)
         self._recorder.add(process, client, "send", result, start_s, [(key, value, offset)])
+
+    def _count(self, acknowledged: bool, record: tuple[Key, int], start_s: float) -> None:
+        """An answer came after the node was stopped."""
+        self.answers += 1
+        if acknowledged:
+            self.acks.append(record)
+        if acknowledged and start_s < self._stopped_s:
+            self.late.append(record)
 
     async def _ask_on(self, peer: Peer, pause_s: float) -> None:
         while not (self._stop.is_set() or peer.closed):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Sequence
 from functools import partial
@@ -126,9 +127,10 @@ async def read(
         consumer.assign([_partition(key) for key in keys])
         left = dict(ends) if ends is not None else None
         while not stop.is_set() and (left is None or left):
-            for key, pairs in (await _poll(recorder, consumer, process)).items():
-                if left is not None and pairs[-1][0] + 1 >= left.get(key, 0):
-                    left.pop(key, None)
+            found = await _poll(recorder, consumer, process)
+            if left is not None:
+                at = {key: pairs[-1][0] + 1 for key, pairs in found.items()}
+                left = {key: end for key, end in left.items() if at.get(key, -1) < end}
     finally:
         await consumer.stop()
 
@@ -221,19 +223,26 @@ async def commit_and_fetch(
     await consumer.start()
     try:
         consumer.assign([_partition(key) for key in keys])
-        while not stop.is_set():
-            for key in keys:
-                await _commit(recorder, consumer, group, {key: recorder.value()}, process)
-                await asyncio.sleep(pause_s)
-                start_s = recorder.now_s()
-                try:
-                    found = await consumer.committed(_partition(key))
-                except KafkaError as error:
-                    recorder.complain(process, error)
-                    continue
-                # None is "nothing committed" or a refusal: it does not look at the group's error
-                result = INFO if found is None else OK
-                recorder.add(process, CLIENT, "fetch", result, start_s, (group, {key: found}))
-                await asyncio.sleep(pause_s)
+        for key in itertools.cycle(keys):
+            if stop.is_set():
+                break
+            await _commit(recorder, consumer, group, {key: recorder.value()}, process)
+            await asyncio.sleep(pause_s)
+            await _fetch(recorder, consumer, group, key, process)
+            await asyncio.sleep(pause_s)
     finally:
         await consumer.stop()
+
+
+async def _fetch(
+    recorder: Recorder, consumer: AIOKafkaConsumer, group: str, key: Key, process: str
+) -> None:
+    start_s = recorder.now_s()
+    try:
+        found = await consumer.committed(_partition(key))
+    except KafkaError as error:
+        recorder.complain(process, error)
+        return
+    # None is "nothing committed" or a refusal: it does not look at the group's error
+    result = INFO if found is None else OK
+    recorder.add(process, CLIENT, "fetch", result, start_s, (group, {key: found}))

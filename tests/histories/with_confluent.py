@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Sequence
 from functools import partial
@@ -197,21 +198,26 @@ def commit_and_fetch(
     """Commits offsets that nobody committed before, and asks what is committed."""
     consumer = _consumer(bootstrap, group)
     try:
-        while not stop.is_set():
-            for key in keys:
-                _commit(recorder, consumer, group, {key: recorder.value()}, process)
-                stop.wait(pause_s)
-                start_s = recorder.now_s()
-                try:
-                    (found,) = consumer.committed([TopicPartition(*place_of(key))], CALL_S_MAX)
-                except KafkaException as raised:
-                    recorder.complain(process, raised.args[0])
-                    continue
-                if found.error is not None:
-                    recorder.complain(process, found.error)
-                    continue
-                value = {key: found.offset if found.offset >= 0 else -1}
-                recorder.add(process, CLIENT, "fetch", OK, start_s, (group, value))
-                stop.wait(pause_s)
+        for key in itertools.cycle(keys):
+            if stop.is_set():
+                break
+            _commit(recorder, consumer, group, {key: recorder.value()}, process)
+            stop.wait(pause_s)
+            _fetch(recorder, consumer, group, key, process)
+            stop.wait(pause_s)
     finally:
         consumer.close()
+
+
+def _fetch(recorder: Recorder, consumer: Consumer, group: str, key: Key, process: str) -> None:
+    start_s = recorder.now_s()
+    try:
+        (found,) = consumer.committed([TopicPartition(*place_of(key))], CALL_S_MAX)
+    except KafkaException as raised:
+        recorder.complain(process, raised.args[0])
+        return
+    if found.error is not None:
+        recorder.complain(process, found.error)
+        return
+    value = {key: found.offset if found.offset >= 0 else -1}
+    recorder.add(process, CLIENT, "fetch", OK, start_s, (group, value))

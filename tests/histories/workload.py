@@ -16,10 +16,17 @@ from typing import Any
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.histories import raw_clients, with_aiokafka, with_confluent
-from tests.histories.history import FINAL, OK, Key, key_of
+from tests.histories.history import FINAL, Key, key_of
 from tests.histories.raw_clients import Address
 from tests.histories.recorder import Recorder
-from tests.histories.wire import LATEST, LIST_OFFSETS, Peers, list_offsets_body, read_topology
+from tests.histories.wire import (
+    LATEST,
+    LIST_OFFSETS,
+    Peers,
+    Topology,
+    list_offsets_body,
+    read_topology,
+)
 
 GROUP = "readers"
 OFFSET_GROUPS = ("offsets-1", "offsets-2")  # nobody is a member of these
@@ -147,21 +154,16 @@ class Workload:
         for host, port in self.addresses:
             try:
                 topology = await read_topology(await peers.at(host, port), self._topic)
-                for key in set(self.keys) - set(ends):
-                    leader = topology.partitions[key][0]
-                    peer = await peers.at(*topology.nodes[leader])
-                    answer = await peer.ask(LIST_OFFSETS, list_offsets_body([key], LATEST))
-                    row = answer.topics[0].partitions[0]
-                    if row.error_code.value == 0:
-                        ends[key] = row.offset
+                ends |= await self._told_ends(peers, topology, set(self.keys) - set(ends))
             except (OSError, TimeoutError, KeyError):
                 await asyncio.sleep(0.1)
 
-
-def acked_by_kind(recorder: Recorder) -> dict[str, int]:
-    """Acknowledged records, by client."""
-    counts: dict[str, int] = {}
-    for op in recorder.ops:
-        if op.kind == "send" and op.result == OK:
-            counts[op.client] = counts.get(op.client, 0) + len(op.value)
-    return counts
+    async def _told_ends(self, peers: Peers, topology: Topology, keys: set[Key]) -> dict[Key, int]:
+        ends: dict[Key, int] = {}
+        for key in keys:
+            peer = await peers.at(*topology.nodes[topology.partitions[key][0]])
+            answer = await peer.ask(LIST_OFFSETS, list_offsets_body([key], LATEST))
+            row = answer.topics[0].partitions[0]
+            if row.error_code.value == 0:
+                ends[key] = row.offset
+        return ends
