@@ -28,7 +28,7 @@ DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 T = TypeVar("T")
 
 topic_app = typer.Typer(
-    help="Create, list, describe and delete topics.",
+    help="Create, list, describe, alter, truncate and delete topics.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -42,6 +42,10 @@ Bootstrap = Annotated[
 ]
 Output = Annotated[Format, typer.Option("--output", "-o", help="table or json.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do it; there is no way back.")]
+Configs = Annotated[
+    list[str] | None,
+    typer.Option("--config", "-c", help="key=value; may be given more than once."),
+]
 
 
 def fail(exit_code: int, message: str, code: str, output: Format) -> NoReturn:
@@ -96,20 +100,12 @@ def topic_create(
     replication_factor: Annotated[
         int, typer.Option("--replication-factor", "-r", help="-1: the server's default.")
     ] = -1,
-    config: Annotated[
-        list[str] | None,
-        typer.Option("--config", "-c", help="key=value; may be given more than once."),
-    ] = None,
+    config: Configs = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = Format.table,
 ) -> None:
     """Create a topic."""
-    configs: dict[str, str] = {}
-    for pair in config or ():
-        key, equals, value = pair.partition("=")
-        if not equals or not key:
-            usage(f"--config {pair!r} is not key=value, for example retention.ms=3600000", output)
-        configs[key] = value
+    configs = _pairs(config, output)
     _check_range("--partitions", partitions, 2**31 - 1, output)
     _check_range("--replication-factor", replication_factor, 2**15 - 1, output)
 
@@ -124,6 +120,16 @@ def topic_create(
         emit(as_json(made))
     else:
         emit(f"Created topic {name}.")
+
+
+def _pairs(config: list[str] | None, output: Format) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for pair in config or ():
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            usage(f"--config {pair!r} is not key=value, for example retention.ms=3600000", output)
+        pairs[key] = value
+    return pairs
 
 
 def _check_range(option: str, value: int, value_max: int, output: Format) -> None:
@@ -164,6 +170,62 @@ def topic_describe(
     emit(f"Topic: {name}  Id: {topic['topic_id'] or '-'}  Configs: {configs or '-'}\n")
     columns = headings("partition", "leader", "leader_epoch", "log_start_offset", "log_end_offset")
     emit(as_table(columns, topic["partitions"]))
+
+
+@topic_app.command("alter")
+def topic_alter(
+    name: Annotated[str, typer.Argument(help="The topic's name.")],
+    config: Configs = None,
+    default: Annotated[
+        list[str] | None,
+        typer.Option("--default", "-d", help="A key that gets its default again."),
+    ] = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    output: Output = Format.table,
+) -> None:
+    """Change some settings of a topic; the others stay."""
+    configs = _pairs(config, output)
+    if not configs and not default:
+        usage("say what to change, for example -c retention.ms=3600000", output)
+
+    from gateway.admin.topics import alter_topic
+
+    ask(bootstrap, output, lambda client: alter_topic(client, name, configs, default or []))
+    if output is Format.json:
+        emit(as_json({"altered": name}))
+    else:
+        emit(f"Altered topic {name}.")
+
+
+@topic_app.command("truncate")
+def topic_truncate(
+    name: Annotated[str, typer.Argument(help="The topic's name.")],
+    to: Annotated[str, typer.Option("--to", help="The first offset that is kept, or end.")],
+    partition: Annotated[
+        list[int] | None,
+        typer.Option("--partition", "-p", help="Only this one; may be given more than once."),
+    ] = None,
+    yes: Yes = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    output: Output = Format.table,
+) -> None:
+    """Delete a topic's records below an offset."""
+    from gateway.admin.topics import LATEST, truncate_topic
+
+    if to != "end" and not to.isdecimal():
+        usage(f"--to {to!r}: must be an offset, or end", output)
+    if not yes:
+        usage(f"this deletes records of topic {name} for ever; add --yes to do it", output)
+    offset = LATEST if to == "end" else int(to)
+    rows = ask(
+        bootstrap, output, lambda client: truncate_topic(client, name, partition or [], offset)
+    )
+    if output is Format.json:
+        emit(as_json(rows))
+    else:
+        emit(as_table(headings("partition", "log_start_offset"), rows))
+    if any(row["log_start_offset"] is None for row in rows):
+        fail(EXIT_FAILED, "not all partitions could be truncated", "NOT_TRUNCATED", output)
 
 
 @topic_app.command("delete")

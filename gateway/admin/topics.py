@@ -8,6 +8,9 @@ from typing import Any
 from gateway.admin.client import AdminClient, AdminError, Place, raise_for
 
 _LIST_OFFSETS, _METADATA, _CREATE, _DELETE, _DESCRIBE_CONFIGS = 2, 3, 19, 20, 32
+_DELETE_RECORDS, _INCREMENTAL_ALTER_CONFIGS = 21, 44
+_SET, _REMOVE = 0, 1  # config_operation
+_TRUNCATE_MS_MAX = 10_000
 _TOPIC_RESOURCE = 2
 _SET_ON_TOPIC = 1  # config_source
 _NAMES_BELOW = 6  # DeleteTopics has names alone below, then names or ids
@@ -41,6 +44,50 @@ async def create_topic(
         "partitions": getattr(made, "num_partitions", partitions),
         "replication_factor": getattr(made, "replication_factor", replication_factor),
     }
+
+
+async def alter_topic(
+    client: AdminClient, name: str, configs: Mapping[str, str], removed: Sequence[str]
+) -> None:
+    """The topic's own settings are these as well, and those removed are the default again."""
+    changes = [
+        {"name": key, "config_operation": _SET, "value": value} for key, value in configs.items()
+    ]
+    changes += [{"name": key, "config_operation": _REMOVE, "value": None} for key in removed]
+    resource = {"resource_type": _TOPIC_RESOURCE, "resource_name": name, "configs": changes}
+    answer = await client.send(
+        _INCREMENTAL_ALTER_CONFIGS, {"resources": [resource], "validate_only": False}
+    )
+    (altered,) = answer.responses
+    raise_for(altered.error_code, altered.error_message, name)
+
+
+async def truncate_topic(
+    client: AdminClient, name: str, indexes: Sequence[int], offset: int
+) -> list[Row]:
+    """Where these partitions (none named: all) start now, at `offset` or later; LATEST: the end."""
+    topic = await describe_topic(client, name)
+    known = [row["partition"] for row in topic["partitions"]]
+    for index in indexes:
+        if index not in known:
+            raise AdminError(f"Topic '{name}' has no partition {index}.", "UNKNOWN_PARTITION")
+
+    def fields(topics: Mapping[str, Sequence[int]]) -> dict[str, Any]:
+        asked = [
+            {
+                "name": each,
+                "partitions": [{"partition_index": index, "offset": offset} for index in here],
+            }
+            for each, here in topics.items()
+        ]
+        return {"topics": asked, "timeout": _TRUNCATE_MS_MAX}
+
+    places = [(name, index) for index in indexes or known]
+    done = await client.at_leaders(places, _DELETE_RECORDS, fields)
+    starts = {index: each.low_watermark for (_, index), each in done.items()}
+    return [
+        {"partition": index, "log_start_offset": starts.get(index)} for index in indexes or known
+    ]
 
 
 async def delete_topic(client: AdminClient, name: str) -> None:

@@ -1,0 +1,70 @@
+"""Goal: topics are altered and truncated from the command line, and what cannot be is said.
+
+Method: the command as users run it, in a process of its own, against one real gateway process.
+"""
+
+import json
+
+import pytest
+
+from tests.gateway.admin_commands import produced, run
+from tests.peers.gateway import Gateway
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory):
+    with Gateway(tmp_path_factory.mktemp("data"), []) as broker:
+        yield broker
+
+
+@pytest.fixture
+def cli(gateway):
+    return lambda *words: run(*words, bootstrap=f"127.0.0.1:{gateway.port}")
+
+
+def described(cli, name):
+    code, out, errors = cli("topic", "describe", name, "-o", "json")
+    assert code == 0, errors
+    return json.loads(out)
+
+
+def test_settings_are_changed_and_given_up(cli):
+    cli("topic", "create", "changing", "-c", "retention.ms=1000", "-c", "segment.ms=60000")
+    code, out, errors = cli(
+        "topic", "alter", "changing", "-c", "retention.ms=2000", "-d", "segment.ms"
+    )
+    assert (code, out, errors) == (0, "Altered topic changing.\n", "")
+    assert described(cli, "changing")["configs"] == {"retention.ms": "2000"}
+
+
+def test_a_topic_is_truncated(cli, gateway):
+    cli("topic", "create", "cut", "-p", "2")
+    produced(gateway, "cut", 10)
+    produced(gateway, "cut", 4, partition=1)
+    code, out, errors = cli("topic", "truncate", "cut", "--to", "3", "-p", "0", "--yes")
+    assert (code, errors) == (0, "")
+    assert out.split() == ["PARTITION", "LOG-START-OFFSET", "0", "3"]
+    code, out, _ = cli("topic", "truncate", "cut", "--to", "end", "--yes", "-o", "json")
+    assert code == 0
+    assert [row["log_start_offset"] for row in json.loads(out)] == [10, 4]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "text"),
+    [
+        (("alter", "t"), 2, "say what to change"),
+        (("alter", "t", "-c", "x"), 2, "is not key=value"),
+        (("alter", "missing", "-c", "retention.ms=1"), 1, "The topic 'missing' does not exist."),
+        (("alter", "plain", "-c", "no.such=1"), 1, "Unknown topic config name: no.such"),
+        (("truncate", "plain", "--to", "1"), 2, "add --yes"),
+        (("truncate", "plain", "--to", "soon", "--yes"), 2, "must be an offset, or end"),
+        (("truncate", "plain", "--to", "99", "--yes"), 1, "not all partitions"),
+        (("truncate", "plain", "--to", "0", "-p", "7", "--yes"), 1, "has no partition 7"),
+        (("truncate", "missing", "--to", "0", "--yes"), 1, "does not exist"),
+    ],
+)
+def test_what_cannot_be_is_said(cli, words, code, text):
+    cli("topic", "create", "plain")
+    found, _, errors = cli("topic", *words)
+    assert found == code
+    assert text in errors
