@@ -90,6 +90,8 @@ class GroupClaimsOfCluster:
 
         The others are somebody else's. Raises MetadataUnavailable.
         """
+        if groups:
+            await self._make_parents(self._me())
         claimed: list[str] = []
         for at in range(0, len(groups), CLAIMED_TOGETHER):
             some = groups[at : at + CLAIMED_TOGETHER]

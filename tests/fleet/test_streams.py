@@ -23,7 +23,8 @@ def in_world(story, seed=0, **faults):
     async def main():
         world = World(seed, **faults)
         try:
-            return await story(world)
+            async with asyncio.timeout(600):  # of virtual time
+                return await story(world)
         finally:
             await world.stop()
 
