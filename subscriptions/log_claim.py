@@ -259,7 +259,7 @@ class Claim:
         shared, record = self._shared, self._record
         if not record.format:  # no node yet, or one in the old form
             await self._put_state()
-        log = await shared.logs.create({SUBSCRIPTION_KEY: self.path.encode()})
+        log = await self._create_log()
         record.segment_id = log.ledger
         try:
             await self._set_record()
@@ -271,6 +271,15 @@ class Claim:
         if self.state.records or self.state.note:
             self._write_base(log)
         await self._remove_children()
+
+    async def _create_log(self) -> PlainLog:
+        """A log of this subscriber. Not ledger 0: to a reader of the proposal that is none."""
+        logs = self._shared.logs
+        while True:
+            log = await logs.create({SUBSCRIPTION_KEY: self.path.encode()})
+            if log.ledger:
+                return log
+            await delete_ledgers(logs, {log.ledger})
 
     def _write_base(self, log: PlainLog) -> None:
         """The segment can tell its history without what the node said then."""
@@ -346,7 +355,7 @@ class Claim:
             put_state(record, state, self.path)
             return
         put_state(record, State(), self.path)
-        log = await shared.logs.create({SUBSCRIPTION_KEY: self.path.encode()})
+        log = await self._create_log()
         await _write_whole(log, bodies, shared)
         record.snapshot_id = log.ledger
 

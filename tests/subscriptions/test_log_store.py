@@ -1,0 +1,543 @@
+"""Goal: positions lie in log segments as the proposal says, and the metadata store is left alone.
+Method: a simulated cluster on virtual time; metadata changes counted; nodes and ledgers read."""
+
+import asyncio
+from uuid import UUID
+
+import pytest
+
+from ledger.errors import CorruptFormat, NotOwner
+from ledger.ids import INVALID_DLSN, Dlsn
+from subscriptions.log_claim import SUBSCRIPTION_KEY
+from subscriptions.log_node import encode_node, ledgers_named
+from subscriptions.positions import WHOLE_STREAM, Position, PositionKey, encode_dlsn
+from subscriptions.records_pb2 import AdvanceLastCommitDLSN, Subscription
+from subscriptions.store import positions_at
+from tests.sim.loop import simulate
+from tests.subscriptions.log_world import GROUPS, LogWorld
+
+TOPIC = UUID(int=5)
+KEY = PositionKey(TOPIC, 0)
+
+
+def keys(count):
+    return [PositionKey(TOPIC, n) for n in range(count)]
+
+
+def at(n, metadata=""):
+    return Position(INVALID_DLSN, n, 3, metadata, 1_700_000_000_000 + n)
+
+
+def run(scenario):
+    async def main():
+        return await scenario(LogWorld())
+
+    return simulate(main())
+
+
+async def loaded(world, name="g", **config):
+    process = world.process()
+    store = process.store(**config)
+    await store.load(name)
+    return process, store
+
+
+def test_each_commit_is_one_record_of_the_subscribers_segment():
+    async def scenario(world):
+        _, store = await loaded(world)
+        for n in range(1, 21):
+            await store.advance("g", {KEY: at(n)})
+        await store.unload("g")
+        [past] = world.node("g").past_segments
+        records = await world.records(past.segment_id)
+        return [AdvanceLastCommitDLSN.FromString(each).offset for each in records]
+
+    assert run(scenario) == list(range(1, 21))
+
+
+def test_commits_change_no_metadata():
+    async def scenario(world):
+        process, store = await loaded(world)
+        await store.advance("g", {KEY: at(0)})
+        before = list(process.steps.writes)
+        for n in range(1, 101):
+            await store.advance("g", {KEY: at(n)})
+        assert process.steps.writes == before
+
+    run(scenario)
+
+
+def test_commits_read_no_metadata():
+    async def scenario(world):
+        process, store = await loaded(world)
+        await store.advance("g", {KEY: at(0)})
+        before = process.metadata.reads
+        for n in range(1, 101):
+            await store.advance("g", {KEY: at(n)})
+        assert process.metadata.reads == before
+
+    run(scenario)
+
+
+def test_commits_that_wait_share_an_entry():
+    async def scenario(world):
+        process, store = await loaded(world)
+        await store.advance("g", {KEY: at(0)})
+        before = process.steps.adds
+        await asyncio.gather(*[store.advance("g", {KEY: at(n)}) for n in range(1, 101)])
+        return (process.steps.adds - before) / 3
+
+    assert run(scenario) == 2  # the first alone, then all that came while it was under way
+
+
+def test_the_node_holds_the_segment_and_no_offsets_of_it():
+    async def scenario(world):
+        _, store = await loaded(world)
+        await store.advance("g", {KEY: at(1)})
+        before = world.data("g")
+        await store.advance("g", {KEY: at(2)})
+        assert world.data("g") == before
+        return world.node("g")
+
+    record = run(scenario)
+    assert record.HasField("segment_id")
+    assert not record.last_commits
+
+
+def test_stock_protobuf_that_knows_fields_1_to_3_reads_the_node_and_keeps_the_rest():
+    proposal = proposals_messages()
+
+    async def scenario(world):
+        _, store = await loaded(world, "app", native=True)
+        for n in (1, 2):
+            await store.advance("app", {WHOLE_STREAM: Position(Dlsn(1, n, 0))})
+        return world.data("app", native=True)
+
+    data = run(scenario)
+    known = proposal["Subscription"].FromString(data)
+    assert (known.name, known.segment_id > 0) == ("app", True)
+    assert Subscription.FromString(known.SerializeToString()) == Subscription.FromString(data)
+
+
+def test_a_native_record_is_the_proposals_and_nothing_else():
+    proposal = proposals_messages()
+
+    async def scenario(world):
+        _, store = await loaded(world, "app", native=True)
+        await store.advance("app", {WHOLE_STREAM: Position(Dlsn(7, 42, 3))})
+        await store.unload("app")
+        [past] = world.node("app", native=True).past_segments
+        return await world.records(past.segment_id)
+
+    [record] = run(scenario)
+    wanted = proposal["AdvanceLastCommitDLSN"](commit_dlsn=encode_dlsn(Dlsn(7, 42, 3)))
+    assert record == wanted.SerializeToString()
+
+
+def test_a_reader_of_the_proposal_decodes_a_kafka_commit_too():
+    proposal = proposals_messages()
+
+    async def scenario(world):
+        _, store = await loaded(world)
+        await store.advance("g", {KEY: at(1)})
+        await store.unload("g")
+        [past] = world.node("g").past_segments
+        return await world.records(past.segment_id)
+
+    [record] = run(scenario)
+    known = proposal["AdvanceLastCommitDLSN"].FromString(record)
+    assert known.commit_dlsn == encode_dlsn(INVALID_DLSN)
+    assert AdvanceLastCommitDLSN.FromString(known.SerializeToString()).offset == 1
+
+
+def test_unknown_fields_of_a_newer_program_survive_a_roll():
+    async def scenario(world):
+        _, store = await loaded(world)
+        await store.advance("g", {KEY: at(1)})
+        await store.unload("g")
+        newer = world.node("g")
+        newer.last_commits[0] += b"\xf8\x07\x01"  # field 127, varint 1
+        newer.MergeFromString(b"\xfa\x07\x01x")  # field 127, bytes
+        world.tree.set(f"{GROUPS}/g", encode_node(newer, 1), -1)
+        await store.load("g")
+        await store.advance("g", {PositionKey(TOPIC, 1): at(2)})
+        await store.unload("g")
+        return world.data("g")
+
+    data = run(scenario)
+    assert b"\xfa\x07\x01x" in data
+    assert b"\xf8\x07\x01" in data
+
+
+def test_rolling_and_letting_go_write_back_and_empty_the_segment_id():
+    async def scenario(world):
+        _, store = await loaded(world, "app", native=True)
+        await store.advance("app", {WHOLE_STREAM: Position(Dlsn(2, 9, 1))})
+        await store.close()
+        return world.node("app", native=True)
+
+    record = run(scenario)
+    assert not record.HasField("segment_id")
+    assert record.last_commit_dlsn == encode_dlsn(Dlsn(2, 9, 1))
+
+
+def test_after_an_orderly_end_no_segment_is_read():
+    async def scenario(world):
+        _, store = await loaded(world)
+        await store.advance("g", {KEY: at(1)})
+        await store.close()
+        process = world.process()
+        process.logs = None  # there are no ledgers for it
+        again = process.store()
+        assert (await again.load("g")).positions == {KEY: at(1)}
+
+    run(scenario)
+
+
+def test_a_segment_that_has_grown_rolls_and_nothing_is_lost():
+    async def scenario(world):
+        _, store = await loaded(world, segment_bytes=2000)
+        for n in range(1, 101):
+            await store.advance("g", {KEY: at(n)})
+        assert len(world.node("g").past_segments) > 2
+        assert (await world.store().load("g")).positions == {KEY: at(100)}
+
+    run(scenario)
+
+
+def test_commits_during_a_roll_wait_and_keep_their_order():
+    async def scenario(world):
+        _, store = await loaded(world, segment_bytes=1000)
+        told = []
+        for n in range(1, 301):
+            durable = store.advance("g", {KEY: at(n)})
+            durable.add_done_callback(lambda _, n=n: told.append(n))
+            if n % 10 == 0:
+                await durable
+        await asyncio.sleep(0)
+        assert told == list(range(1, 301))
+        assert (await world.store().load("g")).positions == {KEY: at(300)}
+
+    run(scenario)
+
+
+def test_an_idle_segment_is_closed_and_the_next_commit_begins_another():
+    async def scenario(world):
+        _, store = await loaded(world, idle_s=60.0)
+        await store.advance("g", {KEY: at(1)})
+        assert store.open_segments == 1
+        await asyncio.sleep(100)
+        assert store.open_segments == 0
+        assert not world.node("g").HasField("segment_id")
+        await store.advance("g", {KEY: at(2)})
+        assert (await world.store().load("g")).positions == {KEY: at(2)}
+
+    run(scenario)
+
+
+def test_a_busy_segment_stays_open():
+    async def scenario(world):
+        _, store = await loaded(world, idle_s=60.0)
+        for n in range(1, 11):
+            await store.advance("g", {KEY: at(n)})
+            await asyncio.sleep(30)
+        assert not world.node("g").past_segments
+
+    run(scenario)
+
+
+def test_open_segments_are_bounded():
+    async def scenario(world):
+        process = world.process()
+        store = process.store(open_segments_max=5)
+        for n in range(20):
+            await store.load(f"g{n}")
+            await store.advance(f"g{n}", {KEY: at(n)})
+        await asyncio.sleep(1)
+        assert store.open_segments <= 5
+        for n in range(20):
+            assert (await store.read(f"g{n}")).positions == {KEY: at(n)}
+
+    run(scenario)
+
+
+def test_many_positions_lie_in_a_closed_segment_that_the_node_names():
+    async def scenario(world):
+        _, store = await loaded(world, node_state_bytes=1000)
+        positions = {key: at(n) for n, key in enumerate(keys(100))}
+        await store.advance("g", positions, b"note")
+        await store.unload("g")
+        record = world.node("g")
+        assert record.HasField("snapshot_id")
+        assert len(world.data("g")) < 200
+        found = await world.store().load("g")
+        assert (found.positions, found.note) == (positions, b"note")
+
+    run(scenario)
+
+
+def test_a_change_larger_than_an_entry_is_one_change():
+    async def scenario(world):
+        process, store = await loaded(world, entry_bytes=500)
+        positions = {key: at(n) for n, key in enumerate(keys(100))}
+        await store.advance("g", positions)
+        assert process.steps.adds > 30
+        assert (await world.store().load("g")).positions == positions
+
+    run(scenario)
+
+
+def test_a_change_that_was_cut_short_by_a_crash_never_happened():
+    async def scenario(world):
+        process, store = await loaded(world, entry_bytes=500)
+        await store.advance("g", {KEY: at(1)})
+        process.steps.last, process.steps.after = process.steps.taken + 5, True
+        store.advance("g", {key: at(9) for key in keys(100)})
+        await process.steps.died.wait()
+        assert (await world.store().load("g")).positions == {KEY: at(1)}
+
+    run(scenario)
+
+
+def test_a_note_of_a_mebibyte_is_kept_beside_the_positions():
+    async def scenario(world):
+        _, store = await loaded(world)
+        note = bytes(1_046_528)
+        await store.advance("g", {KEY: at(1)}, note)
+        await store.unload("g")
+        assert (await world.store().load("g")) == ({KEY: at(1)}, note, True)
+
+    run(scenario)
+
+
+def test_a_note_is_seen_soon_by_others_who_claim_nothing():
+    async def scenario(world):
+        _, store = await loaded(world)
+        await store.advance("g", {KEY: at(1)}, b"members")
+        await asyncio.sleep(0.1)
+        assert (await world.store().read("g")) == ({KEY: at(1)}, b"members", True)
+        await store.advance("g", {KEY: at(2)})  # nobody was shut out
+
+    run(scenario)
+
+
+def test_a_removed_position_stays_removed_through_a_roll():
+    async def scenario(world):
+        _, store = await loaded(world)
+        one, two = keys(2)
+        await store.advance("g", {one: at(1), two: at(2)})
+        await store.advance("g", {one: None})
+        await store.unload("g")
+        assert (await world.store().load("g")).positions == {two: at(2)}
+
+    run(scenario)
+
+
+def test_a_native_position_only_moves_forward():
+    async def scenario(world):
+        _, store = await loaded(world, "app", native=True)
+        ahead, behind = Position(Dlsn(2, 9, 1)), Position(Dlsn(2, 3, 0))
+        await store.advance("app", {WHOLE_STREAM: ahead})
+        await store.advance("app", {WHOLE_STREAM: behind})
+        assert (await world.store(native=True).load("app")).positions == {WHOLE_STREAM: ahead}
+
+    run(scenario)
+
+
+def test_of_two_stores_only_the_one_that_claimed_last_can_commit_and_nothing_is_overwritten():
+    async def scenario(world):
+        _, old = await loaded(world)
+        await old.advance("g", {KEY: at(1)})
+        new = world.store()
+        assert (await new.load("g")).positions == {KEY: at(1)}
+        for n in (2, 3):
+            with pytest.raises(NotOwner):
+                await old.advance("g", {KEY: at(n)})
+        await new.advance("g", {KEY: at(4)})
+        assert (await world.store().load("g")).positions == {KEY: at(4)}
+
+    run(scenario)
+
+
+def test_who_has_no_segment_yet_is_shut_out_as_well():
+    async def scenario(world):
+        _, old = await loaded(world)
+        await old.advance("g", {KEY: at(1)})
+        await old.unload("g")
+        await old.load("g")
+        new = world.store()
+        await new.load("g")
+        with pytest.raises(NotOwner):
+            await old.advance("g", {KEY: at(2)})
+        await new.advance("g", {KEY: at(3)})
+        assert (await world.store().load("g")).positions == {KEY: at(3)}
+
+    run(scenario)
+
+
+def test_of_two_that_find_a_new_subscriber_one_gets_it():
+    async def scenario(world):
+        _, one = await loaded(world)
+        _, two = await loaded(world)
+        outcomes = await asyncio.gather(
+            one.advance("g", {KEY: at(1)}), two.advance("g", {KEY: at(2)}), return_exceptions=True
+        )
+        assert {type(each) for each in outcomes} == {type(None), NotOwner}
+        won = 1 if outcomes[0] is None else 2
+        assert (await world.store().load("g")).positions == {KEY: at(won)}
+
+    run(scenario)
+
+
+def test_a_deleted_subscriber_leaves_no_ledger():
+    async def scenario(world):
+        _, store = await loaded(world, segment_bytes=1000, node_state_bytes=300)
+        for n in range(50):
+            await store.advance("g", {key: at(n) for key in keys(5)})
+        assert len(await world.ledgers()) > 3
+        await store.delete("g")
+        assert await world.ledgers() == []
+        assert await store.list() == []
+
+    run(scenario)
+
+
+def test_every_ledger_tells_whose_it_is():
+    async def scenario(world):
+        process, store = await loaded(world, segment_bytes=1000, node_state_bytes=300)
+        for n in range(50):
+            await store.advance("g", {key: at(n) for key in keys(5)})
+        for ledger in await world.ledgers():
+            metadata = await process.client.read_metadata(ledger)
+            assert metadata.custom[SUBSCRIPTION_KEY] == f"{GROUPS}/g".encode()
+
+    run(scenario)
+
+
+def test_the_node_names_every_ledger_that_there_is():
+    async def scenario(world):
+        _, store = await loaded(world, segment_bytes=1000, node_state_bytes=300)
+        for n in range(50):
+            await store.advance("g", {key: at(n) for key in keys(5)})
+        assert set(await world.ledgers()) == ledgers_named(world.node("g"))
+
+    run(scenario)
+
+
+def test_a_node_that_names_a_ledger_that_is_gone_is_refused_by_name():
+    async def scenario(world):
+        process, store = await loaded(world)
+        await store.advance("g", {KEY: at(1)})
+        await process.logs.delete(world.node("g").segment_id)
+        with pytest.raises(CorruptFormat, match=f"{GROUPS}/g"):
+            await world.store().load("g")
+
+    run(scenario)
+
+
+def test_one_flipped_bit_of_the_node_is_noticed():
+    async def scenario(world):
+        _, store = await loaded(world)
+        await store.advance("g", {KEY: at(1)})
+        await store.unload("g")
+        data = world.data("g")
+        for bit in range(len(data) * 8):
+            flipped = bytearray(data)
+            flipped[bit // 8] ^= 1 << bit % 8
+            world.tree.set(f"{GROUPS}/g", bytes(flipped), -1)
+            with pytest.raises(CorruptFormat, match=f"{GROUPS}/g"):
+                await store.read("g")
+
+    run(scenario)
+
+
+# history
+
+
+def test_history_tells_every_change_in_order_over_many_segments():
+    async def scenario(world):
+        _, store = await loaded(world, segment_bytes=600)
+        for n in range(1, 41):
+            await store.advance("g", {KEY: at(n)}, b"note %d" % n if n % 10 == 0 else None)
+            await asyncio.sleep(1)
+        await store.unload("g")
+        return await store.history("g")
+
+    history = run(scenario)
+    assert [each.position.offset for each in history.changes if each.key] == list(range(1, 41))
+    assert [each.note for each in history.changes if each.key is None] == [
+        b"note 10",
+        b"note 20",
+        b"note 30",
+        b"note 40",
+    ]
+    times = [each.time_ms for each in history.changes]
+    assert times == sorted(times)
+
+
+def test_positions_of_any_time_in_the_history_can_be_had_again():
+    async def scenario(world):
+        process, store = await loaded(world, segment_bytes=600)
+        one, two = keys(2)
+        seen = []
+        for n in range(1, 31):
+            await store.advance("g", {one: at(n), two: None if n % 3 == 0 else at(100 + n)})
+            seen.append((process.clock.now_ms(), (await store.read("g")).positions))
+            await asyncio.sleep(1)
+        await store.unload("g")
+        history = await store.history("g")
+        assert positions_at(history, seen[0][0] - 60_000) is None
+        for now_ms, positions in seen:
+            assert positions_at(history, now_ms) == positions
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("node_state_bytes", [256 * 1024, 200])
+def test_segments_are_kept_for_their_time_and_then_their_ledgers_are_gone(node_state_bytes):
+    async def scenario(world):
+        process, store = await loaded(
+            world, history_ms=3_600_000, idle_s=60.0, node_state_bytes=node_state_bytes
+        )
+        one, two, *_ = keys(4)
+        await store.advance("g", {key: at(1) for key in keys(4)})
+        for n in range(2, 11):
+            await store.advance("g", {one: at(n)})
+            await asyncio.sleep(1200)
+        now_ms = process.clock.now_ms()
+        assert set(await world.ledgers()) == ledgers_named(world.node("g"))
+        history = await store.history("g")
+        assert now_ms - 3 * 3_600_000 < history.since_ms < now_ms - 3_000_000
+        assert positions_at(history, now_ms)[two] == at(1)  # known from the segment's beginning
+        await asyncio.sleep(3 * 3600)
+        assert not world.node("g").past_segments
+        assert (await store.load("g")).positions[one] == at(10)
+
+    run(scenario)
+
+
+def proposals_messages():
+    """What a program knows that was built from the proposal's text alone."""
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+    kinds = {"string": 9, "int64": 3, "bytes": 12}
+    file = descriptor_pb2.FileDescriptorProto(name="proposal.proto", package="proposal")
+    file.syntax = "proto3"
+    shapes = {
+        "Subscription": [
+            ("string", "name"),
+            ("int64", "segment_id"),
+            ("bytes", "last_commit_dlsn"),
+        ],
+        "AdvanceLastCommitDLSN": [("bytes", "commit_dlsn")],
+    }
+    for name, fields in shapes.items():
+        message = file.message_type.add(name=name)
+        for number, (kind, field) in enumerate(fields, 1):
+            message.field.add(name=field, number=number, type=kinds[kind], label=1)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return {
+        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"proposal.{name}"))
+        for name in shapes
+    }
