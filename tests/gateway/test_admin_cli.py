@@ -10,8 +10,9 @@ import socket
 import subprocess
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import TopicPartition
 
+from tests.gateway.admin_commands import consumer, produced, run
 from tests.peers import install
 from tests.peers.gateway import Gateway
 from tests.peers.processes import wait_until
@@ -22,17 +23,6 @@ def gateway(tmp_path_factory):
     broker = Gateway(tmp_path_factory.mktemp("data"), ["--group-initial-rebalance-delay-ms", "0"])
     with broker:
         yield broker
-
-
-def run(*words, bootstrap="127.0.0.1:1"):
-    """Exit code, stdout and stderr of one command."""
-    argv = [install.gateway_python(), "-m", "gateway", *words]
-    environment = {**os.environ, "GATEWAY_BOOTSTRAP": bootstrap}
-    done = subprocess.run(
-        argv, env=environment, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert "Traceback" not in done.stderr
-    return done.returncode, done.stdout, done.stderr
 
 
 @pytest.fixture
@@ -195,25 +185,6 @@ def test_a_closed_pipe_ends_the_command_quietly(cli, gateway):
 
 
 # Groups
-
-
-def consumer(gateway, group):
-    return Consumer(
-        {
-            "bootstrap.servers": f"127.0.0.1:{gateway.port}",
-            "group.id": group,
-            "client.id": "reader",
-            "auto.offset.reset": "earliest",
-            "enable.auto.commit": False,
-        }
-    )
-
-
-def produced(gateway, topic, records):
-    producer = Producer({"bootstrap.servers": f"127.0.0.1:{gateway.port}"})
-    for number in range(records):
-        producer.produce(topic, str(number), partition=0)
-    assert producer.flush(30) == 0
 
 
 def test_a_group_without_members_shows_its_offsets_and_its_lag(cli, gateway):

@@ -1,0 +1,51 @@
+"""The admin command as users run it: in a process of its own, or, many at a time, in this one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+from confluent_kafka import Consumer, Producer
+from typer.testing import CliRunner
+
+from gateway.commands import app
+from tests.peers import install
+
+
+def invoke(*words, bootstrap="127.0.0.1:1", stdin=""):
+    """As `run`, without a process."""
+    done = CliRunner().invoke(app, words, input=stdin, env={"GATEWAY_BOOTSTRAP": bootstrap})
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done.exit_code, done.stdout, done.stderr
+
+
+def run(*words, bootstrap="127.0.0.1:1"):
+    """Exit code, stdout and stderr of one command."""
+    argv = [install.gateway_python(), "-m", "gateway", *words]
+    environment = {**os.environ, "GATEWAY_BOOTSTRAP": bootstrap}
+    done = subprocess.run(
+        argv, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert "Traceback" not in done.stderr
+    return done.returncode, done.stdout, done.stderr
+
+
+def consumer(gateway, group):
+    return Consumer(
+        {
+            "bootstrap.servers": f"127.0.0.1:{gateway.port}",
+            "group.id": group,
+            "client.id": "reader",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+        }
+    )
+
+
+def produced(gateway, topic, records, partition=0, timestamp=None):
+    """Records are in the topic; their time is `timestamp` (ms) and rises by 1 s with each."""
+    producer = Producer({"bootstrap.servers": f"127.0.0.1:{gateway.port}"})
+    for number in range(records):
+        when = {} if timestamp is None else {"timestamp": timestamp + 1000 * number}
+        producer.produce(topic, str(number), partition=partition, **when)
+    assert producer.flush(30) == 0
