@@ -217,7 +217,7 @@ def group_history(
     tls: TlsDirectory = None,
     output: Output = Format.table,
 ) -> None:
-    """Show what a group committed, and when; read from ZooKeeper and the bookies."""
+    """Show what a group committed, and when; the last commit may show a minute later."""
     scope = _scope(topic, output)
     since_ms = 0 if since is None else _moment("--since", since, output)
     past = _past(name, zookeeper, tls, output)
