@@ -42,7 +42,13 @@ def growth(sizes: list[dict[str, Any]], unit: str, columns: dict[str, float]) ->
     return grown
 
 
-GROUP_GROWTH = {"held_mb": 1e6, "rest_mb": 1e6, "loaded_mb": 1e6, "load_last_s": 1e3}
+GROUP_GROWTH = {
+    "held_mb": 1e6,
+    "rest_mb": 1e6,
+    "loaded_mb": 1e6,
+    "load_last_s": 1e3,
+    "rest_load_last_s": 1e3,
+}
 PARTITION_GROWTH = {
     "held_mb": 1e6,
     "loaded_mb": 1e6,
@@ -54,6 +60,7 @@ SAID = {
     "rest_mb": "bytes at rest",
     "loaded_mb": "bytes after takeover",
     "load_last_s": "ms to load",
+    "rest_load_last_s": "ms to load at rest",
     "metadata_p50_ms": "us of Metadata",
     "takeover_last_s": "ms of takeover",
 }
