@@ -197,13 +197,14 @@ class GroupClaimsOfCluster:
     async def _write(self, free: Sequence[_Claim], me: Incarnation) -> bool:
         """All of them are ours; False: none is, something of it had changed."""
         ops: list[Op] = []
-        for group, who, version in free:
+        indexed = await asyncio.gather(*(self._is_indexed(claim) for claim in free))
+        for (group, who, version), is_indexed in zip(free, indexed, strict=True):
             data = seal({"node_id": me.node_id, "token": me.token})
             if version is None:
                 ops.append(Create(_path(group), data))
             else:
                 ops.append(Set(_path(group), data, version))
-            if who is not None and await self._metadata.exists(_index(who, group)):
+            if who is not None and is_indexed:
                 ops.append(Delete(_index(who, group)))
             ops.append(Create(_index(me, group)))
         try:
@@ -214,6 +215,11 @@ class GroupClaimsOfCluster:
         except _REFUSED:
             return False
         return True
+
+    async def _is_indexed(self, claim: _Claim) -> bool:
+        if claim.who is None:
+            return False
+        return await self._metadata.exists(_index(claim.who, claim.group))
 
     async def _make_parents(self, me: Incarnation) -> None:
         for path in (COORDINATORS, _claims_of(me)):

@@ -92,6 +92,7 @@ class ZooKeeperMetadata:
         self._bridge = ZooKeeperBridge(servers, session_ms, self)
         self._watches = Watches(self._arm)
         self._session_watchers: list[Callable[[], None]] = []
+        self._untold = 0  # lost sessions that not everybody has heard of
         self._closed = False
 
     async def start(self, timeout_s: float) -> None:
@@ -111,8 +112,11 @@ class ZooKeeperMetadata:
 
     @property
     def last_answered_s(self) -> float:
-        """When the last request or ping that was answered was sent; time.monotonic()."""
-        return self._bridge.last_answered_s
+        """When the last request or ping that was answered was sent; time.monotonic().
+
+        0 from the moment in which a session is found lost until all who watch that were told.
+        """
+        return 0.0 if self._untold else self._bridge.last_answered_s
 
     async def get(self, path: str) -> Node:
         data, stat = await self._ask(wire.GetData(self._full(path), None), path)
@@ -242,8 +246,13 @@ class ZooKeeperMetadata:
         self._watches.on_connected(renewed=renewed)
         if renewed:
             loop = asyncio.get_running_loop()
+            self._untold += 1
             for notify in self._session_watchers:
                 loop.call_soon(notify)
+            loop.call_soon(self._on_told)
+
+    def _on_told(self) -> None:
+        self._untold -= 1
 
     def on_fired(self, path: str) -> None:
         self._watches.on_fired(path)
