@@ -17,6 +17,7 @@ from ledger.errors import LedgerError
 
 _GROUP = 0
 _AT_ONCE = 64
+_FIND_S_MAX = 2.0  # replies leave in order: one group must not hold up a connection
 _NOT_AVAILABLE = "The coordinator is not available."
 _MANY_FROM = 4
 _REFUSALS = {
@@ -43,8 +44,9 @@ async def _coordinator(key_type: int, key: str, request: Request, ctx: Context) 
         refusal = _REFUSALS.get(key_type, f"unknown key type {key_type}")
         return _nobody(key, ErrorCode.invalid_request, refusal)
     try:
-        member = await ctx.fleet.coordinator(key)
-    except LedgerError:
+        async with asyncio.timeout(_FIND_S_MAX):
+            member = await ctx.fleet.coordinator(key)
+    except (LedgerError, TimeoutError):
         member = None
     if member is None:
         return _nobody(key, ErrorCode.coordinator_not_available, _NOT_AVAILABLE)

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Iterable
 from kio.schema.errors import ErrorCode
 
 from gateway.errors import code_for
-from gateway.fleet.port import StreamKey
+from gateway.fleet.port import Leader, StreamKey
 from gateway.handlers.api import Context, Reply
 from gateway.topics import errors
 from gateway.topics.catalog import Topic
@@ -21,6 +21,7 @@ TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11
 CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
 
 _NO_ERROR, _NO_LEADER = ErrorCode.none, ErrorCode.leader_not_available
+_NOBODY = Leader()
 
 UNKNOWN_ID = "This server does not host this topic ID."
 DUPLICATE_NAME = "Duplicate topic name."
@@ -80,13 +81,17 @@ def partition_rows(topic: Topic, indexes: Iterable[int], ctx: Context) -> list[R
     """Partitions as Metadata and DescribeTopicPartitions show them.
 
     Replicas are the gateways that read it: the leader first, then the next ones of the ring. Where
-    nobody leads, somebody takes over soon: clients ask again.
+    nobody leads, somebody takes over soon: clients ask again. Without the lease this gateway may
+    have lost what it led, and others would know to whom.
     """
     fleet, topic_id, count = ctx.fleet, topic.topic_id, topic.replication_factor
+    unsure = -1 if fleet.lease_held() else fleet.node_id
     rows: list[Reply] = []
     for index in indexes:
         key = StreamKey(topic_id, index)
         leader = fleet.leader(key)
+        if leader.node_id == unsure:
+            leader = _NOBODY
         nodes = fleet.replicas(key, count)
         rows.append(
             Reply(

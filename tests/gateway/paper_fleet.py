@@ -20,6 +20,7 @@ class PaperFleet:
         self.ring = [each.node_id for each in members]
         self.lease = True
         self.coordinators = {}  # group: member, None, or an error to raise
+        self.silent = set()  # groups of which nothing can be found out
         self.led = asyncio.Event()
         self.led.set()
         self.waited_s = []
@@ -53,4 +54,6 @@ class PaperFleet:
         known = self.coordinators.get(group)
         if isinstance(known, Exception):
             raise known
+        if group in self.silent:
+            await asyncio.Event().wait()
         return known

@@ -136,6 +136,23 @@ def test_a_partition_that_nobody_leads_says_so_and_the_others_do_not(version):
     run(scenario)
 
 
+def test_a_gateway_without_the_lease_does_not_call_itself_a_leader():
+    async def scenario(cluster):
+        await cluster.catalog.create("orders", 2, 1, {})
+        cluster.fleet.leaders[0] = Leader(HERE, 9)
+        cluster.fleet.lease = False
+        answer = await cluster.ask(k03_metadata, 12, topics=[{"name": "orders"}])
+        unsure, led = answer.topics[0].partitions
+        assert (unsure.error_code, unsure.leader_id, unsure.leader_epoch) == (
+            ErrorCode.leader_not_available,
+            -1,
+            -1,
+        )
+        assert (led.error_code, led.leader_id) == (OK, THERE)
+
+    run(scenario)
+
+
 def test_topics_are_described_as_in_metadata():
     async def scenario(cluster):
         await cluster.catalog.create("orders", 2, 2, {})
@@ -192,6 +209,16 @@ def test_a_group_that_nobody_can_coordinate_now_is_asked_for_again(version, know
         assert found.error_code is ErrorCode.coordinator_not_available
         assert (found.node_id, found.host, found.port) == (-1, "", -1)
         assert theirs.error_code is OK
+
+    run(scenario)
+
+
+def test_a_coordinator_is_not_looked_for_for_long():
+    async def scenario(cluster):
+        cluster.fleet.silent = {"g"}
+        (found,) = await coordinators(cluster, 6, "g")
+        assert found.error_code is ErrorCode.coordinator_not_available
+        assert now_s() < 3
 
     run(scenario)
 
