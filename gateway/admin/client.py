@@ -255,11 +255,13 @@ class AdminClient:
         while left:
             leaders = await self._leaders(left, retry)
             left &= leaders.keys()
-            for broker in {each for each in leaders.values() if each is not None}:
-                here: dict[str, list[int]] = {}
-                for name, index in sorted(place for place in left if leaders[place] == broker):
-                    here.setdefault(name, []).append(index)
-                found |= await self._at_leader(broker, key, fields(here))
+            led: dict[Broker, dict[str, list[int]]] = {}
+            for name, index in sorted(left):
+                leader = leaders[name, index]
+                if leader is not None:
+                    led.setdefault(leader, {}).setdefault(name, []).append(index)
+            for leader, here in led.items():
+                found |= await self._at_leader(leader, key, fields(here))
             left = {p for p in left if p not in found or _moved([found[p].error_code])}
             if left and not await retry.again():
                 break
