@@ -11,8 +11,9 @@ from ledger.streams.config import StreamConfig, StreamLimits
 from ledger.streams.follower import FollowedStream
 from ledger.streams.segment_store import create_streams
 from ledger.streams.stream import Stream, StreamServices
+from tests.ledger.calm_cluster import cluster
 from tests.ledger.reader_rig import ReaderPort
-from tests.sim.loop import SimClock
+from tests.sim.loop import SimClock, simulate
 from tests.sim.metadata import SimMetadata
 from tests.sim.network import SimBookies
 
@@ -197,3 +198,17 @@ class FollowRig:
         follower = Follower(self, host, **more)
         await follower.stream.open()
         return follower
+
+
+def run(scenario, *, limits=None, **config):
+    """The scenario on a started rig of three bookies in calm weather."""
+
+    async def main():
+        rig = await FollowRig(cluster(), limits=limits, **config).start()
+        return await scenario(rig)
+
+    return simulate(main())
+
+
+def by_sequence_id(*owners):
+    return {at: data for owner in owners for data, at in owner.answers.items()}
