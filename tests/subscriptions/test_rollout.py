@@ -1,0 +1,246 @@
+"""Goal: moving to log segments, with a mixed fleet and back again, loses no commit.
+Method: nodes as older programs left them, byte for byte; fleets that take subscriptions from each
+other by seed, each claim compared with the last commit that was acknowledged."""
+
+from random import Random
+from uuid import UUID
+
+import pytest
+
+from ledger.errors import NotOwner
+from ledger.ids import INVALID_DLSN, Dlsn
+from subscriptions.log_node import is_log_node
+from subscriptions.positions import (
+    WHOLE_STREAM,
+    Position,
+    PositionKey,
+    encode_advance,
+    encode_subscriber,
+    key_name,
+    seal,
+)
+from tests.sim.loop import simulate
+from tests.subscriptions.log_world import GROUPS, STREAM, LogWorld
+
+TOPIC = UUID(int=5)
+KEY = PositionKey(TOPIC, 0)
+DISTRIBUTEDLOGS = b"AQAAAAAAAAAHAAAAAAAAACoAAAAAAAAAAw=="  # of (7, 42, 3), as its Java writes it
+APP = f"{STREAM}/subscribers/app"
+
+
+def at(n):
+    return Position(INVALID_DLSN, n, 3, f"by {n}", 1_700_000_000_000 + n)
+
+
+def run(scenario):
+    async def main():
+        return await scenario(LogWorld())
+
+    return simulate(main())
+
+
+def old_group(world, positions, note=b"members"):
+    """A group as the znode store has written it."""
+    world.put(f"{GROUPS}/g", seal(note))
+    for key, position in positions.items():
+        world.put(f"{GROUPS}/g/{key_name(key)}", seal(encode_advance(key, position)))
+
+
+def test_the_flag_is_off_by_default():
+    from gateway.config import GatewayConfig
+
+    assert GatewayConfig().log_segment_based_subscriptions_store_enabled is False
+
+
+@pytest.mark.parametrize("enabled", [False, True])
+def test_what_distributedlog_wrote_is_read(enabled):
+    async def scenario(world):
+        world.put(APP, DISTRIBUTEDLOGS)
+        store = world.store(native=True, enabled=enabled)
+        for found in (await store.read("app"), await store.load("app")):
+            assert found.positions == {WHOLE_STREAM: Position(Dlsn(7, 42, 3))}
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("enabled", [False, True])
+def test_a_node_that_only_holds_a_readers_lock_has_no_position(enabled):
+    async def scenario(world):
+        world.put(f"{APP}/readLock", b"")
+        store = world.store(native=True, enabled=enabled)
+        assert (await store.load("app")).positions == {}
+        await store.advance("app", {WHOLE_STREAM: Position(Dlsn(1, 2, 3))})
+        found = await world.store(native=True).load("app")
+        assert found.positions == {WHOLE_STREAM: Position(Dlsn(1, 2, 3))}
+
+    run(scenario)
+
+
+def test_with_the_flag_off_a_native_subscribers_node_is_distributedlogs_byte_for_byte():
+    async def scenario(world):
+        store = world.store(native=True, enabled=False)
+        await store.load("app")
+        await store.advance("app", {WHOLE_STREAM: Position(Dlsn(7, 42, 3))})
+        assert world.data("app", native=True) == DISTRIBUTEDLOGS
+        assert await world.ledgers() == []
+
+    run(scenario)
+
+
+def test_with_the_flag_off_no_ledger_is_made_and_no_node_changes_its_form():
+    async def scenario(world):
+        old_group(world, {KEY: at(1)})
+        store = world.store(enabled=False)
+        await store.load("g")
+        await store.advance("g", {KEY: at(2)}, b"note")
+        assert world.data("g") == seal(b"note")
+        child = world.tree.get(f"{GROUPS}/g/{key_name(KEY)}")
+        assert child.data == seal(encode_advance(KEY, at(2)))
+        assert await world.ledgers() == []
+
+    run(scenario)
+
+
+def test_a_group_moves_into_its_segment_with_its_first_commit_and_not_before():
+    async def scenario(world):
+        one, two = KEY, PositionKey(TOPIC, 1)
+        old_group(world, {one: at(1), two: at(2)})
+        store = world.store()
+        assert (await store.load("g")) == ({one: at(1), two: at(2)}, b"members", True)
+        assert world.data("g") == seal(b"members")
+        await store.advance("g", {one: at(3)})
+        assert world.node("g").HasField("segment_id")
+        assert [path for path in world.tree.nodes if path.startswith(f"{GROUPS}/g/")] == []
+        assert (await world.store().load("g")) == ({one: at(3), two: at(2)}, b"members", True)
+
+    run(scenario)
+
+
+def test_a_group_of_very_many_positions_moves_and_comes_back():
+    async def scenario(world):
+        positions = {PositionKey(TOPIC, n): at(n) for n in range(1200)}
+        old_group(world, positions)
+        on, off = world.store(node_state_bytes=10_000), world.store(enabled=False)
+        await on.load("g")
+        await on.advance("g", {KEY: at(5)})
+        positions[KEY] = at(5)
+        assert (await off.load("g")) == (positions, b"members", True)
+        assert world.data("g") == seal(b"members")
+        assert await world.ledgers() == []
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("native", [False, True])
+def test_a_store_whose_flag_is_off_writes_back_before_it_serves(native):
+    async def scenario(world):
+        key = WHOLE_STREAM if native else KEY
+        position = Position(Dlsn(7, 42, 3)) if native else at(1)
+        on = world.store(native=native)
+        await on.load("app")
+        await on.advance("app", {key: position})
+        off = world.store(native=native, enabled=False)
+        assert (await off.load("app")).positions == {key: position}
+        assert not is_log_node(world.data("app", native=native))
+        if native:
+            assert world.data("app", native=True) == encode_subscriber(Dlsn(7, 42, 3))
+        with pytest.raises(NotOwner):
+            await on.advance("app", {key: position._replace(dlsn=Dlsn(8, 0, 0))})
+        assert await world.ledgers() == []
+
+    run(scenario)
+
+
+def test_a_store_whose_flag_is_off_reads_a_segment_without_disturbing_its_writer():
+    async def scenario(world):
+        on = world.store()
+        await on.load("g")
+        for n in (1, 2):
+            await on.advance("g", {KEY: at(n)}, b"members")
+        found = await world.store(enabled=False).read("g")
+        assert found.note == b"members"
+        assert found.positions[KEY].offset in (1, 2)
+        await on.advance("g", {KEY: at(3)})
+        assert (await on.read("g")).positions == {KEY: at(3)}
+
+    run(scenario)
+
+
+def test_two_stores_of_different_flags_shut_each_other_out():
+    async def scenario(world):
+        on, off = world.store(), world.store(enabled=False)
+        await off.load("g")
+        await off.advance("g", {KEY: at(1)})
+        await on.load("g")
+        with pytest.raises(NotOwner):
+            await off.advance("g", {KEY: at(2)})
+        await on.advance("g", {KEY: at(3)})
+        await off.load("g")
+        with pytest.raises(NotOwner):
+            await on.advance("g", {KEY: at(4)})
+        await off.advance("g", {KEY: at(5)})
+        assert (await on.load("g")).positions == {KEY: at(5)}
+
+    run(scenario)
+
+
+class Fleet:
+    """Processes that take one subscriber from each other; `flags` by process."""
+
+    def __init__(self, world, draw, native, size=3):
+        self.world = world
+        self.draw = draw
+        self.native = native
+        self.flags = [False] * size
+        self.stores = [None] * size
+        self.processes = [None] * size
+        self.expected = {}
+        self.clock = 0
+        for n in range(size):
+            self.restart(n, False)
+
+    def restart(self, n, enabled):
+        """kill -9, and a new process with this flag."""
+        if self.processes[n] is not None:
+            self.processes[n].kill()
+        self.flags[n] = enabled
+        self.processes[n] = self.world.process()
+        self.stores[n] = self.processes[n].store(
+            native=self.native, enabled=enabled, segment_bytes=self.draw.choice([150, 10**6])
+        )
+
+    async def turn(self, n):
+        """Process `n` takes the subscriber over, finds the last commit, and commits."""
+        store = self.stores[n]
+        found = (await store.load("app")).positions
+        assert found == self.expected, f"process {n}, flags {self.flags}"
+        for _ in range(self.draw.randrange(4)):
+            self.clock += 1
+            if self.native:
+                change = {WHOLE_STREAM: Position(Dlsn(1, self.clock, 0))}
+            else:
+                change = {PositionKey(TOPIC, self.draw.randrange(3)): at(self.clock)}
+            await store.advance("app", change)
+            self.expected.update(change)
+        if self.draw.random() < 0.3:
+            await store.unload("app")
+
+    async def turns(self, count):
+        for _ in range(count):
+            await self.turn(self.draw.randrange(len(self.stores)))
+
+
+@pytest.mark.parametrize("native", [False, True], ids=["groups", "native"])
+@pytest.mark.parametrize("seed", range(10))
+def test_a_fleet_that_is_rolled_out_and_rolled_back_loses_no_commit(seed, native):
+    async def scenario(world):
+        draw = Random(seed)
+        fleet = Fleet(world, draw, native)
+        await fleet.turns(6)  # step 1: the flag is off everywhere
+        for enabled in (True, False, True):
+            for n in range(3):  # step 2, process by process; and back; and again
+                fleet.restart(n, enabled)
+                await fleet.turns(6)
+        return fleet.clock
+
+    assert run(scenario) > 20
