@@ -83,7 +83,8 @@ UNCERTAIN_ALLOWED = {
 FRESH_IDS = {
     ("gateway/groups/coordinator.py", "uuid.uuid4"): "a member's id",
     ("gateway/topics/catalog.py", "uuid.uuid4"): "a topic's id",
-    ("gateway/cluster.py", "uuid.uuid4"): "tells one's own seat from another's",
+    ("gateway/fleet/zookeeper_fleet.py", "uuid.uuid4"): "tells incarnations of gateways apart",
+    ("subscriptions/log_claim.py", "secrets.randbits"): "tells stores apart that write the same",
     (
         "ledger/client/client.py",
         "secrets.randbits",
