@@ -23,9 +23,9 @@ def run(arguments: list[str]) -> int:
     if faults:
         return refuse(faults)
     if flags.workers > 1:
-        from gateway.workers import commands, run_workers
+        from gateway.workers import commands, supervise
 
-        return run_workers(commands(arguments, flags.workers, flags.node_id, flags.port))
+        return supervise(commands(arguments, flags.workers, flags.node_id, flags.port))
     if flags.supervisor is not None:
         from gateway.workers import end_with
 

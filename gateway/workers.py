@@ -68,7 +68,7 @@ def end_with(supervisor: int) -> None:
         sys.exit(EXIT_OK)
 
 
-def run_workers(command_lines: Sequence[Sequence[str]], pace: WorkerPace | None = None) -> int:
+def supervise(command_lines: Sequence[Sequence[str]], pace: WorkerPace | None = None) -> int:
     """Every command runs until a signal: SIGTERM and SIGINT are passed on, a second one kills.
 
     Returns the exit code: 0 or 130 by the signal, 78 if a worker said so, 69 if none could start

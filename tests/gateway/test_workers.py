@@ -20,9 +20,9 @@ from tests.peers.processes import Process, process_tree, wait_until
 
 SUPERVISOR = """
 import sys
-from gateway.workers import WorkerPace, end_with, run_workers
+from gateway.workers import WorkerPace, end_with, supervise
 pace = WorkerPace(wait_s_min=0.05, wait_s_max=0.1)
-sys.exit(run_workers([[sys.executable, "-c", word, str(place)]
+sys.exit(supervise([[sys.executable, "-c", word, str(place)]
                     for place, word in enumerate(sys.argv[1:])], pace))
 """
 WORKER = """
