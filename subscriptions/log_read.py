@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from ledger.errors import CorruptFormat, NoNode, NoSuchLedger
+from ledger.ids import LedgerId
 from ledger.streams.plain_log import PlainLogs
 from ledger.world.metadata import MetadataStore, Node
 from subscriptions.log_claim import read_state
-from subscriptions.log_node import decode_node, is_log_node
+from subscriptions.log_node import decode_node, is_log_node, ledgers_named
 from subscriptions.old_forms import decode_child
 from subscriptions.positions import WHOLE_STREAM, Position, decode_subscriber, unseal
 from subscriptions.store import Subscription
@@ -45,3 +46,18 @@ async def read_old_form(
     note = unseal(node.data, path)
     children = await metadata.read_tree(path)
     return Subscription(dict(decode_child(child, data) for child, data in children.items()), note)
+
+
+async def ledgers_of(metadata: MetadataStore, path: str) -> set[LedgerId]:
+    """Every ledger that the subscription at `path` names now; none if it has none, or is gone.
+
+    A ledger whose custom metadata carry this path under `SUBSCRIPTION_KEY`, that is not among
+    them and is old enough not to be named in a moment, is left over from a crash. Raises
+    CorruptFormat, MetadataUnavailable.
+    """
+    await metadata.sync(path)
+    try:
+        node = await metadata.get(path)
+    except NoNode:
+        return set()
+    return ledgers_named(decode_node(node.data, path)) if is_log_node(node.data) else set()

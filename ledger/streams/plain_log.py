@@ -148,7 +148,6 @@ async def _read_all(reader: LedgerReader) -> list[PlainRecord]:
             raise CorruptFormat(f"ledger {reader.metadata.ledger}: {error}") from error
         for at, payload in entries:
             entry = EntryId(at + 1)
-            for record in parse_entry(payload):
-                if not record.control:
-                    found.append(PlainRecord(record.txid, record.data))
+            records = parse_entry(payload)
+            found += [PlainRecord(each.txid, each.data) for each in records if not each.control]
     return found

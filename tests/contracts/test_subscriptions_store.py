@@ -243,7 +243,9 @@ def test_what_was_unloaded_can_be_loaded_anywhere(kind, run):
 
 def test_unloading_what_is_not_loaded_does_nothing(kind, run):
     async def scenario(world):
-        await kind.make(world).unload("a")
+        store = kind.make(world)
+        await store.unload("a")
+        assert await store.list() == []
 
     run(scenario)
 
@@ -270,5 +272,6 @@ def test_there_is_room_when_nothing_waits(kind, run):
         await store.load("a")
         await asyncio.gather(*[store.advance("a", {kind.key: kind.at(n)}) for n in range(1, 50)])
         await store.room()
+        assert (await store.read("a")).positions == {kind.key: kind.at(49)}
 
     run(scenario)
