@@ -220,3 +220,27 @@ def test_the_offset_tool_answers_as_on_apache_kafka(
         )
         assert len(ours) >= len(topics) - 1
         assert sorted(ours) == sorted(theirs), time
+
+
+def test_records_are_deleted(broker: Broker, loader: Aiokafka, unused: Unused, tmp_path: Path):
+    topic = unused()
+    loader.create_topic(topic)
+    produce(loader, topic, numbered(20))
+    wanted = tmp_path / "offsets.json"
+    place = {"topic": topic, "partition": 0, "offset": 7}
+    wanted.write_text(json.dumps({"version": 1, "partitions": [place]}))
+    printed = run(java_tools.DELETE_RECORDS, *at(broker), "--offset-json-file", str(wanted))
+    assert re.search(rf"partition: {topic}-0\s+low_watermark: 7", printed)
+    assert loader.bounds(topic, 0) == (7, 20)
+
+
+def test_settings_are_altered(broker: Broker, unused: Unused):
+    topic = unused()
+    run(java_tools.TOPICS, *at(broker), "--create", "--topic", topic)
+    entity = ("--entity-type", "topics", "--entity-name", topic)
+    changes = ("--add-config", "retention.ms=86400000,cleanup.policy=[delete,compact]")
+    run(java_tools.CONFIGS, *at(broker), *entity, "--alter", *changes)
+    run(java_tools.CONFIGS, *at(broker), *entity, "--alter", "--delete-config", "cleanup.policy")
+    described = run(java_tools.CONFIGS, *at(broker), *entity, "--describe")
+    assert "retention.ms=86400000" in described
+    assert "cleanup.policy" not in described

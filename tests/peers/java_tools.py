@@ -13,6 +13,8 @@ from tests.peers.processes import Process
 TOOLS = "org.apache.kafka.tools"
 TOPICS = f"{TOOLS}.TopicCommand"
 GROUPS = f"{TOOLS}.consumer.group.ConsumerGroupCommand"
+DELETE_RECORDS = f"{TOOLS}.DeleteRecordsCommand"
+CONFIGS = "kafka.admin.ConfigCommand"
 OFFSETS = f"{TOOLS}.GetOffsetShell"
 CONSOLE_PRODUCER = f"{TOOLS}.ConsoleProducer"
 CONSOLE_CONSUMER = f"{TOOLS}.consumer.ConsoleConsumer"
