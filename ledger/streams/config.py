@@ -18,8 +18,7 @@ class StreamConfig:
     retention_ms: int = 72 * 3600 * 1000  # counted from completion; -1: for ever
     retention_bytes: int = -1  # of all segments; -1: no bound
     truncated_keep_ms: int = 60_000  # that long a truncated segment stays, for who must look at it
-    control_ms: int = -1  # at the latest so long after the last record readers elsewhere see it:
-    # 0 at once, -1 never (until something newer is written). DistributedLog: off
+    control_ms: int = -1  # so soon others see the last record; 0: at once, -1: with the next one
 
     def __post_init__(self) -> None:
         assert self.ensemble_size >= self.write_quorum >= self.ack_quorum >= 1
