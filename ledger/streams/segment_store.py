@@ -181,7 +181,7 @@ class SegmentStore:
                     node = await self._metadata.get(path)
                 except NoNode:
                     raise BadVersion(path) from None
-                if node.data != before.encode():
+                if decode_segment(node.data, where=path) != before:
                     raise BadVersion(path)
                 ops.append(Set(path, after.encode(), node.version))
             await self._multi(ops)
