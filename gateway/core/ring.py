@@ -17,7 +17,7 @@ from struct import unpack
 from uuid import UUID
 
 POINTS_PER_NODE = 256  # the shares of the circle then differ by about a sixteenth
-SLACK_PERCENT = 25  # how much more than the mean one gateway may be given
+SLACK_PERCENT = 10  # how much more than the mean one gateway may be given; the rest moves less
 
 _POINT_BYTES = 8
 
@@ -79,13 +79,18 @@ class Assignment:
     """The candidate of every stream: no gateway has more than its share of all streams, nor, if
     that can be, of one topic's.
 
-    `topics` are (id, partitions) of all there are; their order does not matter.
+    `topics` are (id, partitions) of all there are; their order does not matter. `before` saves
+    work where it is about the same ring and topics, and changes nothing else.
     """
 
-    __slots__ = ("_chosen", "_places", "_ring")
+    __slots__ = ("_chosen", "_known", "_places", "_ring")
 
-    def __init__(self, ring: Ring, topics: Iterable[tuple[UUID, int]]) -> None:
+    def __init__(
+        self, ring: Ring, topics: Iterable[tuple[UUID, int]], before: Assignment | None = None
+    ) -> None:
         self._ring = ring
+        known = before is not None and before._ring is ring
+        self._known: dict[UUID, array[int]] = before._places if before and known else {}
         self._places: dict[UUID, array[int]] = {}
         self._chosen: dict[UUID, array[int]] = {}  # node ids
         if not ring.nodes:
@@ -95,6 +100,7 @@ class Assignment:
         loads = [0] * len(ring.nodes)
         for topic_id, count in ordered:
             self._assign(topic_id, count, loads, share)
+        self._known = {}
 
     def candidate(self, topic_id: UUID, partition: int) -> int | None:
         """A node id. None: there is no gateway, or no such stream."""
@@ -118,7 +124,9 @@ class Assignment:
         ring = self._ring
         topic_share = _share(count, len(ring.nodes))
         topic_loads = [0] * len(ring.nodes)
-        places = ring.places(topic_id, count)
+        places = self._known.get(topic_id)
+        if places is None or len(places) != count:
+            places = ring.places(topic_id, count)
         chosen: list[int] = []
         for place in places:
             at = ring.at(place)
@@ -142,5 +150,6 @@ class Assignment:
 
 
 def _share(streams: int, nodes: int) -> int:
-    """What one of `nodes` may have at most."""
-    return -(-streams * (100 + SLACK_PERCENT) // (100 * nodes))
+    """What one of `nodes` may have at most. Of a few streams nobody has two more than another."""
+    mean = -(-streams // nodes)
+    return max(mean, streams * (100 + SLACK_PERCENT) // (100 * nodes))

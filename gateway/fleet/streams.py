@@ -82,7 +82,10 @@ class SharedStreams:
         self._ring = Ring(())
         self._nodes: dict[int, Incarnation] = {}  # of the ring
         self._known: set[str] | None = None  # tokens of the last list of members
-        self._assignment: Assignment | None = None
+        self._assignment: Assignment | None = None  # None: to be made
+        self._assigned_before: Assignment | None = None
+        self._counts: dict[UUID, int] = {}  # partitions of each topic that is followed
+        self._grown: set[UUID] = set()
         self._all = True  # every topic is to be looked at
         self._topics_changed = True
         self._wanted = asyncio.Event()  # a round
@@ -258,9 +261,10 @@ class SharedStreams:
         self._wake()
 
     def _on_topics(self) -> None:
+        """Many may come one after the other, so there is a pause between rounds for them."""
         self._topics_changed = True
         self._assignment = None
-        self._wake()
+        self._wanted.set()
 
     def _on_owners(self) -> None:
         self._wanted.set()
@@ -344,19 +348,21 @@ class SharedStreams:
     async def _follow_topics(self) -> None:
         """The table has the topics that there are."""
         self._topics_changed = False
-        known = {topic.topic_id for topic in self._catalog.all()}
-        for topic_id in known:
-            self._table.follow(topic_id)
-        self._vanished -= known
-        for topic in self._table.all():
-            if topic.topic_id not in known:
-                self._table.unfollow(topic.topic_id)
-                self._drop_all(topic.topic_id)
-                self._tell_waiters([topic.topic_id])
-                self._vanished.add(topic.topic_id)
+        before, known = self._counts, {t.topic_id: t.partitions for t in self._catalog.all()}
+        self._counts = known
+        for topic_id, partitions in known.items():
+            if before.get(topic_id) != partitions:
+                self._table.follow(topic_id)
+                self._grown.add(topic_id)
+        self._vanished -= known.keys()
+        for topic_id in before.keys() - known.keys():
+            self._table.unfollow(topic_id)
+            self._drop_all(topic_id)
+            self._tell_waiters([topic_id])
+            self._vanished.add(topic_id)
         if not self._round_over.is_set():  # what went while this gateway was not there
             try:
-                self._vanished.update(set(await self._table.names()) - known)
+                self._vanished.update(set(await self._table.names()) - known.keys())
             except BaseException:
                 self._topics_changed = True
                 raise
@@ -381,12 +387,14 @@ class SharedStreams:
             self._all = True
             raise
         if look_at_all:
+            self._grown.clear()
             return self._table.all()
         topics = {topic.topic_id: topic for topic in changed}
-        for topic_id in (*self._unpublished, *self._moving):
+        for topic_id in (*self._unpublished, *self._moving, *self._grown):
             topic = self._table.get(topic_id)
             if topic is not None:
                 topics[topic_id] = topic
+        self._grown.clear()
         return list(topics.values())
 
     async def _find_dead(self, topics: Sequence[TopicOwners]) -> bool:
@@ -516,7 +524,8 @@ class SharedStreams:
     def _assigned(self) -> Assignment:
         if self._assignment is None:
             topics = ((topic.topic_id, topic.partitions) for topic in self._catalog.all())
-            self._assignment = Assignment(self._ring, topics)
+            self._assignment = Assignment(self._ring, topics, self._assigned_before)
+            self._assigned_before = self._assignment
         return self._assignment
 
     def _surplus(self, nodes: Collection[int]) -> list[StreamKey]:

@@ -5,6 +5,7 @@ Method: the pure core on many topics; shares and moves are counted against their
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from uuid import UUID
@@ -46,9 +47,9 @@ def test_members_that_cache_nothing_name_the_same_candidate_and_the_same_next_on
 def test_no_gateway_has_more_than_its_share(nodes, counts):
     topics = [(UUID(int=at * 7919 + 1), count) for at, count in enumerate(counts)]
     loads = Counter(candidates(range(nodes), topics).values())
-    share = -(-sum(counts) * (100 + SLACK_PERCENT) // (100 * nodes))
     assert sum(loads.values()) == sum(counts)
-    assert max(loads.values()) <= share
+    mean = sum(counts) / nodes
+    assert max(loads.values()) <= max(math.ceil(mean), mean * (1 + SLACK_PERCENT / 100))
 
 
 def moved(nodes, more, topics):
@@ -81,8 +82,7 @@ def test_the_partitions_of_one_topic_are_spread():
         candidates(range(3), [*topics_of(random.Random(1), 50, 2), (TOPIC, 12)])[TOPIC, partition]
         for partition in range(12)
     )
-    assert len(loads) == 3
-    assert max(loads.values()) <= 5
+    assert set(loads.values()) == {4}
 
 
 def test_successors_are_all_gateways_each_once():
