@@ -68,7 +68,8 @@ class Run:
         zombie = self.stage.pause()
         self.zombies.append(zombie)
         self.say(
-            f"gateway {zombie.node} was stopped for 10 s: {zombie.answers} answers afterwards, "
+            f"gateway {zombie.node} was stopped for 10 s: of {zombie.asked} requests it "
+            f"answered {zombie.answers} afterwards, "
             f"{zombie.acks} acknowledgements ({zombie.late} of records sent before), "
             f"{zombie.reads} reads as owner"
         )

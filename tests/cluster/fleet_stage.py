@@ -43,7 +43,9 @@ class Outage(NamedTuple):
 
 
 class Zombie(NamedTuple):
-    """What a node said after it was stopped. `answers`: all of them, refusals too.
+    """What a node said after it was stopped, of what it was asked.
+
+    `answers` are all of them, refusals too; it may also have closed its connections.
 
     `late` acknowledgements are of records that were sent before: it may have been on the way.
     """
@@ -53,6 +55,7 @@ class Zombie(NamedTuple):
     late: int
     reads: int
     answers: int
+    asked: int
 
 
 class Stage:
@@ -224,7 +227,7 @@ class Stage:
         run(witness.end())
         self.wait_written("everybody to write again")
         acks, late, reads = map(len, (witness.acks, witness.late, witness.reads))
-        return Zombie(victim.node_id, acks, late, reads, witness.answers)
+        return Zombie(victim.node_id, acks, late, reads, witness.answers, witness.asked)
 
     def expire(self) -> Outage:
         """The session of an owner ends, and it lives."""

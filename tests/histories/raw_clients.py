@@ -220,6 +220,7 @@ class Witness:
         self.acks: list[tuple[Key, int]] = []  # acknowledged by it after it was stopped
         self.late: list[tuple[Key, int]] = []  # of those: asked before, so perhaps decided before
         self.reads: list[str] = []  # what else it said as an owner or coordinator
+        self.asked = 0  # requests that waited for it when it went on
         self.answers = 0  # all answers after it was stopped, refusals too
 
     async def start(self, pause_s: float = 0.05) -> None:
@@ -310,6 +311,7 @@ class Witness:
     def no_more(self) -> None:
         """Nothing is asked any more; call before the node goes on."""
         self._stop.set()
+        self.asked = sum(len(peer.unanswered()) for peer in self._peers)
 
     async def end(self, timeout_s: float = 5.0) -> None:
         """All answers are in, or the node has closed its connections."""
