@@ -130,11 +130,10 @@ class World:
     async def coordinator(self, group):
         """Whom any gateway that lives names."""
         while True:
-            for host in self.hosts.values():
-                if host.lives:
-                    found = await host.gateway.fleet.coordinator(group)
-                    if found is not None and self.hosts[found.node_id].lives:
-                        return self.hosts[found.node_id]
+            for host in [host for host in self.hosts.values() if host.lives]:
+                found = await host.gateway.fleet.coordinator(group)
+                if found is not None and self.hosts[found.node_id].lives:
+                    return self.hosts[found.node_id]
             await asyncio.sleep(0.05)
 
     async def commit(self, host, group, offset):
