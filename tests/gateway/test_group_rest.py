@@ -69,6 +69,20 @@ def test_a_resting_group_is_listed_by_exactly_one_gateway():
     run(scenario, "abc", initial_rebalance_delay_ms=0)
 
 
+def test_a_group_that_another_gateway_has_in_memory_is_listed_by_that_one():
+    async def scenario(fleet, gateways):
+        (group,) = fleet.groups_of("b", 1)
+        assert await gateways["b"].commit(group, 5) == "none"
+        await asyncio.sleep(2 * IDLE_S)
+        fleet.leaving.add("b")
+        assert await gateways["a"].commit(group, 6) == "none"
+        fleet.leaving.discard("b")
+        assert [each.group_id for each in await gateways["a"].groups.list()] == [group]
+        assert await gateways["b"].groups.list() == []
+
+    run(scenario)
+
+
 def test_after_a_failover_every_group_is_listed_once():
     async def scenario(fleet, gateways):
         groups = fleet.groups_of("a", 20)
