@@ -143,18 +143,20 @@ class Membership:
         NotOwner: another process lives under this node id, and did so for two sessions.
         """
         give_up_s = self._clock.monotonic_s() + SESSIONS_WAITED * self._session_s
-        path = f"{BROKERS}/{self.node_id}"
-        unwatch = self._metadata.watch(path, self._changed.set)
+        unwatch = self._metadata.watch(f"{BROKERS}/{self.node_id}", self._changed.set)
         try:
             while (other := await self._try_register(give_up_s)) is not None:
                 if self._clock.monotonic_s() >= give_up_s:
                     raise NotOwner(other)
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(_LOOK_AGAIN_S):
-                        await self._changed.wait()
-                self._changed.clear()
+                await self._news_within(_LOOK_AGAIN_S)
         finally:
             unwatch()
+
+    async def _news_within(self, seconds: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
+        self._changed.clear()
 
     async def _try_register(self, give_up_s: float) -> str | None:
         """As `try_register`; the store may be away until then."""

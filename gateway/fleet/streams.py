@@ -192,7 +192,8 @@ class SharedStreams:
         if self.owns(key):
             moved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._moving.setdefault(key.topic_id, {})[key.partition] = moved
-            self._wake()
+            self._wanted.set()
+            self._urgent.set()
             await asyncio.shield(moved)
 
     async def hand_over_all(self, hand_over: HandOver) -> None:
