@@ -51,6 +51,7 @@ class Census:
         self.resting: dict[str, Resting] = {}
         self.looked = asyncio.Event()
         self._elsewhere: set[str] = set()  # have members, and were not for us when looked at
+        self._left_open: set[str] = set()  # rest, but a gateway died before it let them go
         self._counting = asyncio.Lock()
         self._store = store
         self._claims = claims
@@ -93,6 +94,16 @@ class Census:
         ours = [name for name in self._elsewhere if self._claims.candidate(name)]
         claimed = await self._claims.claimed_elsewhere(ours) if ours else set[str]()
         return [name for name in ours if name not in claimed]
+
+    async def adopt(self, names: Iterable[str]) -> None:
+        """Groups of dead gateways are in memory if they have members; the sweep tidies the others.
+
+        Raises MetadataUnavailable.
+        """
+        orphans = list(names)
+        await self.look(orphans)
+        self._left_open.update(name for name in orphans if name in self.resting)
+        await self.count()
 
     async def look(self, names: Iterable[str]) -> None:
         """These groups are read. One that has members and would be ours is loaded."""
@@ -172,13 +183,17 @@ class Census:
     # offsets that nobody needs any more
 
     async def _sweep(self) -> None:
-        """Expired offsets are gone, and so are empty groups that have none left."""
+        """Expired offsets are gone, and so are empty groups that have none left.
+
+        What a dead gateway left open is loaded too: when it is let go again, it is in order.
+        """
         now_ms = self._clock.now_ms()
         due = [
             name
             async for name in _unhurried(list(self.resting))
             if self._resting_due(name, now_ms) and self._claims.candidate(name)
         ]
+        self._left_open.clear()
         await _each(due, self._load, [])
         for resident in list(self._residents.groups.values()):
             await asyncio.sleep(0)
@@ -187,7 +202,8 @@ class Census:
 
     def _resting_due(self, name: str, now_ms: int) -> bool:
         resting = self.resting.get(name)
-        return resting is not None and resting.check_at_ms <= now_ms
+        due = resting is not None and resting.check_at_ms <= now_ms
+        return due or name in self._left_open
 
     async def _load(self, name: str) -> None:
         """In memory, unless it cannot be ours now: then whoever has it looks after it."""

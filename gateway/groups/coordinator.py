@@ -90,8 +90,7 @@ class Coordinator:
         nobody else has now. A group that another gateway claims first is that gateway's. Raises
         MetadataUnavailable.
         """
-        await self._census.look(groups)
-        await self._census.count()
+        await self._census.adopt(groups)
 
     def lost(self) -> None:
         """This incarnation has ended, and every claim with it: all groups are forgotten."""

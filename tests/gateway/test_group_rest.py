@@ -125,6 +125,23 @@ def test_a_group_released_with_members_that_died_is_taken_when_members_change():
     run(scenario)
 
 
+def test_what_a_dead_gateway_left_open_is_put_in_order_by_the_next_sweep():
+    async def scenario(fleet, gateways):
+        groups = fleet.groups_of("a", 10)
+        for group in groups:
+            assert await gateways["a"].commit(group, 5) == "none"
+        gateways["a"].die()
+        world = gateways["b"]
+        await world.groups.adopt(await world.orphans())
+        assert world.loaded == {}
+        assert sorted(await world.orphans()) == sorted(groups)
+        await asyncio.sleep(SWEEP_S + 2 * IDLE_S)
+        assert world.loaded == {}
+        assert await world.orphans() == []
+
+    run(scenario)
+
+
 # Expiry
 
 
