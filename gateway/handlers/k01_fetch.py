@@ -100,7 +100,7 @@ class _Fetch:
             if one.cold:
                 return None
             if one.records:
-                left -= sum(record.size_bytes for record in one.records)
+                left -= _size(one.records)
                 empty = False
             found.append((wanted, one))
         return found
@@ -184,7 +184,7 @@ class _Fetch:
             if (one.error and one.error is not _AHEAD) or one.nearer is not None:
                 return True
             if one.records:
-                size += sum(record.size_bytes for record in one.records)
+                size += _size(one.records)
         return size >= self._min_bytes or not found
 
     # -- waiting ------------------------------------------------------------------------------
@@ -271,7 +271,7 @@ class _Fetch:
             if one.cold and one.partition is not None:
                 one = await self._find_cold(one.partition, wanted, left, empty)
             if one.records:
-                left -= sum(record.size_bytes for record in one.records)
+                left -= _size(one.records)
                 empty = False
             found.append((wanted, one))
         return [(wanted, _still(one)) for wanted, one in found]
@@ -322,6 +322,13 @@ class _Fetch:
             session_id=self._session.id,
             nodes=nodes,
         )
+
+
+def _size(records: list[StoredRecord]) -> int:
+    size = 0
+    for record in records:  # a few; `sum` takes longer to begin
+        size += record.size_bytes
+    return size
 
 
 def _gone(partition: _Readable) -> bool:
