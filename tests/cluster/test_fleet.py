@@ -26,10 +26,9 @@ def told(tmp_path_factory):
         recorder = stage.recorder
         found = {"killed": stage.kill(), "paused": stage.pause(PAUSE_S)}
         stage.calm()
-        before = (recorder.errors.total(), recorder.rebalances.total())
+        before = recorder.errors + recorder.rebalances
         found["stopped"] = stage.stop()
-        after = (recorder.errors.total(), recorder.rebalances.total())
-        found["noticed"] = [now - then for now, then in zip(after, before, strict=True)]
+        found["noticed"] = recorder.errors + recorder.rebalances - before
         found["history"], found["findings"] = stage.finish()
     save(found["history"], directory / "history.jsonl.gz")
     return found
@@ -59,4 +58,4 @@ def test_an_owner_that_slept_acknowledges_nothing_new_and_answers_no_read(told):
 def test_a_gateway_that_leaves_is_noticed_by_no_client_and_no_group(told):
     code, _ = told["stopped"]
     assert code == 0
-    assert told["noticed"] == [0, 0], "errors and rebalances"
+    assert not told["noticed"], "errors and rebalances"

@@ -17,6 +17,7 @@ class Recorder:
     def __init__(self) -> None:
         self.ops: list[Op] = []
         self.errors: Counter[str] = Counter()  # what clients said besides; they went on
+        self.redirects: Counter[str] = Counter()  # calls to be made again, elsewhere; by process
         self.rebalances: Counter[str] = Counter()  # by process
         self._values = itertools.count(1)
         self._lock = threading.Lock()

@@ -30,6 +30,10 @@ COMMON = {
     "topic.metadata.refresh.fast.interval.ms": 50,
     "log_level": 0,
 }
+REDIRECTED = (  # librdkafka looks for the coordinator, and leaves it to its user to ask again
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+)
 NEVER_SENT = (KafkaError._PURGE_QUEUE, KafkaError.MSG_SIZE_TOO_LARGE)
 REFUSED = (
     KafkaError.ILLEGAL_GENERATION,
@@ -180,8 +184,7 @@ def _commit(
         faults = [raised.args[0]]
     for fault in faults:
         result = FAIL if fault.code() in REFUSED and len(faults) >= len(wanted) else INFO
-        if fault.code() not in REFUSED:
-            recorder.complain(process, fault)
+        _complain(recorder, process, fault)
     recorder.add(process, CLIENT, "commit", result, start_s, (group, wanted))
 
 
@@ -209,15 +212,22 @@ def commit_and_fetch(
         consumer.close()
 
 
+def _complain(recorder: Recorder, process: str, fault: KafkaError) -> None:
+    if fault.code() in REDIRECTED:
+        recorder.redirects[process] += 1
+    elif fault.code() not in REFUSED:
+        recorder.complain(process, fault)
+
+
 def _fetch(recorder: Recorder, consumer: Consumer, group: str, key: Key, process: str) -> None:
     start_s = recorder.now_s()
     try:
         (found,) = consumer.committed([TopicPartition(*place_of(key))], CALL_S_MAX)
     except KafkaException as raised:
-        recorder.complain(process, raised.args[0])
+        _complain(recorder, process, raised.args[0])
         return
     if found.error is not None:
-        recorder.complain(process, found.error)
+        _complain(recorder, process, found.error)
         return
     value = {key: found.offset if found.offset >= 0 else -1}
     recorder.add(process, CLIENT, "fetch", OK, start_s, (group, value))
