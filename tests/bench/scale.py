@@ -51,12 +51,14 @@ GROUP_GROWTH = {
 }
 PARTITION_GROWTH = {
     "held_mb": 1e6,
+    "used_mb": 1e6,
     "loaded_mb": 1e6,
     "metadata_p50_ms": 1e3,
     "takeover_last_s": 1e3,
 }
 SAID = {
     "held_mb": "bytes held",
+    "used_mb": "bytes with a record",
     "rest_mb": "bytes at rest",
     "loaded_mb": "bytes after takeover",
     "load_last_s": "ms to load",
@@ -92,7 +94,9 @@ async def run(asked: argparse.Namespace, scratch: Path) -> dict[str, Any]:
         for count in asked.groups
     ]
     partitions = [
-        await scale_partitions.measure(scratch / f"partitions-{count}", count, asked.budget)
+        await scale_partitions.measure(
+            scratch / f"partitions-{count}", count, asked.budget, unused=asked.unused
+        )
         for count in asked.partitions
     ]
     group_growth = growth(groups, "groups", GROUP_GROWTH)
@@ -116,6 +120,7 @@ def main() -> int:
     words.add_argument("--partitions", type=counts, default=PARTITIONS, help="sizes, with commas")
     words.add_argument("--budget", type=float, default=BUDGET_S, help="seconds, of each part")
     words.add_argument("--no-rest", action="store_true", help="do not wait until groups rest")
+    words.add_argument("--unused", action="store_true", help="write to no partition before")
     asked = words.parse_args()
     CACHE.mkdir(exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix="bench-scale-", dir=CACHE))

@@ -22,15 +22,19 @@ TOPICS_WATCHED_MAX = 2  # looking is work for the gateway that takes over
 LOOK_S = 0.2
 AGAIN_S = 0.05
 TOPIC_S_MAX = 60.0
-WRITTEN_TO_MAX = 100  # partitions that get a record after the takeover
+WRITTEN_TO_MAX, WRITTEN_S_MAX = 100, 60.0  # partitions that get a record after the takeover
 _EXISTS = 36
 _NOT_YET = {3, 5, 6, 7, 9, 78}  # unknown, no leader, not the leader, timed out, ...
 
 Key = tuple[str, int]
 
 
-async def measure(directory: Path, count: int, budget_s: float) -> dict[str, Any]:
-    """Figures of one size. `budget_s` bounds each of its parts."""
+async def measure(directory: Path, count: int, budget_s: float, *, unused: bool) -> dict[str, Any]:
+    """Figures of one size. `budget_s` bounds each of its parts.
+
+    Each partition has got a record before its owner is killed, so that whoever takes it over has a
+    segment to recover; `unused` ones have none.
+    """
     with Cluster(directory) as cluster:
         first = cluster.gateway()
         async with Wire(first.bootstrap) as wire:
@@ -43,7 +47,10 @@ async def measure(directory: Path, count: int, budget_s: float) -> dict[str, Any
             await _led_by(wire, 0, len(keys) + 1, began_s + 2 * budget_s)
             pss_mb, rss_mb = megabytes(first)
             metadata_ms = await _metadata_ms(wire)
-        open_ledgers = await cluster.open_ledgers()
+        began_s = time.monotonic()
+        used = 0 if unused else await asyncio.to_thread(_write, first, keys, budget_s)
+        used_s = time.monotonic() - began_s
+        used_mb, _ = megabytes(first)
         figures = {
             "partitions": len(keys),
             "created_per_s": round(len(keys) / created_s, 1),
@@ -51,16 +58,23 @@ async def measure(directory: Path, count: int, budget_s: float) -> dict[str, Any
             "held_mb": pss_mb,
             "held_rss_mb": rss_mb,
             "metadata_p50_ms": metadata_ms,
-            "open_ledgers": open_ledgers,
+            "used": used,
+            "first_writes_per_s": round(used / used_s),
+            "used_mb": used_mb,
+            "open_ledgers": await cluster.open_ledgers(),
         }
         second = cluster.gateway()
         async with Wire(second.bootstrap) as wire:
             of_first = await _leaders(wire, 0)
             first.kill()
             taken = await _take_over(wire, of_first, time.monotonic() + budget_s)
-        written_s = _written(second, of_first)
+        began_s = time.monotonic()
+        sample = of_first[:: -(-len(of_first) // WRITTEN_TO_MAX) or 1]
+        written = await asyncio.to_thread(_write, second, sample, WRITTEN_S_MAX)
+        assert written == len(sample), f"{written} of {len(sample)} records were acknowledged"
+        figures["written_s"] = round(time.monotonic() - began_s, 3)
         loaded_mb, _ = megabytes(second)
-        return {**figures, **taken, "written_s": written_s, "loaded_mb": loaded_mb}
+        return {**figures, **taken, "loaded_mb": loaded_mb}
 
 
 async def _create(wire: Wire, count: int, until_s: float) -> list[Key]:
@@ -158,18 +172,24 @@ def _by_topic(keys: Iterable[Key]) -> dict[str, list[int]]:
     return found
 
 
-def _written(gateway: ClusterGateway, keys: list[Key]) -> float:
-    """Seconds until a stock producer had a record in each of a sample of the partitions."""
-    began_s = time.monotonic()
-    producer = Producer({"bootstrap.servers": gateway.bootstrap, "log_level": 0})
-    failed: list[str] = []
-    for topic, index in keys[:: -(-len(keys) // WRITTEN_TO_MAX) or 1]:
-        producer.produce(
-            topic,
-            b"one",
-            partition=index,
-            on_delivery=lambda error, _: failed.append(str(error)) if error else None,
-        )
-    wait_until(lambda: producer.flush(0.1) == 0, "records after the takeover", 60.0)
-    assert not failed, failed[:3]
-    return round(time.monotonic() - began_s, 3)
+def _write(gateway: ClusterGateway, keys: Sequence[Key], budget_s: float) -> int:
+    """A stock producer has a record in each of the partitions; how many were acknowledged."""
+    bar, acknowledged = Bar(f"{len(keys):,} partitions: first record", len(keys)), list[int]()
+    producer = Producer(
+        {
+            "bootstrap.servers": gateway.bootstrap,
+            "queue.buffering.max.messages": 1_000_000,
+            "message.timeout.ms": int(budget_s * 1000),
+            "log_level": 0,
+        }
+    )
+
+    def delivered(error: object, _: object) -> None:
+        if error is None:
+            acknowledged.append(1)
+            bar.show(len(acknowledged))
+
+    for topic, index in keys:
+        producer.produce(topic, b"one", partition=index, on_delivery=delivered)
+    wait_until(lambda: producer.flush(0.1) == 0, "the records' answers", budget_s + 10.0)
+    return len(acknowledged)
