@@ -153,8 +153,10 @@ def test_who_joins_is_given_its_share_and_nothing_else_moves():
         one, two = await world.start(1, 2)
         topic = await one.catalog.create("events", 30, 2, {})
         await world.settled(topic)
+        await asyncio.sleep(10)  # nobody is new any more
         before = world.leaders(topic)
         three = await world.gateway(3).start()
+        await until(lambda: one.fleet._streams.ring.nodes == (1, 2, 3), "one knows")
         assigned = one.fleet._streams._assigned()
         share = [p for p in range(30) if assigned.candidate(topic.topic_id, p) == 3]
         await until(lambda: three.owned(topic) == share, "it has its share")
@@ -173,6 +175,7 @@ def test_streams_move_a_few_at_once():
         topic = await one.catalog.create("events", 60, 2, {})
         await world.settled(topic)
         three = await world.gateway(3).start()
+        await until(lambda: one.fleet._streams.ring.nodes == (1, 2, 3), "one knows")
         assigned = one.fleet._streams._assigned()
         share = list(assigned.candidates(topic.topic_id)).count(3)
         assert share > 10

@@ -276,6 +276,22 @@ def test_an_old_list_of_members_takes_nothing_from_an_owner_that_lives():
     in_world(story)
 
 
+def test_a_store_that_is_behind_declares_nobody_dead_that_lives():
+    async def story(world):
+        one = world.gateway(1, lag_s=0.001)
+        await one.start()
+        store, membership = one.metadata, one.fleet._membership
+        then = dict(store._nodes), store._seen
+        two = await world.gateway(2).start()
+        # A new session, on a server that is behind: only `sync` makes it go on.
+        store._nodes, store._seen = then
+        store._follower = lambda: store._nodes
+        membership._live = {}
+        assert not await membership.is_dead(two.fleet._membership.incarnation)
+
+    in_world(story)
+
+
 async def nothing():
     """A refresh that learns nothing."""
 
