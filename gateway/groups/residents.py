@@ -317,25 +317,28 @@ class Residents:
         self._open = False
         for loading in list(self._loading.values()):
             await asyncio.wait([loading.task])
-        while self.groups:
-            for resident in list(self.groups.values())[:LET_GO_MAX]:
-                self.let_go(resident, ErrorCode.not_coordinator)
-            await self._all_let_go()
-        await self._all_let_go()
+        await self._empty(ErrorCode.not_coordinator)
 
     async def stop(self) -> None:
         """Nobody waits here any more, and nothing is under way."""
+        self._open = False
         for loading in list(self._loading.values()):
             loading.task.cancel()
             await asyncio.gather(loading.task, return_exceptions=True)
-        for resident in list(self.groups.values()):
-            self.let_go(resident, ErrorCode.coordinator_not_available, release=False)
         self._sessions.stop()
         self._idle.stop()
         self._idlers.clear()
-        await self._all_let_go()
+        await self._empty(ErrorCode.coordinator_not_available)
         if self._resting is not None:
             await self._resting
+
+    async def _empty(self, code: ErrorCode) -> None:
+        """All groups are let go; without a lease there is nothing left to release."""
+        while self.groups:
+            for resident in list(self.groups.values())[:LET_GO_MAX]:
+                self.let_go(resident, code, release=self._claims.lease_held())
+            await self._all_let_go()
+        await self._all_let_go()
 
     async def _all_let_go(self) -> None:
         await asyncio.gather(*self._letting_go.values(), return_exceptions=True)
