@@ -49,7 +49,7 @@ _REFUSED = (BadVersion, NodeExists, NoNode, NotEmpty)
 class _Claim:
     """One subscriber as this store knows it. `version` is its node's, None while it has none."""
 
-    __slots__ = ("lost", "path", "positions", "version", "versions")
+    __slots__ = ("last", "lost", "path", "positions", "version", "versions")
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -57,6 +57,7 @@ class _Claim:
         self.versions: dict[PositionKey, int] = {}  # of the position nodes; empty natively
         self.positions: dict[PositionKey, Position] = {}  # native only
         self.lost: LedgerError | None = None
+        self.last: Future[None] | None = None  # of the change that was accepted last
 
 
 class _Change:
@@ -182,10 +183,11 @@ class _ZnodeStore:
             claim.lost = NotOwner("the claim was given up")
 
     async def unload(self, subscriber: str) -> None:
-        waiting = self._waiting.get(subscriber)
-        while self._writer is not None and waiting is not None:
-            await asyncio.wait([self._writer])
-            waiting = self._waiting.get(subscriber)
+        claim = self._claims.get(subscriber)
+        if claim is None:
+            return
+        while claim.last is not None and not claim.last.done():
+            await asyncio.wait([claim.last])
         self.release(subscriber)
 
     async def history(self, subscriber: str) -> History:
@@ -250,6 +252,7 @@ class _ZnodeStore:
         if change is None:
             change = self._waiting[subscriber] = _Change(claim)
         change.durable.append(future)
+        claim.last = future
         if self._writer is None:
             self._writer = asyncio.get_running_loop().create_task(self._write_all())
         return change, future
