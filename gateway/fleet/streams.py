@@ -86,6 +86,7 @@ class SharedStreams:
         self._assigned_before: Assignment | None = None
         self._counts: dict[UUID, int] = {}  # partitions of each topic that is followed
         self._grown: set[UUID] = set()
+        self._free: set[UUID] = set()  # others should have some of it, and had not when seen last
         self._all = True  # every topic is to be looked at
         self._topics_changed = True
         self._wanted = asyncio.Event()  # a round
@@ -358,6 +359,7 @@ class SharedStreams:
         self._vanished -= known.keys()
         for topic_id in before.keys() - known.keys():
             self._table.unfollow(topic_id)
+            self._free.discard(topic_id)
             self._drop_all(topic_id)
             self._tell_waiters([topic_id])
             self._vanished.add(topic_id)
@@ -391,7 +393,7 @@ class SharedStreams:
             self._grown.clear()
             return self._table.all()
         topics = {topic.topic_id: topic for topic in changed}
-        for topic_id in (*self._unpublished, *self._moving, *self._grown):
+        for topic_id in (*self._unpublished, *self._moving, *self._grown, *self._free):
             topic = self._table.get(topic_id)
             if topic is not None:
                 topics[topic_id] = topic
@@ -517,7 +519,9 @@ class SharedStreams:
             return []
         free = topic.owners.free(known.partitions, self._membership.is_known_dead)
         if not free:
+            self._free.discard(topic.topic_id)
             return []
+        self._free.add(topic.topic_id)  # candidates are others with each topic that is heard of
         me = self._membership.node_id
         candidates = self._assigned().candidates(topic.topic_id)
         return [p for p in free if p < len(candidates) and candidates[p] == me]

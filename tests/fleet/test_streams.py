@@ -7,10 +7,13 @@ gateways that live serve one stream, and an opening never gets the same epoch tw
 from __future__ import annotations
 
 import asyncio
+from uuid import UUID
 
 import pytest
 
 from gateway.core.ownership import Owners
+from gateway.core.ring import Assignment, Ring
+from gateway.core.sealed import seal
 from gateway.fleet.owners import OWNERS
 from gateway.fleet.port import Leader
 from gateway.topics.errors import TopicExists
@@ -374,6 +377,41 @@ def test_partitions_that_another_gateway_adds_are_led():
         grown = await two.catalog.add_partitions("events", 10)
         await world.settled(grown)
         assert sorted(one.owned(grown) + two.owned(grown)) == list(range(10))
+
+    in_world(story)
+
+
+async def write_topic(metadata, topic_id):
+    """As a gateway would that chose this id."""
+    name = f"t-{topic_id.int}"
+    said = {"name": name, "partitions": 1, "replication_factor": 1, "configs": {}}
+    await metadata.create(f"/gateway/topics/by-name/{name}", str(topic_id).encode())
+    await metadata.create(f"/gateway/topics/by-id/{topic_id}", seal(said))
+
+
+def test_a_topic_whose_candidate_is_another_once_more_topics_are_known_is_led():
+    ring = Ring((1, 2))
+    ids = [(UUID(int=low), UUID(int=high)) for high in range(2, 12) for low in range(1, high)]
+
+    def candidate(topic_id, *others):
+        return Assignment(ring, [(each, 1) for each in (topic_id, *others)]).candidate(topic_id, 0)
+
+    later, first = next(
+        (low, high) for low, high in ids if candidate(high) == 1 and candidate(high, low) == 2
+    )
+
+    async def story(world):
+        one, two = await world.start(1, 2)
+        away = asyncio.get_running_loop().create_task(one.pause(0.5 * SESSION_S))
+        await asyncio.sleep(0.01)
+        await write_topic(two.metadata, first)  # two leaves it to one
+        await until(lambda: two.catalog.by_id(first), "two knows the first")
+        await asyncio.sleep(0.1)
+        await write_topic(two.metadata, later)  # and one, who hears of both at once, to two
+        await away
+        for topic_id in (first, later):
+            await until(lambda t=topic_id: one.catalog.by_id(t), "one knows both")
+            await world.settled(one.catalog.by_id(topic_id))
 
     in_world(story)
 
