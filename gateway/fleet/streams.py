@@ -407,7 +407,9 @@ class SharedStreams:
         found = False
         for holder in sorted(named - {NOBODY}):
             if membership.member(holder.token) is None and not membership.is_known_dead(holder):
-                found |= await membership.is_dead(holder)
+                dead = await membership.is_dead(holder)
+                found |= dead
+                self._all |= not dead  # it may go before the list ever has it
         return found
 
     # One topic.

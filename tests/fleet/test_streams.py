@@ -11,7 +11,7 @@ from uuid import UUID
 
 import pytest
 
-from gateway.core.ownership import Owners
+from gateway.core.ownership import Incarnation, Owners
 from gateway.core.ring import Assignment, Ring
 from gateway.core.sealed import seal
 from gateway.fleet.owners import OWNERS
@@ -275,6 +275,23 @@ def test_an_old_list_of_members_takes_nothing_from_an_owner_that_lives():
         await asyncio.sleep(2)
         assert three.losses == []
         assert sorted(old.owned(topic) + three.owned(topic)) == list(range(8))
+
+    in_world(story)
+
+
+def test_an_owner_that_was_never_in_the_list_of_members_is_followed_when_it_has_gone():
+    async def story(world):
+        one, two = await world.start(1, 2)
+        topic = await one.catalog.create("events", 4, 2, {})
+        await world.settled(topic)
+        await two.metadata.create("/gateway/brokers/7", b"not to be read: it may live")
+        node = await two.metadata.get(f"{OWNERS}/{topic.topic_id}")
+        taken = Owners.decode(node.data, "owners").changed({0: Incarnation(7, "short-lived")})
+        await two.metadata.set(f"{OWNERS}/{topic.topic_id}", taken.encode(), node.version)
+        await asyncio.sleep(SESSION_S)
+        assert one.fleet.leader(key_of(topic, 0)) == Leader()
+        await two.metadata.delete("/gateway/brokers/7")
+        await world.settled(topic)
 
     in_world(story)
 
