@@ -174,6 +174,9 @@ class Partitions:
         """See `StreamListener`."""
         self._handed.discard(key)
         self._close_replica(key)
+        known = self._by_key.get(key)
+        if known is not None and known.closed:  # its hand-over was given up half way
+            self._abandon(key)
         topic = self._catalog.by_id(key.topic_id)
         if topic is not None and key not in self._by_key and not self._stopping:
             self._add(topic, key.partition)
@@ -202,7 +205,8 @@ class Partitions:
         partition = self._by_key.get(key)
         if partition is not None:
             await partition.close()
-            self._forget(key)
+            if self._by_key.get(key) is partition:  # not lost, and gained anew, meanwhile
+                self._forget(key)
 
     def _stream_config(self, topic: Topic) -> StreamConfig:
         config = self._catalog.config(self._catalog.by_name(topic.name) or topic)

@@ -1,0 +1,81 @@
+"""Goal: a partition whose hand-over was cut short is led again by whoever owns it then, and nothing
+of its earlier life opens or fences the stream behind the owner's back.
+
+Method: `Partitions` are told what the fleet tells them, while a bookie that holds its answers keeps
+a hand-over from ending; virtual time.
+"""
+
+import asyncio
+from contextlib import suppress
+
+from kio.schema.errors import ErrorCode
+
+from gateway.fleet.port import Leader, StreamKey
+from tests.gateway.paper_fleet import PaperFleet, member
+from tests.gateway.stream_cluster import StreamCluster, batch
+from tests.sim.loop import simulate
+
+HERE, OTHER = 0, 1
+EPOCH = 7
+
+
+class Owner:
+    """A gateway that owns partition 0 of topic `t`, which is written to; `draining` is stuck."""
+
+    async def start(self):
+        self.fleet = PaperFleet(
+            HERE, [member(HERE), member(OTHER)], leader_of_others=Leader(HERE, EPOCH)
+        )
+        self.gateway = StreamCluster(fleet=self.fleet, node_id=HERE)
+        await self.gateway.start()
+        self.partitions = self.gateway.partitions
+        before = await self.gateway.topic()
+        await self.gateway.sent(before, batch())
+        self.key = StreamKey(self.gateway.catalog.by_name("t").topic_id, 0)
+        self.gateway.port.hold()
+        self.gateway.send(before, batch())
+        self.draining = asyncio.get_running_loop().create_task(self.partitions.hand_over(self.key))
+        await asyncio.sleep(1)
+        assert not self.draining.done()
+        self.before = before
+        return self
+
+    async def gained(self):
+        """The stream is ours, as far as the fleet tells."""
+        self.partitions.gained(self.key)
+        self.gateway.port.release()
+        async with asyncio.timeout(60):
+            return await self.gateway.partition()
+
+    async def written(self, partition):
+        [answer] = await self.gateway.sent(partition, batch())
+        return answer.error
+
+
+def run(scenario):
+    async def main():
+        await scenario(await Owner().start())
+
+    return simulate(main())
+
+
+def test_a_stream_whose_hand_over_was_given_up_is_opened_again_when_it_stays():
+    async def scenario(owner):
+        owner.draining.cancel()  # it took too long
+        with suppress(asyncio.CancelledError):
+            await owner.draining
+        partition = await owner.gained()
+        assert await owner.written(partition) is ErrorCode.none
+
+    run(scenario)
+
+
+def test_a_hand_over_that_ends_late_leaves_the_next_ownership_alone():
+    async def scenario(owner):
+        owner.partitions.lost(owner.key)  # the session ended meanwhile, and then
+        partition = await owner.gained()
+        await owner.draining
+        assert owner.gateway.partitions.find("t", 0) is partition
+        assert await owner.written(partition) is ErrorCode.none
+
+    run(scenario)
