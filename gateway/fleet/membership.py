@@ -245,12 +245,14 @@ class Membership:
 
     async def _refresh(self) -> None:
         self.stale = False
+        me = self.incarnation  # registered meanwhile, it may not be among those found
         try:
             found = await self._read()
         except BaseException:
             self.stale = True
             raise
-        if self.registered and not any(member.token == self._token for member in found):
+        lives = any(member.token == self._token for member in found)
+        if me is not None and me == self.incarnation and not lives:
             self._end()  # somebody removed our node
         # A new session may read an older list: it neither kills nor raises anybody from the dead.
         members = tuple(sorted(member for member in found if member.token not in self._dead))

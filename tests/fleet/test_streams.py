@@ -369,6 +369,18 @@ def test_a_node_that_somebody_removed_ends_the_incarnation():
     in_world(story)
 
 
+def test_a_list_that_was_asked_for_before_the_registration_does_not_end_it():
+    async def story(world):
+        await world.start(1)
+        two = world.gateway(2)
+        membership = two.fleet._membership
+        token = membership.self_member.token
+        await asyncio.gather(membership.refresh(), membership.register())
+        assert membership.incarnation == Incarnation(2, token)
+
+    in_world(story)
+
+
 def test_a_topic_that_another_gateway_deletes_is_lost_and_its_owners_node_goes():
     async def story(world):
         one, two = await world.start(1, 2)
