@@ -107,9 +107,10 @@ class OwnersTable:
                 self._see(topic, Owners.decode(node.data, topic.path), node.version)
             topic.readable = True
         except NoNode:
-            if topic.version != ANY_VERSION:
+            if topic.version != ANY_VERSION or not topic.readable:
                 topic.version = ANY_VERSION
                 self._see(topic, Owners(), ANY_VERSION)
+            topic.readable = True
         except CorruptFormat as error:
             topic.readable = False
             logger().error("the owners of a topic cannot be read", reason=str(error))

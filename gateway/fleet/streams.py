@@ -179,8 +179,9 @@ class SharedStreams:
             await asyncio.shield(self._published.setdefault(key, loop.create_future()))
 
     async def move(self, key: StreamKey, hand_over: HandOver) -> None:
-        """The stream is drained and its next candidate's. Returns too when it was lost."""
-        if not self.owns(key) or key in self._draining:
+        """The stream is drained and its next candidate's. Returns too when it was lost, or when
+        who owns it cannot be read, and so not be changed."""
+        if not self.owns(key) or key in self._draining or not self._givable(key.topic_id):
             return
         self._draining.add(key)
         try:
@@ -201,9 +202,18 @@ class SharedStreams:
         """Every stream is drained and its next candidate's; some at once."""
         await self.balancer.stop()
         self._wake(members=True)
-        while keys := [StreamKey(t, p) for t, held in self._held.items() for p in sorted(held)]:
+        while keys := [
+            StreamKey(topic_id, partition)
+            for topic_id, held in self._held.items()
+            if self._givable(topic_id)
+            for partition in sorted(held)
+        ]:
             await each(keys, lambda key: self.move(key, hand_over))
             await self._moved()
+
+    def _givable(self, topic_id: UUID) -> bool:
+        topic = self._table.get(topic_id)
+        return topic is None or topic.readable
 
     async def _moved(self) -> None:
         """What was on its way when `hand_over_all` came has gone too."""
@@ -469,14 +479,16 @@ class SharedStreams:
             moved.set_result(None)
 
     def _keep_own(self, topic_id: UUID) -> None:
-        """What was drained to be given away, and is ours again by now, is opened again."""
-        me = self._membership.node_id
-        if self._membership.leaving:
-            return
+        """What was drained to be given away, and is ours again by now, is opened again. So is
+        what cannot be given, unless this gateway ends."""
+        me, leaving = self._membership.node_id, self._membership.leaving
+        givable = self._givable(topic_id)
         for partition in list(self._moving.get(topic_id, ())):
-            if self._assigned().candidate(topic_id, partition) == me:
-                key = StreamKey(topic_id, partition)
-                self._on_moved(key)
+            if givable and (leaving or self._assigned().candidate(topic_id, partition) != me):
+                continue
+            key = StreamKey(topic_id, partition)
+            self._on_moved(key)
+            if not leaving:
                 _take(self._opened, key)
                 if self._listener is not None:
                     self._listener.gained(key)
@@ -488,7 +500,7 @@ class SharedStreams:
         return bool(self._claimable(topic))
 
     async def _change(self, topic: TopicOwners) -> None:
-        if not await self._table.change(topic, self._next):
+        if not await self._table.change(topic, self._next) and topic.readable:
             self._wanted.set()
         if self._table.get(topic.topic_id) is topic:
             self._apply(topic)
@@ -543,7 +555,7 @@ class SharedStreams:
             candidates = self._assigned().candidates(topic_id)
             given = (p for p in sorted(held) if p < len(candidates) and candidates[p] in others)
             found.extend(StreamKey(topic_id, partition) for partition in given)
-        return [key for key in found if self.owns(key)]
+        return [key for key in found if self.owns(key) and self._givable(key.topic_id)]
 
     def _tell_waiters(self, topics: Sequence[UUID]) -> None:
         for topic_id in topics:

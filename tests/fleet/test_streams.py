@@ -474,6 +474,33 @@ def test_owners_that_cannot_be_read_are_left_alone():
     in_world(story)
 
 
+def test_owners_that_could_not_be_read_are_written_anew_once_somebody_removed_them():
+    async def story(world):
+        (one,) = await world.start(1)
+        topic = await one.catalog.create("events", 4, 2, {})
+        await world.settled(topic)
+        world.tree.set(f"{OWNERS}/{topic.topic_id}", b"rot", -1)
+        two = await world.gateway(2).start()  # which never saw them
+        await one.kill()
+        await asyncio.sleep(2 * SESSION_S)
+        await two.metadata.delete(f"{OWNERS}/{topic.topic_id}")
+        await world.settled(topic)
+
+    in_world(story)
+
+
+def test_who_leaves_does_not_wait_for_owners_that_cannot_be_read():
+    async def story(world):
+        one, _two = await world.start(1, 2)
+        topic = await one.catalog.create("events", 4, 2, {})
+        await world.settled(topic)
+        world.tree.set(f"{OWNERS}/{topic.topic_id}", b"rot", -1)
+        async with asyncio.timeout(10):
+            await one.stop()
+
+    in_world(story)
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_lost_replies_lost_requests_and_old_reads_only_cost_time(seed):
     async def story(world):
