@@ -13,13 +13,12 @@ import secrets
 import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from gateway.config import GatewayConfig
 from gateway.core.fetch_session import FetchSessions
 from gateway.dispatch import Dispatcher
-from gateway.fleet.sharing import Sharing
 from gateway.fleet.solo import SoloFleet
-from gateway.fleet.zookeeper_fleet import ClusterFleet
 from gateway.groups.coordinator import Coordinator
 from gateway.handlers.api import Context
 from gateway.handlers.table import rows
@@ -33,7 +32,12 @@ from ledger.streams.stream import StreamServices
 from ledger.world.metadata import MetadataStore
 from subscriptions.store import SubscriptionsStore
 
+if TYPE_CHECKING:
+    from gateway.fleet.zookeeper_fleet import ClusterFleet
+
 _CLUSTER_ID = "/gateway/cluster_id"
+
+_STILL_SHARE = 1 / 3  # of a session: what the lease leaves over
 
 Stop = Callable[[], Awaitable[None]]
 
@@ -47,6 +51,7 @@ class Parts:
     collect: Stop  # called when ledgers were deleted
     subscriptions: SubscriptionsStore
     fleet: Callable[[Catalog], ClusterFleet] | None = None  # None: this gateway is the only one
+    session_ms: int = 0  # in a fleet: after so long without a word others take over
 
 
 class Running:
@@ -89,7 +94,8 @@ async def serve(config: GatewayConfig, parts: Parts, stops: list[Stop]) -> Runni
     catalog = Catalog(metadata, config.topics, bookies=parts.bookies)
     await catalog.load()
     stops.append(catalog.close)
-    fleet = parts.fleet(catalog) if parts.fleet else SoloFleet(config.node_id)
+    shared = parts.fleet(catalog) if parts.fleet else None
+    fleet = shared or SoloFleet(config.node_id)
     partitions = Partitions(catalog, parts.services, config, parts.collect, fleet)
     groups = Coordinator(
         metadata, catalog, clock, config.groups, store=parts.subscriptions, claims=fleet
@@ -110,10 +116,12 @@ async def serve(config: GatewayConfig, parts: Parts, stops: list[Stop]) -> Runni
         fleet=fleet,
         advertised_host=config.advertised_host,
     )
-    return await _start(Running(Server(Dispatcher(rows(), ctx), config.connection), ctx, stops))
+    still_s_max = parts.session_ms / 1000 * _STILL_SHARE if shared else None
+    server = Server(Dispatcher(rows(), ctx), config.connection, still_s_max)
+    return await _start(Running(server, ctx, stops), shared)
 
 
-async def _start(running: Running) -> Running:
+async def _start(running: Running, shared: ClusterFleet | None) -> Running:
     """The port is bound first: other gateways are told of it when this one joins them."""
     ctx, stops = running.ctx, running.stops
     partitions, groups, config = ctx.partitions, ctx.groups, ctx.config
@@ -126,8 +134,10 @@ async def _start(running: Running) -> Running:
     await running.server.start(config.host, config.port)
     stops.append(running.server.stop)
     stops.append(release_waiters)
-    if isinstance(ctx.fleet, ClusterFleet):
-        share = Sharing(ctx.fleet, partitions, groups, running.lost)
+    if shared is not None:
+        from gateway.fleet.sharing import Sharing  # an embedded gateway starts without it
+
+        share = Sharing(shared, partitions, groups, running.lost)
         stops.append(share.stop)
         await share.start(config.advertised_host or config.host, running.port)
     await partitions.start()

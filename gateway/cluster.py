@@ -52,7 +52,7 @@ async def _start(config: GatewayConfig, stops: list[Stop]) -> Running:
     bookies = GrpcBookies(discovery.registered, GrpcClientConfig(), _tls(config))
     stops.append(bookies.close)
     clock = SystemClock()
-    client = LedgerClient(metadata, bookies, clock, LedgerClientConfig(rack=config.rack or None))
+    client = LedgerClient(metadata, bookies, clock, LedgerClientConfig(rack=_rack(config)))
     suspicions = Suspicions(
         Underreplication(metadata, clock, BookieId(f"gateway-{config.node_id}"))
     )
@@ -89,8 +89,14 @@ async def _start(config: GatewayConfig, stops: list[Stop]) -> Running:
             clock,
         ),
         fleet=fleet,
+        session_ms=metadata.negotiated_session_ms,
     )
     return await serve(config, parts, stops)
+
+
+def _rack(config: GatewayConfig) -> str | None:
+    """As bookies write it, which begin a rack's name with a slash."""
+    return f"/{config.rack.lstrip('/')}" if config.rack else None
 
 
 def _quorum(bookies: int) -> Quorum:

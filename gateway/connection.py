@@ -396,6 +396,10 @@ class Connection(asyncio.BufferedProtocol):
         self._out, self._out_bytes = [], 0
         if transport is None or transport.is_closing():
             return
+        pulse = self._hub.pulse
+        if pulse is not None and pulse.stood_still():
+            self.abort("this process stood still")
+            return
         if self._held & _WRITING:
             backlog = transport.get_write_buffer_size() + size - self.largest_write
             if backlog > self._hub.limits.write_buffer_bytes_max:
@@ -462,6 +466,12 @@ class Connection(asyncio.BufferedProtocol):
         self._hold(_CLOSING)
         if not self._slots:
             self._close()
+
+    def cut_if_waiting(self) -> None:
+        """The connection ends if anybody waits for an answer: what was decided is old."""
+        if self._slots or self._out:
+            self._out, self._out_bytes = [], 0
+            self.abort("this process stood still")
 
     def abort(self, why: str) -> None:
         """The connection ends now. Unsent replies are lost."""

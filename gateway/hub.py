@@ -11,6 +11,7 @@ from gateway.config import ConnectionLimits
 from gateway.dispatch import Dispatcher
 from gateway.handlers.api import Peer
 from gateway.log import Throttle, logger
+from gateway.pulse import Pulse
 from gateway.wire.frames import SCRATCH_BYTES
 
 if TYPE_CHECKING:
@@ -59,8 +60,15 @@ class RequestMemory:
 class Hub:
     """Created on a running loop; one per process and listener."""
 
-    def __init__(self, dispatcher: Dispatcher, limits: ConnectionLimits) -> None:
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        limits: ConnectionLimits,
+        still_s_max: float | None = None,
+    ) -> None:
+        """`still_s_max`: after standing still for longer, what was decided before is not said."""
         self.loop = asyncio.get_running_loop()
+        self.pulse = None if still_s_max is None else Pulse(self.loop, still_s_max, self._cut_all)
         self.dispatcher = dispatcher
         self.limits = limits
         self.memory = RequestMemory(limits.request_bytes_total_max, limits.frame_bytes_max)
@@ -76,8 +84,16 @@ class Hub:
     def start(self) -> None:
         """Connections are checked from now on."""
         self._timer = self.loop.call_later(TICK_S, self._tick)
+        if self.pulse is not None:
+            self.pulse.start()
+
+    def _cut_all(self) -> None:
+        for connection in list(self.connections):
+            connection.cut_if_waiting()
 
     def stop(self) -> None:
+        if self.pulse is not None:
+            self.pulse.stop()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

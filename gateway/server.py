@@ -17,7 +17,14 @@ DRAIN_S = 5.0
 class Server:
     """One listening port of this process. `start` once, then `stop` once."""
 
-    def __init__(self, dispatcher: Dispatcher, limits: ConnectionLimits) -> None:
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        limits: ConnectionLimits,
+        still_s_max: float | None = None,
+    ) -> None:
+        """`still_s_max`: see `Pulse`; None: no other process answers for this one."""
+        self._still_s_max = still_s_max
         self._dispatcher = dispatcher
         self._limits = limits
         self._hub: Hub | None = None
@@ -33,7 +40,7 @@ class Server:
 
     async def start(self, host: str, port: int) -> None:
         """Clients can connect; `port` 0 takes any free one, see `self.port`. Raises OSError."""
-        hub = self._hub = Hub(self._dispatcher, self._limits)
+        hub = self._hub = Hub(self._dispatcher, self._limits, self._still_s_max)
         self._listener = await hub.loop.create_server(
             lambda: Connection(hub), host, port, backlog=BACKLOG
         )

@@ -10,13 +10,16 @@ Rolling back is the second step the other way round. Source: the proposal (seed 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ledger.streams.plain_log import PlainLogs
 from ledger.world.clock import Clock
 from ledger.world.metadata import MetadataStore
-from subscriptions.log_claim import LogStoreConfig
-from subscriptions.log_store import LogSegmentPositions
 from subscriptions.store import SubscriptionsStore
 from subscriptions.znode_store import GroupPositions, StreamSubscribers
+
+if TYPE_CHECKING:
+    from subscriptions.log_claim import LogStoreConfig
 
 GROUPS = "/gateway/groups"
 
@@ -32,6 +35,8 @@ def open_store(
 ) -> SubscriptionsStore:
     """The store of Kafka groups, by the flag. Both read what either has written."""
     if enabled:
+        from subscriptions.log_store import LogSegmentPositions  # loaded where it is used
+
         return LogSegmentPositions(metadata, logs, clock, root=root, config=config)
     return GroupPositions(metadata, root, logs)
 
@@ -47,6 +52,8 @@ def open_stream_store(
 ) -> SubscriptionsStore:
     """As `open_store`, of the native subscribers of one stream (the path of its log)."""
     if enabled:
+        from subscriptions.log_store import LogSegmentPositions
+
         root = f"{stream}/subscribers"
         return LogSegmentPositions(metadata, logs, clock, root=root, native=True, config=config)
     return StreamSubscribers(metadata, stream, logs)

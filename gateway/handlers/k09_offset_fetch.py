@@ -3,7 +3,8 @@
 v2 null topics mean all, group error at the top · v5 leader epoch · v6 flexible · v7 require_stable
 (there are no transactions, so every offset is stable) · v8 many groups · v9 member id and epoch of
 the new protocol (not looked at: our groups are classic) · v10 topic ids.
-A partition without a commit is -1 with NONE. While a group is loading there is an error, never -1.
+A partition without a commit is -1 with NONE. While a group is loading there is an error, never -1;
+it stands at each partition too (aiokafka looks only there).
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.topics.catalog import Topic
 from subscriptions.positions import Position, PositionKey
 
-_GROUP_ERROR_FROM = 2
 _MANY_FROM = 8
 _TOPIC_IDS_FROM = 10
 _NONE_COMMITTED = Position()
@@ -31,7 +31,7 @@ async def handle(request: Request, ctx: Context) -> Reply:
         return Reply(groups=[await _group(each, request.version, ctx) for each in body.groups])
     reply = await _group(body, request.version, ctx)
     code = reply["error_code"]
-    if request.version < _GROUP_ERROR_FROM and code is not ErrorCode.none:
+    if code is not ErrorCode.none and body.topics is not None:
         reply["topics"] = [
             Reply(
                 name=topic.name,

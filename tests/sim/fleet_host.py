@@ -114,6 +114,7 @@ class Host:
             rack="",
             session_ms=int(SESSION_S * 1000),
             lease=self.lease,
+            new_token=lambda: f"token-{world.draw.getrandbits(64):016x}",
         )
         config = GatewayConfig(zookeeper="simulated", node_id=self.node_id)
         self.partitions = Partitions(self.catalog, self.services, config, self.on_freed, self.fleet)
@@ -193,9 +194,10 @@ class Host:
             return
         self.faults.cut = False
         gate, self.session.gate, self.port.gate = self.session.gate, None, None
-        self.world.draw.choice([self._wake, self._renew])()
-        self._wake()
-        self._renew()
+        steps = [self._wake, self._renew]
+        self.world.draw.shuffle(steps)
+        for step in steps:
+            step()
         if gate is not None:
             gate.set()
 
