@@ -202,12 +202,10 @@ class Partition:
         if not self._advanced_since_open:
             await self._pause()  # no new segment at every try of something that cannot work
         while not self.closed:
-            if not self._lease_held():  # opening it would fence whoever has it now
-                await asyncio.sleep(_REOPEN_S_FIRST)
-                continue
             try:
                 await self.stream.close()  # what a failure left
                 async with self._opening_room:
+                    await self._lease_is_held()
                     await self._open_once()
             except LedgerError as error:
                 self._tell("a partition cannot be opened, it is tried again", error)
@@ -230,6 +228,13 @@ class Partition:
     async def _pause(self) -> None:
         await asyncio.sleep(self._reopen_s)
         self._reopen_s = min(self._reopen_s * 2, _REOPEN_S_MAX)
+
+    async def _lease_is_held(self) -> None:
+        """Opening it without would fence whoever has it now. Raises NotOwner when it is closed."""
+        while not self._lease_held():
+            if self.closed:
+                raise NotOwner(self.name)
+            await asyncio.sleep(_REOPEN_S_FIRST)
 
     async def _open_once(self) -> None:
         try:

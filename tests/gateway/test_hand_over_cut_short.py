@@ -1,5 +1,5 @@
 """Goal: a partition whose hand-over was cut short is led again by whoever owns it then, and nothing
-of its earlier life opens or fences the stream behind the owner's back.
+of its earlier life opens or fences the stream behind the owner's back; nor does who lost the lease.
 
 Method: `Partitions` are told what the fleet tells them, while a bookie that holds its answers keeps
 a hand-over from ending; virtual time.
@@ -79,3 +79,22 @@ def test_a_hand_over_that_ends_late_leaves_the_next_ownership_alone():
         assert await owner.written(partition) is ErrorCode.none
 
     run(scenario)
+
+
+def test_who_waited_for_room_opens_nothing_once_the_lease_is_over():
+    async def main():
+        fleet = PaperFleet(HERE, [member(HERE)], leader_of_others=Leader(HERE, EPOCH))
+        gateway = StreamCluster(fleet=fleet, node_id=HERE)
+        await gateway.start()
+        await gateway.catalog.create("t", 1, 1, {})
+        room = gateway.partitions._opening = asyncio.Semaphore(0)
+        partition = gateway.partitions.find("t", 0)
+        await asyncio.sleep(1)
+        fleet.lease = False
+        room.release()
+        await asyncio.sleep(1)
+        assert not partition.readable  # another may have it: it would be fenced
+        fleet.lease = True
+        await partition.ensure_readable()
+
+    simulate(main())
