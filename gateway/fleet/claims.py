@@ -197,15 +197,15 @@ class GroupClaimsOfCluster:
     async def _write(self, free: Sequence[_Claim], me: Incarnation) -> bool:
         """All of them are ours; False: none is, something of it had changed."""
         ops: list[Op] = []
-        indexed = await asyncio.gather(*(self._is_indexed(claim) for claim in free))
+        indexed = await asyncio.gather(*(self._is_indexed(claim, me) for claim in free))
         for (group, who, version), is_indexed in zip(free, indexed, strict=True):
             data = seal({"node_id": me.node_id, "token": me.token})
             if version is None:
                 ops.append(Create(_path(group), data))
             else:
                 ops.append(Set(_path(group), data, version))
-            if who is not None and is_indexed:
-                ops.append(Delete(_index(who, group)))
+            if is_indexed:
+                ops.append(Delete(_index(who or me, group)))
             ops.append(Create(_index(me, group)))
         try:
             await self._metadata.multi(ops)
@@ -216,10 +216,11 @@ class GroupClaimsOfCluster:
             return False
         return True
 
-    async def _is_indexed(self, claim: _Claim) -> bool:
-        if claim.who is None:
+    async def _is_indexed(self, claim: _Claim, me: Incarnation) -> bool:
+        """A claim that cannot be read may have been ours."""
+        if claim.version is None:
             return False
-        return await self._metadata.exists(_index(claim.who, claim.group))
+        return await self._metadata.exists(_index(claim.who or me, claim.group))
 
     async def _make_parents(self, me: Incarnation) -> None:
         for path in (COORDINATORS, _claims_of(me)):

@@ -120,6 +120,19 @@ def test_what_was_released_leaves_nothing_and_can_be_claimed_again():
     in_world(story)
 
 
+def test_a_claim_that_cannot_be_read_any_more_is_made_anew_by_who_had_it():
+    async def story(world):
+        (one,) = await world.start(1)
+        await one.fleet.claim("g")
+        world.tree.set(f"{COORDINATORS}/g", b"rot", -1)
+        await one.fleet.release("g")
+        await one.fleet.claim("g")
+        assert (await one.fleet.coordinator("g")).node_id == 1
+        assert claimed(world) == ({"g"}, {"g"})
+
+    in_world(story)
+
+
 def test_to_release_what_another_one_has_does_nothing():
     async def story(world):
         one, two = await world.start(1, 2)
