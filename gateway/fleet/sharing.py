@@ -14,6 +14,8 @@ from gateway.log import logger
 from gateway.topics.partitions import Partitions
 from ledger.errors import LedgerError
 
+HAND_OVER_S_MAX = 30.0
+
 
 class Sharing:
     """Ties the fleet to the partitions and groups of this process. `start` once, `stop` once."""
@@ -47,12 +49,16 @@ class Sharing:
         await fleet.start(self._partitions)
 
     async def stop(self) -> None:
-        """Others lead what this gateway led; nothing of it waits for a session to end."""
+        """Others lead what this gateway led; nothing of it waits for a session to end.
+
+        While the store is away nobody can be told: then that is left, and they wait.
+        """
         try:
-            await asyncio.gather(
-                self._fleet.hand_over_all(self._partitions.hand_over), self._groups.hand_over()
-            )
-        except LedgerError as error:
+            async with asyncio.timeout(HAND_OVER_S_MAX):
+                await asyncio.gather(
+                    self._fleet.hand_over_all(self._partitions.hand_over), self._groups.hand_over()
+                )
+        except (LedgerError, TimeoutError) as error:
             logger().warning("others take over when the session ends", reason=str(error))
         if self._adopting is not None:
             self._adopting.cancel()
