@@ -22,6 +22,7 @@ from ledger.core.sparse_index import SparseIndex
 from ledger.errors import (
     BadVersion,
     LedgerError,
+    NotEnoughBookies,
     NotOwner,
     StreamUnavailable,
     Truncated,
@@ -105,9 +106,9 @@ class Stream:
     async def open(self, *, begin: bool = False) -> None:
         """Readable: left-over segments are recovered and completed, the state is rebuilt.
 
-        With `begin` (takeover), where somebody left a segment in progress, also writable, and the
-        head snapshot of the first segment of this ownership is durable. On return `epoch` may be
-        shown. Raises LedgerError: open it again.
+        With `begin` (takeover), where somebody left a segment in progress and bookies would take
+        another, also writable, and the head snapshot of the first segment of this ownership is
+        durable. On return `epoch` may be shown. Raises LedgerError: open it again.
         """
         async with self._change:
             self._drop_writer()
@@ -120,7 +121,7 @@ class Stream:
                 on_left_over=self._next_ledger.make if begin else None,
             )
             left_over = loaded.left_over
-            beginning = begin and left_over is not None and not self._closing
+            beginning = begin and left_over is not None and await self._may_begin()
             if left_over is not None and not beginning:
                 await self._store.complete(*left_over)
             self._take(loaded)
@@ -143,6 +144,14 @@ class Stream:
         if loaded.index_number:
             self._reads.remember_index(loaded.index_number, loaded.index)
         self.epoch = self._store.number_max + 1
+
+    async def _may_begin(self) -> bool:
+        """False: there is nowhere to write to now, and what there is is read on without it."""
+        try:
+            await self._next_ledger.ready()
+        except NotEnoughBookies:
+            return False
+        return not self._closing
 
     async def _head_is_durable(self) -> None:
         writer = self._writer

@@ -12,7 +12,7 @@ import pytest
 
 from ledger.client import metadata_format
 from ledger.core.segments import Segment
-from ledger.errors import BadVersion, Fenced, LedgerError
+from ledger.errors import BadVersion, Fenced, LedgerError, NotEnoughBookies
 from tests.ledger.follow_rig import Owner
 from tests.ledger.life_rig import (
     LEDGERS,
@@ -178,6 +178,28 @@ def test_where_nobody_was_writing_nothing_is_begun():
         assert set(rig.world.tree.nodes) == before
         assert not new.stream.writable
         assert new.stream.epoch == 2
+        await new.stream.begin()
+        await new.add(1)
+        assert await everything(new) == answered(owner, new)
+
+    run(scenario)
+
+
+def test_where_no_ledger_can_be_made_what_somebody_was_writing_can_be_read():
+    """Bookies that are full, or too few, take no records; those that there are are read on."""
+
+    async def scenario(rig):
+        owner = await taking_over(rig, "a")
+        await owner.add(3)
+        owner.kill()
+        for bookie in rig.world.network.bookies.values():
+            bookie.read_only = True
+        new = Owner(rig, "b")
+        await new.stream.open(begin=True)
+        assert await everything(new) == answered(owner)
+        assert isinstance(await fails(new.stream.begin()), NotEnoughBookies)
+        for bookie in rig.world.network.bookies.values():
+            bookie.read_only = False
         await new.stream.begin()
         await new.add(1)
         assert await everything(new) == answered(owner, new)
