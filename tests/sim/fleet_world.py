@@ -6,6 +6,7 @@ leader as Kafka's do, by asking any of them. Beside what `StreamsWorld` reports:
     zombie      acknowledged or answered as leader while another one led already
     two         two gateways may answer as leader at once
     position    a group's position was older than acknowledged, or newer than any that was sent
+    history     what clients saw is no log, or positions are no register: see `tests.histories`
     orphan      a stream that nobody leads, after all is well again
 """
 
@@ -20,6 +21,8 @@ from gateway.topics import catalog
 from ledger.errors import LedgerError
 from ledger.registry.ledger_ids import first_unused_ledger
 from subscriptions.positions import Position, PositionKey
+from tests.histories.history import INFO, OK
+from tests.sim.fleet_history import Recorder, now
 from tests.sim.fleet_host import NEVER, SESSION_S, Host
 from tests.sim.loop import SimClock
 from tests.sim.metadata import SimMetadata
@@ -73,7 +76,14 @@ class Group:
         if host is None:
             return
         self.attempted += 1
-        offset = self.attempted
+        offset, began_s, result = self.attempted, now(), INFO
+        try:
+            result = await self.write(host, offset)
+        finally:
+            self.world.recorder.group("commit", self.name, offset, began_s=began_s, result=result)
+
+    async def write(self, host, offset):
+        """Whether it is known to be done."""
         code = await host.groups.commit(
             self.name,
             "",
@@ -81,16 +91,20 @@ class Group:
             None,
             {self.key(host): Position(offset=offset, commit_time_ms=SimClock().now_ms())},
         )
-        if code is ErrorCode.none and host.alive:
-            self.acknowledged = max(self.acknowledged, offset)
+        if code is not ErrorCode.none or not host.alive:
+            return INFO
+        self.acknowledged = max(self.acknowledged, offset)
+        return OK
 
     async def fetch(self):
         host = await self.coordinator()
         if host is None:
             return
-        least = self.acknowledged
+        least, began_s = self.acknowledged, now()
         positions = await host.groups.offsets(self.name)
         found = positions[self.key(host)].offset if self.key(host) in positions else -1
+        if host.alive:
+            self.world.recorder.group("fetch", self.name, found, began_s=began_s)
         if host.alive and not least <= found <= self.attempted:
             self.world.report(
                 "position",
@@ -105,7 +119,10 @@ class FleetWorld(StreamsWorld):
     def __init__(self, seed):
         super().__init__(seed)
         self.processes = 0
+        self.recorder = Recorder()
         self.hosts = []
+        self.final = False
+        self.truncates = self.draw.random() < 0.3
         self.calm = self.draw.random() < 0.25
         self.groups = [Group(self, f"group-{number}") for number in range(2)]
         self.metadata_faults.unsent = self.metadata_faults.reply_lost = (
@@ -183,6 +200,7 @@ class FleetWorld(StreamsWorld):
     def send(self, producer, sent):
         host = producer.gateway()
         sent.attempt += 1
+        self.recorder.sends(sent)
         if host is None:
             sent.state = "failed"
             return
@@ -209,6 +227,10 @@ class FleetWorld(StreamsWorld):
 
         host.told(arrive)
 
+    def on_acked(self, sent, offset):
+        self.recorder.acked(sent, offset)
+        super().on_acked(sent, offset)
+
     def judge_answer(self, host, partition, sent, produced):
         if produced.base_offset + sent.records > partition.high_watermark:
             self.report("lost", f"batch {sent.number} is acknowledged above the watermark")
@@ -225,6 +247,7 @@ class FleetWorld(StreamsWorld):
         if host is None:
             return
         partition = host.partition
+        self.recorder.looks(partition)
         for name, attribute in (
             ("high_watermark", "high_watermark"),
             ("log_start", "log_start_offset"),
@@ -246,8 +269,9 @@ class FleetWorld(StreamsWorld):
 
     async def read_once(self, offset, bytes_max):
         """Of a gateway that dies meanwhile no answer comes. At the end it is asked for again."""
-        until_s = asyncio.get_running_loop().time() + NEVER * self.healing
+        until_s = now() + NEVER * self.healing
         while True:
+            began_s = now()
             if self.leading() is not None:
                 try:
                     work = super().read_once(offset, bytes_max)
@@ -255,6 +279,13 @@ class FleetWorld(StreamsWorld):
                 except TimeoutError:
                     records = None
                 if records:
+                    found = [
+                        (each.sequence_id, self.sent[body], each.end_sequence_id)
+                        for each in records
+                        if (body := b"".join(each.data)[16:]) in self.sent
+                    ]
+                    final = self.final
+                    self.recorder.polls(offset, found, began_s=began_s, final=final)
                     return records
             if asyncio.get_running_loop().time() >= until_s:
                 return None
@@ -280,9 +311,12 @@ class FleetWorld(StreamsWorld):
             task.result()
         await self.heal([each for each in everyone if isinstance(each, Producer)])
         if not self.violations:
+            self.final = True
             await self.check()
         if not self.violations:
             await asyncio.gather(*(group.fetch() for group in self.groups))
+        for finding in self.recorder.judged(self.sent.values()):
+            self.report("history", str(finding))
         return self.violations
 
     async def event(self):
@@ -343,7 +377,8 @@ class FleetWorld(StreamsWorld):
             host.partition.stream.roll_soon()
 
     async def _truncate(self, host):
-        if self.leads(host):
+        if self.leads(host) and self.truncates:
+            self.recorder.truncated = True
             await self.truncate()
 
     async def stop_one(self, host):
@@ -393,6 +428,9 @@ class _Nobody:
 
     readable = led = False
     high_watermark = log_start_offset = leader_epoch = 0
+
+    def epoch_at(self, offset):
+        return -1
 
 
 _ELSEWHERE = _Elsewhere()

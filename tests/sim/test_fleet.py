@@ -17,9 +17,9 @@ from gateway.topics.partition import Partition
 from tests.sim.fleet_world import FleetWorld
 from tests.sim.loop import simulate
 
-SEEDS = 40
-BLOCKS = 4
-PLANTED_SEEDS_MAX = 60
+SEEDS = 30
+BLOCKS = 3
+PLANTED_SEEDS_MAX = 100
 
 
 def run(seed):
