@@ -190,9 +190,9 @@ class Stream:
                 await writer.until_quiet()
                 if writer.failed is None:
                     await self._complete_segment(writer)
-                if writer.waiting_bytes:  # the segment had no room left
-                    writer.fail(NotOwner(f"{self.name} is being closed"))
         finally:
+            if writer is not None and writer.waiting_bytes:  # the segment had no room left
+                writer.fail(NotOwner(f"{self.name} is being closed"))
             self._drop_writer()
             self._reads.clear()
             self._tail.clear()
@@ -560,7 +560,7 @@ class Stream:
                 continue
             if segment.completed and segment.end_sequence_id <= first:
                 continue
-            found = await self._find_in(segment, timestamp, first)
+            found = await self._reads.find_timestamp(self, segment, timestamp, first)
             if found is not None:
                 return found
         return None
@@ -575,20 +575,3 @@ class Stream:
     def timestamp_max(self) -> int:
         """An upper bound of the durable records' timestamps; -1: none has any."""
         return max(map(self._timestamp_max_of, self.segments), default=-1)
-
-    async def _find_in(self, segment: Segment, timestamp: int, first: int) -> StoredRecord | None:
-        index = await self._reads.index_of(segment)
-        at = max(segment.start_sequence_id, self.start_sequence_id, first)
-        if len(index):
-            from_point = index.sequence_id_for_timestamp(timestamp, at)
-            if from_point is None:
-                return None
-            at = from_point
-        end = self._bounds(segment).end_sequence_id
-        while at < end:
-            for record in await self.read(at, self._services.limits.read_chunk_bytes):
-                if record.timestamp_max >= timestamp and record.sequence_id < end:
-                    return record
-                at = record.end_sequence_id
-            at = max(at, self.start_sequence_id)  # it may move while we read
-        return None
