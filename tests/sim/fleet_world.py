@@ -122,6 +122,7 @@ class FleetWorld(StreamsWorld):
         self.recorder = Recorder()
         self.hosts = []
         self.final = False
+        self.last_led = _NOBODY
         self.truncates = self.draw.random() < 0.3
         self.calm = self.draw.random() < 0.25
         self.groups = [Group(self, f"group-{number}") for number in range(2)]
@@ -264,8 +265,11 @@ class FleetWorld(StreamsWorld):
 
     @property
     def partition(self):
+        """The leader's, or that of the last one that led."""
         host = self.leading()
-        return _NOBODY if host is None else host.partition
+        if host is not None:
+            self.last_led = host.partition
+        return self.last_led
 
     async def read_once(self, offset, bytes_max):
         """Of a gateway that dies meanwhile no answer comes. At the end it is asked for again."""
@@ -428,9 +432,6 @@ class _Nobody:
 
     readable = led = False
     high_watermark = log_start_offset = leader_epoch = 0
-
-    def epoch_at(self, offset):
-        return -1
 
 
 _ELSEWHERE = _Elsewhere()
