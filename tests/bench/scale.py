@@ -87,18 +87,20 @@ def counts(text: str) -> list[int]:
 
 async def run(asked: argparse.Namespace, scratch: Path) -> dict[str, Any]:
     """Every size, smallest first."""
-    groups = [
-        await scale_groups.measure(
-            scratch / f"groups-{count}", count, asked.budget, rest=not asked.no_rest
+    groups: list[dict[str, Any]] = []
+    for count in asked.groups:
+        scale = scratch / f"groups-{count}"
+        groups.append(
+            await scale_groups.measure(scale, count, asked.budget, rest=not asked.no_rest)
         )
-        for count in asked.groups
-    ]
-    partitions = [
-        await scale_partitions.measure(
-            scratch / f"partitions-{count}", count, asked.budget, unused=asked.unused
+        print(json.dumps({"groups": groups[-1]}), file=sys.stderr, flush=True)
+    partitions: list[dict[str, Any]] = []
+    for count in asked.partitions:
+        scale = scratch / f"partitions-{count}"
+        partitions.append(
+            await scale_partitions.measure(scale, count, asked.budget, unused=asked.unused)
         )
-        for count in asked.partitions
-    ]
+        print(json.dumps({"partitions": partitions[-1]}), file=sys.stderr, flush=True)
     group_growth = growth(groups, "groups", GROUP_GROWTH)
     partition_growth = growth(partitions, "partitions", PARTITION_GROWTH)
     show("groups", groups, group_growth)
