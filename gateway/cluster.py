@@ -101,8 +101,7 @@ def _rack(config: GatewayConfig) -> str | None:
 
 def _quorum(bookies: int) -> Quorum:
     """Of logs of subscriptions: three copies where there are so many bookies."""
-    copies = max(1, min(COPIES, bookies))
-    return Quorum(copies, copies, copies // 2 + 1)
+    return Quorum.majority_of(max(1, min(COPIES, bookies)))
 
 
 def _tell_session(config: GatewayConfig, metadata: ZooKeeperMetadata) -> None:

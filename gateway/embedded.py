@@ -58,15 +58,11 @@ async def _start(config: GatewayConfig, stops: list[Stop]) -> Running:
         subscriptions=open_store(
             config.log_segment_based_subscriptions_store_enabled,
             metadata,
-            PlainLogs(client, lambda: _quorum(config.bookies)),
+            PlainLogs(client, lambda: Quorum.majority_of(config.bookies)),
             clock,
         ),
     )
     return await serve(config, parts, stops)
-
-
-def _quorum(bookies: int) -> Quorum:
-    return Quorum(bookies, bookies, bookies // 2 + 1)
 
 
 async def _open_bookies(

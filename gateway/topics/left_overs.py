@@ -10,12 +10,12 @@ from collections.abc import Iterable
 from uuid import UUID
 
 from gateway.topics.catalog import Catalog
-from ledger.errors import CorruptFormat, LedgerError, NoNode, NoSuchLedger
+from ledger.errors import CorruptFormat, LedgerError, NoSuchLedger
 from ledger.ids import LedgerId
 from ledger.streams.segment_store import delete_stream, ledgers_of, list_streams
 from ledger.streams.stream import STREAM_KEY, StreamServices
 from subscriptions.log_claim import SUBSCRIPTION_KEY
-from subscriptions.log_node import decode_node, is_log_node, ledgers_named
+from subscriptions.log_read import ledgers_of as ledgers_of_subscription
 
 LEDGER_AGE_MS_MIN = 3_600_000  # a younger one may be about to be named
 _LOOKS = 2
@@ -107,12 +107,7 @@ async def _orphans(services: StreamServices) -> list[LedgerId]:
 async def _is_named(services: StreamServices, subscription: bytes, ledger: LedgerId) -> bool:
     """The subscription of that path has the ledger. One that cannot be read may have it."""
     try:
-        path = subscription.decode()
-        await services.metadata.sync(path)
-        node = await services.metadata.get(path)
-        return is_log_node(node.data) and ledger in ledgers_named(decode_node(node.data, path))
-    except NoNode:
-        return False
+        return ledger in await ledgers_of_subscription(services.metadata, subscription.decode())
     except (CorruptFormat, UnicodeDecodeError):
         return True
 

@@ -29,6 +29,11 @@ class Quorum(NamedTuple):
     write: int = 1
     ack: int = 1
 
+    @classmethod
+    def majority_of(cls, copies: int) -> Quorum:
+        """So many copies, one on each bookie, of which most must be there."""
+        return cls(copies, copies, copies // 2 + 1)
+
 
 class PlainRecord(NamedTuple):
     """One stored record; `time_ms` is when it was appended."""
