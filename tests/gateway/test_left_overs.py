@@ -2,12 +2,17 @@
 steps that matter, on virtual time; then what is stored is counted."""
 
 import asyncio
+from uuid import UUID
 
 from gateway.topics.catalog import Catalog
 from gateway.topics.left_overs import LEDGER_AGE_MS_MIN, left_over_streams, remove_left_overs
 from ledger.errors import MetadataUnavailable, NoNode
+from ledger.streams.plain_log import PlainLogs
 from ledger.streams.segment_store import list_streams
 from ledger.streams.stream import Stream
+from subscriptions.log_claim import SUBSCRIPTION_KEY
+from subscriptions.log_store import LogSegmentPositions
+from subscriptions.positions import Position, PositionKey
 from tests.gateway.stream_cluster import base_offsets, batch, run
 from tests.sim.metadata import MetadataFaults, SimMetadata
 
@@ -238,5 +243,40 @@ def test_a_segment_that_is_completed_while_its_stream_is_read_keeps_its_ledger()
         cluster.services.metadata.between = complete
         assert await clean(cluster) == 0
         assert base_offsets(await cluster.read_all(partition)) == [0, 2]
+
+    run(scenario)
+
+
+async def commit(store, group):
+    await store.load(group)
+    await store.advance(group, {PositionKey(UUID(int=1), 0): Position(offset=7)})
+
+
+def test_a_ledger_that_its_subscription_does_not_name_goes_and_one_that_it_names_stays():
+    async def scenario(cluster):
+        services = cluster.services
+        logs = PlainLogs(services.client)
+        store = LogSegmentPositions(cluster.metadata, logs, cluster.clock)
+        await commit(store, "g")
+        named = await ledgers(cluster)
+        for path in ("/gateway/groups/g", "/gateway/groups/nobody"):
+            await logs.create({SUBSCRIPTION_KEY: path.encode()})
+        await asyncio.sleep(AGE_S)
+        assert await clean(cluster) == 2
+        assert await ledgers(cluster) == named
+        assert (await store.read("g")).positions[PositionKey(UUID(int=1), 0)].offset == 7
+        await store.close()
+
+    run(scenario)
+
+
+def test_a_ledger_of_a_subscription_that_cannot_be_read_stays():
+    async def scenario(cluster):
+        logs = PlainLogs(cluster.services.client)
+        await cluster.metadata.create("/gateway/groups/g", b"\x0a\xff", parents=True)
+        await logs.create({SUBSCRIPTION_KEY: b"/gateway/groups/g"})
+        await asyncio.sleep(AGE_S)
+        assert await clean(cluster) == 0
+        assert len(await ledgers(cluster)) == 1
 
     run(scenario)
