@@ -420,26 +420,12 @@ class FollowedStream:
         cached = self.read_cached(sequence_id, bytes_max)
         if cached is not None:
             return cached
-        records = await self._read_cold(sequence_id, bytes_max)
+        records = await self._reads.read_for(self, sequence_id, bytes_max, self._relist)
         if records:
             self.asked(records[-1].end_sequence_id)
         elif sequence_id < self.end_sequence_id:
             raise StreamUnavailable(f"{self.name}: {sequence_id} could not be read now")
         return records
-
-    async def _read_cold(self, sequence_id: int, bytes_max: int) -> list[StoredRecord]:
-        """Segments may be removed under our hands, and be so before the list tells."""
-        while True:
-            try:
-                return await self._reads.read(sequence_id, bytes_max)
-            except LedgerError as error:
-                if isinstance(error, NoSuchLedger):
-                    await self._relist()
-                if sequence_id < self.start_sequence_id:
-                    raise Truncated(f"{sequence_id} is now below the start") from error
-                if not isinstance(error, Truncated):
-                    raise
-                # Its cursor stood at the end of a removed segment: look for the place anew.
 
     async def find_timestamp(self, timestamp: int, first: int = 0) -> StoredRecord | None:
         """The first record whose greatest timestamp is at least `timestamp`; None: there is none.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -19,7 +19,14 @@ from ledger.core import records as log_records
 from ledger.core import segments as log_segments
 from ledger.core.segments import Segment
 from ledger.core.sparse_index import SparseIndex
-from ledger.errors import CorruptFormat, NoSuchEntry, StreamUnavailable, Truncated
+from ledger.errors import (
+    CorruptFormat,
+    LedgerError,
+    NoSuchEntry,
+    NoSuchLedger,
+    StreamUnavailable,
+    Truncated,
+)
 from ledger.ids import EntryId
 from ledger.streams.config import StreamLimits
 from ledger.streams.recovery import read_head_snapshot
@@ -249,6 +256,29 @@ class SegmentReads:
             while len(self._readers) > _READERS_MAX:
                 self._readers.popitem(last=False)
         return reader
+
+    async def read_for(
+        self,
+        stream: Readable,
+        sequence_id: int,
+        bytes_max: int,
+        on_ledger_gone: Callable[[], Awaitable[None]] | None = None,
+    ) -> list[StoredRecord]:
+        """As `read`. Segments may be removed under our hands, but only those below the start.
+
+        `on_ledger_gone` looks again where the start is now. Raises Truncated below it.
+        """
+        while True:
+            try:
+                return await self.read(sequence_id, bytes_max)
+            except LedgerError as error:
+                if on_ledger_gone is not None and isinstance(error, NoSuchLedger):
+                    await on_ledger_gone()
+                if sequence_id < stream.start_sequence_id:
+                    raise Truncated(f"{sequence_id} is now below the start") from error
+                if not isinstance(error, Truncated):
+                    raise
+                # Its cursor stood at the end of a removed segment: look for the place anew.
 
     async def find_timestamp(
         self, stream: Readable, segment: Segment, timestamp: int, first: int

@@ -533,22 +533,10 @@ class Stream:
         cached = self.read_cached(sequence_id, bytes_max)
         if cached is not None:
             return cached
-        records = await self._read_cold(sequence_id, bytes_max)
+        records = await self._reads.read_for(self, sequence_id, bytes_max)
         if not records and sequence_id < self.end_sequence_id:
             raise StreamUnavailable(f"{self.name}: {sequence_id} could not be read now")
         return records
-
-    async def _read_cold(self, sequence_id: int, bytes_max: int) -> list[StoredRecord]:
-        """Segments may be removed under our hands, but only those below the start."""
-        while True:
-            try:
-                return await self._reads.read(sequence_id, bytes_max)
-            except LedgerError as error:
-                if sequence_id < self.start_sequence_id:
-                    raise Truncated(f"{sequence_id} is now below the start") from error
-                if not isinstance(error, Truncated):
-                    raise
-                # Its cursor stood at the end of a removed segment: look for the place anew.
 
     async def find_timestamp(self, timestamp: int, first: int = 0) -> StoredRecord | None:
         """The first record whose greatest timestamp is at least `timestamp`; None: there is none.
