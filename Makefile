@@ -5,6 +5,7 @@ DATA ?= data
 PYTHON ?= python3
 RUN := .venv
 DEV := .venv-dev
+SPARK := .venv-spark
 INSTALL := compose/install.sh
 
 .DEFAULT_GOAL := help
@@ -18,8 +19,13 @@ $(RUN)/.ready: compose/requirements-run.txt pyproject.toml $(INSTALL)
 $(DEV)/.ready: compose/requirements-dev.txt pyproject.toml $(INSTALL)
 	@$(INSTALL) $(DEV) compose/requirements-dev.txt
 
+$(SPARK)/.ready: compose/requirements-spark.txt pyproject.toml $(INSTALL)
+	@$(INSTALL) $(SPARK) compose/requirements-spark.txt
+
 run: $(RUN)/.ready ## install and start the embedded gateway (PORT=, DATA=)
 	@exec $(RUN)/bin/python -m gateway dev --port $(PORT) --data $(DATA)
+
+spark: $(SPARK)/.ready ## install what the jobs on Spark need: .venv-spark
 
 cluster: $(RUN)/.ready $(DEV)/.ready ## ZooKeeper, 4 bookies, 3 gateways, auditor as local processes (PORT=)
 	@exec $(DEV)/bin/python -m tests.peers.compose --port $(PORT) --data $(DATA)/cluster
@@ -43,6 +49,9 @@ proof-ledger: $(DEV)/.ready ## the ledger tier under faults: seeds, all states, 
 proof-failover: $(RUN)/.ready $(DEV)/.ready ## owners killed under load, nothing lost or doubled (ROUNDS=)
 	$(DEV)/bin/python -m tests.cluster.failover --rounds $(or $(ROUNDS),20)
 
+proof-spark: $(RUN)/.ready $(DEV)/.ready ## archive, replay, audit of the flights under kill -9 (KILLS=)
+	$(DEV)/bin/python -m tests.pipelines.proof --kills $(or $(KILLS),10)
+
 demo: $(RUN)/.ready $(DEV)/.ready ## 336,776 flights through producer, group and Spark, compared
 	$(DEV)/bin/python -m tests.demo
 
@@ -55,8 +64,11 @@ bench-ledger: $(RUN)/.ready $(DEV)/.ready ## bookies against Apache BookKeeper 4
 bench-subscriptions: $(RUN)/.ready $(DEV)/.ready ## commits per second, in log segments and in znodes; ratio
 	$(DEV)/bin/python -m tests.bench.subscriptions
 
+bench-spark: $(RUN)/.ready $(DEV)/.ready ## 10 million records in one partition, read by Spark; ratios
+	$(DEV)/bin/python -m tests.bench.spark
+
 bench-scale: $(RUN)/.ready $(DEV)/.ready ## 1,000 to 100,000 groups, 100 to 10,000 partitions: growth
 	$(DEV)/bin/python -m tests.bench.scale
 
-.PHONY: help run cluster check test proof proof-ledger proof-failover demo bench bench-ledger \
-	bench-subscriptions bench-scale
+.PHONY: help run cluster check test proof proof-ledger proof-failover proof-spark demo spark bench \
+	bench-ledger bench-subscriptions bench-spark bench-scale

@@ -13,6 +13,7 @@ _ADMIN = {
     "group": ("gateway.admin.group_cli", "group_app"),
     "ledger": ("gateway.admin.storage_cli", "ledger_app"),
     "bookie": ("gateway.admin.storage_cli", "bookie_app"),
+    "job": ("gateway.pipelines.commands", "job_app"),
 }
 
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.peers.zookeeper import ZooKeeper
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @pytest.fixture(scope="session")
@@ -17,3 +21,13 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeper]:
     """
     with ZooKeeper(tmp_path_factory.mktemp("zookeeper") / "data") as started:
         yield started
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """One Spark for all tests, with its Kafka connector and an Iceberg catalog called `lake`."""
+    from tests.peers.spark import new_session
+
+    session = new_session("tests", tmp_path_factory.mktemp("spark"))
+    yield session
+    session.stop()

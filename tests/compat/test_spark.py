@@ -7,7 +7,7 @@ record with what aiokafka wrote, and the other way round.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,6 @@ from tests.compat.clients.suite import START_MS
 from tests.compat.clients.with_aiokafka import Aiokafka
 from tests.peers.broker import Broker
 from tests.peers.processes import wait_until
-from tests.peers.spark import new_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -29,13 +28,6 @@ pytestmark = [pytest.mark.compat, pytest.mark.filterwarnings("ignore")]
 Unused = Callable[[], str]
 PARTITIONS = 3
 PER_PARTITION = 400
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    session = new_session("compatibility", tmp_path_factory.mktemp("spark"))
-    yield session
-    session.stop()
 
 
 def some_records(partition: int, first: int, count: int) -> list[Record]:

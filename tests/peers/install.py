@@ -11,7 +11,6 @@ import contextlib
 import fcntl
 import functools
 import hashlib
-import importlib.metadata
 import os
 import re
 import shutil
@@ -19,6 +18,8 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+from gateway.pipelines.session import packages
 
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = ROOT / ".cache"
@@ -197,16 +198,14 @@ def kafka_classpath() -> str:
     return f"{kafka_jars()}/*"
 
 
-def spark_package() -> str:
-    """The connector of the installed pyspark: its version follows pyspark's."""
-    version = importlib.metadata.version("pyspark")
-    return f"org.apache.spark:spark-sql-kafka-0-10_2.13:{version}"
-
-
 def spark_jars() -> list[Path]:
-    """Return the jars of Spark's Kafka connector, resolved by Spark's own Ivy once."""
+    """Return the jars of Spark's Kafka connector and of Iceberg, resolved by Spark's own Ivy once.
+
+    The very packages that the jobs name.
+    """
     java()
-    directory = CACHE / "ivy" / spark_package().replace(":", "_")
+    digest = hashlib.sha256(" ".join(packages()).encode()).hexdigest()[:16]
+    directory = CACHE / "ivy" / f"spark-{digest}"
     if not (directory / ".ready").exists():
         with _alone():
             _resolve_spark(directory)
@@ -221,13 +220,14 @@ def _resolve_spark(directory: Path) -> None:
     script = (
         "from pyspark.sql import SparkSession\n"
         "SparkSession.builder.master('local[1]').config('spark.ui.enabled', 'false')"
-        f".config('spark.jars.packages', {spark_package()!r})"
+        f".config('spark.jars.packages', {','.join(packages())!r})"
         f".config('spark.jars.ivy', {str(directory)!r}).getOrCreate().stop()\n"
     )
     # Ivy also looks into $HOME/.m2; a home of its own keeps that out.
     _run([sys.executable, "-c", script], {"SPARK_SUBMIT_OPTS": f"-Duser.home={directory}"})
-    if not list((directory / "jars").glob("*spark-sql-kafka*.jar")):
-        raise PeerMissing(f"Spark did not run: {spark_package()} did not resolve")
+    for name in ("spark-sql-kafka", "iceberg-spark-runtime"):
+        if not list((directory / "jars").glob(f"*{name}*.jar")):
+            raise PeerMissing(f"Spark did not run: {name} did not resolve")
     (directory / ".ready").touch()
 
 

@@ -22,19 +22,16 @@ appender.file.layout.pattern = %d %p %c: %m%n%ex
 """
 
 
-def new_session(name: str, work: Path) -> SparkSession:
-    """Return a local session of two cores that keeps all its files under `work`."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from pyspark.sql import SparkSession
-    jars = install.spark_jars()
+def settings(work: Path) -> dict[str, str]:
+    """Of a session of two cores that keeps all its files under `work`, on 127.0.0.1 alone.
+
+    Its Iceberg catalog is called `lake`.
+    """
     work.mkdir(parents=True, exist_ok=True)
     # Spark reads its logging from this directory: all of it goes into a file.
     (work / "log4j2.properties").write_text(LOGGING.format(file=work / "spark.log"))
-    os.environ["SPARK_CONF_DIR"] = str(work)
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    settings = {
-        "spark.jars": ",".join(str(jar) for jar in jars),
+    return {
+        "spark.jars": ",".join(str(jar) for jar in install.spark_jars()),
         "spark.driver.memory": "1g",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
@@ -43,10 +40,31 @@ def new_session(name: str, work: Path) -> SparkSession:
         "spark.sql.warehouse.dir": str(work / "warehouse"),
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.session.timeZone": "UTC",
+        "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
+        "spark.sql.catalog.lake.type": "hadoop",
+        "spark.sql.catalog.lake.warehouse": str(work / "lake"),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }
+
+
+def environment(work: Path) -> dict[str, str]:
+    """What a process needs besides `settings`: where the logging is described, and localhost."""
+    return {"SPARK_CONF_DIR": str(work), "SPARK_LOCAL_IP": "127.0.0.1"}
+
+
+def new_session(name: str, work: Path) -> SparkSession:
+    """Return a local session of two cores, or the one that this process has already."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from pyspark.sql import SparkSession
+    os.environ.update(environment(work))
     builder = SparkSession.builder.master("local[2]").appName(name)
-    for key, value in settings.items():
+    for key, value in settings(work).items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+def conf_words(work: Path) -> list[str]:
+    """`settings` as `gateway job` and spark-submit take them."""
+    return [word for key, value in settings(work).items() for word in ("--conf", f"{key}={value}")]

@@ -1,0 +1,81 @@
+"""The port to an archive: commits of records, each with the offset ranges that it holds.
+
+Two implementations pass one contract suite: `parquet` and `iceberg`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from gateway.pipelines.model import OffsetRange, Place
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+class Lost(NamedTuple):
+    """Offsets that were gone before they could be archived, and that somebody accepted so."""
+
+    range: OffsetRange
+    noticed_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveState:
+    """What is in an archive as of `version`, which changes with each commit.
+
+    `ends`: per place the offset after the last archived (or lost) one. `topic_ids`: of the topics
+    that were archived, so that a topic made anew is not taken for the old one.
+    """
+
+    version: str
+    ends: Mapping[Place, int] = field(default_factory=dict[Place, int])
+    topic_ids: Mapping[str, str] = field(default_factory=dict[str, str])
+    lost: tuple[Lost, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Ranges that follow on the ends of a state; `lost` ones have no records."""
+
+    ranges: tuple[OffsetRange, ...]
+    topic_ids: Mapping[str, str]
+    lost: tuple[Lost, ...] = ()
+
+
+class Compacted(NamedTuple):
+    """What a compaction did."""
+
+    files_before: int
+    files_after: int
+
+
+class Archive(Protocol):
+    """Records as of the Kafka source, partitioned by topic, partition and day (UTC)."""
+
+    def state(self) -> ArchiveState:
+        """As committed now; of an archive that does not exist yet: empty."""
+        ...
+
+    def append(self, records: DataFrame, commit: Commit, on: ArchiveState) -> bool:
+        """True: exactly the records of the commit's ranges are in it, durably, all or nothing.
+
+        `records` have the columns of `model.COLUMNS` and no others. False: somebody has committed
+        since `on`; nothing was added, look at `state` again. Raises JobError when the records are
+        not those of the ranges (missing, twice, others), and nothing was added.
+        """
+        ...
+
+    def read(self, topics: Sequence[str] = ()) -> DataFrame:
+        """All that is committed, of these topics or of all: `model.COLUMNS` and `day DATE`."""
+        ...
+
+    def ranges(self) -> list[OffsetRange]:
+        """What is archived, joined where it is consecutive, in order."""
+        ...
+
+    def compact(self, file_bytes_max: int) -> Compacted:
+        """Files of one topic, partition and day are few, of about that size; same records."""
+        ...

@@ -1,0 +1,1 @@
+"""spark.read.format("ledger"): segments read from bookies, many tasks for one partition."""

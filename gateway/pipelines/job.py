@@ -1,0 +1,82 @@
+"""What the commands of all jobs share: options, the session, exit codes.
+
+Exit codes: 0 done, 1 the job failed or found differences, 2 usage, 69 no server reached,
+130 Ctrl-C. A failure is one line on stderr, JSON with `-o json`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from gateway.admin.cli import (
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_UNREACHABLE,
+    EXIT_USAGE,
+    Bootstrap,
+    Output,
+    fail,
+)
+from gateway.admin.output import Format
+from gateway.pipelines.model import JobError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["Bootstrap", "Conf", "Master", "Output", "run_job"]
+
+T = TypeVar("T")
+
+_USAGE = frozenset({"USAGE", "BAD_PATTERN", "BAD_BOOTSTRAP"})
+
+Master = Annotated[
+    str,
+    typer.Option(
+        "--master",
+        envvar="SPARK_MASTER",
+        help="Spark master; where spark-submit has set one, leave it empty.",
+    ),
+]
+Conf = Annotated[
+    list[str] | None,
+    typer.Option("--conf", help="A setting of Spark: key=value; may be given more than once."),
+]
+
+
+def run_job(
+    name: str,
+    master: str,
+    conf: list[str] | None,
+    output: Format,
+    work: Callable[[SparkSession], T],
+) -> T:
+    """What `work` returned, run with a session that is stopped afterwards. Exits on JobError."""
+    from gateway.pipelines.session import new_session
+
+    settings: dict[str, str] = {}
+    for each in conf or ():
+        key, equals, value = each.partition("=")
+        if not equals or not key:
+            fail(EXIT_USAGE, f"--conf {each!r}: must be key=value", "USAGE", output)
+        settings[key] = value
+    try:
+        spark = new_session(name, master, settings)
+        try:
+            return work(spark)
+        finally:
+            spark.stop()
+    except JobError as error:
+        fail(_exit_code(error), str(error), error.code, output)
+    except KeyboardInterrupt:
+        print("gateway: interrupted", file=sys.stderr)
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+def _exit_code(error: JobError) -> int:
+    if error.code == "UNREACHABLE":
+        return EXIT_UNREACHABLE
+    return EXIT_USAGE if error.code in _USAGE else EXIT_FAILED

@@ -1,0 +1,60 @@
+"""What the jobs share, without Spark: places, offset ranges, columns, and how a job fails."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+COLUMNS = (
+    "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, "
+    "timestampType INT, headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
+)
+"""Those of Spark's Kafka source with `includeHeaders`: same names, types and order."""
+
+
+class Place(NamedTuple):
+    """A partition of a topic."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class OffsetRange(NamedTuple):
+    """Offsets `start` to `end` - 1 of a place; empty when both are equal."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+    @property
+    def place(self) -> Place:
+        return Place(self.topic, self.partition)
+
+    @property
+    def length(self) -> int:
+        return self.end - self.start
+
+    def overlaps(self, other: OffsetRange) -> bool:
+        return self[:2] == other[:2] and self.start < other.end and other.start < self.end
+
+    def __str__(self) -> str:
+        return f"{self.place}[{self.start}..{self.end})"
+
+
+class JobError(Exception):
+    """A job cannot go on; the text says what to change. `code` is for programs."""
+
+    def __init__(self, message: str, code: str = "JOB_FAILED") -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class DataLost(JobError):
+    """Records that a job needs are gone: `ranges` say which."""
+
+    def __init__(self, message: str, ranges: tuple[OffsetRange, ...]) -> None:
+        super().__init__(message, "DATA_LOST")
+        self.ranges = ranges

@@ -1,0 +1,69 @@
+"""The Spark session of a job: the running one of spark-submit, else one made from options."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
+
+from gateway.pipelines.model import JobError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SCALA = "2.13"
+ICEBERG_VERSION = "1.11.0"
+_JARS = ("spark.jars", "spark.jars.packages")
+_DEFAULTS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+def packages() -> list[str]:
+    """Maven coordinates of the Kafka connector and of Iceberg for the installed pyspark."""
+    spark = _pyspark_version()
+    line = ".".join(spark.split(".")[:2])
+    return [
+        f"org.apache.spark:spark-sql-kafka-0-10_{SCALA}:{spark}",
+        f"org.apache.iceberg:iceberg-spark-runtime-{line}_{SCALA}:{ICEBERG_VERSION}",
+    ]
+
+
+def new_session(name: str, master: str = "", conf: Mapping[str, str] | None = None) -> SparkSession:
+    """The session of this process; `master` and `conf` count where it has to be made.
+
+    Without jars of their own in `conf`, the connectors come by `spark.jars.packages`. Raises
+    JobError when pyspark or Java is missing.
+    """
+    _pyspark_version()
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        return active
+    asked = dict(conf or {})
+    builder = SparkSession.builder.appName(f"gateway job {name}")
+    if master:
+        builder = builder.master(master)
+    if not any(key in asked for key in _JARS):
+        asked["spark.jars.packages"] = ",".join(packages())
+    for key, value in {**_DEFAULTS, **asked}.items():
+        builder = builder.config(key, value)
+    try:
+        return builder.getOrCreate()
+    except (PySparkException, RuntimeError, OSError) as error:
+        raise JobError(f"Spark did not start: {error}", "NO_SPARK") from error
+
+
+def _pyspark_version() -> str:
+    try:
+        return version("pyspark")
+    except PackageNotFoundError:
+        raise JobError(
+            "pyspark is not installed here: `make spark`, then .venv-spark/bin/python -m gateway"
+            " job ...; or pip install 'ledger-gateway[spark]'",
+            "NO_SPARK",
+        ) from None

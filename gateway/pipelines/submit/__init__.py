@@ -1,0 +1,1 @@
+"""The jobs as files that spark-submit takes."""

@@ -1,0 +1,5 @@
+"""`gateway job replay` as a file for spark-submit, with the same words behind it."""
+
+from gateway.pipelines.submit.run import run
+
+run("replay")
