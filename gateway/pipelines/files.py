@@ -1,0 +1,298 @@
+"""Small files that say what a job has done: put once and for all, or not at all.
+
+Two implementations of one port. `LocalFiles` serves disks and NFS: a finished, synced temporary is
+linked to its name, and a link never replaces anything. `HadoopFiles` serves what Spark reaches
+through Hadoop and renames atomically without overwriting (HDFS, ABFS with a hierarchical
+namespace); object stores that cannot are refused, since two jobs could both believe they won.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+from gateway.pipelines.model import JobError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_ATOMIC = frozenset({"hdfs", "viewfs", "webhdfs", "ofs", "abfs", "abfss"})
+"""Schemes whose FileContext.rename is one step, and fails when the target exists."""
+_HIDDEN = "."
+
+
+class Files(Protocol):
+    """Paths are absolute, with or without a scheme. Every method may raise JobError."""
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        """True: the file is there, whole and durable, with our data. False: there was one.
+
+        Directories above are made. After a crash it is there whole or not at all; a caller that
+        does not know how a call ended reads the file.
+        """
+        ...
+
+    def read(self, path: str) -> bytes | None:
+        """All bytes; None: there is no such file."""
+        ...
+
+    def names(self, directory: str) -> list[str]:
+        """What is in it, files and directories, sorted; hidden names and unfinished files are not.
+
+        Of a directory that does not exist: nothing.
+        """
+        ...
+
+    def move(self, source: str, target: str) -> None:
+        """`target` is what `source` was, also when an earlier call did it. Directories are made.
+
+        Raises JobError when neither is there.
+        """
+        ...
+
+    def remove(self, path: str) -> None:
+        """It is gone, with all below it; nothing when it was not there."""
+        ...
+
+    def modified_ms(self, path: str) -> int | None:
+        """When it was last written, by the file system's clock; None: it is not there."""
+        ...
+
+
+def open_files(spark: SparkSession | None, path: str) -> Files:
+    """Who serves this path: the local disk for `/...` and `file:`, else Hadoop.
+
+    As in Spark, a path without a scheme belongs to `fs.defaultFS`. Raises JobError for a file
+    system that cannot put a file only if there is none.
+    """
+    scheme = urlsplit(path).scheme
+    if not scheme and spark is not None:
+        hadoop: Any = spark.sparkContext._jsc.hadoopConfiguration()  # pyright: ignore
+        scheme = urlsplit(hadoop.get("fs.defaultFS", "file:///")).scheme
+    if scheme in ("", "file"):
+        return LocalFiles()
+    if scheme not in _ATOMIC:
+        raise JobError(
+            f"{path}: {scheme}: cannot put a file only where none is, so two jobs could both "
+            "commit; use a disk, NFS or HDFS, or an Iceberg table",
+            "UNSUPPORTED_FILE_SYSTEM",
+        )
+    assert spark is not None, "Hadoop is reached through Spark"
+    return HadoopFiles(spark)
+
+
+def joined(directory: str, *names: str) -> str:
+    """The path below `directory`, whatever its scheme."""
+    return "/".join((directory.rstrip("/"), *names))
+
+
+def local_path(path: str) -> Path:
+    """Of `/a`, `file:/a` and `file:///a`."""
+    # As Hadoop's Path takes it: nothing in it is decoded.
+    return Path(re.sub("^file:/*", "/", path))
+
+
+class LocalFiles:
+    """Files of this machine, or of NFS."""
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        target = local_path(path)
+        with _told(path):
+            _make_directories(target.parent)
+            temporary = target.with_name(f"{_HIDDEN}{target.name}.{uuid4().hex}")
+            try:
+                _write_synced(temporary, data)
+                won = _link(temporary, target)
+            finally:
+                temporary.unlink(missing_ok=True)
+            _sync_directory(target.parent)
+        return won
+
+    def read(self, path: str) -> bytes | None:
+        with _told(path):
+            try:
+                return local_path(path).read_bytes()
+            except FileNotFoundError:
+                return None
+
+    def names(self, directory: str) -> list[str]:
+        with _told(directory):
+            try:
+                names = [each.name for each in local_path(directory).iterdir()]
+            except FileNotFoundError:
+                return []
+        return sorted(name for name in names if name[0] != _HIDDEN)
+
+    def move(self, source: str, target: str) -> None:
+        old, new = local_path(source), local_path(target)
+        with _told(source):
+            _make_directories(new.parent)
+            try:
+                old.rename(new)
+            except FileNotFoundError:
+                if not new.exists():
+                    raise
+                return
+            _sync_directory(new.parent)
+
+    def remove(self, path: str) -> None:
+        found = local_path(path)
+        with _told(path):
+            try:
+                shutil.rmtree(found) if found.is_dir() else found.unlink()
+            except FileNotFoundError:
+                pass
+
+    def modified_ms(self, path: str) -> int | None:
+        with _told(path):
+            try:
+                return local_path(path).stat().st_mtime_ns // 1_000_000
+            except FileNotFoundError:
+                return None
+
+
+class HadoopFiles:
+    """Files that Spark's driver reaches through Hadoop."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        jvm: Any = spark.sparkContext._jvm  # pyright: ignore
+        self._hadoop = jvm.org.apache.hadoop
+        self._no_options = spark.sparkContext._gateway.new_array(  # pyright: ignore
+            self._hadoop.fs.Options.Rename, 0
+        )
+        self._configuration: Any = spark.sparkContext._jsc.hadoopConfiguration()  # pyright: ignore
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        with _told(path):
+            target = self._path(path)
+            system = target.getFileSystem(self._configuration)
+            temporary = self._hadoop.fs.Path(
+                target.getParent(), f"{_HIDDEN}{target.getName()}.{uuid4().hex}"
+            )
+            try:
+                out = system.create(temporary, False)
+                try:
+                    out.write(bytearray(data))
+                    out.hsync()
+                finally:
+                    out.close()
+                return self._renamed(temporary, target)
+            finally:
+                system.delete(temporary, False)
+
+    def read(self, path: str) -> bytes | None:
+        with _told(path):
+            found = self._path(path)
+            system = found.getFileSystem(self._configuration)
+            if not system.exists(found):
+                return None
+            stream = system.open(found)
+            try:
+                return bytes(stream.readAllBytes())
+            finally:
+                stream.close()
+
+    def names(self, directory: str) -> list[str]:
+        with _told(directory):
+            found = self._path(directory)
+            system = found.getFileSystem(self._configuration)
+            if not system.exists(found):
+                return []
+            names = [status.getPath().getName() for status in system.listStatus(found)]
+        return sorted(name for name in names if name[0] != _HIDDEN)
+
+    def move(self, source: str, target: str) -> None:
+        with _told(source):
+            old, new = self._path(source), self._path(target)
+            system = old.getFileSystem(self._configuration)
+            if not system.exists(old):
+                if not system.exists(new):
+                    raise FileNotFoundError("it does not exist")
+                return
+            system.mkdirs(new.getParent())
+            if not self._renamed(old, new):
+                system.delete(new, False)
+                self._renamed(old, new)
+
+    def remove(self, path: str) -> None:
+        with _told(path):
+            found = self._path(path)
+            found.getFileSystem(self._configuration).delete(found, True)
+
+    def modified_ms(self, path: str) -> int | None:
+        with _told(path):
+            found = self._path(path)
+            system = found.getFileSystem(self._configuration)
+            if not system.exists(found):
+                return None
+            return int(system.getFileStatus(found).getModificationTime())
+
+    def _path(self, path: str) -> Any:
+        return self._hadoop.fs.Path(path)
+
+    def _renamed(self, old: Any, new: Any) -> bool:
+        """False: the new name was taken."""
+        from py4j.protocol import Py4JJavaError
+
+        context = self._hadoop.fs.FileContext.getFileContext(old.toUri(), self._configuration)
+        try:
+            context.rename(old, new, self._no_options)
+        except Py4JJavaError as error:
+            if "FileAlreadyExistsException" in str(error.java_exception):
+                return False
+            raise
+        return True
+
+
+@contextmanager
+def _told(path: str) -> Generator[None]:
+    """What the file system says becomes one line that names the path."""
+    try:
+        yield
+    except OSError as error:
+        raise JobError(f"{path}: {error.strerror or error}", "FILE_SYSTEM") from error
+    except Exception as error:
+        java: Any = getattr(error, "java_exception", None)
+        if java is None:
+            raise
+        raise JobError(f"{path}: {java.toString()}", "FILE_SYSTEM") from error
+
+
+def _write_synced(path: Path, data: bytes) -> None:
+    with path.open("xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _link(temporary: Path, target: Path) -> bool:
+    """False: the name was taken."""
+    try:
+        os.link(temporary, target)
+    except FileExistsError:
+        # Over NFS the answer to a link that was made may be lost, and the repeat finds it there.
+        return temporary.stat().st_nlink == 2
+    return True
+
+
+def _make_directories(directory: Path) -> None:
+    """It exists, and will after a crash."""
+    missing = [each for each in (directory, *directory.parents) if not each.exists()]
+    directory.mkdir(parents=True, exist_ok=True)
+    for each in reversed(missing):
+        _sync_directory(each.parent)
+
+
+def _sync_directory(directory: Path) -> None:
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

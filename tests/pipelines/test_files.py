@@ -1,0 +1,96 @@
+"""Goal: a file that says what a job has done is put by one of many, whole, once and for all.
+
+Method: the same tests on the local disk and through Hadoop (on a `file:` path); many threads race
+for one name on the disk, where a link decides.
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gateway.pipelines.files import Files, HadoopFiles, LocalFiles, joined, open_files
+from gateway.pipelines.model import JobError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture(params=["local", "hadoop"])
+def files(request: pytest.FixtureRequest, spark: SparkSession) -> Files:
+    return LocalFiles() if request.param == "local" else HadoopFiles(spark)
+
+
+@pytest.fixture(params=["a b%c=d", "plain"])
+def base(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return str(tmp_path / request.param)
+
+
+def test_the_second_of_a_name_is_refused_and_the_first_stays(files: Files, base: str) -> None:
+    path = joined(base, "deep", "1.json")
+    assert files.put_if_absent(path, b"first\x00\xff")
+    assert not files.put_if_absent(path, b"second")
+    assert files.read(path) == b"first\x00\xff"
+    assert files.names(joined(base, "deep")) == ["1.json"]
+    assert not [name for name in os.listdir(f"{base}/deep") if name.startswith(".1.json")]
+
+
+def test_what_is_not_there_reads_as_nothing(files: Files, base: str) -> None:
+    assert files.read(joined(base, "no")) is None
+    assert files.names(joined(base, "no")) == []
+    assert files.modified_ms(joined(base, "no")) is None
+    files.remove(joined(base, "no"))
+
+
+def test_a_move_may_be_made_again(files: Files, base: str) -> None:
+    source, target = joined(base, "_s", "x"), joined(base, "k=1%2F", "x")
+    files.put_if_absent(source, b"data")
+    files.move(source, target)
+    files.move(source, target)
+    assert files.read(target) == b"data" and files.read(source) is None
+    with pytest.raises(JobError):
+        files.move(source, joined(base, "elsewhere"))
+
+
+def test_a_directory_goes_with_all_in_it(files: Files, base: str) -> None:
+    files.put_if_absent(joined(base, "d", "e", "f"), b"")
+    assert files.modified_ms(joined(base, "d"))
+    files.remove(joined(base, "d"))
+    assert files.names(base) == []
+
+
+def test_of_many_at_once_one_wins_and_its_data_is_there(tmp_path: Path) -> None:
+    path = str(tmp_path / "_commits" / "7.json")
+
+    def put(number: int) -> bool:
+        return LocalFiles().put_if_absent(path, b"%d" % number * 1000)
+
+    with ThreadPoolExecutor(16) as pool:
+        won = list(pool.map(put, range(64)))
+    assert won.count(True) == 1
+    assert LocalFiles().read(path) == b"%d" % won.index(True) * 1000
+    assert os.listdir(tmp_path / "_commits") == ["7.json"]
+
+
+def test_an_unfinished_file_is_not_listed(tmp_path: Path) -> None:
+    (tmp_path / ".8.json.abc").write_bytes(b"half")
+    assert LocalFiles().names(str(tmp_path)) == []
+
+
+def test_a_file_uri_is_the_same_file(tmp_path: Path) -> None:
+    LocalFiles().put_if_absent(f"file://{tmp_path}/a%20#b", b"1")
+    for path in (f"{tmp_path}/a%20#b", f"file:{tmp_path}/a%20#b"):
+        assert LocalFiles().read(path) == b"1"
+
+
+def test_a_store_that_cannot_is_refused(spark: SparkSession) -> None:
+    with pytest.raises(JobError, match="Iceberg"):
+        open_files(spark, "s3a://bucket/x")
+    assert isinstance(open_files(spark, "/x"), LocalFiles)
+    assert isinstance(open_files(spark, "hdfs://host/x"), HadoopFiles)
