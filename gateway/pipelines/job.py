@@ -54,8 +54,8 @@ def run_job(
     output: Format,
     work: Callable[[SparkSession], T],
 ) -> T:
-    """What `work` returned, run with a session that is stopped afterwards. Exits on JobError."""
-    from gateway.pipelines.session import new_session
+    """What `work` returned, run with the session there is, else one for it. Exits on JobError."""
+    from gateway.pipelines.session import new_session, running_session
 
     settings: dict[str, str] = {}
     for each in conf or ():
@@ -64,6 +64,9 @@ def run_job(
             fail(EXIT_USAGE, f"--conf {each!r}: must be key=value", "USAGE", output)
         settings[key] = value
     try:
+        running = running_session()
+        if running is not None:
+            return work(running)
         spark = new_session(name, master, settings)
         try:
             return work(spark)

@@ -31,8 +31,16 @@ def packages() -> list[str]:
     ]
 
 
+def running_session() -> SparkSession | None:
+    """The session that somebody has started in this process, such as spark-submit's shell."""
+    _pyspark_version()
+    from pyspark.sql import SparkSession
+
+    return SparkSession.getActiveSession()
+
+
 def new_session(name: str, master: str = "", conf: Mapping[str, str] | None = None) -> SparkSession:
-    """The session of this process; `master` and `conf` count where it has to be made.
+    """A session of this process; `master` and `conf` count where it has to be made.
 
     Without jars of their own in `conf`, the connectors come by `spark.jars.packages`. Raises
     JobError when pyspark or Java is missing.
@@ -41,9 +49,6 @@ def new_session(name: str, master: str = "", conf: Mapping[str, str] | None = No
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
-    active = SparkSession.getActiveSession()
-    if active is not None:
-        return active
     asked = dict(conf or {})
     builder = SparkSession.builder.appName(f"gateway job {name}")
     if master:
