@@ -38,11 +38,16 @@ class ArchiveState:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Ranges that follow on the ends of a state; `lost` ones have no records."""
+    """Ranges that follow on the ends of a state, per place first `lost`, then one of `ranges`.
+
+    No range stands in both; an empty one says where a place begins. Every offset of `ranges` has
+    one record, but of topics in `sparse` (compacted, or with transactions) some have none.
+    """
 
     ranges: tuple[OffsetRange, ...]
     topic_ids: Mapping[str, str]
     lost: tuple[Lost, ...] = ()
+    sparse: frozenset[str] = frozenset()
 
 
 class Compacted(NamedTuple):
