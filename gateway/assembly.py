@@ -20,6 +20,7 @@ from gateway.core.fetch_session import FetchSessions
 from gateway.dispatch import Dispatcher
 from gateway.fleet.solo import SoloFleet
 from gateway.groups.coordinator import Coordinator
+from gateway.groups.readers import Readers
 from gateway.handlers.api import Context
 from gateway.handlers.table import rows
 from gateway.log import logger
@@ -107,6 +108,7 @@ async def serve(config: GatewayConfig, parts: Parts, stops: list[Stop]) -> Runni
         catalog=catalog,
         partitions=partitions,
         groups=groups,
+        readers=Readers(catalog, clock, fleet, config.readers),
         producer_ids=ProducerIds(metadata),
         fetch_sessions=FetchSessions(
             config.fetch.sessions_max,

@@ -60,6 +60,23 @@ class GroupLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReaderLimits:
+    """Read-only groups: Spark's queries, which commit nothing and are known from their fetches."""
+
+    groups_max: int = 1_000  # then the one that fetched longest ago is forgotten
+    clients_max: int = 1_000  # of one group
+    positions_max: int = 200_000  # of all groups
+    batch_idle_s_max: float = 600.0  # a batch query that fetches no more has ended
+    stream_idle_s_max: float = 86_400.0  # a streaming query: its lag is to be seen after it failed
+    ask_s_max: float = 1.0  # another gateway that does not say in time what it knows is left out
+
+    def __post_init__(self) -> None:
+        assert self.groups_max > 0
+        assert self.clients_max > 0
+        assert self.positions_max > 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDefaults:
     """What a topic gets that says nothing itself. Kafka's broker defaults."""
 
@@ -90,7 +107,9 @@ class GatewayConfig:
     accept_loss: bool = False  # go on with what is left of ledgers that a bookie may have lost
     connection: ConnectionLimits = field(default_factory=ConnectionLimits)
     fetch: FetchLimits = field(default_factory=FetchLimits)
+    metrics_port: int | None = None  # HTTP, /metrics for Prometheus; 0: any free one; None: off
     groups: GroupLimits = field(default_factory=GroupLimits)
+    readers: ReaderLimits = field(default_factory=ReaderLimits)
     topics: TopicDefaults = field(default_factory=TopicDefaults)
 
     def __post_init__(self) -> None:

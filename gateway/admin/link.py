@@ -38,11 +38,14 @@ def raise_for(code: Any, message: str | None, about: str) -> None:
 class Link:
     """A server that was reached at `host`:`port`. Every method may raise Unreachable."""
 
-    def __init__(self, host: str, port: int, answer_s_max: float) -> None:
+    def __init__(
+        self, host: str, port: int, answer_s_max: float, client_id: str = CLIENT_ID
+    ) -> None:
         self.peer = f"{host}:{port}"
         self._host = host
         self._port = port
         self._answer_s_max = answer_s_max
+        self._client_id = client_id
         self._served: dict[int, tuple[int, int]] = {}
         self._correlation_id = 0
         self._reader: asyncio.StreamReader | None = None
@@ -89,7 +92,7 @@ class Link:
         reader, writer = self._reader, self._writer
         assert reader is not None and writer is not None
         self._correlation_id += 1
-        body = encode_request(key, version, self._correlation_id, CLIENT_ID, fields)
+        body = encode_request(key, version, self._correlation_id, self._client_id, fields)
         try:
             async with asyncio.timeout(self._answer_s_max):
                 writer.write(len(body).to_bytes(4, "big") + body)

@@ -140,6 +140,13 @@ class Census:
         if self._claims.candidate(name):
             await self._load(name)
 
+    def knows(self, name: str) -> bool:
+        """From memory: a group of this name is here, or was found in the store."""
+        resident = self._residents.groups.get(name)
+        if resident is not None:
+            return resident.group.state is not State.DEAD
+        return name in self.resting or name in self._elsewhere
+
     def _forget(self, name: str) -> None:
         self.resting.pop(name, None)
         self._elsewhere.discard(name)

@@ -311,6 +311,10 @@ class Coordinator:
             raise Refused(ErrorCode.coordinator_not_available)
         return listed
 
+    def stored(self, group_id: str) -> bool:
+        """There is such a group, here or at another gateway, as far as it is known here."""
+        return self._census.knows(group_id)
+
     async def delete(self, group_id: str) -> ErrorCode:
         """The group and its offsets are gone, if the code is NONE."""
         try:

@@ -33,6 +33,7 @@ class GroupListing(NamedTuple):
     group_id: str
     protocol_type: str
     state: State
+    kind: str = "classic"  # as ListGroups calls the group's type
 
 
 def code_for(error: BaseException) -> ErrorCode:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gateway.core.fetch_session import FetchSessions
     from gateway.fleet.port import Fleet
     from gateway.groups.coordinator import Coordinator
+    from gateway.groups.readers import Readers
     from gateway.topics.catalog import Catalog
     from gateway.topics.partitions import Partitions
     from gateway.topics.producer_ids import ProducerIds
@@ -69,6 +70,7 @@ class Context:
     catalog: Catalog
     partitions: Partitions
     groups: Coordinator
+    readers: Readers
     producer_ids: ProducerIds
     fetch_sessions: FetchSessions
     fleet: Fleet

@@ -6,6 +6,7 @@ flexible, last fetched epoch · v13 topic ids · v15 replica state · v16 a refu
 Nothing at or above the high watermark leaves. A gateway that does not lead a partition reads it for
 clients of its own rack, and nobody else: what it knows of the end may be late. Not done: diverging
 epochs (a log here never diverges from what was acknowledged), transactions.
+What Spark's executors ask for is noted on the way: their queries are shown as read-only groups.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
+from gateway.core import progress
 from gateway.core.fetch_session import PartitionKey, Session, SessionFault, Wanted
 from gateway.errors import code_for
 from gateway.fleet.port import StreamKey
@@ -431,16 +433,20 @@ def handle(request: Request, ctx: Context) -> Result | asyncio.Future[Result]:
     if replica >= 0:
         return _refuse(request, ErrorCode.cluster_authorization_failed)
     by_id = request.version >= _TOPIC_IDS_FROM
+    now_ms = ctx.clock.now_ms()
     session = ctx.fetch_sessions.resolve(
         getattr(body, "session_id", 0) if request.version >= _SESSIONS_FROM else 0,
         getattr(body, "session_epoch", -1) if request.version >= _SESSIONS_FROM else -1,
         _wanted(body, by_id),
         _forgotten(body, by_id),
-        ctx.clock.now_ms(),
+        now_ms,
         uses_ids=by_id,
     )
     if isinstance(session, SessionFault):
         return _refuse(request, ErrorCode(int(session)))
+    client = request.client_id
+    if client is not None and progress.MARK in client:
+        ctx.readers.note(client, "/" + request.peer.host, body, by_id=by_id, now_ms=now_ms)
     return _Fetch(request, ctx, session).start()
 
 

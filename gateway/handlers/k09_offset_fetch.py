@@ -4,7 +4,8 @@ v2 null topics mean all, group error at the top · v5 leader epoch · v6 flexibl
 (there are no transactions, so every offset is stable) · v8 many groups · v9 member id and epoch of
 the new protocol (not looked at: our groups are classic) · v10 topic ids.
 A partition without a commit is -1 with NONE. While a group is loading there is an error, never -1;
-it stands at each partition too (aiokafka looks only there).
+it stands at each partition too (aiokafka looks only there). A read-only group stands where its
+clients fetch.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
+from gateway.core.progress import is_read_group
+from gateway.fleet.peers import PEER_CLIENT_ID
 from gateway.groups.coordinator import Refused
 from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.topics.catalog import Topic
@@ -28,8 +31,8 @@ _NONE_COMMITTED = Position()
 async def handle(request: Request, ctx: Context) -> Reply:
     body = request.body
     if request.version >= _MANY_FROM:
-        return Reply(groups=[await _group(each, request.version, ctx) for each in body.groups])
-    reply = await _group(body, request.version, ctx)
+        return Reply(groups=[await _group(each, request, ctx) for each in body.groups])
+    reply = await _group(body, request, ctx)
     code = reply["error_code"]
     if code is not ErrorCode.none and body.topics is not None:
         reply["topics"] = [
@@ -44,9 +47,10 @@ async def handle(request: Request, ctx: Context) -> Reply:
     return reply
 
 
-async def _group(asked: Any, version: int, ctx: Context) -> Reply:
+async def _group(asked: Any, request: Request, ctx: Context) -> Reply:
+    version = request.version
     try:
-        offsets = await ctx.groups.offsets(asked.group_id)
+        offsets = await _offsets(asked.group_id, request.client_id, ctx)
     except Refused as refused:
         return Reply(group_id=asked.group_id, topics=[], error_code=refused.code)
     if asked.topics is None:
@@ -56,6 +60,18 @@ async def _group(asked: Any, version: int, ctx: Context) -> Reply:
     else:
         topics = [_by_name(each, offsets, ctx) for each in asked.topics]
     return Reply(group_id=asked.group_id, topics=topics, error_code=ErrorCode.none)
+
+
+async def _offsets(
+    group_id: str, client_id: str | None, ctx: Context
+) -> Mapping[PositionKey, Position]:
+    """Raises Refused."""
+    if client_id == PEER_CLIENT_ID:
+        return ctx.readers.offsets_here(group_id)
+    offsets = await ctx.groups.offsets(group_id)
+    if offsets or not is_read_group(group_id) or await ctx.groups.describe(group_id) is not None:
+        return offsets
+    return await ctx.readers.offsets(group_id)
 
 
 def _all(offsets: Mapping[PositionKey, Position], ctx: Context) -> list[Reply]:

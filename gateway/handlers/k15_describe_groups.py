@@ -1,7 +1,7 @@
 """DescribeGroups, key 15, v0-v6: who is in these groups, and who was assigned what.
 
 v3 authorized operations · v4 static members · v5 flexible · v6 GROUP_ID_NOT_FOUND with a text;
-before it an unknown group was Dead without an error.
+before it an unknown group was Dead without an error. A read-only group has its clients as members.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ async def handle(request: Request, ctx: Context) -> Reply:
 
 async def _describe(group_id: str, version: int, operations: int, ctx: Context) -> Reply:
     try:
-        view = await ctx.groups.describe(group_id)
+        view = await ctx.groups.describe(group_id) or await ctx.readers.describe(group_id)
     except Refused as refused:
         return _nobody(group_id, refused.code, "", _NOT_ASKED)
     if view is None:

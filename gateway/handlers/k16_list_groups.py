@@ -1,6 +1,7 @@
-"""ListGroups, key 16, v0-v5: all groups.
+"""ListGroups, key 16, v0-v5: all groups that this gateway coordinates, or that only read here.
 
-v3 flexible · v4 filtered by state · v5 filtered by type; ours are all classic.
+v3 flexible · v4 filtered by state · v5 filtered by type. Read-only groups are named as such, and
+pass for classic ones in a filter: tools that know no such type show them too.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from kio.schema.errors import ErrorCode
 from gateway.groups.coordinator import Refused
 from gateway.handlers.api import Api, Context, Reply, Request
 
-_TYPE = "classic"
+_CLASSIC = "classic"
 
 
 async def handle(request: Request, ctx: Context) -> Reply:
@@ -20,6 +21,7 @@ async def handle(request: Request, ctx: Context) -> Reply:
         listed = await ctx.groups.list()
     except Refused as refused:
         return Reply(error_code=refused.code, groups=[])
+    listed += ctx.readers.listings(ctx.groups.stored)
     return Reply(
         error_code=ErrorCode.none,
         groups=[
@@ -27,10 +29,11 @@ async def handle(request: Request, ctx: Context) -> Reply:
                 group_id=each.group_id,
                 protocol_type=each.protocol_type,
                 group_state=each.state.value,
-                group_type=_TYPE,
+                group_type=each.kind,
             )
             for each in listed
-            if (not states or each.state.value.lower() in states) and (not types or _TYPE in types)
+            if (not states or each.state.value.lower() in states)
+            and (not types or _CLASSIC in types or each.kind in types)
         ],
     )
 

@@ -1,9 +1,11 @@
 """DeleteGroups, key 42, v0-v2: groups go, and their offsets with them. v2 flexible.
 
-A group that has members stays: NON_EMPTY_GROUP.
+A group that has members stays: NON_EMPTY_GROUP; so does one that only reads, while it is known.
 """
 
 from __future__ import annotations
+
+from kio.schema.errors import ErrorCode
 
 from gateway.handlers.api import Api, Context, Reply, Request
 
@@ -11,10 +13,17 @@ from gateway.handlers.api import Api, Context, Reply, Request
 async def handle(request: Request, ctx: Context) -> Reply:
     return Reply(
         results=[
-            Reply(group_id=group_id, error_code=await ctx.groups.delete(group_id))
+            Reply(group_id=group_id, error_code=await _delete(group_id, ctx))
             for group_id in dict.fromkeys(request.body.groups_names)
         ]
     )
+
+
+async def _delete(group_id: str, ctx: Context) -> ErrorCode:
+    code = await ctx.groups.delete(group_id)
+    if code is ErrorCode.group_id_not_found and await ctx.readers.find(group_id):
+        return ErrorCode.non_empty_group
+    return code
 
 
 API = Api(key=42, name="DeleteGroups", versions=range(3), handle=handle)

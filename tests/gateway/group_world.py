@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import inspect
 
-from gateway.config import GatewayConfig, GroupLimits
+from gateway.config import GatewayConfig, GroupLimits, ReaderLimits
 from gateway.core.group_members import Joining, Syncing
 from gateway.dispatch import Dispatcher
 from gateway.fleet.solo import SoloFleet
 from gateway.groups.coordinator import Coordinator, fresh_id
+from gateway.groups.readers import Readers
 from gateway.handlers.api import Context, Peer
 from gateway.handlers.table import rows
 from gateway.topics.catalog import Catalog
@@ -49,6 +50,8 @@ class World:
             claims=self.claims,
         )
         await self.groups.start()
+        fleet = SoloFleet(0, lambda _: -1)
+        self.readers = Readers(self.catalog, self.clock, fleet, ReaderLimits())
         ctx = Context(
             config=GatewayConfig(groups=self.limits),
             clock=self.clock,
@@ -56,9 +59,10 @@ class World:
             catalog=self.catalog,
             partitions=None,
             groups=self.groups,
+            readers=self.readers,
             producer_ids=None,
             fetch_sessions=None,
-            fleet=SoloFleet(0, lambda _: -1),
+            fleet=fleet,
         )
         self._dispatcher = Dispatcher(rows(), ctx)
         return self

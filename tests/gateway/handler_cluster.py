@@ -41,6 +41,7 @@ class Cluster:
             catalog=self.catalog,
             partitions=Epochs(),
             groups=None,
+            readers=None,
             producer_ids=ProducerIds(self.store),
             fetch_sessions=None,
             fleet=SoloFleet(3),

@@ -14,6 +14,7 @@ from random import Random
 from gateway.config import FetchLimits, GatewayConfig
 from gateway.core.fetch_session import FetchSessions
 from gateway.dispatch import Dispatcher
+from gateway.groups.readers import Readers
 from gateway.handlers.api import Context, Peer
 from gateway.handlers.table import rows
 from gateway.topics.catalog import Catalog
@@ -171,6 +172,7 @@ class StreamCluster:
             catalog=self.catalog,
             partitions=self.partitions,
             groups=None,
+            readers=Readers(self.catalog, self.clock, self.partitions.fleet, self.config.readers),
             producer_ids=None,
             fetch_sessions=FetchSessions(10, 120_000, lambda: next(ids)),
             fleet=self.partitions.fleet,

@@ -1,0 +1,49 @@
+"""Asking the other gateways of a fleet, in Kafka's protocol, at the ports that clients use.
+
+For what operators look at: who does not answer in time is left out, and nothing waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from gateway.admin.link import AdminError, Link, Unreachable
+from gateway.fleet.port import Fleet, Member
+
+PEER_CLIENT_ID = "gateway-to-gateway"
+"""Who calls itself so is told what this gateway knows, and not sent to a coordinator."""
+
+
+class Peers:
+    """The gateways that live, but for this one. A connection lives as long as its question."""
+
+    def __init__(self, fleet: Fleet, answer_s_max: float) -> None:
+        self._fleet = fleet
+        self._answer_s_max = answer_s_max
+
+    def members(self) -> list[Member]:
+        me = self._fleet.node_id
+        return [member for member in self._fleet.members() if member.node_id != me]
+
+    async def ask(
+        self, key: int, fields: Callable[[Member], dict[str, Any] | None]
+    ) -> dict[int, Any]:
+        """The answers by node id, of all that gave one. `fields` of None: nothing for that one."""
+        asked = [(member, fields(member)) for member in self.members()]
+        answers = await asyncio.gather(
+            *(self._ask(member, key, said) for member, said in asked if said is not None)
+        )
+        return {node_id: answer for node_id, answer in answers if answer is not None}
+
+    async def _ask(self, member: Member, key: int, fields: dict[str, Any]) -> tuple[int, Any]:
+        link = Link(member.host, member.port, self._answer_s_max, PEER_CLIENT_ID)
+        try:
+            async with asyncio.timeout(self._answer_s_max):
+                await link.open(self._answer_s_max)
+                return member.node_id, await link.send(key, fields)
+        except (Unreachable, AdminError, TimeoutError):
+            return member.node_id, None
+        finally:
+            await link.close()
