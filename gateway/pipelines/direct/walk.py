@@ -1,0 +1,187 @@
+"""Where the records of batches lie, for very many records at once.
+
+A record begins where the one before it ends, so somebody has to go from one to the next. Where
+there are many batches all of them take each step together; where there are few, records of one size
+in a row are found by comparing a whole column, and only what is left is walked one by one.
+
+Pure. Damaged data raises ValueError or IndexError: every position is checked against its batch.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Bytes = NDArray[np.uint8]
+Positions = NDArray[np.int64]
+
+LOCKSTEP_FROM = 80  # records per step, from which on steps cost less than a walk
+_RUN_MIN = 8
+_SINGLES = 64  # records that are walked one by one before a run is looked for again
+
+
+class Found(NamedTuple):
+    """Of every record: where it begins (behind its length) and ends; in order."""
+
+    starts: Positions
+    ends: Positions
+
+
+def varints(data: Bytes, at: Positions) -> tuple[Positions, Positions]:
+    """The zigzag numbers at these positions, and the positions behind them.
+
+    Raises IndexError behind the end of `data`, ValueError when one has more than ten bytes.
+    """
+    first = data[at]
+    behind = at + 1
+    values = (first & 0x7F).astype(np.int64)
+    if not (first & 0x80).any():
+        return (values >> 1) ^ -(values & 1), behind
+    second = data[behind]
+    long = first >= 0x80
+    values |= np.where(long, second & 0x7F, 0).astype(np.int64) << 7
+    behind += long
+    more = np.flatnonzero(long & (second >= 0x80))
+    shift = 14
+    while more.size:
+        if shift > 63:
+            raise ValueError("a number of more than ten bytes")
+        byte = data[behind[more]]
+        values[more] |= (byte & 0x7F).astype(np.int64) << shift
+        behind[more] += 1
+        more = more[byte >= 0x80]
+        shift += 7
+    return ((values >> 1) & 0x7FFFFFFFFFFFFFFF) ^ -(values & 1), behind
+
+
+def walk(data: bytes, array: Bytes, begins: list[int], ends: list[int], counts: list[int]) -> Found:
+    """All records of batches whose bodies lie at `begins` to `ends` of `data`.
+
+    `array` is `data` as numpy sees it. Raises ValueError or IndexError when a body does not hold
+    exactly as many records as `counts` says.
+    """
+    records = sum(counts)
+    found = Found(np.empty(records, np.int64), np.empty(records, np.int64))
+    if records >= LOCKSTEP_FROM * max(counts):
+        _in_step(array, begins, ends, counts, found)
+        return found
+    at = 0
+    for begin, end, count in zip(begins, ends, counts, strict=True):
+        stretch = slice(at, at + count)
+        _one_batch(data, array, begin, end, Found(found.starts[stretch], found.ends[stretch]))
+        at += count
+    return found
+
+
+def _in_step(
+    array: Bytes, begins: list[int], ends: list[int], counts: list[int], found: Found
+) -> None:
+    """The k-th records of all batches are found in the k-th step."""
+    sizes = np.array(counts, np.int64)
+    order = np.argsort(-sizes, kind="stable")  # those that have a k-th record come first
+    sizes = sizes[order]
+    at = np.array(begins, np.int64)[order]
+    limits = np.array(ends, np.int64)[order]
+    places: Positions = (np.cumsum(counts, dtype=np.int64) - np.array(counts, np.int64))[order]
+    having = np.searchsorted(-sizes, -np.arange(int(sizes[0])), side="left")
+    for active in having.tolist():
+        if active < len(at):
+            _all_used(at[active:], limits[active : len(at)])
+            at, places = at[:active], places[:active]
+        lengths, starts = varints(array, at)
+        if lengths.min() <= 0:
+            raise ValueError("a record of no bytes")
+        at = starts + lengths
+        found.starts[places] = starts
+        found.ends[places] = at
+        places += 1
+    _all_used(at, limits[: len(at)])
+
+
+def _all_used(at: Positions, limits: Positions) -> None:
+    if not np.array_equal(at, limits):
+        raise ValueError("the records do not fill their batch")
+
+
+def _one_batch(data: bytes, array: Bytes, at: int, end: int, found: Found) -> None:
+    """By runs where there are any."""
+    count, done, singles = len(found.starts), 0, _SINGLES
+    while done < count:
+        left = Found(found.starts[done:], found.ends[done:])
+        taken = _run(data, array, at, end, left)
+        if taken < _RUN_MIN:
+            taken = _singly(data, at, left, singles)
+            singles *= 2
+        else:
+            singles = _SINGLES
+        done += taken
+        at = int(found.ends[done - 1])
+        if at > end:
+            break
+    if at != end:
+        raise ValueError("the records do not fill their batch")
+
+
+def _run(data: bytes, array: Bytes, at: int, end: int, left: Found) -> int:
+    """Records in a row, from `at` on, whose lengths are the same; how many. 0: too few."""
+    length, start = one_varint(data, at)
+    size = start + length - at
+    count = min(len(left.starts), (end - at) // size) if length > 0 else 0
+    if count < _RUN_MIN:
+        return 0
+    count = min(_same(array, at, start, size, _RUN_MIN), count)
+    if count == _RUN_MIN:
+        count = _same(array, at, start, size, min(len(left.starts), (end - at) // size))
+    left.starts[:count] = np.arange(start, start + count * size, size)
+    left.ends[:count] = left.starts[:count] + length
+    return count
+
+
+def _same(array: Bytes, at: int, start: int, size: int, count: int) -> int:
+    """How many of `count` records of that size begin with the length that the first one has."""
+    for place in range(at, start):
+        other = array[place : place + count * size : size][:count] != array[place]
+        first = int(other.argmax())
+        if other[first]:
+            count = first
+    return count
+
+
+def _singly(data: bytes, at: int, left: Found, count: int) -> int:
+    starts: list[int] = []
+    ends: list[int] = []
+    for _ in range(min(count, len(left.starts))):
+        low = data[at]
+        if low < 0x80:
+            length, at = low, at + 1
+        else:
+            high = data[at + 1]
+            if high < 0x80:
+                length, at = low & 0x7F | high << 7, at + 2
+            else:
+                length, at = one_varint(data, at)
+                length <<= 1
+        if length & 1 or length <= 0:
+            raise ValueError("a record of no bytes")
+        starts.append(at)
+        at += length >> 1
+        ends.append(at)
+    left.starts[: len(starts)] = starts
+    left.ends[: len(ends)] = ends
+    return len(starts)
+
+
+def one_varint(data: bytes, at: int) -> tuple[int, int]:
+    """The zigzag number there, and the position behind it. Raises IndexError, ValueError."""
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value >> 1 ^ -(value & 1), at
+        shift += 7
+        if shift > 63:
+            raise ValueError("a number of more than ten bytes")

@@ -1,0 +1,210 @@
+"""Goal: batches decoded into Arrow columns are what a Kafka client reads, record for record.
+
+Method: aiokafka's builder makes them, its reader is the dumb twin (Hypothesis); what it cannot
+make (control batches, log append time, damage) is made by hand.
+"""
+
+from __future__ import annotations
+
+import struct
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.pipelines.direct import walk
+from gateway.pipelines.direct.decode import Decoder
+from ledger.errors import CorruptFormat
+from tests.batches import plain_batch, raw_batch, record, varint
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+ALL = (0, 1 << 62)
+CONTROL, LOG_APPEND_TIME, TRANSACTIONAL = 0x20, 0x08, 0x10
+
+maybe_bytes = st.none() | st.binary(max_size=80) | st.binary(min_size=60, max_size=300)
+headers = st.lists(st.tuples(st.text(max_size=5), st.none() | st.binary(max_size=70)), max_size=3)
+timestamps = st.integers(0, 3) | st.integers(-(2**40), 2**40)
+one_record = st.tuples(timestamps, maybe_bytes, maybe_bytes, headers)
+alike = st.builds(
+    lambda each, count: [each] * count, one_record, st.integers(1, 150)
+)  # runs of one size
+records = st.lists(one_record, min_size=1, max_size=30) | alike
+several = st.lists(st.tuples(records, st.integers(0, 4)), min_size=1, max_size=6)
+
+
+def built(content: list[Any], codec: int, base_offset: int, base_timestamp: int = 10**12) -> bytes:
+    builder = DefaultRecordBatchBuilder(
+        magic=2,
+        compression_type=codec,
+        is_transactional=0,
+        producer_id=-1,
+        producer_epoch=-1,
+        base_sequence=-1,
+        batch_size=1 << 24,
+    )
+    for at, (delta, key, value, with_headers) in enumerate(content):
+        assert builder.append(at, base_timestamp + delta, key, value, with_headers) is not None
+    batch = bytearray(builder.build())
+    batch[0:8] = struct.pack(">q", base_offset)
+    return bytes(batch)
+
+
+def rows(
+    batches: list[bytes], first: int = 0, end: int = ALL[1], include_headers: bool = True
+) -> list[dict[str, Any]]:
+    decoder = Decoder("topic", 3, include_headers)
+    found: list[dict[str, Any]] = []
+    for each in decoder.decode(batches, first, end):
+        each.validate(full=True)
+        assert each.schema == decoder.schema
+        found += each.to_pylist()
+    return found
+
+
+def twins_rows(batches: list[bytes]) -> list[dict[str, Any]]:
+    return [
+        {
+            "key": each.key,
+            "value": each.value,
+            "topic": "topic",
+            "partition": 3,
+            "offset": each.offset,
+            "timestamp": EPOCH + timedelta(milliseconds=each.timestamp),
+            "timestampType": each.timestamp_type,
+            "headers": [{"key": k, "value": v} for k, v in each.headers] or None,
+        }
+        for batch in batches
+        for each in DefaultRecordBatch(batch)
+    ]
+
+
+@settings(deadline=None, max_examples=150)
+@given(several)
+def test_rows_are_those_that_a_kafka_client_reads(contents: list[tuple[list[Any], int]]) -> None:
+    batches: list[bytes] = []
+    offset = 0
+    for content, codec in contents:
+        batches.append(built(content, codec, offset))
+        offset += len(content)
+    assert rows(batches) == twins_rows(batches)
+
+
+@settings(deadline=None, max_examples=60)
+@given(several, st.integers(0, 60), st.integers(0, 60))
+def test_only_offsets_of_the_range_are_given(
+    contents: list[tuple[list[Any], int]], first: int, length: int
+) -> None:
+    batches: list[bytes] = []
+    offset = 0
+    for content, codec in contents:
+        batches.append(built(content, codec, offset))
+        offset += len(content)
+    wanted = [r for r in twins_rows(batches) if first <= r["offset"] < first + length]
+    assert rows(batches, first, first + length) == wanted
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.lists(one_record, min_size=1, max_size=9), min_size=1, max_size=9))
+def test_many_batches_in_step_and_each_alone_are_walked_alike(
+    contents: list[list[Any]],
+) -> None:
+    batches = [built(content, 0, 1000 * at) for at, content in enumerate(contents)]
+    before = walk.LOCKSTEP_FROM
+    found = []
+    for walk.LOCKSTEP_FROM in (0, 1 << 60):
+        found.append(rows(batches))
+    walk.LOCKSTEP_FROM = before
+    assert found[0] == found[1] == twins_rows(batches)
+
+
+@pytest.mark.parametrize("lockstep_from", [0, 1 << 60])
+@settings(deadline=None, max_examples=150)
+@given(alike, st.integers(0, 400), st.integers(0, 255), st.integers(-3, 3))
+def test_damage_is_noticed_or_harmless(
+    lockstep_from: int, content: list[Any], place: int, byte: int, more: int
+) -> None:
+    batch = built(content, 0, 0)
+    body = bytearray(batch[61:])
+    body[place % len(body)] = byte
+    damaged = raw_batch(bytes(body), max(1, len(content) + more))
+    before, walk.LOCKSTEP_FROM = walk.LOCKSTEP_FROM, lockstep_from
+    try:
+        rows([damaged])
+    except CorruptFormat:
+        pass
+    finally:
+        walk.LOCKSTEP_FROM = before
+
+
+def test_offsets_within_a_batch_may_have_gaps() -> None:
+    body = record(2, 5, b"k", b"one") + record(7, 9, None, b"two")
+    batch = raw_batch(body, 2, base_offset=100, last_offset_delta=9)
+    assert [(r["offset"], r["value"]) for r in rows([batch])] == [(102, b"one"), (107, b"two")]
+
+
+def test_control_batches_have_no_rows() -> None:
+    control = plain_batch([7], attributes=CONTROL | TRANSACTIONAL)
+    after = plain_batch([8, 9], base_offset=1, attributes=TRANSACTIONAL)
+    assert [r["offset"] for r in rows([control, after])] == [1, 2]
+    assert rows([control]) == []
+
+
+def test_a_batch_out_of_range_is_not_looked_into() -> None:
+    damaged = raw_batch(b"\xff\xff", 1, base_offset=5)
+    assert [r["offset"] for r in rows([plain_batch([1, 2]), damaged], 0, 5)] == [0, 1]
+
+
+def test_log_append_time_is_that_of_the_whole_batch() -> None:
+    appended = plain_batch([1, 2], attributes=LOG_APPEND_TIME)
+    created = plain_batch([3, 4], base_offset=2)
+    found = rows([appended, created])
+    assert [r["timestampType"] for r in found] == [1, 1, 0, 0]
+    assert [(r["timestamp"] - EPOCH).microseconds // 1000 for r in found] == [2, 2, 3, 4]
+
+
+def test_a_record_without_timestamp_is_a_millisecond_before_1970() -> None:
+    assert rows([plain_batch([-1])])[0]["timestamp"] == EPOCH - timedelta(milliseconds=1)
+
+
+def test_the_headers_column_is_only_there_when_asked_for() -> None:
+    batch = built([(0, b"k", b"v", [("name", b"x")])], 0, 0)
+    assert "headers" not in rows([batch], include_headers=False)[0]
+    assert rows([batch])[0]["headers"] == [{"key": "name", "value": b"x"}]
+
+
+def test_a_header_key_that_is_no_text_is_replaced_as_java_does() -> None:
+    inside = b"\0\0\0" + varint(-1) + varint(-1) + varint(1) + varint(1) + b"\xff" + varint(-1)
+    batch = raw_batch(varint(len(inside)) + inside)
+    assert rows([batch])[0]["headers"] == [{"key": "\ufffd", "value": None}]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(b"", id="nothing"),
+        pytest.param(record(0, 0, b"k", b"v") + b"\0", id="bytes behind"),
+        pytest.param(record(0, 0, b"k", b"v")[:-2], id="cut"),
+        pytest.param(varint(6) + b"\0\0\0" + varint(100) + b"\0\0", id="key too long"),
+        pytest.param(varint(-4), id="negative length"),
+        pytest.param(b"\xff" * 12, id="endless number"),
+    ],
+)
+def test_a_damaged_batch_names_its_place(body: bytes) -> None:
+    with pytest.raises(CorruptFormat, match="topic-3: the batch at offset 44"):
+        rows([raw_batch(body, base_offset=44)])
+
+
+def test_damaged_compression_names_its_place() -> None:
+    with pytest.raises(CorruptFormat, match="topic-3: the batch at offset 44"):
+        rows([raw_batch(b"no zstd at all", base_offset=44, attributes=4)])
+
+
+def test_much_is_given_in_parts_of_bounded_size() -> None:
+    value = bytes(100_000)
+    batches = [built([(0, None, value, [])] * 10, 0, 10 * at) for at in range(12)]
+    sizes = [each.nbytes for each in Decoder("t", 0).decode(batches, *ALL)]
+    assert len(sizes) >= 3
+    assert max(sizes) <= 5 * 1024 * 1024
