@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
@@ -53,6 +55,8 @@ def new_session(name: str, master: str = "", conf: Mapping[str, str] | None = No
     builder = SparkSession.builder.appName(f"gateway job {name}")
     if master:
         builder = builder.master(master)
+    if master.startswith("local"):  # its workers import what this process does
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if not any(key in asked for key in _JARS):
         asked["spark.jars.packages"] = ",".join(packages())
     for key, value in {**_DEFAULTS, **asked}.items():

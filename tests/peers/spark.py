@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -49,8 +50,15 @@ def settings(work: Path) -> dict[str, str]:
 
 
 def environment(work: Path) -> dict[str, str]:
-    """What a process needs besides `settings`: where the logging is described, and localhost."""
-    return {"SPARK_CONF_DIR": str(work), "SPARK_LOCAL_IP": "127.0.0.1"}
+    """What a process needs besides `settings`: where the logging is described, and localhost.
+
+    Python workers are of this Python: Spark's default is whatever `python3` is.
+    """
+    return {
+        "SPARK_CONF_DIR": str(work),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_PYTHON": sys.executable,
+    }
 
 
 def new_session(name: str, work: Path) -> SparkSession:
