@@ -50,7 +50,7 @@ def rows(*ranges: OffsetRange) -> list[Row]:
 
 
 def frame(spark: SparkSession, records: Iterable[Row]) -> DataFrame:
-    return spark.createDataFrame([tuple(one[:-1]) for one in records], COLUMNS)
+    return spark.createDataFrame([tuple(one[:-1]) for one in records], COLUMNS).coalesce(1)
 
 
 def commit(*ranges: OffsetRange, lost: tuple[Lost, ...] = (), sparse: bool = False) -> Commit:

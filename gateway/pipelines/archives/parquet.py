@@ -1,0 +1,225 @@
+"""An archive of Parquet files: any tool reads the directory, the commits say what counts.
+
+Spark writes into `_staging/RUN`; the staged files are held against the offset ranges; a numbered
+commit makes them part of the archive; then they are moved to `topic=T/partition=P/day=D`. Who
+comes next finishes the moves of a run that died after its commit, and after a day removes what
+one left that died before. A commit names its files, so readers that follow the commits see each
+record exactly once; readers of the directory alone see it at most once, and soon.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from gateway.pipelines.archives.checking import Found, check_records
+from gateway.pipelines.archives.parquet_log import CommitLog, Contents, DataFile, Entry
+from gateway.pipelines.archives.port import ArchiveState, Commit, Compacted
+from gateway.pipelines.archives.staging import FILE_COLUMNS, Counted, Run, Staging
+from gateway.pipelines.files import LocalFiles, joined, local_path, open_files
+from gateway.pipelines.model import JobError, OffsetRange, Place
+from ledger.world.clock import Clock, SystemClock
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_COMPACT_BYTES_MAX = 16 * 1024**3
+"""Of files that one commit replaces; those of one topic, partition and day stay together."""
+_COMPACT_TASKS_MAX = 1_000
+_NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+_NAMES = (
+    *("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers"),
+    "day",
+)
+_PATTERN = frozenset("*?[]{}\\")
+
+
+def _nothing(_: str) -> None:
+    """Nobody wants to know."""
+
+
+class ParquetArchive:
+    """The archive in a directory; it need not exist. `at_step` is told each step by its name."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        path: str,
+        *,
+        clock: Clock | None = None,
+        at_step: Callable[[str], None] = _nothing,
+    ) -> None:
+        if _PATTERN & set(path):
+            raise JobError(f"{path}: Spark takes *?[]{{}}\\ in a path for a pattern", "BAD_PATH")
+        files = open_files(spark, path)
+        self._spark = spark
+        self._clock = clock or SystemClock()
+        self._root = _absolute(path) if isinstance(files, LocalFiles) else path.rstrip("/")
+        self._at_step = at_step
+        self._log = CommitLog(files, self._root)
+        self._staging = Staging(spark, files, self._root, self._clock, at_step)
+
+    def state(self) -> ArchiveState:
+        return self._log.refresh().state
+
+    def ranges(self) -> list[OffsetRange]:
+        return self._log.refresh().ranges
+
+    def files(self) -> list[DataFile]:
+        """Those that count, in order, all of them in their places."""
+        return sorted(self._recovered().files.values())
+
+    def append(self, records: DataFrame, commit: Commit, on: ArchiveState) -> bool:
+        contents = self._recovered()
+        if contents.state.version != on.version:
+            return False
+        run = self._staging.new_run()
+        staged: list[Counted] = []
+        with self._staging.kept_only_if_done(run):
+            if any(each.length for each in commit.ranges):
+                staged = self._staged(records, commit, run)
+        entry = Entry(
+            number=contents.number + 1,
+            run=run.name,
+            at_ms=self._clock.now_ms(),
+            ranges=commit.ranges,
+            topic_ids=commit.topic_ids,
+            lost=commit.lost,
+            files=tuple(each.file for each in staged),
+        )
+        if not self._put(entry, run):
+            self._staging.discard(run.name)
+            return False
+        self._recovered()
+        return True
+
+    def read(self, topics: Sequence[str] = ()) -> DataFrame:
+        return self._frame([each for each in self.files() if not topics or each.topic in topics])
+
+    def compact(self, file_bytes_max: int) -> Compacted:
+        """As the port says; files of half the size and more are left alone."""
+        files = self.files()
+        for batch in _batches(files, file_bytes_max):
+            self._rewrite(batch, file_bytes_max)
+        return Compacted(len(files), len(self.files()))
+
+    def _staged(self, records: DataFrame, commit: Commit, run: Run) -> list[Counted]:
+        """The files of these records. Raises JobError when they are not those of the commit."""
+        if any(each.topic == _NO_PARTITION for each in commit.ranges):
+            raise JobError(f"a topic named {_NO_PARTITION} cannot be archived as Parquet")
+        self._staging.write(records, run)
+        staged = self._staging.counted(run)
+        found: dict[Place, Found] = {}
+        for file, each in staged:
+            place = Place(file.topic, file.partition)
+            found[place] = found[place].plus(each) if place in found else each
+        written = self._staging.frame(run)
+        check_records(self._spark, commit.ranges, commit.sparse, found, written)
+        self._at_step("checked")
+        return staged
+
+    def _put(self, entry: Entry, run: Run) -> bool:
+        # When this raises nobody knows if the commit is there, so what it names must stay.
+        self._staging.check_age(run)
+        won = self._log.put(entry)
+        if won:
+            self._at_step("committed")
+        return won
+
+    def _recovered(self) -> Contents:
+        """All that is committed, each file in its place, whoever had to move it."""
+        contents = self._log.refresh()
+        runs = self._staging.runs()
+        found = [self._log.recent[run] for run in runs if run in self._log.recent]
+        for entry in sorted(found, key=lambda each: each.number):
+            self._staging.finish(entry, lambda path: path in self._log.refresh().files)
+        self._staging.discard_dead(run for run in runs if run not in self._log.recent)
+        self._log.checkpoint_if_due()
+        return contents
+
+    def _frame(self, files: Sequence[DataFile]) -> DataFrame:
+        if not files:
+            return self._spark.createDataFrame([], FILE_COLUMNS)
+        reader = self._spark.read.schema(FILE_COLUMNS).option("basePath", self._root)
+        paths = [joined(self._root, each.path) for each in files]
+        return reader.parquet(*paths).select(*_NAMES)
+
+    # --- compaction -----------------------------------------------------------------------------
+
+    def _rewrite(self, files: Sequence[DataFile], file_bytes_max: int) -> None:
+        """One commit has replaced `files`, of one topic, by few; or none, when they are gone."""
+        run = self._staging.new_run()
+        row_bytes = sum(each.bytes for each in files) / sum(each.rows for each in files)
+        rows_per_file = max(1, int(file_bytes_max / row_bytes))
+        tasks = min(len({each.directory for each in files}), _COMPACT_TASKS_MAX)
+        with self._staging.kept_only_if_done(run):
+            records = self._frame(files)
+            together = records.repartition(tasks, "topic", "partition", "day")
+            self._staging.write(together, run, rows_per_file)
+            staged = self._staging.counted(run)
+            if _fold(self._staging.frame(run)) != _fold(records):
+                raise JobError(
+                    f"{self._root}: what was rewritten is not what was read; nothing was changed",
+                    "WRONG_RECORDS",
+                )
+            self._at_step("checked")
+        new = tuple(each.file for each in staged)
+        if not self._replaced(files, new, run):
+            self._staging.discard(run.name)
+        self._recovered()
+
+    def _replaced(self, old: Sequence[DataFile], new: tuple[DataFile, ...], run: Run) -> bool:
+        """False: somebody else has replaced some of the old ones."""
+        removed = tuple(each.path for each in old)
+        while True:
+            contents = self._log.refresh()
+            if any(path not in contents.files for path in removed):
+                return False
+            entry = Entry(
+                number=contents.number + 1,
+                run=run.name,
+                at_ms=self._clock.now_ms(),
+                files=new,
+                removed=removed,
+            )
+            if self._put(entry, run):
+                return True
+
+
+class _Fold(NamedTuple):
+    """Two frames with the same records have the same; in whatever order."""
+
+    rows: int
+    bits: int | None
+
+
+def _fold(records: DataFrame) -> _Fold:
+    from pyspark.sql.functions import bit_xor, count, xxhash64
+
+    bits = bit_xor(xxhash64(*sorted(records.columns)))
+    row = records.agg(count("*").alias("rows"), bits.alias("bits")).collect()[0]
+    return _Fold(row["rows"], row["bits"])
+
+
+def _batches(files: Sequence[DataFile], file_bytes_max: int) -> Iterator[list[DataFile]]:
+    """Files that should be fewer, of one topic each, together with all of their directories."""
+    places: dict[str, list[DataFile]] = {}
+    for each in files:
+        places.setdefault(each.directory, []).append(each)
+    batch: list[DataFile] = []
+    for group in places.values():
+        size = sum(each.bytes for each in group)
+        if len(group) < 2 or size * 2 >= file_bytes_max * len(group):
+            continue
+        full = sum(each.bytes for each in batch) + size > _COMPACT_BYTES_MAX
+        if batch and (full or batch[0].topic != group[0].topic):
+            yield batch
+            batch = []
+        batch += group
+    if batch:
+        yield batch
+
+
+def _absolute(path: str) -> str:
+    absolute = str(local_path(path).absolute())
+    return f"file://{absolute}" if path.startswith("file:") else absolute

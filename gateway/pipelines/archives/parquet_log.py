@@ -1,0 +1,255 @@
+"""The commits of a Parquet archive: numbered files that nobody replaces are the truth.
+
+`_commits/00000000000000000042.json` is commit 42; whoever puts it first has it. Every
+`CHECKPOINT_EVERY` commits one file sums up all before, so that opening reads few. Layout and
+fields: docs/formats/archive.md.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from gateway.pipelines.archives.port import ArchiveState, Lost
+from gateway.pipelines.files import Files, joined
+from gateway.pipelines.model import JobError, OffsetRange, Place
+
+FORMAT = 1
+COMMITS = "_commits"
+CHECKPOINT_EVERY = 50
+_CHECKPOINT = ".checkpoint"
+
+
+class DataFile(NamedTuple):
+    """One Parquet file; `path` is below the archive. Times in milliseconds since 1970."""
+
+    path: str
+    topic: str
+    partition: int
+    rows: int
+    bytes: int
+    min_offset: int
+    max_offset: int
+    min_timestamp_ms: int
+    max_timestamp_ms: int
+
+    @property
+    def directory(self) -> str:
+        """Of one topic, partition and day."""
+        return self.path.rpartition("/")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One commit. Its files stand in the staging directory of `run` until they are moved."""
+
+    number: int
+    run: str
+    at_ms: int
+    ranges: tuple[OffsetRange, ...] = ()
+    topic_ids: Mapping[str, str] = field(default_factory=dict[str, str])
+    lost: tuple[Lost, ...] = ()
+    files: tuple[DataFile, ...] = ()
+    removed: tuple[str, ...] = ()
+
+    def encode(self) -> bytes:
+        return _json(
+            {
+                "format": FORMAT,
+                "number": self.number,
+                "run": self.run,
+                "at_ms": self.at_ms,
+                "ranges": self.ranges,
+                "topic_ids": dict(self.topic_ids),
+                "lost": _from_lost(self.lost),
+                "files": [each._asdict() for each in self.files],
+                "removed": self.removed,
+            }
+        )
+
+    @classmethod
+    def decode(cls, path: str, data: bytes) -> Entry:
+        try:
+            fields = _fields(path, data)
+            return cls(
+                number=fields["number"],
+                run=fields["run"],
+                at_ms=fields["at_ms"],
+                ranges=tuple(OffsetRange(*each) for each in fields["ranges"]),
+                topic_ids=fields["topic_ids"],
+                lost=_to_lost(fields["lost"]),
+                files=tuple(DataFile(**each) for each in fields["files"]),
+                removed=tuple(fields["removed"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise _damaged(path, repr(error)) from error
+
+
+class Contents:
+    """What commits 1 to `number` add up to."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.ends: dict[Place, int] = {}
+        self.topic_ids: dict[str, str] = {}
+        self.lost: list[Lost] = []
+        self.files: dict[str, DataFile] = {}
+        self._ranges: dict[Place, list[OffsetRange]] = {}
+
+    @property
+    def state(self) -> ArchiveState:
+        return ArchiveState(
+            str(self.number), dict(self.ends), dict(self.topic_ids), tuple(self.lost)
+        )
+
+    @property
+    def ranges(self) -> list[OffsetRange]:
+        """In order, joined where they are consecutive, none of them empty."""
+        return [each for place in sorted(self._ranges) for each in self._ranges[place]]
+
+    def apply(self, entry: Entry) -> None:
+        """`entry` is the last commit in it. Raises ValueError when it does not follow."""
+        if entry.number != self.number + 1:
+            raise ValueError(f"commit {entry.number} does not follow {self.number}")
+        for each in entry.lost:
+            self._extend(each.range)
+            self.lost.append(each)
+        for each in entry.ranges:
+            self._extend(each)
+            self._join(each)
+        for path in entry.removed:
+            if self.files.pop(path, None) is None:
+                raise ValueError(f"{path} was not there to be removed")
+        self.files.update((each.path, each) for each in entry.files)
+        self.topic_ids.update(entry.topic_ids)
+        self.number = entry.number
+
+    def _extend(self, new: OffsetRange) -> None:
+        end = self.ends.get(new.place, new.start)
+        if new.start != end or new.end < new.start:
+            raise ValueError(f"{new} does not follow offset {end}")
+        self.ends[new.place] = new.end
+
+    def _join(self, new: OffsetRange) -> None:
+        if not new.length:
+            return
+        joined_ranges = self._ranges.setdefault(new.place, [])
+        if joined_ranges and joined_ranges[-1].end == new.start:
+            new = joined_ranges.pop()._replace(end=new.end)
+        joined_ranges.append(new)
+
+    def encode(self) -> bytes:
+        return _json(
+            {
+                "format": FORMAT,
+                "number": self.number,
+                "ends": [[*place, end] for place, end in self.ends.items()],
+                "ranges": self.ranges,
+                "topic_ids": self.topic_ids,
+                "lost": _from_lost(self.lost),
+                "files": list(self.files.values()),
+            }
+        )
+
+    @classmethod
+    def decode(cls, path: str, data: bytes) -> Contents:
+        contents = cls()
+        try:
+            fields = _fields(path, data)
+            contents.number = fields["number"]
+            contents.ends = {Place(topic, index): end for topic, index, end in fields["ends"]}
+            contents.topic_ids = fields["topic_ids"]
+            contents.lost = list(_to_lost(fields["lost"]))
+            files = (DataFile(*each) for each in fields["files"])
+            contents.files = {each.path: each for each in files}
+            for each in fields["ranges"]:
+                contents._join(OffsetRange(*each))
+        except (KeyError, TypeError, ValueError) as error:
+            raise _damaged(path, repr(error)) from error
+        return contents
+
+
+class CommitLog:
+    """The commits below `root`, as far as they were read; one process's view."""
+
+    def __init__(self, files: Files, root: str) -> None:
+        self._files = files
+        self._directory = joined(root, COMMITS)
+        self._contents: Contents | None = None
+        self._summed_up = 0
+        self.recent: dict[str, Entry] = {}
+        """By run, commits that no checkpoint covered when they were read."""
+
+    def refresh(self) -> Contents:
+        """All that is committed now."""
+        if self._contents is None:
+            self._contents = self._from_checkpoint()
+            self._summed_up = self._contents.number
+        contents = self._contents
+        while (entry := self._read(contents.number + 1)) is not None:
+            try:
+                contents.apply(entry)
+            except ValueError as error:
+                self._contents = None
+                raise _damaged(self._path(entry.number), str(error)) from error
+            self.recent[entry.run] = entry
+        return contents
+
+    def put(self, entry: Entry) -> bool:
+        """True: it is committed. False: another one has its number."""
+        return self._files.put_if_absent(self._path(entry.number), entry.encode())
+
+    def checkpoint_if_due(self) -> None:
+        """Sums up, when enough was committed since. All files of all commits must be moved."""
+        contents = self._contents
+        if contents is None or contents.number < self._summed_up + CHECKPOINT_EVERY:
+            return
+        self._files.put_if_absent(self._path(contents.number, _CHECKPOINT), contents.encode())
+        self._summed_up = contents.number
+        self.recent.clear()
+
+    def _from_checkpoint(self) -> Contents:
+        names = self._files.names(self._directory)
+        sums = [name for name in names if name.endswith(f"{_CHECKPOINT}.json")]
+        for name in reversed(sums):
+            path = joined(self._directory, name)
+            data = self._files.read(path)
+            if data is not None:
+                return Contents.decode(path, data)
+        return Contents()
+
+    def _read(self, number: int) -> Entry | None:
+        path = self._path(number)
+        data = self._files.read(path)
+        return None if data is None else Entry.decode(path, data)
+
+    def _path(self, number: int, kind: str = "") -> str:
+        return joined(self._directory, f"{number:020d}{kind}.json")
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _fields(path: str, data: bytes) -> Any:
+    fields = json.loads(data)
+    if fields["format"] != FORMAT:
+        raise JobError(
+            f"{path}: format {fields['format']}, this version knows {FORMAT}; use a newer one",
+            "UNKNOWN_FORMAT",
+        )
+    return fields
+
+
+def _from_lost(lost: Iterable[Lost]) -> list[Any]:
+    return [[*each.range, each.noticed_ms] for each in lost]
+
+
+def _to_lost(rows: Iterable[Any]) -> tuple[Lost, ...]:
+    return tuple(Lost(OffsetRange(*each[:4]), each[4]) for each in rows)
+
+
+def _damaged(path: str, what: str) -> JobError:
+    return JobError(f"{path}: damaged: {what}; put it back from a copy", "DAMAGED_ARCHIVE")

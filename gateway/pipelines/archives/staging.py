@@ -1,0 +1,221 @@
+"""Parquet files on their way into an archive: written aside, counted, moved to their places."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import unquote, urlsplit
+from uuid import uuid4
+
+from gateway.pipelines.archives.checking import FOLD, Found
+from gateway.pipelines.archives.parquet_log import DataFile, Entry
+from gateway.pipelines.files import Files, LocalFiles, joined, local_path
+from gateway.pipelines.model import COLUMNS, JobError
+from ledger.world.clock import Clock
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+STAGING = "_staging"
+FILE_COLUMNS = f"{COLUMNS}, day DATE"
+_PLACES = ("topic", "partition", "day")
+_DAY = "date_from_unix_date(CAST(floor(unix_millis(timestamp) / 86400000) AS INT))"
+"""The day in UTC, whatever the session's time zone."""
+_HOUR_MS = 3_600_000
+_COMMIT_MS_MAX = 12 * _HOUR_MS
+_DEAD_MS = 24 * _HOUR_MS
+
+
+class Run(NamedTuple):
+    """One try to commit. `name` begins with the time, so that anybody sees how old it is."""
+
+    name: str
+    began_ms: int
+
+
+class Counted(NamedTuple):
+    """A staged file, and which offsets are in it."""
+
+    file: DataFile
+    found: Found
+
+
+class Staging:
+    """The directory `_staging` of an archive, with one directory per run."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        files: Files,
+        root: str,
+        clock: Clock,
+        at_step: Callable[[str], None],
+    ) -> None:
+        self._spark = spark
+        self._files = files
+        self._root = root
+        self._clock = clock
+        self._at_step = at_step
+
+    def new_run(self) -> Run:
+        now_ms = self._clock.now_ms()
+        return Run(f"{now_ms:013d}-{uuid4().hex}", now_ms)
+
+    def write(self, records: DataFrame, run: Run, rows_per_file_max: int = 0) -> None:
+        """The records are in files of the run, one file per place and task, by offset; durable.
+
+        Nothing is shuffled: each task sorts its own, on disk if need be. 0: files of any length.
+        """
+        out = self._at(run.name)
+        staged = records.withColumn("day", _day()).sortWithinPartitions(*_PLACES, "offset")
+        with _settings(self._spark, {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}):
+            staged.write.partitionBy(*_PLACES).mode("append").options(
+                compression="zstd", maxRecordsPerFile=rows_per_file_max
+            ).parquet(out)
+        if isinstance(self._files, LocalFiles):
+            _sync_tree(local_path(out))
+        self._at_step("staged")
+
+    def frame(self, run: Run) -> DataFrame:
+        """What the run has written, as it is on disk."""
+        out = self._at(run.name)
+        return self._spark.read.schema(FILE_COLUMNS).option("basePath", out).parquet(out)
+
+    def counted(self, run: Run) -> list[Counted]:
+        """The files of the run, without those that have no rows."""
+        from pyspark.sql.functions import expr
+
+        files = self.frame(run).groupBy(
+            "topic", "partition", "_metadata.file_path", "_metadata.file_size"
+        )
+        wanted = {
+            "rows": "count(*)",
+            "min_offset": "min(offset)",
+            "max_offset": "max(offset)",
+            "min_timestamp_ms": "unix_millis(min(timestamp))",
+            "max_timestamp_ms": "unix_millis(max(timestamp))",
+            "fold": FOLD,
+        }
+        counted: list[Counted] = []
+        for row in files.agg(*(expr(sql).alias(name) for name, sql in wanted.items())).collect():
+            file = DataFile(
+                path=self._below(run, row["file_path"]),
+                topic=row["topic"],
+                partition=row["partition"],
+                rows=row["rows"],
+                bytes=row["file_size"],
+                min_offset=row["min_offset"],
+                max_offset=row["max_offset"],
+                min_timestamp_ms=row["min_timestamp_ms"],
+                max_timestamp_ms=row["max_timestamp_ms"],
+            )
+            found = Found(file.rows, file.min_offset, file.max_offset, row["fold"])
+            counted.append(Counted(file, found))
+        return sorted(counted)
+
+    def check_age(self, run: Run) -> None:
+        """Raises JobError when the run is so old that others may soon take it for dead."""
+        if self._clock.now_ms() - run.began_ms > _COMMIT_MS_MAX:
+            raise JobError(
+                "one round took over 12 hours, nothing was archived; use a smaller"
+                " --max-offsets-per-round",
+                "TOO_SLOW",
+            )
+
+    def runs(self) -> list[str]:
+        """Oldest first."""
+        return self._files.names(joined(self._root, STAGING))
+
+    def discard(self, run: str) -> None:
+        self._files.remove(self._at(run))
+
+    @contextmanager
+    def kept_only_if_done(self, run: Run) -> Generator[None]:
+        """What fails in here leaves nothing staged."""
+        done = False
+        try:
+            yield
+            done = True
+        finally:
+            if not done:
+                self.discard(run.name)
+
+    def discard_dead(self, runs: Iterable[str]) -> None:
+        """Those of `runs` are gone that are so old that nobody can be at work on them."""
+        now_ms = self._clock.now_ms()
+        for run in runs:
+            began, dash, _ = run.partition("-")
+            if dash and began.isdecimal() and now_ms - int(began) > _DEAD_MS:
+                self.discard(run)
+
+    def finish(self, entry: Entry, counts: Callable[[str], bool]) -> None:
+        """The files of a commit are in their places, what it replaces is gone, the run is gone.
+
+        Many may do so at once. `counts` tells whether a file is in the archive by now.
+        """
+        for path in entry.removed:
+            self._files.remove(joined(self._root, path))
+            self._at_step("removed one")
+        for file in entry.files:
+            target = joined(self._root, file.path)
+            try:
+                self._files.move(joined(self._at(entry.run), file.path), target)
+            except JobError:
+                # Somebody else may have moved it, and a third one compacted it since.
+                if counts(file.path):
+                    raise
+            self._at_step("moved one")
+        self.discard(entry.run)
+        self._at_step("finished")
+
+    def _at(self, run: str) -> str:
+        return joined(self._root, STAGING, run)
+
+    def _below(self, run: Run, uri: str) -> str:
+        """The path of a staged file below its run."""
+        path = unquote(urlsplit(uri).path)
+        before, _, below = path.partition(f"/{STAGING}/{run.name}/")
+        assert before and below, uri
+        return below
+
+
+def _day() -> Any:
+    from pyspark.sql.functions import expr
+
+    return expr(_DAY)
+
+
+@contextmanager
+def _settings(spark: SparkSession, wanted: Mapping[str, str]) -> Generator[None]:
+    """These settings of the session hold in here."""
+    before = {key: spark.conf.get(key, None) for key in wanted}
+    for key, value in wanted.items():
+        spark.conf.set(key, value)
+    try:
+        yield
+    finally:
+        for key, value in before.items():
+            if value is None:
+                spark.conf.unset(key)
+            else:
+                spark.conf.set(key, value)
+
+
+def _sync_tree(directory: Path) -> None:
+    """All below it, and its own name and its parents', survive a loss of power."""
+    for at, _, names in os.walk(directory):
+        for path in (*(Path(at, name) for name in names), Path(at)):
+            _sync(path)
+    for above in (directory.parent, directory.parent.parent):
+        _sync(above)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
