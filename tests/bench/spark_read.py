@@ -1,4 +1,4 @@
-"""One read of a topic by a Spark of its own: `spark_read (gateway|direct) TOPIC SERVERS METADATA`."""
+"""One read by a Spark of its own: `spark_read (gateway|direct) TOPIC SERVERS METADATA`."""
 
 from __future__ import annotations
 
