@@ -7,7 +7,7 @@ Points are (sequence id, entry, greatest timestamp up to the next point), one pe
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from struct import Struct
 
 from ledger.errors import CorruptFormat
@@ -52,6 +52,25 @@ class SparseIndex:
         """The entry to start from: no record at or after `sequence_id` lies before it."""
         at = bisect_right(self.sequence_ids, sequence_id) - 1
         return self.entries[at] if at >= 0 else 0
+
+    def point_before(self, sequence_id: int) -> tuple[int, int]:
+        """The last point at or before `sequence_id`: (its sequence id, its entry).
+
+        (-1, 0) when there is none: then only the segment's first entry is known to lie before.
+        """
+        at = bisect_right(self.sequence_ids, sequence_id) - 1
+        return (self.sequence_ids[at], self.entries[at]) if at >= 0 else (-1, 0)
+
+    def entry_from(self, sequence_id: int) -> int | None:
+        """The entry of the first point at or past `sequence_id`: no record before it lies there."""
+        at = bisect_left(self.sequence_ids, sequence_id)
+        return self.entries[at] if at < len(self.entries) else None
+
+    def timestamp_max_between(self, first: int, end: int) -> int | None:
+        """No record from `first` up to but not including `end` has a greater one; None: unknown."""
+        low = bisect_right(self.sequence_ids, first) - 1
+        stretch = self.timestamps_max[max(low, 0) : bisect_left(self.sequence_ids, end)]
+        return max(stretch) if low >= 0 and stretch else None
 
     def sequence_id_for_timestamp(self, timestamp: int, from_sequence_id: int) -> int | None:
         """Where to start looking for the first record with a timestamp >= `timestamp`.

@@ -23,7 +23,7 @@ from ledger.ids import EntryId
 from ledger.streams.config import StreamLimits
 from ledger.streams.tail_cache import StoredRecord
 
-_ANY_TIMESTAMP = 2**63 - 1
+ANY_TIMESTAMP = 2**63 - 1
 """In the index, of a stretch that was not read: whatever is looked for may be in it."""
 
 
@@ -76,6 +76,14 @@ class SegmentTail:
         """Whoever calls knows that `last` is: no bookie has to tell."""
         reader, _ = self._opened()
         reader.last_add_confirmed = max(reader.last_add_confirmed, last)
+
+    async def sync(self) -> None:
+        """Enough bookies told how far the ledger is confirmed: `jump` misses nothing older.
+
+        Raises EntryUnknown when too few answer, NoSuchLedger.
+        """
+        reader, _ = self._opened()
+        await reader.read_lac()
 
     # -- everything ---------------------------------------------------------------------------
 
@@ -178,7 +186,7 @@ class SegmentTail:
     def _index_gap(self, count: int, entry: int) -> None:
         """What follows was not read, so it may hold any timestamp. Its length is not known."""
         stride = self._limits.index_stride_bytes
-        self.index.add(self.start_sequence_id + count, entry + 1, stride, _ANY_TIMESTAMP)
+        self.index.add(self.start_sequence_id + count, entry + 1, stride, ANY_TIMESTAMP)
 
     async def _index_up_to(self, lac: EntryId, distance: int) -> None:
         """The index of the newest snapshot is in place of what was read less densely."""

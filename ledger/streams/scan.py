@@ -1,0 +1,407 @@
+"""Reads a bounded range of a stream, fast and in order, by whoever is not its owner.
+
+    open ─▶ start, end, segments        what there is now, the end by LAC; `refresh` looks again
+    cut  ─▶ slices                      about equal shares, each within one segment
+    read_slice ─▶ chunks of records     anywhere: a slice and the two ports are all it needs
+
+Never fences, never writes. Whatever cannot be learnt is an error, never an end: a range is read
+whole, or who reads it is told. Source: DistributedLog, "Reading" and BKLogSegmentEntryReader
+(seed 000).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, NoReturn
+
+from ledger.client.client import LedgerClient
+from ledger.client.reader import Entries, LedgerReader
+from ledger.core import records as log_records
+from ledger.core import segments as log_segments
+from ledger.core.segments import Segment
+from ledger.core.snapshot_format import Snapshot, Summary
+from ledger.core.sparse_index import SparseIndex
+from ledger.errors import CorruptFormat, NoSuchLedger, StreamUnavailable, Truncated
+from ledger.ids import EntryId, LedgerId
+from ledger.streams.config import StreamLimits
+from ledger.streams.reads import Bounds, CursorLimit, SegmentReads
+from ledger.streams.segment_list import SegmentList, visible
+from ledger.streams.segment_tail import ANY_TIMESTAMP, SegmentTail
+from ledger.streams.tail_cache import StoredRecord
+from ledger.world.metadata import MetadataStore
+
+CHUNK_BYTES = 4 * 1024 * 1024
+"""One step of a slice; as much again is on its way meanwhile."""
+
+_TURNS_TO_ASK = 8
+"""Turns of the loop after which a question has left, before the caller takes its time."""
+
+_RECORD_BYTES = 1024  # of a segment that says nothing of its size
+_LOOKS_MAX = 5  # at a list whose newest segment goes away under our hands
+
+
+class ScannedRecord(NamedTuple):
+    """One stored record: opaque data that holds the user records of these sequence ids."""
+
+    sequence_id: int
+    end_sequence_id: int
+    data: memoryview
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """Records `first` up to but not including `end`, all of one segment. May be pickled."""
+
+    stream: str
+    number: int  # of the segment
+    ledger: LedgerId
+    start_sequence_id: int  # of the segment
+    first: int
+    end: int
+    first_entry: EntryId
+    last_entry: EntryId  # committed
+    size_bytes: int  # an estimate
+    timestamp_max: int | None = None  # no record has a greater one; None: not known
+
+
+class StreamScan:
+    """One stream as `open` or `refresh` found it. One task's; `close` it in the end."""
+
+    def __init__(
+        self,
+        name: str,
+        store: MetadataStore,
+        client: LedgerClient,
+        timestamp_max: Callable[[memoryview], int] = lambda data: ANY_TIMESTAMP,
+        limits: StreamLimits | None = None,
+    ) -> None:
+        """`timestamp_max` is of one record's data; only `find_timestamp` needs it."""
+        self.name = name
+        self.start_sequence_id = 0
+        self.end_sequence_id = 0
+        self.segments: list[Segment] = []
+        self._client = client
+        self._limits = limits or StreamLimits()
+        self._timestamp_max = timestamp_max
+        self._list = SegmentList(store, name)
+        self._newest: SegmentTail | None = None  # of the last segment that may hold records
+        self._summaries: dict[int, Summary] = {}
+        self._reads = SegmentReads(
+            client,
+            self.segments,
+            self._limits,
+            CursorLimit(1),
+            self._bounds,
+            self._newest_index,
+            timestamp_max,
+        )
+
+    @classmethod
+    async def open(
+        cls,
+        name: str,
+        store: MetadataStore,
+        client: LedgerClient,
+        timestamp_max: Callable[[memoryview], int] = lambda data: ANY_TIMESTAMP,
+        limits: StreamLimits | None = None,
+    ) -> StreamScan:
+        """The segments, start and end of the stream are known. Raises as `refresh`."""
+        scan = cls(name, store, client, timestamp_max, limits)
+        try:
+            await scan.refresh()
+        except BaseException:
+            scan.close()
+            raise
+        return scan
+
+    def close(self) -> None:
+        """Nothing is held any more."""
+        self._reads.clear()
+        if self._newest is not None:
+            self._newest.close()
+            self._newest = None
+
+    # -- what there is ------------------------------------------------------------------------
+
+    async def refresh(self) -> None:
+        """Start and end are not below what was acknowledged, and told to readers, before the call.
+
+        Raises NoNode (there is no such stream), EntryUnknown (too few bookies tell the end),
+        MetadataUnavailable, CorruptFormat.
+        """
+        await self._list.sync()
+        for looks_left in reversed(range(_LOOKS_MAX)):
+            await self._list.load()
+            try:
+                await self._look_at(visible(self._list.segments))
+                return
+            except NoSuchLedger:
+                if not looks_left:
+                    raise
+
+    async def _look_at(self, segments: list[Segment]) -> None:
+        holding = [s for s in segments if not s.completed or s.last_entry >= 0]
+        newest = holding[-1] if holding else None
+        if self._newest is not None and (newest is None or newest.number != self._newest.number):
+            self._newest.close()
+            self._newest = None
+        end = segments[-1].end_sequence_id if segments else 0
+        if newest is not None:
+            tail = await self._tail_of(newest)
+            end = max(end, tail.end_sequence_id)
+            if newest.completed and tail.end_sequence_id != newest.end_sequence_id:
+                raise CorruptFormat(f"{self.name}: segment {newest.number} lost records")
+        self.segments[:] = segments
+        self.start_sequence_id = self._list.start_sequence_id
+        self.end_sequence_id = max(end, self.start_sequence_id, self.end_sequence_id)
+
+    async def _tail_of(self, segment: Segment) -> SegmentTail:
+        tail = self._newest
+        if tail is None:
+            tail = SegmentTail(
+                self._client, segment, self._limits, self._timestamp_max, self._on_snapshot
+            )
+            self._newest = tail
+        await tail.open()
+        await tail.sync()
+        await tail.jump()
+        return tail
+
+    def _on_snapshot(self, number: int, snapshot: Snapshot) -> None:
+        self._summaries.update({s.number: s for s in snapshot.summaries if s.number < number})
+        if snapshot.index_before_number:
+            self._reads.remember_index(snapshot.index_before_number, snapshot.index_before)
+
+    def _bounds(self, segment: Segment) -> Bounds:
+        newest = self._newest
+        if segment.completed:
+            return Bounds(segment.last_entry, segment.end_sequence_id)
+        if newest is not None and newest.number == segment.number:
+            return Bounds(newest.entry, newest.end_sequence_id)
+        return Bounds(EntryId(-1), segment.start_sequence_id)
+
+    def _newest_index(self, segment: Segment) -> SparseIndex | None:
+        newest = self._newest
+        return newest.index if newest is not None and newest.number == segment.number else None
+
+    # -- slices -------------------------------------------------------------------------------
+
+    async def cut(self, first: int, end: int, slice_bytes: int) -> list[Slice]:
+        """`first` up to `end` as slices of about `slice_bytes`, in order, none left out.
+
+        Raises Truncated below the start, StreamUnavailable when not all of it is known to be
+        committed, and what reading the index raises.
+        """
+        assert slice_bytes > 0
+        if first >= end:
+            return []
+        if first < self.start_sequence_id:
+            raise Truncated(f"{self.name}: {first} is below the start {self.start_sequence_id}")
+        if end > self.end_sequence_id:
+            raise StreamUnavailable(
+                f"{self.name}: {end} is wanted, known to be committed is {self.end_sequence_id}"
+            )
+        found: list[Slice] = []
+        at = max(log_segments.find(self.segments, first), 0)
+        for segment in self.segments[at:]:
+            low = max(first, segment.start_sequence_id)
+            high = min(end, self._bounds(segment).end_sequence_id)
+            if low < high:
+                found += await self._cut_segment(segment, low, high, slice_bytes)
+        if sum(each.end - each.first for each in found) != end - first:
+            raise CorruptFormat(f"{self.name}: no segments hold all of {first} to {end}")
+        return found
+
+    async def _cut_segment(
+        self, segment: Segment, low: int, high: int, slice_bytes: int
+    ) -> list[Slice]:
+        bounds = self._bounds(segment)
+        index = await self._index_of(segment)
+        record_bytes = await self._record_bytes(segment, index)
+        wanted = max(1, round((high - low) * record_bytes / slice_bytes))
+        points = _points(index, low, high, wanted)
+        slices: list[Slice] = []
+        for (first, entry), (after, next_entry) in zip(
+            points, [*points[1:], (high, None)], strict=True
+        ):
+            last = _entry_before(index, after, bounds.last_entry, next_entry)
+            slices.append(
+                Slice(
+                    stream=self.name,
+                    number=segment.number,
+                    ledger=segment.ledger,
+                    start_sequence_id=segment.start_sequence_id,
+                    first=first,
+                    end=after,
+                    first_entry=EntryId(entry),
+                    last_entry=last,
+                    size_bytes=max(1, int((after - first) * record_bytes)),
+                    timestamp_max=self._timestamp_bound(segment, index, first, after),
+                )
+            )
+        return slices
+
+    async def _index_of(self, segment: Segment) -> SparseIndex:
+        try:
+            return await self._reads.index_of(segment)
+        except NoSuchLedger:  # of the segment behind it: truncated meanwhile, with this one
+            return SparseIndex()
+
+    async def _record_bytes(self, segment: Segment, index: SparseIndex) -> float:
+        """How many bytes one of its records has, on the average."""
+        summary = self._summaries.get(segment.number)
+        if segment.completed:
+            size = summary.size_bytes if summary is not None else 0
+            if not size:
+                try:
+                    size = (await self._client.read_metadata(segment.ledger)).length or 0
+                except NoSuchLedger:
+                    size = 0
+            return max(1.0, size / segment.record_count) if size else float(_RECORD_BYTES)
+        if len(index) < 2:
+            return float(_RECORD_BYTES)
+        strides = len(index) - 1
+        records = max(1, index.sequence_ids[-1] - index.sequence_ids[0])
+        return max(1.0, strides * self._limits.index_stride_bytes / records)
+
+    def _timestamp_bound(
+        self, segment: Segment, index: SparseIndex, first: int, end: int
+    ) -> int | None:
+        """The greatest timestamp that these records may have."""
+        bound = index.timestamp_max_between(first, end) if len(index) else None
+        summary = self._summaries.get(segment.number)
+        if bound is None and summary is not None:
+            bound = summary.timestamp_max
+        return bound if bound is not None and 0 <= bound < ANY_TIMESTAMP else None
+
+    # -- single records -----------------------------------------------------------------------
+
+    async def read(self, sequence_id: int, bytes_max: int) -> list[StoredRecord]:
+        """Records from the one that holds `sequence_id`, about so many bytes; none at the end."""
+        if sequence_id < self.start_sequence_id:
+            raise Truncated(f"{sequence_id} is below the start {self.start_sequence_id}")
+        return await self._reads.read_for(self, sequence_id, bytes_max, self.refresh)
+
+    async def find_timestamp(self, timestamp: int) -> StoredRecord | None:
+        """The first record whose greatest timestamp is at least `timestamp`; None: there is none.
+
+        Needs the `timestamp_max` that `open` was given.
+        """
+        for segment in list(self.segments):
+            summary = self._summaries.get(segment.number)
+            if segment.completed and summary is not None and summary.timestamp_max < timestamp:
+                continue
+            found = await self._reads.find_timestamp(self, segment, timestamp, 0)
+            if found is not None:
+                return found
+        return None
+
+
+def _points(index: SparseIndex, low: int, high: int, wanted: int) -> list[tuple[int, int]]:
+    """At most `wanted` places to begin a slice at: (sequence id, entry), the first one at `low`."""
+    points = [(low, index.entry_for(low))]
+    for number in range(1, wanted):
+        at, entry = index.point_before(low + (high - low) * number // wanted)
+        if at > points[-1][0] and entry > points[-1][1]:
+            points.append((at, entry))
+    return points
+
+
+def _entry_before(
+    index: SparseIndex, end: int, last_entry: EntryId, next_entry: int | None
+) -> EntryId:
+    """No record below `end` lies behind this entry."""
+    if next_entry is not None:
+        return EntryId(next_entry - 1)
+    after = index.entry_from(end)
+    return last_entry if after is None else EntryId(min(last_entry, after - 1))
+
+
+# -- reading a slice ------------------------------------------------------------------------------
+
+
+async def read_slice(
+    store: MetadataStore, client: LedgerClient, piece: Slice, chunk_bytes: int = CHUNK_BYTES
+) -> AsyncGenerator[list[ScannedRecord]]:
+    """Every stored record that holds any of the slice's records, in order, chunk by chunk.
+
+    The first and the last one may hold others too. While the caller has one chunk, the next is on
+    its way; there are never more than these two. Raises Truncated when retention or truncation
+    took the segment away, NoNode when the whole stream is gone, NoSuchLedger and NoSuchEntry when
+    it is there and its data are not, EntryUnknown when no replica could be read now,
+    CorruptFormat when a record is missing between others.
+    """
+    try:
+        reader = await client.open(piece.ledger)
+        reader.last_add_confirmed = max(reader.last_add_confirmed, piece.last_entry)
+        following = piece.first
+        async for entries in _entries(reader, piece, chunk_bytes):
+            records = _records_of(entries, piece)
+            following = _checked(records, following, piece)
+            if records:
+                yield records
+        if following < piece.end:
+            raise CorruptFormat(f"{piece.stream}: ledger {piece.ledger} lacks {following}")
+    except NoSuchLedger as error:
+        await _raise_gone(store, piece, error)
+
+
+async def _entries(reader: LedgerReader, piece: Slice, chunk_bytes: int) -> AsyncGenerator[Entries]:
+    last = piece.last_entry
+    asking = asyncio.ensure_future(reader.read(piece.first_entry, last, chunk_bytes))
+    try:
+        while True:
+            entries = await asking
+            following = EntryId(entries[-1][0] + 1)
+            if following > last:
+                yield entries
+                return
+            asking = asyncio.ensure_future(reader.read(following, last, chunk_bytes))
+            for _ in range(_TURNS_TO_ASK):
+                await asyncio.sleep(0)
+            yield entries
+    finally:
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+
+
+def _records_of(entries: Sequence[tuple[EntryId, memoryview]], piece: Slice) -> list[ScannedRecord]:
+    base = piece.start_sequence_id - 1
+    first, end = piece.first, piece.end
+    found: list[ScannedRecord] = []
+    for _, payload in entries:
+        for record in log_records.parse_entry(payload):
+            at = base + record.position
+            if not record.control and at < end and at + record.records > first:
+                found.append(ScannedRecord(at, at + record.records, record.data))
+    return found
+
+
+def _checked(records: list[ScannedRecord], following: int, piece: Slice) -> int:
+    """They follow each other from `following` on; one past the last."""
+    for record in records:
+        if record.sequence_id != following and (
+            record.sequence_id > following or following != piece.first
+        ):
+            raise CorruptFormat(
+                f"{piece.stream}: {following} is wanted, {record.sequence_id} comes next"
+            )
+        following = record.end_sequence_id
+    return following
+
+
+async def _raise_gone(store: MetadataStore, piece: Slice, error: NoSuchLedger) -> NoReturn:
+    """Says why the ledger is not there."""
+    listed = SegmentList(store, piece.stream)
+    await listed.sync()
+    await listed.load()
+    if piece.first < listed.start_sequence_id or not listed.segments:
+        raise Truncated(
+            f"{piece.stream}: {piece.first} to {piece.end - 1} were removed under the read; "
+            f"the start is {listed.start_sequence_id} now"
+        ) from error
+    if all(segment.number != piece.number for segment in listed.segments):
+        raise Truncated(f"{piece.stream}: segment {piece.number} was removed") from error
+    raise error
