@@ -1,0 +1,335 @@
+"""Archive to topic: same keys, values, headers, timestamps, partitions and order, once each.
+
+What is to be replayed and where it goes is decided once and kept in the state; whoever finds the
+state goes on with it, at the place that the target's own end tells. Two that run at once do no
+harm: they write the same records under the same sequences.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gateway.pipelines.archives.port import Archive
+from gateway.pipelines.files import Files, joined, open_files
+from gateway.pipelines.model import JobError
+from gateway.pipelines.replays.encode import CODECS
+from gateway.pipelines.replays.plan import PartitionPlan, Plan, Selection, chosen_ranges
+from gateway.pipelines.replays.target import (
+    check_room,
+    create_if_missing,
+    look_at,
+    new_producer_id,
+)
+from gateway.pipelines.replays.task import RESULT, Sending, new_writer, writing
+from gateway.pipelines.replays.writer import Limits
+from gateway.pipelines.topics import Topics
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+PLAN = "plan.json"
+_BATCH_BYTES = 512 * 1024
+_BATCH_ROOM = 0.9  # of the topic's bound: compressed bytes may be a little more than plain ones
+_ARROW_ROWS_MAX = 10_000  # Spark's own default
+_ARROW_BYTES = 16 * 1024 * 1024
+_SALTS = 64  # candidates for each task, so that one is found that Spark sends to it
+_ARROW_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is asked for. `offsets`: per partition from, and up to but not including."""
+
+    topic: str
+    target: str
+    start_ms: int | None = None
+    end_ms: int | None = None
+    offsets: Mapping[int, tuple[int, int]] | None = None
+    create: bool = False
+    codec: str = "none"
+    stall_s_max: float = 120.0
+
+    def line(self) -> str:
+        """The same for the same records into the same topic."""
+        asked = {
+            "topic": self.topic,
+            "to": self.target,
+            "start_ms": self.start_ms,
+            "end_ms": self.end_ms,
+            "offsets": None if self.offsets is None else sorted(self.offsets.items()),
+        }
+        return json.dumps(asked, separators=(",", ":"))
+
+
+class Replayed(NamedTuple):
+    """One partition: `written` by this run, of `records` that are there now."""
+
+    partition: int
+    records: int
+    written: int
+    base_offset: int
+    end_offset: int
+    looks: int
+
+
+class Report(NamedTuple):
+    """`resumed`: an earlier run, or another one, had begun it."""
+
+    topic: str
+    target: str
+    state: str
+    resumed: bool
+    partitions: tuple[Replayed, ...]
+
+
+def replay(
+    spark: SparkSession, archive: Archive, bootstrap: str, request: Request, state: str
+) -> Report:
+    """All records that were asked for are in the target, once each, in order. Raises JobError.
+
+    `state` is a directory; an empty one begins anew.
+    """
+    files = open_files(spark, state)
+    path = joined(state, PLAN)
+    data = files.read(path)
+    resumed = data is not None
+    if data is None:
+        data = _begin(archive, bootstrap, request, files, path)
+    plan = Plan.decode(data, path)
+    if plan.asked != request.line():
+        raise JobError(
+            f"{path} is the state of another replay ({plan.asked}); give another --state",
+            "OTHER_REPLAY",
+        )
+    target = look_at(Topics(bootstrap), bootstrap, plan.target)
+    batch_bytes = min(_BATCH_BYTES, int(target.batch_bytes_max * _BATCH_ROOM))
+    sending = Sending(bootstrap, CODECS[request.codec], batch_bytes, Limits(request.stall_s_max))
+    begun = {each.partition: _place(plan, each, sending) for each in plan.partitions}
+    rows = _write(spark, archive, plan, sending, begun)
+    done = tuple(_replayed(each, rows.get(each.partition)) for each in plan.partitions)
+    return Report(request.topic, request.target, state, resumed, done)
+
+
+def default_state(directory: str, request: Request) -> str:
+    """Beside the archive's data, where readers do not look: one directory for each request."""
+    digest = hashlib.sha256(request.line().encode()).hexdigest()[:16]
+    return joined(directory, "_replays", digest)
+
+
+def check_other_topic(archive: Archive, bootstrap: str, topic: str) -> None:
+    """The topic of that name is not the one that was archived. Raises JobError."""
+    archived = archive.state().topic_ids.get(topic)
+    try:
+        now = Topics(bootstrap).facts(topic).topic_id
+    except JobError as error:
+        if error.code != "UNKNOWN_TOPIC_OR_PARTITION":
+            raise
+        return
+    if now is not None and now == archived:
+        raise JobError(
+            f"topic {topic!r} is the very one that was archived, and would hold its records twice;"
+            f" say --to-topic OTHER, or --to-topic {topic} if that is what you want",
+            "SAME_TOPIC",
+        )
+
+
+# the plan
+
+
+def _begin(archive: Archive, bootstrap: str, request: Request, files: Files, path: str) -> bytes:
+    """The plan that counts: ours, or that of whoever was quicker."""
+    ranges = chosen_ranges(request.topic, archive.ranges(), request.offsets)
+    selection = Selection(request.topic, ranges, request.start_ms, request.end_ms)
+    found = _measured(archive, selection)
+    topics = Topics(bootstrap)
+    if request.create:
+        known = [p.partition for p in archive.state().ends if p.topic == request.topic]
+        known += [each.partition for each in ranges]
+        create_if_missing(topics, request.target, max(known) + 1)
+    target = look_at(topics, bootstrap, request.target)
+    now_ms = time.time_ns() // 1_000_000
+    check_room(
+        target,
+        max((row.partition for row in found), default=-1) + 1,
+        max((now_ms - row.oldest_ms for row in found), default=0),
+    )
+    producer = new_producer_id(bootstrap)
+    plan = Plan(
+        asked=request.line(),
+        selection=selection,
+        target=request.target,
+        topic_id=target.topic_id,
+        producer_id=producer.number,
+        producer_epoch=producer.epoch,
+        record_bytes_max=max((row.record_bytes_max for row in found), default=0),
+        partitions=tuple(
+            PartitionPlan(
+                row.partition, target.ends[row.partition], row.records, row.first, row.last
+            )
+            for row in found
+        ),
+    )
+    files.put_if_absent(path, plan.encode())
+    data = files.read(path)
+    assert data is not None, "nobody removes a plan"
+    return data
+
+
+class _Found(NamedTuple):
+    partition: int
+    records: int
+    first: int
+    last: int
+    oldest_ms: int
+    record_bytes_max: int
+
+
+def _measured(archive: Archive, selection: Selection) -> list[_Found]:
+    """What the selection holds, per partition, in order."""
+    from pyspark.sql import functions as F
+
+    header_bytes = (
+        "aggregate(headers, 0, (a, h) -> a + length(h.key) + coalesce(length(h.value), 0))"
+    )
+    record_bytes = (
+        F.coalesce(F.length("key"), F.lit(0))
+        + F.coalesce(F.length("value"), F.lit(0))
+        + F.coalesce(F.expr(header_bytes), F.lit(0))
+    )
+    wanted = {each.partition: None for each in selection.ranges}
+    rows = (
+        _selected(archive, selection, dict.fromkeys(wanted, 0))
+        .groupBy("partition")
+        .agg(
+            F.count("*"),
+            F.min("offset"),
+            F.max("offset"),
+            F.unix_millis(F.min("timestamp")),
+            F.max(record_bytes),
+        )
+        .collect()  # one row per partition
+    )
+    return sorted(_Found(*row) for row in rows)
+
+
+def _selected(archive: Archive, selection: Selection, from_offset: Mapping[int, int]) -> DataFrame:
+    """The records of these partitions, from those offsets on."""
+    from pyspark.sql import functions as F
+
+    wanted: Column = F.lit(False)
+    for partition, first in from_offset.items():
+        for each in selection.of(partition):
+            if each.end > first:
+                wanted = wanted | (
+                    (F.col("partition") == partition)
+                    & F.col("offset").between(max(first, each.start), each.end - 1)
+                )
+    records = archive.read([selection.topic]).where(wanted)
+    if selection.start_ms is not None:
+        records = records.where(F.col("day") >= F.lit(_day(selection.start_ms)))
+        records = records.where(F.col("timestamp") >= F.timestamp_millis(F.lit(selection.start_ms)))
+    if selection.end_ms is not None:
+        records = records.where(F.col("day") <= F.lit(_day(selection.end_ms)))
+        records = records.where(F.col("timestamp") < F.timestamp_millis(F.lit(selection.end_ms)))
+    return records
+
+
+def _day(timestamp_ms: int) -> Any:
+    return datetime.fromtimestamp(timestamp_ms / 1000, UTC).date()
+
+
+# writing
+
+
+def _place(plan: Plan, partition: PartitionPlan, sending: Sending) -> int:
+    writer = new_writer(plan, partition, sending)
+    try:
+        return writer.find_place()
+    finally:
+        writer.close()
+
+
+def _write(
+    spark: SparkSession,
+    archive: Archive,
+    plan: Plan,
+    sending: Sending,
+    begun: Mapping[int, int],
+) -> dict[int, Any]:
+    """The results of the partitions that were not complete."""
+    left = [each for each in plan.partitions if begun[each.partition] < each.count]
+    if not left:
+        return {}
+    from_offset = {
+        each.partition: each.first + begun[each.partition] if each.dense else each.first
+        for each in left
+    }
+    records = _selected(archive, plan.selection, from_offset).select(
+        "partition", "offset", "timestamp", "key", "value", "headers"
+    )
+    spread = _one_task_each(spark, records, [each.partition for each in left])
+    ordered = spread.sortWithinPartitions("partition", "offset")
+    arrow_rows = max(1, min(_ARROW_ROWS_MAX, _ARROW_BYTES // max(1, plan.record_bytes_max)))
+    before = spark.conf.get(_ARROW_ROWS)
+    spark.conf.set(_ARROW_ROWS, str(arrow_rows))
+    try:
+        rows = ordered.mapInArrow(writing(plan, sending), RESULT).collect()  # one per partition
+    finally:
+        spark.conf.set(_ARROW_ROWS, str(before))
+    results = {row["partition"]: row for row in rows}
+    _raise_failures(rows, left)
+    return results
+
+
+def _raise_failures(rows: Sequence[Any], left: Sequence[PartitionPlan]) -> None:
+    failed = sorted((row["partition"], row["error"], row["code"]) for row in rows if row["code"])
+    if failed:
+        _, error, code = failed[0]
+        more = f" (and {len(failed) - 1} partitions more)" if len(failed) > 1 else ""
+        raise JobError(f"{error}{more}", code)
+    missing = {each.partition for each in left} - {row["partition"] for row in rows}
+    if missing:
+        raise JobError(
+            f"partitions {sorted(missing)}: the archive has none of the records that it had when"
+            " the replay began",
+            "SOURCE_CHANGED",
+        )
+
+
+def _one_task_each(spark: SparkSession, records: DataFrame, partitions: Sequence[int]) -> DataFrame:
+    """As many tasks as partitions, one partition in each.
+
+    Spark sends rows to tasks by a hash; so each partition is known by a number that Spark's own
+    hash sends to its task.
+    """
+    from pyspark.sql import functions as F
+
+    count = len(partitions)
+    if count == 1:
+        return records.repartition(1)
+    salt = F.col("id").cast("int")
+    numbers = spark.range(_SALTS * count).select(
+        salt.alias("salt"), F.pmod(F.hash(salt), F.lit(count)).alias("task")
+    )
+    found = {row["task"]: row["salt"] for row in numbers.collect()}
+    words: list[Any] = []
+    for task, partition in enumerate(partitions):
+        words += [F.lit(partition), F.lit(found.get(task, task))]
+    return records.repartition(count, F.element_at(F.create_map(*words), F.col("partition")))
+
+
+def _replayed(partition: PartitionPlan, row: Any) -> Replayed:
+    return Replayed(
+        partition.partition,
+        partition.count,
+        row["written"] if row else 0,
+        partition.base_offset,
+        partition.end_offset,
+        row["looks"] if row else 1,
+    )

@@ -1,0 +1,108 @@
+"""A blocking connection to one server: a task of Spark has a thread of its own to wait with."""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+from typing import Any, NamedTuple
+
+from gateway.admin.link import FRAME_BYTES_MAX, VERSION_MAX, AdminError, Unreachable, raise_for
+from gateway.wire.messages import MalformedMessage, decode_response, encode_request
+from gateway.wire.schema import NoSuchSchema, request_class
+
+CLIENT_ID = "gateway-replay"
+_API_VERSIONS = 18
+
+
+class _Posted(NamedTuple):
+    key: int
+    version: int
+    correlation_id: int
+
+
+class Connection:
+    """Requests are answered in order; several may be under way. Anything may raise Unreachable.
+
+    After that it is of no use any more: close it.
+    """
+
+    def __init__(self, host: str, port: int, answer_s_max: float) -> None:
+        self.peer = f"{host}:{port}"
+        self._correlation_id = 0
+        self._posted: deque[_Posted] = deque()
+        self._served: dict[int, tuple[int, int]] = {}
+        try:
+            self._socket = socket.create_connection((host, port), answer_s_max)
+        except OSError as error:
+            raise Unreachable(f"no server at {self.peer}: {error}") from None
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            self._post(_API_VERSIONS, 0, {})
+            answer = self.take()
+            raise_for(answer.error_code, None, "ApiVersions")
+        except BaseException:
+            self.close()
+            raise
+        self._served = {key.api_key: (key.min_version, key.max_version) for key in answer.api_keys}
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def version(self, key: int, version_max: int = VERSION_MAX) -> int:
+        """The highest version of `key` that both sides speak. Raises AdminError."""
+        low, high = self._served.get(key, (0, -1))
+        for version in range(min(high, version_max), low - 1, -1):
+            try:
+                request_class(key, version)
+            except NoSuchSchema:
+                continue
+            return version
+        raise AdminError(f"{self.peer} does not serve request {key}", "UNSUPPORTED_VERSION")
+
+    def ask(self, key: int, fields: dict[str, Any], version_max: int = VERSION_MAX) -> Any:
+        """kio's answer to one request; nothing else is under way."""
+        assert not self._posted, "an answer is still to be taken"
+        self.post(key, fields, version_max)
+        return self.take()
+
+    def post(self, key: int, fields: dict[str, Any], version_max: int = VERSION_MAX) -> None:
+        """Sent in the highest common version; `take` brings the answers, in order."""
+        self._post(key, self.version(key, version_max), fields)
+
+    def take(self) -> Any:
+        """kio's answer to the oldest request that has not been answered."""
+        posted = self._posted.popleft()
+        try:
+            size = int.from_bytes(self._receive(4), "big")
+            if size > FRAME_BYTES_MAX:
+                raise Unreachable(f"{self.peer} does not speak Kafka's protocol")
+            answer = decode_response(posted.key, posted.version, self._receive(size))
+        except TimeoutError:
+            raise Unreachable(f"{self.peer} did not answer in time") from None
+        except OSError as error:
+            raise Unreachable(f"{self.peer}: {error}") from None
+        except MalformedMessage:
+            raise Unreachable(f"{self.peer} does not speak Kafka's protocol") from None
+        if answer.correlation_id != posted.correlation_id:
+            raise Unreachable(f"{self.peer} does not speak Kafka's protocol")
+        return answer.body
+
+    def _post(self, key: int, version: int, fields: dict[str, Any]) -> None:
+        self._correlation_id += 1
+        body = encode_request(key, version, self._correlation_id, CLIENT_ID, fields)
+        try:
+            self._socket.sendall(len(body).to_bytes(4, "big"))
+            self._socket.sendall(body)
+        except OSError as error:
+            raise Unreachable(f"{self.peer}: {error}") from None
+        self._posted.append(_Posted(key, version, self._correlation_id))
+
+    def _receive(self, size: int) -> bytes:
+        data = bytearray(size)
+        view, at = memoryview(data), 0
+        while at < size:
+            got = self._socket.recv_into(view[at:])
+            if not got:
+                raise Unreachable(f"{self.peer} closed the connection")
+            at += got
+        return bytes(data)

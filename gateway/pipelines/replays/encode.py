@@ -1,0 +1,96 @@
+"""Rows of Arrow to batches of Kafka's format: keys, values, headers and timestamps as they were."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from aiokafka.record.default_records import (  # pyright: ignore[reportMissingTypeStubs]
+    DefaultRecordBatchBuilder,
+)
+
+if TYPE_CHECKING:
+    import pyarrow
+
+CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
+Headers = list[tuple[str, bytes | None]]
+_NO_HEADERS: Headers = []
+
+
+class Rows(NamedTuple):
+    """Consecutive records of one partition, as Python lists; `first` numbers the first one."""
+
+    first: int
+    timestamps_ms: list[int]
+    keys: list[bytes | None]
+    values: list[bytes | None]
+    headers: list[Headers] | None
+
+    @property
+    def end(self) -> int:
+        return self.first + len(self.timestamps_ms)
+
+
+def rows_of(batch: pyarrow.RecordBatch, first: int) -> Rows:
+    """The batch's columns `timestamp`, `key`, `value` and `headers`."""
+    import pyarrow
+
+    microseconds = batch.column("timestamp").cast(pyarrow.int64()).to_pylist()
+    return Rows(
+        first,
+        [each // 1000 for each in microseconds],
+        batch.column("key").to_pylist(),
+        batch.column("value").to_pylist(),
+        _headers(batch.column("headers")),
+    )
+
+
+def _headers(column: Any) -> list[Headers] | None:
+    """None: not one record has any, the usual case."""
+    if not len(column.flatten()):
+        return None
+    return [
+        _NO_HEADERS if each is None else [(one["key"], one["value"]) for one in each]
+        for each in column.to_pylist()
+    ]
+
+
+class Encoder:
+    """Batches of at most `batch_bytes` before compression, or of one record that is larger."""
+
+    __slots__ = ("_batch_bytes", "_codec", "_producer_epoch", "_producer_id")
+
+    def __init__(self, producer_id: int, producer_epoch: int, codec: int, batch_bytes: int) -> None:
+        self._producer_id = producer_id
+        self._producer_epoch = producer_epoch
+        self._codec = codec
+        self._batch_bytes = batch_bytes
+
+    def batches(self, rows: Rows, start: int, sequence_max: int) -> Iterator[tuple[int, bytes]]:
+        """From record number `start` on; with each the number after its last record."""
+        at = start - rows.first
+        assert at >= 0
+        while at < len(rows.timestamps_ms):
+            first = rows.first + at
+            builder: Any = DefaultRecordBatchBuilder(
+                2,
+                self._codec,
+                0,
+                self._producer_id,
+                self._producer_epoch,
+                first & sequence_max,
+                self._batch_bytes,
+            )
+            at = _fill(builder, rows, at)
+            yield rows.first + at, bytes(builder.build())
+
+
+def _fill(builder: Any, rows: Rows, at: int) -> int:
+    """The place of the first record that had no more room."""
+    append = builder.append
+    timestamps, keys, values, headers = rows.timestamps_ms, rows.keys, rows.values, rows.headers
+    for delta, place in enumerate(range(at, len(timestamps))):
+        own = _NO_HEADERS if headers is None else headers[place]
+        if append(delta, timestamps[place], keys[place], values[place], own) is None:
+            return place
+    return len(timestamps)

@@ -1,0 +1,134 @@
+"""The topic that is replayed into: there, fit for it, and where it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, NamedTuple
+
+from gateway.admin.client import AdminClient, AdminError, Unreachable, raise_for
+from gateway.pipelines.model import JobError
+from gateway.pipelines.topics import Topics
+
+_DESCRIBE_CONFIGS, _INIT_PRODUCER_ID = 32, 22
+_TOPIC_RESOURCE = 2
+_WANTED = ("message.timestamp.type", "max.message.bytes", "retention.ms", "cleanup.policy")
+CREATED_WITH = {"message.timestamp.type": "CreateTime", "retention.ms": "-1"}
+"""Of a topic that the job makes: replayed records are old, and retention goes by their time."""
+
+
+class Target(NamedTuple):
+    """`ends`: per partition the offset that the next record gets."""
+
+    name: str
+    topic_id: str
+    configs: dict[str, str]
+    ends: dict[int, int]
+
+    @property
+    def batch_bytes_max(self) -> int:
+        return int(self.configs.get("max.message.bytes") or 2**20)
+
+
+class ProducerId(NamedTuple):
+    number: int
+    epoch: int
+
+
+def create_if_missing(topics: Topics, name: str, partitions: int) -> None:
+    """It exists, made so that it keeps what is replayed, or as it was. Raises JobError."""
+    try:
+        topics.create(name, partitions, CREATED_WITH)
+    except JobError as error:
+        if error.code != "TOPIC_ALREADY_EXISTS":
+            raise
+
+
+def look_at(topics: Topics, bootstrap: str, name: str) -> Target:
+    """The topic as it is now. Raises JobError that says the fix when it cannot be replayed into."""
+    try:
+        facts = topics.facts(name)
+    except JobError as error:
+        if error.code != "UNKNOWN_TOPIC_OR_PARTITION":
+            raise
+        message = f"topic {name!r} does not exist; add --create to make it"
+        raise JobError(message, "UNKNOWN_TOPIC") from None
+    configs = _configs(bootstrap, name)
+    if configs.get("message.timestamp.type", "CreateTime") != "CreateTime":
+        raise JobError(
+            f"topic {name!r} stamps records with the time of arrival, so theirs would be lost:"
+            f" gateway topic alter {name} -c message.timestamp.type=CreateTime",
+            "LOG_APPEND_TIME",
+        )
+    ends = {place.partition: found.latest for place, found in topics.bounds([name]).items()}
+    return Target(name, facts.topic_id or "", configs, ends)
+
+
+def check_room(target: Target, partitions: int, oldest_age_ms: int) -> None:
+    """It has that many partitions, and keeps what is that old. Raises JobError."""
+    name = target.name
+    if len(target.ends) < partitions:
+        raise JobError(
+            f"topic {name!r} has {len(target.ends)} partitions, the records come from"
+            f" {partitions}; replay into a topic that has as many",
+            "TOO_FEW_PARTITIONS",
+        )
+    retention_ms = int(target.configs.get("retention.ms") or -1)
+    if "delete" not in target.configs.get("cleanup.policy", "delete") or retention_ms < 0:
+        return
+    if oldest_age_ms > retention_ms:
+        raise JobError(
+            f"topic {name!r} keeps records for {retention_ms} ms by their timestamps, and the"
+            f" oldest to replay is {oldest_age_ms} ms old: it would be deleted again;"
+            f" gateway topic alter {name} -c retention.ms=-1",
+            "WOULD_EXPIRE",
+        )
+
+
+def _configs(bootstrap: str, name: str) -> dict[str, str]:
+    """Those in force that matter here."""
+    resource = {
+        "resource_type": _TOPIC_RESOURCE,
+        "resource_name": name,
+        "configuration_keys": list(_WANTED),
+    }
+
+    async def work(client: AdminClient) -> dict[str, str]:
+        answer = await client.send(_DESCRIBE_CONFIGS, {"resources": [resource]})
+        (result,) = answer.results
+        raise_for(result.error_code, result.error_message, name)
+        return {each.name: each.value for each in result.configs if each.value is not None}
+
+    return _ask(bootstrap, work)
+
+
+def new_producer_id(bootstrap: str) -> ProducerId:
+    """An id that nobody has had. Raises JobError."""
+    fields = {
+        "transactional_id": None,
+        "transaction_timeout": 60_000,
+        "transaction_timeout_ms": 60_000,
+        "producer_id": -1,
+        "producer_epoch": -1,
+    }
+
+    async def work(client: AdminClient) -> ProducerId:
+        answer = await client.send(_INIT_PRODUCER_ID, fields)
+        raise_for(answer.error_code, None, "a producer id")
+        return ProducerId(answer.producer_id, answer.producer_epoch)
+
+    return _ask(bootstrap, work)
+
+
+def _ask(bootstrap: str, work: Any) -> Any:
+    async def run() -> Any:
+        async with AdminClient(bootstrap) as client:
+            return await work(client)
+
+    try:
+        return asyncio.run(run())
+    except ValueError as error:
+        raise JobError(f"bootstrap: {error}", "BAD_BOOTSTRAP") from None
+    except AdminError as error:
+        raise JobError(str(error), error.code) from error
+    except Unreachable as error:
+        raise JobError(str(error), "UNREACHABLE") from error
