@@ -46,16 +46,16 @@ def _nothing(_: str) -> None:
 class IcebergArchive:
     """The archive in `table`, `catalog.namespace.table`; made by the first append.
 
-    `on_step` is told each step of an append, before it is done; when it raises what is no
+    `at_step` is told each step of an append, before it is done; when it raises what is no
     Exception, nothing is cleaned up.
     """
 
     def __init__(
-        self, spark: SparkSession, table: str, on_step: Callable[[str], None] = _nothing
+        self, spark: SparkSession, table: str, *, at_step: Callable[[str], None] = _nothing
     ) -> None:
         self._spark = spark
         self._table = IcebergTable(spark, table)
-        self._on_step = on_step
+        self._at_step = at_step
         self._known: tuple[Snapshot | None, History] = (None, History())
 
     def state(self) -> ArchiveState:
@@ -76,7 +76,7 @@ class IcebergArchive:
         history = before.after(commit)
         for stale in self._table.stale_branches():
             self._table.discard(stale)
-        self._on_step("branch")
+        self._at_step("branch")
         branch = self._table.branch(current)
         published = False
         try:
@@ -100,12 +100,12 @@ class IcebergArchive:
         history: History,
     ) -> bool:
         properties = history.properties()
-        self._on_step("write")
+        self._at_step("write")
         staged = self._table.append(branch, records.select(*_NAMES), properties)
-        self._on_step("check")
+        self._at_step("check")
         added = self._table.added(staged)
         check_records(self._spark, commit.ranges, commit.sparse, _found(added), added)
-        self._on_step("publish")
+        self._at_step("publish")
         where = {SNAPSHOT_KEY: str(staged.id), SEQUENCE_KEY: str(staged.sequence)}
         return self._table.publish(branch, staged, current, {**properties, **where})
 
