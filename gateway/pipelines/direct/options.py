@@ -1,0 +1,270 @@
+"""The options of format("ledger"): those of Spark's Kafka source that say what to read, and ours.
+
+Pure. Whatever is wrong with them is a JobError that says what to write instead. Source: Spark,
+KafkaSourceProvider and JsonUtils.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar, cast
+
+from gateway.pipelines.model import JobError, Place
+
+EARLIEST, LATEST = -2, -1
+"""As offsets, in JSON too."""
+
+SLICE_BYTES = 128 * 1024 * 1024
+
+_OURS = (
+    *("metadata", "path", "subscribe", "subscribePattern", "assign"),
+    *("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp"),
+    *("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"),
+    *("startingOffsetsByTimestampStrategy", "failOnDataLoss", "includeHeaders"),
+    *("maxOffsetsPerTrigger", "sliceBytes", "isolation"),
+    *("tls.ca", "tls.certificate", "tls.key"),
+)
+_KNOWN = {name.lower(): name for name in _OURS}
+
+T = TypeVar("T")
+
+
+class Edge(NamedTuple):
+    """Where reading begins or ends: a time, or offsets; `offset` where no place is named."""
+
+    offset: int | None = None
+    offsets: Mapping[Place, int] | None = None
+    time_ms: int | None = None
+    times_ms: Mapping[Place, int] | None = None
+
+
+class Tls(NamedTuple):
+    """Paths of PEM files, for bookies that want them; all or none."""
+
+    ca: str
+    certificate: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What is read. Exactly one of `topics`, `pattern` and `assigned` is there."""
+
+    metadata: str
+    topics: tuple[str, ...] = ()
+    pattern: str = ""
+    assigned: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
+    starting: Edge
+    ending: Edge = Edge(LATEST)
+    latest_where_no_time: bool = False
+    fail_on_data_loss: bool = True
+    include_headers: bool = False
+    offsets_per_trigger_max: int | None = None
+    slice_bytes: int = SLICE_BYTES
+    tls: Tls | None = None
+
+
+def parse(given: Mapping[str, str], streaming: bool = False) -> Options:
+    """The options of a read. Raises JobError."""
+    texts = _recognized(given)
+    if not texts.get("metadata"):
+        raise _fault(
+            "metadata is missing: where the metadata is, zk://HOST:PORT/CHROOT of a cluster or"
+            " grpc://127.0.0.1:3181 of `gateway dev`"
+        )
+    topics, pattern, assigned = _subscription(texts)
+    isolation = texts.get("isolation", "read_uncommitted")
+    if isolation not in ("read_committed", "read_uncommitted"):
+        raise _fault(f"isolation {isolation!r}: must be read_committed or read_uncommitted")
+    strategy = texts.get("startingOffsetsByTimestampStrategy", "error").lower()
+    if strategy not in ("error", "latest"):
+        raise _fault(f"startingOffsetsByTimestampStrategy {strategy!r}: must be error or latest")
+    return Options(
+        metadata=texts["metadata"],
+        topics=topics,
+        pattern=pattern,
+        assigned=assigned,
+        starting=_starting(texts, streaming),
+        ending=_ending(texts, streaming),
+        latest_where_no_time=strategy == "latest",
+        fail_on_data_loss=_flag(texts, "failOnDataLoss", True),
+        include_headers=_flag(texts, "includeHeaders", False),
+        offsets_per_trigger_max=_optional(texts, "maxOffsetsPerTrigger", _positive),
+        slice_bytes=_optional(texts, "sliceBytes", _positive) or SLICE_BYTES,
+        tls=_tls(texts),
+    )
+
+
+def _recognized(given: Mapping[str, str]) -> dict[str, str]:
+    texts: dict[str, str] = {}
+    for name, text in given.items():
+        known = _KNOWN.get(name.lower())
+        if known is None:
+            raise _fault(_unknown(name))
+        texts[known] = text
+    return texts
+
+
+def _unknown(name: str) -> str:
+    if name.lower().startswith("kafka."):
+        return f"option {name!r}: this source asks bookies, no broker; leave kafka.* options out"
+    near = difflib.get_close_matches(name.lower(), _KNOWN, 1, 0.5)
+    hint = f"; did you mean {_KNOWN[near[0]]!r}?" if near else f"; there are {', '.join(_OURS)}"
+    return f"unknown option {name!r}{hint}"
+
+
+def _subscription(
+    texts: Mapping[str, str],
+) -> tuple[tuple[str, ...], str, dict[str, tuple[int, ...]]]:
+    ways = [way for way in ("path", "subscribe", "subscribePattern", "assign") if way in texts]
+    if len(ways) != 1:
+        said = " and ".join(ways) if ways else "none"
+        raise _fault(
+            f"exactly one of load(TOPIC), subscribe, subscribePattern and assign, not {said}"
+        )
+    way, text = ways[0], texts[ways[0]]
+    if way == "subscribePattern":
+        try:
+            re.compile(text)
+        except re.error as error:
+            raise _fault(f"subscribePattern {text!r}: {error}") from None
+        return (), text, {}
+    if way == "assign":
+        return (), "", _assigned(text)
+    names = tuple(sorted({name.strip() for name in text.split(",")}))
+    if not all(names):
+        raise _fault(f"{way} {text!r}: must be names of topics, separated by commas")
+    return names, "", {}
+
+
+def _assigned(text: str) -> dict[str, tuple[int, ...]]:
+    shape = 'must be JSON like {"topic":[0,1]}'
+    said = _object(text, f"assign: {shape}")
+    found: dict[str, tuple[int, ...]] = {}
+    for topic, partitions in said.items():
+        whole = isinstance(partitions, list) and all(
+            type(each) is int and each >= 0 for each in cast("list[Any]", partitions)
+        )
+        if not whole or not partitions:
+            raise _fault(f"assign: {shape}")
+        found[topic] = tuple(sorted(set(cast("list[int]", partitions))))
+    if not found:
+        raise _fault(f"assign: {shape}")
+    return found
+
+
+def _starting(texts: Mapping[str, str], streaming: bool) -> Edge:
+    by_time = _by_time(texts, "starting")
+    if by_time is not None:
+        return by_time
+    text = texts.get("startingOffsets", "latest" if streaming else "earliest").strip()
+    if text.lower() == "earliest":
+        return Edge(EARLIEST)
+    if text.lower() == "latest":
+        if not streaming:
+            raise _fault("startingOffsets latest: a batch would be empty; leave it out")
+        return Edge(LATEST)
+    offsets = _places(text, "startingOffsets", EARLIEST)
+    if not streaming and LATEST in offsets.values():
+        raise _fault("startingOffsets: -1 (latest) cannot begin a batch")
+    return Edge(offsets=offsets)
+
+
+def _ending(texts: Mapping[str, str], streaming: bool) -> Edge:
+    names = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
+    told = next((name for name in names if name in texts), None)
+    if streaming and told is not None:
+        raise _fault(f"{told}: a stream has no end")
+    by_time = _by_time(texts, "ending")
+    if by_time is not None:
+        return by_time
+    text = texts.get("endingOffsets", "latest").strip()
+    if text.lower() == "latest":
+        return Edge(LATEST)
+    if text.lower() == "earliest":
+        raise _fault("endingOffsets earliest: nothing would be read")
+    return Edge(offsets=_places(text, "endingOffsets", LATEST))
+
+
+def _by_time(texts: Mapping[str, str], edge: str) -> Edge | None:
+    """As the Kafka source, one time for all counts before times of each."""
+    time_ms = _optional(texts, f"{edge}Timestamp", _count)
+    if time_ms is not None:
+        return Edge(time_ms=time_ms)
+    name = f"{edge}OffsetsByTimestamp"
+    if name not in texts:
+        return None
+    return Edge(times_ms=_places(texts[name], name, 0))
+
+
+def _places(text: str, name: str, lowest: int) -> dict[Place, int]:
+    words = "earliest, latest or " if name == "startingOffsets" else ""
+    words = "latest or " if name == "endingOffsets" else words
+    shape = f'{name}: must be {words}JSON like {{"topic":{{"0":23,"1":-1}}}}'
+    found: dict[Place, int] = {}
+    for topic, partitions in _object(text, shape).items():
+        if not isinstance(partitions, dict):
+            raise _fault(shape)
+        for partition, number in cast("dict[str, Any]", partitions).items():
+            if not partition.isascii() or not partition.isdigit() or type(number) is not int:
+                raise _fault(shape)
+            if number < lowest:
+                raise _fault(f"{name}: {number} of {topic}-{partition} is below {lowest}")
+            found[Place(topic, int(partition))] = number
+    return found
+
+
+def _object(text: str, message: str) -> dict[str, Any]:
+    try:
+        said = json.loads(text)
+    except ValueError:
+        said = None
+    if not isinstance(said, dict):
+        raise _fault(message)
+    return cast("dict[str, Any]", said)
+
+
+def _flag(texts: Mapping[str, str], name: str, default: bool) -> bool:
+    text = texts.get(name, str(default)).lower()
+    if text not in ("true", "false"):
+        raise _fault(f"{name} {text!r}: must be true or false")
+    return text == "true"
+
+
+def _optional(texts: Mapping[str, str], name: str, make: Callable[[str, str], T]) -> T | None:
+    return make(name, texts[name]) if name in texts else None
+
+
+def _count(name: str, text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = -1
+    if number < 0:
+        raise _fault(f"{name} {text!r}: must be a whole number, not below 0")
+    return number
+
+
+def _positive(name: str, text: str) -> int:
+    number = _count(name, text)
+    if not number:
+        raise _fault(f"{name} {text!r}: must be at least 1")
+    return number
+
+
+def _tls(texts: Mapping[str, str]) -> Tls | None:
+    names = ("tls.ca", "tls.certificate", "tls.key")
+    told = [name for name in names if texts.get(name)]
+    if not told:
+        return None
+    if len(told) < len(names):
+        raise _fault(f"{', '.join(names)}: all three, or none")
+    return Tls(*(texts[name] for name in names))
+
+
+def _fault(message: str) -> JobError:
+    return JobError(message, "BAD_OPTION")

@@ -1,0 +1,145 @@
+"""Which offsets a read has to look at: filters narrow ranges, a limit shortens a trigger.
+
+Pure; filters are told apart by the names of their classes, so any pyspark's will do, and so will
+plain ones. What is pruned holds no record that a filter lets pass; Spark filters the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from gateway.pipelines.model import OffsetRange, Place
+
+_BELOW, _ABOVE = -(1 << 63), (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Whole numbers from `low` to `high`, both inside; empty when `low` is above `high`."""
+
+    low: int = _BELOW
+    high: int = _ABOVE
+
+    def __contains__(self, number: int) -> bool:
+        return self.low <= number <= self.high
+
+    def and_(self, other: Interval) -> Interval:
+        return Interval(max(self.low, other.low), min(self.high, other.high))
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What may pass all filters. `times_us` since 1970; `topics` None: any."""
+
+    topics: frozenset[str] | None = None
+    partitions: Interval = Interval()
+    offsets: Interval = Interval()
+    times_us: Interval = Interval()
+
+    def narrowed(self, a_range: OffsetRange) -> OffsetRange | None:
+        """What of it may be wanted; None: nothing."""
+        topic, partition, start, end = a_range
+        if self.topics is not None and topic not in self.topics:
+            return None
+        if partition not in self.partitions:
+            return None
+        start, end = max(start, self.offsets.low), min(end, self.offsets.high + 1)
+        return OffsetRange(topic, partition, start, end) if start < end else None
+
+    def may_hold(self, time_min_ms: int | None, time_max_ms: int | None) -> bool:
+        """Whether records of times between these may be wanted; None: not known."""
+        below = time_max_ms is not None and time_max_ms * 1000 < self.times_us.low
+        above = time_min_ms is not None and time_min_ms * 1000 > self.times_us.high
+        return not below and not above
+
+
+def wanted(filters: Iterable[Any]) -> Wanted:
+    """What may pass them all. A filter that says nothing of place or time narrows nothing."""
+    found = Wanted()
+    for each in filters:
+        column = _column(each)
+        if column == "topic":
+            topics = _texts(each)
+            if topics is not None:
+                known = found.topics
+                found = replace(found, topics=topics if known is None else known & topics)
+            continue
+        interval = _interval(each)
+        if interval is None:
+            continue
+        if column == "partition":
+            found = replace(found, partitions=found.partitions.and_(interval))
+        elif column == "offset":
+            found = replace(found, offsets=found.offsets.and_(interval))
+        elif column == "timestamp":
+            found = replace(found, times_us=found.times_us.and_(interval))
+    return found
+
+
+def _column(a_filter: Any) -> str | None:
+    path = getattr(a_filter, "attribute", None)
+    return path[0] if isinstance(path, tuple) and len(path) == 1 else None
+
+
+def _texts(a_filter: Any) -> frozenset[str] | None:
+    kind = type(a_filter).__name__
+    if kind in ("EqualTo", "EqualNullSafe") and isinstance(a_filter.value, str):
+        return frozenset({a_filter.value})
+    if kind == "In" and all(isinstance(value, str) for value in a_filter.value):
+        return frozenset(a_filter.value)
+    return None
+
+
+def _interval(a_filter: Any) -> Interval | None:
+    kind = type(a_filter).__name__
+    if kind == "In":
+        numbers = [_number(value) for value in a_filter.value]
+        known = [number for number in numbers if number is not None]
+        if not known or len(known) < len(numbers):
+            return None
+        return Interval(min(known), max(known))
+    number = _number(getattr(a_filter, "value", None))
+    if number is None:
+        return None
+    made = {
+        "EqualTo": Interval(number, number),
+        "EqualNullSafe": Interval(number, number),
+        "GreaterThan": Interval(low=number + 1),
+        "GreaterThanOrEqual": Interval(low=number),
+        "LessThan": Interval(high=number - 1),
+        "LessThanOrEqual": Interval(high=number),
+    }
+    return made.get(kind)
+
+
+def _number(value: Any) -> int | None:
+    """Whole numbers as they are, times as microseconds; a time without a zone says nothing."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int):
+        return value
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        seconds = int(value.timestamp() // 1)
+        return seconds * 1_000_000 + value.microsecond
+    return None
+
+
+def limited(
+    limit: int | None, starts: Mapping[Place, int], ends: Mapping[Place, int]
+) -> dict[Place, int]:
+    """The ends of a trigger of at most about `limit` offsets, each place in proportion.
+
+    A place that has records gets at least one. Source: Spark, KafkaMicroBatchStream.rateLimit.
+    """
+    sizes = {place: max(0, end - starts.get(place, 0)) for place, end in ends.items()}
+    total = sum(sizes.values())
+    if limit is None or total <= limit:
+        return dict(ends)
+    shares = {place: max(1, limit * size // total) for place, size in sizes.items() if size}
+    return {
+        place: starts.get(place, 0) + shares[place] if place in shares else end
+        for place, end in ends.items()
+    }
