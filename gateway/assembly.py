@@ -35,6 +35,7 @@ from subscriptions.store import SubscriptionsStore
 
 if TYPE_CHECKING:
     from gateway.fleet.zookeeper_fleet import ClusterFleet
+    from gateway.metrics.http import MetricsServer
 
 _CLUSTER_ID = "/gateway/cluster_id"
 
@@ -65,6 +66,7 @@ class Running:
         self.ctx = ctx
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.server = server
+        self.metrics: MetricsServer | None = None
         self.stops = stops
 
     @property
@@ -74,6 +76,11 @@ class Running:
     @property
     def port(self) -> int:
         return self.server.port
+
+    @property
+    def metrics_port(self) -> int | None:
+        """Where the metrics page is; None: nowhere."""
+        return None if self.metrics is None else self.metrics.port
 
     async def stop(self) -> None:
         await stop_all(self.stops)
@@ -135,6 +142,14 @@ async def _start(running: Running, shared: ClusterFleet | None) -> Running:
     stops.append(groups.stop)
     await running.server.start(config.host, config.port)
     stops.append(running.server.stop)
+    if isinstance(ctx.fleet, SoloFleet):
+        ctx.fleet.address = (config.advertised_host or config.host, running.port)
+    if config.metrics_port is not None:
+        from gateway.metrics.http import MetricsServer
+
+        running.metrics = MetricsServer(ctx)
+        stops.append(running.metrics.stop)
+        await running.metrics.start(config.host, config.metrics_port)
     stops.append(release_waiters)
     if shared is not None:
         from gateway.fleet.sharing import Sharing  # an embedded gateway starts without it

@@ -74,6 +74,12 @@ def add_common_flags(flags: argparse.ArgumentParser) -> None:
         help="make topics that clients name",
     )
     add(
+        "--metrics-port",
+        type=int,
+        default=default.metrics_port,
+        help="port of the metrics page for Prometheus, on --host; 0 takes any free one",
+    )
+    add(
         "--group-initial-rebalance-delay-ms",
         type=int,
         default=default.groups.initial_rebalance_delay_ms,
@@ -100,6 +106,10 @@ def common_faults(flags: argparse.Namespace) -> list[str]:
     delay_ms = flags.group_initial_rebalance_delay_ms
     checks = (
         (0 <= flags.port <= 65_535, f"port {flags.port}: must be between 0 and 65535"),
+        (
+            flags.metrics_port is None or 0 <= flags.metrics_port <= 65_535,
+            f"metrics-port {flags.metrics_port}: must be between 0 and 65535",
+        ),
         (0 <= flags.node_id <= INT32_MAX, f"node-id {flags.node_id}: must be 0 to {INT32_MAX}"),
         (
             1 <= flags.partitions <= topics.partitions_max,
@@ -138,6 +148,7 @@ def config_of(flags: argparse.Namespace) -> GatewayConfig:
         bookies=flags.bookies,
         journal_sync=flags.journal_sync,
         accept_loss=flags.accept_loss,
+        metrics_port=flags.metrics_port,
         groups=replace(GroupLimits(), initial_rebalance_delay_ms=delay_ms),
         topics=replace(
             TopicDefaults(),

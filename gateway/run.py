@@ -35,6 +35,11 @@ class Running(Protocol):
     def port(self) -> int: ...
 
     @property
+    def metrics_port(self) -> int | None:
+        """Where the metrics page is; None: nowhere."""
+        ...
+
+    @property
     def lost(self) -> asyncio.Future[str]:
         """Done, with the reason, when it must not serve any longer."""
         ...
@@ -126,6 +131,10 @@ async def _start_in_cluster(config: GatewayConfig) -> Running:
 
 
 def _os_fault(config: GatewayConfig, error: OSError) -> str:
+    from gateway.metrics.http import MetricsUnavailable
+
+    if isinstance(error, MetricsUnavailable):
+        return str(error)
     if error.errno == errno.EADDRINUSE:
         return f"port {config.port}: in use on {config.host} (--port takes another one)"
     if error.errno in (errno.EADDRNOTAVAIL, errno.EACCES) and error.filename is None:
@@ -140,6 +149,8 @@ def _say_started(config: GatewayConfig, gateway: Running) -> None:
         place = f"zookeeper={config.zookeeper}" if config.zookeeper else f"data={config.data}"
         print(f"gateway started: bootstrap.servers={host}:{gateway.port} {place}")
         print(f"Started Kafka API server; [KafkaServer id={config.node_id}] started", flush=True)
+        if gateway.metrics_port is not None:
+            print(f"metrics: http://{host}:{gateway.metrics_port}/metrics", flush=True)
 
 
 def _preload() -> None:

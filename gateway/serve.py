@@ -25,7 +25,8 @@ def run(arguments: list[str]) -> int:
     if flags.workers > 1:
         from gateway.workers import commands, supervise
 
-        return supervise(commands(arguments, flags.workers, flags.node_id, flags.port))
+        rows = commands(arguments, flags.workers, flags.node_id, flags.port, flags.metrics_port)
+        return supervise(rows)
     if flags.supervisor is not None:
         from gateway.workers import end_with
 
@@ -70,7 +71,7 @@ def parser() -> argparse.ArgumentParser:
         "--workers",
         type=int,
         default=default.workers,
-        help="processes, each a broker: node ids and ports go up by one from the given ones",
+        help="processes, each a broker: node ids and both ports go up by one from the given ones",
     )
     add(
         "--log-segment-based-subscriptions-store-enabled",
@@ -113,12 +114,13 @@ def faults_of(flags: argparse.Namespace) -> list[str]:
 
 
 def _row_faults(flags: argparse.Namespace) -> list[str]:
-    """Of the last of several workers: its port and its node id."""
+    """Of the last of several workers: its ports and its node id."""
     more = flags.workers - 1
     if not 0 < more < WORKERS_MAX:
         return []
     checks = (
         (flags.port, 65_535, "port"),
+        (flags.metrics_port or 0, 65_535, "metrics-port"),
         (flags.node_id, INT32_MAX, "node-id"),
     )
     return [
@@ -172,6 +174,7 @@ def config_of(flags: argparse.Namespace) -> GatewayConfig:
         node_id=flags.node_id,
         rack=flags.rack,
         workers=flags.workers,
+        metrics_port=flags.metrics_port,
         log_segment_based_subscriptions_store_enabled=(
             flags.log_segment_based_subscriptions_store_enabled
         ),

@@ -46,17 +46,26 @@ class WorkerPace:
         return min(self.wait_s_max, self.wait_s_min * 2.0 ** min(ends - 1, 30))
 
 
-def commands(words: Sequence[str], workers: int, node_id: int, port: int) -> list[list[str]]:
+def commands(
+    words: Sequence[str], workers: int, node_id: int, port: int, metrics_port: int | None = None
+) -> list[list[str]]:
     """One command line for each worker: `words` are those of `gateway serve`, as given.
 
     Node ids and ports go up by one from the given ones; port 0 stays 0.
     """
+
+    def at(first: int, place: int) -> str:
+        return str(first + place if first else 0)
+
     ours = [sys.executable, "-m", "gateway", "serve", *words, "--workers", "1"]
     ours += ["--supervisor", str(os.getpid())]
-    return [
-        [*ours, "--node-id", str(node_id + place), "--port", str(port + place if port else 0)]
+    rows = [
+        [*ours, "--node-id", str(node_id + place), "--port", at(port, place)]
         for place in range(workers)
     ]
+    if metrics_port is None:
+        return rows
+    return [[*row, "--metrics-port", at(metrics_port, place)] for place, row in enumerate(rows)]
 
 
 def end_with(supervisor: int) -> None:

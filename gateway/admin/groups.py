@@ -16,6 +16,7 @@ _NAMES_UP_TO = 9  # and for topic ids beyond; OffsetCommit too
 _GONE = ("Dead", "")
 _REBALANCING = ("PreparingRebalance", "CompletingRebalance")
 _CONSUMER = "consumer"
+_READ_ONLY = "read-only"  # in the place of an assignment strategy: known from fetches alone
 _ASSIGNMENT_VERSION_MAX = 3
 
 OFFSET_COLUMNS = headings(
@@ -97,6 +98,8 @@ def no_such_group(name: str) -> AdminError:
 
 def remark(group: Any) -> str | None:
     """What Kafka's tool says on stderr about a group in this state."""
+    if group.protocol_data == _READ_ONLY:
+        return f"Group '{group.group_id}' commits nothing: this is what its clients fetch next."
     if group.group_state == "Empty":
         return f"Consumer group '{group.group_id}' has no active members."
     if group.group_state in _REBALANCING:

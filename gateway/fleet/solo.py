@@ -14,7 +14,7 @@ class SoloFleet:
     def __init__(self, node_id: int, epoch_of: Callable[[StreamKey], int] = lambda _: -1) -> None:
         self._node_id = node_id
         self.epoch_of = epoch_of
-        self.address = ("", -1)  # set once the port is bound
+        self.address: tuple[str, int] = ("", -1)  # set once the port is bound
 
     @property
     def node_id(self) -> int:

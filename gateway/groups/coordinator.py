@@ -32,6 +32,7 @@ from gateway.fleet.port import GroupClaims
 from gateway.fleet.solo import SoloFleet
 from gateway.groups.census import Census
 from gateway.groups.residents import LOAD_WAIT_S, Resident, Residents
+from gateway.groups.standings import Standing, Standings
 from gateway.groups.views import GroupListing, GroupView, Refused, code_for
 from gateway.topics.catalog import Catalog, Topic
 from ledger.errors import LedgerError
@@ -74,6 +75,7 @@ class Coordinator:
             clock,
             limits.offsets_retention_minutes * 60_000,
         )
+        self._standings = Standings(self._store, self._residents, self._census, claims, clock)
         self._background: asyncio.Task[None] | None = None
         self._forgetting: set[asyncio.Task[None]] = set()
         catalog.on_deleted.append(self._on_topic_deleted)
@@ -310,6 +312,10 @@ class Coordinator:
             # Clients ask again after this one; they give up after NOT_COORDINATOR.
             raise Refused(ErrorCode.coordinator_not_available)
         return listed
+
+    async def standings(self) -> tuple[list[Standing], int]:
+        """Where groups of this gateway stand, and how many more there are; see `Standings`."""
+        return await self._standings.look()
 
     def stored(self, group_id: str) -> bool:
         """There is such a group, here or at another gateway, as far as it is known here."""

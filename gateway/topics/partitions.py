@@ -119,6 +119,11 @@ class Partitions:
         if replica is not None:
             self._end(replica.close())
 
+    def opened(self, topic: str, index: int) -> Partition | None:
+        """The partition, if it is led here and can be read at once; it is not opened for this."""
+        partition = self._by_name.get((topic, index))
+        return partition if partition is not None and partition.readable else None
+
     def exists(self, topic: str, index: int) -> bool:
         """There is such a partition, whoever owns it."""
         known = self._catalog.by_name(topic)

@@ -1,0 +1,117 @@
+"""Where the groups of this gateway stand, for the metrics: bounded, however many groups there are.
+
+Groups in memory come first. A resting group is read from the store, and what was read of it holds
+for a while: nobody commits to it, or it would be in memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from gateway.core.group_members import State
+from gateway.fleet.port import GroupClaims
+from gateway.groups.census import Census
+from gateway.groups.residents import Residents
+from ledger.errors import CorruptFormat, LedgerError
+from ledger.world.clock import Clock
+from subscriptions.positions import Position, PositionKey
+from subscriptions.store import SubscriptionsStore
+
+GROUPS_MAX = 1_000
+READS_MAX = 200  # of resting groups, in one look
+_AT_ONCE = 16
+_READ_S_MAX = 2.0
+_HOLDS_S = 300.0
+
+
+class Standing(NamedTuple):
+    """One group of this gateway."""
+
+    name: str
+    state: State
+    members: int
+    positions: Mapping[PositionKey, Position]
+
+
+class Standings:
+    """Looked at now and then; keeps what it read of resting groups, GROUPS_MAX at most."""
+
+    def __init__(
+        self,
+        store: SubscriptionsStore,
+        residents: Residents,
+        census: Census,
+        claims: GroupClaims,
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._residents = residents
+        self._census = census
+        self._claims = claims
+        self._clock = clock
+        self._read: dict[str, tuple[float, Mapping[PositionKey, Position]]] = {}
+
+    async def look(self) -> tuple[list[Standing], int]:
+        """The groups, and how many more there may be that are left out. Never raises LedgerError.
+
+        Who may not answer as coordinator knows of no groups.
+        """
+        if not self._residents.serves():
+            return [], 0
+        found = [
+            Standing(name, each.group.state, len(each.group.members), each.positions)
+            for name, each in self._residents.groups.items()
+            if each.group.state is not State.DEAD
+        ]
+        resting, unseen = self._resting(GROUPS_MAX - len(found))
+        read = await self._positions(resting)
+        left_out = max(len(found) - GROUPS_MAX, 0) + unseen + len(resting) - len(read)
+        found = found[:GROUPS_MAX]
+        found += [Standing(name, State.EMPTY, 0, positions) for name, positions in read.items()]
+        return (found, left_out) if self._residents.serves() else ([], 0)
+
+    def _resting(self, room: int) -> tuple[list[str], int]:
+        """Groups that rest with us, and how many were not looked at for want of room."""
+        ours: list[str] = []
+        seen = 0
+        for name in self._census.resting:
+            if len(ours) >= room:
+                break
+            seen += 1
+            if name not in self._residents.groups and self._claims.candidate(name):
+                ours.append(name)
+        return ours, len(self._census.resting) - seen
+
+    async def _positions(self, resting: list[str]) -> dict[str, Mapping[PositionKey, Position]]:
+        """What is known of them; the oldest that is known, and what is not, was read anew."""
+        kept = {name: self._read[name] for name in resting if name in self._read}
+        self._read = kept
+        old_s = self._clock.monotonic_s() - _HOLDS_S
+        due = [name for name in resting if name not in kept]
+        due += sorted(
+            (name for name, (at_s, _) in kept.items() if at_s < old_s),
+            key=lambda name: kept[name][0],
+        )
+        waiting = iter(due[:READS_MAX])
+        elsewhere: set[str] = set()
+        try:
+            async with asyncio.timeout(_READ_S_MAX):
+                elsewhere = await self._claims.claimed_elsewhere(resting) if resting else set()
+                await asyncio.gather(*(self._read_each(waiting) for _ in range(_AT_ONCE)))
+        except (LedgerError, TimeoutError):
+            pass  # what was read before still holds
+        return {
+            name: self._read[name][1]
+            for name in resting
+            if name in self._read and name not in elsewhere
+        }
+
+    async def _read_each(self, names: Iterator[str]) -> None:
+        for name in names:
+            try:
+                found = await self._store.read(name)
+            except CorruptFormat:
+                continue  # the census says so
+            self._read[name] = (self._clock.monotonic_s(), found.positions)

@@ -1,0 +1,73 @@
+"""The metrics page in Prometheus' text format: one page at a time, shared by all who ask for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+
+from prometheus_client import PROCESS_COLLECTOR
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from gateway.handlers.api import Context
+from gateway.metrics.samples import Family, Samples
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+
+_SAMPLES_AT_ONCE = 250  # then others on this loop have their turn
+
+
+class _These(Collector):
+    """Some metrics, as prometheus_client takes them."""
+
+    def __init__(self, metrics: Iterable[Metric]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterable[Metric]:
+        return self._metrics
+
+
+class Page:
+    """`text` may be called by many at once; they get the same page."""
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+        self._under_way: asyncio.Task[bytes] | None = None
+
+    async def text(self) -> bytes:
+        """What is so now, or was when the page that is under way was begun."""
+        if self._under_way is None or self._under_way.done():
+            self._under_way = asyncio.get_running_loop().create_task(self._write())
+        return await asyncio.shield(self._under_way)
+
+    async def stop(self) -> None:
+        """Nothing is under way any more."""
+        if self._under_way is not None:
+            self._under_way.cancel()
+            await asyncio.gather(self._under_way, return_exceptions=True)
+
+    async def _write(self) -> bytes:
+        families = await Samples(self._ctx).gather()
+        parts = [generate_latest(_These(PROCESS_COLLECTOR.collect()))]
+        for family in families:
+            for part in _parts(family):
+                await asyncio.sleep(0)
+                parts.append(part)
+        return b"".join(parts)
+
+
+def _parts(family: Family) -> Iterator[bytes]:
+    """The text of a family in pieces; only the first one says what it is."""
+    for at in range(0, len(family.samples), _SAMPLES_AT_ONCE):
+        metric = GaugeMetricFamily(family.name, family.text, labels=family.labels)
+        for labels, value in family.samples[at : at + _SAMPLES_AT_ONCE]:
+            metric.add_metric(labels, value)
+        text = generate_latest(_These([metric]))
+        yield (
+            text
+            if not at
+            else b"".join(
+                line for line in text.splitlines(keepends=True) if not line.startswith(b"#")
+            )
+        )

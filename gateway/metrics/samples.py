@@ -1,0 +1,246 @@
+"""What the metrics page says: names and labels are kafka_exporter's, so its dashboards render.
+
+Each gateway of a cluster tells its own share, so that sums over all of them are right: partitions
+that it leads, groups that it coordinates, and what read-only groups fetch from it. Nothing is
+counted for each request: all of it is looked up when it is asked for, and bounded; what is left
+out is told. Source: github.com/danielqsj/kafka_exporter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, NamedTuple
+
+from gateway.core.group_members import State
+from gateway.fleet.peers import Peers
+from gateway.fleet.port import Member, StreamKey
+from gateway.groups.readers import TYPE as READ_ONLY
+from gateway.handlers.api import Context
+from gateway.handlers.members import live_members
+from gateway.topics.catalog import Topic
+from gateway.topics.partition import Partition
+
+PARTITIONS_MAX = 5_000
+POSITIONS_MAX = 10_000  # of all groups
+PEER_S_MAX = 2.0
+
+_LIST_OFFSETS = 2
+_LATEST = -1
+_SLICE = 200  # of what is looked at without giving way
+
+_PLACE = ("topic", "partition")
+_GROUP_TOPIC = ("consumergroup", "topic")
+_FAMILIES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "kafka_brokers": ("Gateways that live.", ()),
+    "kafka_broker_info": ("Each of them, and where clients reach it.", ("id", "address")),
+    "kafka_topic_partitions": ("Partitions of the topic.", ("topic",)),
+    "kafka_topic_partition_current_offset": ("Offset after the last record.", _PLACE),
+    "kafka_topic_partition_oldest_offset": ("Offset of the first record that is kept.", _PLACE),
+    "kafka_topic_partition_leader": ("Node id of the gateway that leads it.", _PLACE),
+    "kafka_topic_partition_replicas": ("Gateways that serve it.", _PLACE),
+    "kafka_topic_partition_in_sync_replica": ("Those of them that are in sync.", _PLACE),
+    "kafka_topic_partition_under_replicated_partition": ("1: fewer than there are.", _PLACE),
+    "kafka_consumergroup_members": ("Members, or clients that read.", ("consumergroup",)),
+    "kafka_consumergroup_current_offset": (
+        "Committed offset, or the one that is fetched next.",
+        (*_GROUP_TOPIC, "partition"),
+    ),
+    "kafka_consumergroup_current_offset_sum": ("Sum over the partitions.", _GROUP_TOPIC),
+    "kafka_consumergroup_lag": (
+        "Offsets between there and the end; -1: the end is not known.",
+        (*_GROUP_TOPIC, "partition"),
+    ),
+    "kafka_consumergroup_lag_sum": ("Sum over the partitions.", _GROUP_TOPIC),
+    "gateway_consumergroup_info": (
+        "1. Type read-only: commits nothing, shown by what it fetches.",
+        ("consumergroup", "type", "state"),
+    ),
+    "gateway_metrics_left_out": ("How many are not on this page, for want of room.", ("what",)),
+}
+
+Place = tuple[str, int]
+"""Topic and partition."""
+
+
+class Family(NamedTuple):
+    """One metric: all its samples, each a value for the labels."""
+
+    name: str
+    text: str
+    labels: tuple[str, ...]
+    samples: list[tuple[tuple[str, ...], float]]
+
+
+class _Stands(NamedTuple):
+    group: str
+    place: Place
+    offset: int
+
+
+class Samples:
+    """One look at everything. `gather` once."""
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+        self._families: dict[str, Family] = {}
+        self._left_out = {"partitions": 0, "groups": 0, "positions": 0}
+        self._stands: list[_Stands] = []
+
+    async def gather(self) -> list[Family]:
+        """Every family that has a sample."""
+        self._brokers()
+        await self._topics()
+        await self._groups()
+        self._readers()
+        await self._lags()
+        for what, count in self._left_out.items():
+            self._say("gateway_metrics_left_out", count, what)
+        return list(self._families.values())
+
+    def _say(self, name: str, value: float, *labels: str) -> None:
+        family = self._families.get(name)
+        if family is None:
+            family = self._families[name] = Family(name, *_FAMILIES[name], [])
+        family.samples.append((labels, value))
+
+    def _brokers(self) -> None:
+        members = live_members(self._ctx)
+        self._say("kafka_brokers", len(members))
+        for member in members:
+            address = f"{member.host}:{member.port}" if member.host else ""
+            self._say("kafka_broker_info", 1, str(member.node_id), address)
+
+    # -- topics -------------------------------------------------------------------------------
+
+    async def _topics(self) -> None:
+        """Whoever leads its first partition tells how many a topic has."""
+        ctx = self._ctx
+        me, told, seen = ctx.fleet.node_id, 0, 0
+        for topic in list(ctx.catalog.all()):
+            if ctx.fleet.leader(StreamKey(topic.topic_id, 0)).node_id == me:
+                self._say("kafka_topic_partitions", topic.partitions, topic.name)
+            for index in range(topic.partitions):
+                seen += 1
+                if seen % _SLICE == 0:
+                    await asyncio.sleep(0)
+                partition = ctx.partitions.opened(topic.name, index)
+                if partition is None or not partition.led:
+                    continue
+                told += 1
+                if told <= PARTITIONS_MAX:
+                    self._partition(topic, index, partition)
+        self._left_out["partitions"] = max(0, told - PARTITIONS_MAX)
+
+    def _partition(self, topic: Topic, index: int, partition: Partition) -> None:
+        fleet = self._ctx.fleet
+        at = (topic.name, str(index))
+        key = StreamKey(topic.topic_id, index)
+        replicas = len(fleet.replicas(key, topic.replication_factor))
+        self._say("kafka_topic_partition_current_offset", partition.high_watermark, *at)
+        self._say("kafka_topic_partition_oldest_offset", partition.log_start_offset, *at)
+        self._say("kafka_topic_partition_leader", fleet.node_id, *at)
+        # As Metadata has it: who serves it, serves all of it. Copies are the bookies' business.
+        self._say("kafka_topic_partition_replicas", replicas, *at)
+        self._say("kafka_topic_partition_in_sync_replica", replicas, *at)
+        self._say("kafka_topic_partition_under_replicated_partition", 0, *at)
+
+    # -- groups -------------------------------------------------------------------------------
+
+    async def _groups(self) -> None:
+        catalog = self._ctx.catalog
+        standings, self._left_out["groups"] = await self._ctx.groups.standings()
+        for number, each in enumerate(standings, 1):
+            if number % _SLICE == 0:
+                await asyncio.sleep(0)
+            self._group(each.name, "classic", each.state, each.members)
+            for key, position in list(each.positions.items()):
+                topic = catalog.by_id(key.topic_id)
+                if topic is not None and position.offset >= 0:
+                    self._stand(each.name, (topic.name, key.partition), position.offset)
+
+    def _readers(self) -> None:
+        """What moved to another gateway is told there, once it is fetched there."""
+        ctx = self._ctx
+        for group in ctx.readers.known():
+            if ctx.groups.stored(group.name):
+                continue
+            self._group(group.name, READ_ONLY, State.STABLE, len(group.clients))
+            for (topic_id, index), fetched in group.positions.items():
+                topic = ctx.catalog.by_id(topic_id)
+                if topic is not None and ctx.partitions.opened(topic.name, index) is not None:
+                    self._stand(group.name, (topic.name, index), fetched.offset)
+
+    def _group(self, name: str, kind: str, state: State, members: int) -> None:
+        self._say("gateway_consumergroup_info", 1, name, kind, state.value)
+        self._say("kafka_consumergroup_members", members, name)
+
+    def _stand(self, group: str, place: Place, offset: int) -> None:
+        if len(self._stands) >= POSITIONS_MAX:
+            self._left_out["positions"] += 1
+        else:
+            self._stands.append(_Stands(group, place, offset))
+
+    async def _lags(self) -> None:
+        ends = await self._ends({each.place for each in self._stands})
+        offsets: dict[tuple[str, str], int] = {}
+        lags: dict[tuple[str, str], int] = {}
+        for each in self._stands:
+            topic, index = each.place
+            end = ends.get(each.place)
+            lag = -1 if end is None else max(0, end - each.offset)
+            at = (each.group, topic, str(index))
+            self._say("kafka_consumergroup_current_offset", each.offset, *at)
+            self._say("kafka_consumergroup_lag", lag, *at)
+            of_topic = (each.group, topic)
+            offsets[of_topic] = offsets.get(of_topic, 0) + each.offset
+            lags[of_topic] = lags.get(of_topic, 0) + max(0, lag)
+        for of_topic, value in offsets.items():
+            self._say("kafka_consumergroup_current_offset_sum", value, *of_topic)
+            self._say("kafka_consumergroup_lag_sum", lags[of_topic], *of_topic)
+
+    # -- ends of partitions -------------------------------------------------------------------
+
+    async def _ends(self, places: set[Place]) -> dict[Place, int]:
+        """High watermarks, from memory or from whoever leads them; unknown ones are left out."""
+        ctx = self._ctx
+        ends: dict[Place, int] = {}
+        elsewhere: dict[int, dict[str, list[int]]] = {}
+        for place in places:
+            topic = ctx.catalog.by_name(place[0])
+            partition = ctx.partitions.opened(*place)
+            if partition is not None and partition.led:
+                ends[place] = partition.high_watermark
+            elif topic is not None:
+                node_id = ctx.fleet.leader(StreamKey(topic.topic_id, place[1])).node_id
+                elsewhere.setdefault(node_id, {}).setdefault(place[0], []).append(place[1])
+        elsewhere.pop(ctx.fleet.node_id, None)  # it is being opened
+        elsewhere.pop(-1, None)
+        if not elsewhere:
+            return ends
+
+        def fields(member: Member) -> dict[str, Any] | None:
+            asked = elsewhere.get(member.node_id)
+            return None if asked is None else _latest(asked)
+
+        answers = await Peers(ctx.fleet, PEER_S_MAX).ask(_LIST_OFFSETS, fields)
+        for answer in answers.values():
+            for topic in answer.topics:
+                for each in topic.partitions:
+                    if not each.error_code.value and each.offset >= 0:
+                        ends[topic.name, each.partition_index] = each.offset
+        return ends
+
+
+def _latest(places: dict[str, list[int]]) -> dict[str, Any]:
+    """The fields of a ListOffsets that asks where these partitions end."""
+    topics = [
+        {
+            "name": name,
+            "partitions": [
+                {"partition_index": index, "current_leader_epoch": -1, "timestamp": _LATEST}
+                for index in indexes
+            ],
+        }
+        for name, indexes in places.items()
+    ]
+    return {"replica_id": -1, "isolation_level": 0, "topics": topics}
