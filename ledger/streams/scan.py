@@ -284,16 +284,16 @@ class StreamScan:
             raise Truncated(f"{sequence_id} is below the start {self.start_sequence_id}")
         return await self._reads.read_for(self, sequence_id, bytes_max, self.refresh)
 
-    async def find_timestamp(self, timestamp: int) -> StoredRecord | None:
+    async def find_timestamp(self, timestamp: int, first: int = 0) -> StoredRecord | None:
         """The first record whose greatest timestamp is at least `timestamp`; None: there is none.
 
-        Needs the `timestamp_max` that `open` was given.
+        Only those that end past `first`. Needs the `timestamp_max` that `open` was given.
         """
         for segment in list(self.segments):
             summary = self._summaries.get(segment.number)
             if segment.completed and summary is not None and summary.timestamp_max < timestamp:
                 continue
-            found = await self._reads.find_timestamp(self, segment, timestamp, 0)
+            found = await self._reads.find_timestamp(self, segment, timestamp, first)
             if found is not None:
                 return found
         return None

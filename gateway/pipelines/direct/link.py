@@ -1,0 +1,69 @@
+"""A connection to storage that synchronous code uses: Spark's Python workers have no loop.
+
+A worker process keeps one for its next tasks, as long as it lives; whatever failed over it is
+asked over a new one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Coroutine, Iterator
+from typing import Any, TypeVar
+
+from gateway.pipelines.direct.options import Tls
+from gateway.pipelines.direct.storage import ReadStorage, open_storage
+
+T = TypeVar("T")
+
+
+class Link:
+    """`close` it in the end; only one call at a time."""
+
+    def __init__(self, metadata: str, tls: Tls | None) -> None:
+        """Connected. Raises JobError."""
+        self._loop = asyncio.new_event_loop()
+        self._context = open_storage(metadata, *(tls or ()))
+        try:
+            self.storage: ReadStorage = self._loop.run_until_complete(self._context.__aenter__())
+        except BaseException:
+            self._loop.close()
+            raise
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self._loop.run_until_complete(work)
+
+    def each(self, items: AsyncGenerator[T]) -> Iterator[T]:
+        """One after the other, as they come; what is under way ends with the iterator."""
+        try:
+            while True:
+                try:
+                    item = self._loop.run_until_complete(anext(items))
+                except StopAsyncIteration:
+                    return
+                yield item
+        finally:
+            self._loop.run_until_complete(items.aclose())
+
+    def close(self) -> None:
+        try:
+            self._loop.run_until_complete(self._context.__aexit__(None, None, None))
+        finally:
+            self._loop.close()
+
+
+_kept: dict[tuple[str, Tls | None], Link] = {}
+
+
+def kept_link(metadata: str, tls: Tls | None) -> Link:
+    """This process's, made at the first call. Whoever meets an error over it calls `drop_link`."""
+    link = _kept.get((metadata, tls))
+    if link is None:
+        link = _kept[metadata, tls] = Link(metadata, tls)
+    return link
+
+
+def drop_link(metadata: str, tls: Tls | None) -> None:
+    """The next task makes a new one."""
+    link = _kept.pop((metadata, tls), None)
+    if link is not None:
+        link.close()

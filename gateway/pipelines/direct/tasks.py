@@ -1,0 +1,78 @@
+"""Ranges of offsets as tasks of Spark, and what a task does: a slice of a segment, in Arrow.
+
+A slice is all that a task needs to know, so it runs anywhere, over bookies that answer there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gateway.pipelines.direct.link import drop_link, kept_link
+from gateway.pipelines.direct.offsets import Source, tell_lost
+from gateway.pipelines.direct.options import Options
+from gateway.pipelines.direct.plan import Wanted
+from gateway.pipelines.model import JobError, OffsetRange, Place
+from ledger.errors import LedgerError, NoNode, NoSuchLedger, Truncated
+from ledger.streams.scan import Slice, read_slice
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_GONE = (Truncated, NoSuchLedger, NoNode)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Records of one place; may be pickled."""
+
+    place: Place
+    piece: Slice
+
+
+async def tasks_of(
+    ranges: Iterable[OffsetRange], sources: Mapping[Place, Source], slice_bytes: int, wanted: Wanted
+) -> list[Task]:
+    """Slices that hold what is wanted of these ranges. Raises JobError."""
+    tasks: list[Task] = []
+    for whole in ranges:
+        each = wanted.narrowed(whole)
+        if each is None:
+            continue
+        try:
+            pieces = await sources[each.place].scan.cut(each.start, each.end, slice_bytes)
+        except LedgerError as error:
+            raise _fault(each, error) from error
+        tasks += [
+            Task(each.place, piece)
+            for piece in pieces
+            if wanted.may_hold(None, piece.timestamp_max)
+        ]
+    return tasks
+
+
+def read_task(task: Task, options: Options) -> Iterator[pa.RecordBatch]:
+    """The task's records. Memory: two chunks of the slice and one of columns."""
+    from gateway.pipelines.direct.decode import Decoder
+
+    piece = task.piece
+    decoder = Decoder(*task.place, options.include_headers)
+    following = piece.first
+    where = options.metadata, options.tls
+    try:
+        link = kept_link(*where)
+        chunks = read_slice(link.storage.store, link.storage.client, piece)
+        for chunk in link.each(chunks):
+            yield from decoder.decode([each.data for each in chunk], piece.first, piece.end)
+            following = chunk[-1].end_sequence_id
+    except LedgerError as error:
+        drop_link(*where)
+        left = OffsetRange(*task.place, following, piece.end)
+        if not isinstance(error, _GONE):
+            raise _fault(left, error) from error
+        tell_lost([left], f"removed while they were read ({error})", options.fail_on_data_loss)
+
+
+def _fault(a_range: OffsetRange, error: LedgerError) -> JobError:
+    return JobError(f"{a_range}: {type(error).__name__}: {error}", type(error).__name__)
