@@ -77,6 +77,25 @@ class ReaderLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsLimits:
+    """Bounds on the metrics page; what is beyond them is counted in `gateway_metrics_left_out`."""
+
+    partitions_max: int = 5_000  # led by this gateway
+    groups_max: int = 1_000  # coordinated by this gateway; those in memory first
+    positions_max: int = 10_000  # of all groups
+    reads_max: int = 200  # groups without members that are read from the store for one page
+    read_s_max: float = 2.0  # for all of them
+    reads_hold_s: float = 300.0  # then a group is read again: another gateway may have had it
+    ask_s_max: float = 2.0  # another gateway that does not say in time where partitions end
+
+    def __post_init__(self) -> None:
+        assert self.partitions_max >= 0
+        assert self.groups_max >= 0
+        assert self.positions_max >= 0
+        assert self.reads_max > 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDefaults:
     """What a topic gets that says nothing itself. Kafka's broker defaults."""
 
@@ -110,6 +129,7 @@ class GatewayConfig:
     metrics_port: int | None = None  # HTTP, /metrics for Prometheus; 0: any free one; None: off
     groups: GroupLimits = field(default_factory=GroupLimits)
     readers: ReaderLimits = field(default_factory=ReaderLimits)
+    metrics: MetricsLimits = field(default_factory=MetricsLimits)
     topics: TopicDefaults = field(default_factory=TopicDefaults)
 
     def __post_init__(self) -> None:

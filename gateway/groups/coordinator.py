@@ -17,7 +17,7 @@ from uuid import uuid4
 
 from kio.schema.errors import ErrorCode
 
-from gateway.config import GroupLimits
+from gateway.config import GroupLimits, MetricsLimits
 from gateway.core.group_members import (
     GroupSettings,
     Joined,
@@ -127,6 +127,7 @@ class Coordinator:
         self._residents.release_waiters()
 
     def _on_rest(self, resident: Resident) -> None:
+        self._standings.forget(resident.group_id)
         self._census.on_rest(resident)
 
     async def _on_topic_deleted(self, topic: Topic) -> None:
@@ -313,9 +314,9 @@ class Coordinator:
             raise Refused(ErrorCode.coordinator_not_available)
         return listed
 
-    async def standings(self) -> tuple[list[Standing], int]:
+    async def standings(self, limits: MetricsLimits) -> tuple[list[Standing], int]:
         """Where groups of this gateway stand, and how many more there are; see `Standings`."""
-        return await self._standings.look()
+        return await self._standings.look(limits)
 
     def stored(self, group_id: str) -> bool:
         """There is such a group, here or at another gateway, as far as it is known here."""

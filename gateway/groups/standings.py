@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from gateway.config import MetricsLimits
 from gateway.core.group_members import State
 from gateway.fleet.port import GroupClaims
 from gateway.groups.census import Census
@@ -19,11 +20,7 @@ from ledger.world.clock import Clock
 from subscriptions.positions import Position, PositionKey
 from subscriptions.store import SubscriptionsStore
 
-GROUPS_MAX = 1_000
-READS_MAX = 200  # of resting groups, in one look
 _AT_ONCE = 16
-_READ_S_MAX = 2.0
-_HOLDS_S = 300.0
 
 
 class Standing(NamedTuple):
@@ -36,7 +33,7 @@ class Standing(NamedTuple):
 
 
 class Standings:
-    """Looked at now and then; keeps what it read of resting groups, GROUPS_MAX at most."""
+    """Looked at now and then; keeps what it read of resting groups, those of the last look only."""
 
     def __init__(
         self,
@@ -53,7 +50,7 @@ class Standings:
         self._clock = clock
         self._read: dict[str, tuple[float, Mapping[PositionKey, Position]]] = {}
 
-    async def look(self) -> tuple[list[Standing], int]:
+    async def look(self, limits: MetricsLimits) -> tuple[list[Standing], int]:
         """The groups, and how many more there may be that are left out. Never raises LedgerError.
 
         Who may not answer as coordinator knows of no groups.
@@ -65,12 +62,16 @@ class Standings:
             for name, each in self._residents.groups.items()
             if each.group.state is not State.DEAD
         ]
-        resting, unseen = self._resting(GROUPS_MAX - len(found))
-        read = await self._positions(resting)
-        left_out = max(len(found) - GROUPS_MAX, 0) + unseen + len(resting) - len(read)
-        found = found[:GROUPS_MAX]
+        resting, unseen = self._resting(limits.groups_max - len(found))
+        read = await self._positions(resting, limits)
+        left_out = max(len(found) - limits.groups_max, 0) + unseen + len(resting) - len(read)
+        found = found[: limits.groups_max]
         found += [Standing(name, State.EMPTY, 0, positions) for name, positions in read.items()]
         return (found, left_out) if self._residents.serves() else ([], 0)
+
+    def forget(self, name: str) -> None:
+        """It may stand elsewhere than when it was read."""
+        self._read.pop(name, None)
 
     def _resting(self, room: int) -> tuple[list[str], int]:
         """Groups that rest with us, and how many were not looked at for want of room."""
@@ -84,20 +85,22 @@ class Standings:
                 ours.append(name)
         return ours, len(self._census.resting) - seen
 
-    async def _positions(self, resting: list[str]) -> dict[str, Mapping[PositionKey, Position]]:
+    async def _positions(
+        self, resting: list[str], limits: MetricsLimits
+    ) -> dict[str, Mapping[PositionKey, Position]]:
         """What is known of them; the oldest that is known, and what is not, was read anew."""
         kept = {name: self._read[name] for name in resting if name in self._read}
         self._read = kept
-        old_s = self._clock.monotonic_s() - _HOLDS_S
+        old_s = self._clock.monotonic_s() - limits.reads_hold_s
         due = [name for name in resting if name not in kept]
         due += sorted(
             (name for name, (at_s, _) in kept.items() if at_s < old_s),
             key=lambda name: kept[name][0],
         )
-        waiting = iter(due[:READS_MAX])
+        waiting = iter(due[: limits.reads_max])
         elsewhere: set[str] = set()
         try:
-            async with asyncio.timeout(_READ_S_MAX):
+            async with asyncio.timeout(limits.read_s_max):
                 elsewhere = await self._claims.claimed_elsewhere(resting) if resting else set()
                 await asyncio.gather(*(self._read_each(waiting) for _ in range(_AT_ONCE)))
         except (LedgerError, TimeoutError):

@@ -20,10 +20,6 @@ from gateway.handlers.members import live_members
 from gateway.topics.catalog import Topic
 from gateway.topics.partition import Partition
 
-PARTITIONS_MAX = 5_000
-POSITIONS_MAX = 10_000  # of all groups
-PEER_S_MAX = 2.0
-
 _LIST_OFFSETS = 2
 _LATEST = -1
 _SLICE = 200  # of what is looked at without giving way
@@ -82,6 +78,7 @@ class Samples:
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
+        self._limits = ctx.config.metrics
         self._families: dict[str, Family] = {}
         self._left_out = {"partitions": 0, "groups": 0, "positions": 0}
         self._stands: list[_Stands] = []
@@ -127,9 +124,9 @@ class Samples:
                 if partition is None or not partition.led:
                     continue
                 told += 1
-                if told <= PARTITIONS_MAX:
+                if told <= self._limits.partitions_max:
                     self._partition(topic, index, partition)
-        self._left_out["partitions"] = max(0, told - PARTITIONS_MAX)
+        self._left_out["partitions"] = max(0, told - self._limits.partitions_max)
 
     def _partition(self, topic: Topic, index: int, partition: Partition) -> None:
         fleet = self._ctx.fleet
@@ -148,7 +145,7 @@ class Samples:
 
     async def _groups(self) -> None:
         catalog = self._ctx.catalog
-        standings, self._left_out["groups"] = await self._ctx.groups.standings()
+        standings, self._left_out["groups"] = await self._ctx.groups.standings(self._limits)
         for number, each in enumerate(standings, 1):
             if number % _SLICE == 0:
                 await asyncio.sleep(0)
@@ -175,7 +172,7 @@ class Samples:
         self._say("kafka_consumergroup_members", members, name)
 
     def _stand(self, group: str, place: Place, offset: int) -> None:
-        if len(self._stands) >= POSITIONS_MAX:
+        if len(self._stands) >= self._limits.positions_max:
             self._left_out["positions"] += 1
         else:
             self._stands.append(_Stands(group, place, offset))
@@ -222,7 +219,7 @@ class Samples:
             asked = elsewhere.get(member.node_id)
             return None if asked is None else _latest(asked)
 
-        answers = await Peers(ctx.fleet, PEER_S_MAX).ask(_LIST_OFFSETS, fields)
+        answers = await Peers(ctx.fleet, self._limits.ask_s_max).ask(_LIST_OFFSETS, fields)
         for answer in answers.values():
             for topic in answer.topics:
                 for each in topic.partitions:
