@@ -1,0 +1,231 @@
+"""Goal: a direct read knows from its options and filters what to look at, or says what is wrong.
+
+Method: options as Spark hands them over, and plain objects named as pyspark's filters; no Spark.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.pipelines.direct.options import EARLIEST, LATEST, Edge, Options, Tls, parse
+from gateway.pipelines.direct.plan import limited, wanted
+from gateway.pipelines.model import JobError, OffsetRange, Place
+
+BASE = {"metadata": "grpc://127.0.0.1:3181"}
+
+
+class _Filter(NamedTuple):
+    attribute: tuple[str, ...]
+    value: Any
+
+
+class EqualTo(_Filter): ...
+
+
+class GreaterThan(_Filter): ...
+
+
+class GreaterThanOrEqual(_Filter): ...
+
+
+class LessThan(_Filter): ...
+
+
+class LessThanOrEqual(_Filter): ...
+
+
+class In(_Filter): ...
+
+
+class Not(NamedTuple):
+    child: _Filter
+
+
+def options(streaming: bool = False, **given: str) -> Options:
+    return parse(BASE | {"path": "t"} | given, streaming)
+
+
+# -- options ---------------------------------------------------------------------------------
+
+
+def test_a_name_given_to_load_is_the_topic() -> None:
+    assert options().topics == ("t",)
+
+
+def test_names_do_not_depend_on_case() -> None:
+    assert parse({"METADATA": "zk", "Subscribe": "b, a,b"}).topics == ("a", "b")
+
+
+def test_partitions_can_be_assigned() -> None:
+    found = parse(BASE | {"assign": '{"t":[2,0]}'}).assigned
+    assert found == {"t": (0, 2)}
+
+
+def test_a_batch_reads_all_that_is_there() -> None:
+    found = options()
+    assert (found.starting, found.ending) == (Edge(EARLIEST), Edge(LATEST))
+
+
+def test_a_stream_begins_at_the_end() -> None:
+    assert options(streaming=True).starting == Edge(LATEST)
+
+
+def test_offsets_are_written_as_for_the_kafka_source() -> None:
+    found = options(startingOffsets='{"t":{"0":23,"1":-2}}', endingOffsets='{"t":{"0":-1,"1":9}}')
+    assert found.starting.offsets == {Place("t", 0): 23, Place("t", 1): EARLIEST}
+    assert found.ending.offsets == {Place("t", 0): LATEST, Place("t", 1): 9}
+
+
+def test_a_time_counts_before_times_of_partitions_and_those_before_offsets() -> None:
+    times = '{"t":{"0":5}}'
+    found = options(startingTimestamp="7", startingOffsetsByTimestamp=times)
+    assert found.starting == Edge(time_ms=7)
+    found = options(startingOffsetsByTimestamp=times, startingOffsets="earliest")
+    assert found.starting == Edge(times_ms={Place("t", 0): 5})
+
+
+def test_certificates_are_all_given_or_none() -> None:
+    files = {"tls.ca": "a", "tls.certificate": "b", "tls.key": "c"}
+    assert options(**files).tls == Tls("a", "b", "c")
+    with pytest.raises(JobError, match="all three, or none"):
+        options(**{"tls.ca": "a"})
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"startingOfsets": "earliest"}, "did you mean 'startingOffsets'"),
+        ({"kafka.bootstrap.servers": "x"}, "leave kafka.* options out"),
+        ({"subscribe": "u"}, "not path and subscribe"),
+        ({"startingOffsets": "latest"}, "a batch would be empty"),
+        ({"startingOffsets": '{"t":{"0":-1}}'}, "cannot begin a batch"),
+        ({"startingOffsets": '{"t":{"0":-3}}'}, "-3 of t-0 is below -2"),
+        ({"startingOffsets": "{"}, "must be earliest, latest or JSON like"),
+        ({"startingOffsets": '{"t":{"x":1}}'}, "must be earliest, latest or JSON like"),
+        ({"startingOffsets": '{"t":{"0":true}}'}, "must be earliest, latest or JSON like"),
+        ({"endingOffsets": "earliest"}, "nothing would be read"),
+        ({"endingOffsets": '{"t":{"0":-2}}'}, "is below -1"),
+        ({"startingTimestamp": "-4"}, "must be a whole number"),
+        ({"failOnDataLoss": "maybe"}, "must be true or false"),
+        ({"sliceBytes": "0"}, "must be at least 1"),
+        ({"isolation": "strict"}, "read_committed or read_uncommitted"),
+        ({"startingOffsetsByTimestampStrategy": "first"}, "error or latest"),
+    ],
+)
+def test_what_is_wrong_says_what_to_write(given: dict[str, str], message: str) -> None:
+    with pytest.raises(JobError) as refused:
+        options(**given)
+    assert message in str(refused.value)
+    assert refused.value.code == "BAD_OPTION"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"path": "t"}, "metadata is missing"),
+        (BASE, "exactly one of"),
+        (BASE | {"subscribePattern": "("}, "subscribePattern"),
+        (BASE | {"assign": '{"t":[]}'}, "must be JSON like"),
+        (BASE | {"assign": '{"t":["0"]}'}, "must be JSON like"),
+        (BASE | {"path": "a,,b"}, "must be names of topics"),
+    ],
+)
+def test_what_is_missing_is_named(given: dict[str, str], message: str) -> None:
+    with pytest.raises(JobError, match=message.replace("(", r"\(")):
+        parse(given)
+
+
+def test_a_stream_has_no_end() -> None:
+    with pytest.raises(JobError, match="a stream has no end"):
+        options(streaming=True, endingOffsets="latest")
+
+
+# -- filters ---------------------------------------------------------------------------------
+
+RANGE = OffsetRange("t", 1, 100, 200)
+
+
+@pytest.mark.parametrize(
+    ("filters", "left"),
+    [
+        ([], RANGE),
+        ([EqualTo(("partition",), 1)], RANGE),
+        ([EqualTo(("partition",), 2)], None),
+        ([In(("partition",), (0, 3))], RANGE),  # 1 lies between them: only bounds are kept
+        ([In(("partition",), (2, 3))], None),
+        ([EqualTo(("topic",), "t"), In(("topic",), ("t", "u"))], RANGE),
+        ([EqualTo(("topic",), "u")], None),
+        ([GreaterThan(("offset",), 149)], RANGE._replace(start=150)),
+        ([GreaterThanOrEqual(("offset",), 150)], RANGE._replace(start=150)),
+        ([LessThan(("offset",), 150)], RANGE._replace(end=150)),
+        ([LessThanOrEqual(("offset",), 150)], RANGE._replace(end=151)),
+        ([EqualTo(("offset",), 150)], RANGE._replace(start=150, end=151)),
+        ([GreaterThan(("offset",), 150), LessThan(("offset",), 120)], None),
+        ([LessThan(("offset",), 100)], None),
+        ([Not(EqualTo(("partition",), 1))], RANGE),
+        ([EqualTo(("headers", "offset"), 1)], RANGE),
+        ([EqualTo(("offset",), None), EqualTo(("offset",), True)], RANGE),
+    ],
+)
+def test_filters_narrow_a_range(filters: list[Any], left: OffsetRange | None) -> None:
+    assert wanted(filters).narrowed(RANGE) == left
+
+
+def test_a_filter_on_time_leaves_out_what_is_older() -> None:
+    since = datetime(2026, 1, 1, 0, 0, 0, 500, tzinfo=UTC)
+    after_ms = int(since.timestamp() * 1000)
+    found = wanted([GreaterThanOrEqual(("timestamp",), since)])
+    assert not found.may_hold(None, after_ms)  # before the half millisecond
+    assert found.may_hold(None, after_ms + 1)
+    assert found.may_hold(None, None)
+
+
+def test_a_filter_on_time_leaves_out_what_is_newer() -> None:
+    until = datetime(2026, 1, 1, tzinfo=UTC)
+    found = wanted([LessThan(("timestamp",), until)])
+    assert found.may_hold(int(until.timestamp() * 1000) - 1, None)
+    assert not found.may_hold(int(until.timestamp() * 1000), None)
+
+
+def test_a_time_without_a_zone_prunes_nothing() -> None:
+    assert wanted([GreaterThan(("timestamp",), datetime(2026, 1, 1))]) == wanted([])
+
+
+# -- a trigger's limit -------------------------------------------------------------------------
+
+
+def test_without_a_limit_a_trigger_goes_to_the_end() -> None:
+    assert limited(None, {}, {Place("t", 0): 9}) == {Place("t", 0): 9}
+
+
+def test_a_limit_is_shared_in_proportion() -> None:
+    begin = {Place("t", 0): 0, Place("t", 1): 100}
+    end = {Place("t", 0): 300, Place("t", 1): 200}
+    assert limited(40, begin, end) == {Place("t", 0): 30, Place("t", 1): 110}
+
+
+places = st.dictionaries(
+    st.builds(Place, st.just("t"), st.integers(0, 9)),
+    st.tuples(st.integers(0, 50), st.integers(0, 1000)),
+    min_size=1,
+)
+
+
+@given(st.integers(1, 2000), places)
+def test_a_limited_trigger_moves_on_and_never_too_far(
+    limit: int, ranges: dict[Place, tuple[int, int]]
+) -> None:
+    begin = {place: start for place, (start, _) in ranges.items()}
+    end = {place: start + size for place, (start, size) in ranges.items()}
+    found = limited(limit, begin, end)
+    assert found.keys() == end.keys()
+    for place, at in found.items():
+        assert begin[place] <= at <= end[place]
+        assert (at > begin[place]) == (end[place] > begin[place])
+    total = sum(found[place] - begin[place] for place in found)
+    assert total <= limit + len(found)
