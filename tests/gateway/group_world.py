@@ -33,6 +33,7 @@ class World:
         self.clock = SimClock()
         self.limits = GroupLimits(**limits)
         self.claims = None  # no other gateway exists
+        self.fleet = SoloFleet(0, lambda _: -1)
         self.store = None
 
     async def __aenter__(self):
@@ -50,8 +51,7 @@ class World:
             claims=self.claims,
         )
         await self.groups.start()
-        fleet = SoloFleet(0, lambda _: -1)
-        self.readers = Readers(self.catalog, self.clock, fleet, ReaderLimits())
+        self.readers = Readers(self.catalog, self.clock, self.fleet, ReaderLimits())
         ctx = Context(
             config=GatewayConfig(groups=self.limits),
             clock=self.clock,
@@ -62,9 +62,9 @@ class World:
             readers=self.readers,
             producer_ids=None,
             fetch_sessions=None,
-            fleet=fleet,
+            fleet=self.fleet,
         )
-        self._dispatcher = Dispatcher(rows(), ctx)
+        self.dispatcher = Dispatcher(rows(), ctx)
         return self
 
     async def __aexit__(self, *error):
@@ -89,12 +89,33 @@ class World:
     async def ask(self, key, version, body, client="c"):
         """The decoded answer of the handler, through the bytes of request and reply."""
         frame = encode_request(key, version, 7, client, body)
-        request, handle = self._dispatcher.open(frame, PEER)
-        result = self._dispatcher.start(request, handle)
+        request, handle = self.dispatcher.open(frame, PEER)
+        result = self.dispatcher.start(request, handle)
         if inspect.isawaitable(result):
             result = await result
-        encoded = b"".join(self._dispatcher.encode(request, result))
+        encoded = b"".join(self.dispatcher.encode(request, result))
         return decode_response(key, version, encoded).body
+
+    def fetched(self, client, offset, partition=0, topic="t"):
+        """The client has asked for this offset; of a Fetch nothing more matters here."""
+        asked = {
+            "partition": partition,
+            "fetch_offset": offset,
+            "partition_max_bytes": 1,
+            "current_leader_epoch": -1,
+            "log_start_offset": -1,
+            "last_fetched_epoch": -1,
+        }
+        body = {
+            "replica_id": -1,
+            "max_wait": 0,
+            "min_bytes": 1,
+            "topics": [{"topic": topic, "partitions": [asked]}],
+        }
+        frame = encode_request(1, 12, 7, client, body)
+        request, _ = self.dispatcher.open(frame, PEER)
+        host, now_ms = f"/{PEER.host}", self.clock.now_ms()
+        self.readers.note(client, host, request.body, by_id=False, now_ms=now_ms)
 
     def key(self, partition=0, topic="t"):
         return PositionKey(self.catalog.by_name(topic).topic_id, partition)

@@ -142,6 +142,7 @@ class StreamCluster:
         self.disk = SimDisk(self.draw, DiskFaults(sync_s_max=0.001))
         self.table = SimTable(self.draw)
         self.freed = 0
+        self.client_id = "test"  # of whoever asks
         self.correlation = itertools.count(1)
 
     async def start(self):
@@ -243,7 +244,7 @@ class StreamCluster:
 
     def ask(self, key, version, **fields):
         """What the handler said to one request: a result, a future of one, or a coroutine."""
-        frame = encode_request(key, version, next(self.correlation), "test", fields)
+        frame = encode_request(key, version, next(self.correlation), self.client_id, fields)
         request, handle = self.dispatcher.open(frame, PEER)
         return request, self.dispatcher.start(request, handle)
 

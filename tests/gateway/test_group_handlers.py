@@ -408,7 +408,7 @@ def test_a_heartbeat_of_a_loaded_group_is_answered_at_once():
         class Body:
             group_id, member_id, generation_id = "g", "m", 1
 
-        ctx = world._dispatcher._ctx
+        ctx = world.dispatcher._ctx
         return isinstance(handle(Request(12, 4, 1, "c", PEER, Body()), ctx), Reply)
 
     assert run(scenario)

@@ -1,0 +1,350 @@
+"""Goal: Spark's queries show up as groups to whoever asks, in Kafka's words, and give way to real
+groups of their name.
+
+Method: Fetch in Kafka's bytes over simulated streams, group requests over the coordinator on
+virtual time; gateways ask each other over real sockets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from gateway.config import ConnectionLimits
+from gateway.core.group_members import State
+from gateway.fleet.port import Member
+from gateway.fleet.solo import SoloFleet
+from gateway.server import Server
+from tests.gateway import stream_cluster
+from tests.gateway.group_world import World
+from tests.gateway.test_fetch import batch, fetch, one
+from tests.sim.loop import simulate
+
+QUERY = "spark-kafka-source-0f8fad5b-d9cb-469f-a165-70867728950e--12345-executor"
+CLIENT = f"consumer-{QUERY}-1"
+OTHER = f"consumer-{QUERY}-2"
+
+
+def run(scenario, **settings):
+    async def main():
+        async with World(**settings) as world:
+            return await scenario(world)
+
+    return simulate(main())
+
+
+# --- from fetches --------------------------------------------------------------------------------
+
+
+def positions(cluster):
+    """{group: {(topic, partition): offset}}, as this gateway knows them."""
+    return {
+        group.name: {
+            (cluster.catalog.by_id(topic_id).name, index): at.offset
+            for (topic_id, index), at in group.positions.items()
+        }
+        for group in cluster.context.readers.known()
+    }
+
+
+@pytest.mark.parametrize("version", [4, 12, 13, 18])
+def test_a_fetch_of_an_executor_tells_where_its_query_stands(version):
+    async def scenario(cluster):
+        partition = await cluster.topic()
+        await cluster.sent(partition, batch(2), batch(3))
+        cluster.client_id = CLIENT
+        await one(cluster, 2, version=version)
+        assert positions(cluster) == {QUERY: {("t", 0): 2}}
+
+    stream_cluster.run(scenario)
+
+
+def test_a_session_that_goes_on_tells_only_what_has_changed_and_keeps_the_rest():
+    async def scenario(cluster):
+        await cluster.topic(partitions=2)
+        for index in range(2):
+            await cluster.sent(await cluster.partition("t", index), batch(2))
+        cluster.client_id = CLIENT
+        both = {"t": {0: (0, {}), 1: (0, {})}}
+        first = await fetch(cluster, both, session_epoch=0)
+        follow = {"session_id": first.session_id, "session_epoch": 1}
+        await fetch(cluster, {"t": {1: (2, {})}}, **follow)
+        assert positions(cluster) == {QUERY: {("t", 0): 0, ("t", 1): 2}}
+
+    stream_cluster.run(scenario)
+
+
+def test_a_fetch_of_anybody_else_tells_nothing():
+    async def scenario(cluster):
+        await cluster.sent(await cluster.topic(), batch(2))
+        for client in ("test", "consumer-g-1", "consumer-my-executor-1", "", None):
+            cluster.client_id = client
+            await one(cluster, 0)
+        assert positions(cluster) == {}
+
+    stream_cluster.run(scenario)
+
+
+def test_what_no_partition_has_is_not_kept():
+    async def scenario(cluster):
+        await cluster.sent(await cluster.topic(), batch(2))
+        cluster.client_id = CLIENT
+        await fetch(cluster, {"t": {99: (0, {}), 0: (-3, {})}, "absent": {0: (0, {})}}, wait_ms=0)
+        assert positions(cluster) == {}
+
+    stream_cluster.run(scenario)
+
+
+def test_a_deleted_topic_takes_its_positions_along():
+    async def scenario(cluster):
+        await cluster.sent(await cluster.topic(), batch(2))
+        cluster.client_id = CLIENT
+        await one(cluster, 0)
+        await cluster.catalog.delete("t")
+        assert positions(cluster) == {}
+
+    stream_cluster.run(scenario)
+
+
+# --- to whoever asks -----------------------------------------------------------------------------
+
+
+async def listed(world, version=5, **filters):
+    body = {"states_filter": [], "types_filter": [], **filters}
+    return (await world.ask(16, version, body)).groups
+
+
+async def described(world, group=QUERY):
+    (found,) = (await world.ask(15, 6, {"groups": [group]})).groups
+    return found
+
+
+async def offsets(world, group=QUERY, version=9, topics=None, client="c"):
+    asked = {"group_id": group, "topics": topics, "member_epoch": -1}
+    answer = await world.ask(9, version, {"groups": [asked]}, client)
+    return {
+        (topic.name if version < 10 else topic.topic_id, each.partition_index): (
+            each.committed_offset,
+            each.metadata,
+        )
+        for topic in answer.groups[0].topics
+        for each in topic.partitions
+    }
+
+
+def test_it_is_listed_as_read_only():
+    async def scenario(world):
+        world.fetched(CLIENT, 5)
+        (group,) = await listed(world)
+        assert (group.group_id, group.group_type, group.group_state) == (
+            QUERY,
+            "read-only",
+            "Stable",
+        )
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("filters", "shown"),
+    [
+        ({"types_filter": ["Classic", "Consumer"]}, True),
+        ({"types_filter": ["read-only"]}, True),
+        ({"types_filter": ["Share"]}, False),
+        ({"states_filter": ["Stable"]}, True),
+        ({"states_filter": ["Empty"]}, False),
+    ],
+)
+def test_filters_take_it_for_a_classic_group_with_members(filters, shown):
+    async def scenario(world):
+        world.fetched(CLIENT, 5)
+        assert bool(await listed(world, **filters)) == shown
+
+    run(scenario)
+
+
+def test_its_clients_are_members_that_hold_what_they_fetched_last():
+    async def scenario(world):
+        world.fetched(CLIENT, 5, partition=0)
+        world.fetched(CLIENT, 5, partition=2)
+        world.fetched(OTHER, 7, partition=1)
+        world.fetched(OTHER, 7, partition=2)
+        group = await described(world)
+        assert (group.group_state, group.protocol_type) == (State.STABLE.value, "consumer")
+        assert group.protocol_data == "read-only"
+        assert {(m.client_id, m.client_host) for m in group.members} == {
+            (CLIENT, "/127.0.0.1"),
+            (OTHER, "/127.0.0.1"),
+        }
+        assert held(group) == {CLIENT: [("t", [0])], OTHER: [("t", [1, 2])]}
+
+    run(scenario)
+
+
+def held(group):
+    """What each member holds, decoded as consumers do."""
+    from kio._kio_native import entity_reader
+    from kio.schema.consumer_protocol_assignment import v0
+
+    read = entity_reader(v0.ConsumerProtocolAssignment)
+    return {
+        member.client_id: [
+            (topic.topic, list(topic.partitions))
+            for topic in read(member.member_assignment, 2)[0].assigned_partitions
+        ]
+        for member in group.members
+    }
+
+
+@pytest.mark.parametrize("version", [8, 9, 10])
+def test_its_offsets_are_what_its_clients_fetch_next(version):
+    async def scenario(world):
+        world.fetched(CLIENT, 5)
+        world.fetched(CLIENT, 6)
+        topic = world.catalog.by_name("t")
+        named = "t" if version < 10 else topic.topic_id
+        assert await offsets(world, version=version) == {(named, 0): (6, "")}
+
+    run(scenario)
+
+
+def test_a_partition_that_it_never_fetched_has_no_offset():
+    async def scenario(world):
+        world.fetched(CLIENT, 5)
+        asked = [{"name": "t", "partition_indexes": [0, 1]}]
+        found = await offsets(world, topics=asked)
+        assert found == {("t", 0): (5, ""), ("t", 1): (-1, "")}
+
+    run(scenario)
+
+
+def test_it_cannot_be_deleted_while_it_is_known():
+    async def scenario(world):
+        world.fetched(CLIENT, 5)
+        answer = await world.ask(42, 2, {"groups_names": [QUERY, "absent"]})
+        assert [each.error_code for each in answer.results] == [
+            ErrorCode.non_empty_group,
+            ErrorCode.group_id_not_found,
+        ]
+
+    run(scenario)
+
+
+def test_a_commit_makes_a_real_group_which_goes_first():
+    async def scenario(world):
+        world.fetched(CLIENT, 5)
+        world.fetched(CLIENT, 8, partition=1)
+        await world.commit(QUERY, 2)
+        assert await offsets(world) == {("t", 0): (2, "")}
+        (group,) = await listed(world)
+        assert (group.group_type, group.group_state) == ("classic", "Empty")
+        assert (await described(world)).group_state == "Empty"
+
+    run(scenario)
+
+
+def test_a_member_makes_a_real_group_without_any_offset():
+    async def scenario(world):
+        world.fetched(CLIENT, 5)
+        member = world.consumer(QUERY)
+        await member.join()
+        assert await offsets(world) == {}
+        assert [group.group_type for group in await listed(world)] == ["classic"]
+
+    run(scenario)
+
+
+def test_a_real_group_that_is_deleted_lets_the_read_only_one_show_again():
+    async def scenario(world):
+        world.fetched(CLIENT, 5)
+        await world.commit(QUERY, 2)
+        await world.ask(42, 2, {"groups_names": [QUERY]})
+        assert await offsets(world) == {("t", 0): (5, "")}
+
+    run(scenario)
+
+
+# --- over several gateways -----------------------------------------------------------------------
+
+
+class Fleet(SoloFleet):
+    """Gateways on sockets of this process; each coordinates whatever it is asked about."""
+
+    def __init__(self, node_id, members):
+        super().__init__(node_id)
+        self._members = members
+
+    def members(self):
+        return self._members
+
+
+@contextlib.asynccontextmanager
+async def gateways(count=2):
+    """Gateways that share their metadata and know of each other."""
+    members = []
+    async with contextlib.AsyncExitStack() as stack:
+        worlds = []
+        for node_id in range(count):
+            world = World(delay_s=0) if not worlds else World(delay_s=0, tree=worlds[0].tree)
+            world.fleet = Fleet(node_id, members)
+            worlds.append(await stack.enter_async_context(world))
+            server = Server(world.dispatcher, ConnectionLimits())
+            await server.start("127.0.0.1", 0)
+            stack.push_async_callback(server.stop)
+            members.append(Member(node_id, "127.0.0.1", server.port, "", ""))
+        yield worlds, members
+
+
+def over_sockets(scenario):
+    async def main():
+        async with asyncio.timeout(30), gateways() as (worlds, members):
+            await scenario(worlds, members)
+
+    asyncio.run(main())
+
+
+def test_whoever_is_asked_puts_together_what_all_gateways_know():
+    async def scenario(worlds, _):
+        worlds[0].fetched(CLIENT, 5, partition=0)
+        worlds[1].fetched(OTHER, 7, partition=1)
+        for world in worlds:
+            assert await offsets(world) == {("t", 0): (5, ""), ("t", 1): (7, "")}
+            assert held(await described(world)) == {CLIENT: [("t", [0])], OTHER: [("t", [1])]}
+
+    over_sockets(scenario)
+
+
+def test_each_gateway_lists_what_fetches_from_it():
+    async def scenario(worlds, _):
+        worlds[1].fetched(OTHER, 7)
+        assert [len(await listed(world)) for world in worlds] == [0, 1]
+
+    over_sockets(scenario)
+
+
+def test_a_gateway_that_cannot_be_reached_is_left_out():
+    async def scenario(worlds, members):
+        worlds[0].fetched(CLIENT, 5)
+        members.append(Member(9, "127.0.0.1", 1, "", ""))
+        assert await offsets(worlds[0]) == {("t", 0): (5, "")}
+
+    over_sockets(scenario)
+
+
+def test_a_gateway_that_does_not_answer_holds_nobody_up_for_long():
+    async def scenario(worlds, members):
+        async def say_nothing(reader, writer):
+            await reader.read()
+            writer.close()
+
+        silent = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
+        members.append(Member(9, *silent.sockets[0].getsockname(), "", ""))
+        worlds[0].fetched(CLIENT, 5)
+        async with asyncio.timeout(5):
+            assert await offsets(worlds[0]) == {("t", 0): (5, "")}
+        silent.close()
+
+    over_sockets(scenario)
