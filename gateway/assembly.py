@@ -67,6 +67,7 @@ class Running:
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.server = server
         self.metrics: MetricsServer | None = None
+        self.ledger_port: int | None = None  # where readers of ledgers connect; None: nowhere
         self.stops = stops
 
     @property

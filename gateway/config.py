@@ -126,6 +126,9 @@ class GatewayConfig:
     accept_loss: bool = False  # go on with what is left of ledgers that a bookie may have lost
     connection: ConnectionLimits = field(default_factory=ConnectionLimits)
     fetch: FetchLimits = field(default_factory=FetchLimits)
+    ledger_port: int | None = (
+        None  # embedded: for readers of ledgers, on 127.0.0.1; 0: any free one
+    )
     metrics_port: int | None = None  # HTTP, /metrics for Prometheus; 0: any free one; None: off
     groups: GroupLimits = field(default_factory=GroupLimits)
     readers: ReaderLimits = field(default_factory=ReaderLimits)

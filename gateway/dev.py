@@ -12,6 +12,7 @@ from gateway.config import GatewayConfig, GroupLimits, TopicDefaults
 
 EXIT_CONFIG = 78  # sysexits.h: EX_CONFIG
 INT32_MAX = 2**31 - 1
+LEDGER_PORT = 3181
 
 
 def run(arguments: list[str]) -> int:
@@ -50,6 +51,20 @@ def parser() -> argparse.ArgumentParser:
         "--accept-loss",
         action="store_true",
         help="go on with what is left after a bookie lost data (rot, a power cut without sync)",
+    )
+    add(
+        "--ledger-port",
+        type=int,
+        default=LEDGER_PORT,
+        help="where tools on this machine read ledgers, always on 127.0.0.1; 0 takes any free one",
+    )
+    add(
+        "--no-ledger-port",
+        dest="ledger_port",
+        action="store_const",
+        const=None,
+        default=argparse.SUPPRESS,
+        help="no such port",
     )
     return flags
 
@@ -94,6 +109,10 @@ def faults_of(flags: argparse.Namespace) -> list[str]:
         (
             flags.journal_sync in ("group", "never"),
             f"journal-sync {flags.journal_sync!r}: must be group or never",
+        ),
+        (
+            flags.ledger_port is None or 0 <= flags.ledger_port <= 65_535,
+            f"ledger-port {flags.ledger_port}: must be between 0 and 65535",
         ),
     )
     faults = [fault for holds, fault in checks if not holds]
@@ -148,6 +167,7 @@ def config_of(flags: argparse.Namespace) -> GatewayConfig:
         bookies=flags.bookies,
         journal_sync=flags.journal_sync,
         accept_loss=flags.accept_loss,
+        ledger_port=flags.ledger_port,
         metrics_port=flags.metrics_port,
         groups=replace(GroupLimits(), initial_rebalance_delay_ms=delay_ms),
         topics=replace(

@@ -8,6 +8,7 @@ This is the one place where ports meet what stands behind them.
 from __future__ import annotations
 
 import asyncio
+import sys
 
 from gateway.assembly import Parts, Running, Stop, serve, stop_all
 from gateway.config import GatewayConfig
@@ -62,7 +63,35 @@ async def _start(config: GatewayConfig, stops: list[Stop]) -> Running:
             clock,
         ),
     )
-    return await serve(config, parts, stops)
+    running = await serve(config, parts, stops)
+    if config.ledger_port is not None:
+        await _show_ledgers(config.ledger_port, running, metadata, local, client)
+    return running
+
+
+async def _show_ledgers(
+    port: int,
+    running: Running,
+    metadata: SqliteMetadata,
+    local: list[LocalBookie],
+    client: LedgerClient,
+) -> None:
+    """Readers on this machine reach ledgers without the gateway. Kafka goes on without that too."""
+    from ledger.node.read_port import ReadPort
+
+    shown = ReadPort(metadata, [each.bookie for each in local], client.confirmed)
+    try:
+        await shown.start(port)
+    except OSError as error:
+        print(
+            f"gateway: ledger-port {port}: {error.strerror or error}; nobody reads ledgers there "
+            "(--ledger-port takes another one, --no-ledger-port none)",
+            file=sys.stderr,
+            flush=True,
+        )
+        return
+    running.ledger_port = shown.port
+    running.stops.append(shown.stop)
 
 
 async def _open_bookies(

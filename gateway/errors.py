@@ -36,6 +36,7 @@ CODES: dict[type[LedgerError], ErrorCode] = {
     errors.NotEmpty: ErrorCode.kafka_storage_error,
     errors.BadVersion: ErrorCode.not_leader_or_follower,
     errors.MetadataUnavailable: ErrorCode.not_leader_or_follower,
+    errors.ReadOnlyStore: ErrorCode.kafka_storage_error,
     errors.Truncated: ErrorCode.offset_out_of_range,
     errors.NotOwner: ErrorCode.not_leader_or_follower,
     errors.StreamUnavailable: ErrorCode.not_leader_or_follower,

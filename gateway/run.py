@@ -44,6 +44,11 @@ class Running(Protocol):
         """Done, with the reason, when it must not serve any longer."""
         ...
 
+    @property
+    def ledger_port(self) -> int | None:
+        """Where readers of ledgers connect, on loopback; None: nowhere."""
+        ...
+
     async def stop(self) -> None: ...
 
 
@@ -149,6 +154,8 @@ def _say_started(config: GatewayConfig, gateway: Running) -> None:
         place = f"zookeeper={config.zookeeper}" if config.zookeeper else f"data={config.data}"
         print(f"gateway started: bootstrap.servers={host}:{gateway.port} {place}")
         print(f"Started Kafka API server; [KafkaServer id={config.node_id}] started", flush=True)
+        if gateway.ledger_port is not None:
+            print(f"ledgers: grpc://127.0.0.1:{gateway.ledger_port}", flush=True)
         if gateway.metrics_port is not None:
             print(f"metrics: http://{host}:{gateway.metrics_port}/metrics", flush=True)
 

@@ -120,6 +120,10 @@ class MetadataUnavailable(MetadataError):
     retryable = True
 
 
+class ReadOnlyStore(MetadataError):
+    """This store is shown for reading only; whoever owns it can change it."""
+
+
 class Truncated(LedgerError):
     """The position lies below the start of the stream."""
 

@@ -12,9 +12,9 @@ from typing import Any, cast
 
 from google.protobuf.message import DecodeError, Message
 
-from ledger.bookie.bookie import Bookie
 from ledger.bookie.config import ENTRY_BYTES_MAX
 from ledger.bookie.grpc_streams import AddsEnd, ReadsEnd, Room, check_hello
+from ledger.bookie.read_only import ServedBookie
 from ledger.ids import EntryId, LedgerId
 from ledger.wire import bookie_pb2 as pb
 from ledger.wire.bookie_frames import VERSION, BadFrame, encode_welcome
@@ -32,7 +32,7 @@ class BookieServer:
     """Serves one bookie, which is its owner's to start and to stop."""
 
     def __init__(
-        self, bookie: Bookie, config: GrpcServerConfig, tls: TlsFiles | None = None
+        self, bookie: ServedBookie, config: GrpcServerConfig, tls: TlsFiles | None = None
     ) -> None:
         self._bookie = bookie
         self._config = config

@@ -11,7 +11,7 @@ from collections import deque
 from functools import partial
 from typing import Final
 
-from ledger.bookie.bookie import Bookie
+from ledger.bookie.read_only import ServedBookie
 from ledger.ids import BookieId
 from ledger.wire.bookie_frames import (
     Answer,
@@ -94,7 +94,7 @@ class Outbox:
 class AddsEnd:
     """One stream of adds."""
 
-    def __init__(self, bookie: Bookie, room: Room) -> None:
+    def __init__(self, bookie: ServedBookie, room: Room) -> None:
         self._bookie = bookie
         self._room = room  # shared by all streams of the bookie
         self._runs: list[list[int]] = []  # first number, count, status
@@ -138,7 +138,7 @@ class AddsEnd:
 class ReadsEnd:
     """One stream of questions."""
 
-    def __init__(self, bookie: Bookie, config: GrpcServerConfig) -> None:
+    def __init__(self, bookie: ServedBookie, config: GrpcServerConfig) -> None:
         self._bookie = bookie
         self._config = config
         self._loop = asyncio.get_running_loop()

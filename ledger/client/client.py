@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Mapping
+from weakref import WeakValueDictionary
 
 from ledger.client import metadata_format
 from ledger.client.config import LedgerClientConfig
@@ -28,7 +29,7 @@ from ledger.errors import (
     NotEnoughBookies,
     WrongQuorum,
 )
-from ledger.ids import EntryId, LedgerId
+from ledger.ids import NO_ENTRY, EntryId, LedgerId
 from ledger.registry.layout import LEDGERS
 from ledger.registry.ledger_ids import TakenId, forget_ledger_id, take_ledger_id
 from ledger.world.bookies import Bookies
@@ -57,6 +58,7 @@ class LedgerClient:
         self._metadata = LedgerMetadataStore(metadata, self._config)
         self._bookies = bookies
         self._clock = clock
+        self._writers: WeakValueDictionary[LedgerId, LedgerWriter] = WeakValueDictionary()
         chance = chance or seeded_chance(clock.now_ms())
         self.health = BookieHealth(bookies, self._config, clock.monotonic_s, chance)
 
@@ -85,14 +87,21 @@ class LedgerClient:
                 self._metadata.create(metadata), forget_ledger_id(self._store, taken)
             )
             if created:
-                return LedgerWriter(
+                writer = LedgerWriter(
                     Versioned(metadata, 0),
                     self._metadata,
                     self._bookies,
                     self.health,
                     self._config,
                 )
+                self._writers[taken.ledger] = writer
+                return writer
         raise NodeExists(f"no free ledger id after {self._config.ledger_id_attempts_max} attempts")
+
+    def confirmed(self, ledger: LedgerId) -> EntryId:
+        """The LAC of the writer that this client made of the ledger; -1 when there is none now."""
+        writer = self._writers.get(ledger)
+        return NO_ENTRY if writer is None else writer.lac
 
     def _new_metadata(
         self, ledger: LedgerId, wanted: tuple[int, int, int], custom: Mapping[str, bytes]

@@ -50,6 +50,7 @@ class LedgerWriter:
     """
 
     __slots__ = (
+        "__weakref__",
         "_bookies",
         "_change",
         "_change_s_max",
