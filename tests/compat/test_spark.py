@@ -1,4 +1,4 @@
-"""Goal: Spark's own Kafka source and sink work unchanged, batch and streaming.
+"""Goal: Spark's own Kafka source and sink work unchanged, in batches.
 
 Method: one Spark session and one topic of known records; what Spark reads is compared record by
 record with what aiokafka wrote, and the other way round.
@@ -7,93 +7,59 @@ record with what aiokafka wrote, and the other way round.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.compat.clients.base import ProducerOptions, Record, Stored
+from tests.compat.clients.base import Stored
 from tests.compat.clients.suite import START_MS
 from tests.compat.clients.with_aiokafka import Aiokafka
+from tests.compat.spark.rig import (
+    ONE_BATCH_A_FETCH,
+    PARTITIONS,
+    QUICK_RETRIES,
+    Unused,
+    collected,
+    load,
+    some_records,
+    source,
+)
 from tests.peers.broker import Broker
-from tests.peers.processes import wait_until
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.compat, pytest.mark.filterwarnings("ignore")]
 
-Unused = Callable[[], str]
-PARTITIONS = 3
 PER_PARTITION = 400
+NEVER_MS = START_MS + 10 * PER_PARTITION + 60_000
 
-
-def some_records(partition: int, first: int, count: int) -> list[Record]:
-    """Records with nulls and headers, one per 10 ms and partition, times rising."""
-    records = []
-    for n in range(first, first + count):
-        key = None if n % 7 == 0 else b"key %d" % n
-        value = None if n % 11 == 0 and key else b"\x00\xff %d %d" % (partition, n)
-        headers = (("n", b"%d" % n), ("empty", None)) if n % 3 == 0 else ()
-        records.append(Record(key, value, headers, START_MS + 10 * n + partition))
-    return records
-
-
-def load(client: Aiokafka, topic: str, first: int, count: int) -> list[Stored]:
-    """Add `count` records to each partition, each partition in a codec of its own."""
-    written = []
-    for partition, codec in zip(range(PARTITIONS), (None, "zstd", "lz4"), strict=True):
-        producer = client.producer(ProducerOptions(codec=codec, idempotent=True))
-        records = some_records(partition, first, count)
-        producer.send(topic, records, partition)
-        assert producer.wait() == list(range(first, first + count))
-        producer.close()
-        written += [Stored(partition, first + n, one) for n, one in enumerate(records)]
-    return written
+Known = tuple[str, list[Stored]]
 
 
 @pytest.fixture(scope="module")
-def flights(loader: Aiokafka) -> tuple[str, list[Stored]]:
+def known(loader: Aiokafka) -> Known:
     """A topic for reading only, and all that is in it."""
     topic = "spark-reads"
     loader.create_topic(topic, PARTITIONS)
     return topic, load(loader, topic, 0, PER_PARTITION)
 
 
-def source(spark: SparkSession, broker: Broker, topic: str, **options: Any) -> DataFrame:
-    reader = spark.read.format("kafka").option("kafka.bootstrap.servers", broker.bootstrap)
-    return reader.options(subscribe=topic, includeHeaders=True, **options).load()
-
-
-def collected(frame: DataFrame) -> list[Stored]:
-    """The records of a frame of the Kafka source, in order of partition and offset."""
-
-    def binary(value: bytearray | None) -> bytes | None:
-        return None if value is None else bytes(value)
-
-    found = []
-    columns = ("partition", "offset", "key", "value", "headers")
-    time = "unix_millis(timestamp) AS ms"
-    for row in frame.selectExpr(*columns, time).collect():
-        headers = tuple((one["key"], binary(one["value"])) for one in row["headers"] or ())
-        record = Record(binary(row["key"]), binary(row["value"]), headers, row["ms"])
-        found.append(Stored(row["partition"], row["offset"], record))
-    return sorted(found, key=lambda one: one[:2])
-
-
-def test_a_batch_reads_every_record_exactly(
-    spark: SparkSession, broker: Broker, flights: tuple[str, list[Stored]]
-):
-    topic, written = flights
+def test_a_batch_reads_every_record_exactly(spark: SparkSession, broker: Broker, known: Known):
+    topic, written = known
     assert collected(source(spark, broker, topic)) == written
 
 
-def test_a_batch_reads_between_offsets(
-    spark: SparkSession, broker: Broker, flights: tuple[str, list[Stored]]
+def test_a_batch_reads_the_partitions_it_is_assigned(
+    spark: SparkSession, broker: Broker, known: Known
 ):
-    topic, written = flights
+    topic, written = known
+    frame = source(spark, broker, assign=json.dumps({topic: [0, 2]}))
+    assert collected(frame) == [one for one in written if one.partition != 1]
+
+
+def test_a_batch_reads_between_offsets(spark: SparkSession, broker: Broker, known: Known):
+    topic, written = known
     starts, ends = {"0": 7, "1": -2, "2": 399}, {"0": 251, "1": 13, "2": -1}
     frame = source(
         spark,
@@ -106,23 +72,88 @@ def test_a_batch_reads_between_offsets(
     assert collected(frame) == [one for one in written if one.offset in ranges[one.partition]]
 
 
-def test_a_batch_reads_between_times(
-    spark: SparkSession, broker: Broker, flights: tuple[str, list[Stored]]
-):
-    topic, written = flights
+def test_a_batch_reads_between_times(spark: SparkSession, broker: Broker, known: Known):
+    topic, written = known
     first, last = START_MS + 1_001, START_MS + 3_335
     frame = source(spark, broker, topic, startingTimestamp=first, endingTimestamp=last)
     expected = [one for one in written if first <= one.record.timestamp_ms < last]
     assert collected(frame) == expected
 
 
-def test_one_partition_is_split_among_many_tasks(
-    spark: SparkSession, broker: Broker, flights: tuple[str, list[Stored]]
+def test_each_partition_may_have_times_of_its_own(
+    spark: SparkSession, broker: Broker, known: Known
 ):
-    topic, written = flights
+    topic, written = known
+    # Of the first partition a time between two records, of the second one that a record has.
+    starts = {0: START_MS + 1_001, 1: START_MS + 11, 2: START_MS - 5}
+    ends = {0: START_MS + 2_000, 1: NEVER_MS, 2: START_MS + 3_992}
+    frame = source(
+        spark,
+        broker,
+        topic,
+        startingOffsetsByTimestamp=json.dumps({topic: starts}),
+        endingOffsetsByTimestamp=json.dumps({topic: ends}),
+    )
+    assert collected(frame) == [
+        one
+        for one in written
+        if starts[one.partition] <= one.record.timestamp_ms < ends[one.partition]
+    ]
+
+
+def test_a_start_later_than_all_records_is_an_error_by_default(
+    spark: SparkSession, broker: Broker, known: Known
+):
+    topic, _written = known
+    frame = source(spark, broker, topic, startingTimestamp=NEVER_MS, **QUICK_RETRIES)
+    with pytest.raises(Exception, match="No offset matched from request of topic-partition"):
+        frame.count()
+
+
+def test_a_start_later_than_all_records_may_mean_the_end(
+    spark: SparkSession, broker: Broker, known: Known
+):
+    topic, _written = known
+    strategy = {"startingOffsetsByTimestampStrategy": "latest"}
+    assert source(spark, broker, topic, startingTimestamp=NEVER_MS, **strategy).count() == 0
+
+
+def test_one_partition_is_split_among_many_tasks(spark: SparkSession, broker: Broker, known: Known):
+    topic, written = known
     frame = source(spark, broker, topic, minPartitions=12)
     assert frame.rdd.getNumPartitions() >= 12
     assert collected(frame) == written
+
+
+def test_a_reader_of_committed_records_reads_all_where_there_are_no_transactions(
+    spark: SparkSession, broker: Broker, known: Known
+):
+    topic, written = known
+    committed = {"kafka.isolation.level": "read_committed"}
+    assert collected(source(spark, broker, topic, **committed)) == written
+
+
+def test_headers_are_a_column_only_when_asked_for(
+    spark: SparkSession, broker: Broker, known: Known
+):
+    topic, _written = known
+    columns = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
+    assert source(spark, broker, topic, includeHeaders=False).columns == columns
+    assert source(spark, broker, topic).columns == [*columns, "headers"]
+
+
+def test_the_time_of_appending_is_told_from_that_of_creation(
+    spark: SparkSession, broker: Broker, loader: Aiokafka, known: Known, unused: Unused
+):
+    created, _written = known
+    appended = unused()
+    loader.create_topic(appended, 1, {"message.timestamp.type": "LogAppendTime"})
+    load(loader, appended, 0, 10, partitions=[0])
+    frame = source(spark, broker, f"{created},{appended}")
+    kinds = frame.select("topic", "timestampType").distinct().collect()
+    assert {tuple(row) for row in kinds} == {(created, 0), (appended, 1)}
+    old = source(spark, broker, appended).where(f"unix_millis(timestamp) <= {START_MS + 1_000}")
+    assert old.count() == 0
 
 
 def test_a_pattern_finds_topics(spark: SparkSession, broker: Broker, loader: Aiokafka):
@@ -130,40 +161,39 @@ def test_a_pattern_finds_topics(spark: SparkSession, broker: Broker, loader: Aio
         loader.create_topic(name, PARTITIONS)
     load(loader, "pattern-a", 0, 5)
     load(loader, "pattern-b", 0, 3)
-    reader = spark.read.format("kafka").option("kafka.bootstrap.servers", broker.bootstrap)
-    frame = reader.option("subscribePattern", "pattern-.*").load()
+    frame = source(spark, broker, subscribePattern="pattern-.*")
     counts = {row["topic"]: row["count"] for row in frame.groupBy("topic").count().collect()}
     assert counts == {"pattern-a": 15, "pattern-b": 9}
 
 
-def streaming(
-    spark: SparkSession, broker: Broker, topic: str, place: Path, **trigger: Any
-) -> StreamingQuery:
-    """Start a query that copies a topic into Parquet files, from its checkpoint if there is one."""
-    reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", broker.bootstrap)
-    options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": 500, "includeHeaders": True}
-    frame = reader.options(subscribe=topic, **options).load()
-    writer = frame.writeStream.format("parquet").option("path", str(place / "files"))
-    return writer.option("checkpointLocation", str(place / "checkpoint")).trigger(**trigger).start()
+def test_a_topic_that_does_not_exist_is_an_error(
+    spark: SparkSession, broker: Broker, unused: Unused
+):
+    with pytest.raises(Exception, match="UnknownTopicOrPartitionException"):
+        source(spark, broker, unused()).count()
 
 
-def test_a_stream_resumes_from_its_checkpoint_without_loss_or_repetition(
-    spark: SparkSession, broker: Broker, loader: Aiokafka, unused: Unused, tmp_path: Path
+def test_offsets_that_are_gone_are_an_error_by_default(
+    spark: SparkSession, broker: Broker, loader: Aiokafka, unused: Unused
 ):
     topic = unused()
-    loader.create_topic(topic, PARTITIONS)
-    written = load(loader, topic, 0, 300)
-    query = streaming(spark, broker, topic, tmp_path, processingTime="100 milliseconds")
-    wait_until(lambda: query.lastProgress, "the first micro-batch", 60.0)
-    query.stop()
-    written += load(loader, topic, 300, 200)
-    query = streaming(spark, broker, topic, tmp_path, availableNow=True)
-    assert query.awaitTermination(90)
-    written += load(loader, topic, 500, 20)
-    query = streaming(spark, broker, topic, tmp_path, availableNow=True)
-    assert query.awaitTermination(90)
-    copied = collected(spark.read.parquet(str(tmp_path / "files")))
-    assert copied == sorted(written, key=lambda one: one[:2])
+    loader.create_topic(topic, 1)
+    load(loader, topic, 0, 50, partitions=[0])
+    loader.delete_records(topic, 20)
+    starts = {"startingOffsets": json.dumps({topic: {"0": 10}}), **ONE_BATCH_A_FETCH}
+    with pytest.raises(Exception, match="Some data may have been lost"):
+        source(spark, broker, topic, **starts, failOnDataLoss=True).count()
+
+
+def test_offsets_that_are_gone_may_be_left_out(
+    spark: SparkSession, broker: Broker, loader: Aiokafka, unused: Unused
+):
+    topic = unused()
+    loader.create_topic(topic, 1)
+    written = load(loader, topic, 0, 50, partitions=[0])
+    loader.delete_records(topic, 20)
+    starts = {"startingOffsets": json.dumps({topic: {"0": 10}}), **ONE_BATCH_A_FETCH}
+    assert collected(source(spark, broker, topic, **starts, failOnDataLoss=False)) == written[20:]
 
 
 def test_the_idempotent_sink_writes_each_row_once(
@@ -191,27 +221,19 @@ def test_the_idempotent_sink_writes_each_row_once(
         }
 
 
-def test_a_stream_copies_one_topic_into_another(
-    spark: SparkSession,
-    broker: Broker,
-    loader: Aiokafka,
-    flights: tuple[str, list[Stored]],
-    unused: Unused,
-    tmp_path: Path,
+def test_rows_name_the_topics_that_the_sink_writes_to(
+    spark: SparkSession, broker: Broker, loader: Aiokafka, known: Known, unused: Unused
 ):
-    topic, written = flights
-    target = unused()
-    loader.create_topic(target, PARTITIONS)
-    reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", broker.bootstrap)
-    frame = reader.options(subscribe=topic, startingOffsets="earliest").load()
-    rows = frame.selectExpr("key", "value", "partition", f"'{target}' AS topic")
-    writer = rows.writeStream.format("kafka").trigger(availableNow=True)
-    writer = writer.option("kafka.bootstrap.servers", broker.bootstrap)
-    query = writer.option("checkpointLocation", str(tmp_path)).start()
-    assert query.awaitTermination(90)
-    copied = [
-        one.record[:2]
-        for partition in range(PARTITIONS)
-        for one in loader.read(target, 0, PER_PARTITION, partition)
-    ]
-    assert copied == [one.record[:2] for one in written]
+    topic, _written = known
+    targets = [unused() for _ in range(PARTITIONS)]
+    for target in targets:
+        loader.create_topic(target, 1)
+    names = ", ".join(f"'{target}'" for target in targets)
+    rows = source(spark, broker, topic).selectExpr(
+        "key", "value", "headers", f"array({names})[partition] AS topic"
+    )
+    writer = rows.write.format("kafka").option("kafka.bootstrap.servers", broker.bootstrap)
+    writer.option("includeHeaders", True).save()
+    for partition, target in enumerate(targets):
+        found = [one.record[:3] for one in loader.read(target, 0, PER_PARTITION)]
+        assert found == [one[:3] for one in some_records(partition, 0, PER_PARTITION)]

@@ -14,7 +14,7 @@ from aiokafka import (
     ConsumerRecord,
     TopicPartition,
 )
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import CommitFailedError, IllegalStateError, MessageSizeTooLargeError
 
@@ -89,6 +89,13 @@ class Aiokafka:
     def delete_topic(self, topic: str) -> None:
         answer = self.loop.run(self._admin.delete_topics([topic]))
         assert [code for _topic, code in answer.topic_error_codes] == [0]
+
+    def add_partitions(self, topic: str, total: int) -> None:
+        self.loop.run(self._admin.create_partitions({topic: NewPartitions(total)}))
+
+    def delete_records(self, topic: str, before: int, partition: int = 0) -> None:
+        place = TopicPartition(topic, partition)
+        self.loop.run(self._admin.delete_records({place: RecordsToDelete(before_offset=before)}))
 
     def topics(self) -> set[str]:
         return set(self.loop.run(self._admin.list_topics()))
