@@ -23,7 +23,11 @@ NESTING_MAX = 3
 
 PRODUCT = ("gateway/", "subscriptions/", "ledger/")
 CORES = ("ledger/core/", "gateway/core/", "subscriptions/positions.py")
-ENTRY_POINTS = ("gateway.__main__", "ledger.__main__")
+ENTRY_POINTS = (
+    "gateway.__main__",
+    "ledger.__main__",
+    *(f"gateway.pipelines.submit.{job}" for job in ("archive", "replay", "audit")),  # spark-submit
+)
 TOP_LEVEL = {
     "gateway",
     "subscriptions",
@@ -78,6 +82,7 @@ UNCERTAIN_ALLOWED = {
     "gateway/embedded.py": "puts the real ends behind the ports",
     "gateway/assembly.py": "hands chance to what needs it",
     "gateway/admin/": "a command-line client of the gateway, outside of it",
+    "gateway/pipelines/": "jobs on Spark, clients as well",
 }
 # Fresh ids: they have to differ from each other, and nothing is decided by their value.
 FRESH_IDS = {
