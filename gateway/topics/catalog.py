@@ -36,8 +36,8 @@ from ledger.errors import BadVersion, CorruptFormat, LedgerError, NodeExists, No
 from ledger.world.metadata import ANY_VERSION, Create, Delete, MetadataStore, Node
 
 ROOT = "/gateway/topics"
-_NAMES = f"{ROOT}/by-name"
-_IDS = f"{ROOT}/by-id"
+NAMES = f"{ROOT}/by-name"
+IDS = f"{ROOT}/by-id"
 _NO_ID = UUID(int=0)
 
 T = TypeVar("T")
@@ -99,14 +99,14 @@ class Catalog:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._news = False  # something changed since `on_changed` was called
         self._gone_in_round: set[UUID] = set()  # what is read of them now is old
-        self._watch = NodeWatch(store, _IDS, self)
+        self._watch = NodeWatch(store, IDS, self)
 
     async def load(self) -> None:
         """Every topic of the store is known, and so will be what other gateways change.
 
         One that cannot be read is left out, and told.
         """
-        for path in (_NAMES, _IDS):
+        for path in (NAMES, IDS):
             try:
                 await self._store.create(path, parents=True)
             except NodeExists:
@@ -128,8 +128,8 @@ class Catalog:
 
     async def is_stored(self, topic_id: UUID) -> bool:
         """The store has this topic now, whether or not it is known here."""
-        await self._store.sync(_IDS)
-        return await self._store.exists(f"{_IDS}/{topic_id}")
+        await self._store.sync(IDS)
+        return await self._store.exists(f"{IDS}/{topic_id}")
 
     def all(self) -> list[Topic]:
         """Sorted by name. The list is shared: do not change it."""
@@ -273,8 +273,8 @@ class Catalog:
             await _tell(self.on_created, topic)
             await self._store.multi(
                 [
-                    Create(f"{_NAMES}/{name}", str(topic.topic_id).encode()),
-                    Create(f"{_IDS}/{topic.topic_id}", _encode(topic)),
+                    Create(f"{NAMES}/{name}", str(topic.topic_id).encode()),
+                    Create(f"{IDS}/{topic.topic_id}", _encode(topic)),
                 ]
             )
             self._publish(topic, 0)
@@ -295,8 +295,8 @@ class Catalog:
         try:
             await self._store.multi(
                 [
-                    Delete(f"{_IDS}/{topic.topic_id}", ANY_VERSION),
-                    Delete(f"{_NAMES}/{name}", ANY_VERSION),
+                    Delete(f"{IDS}/{topic.topic_id}", ANY_VERSION),
+                    Delete(f"{NAMES}/{name}", ANY_VERSION),
                 ]
             )
             self._forget(topic, ours=True)
@@ -329,11 +329,11 @@ class Catalog:
             topic = self._by_name.get(name)
             if topic is None:
                 raise UnknownTopic
-            path = f"{_IDS}/{topic.topic_id}"
+            path = f"{IDS}/{topic.topic_id}"
             try:
                 node = await self._store.get(path)
                 document = unseal(node.data, path)
-                topic = _decode(path, node)
+                topic = decode_topic(path, node)
                 self._publish(topic, node.version)  # perhaps another gateway's change is news
                 topic = await changed(topic)
                 document |= {"partitions": topic.partitions, "configs": dict(topic.configs)}
@@ -352,10 +352,10 @@ class Catalog:
     async def _load_one(self, name: str) -> None:
         """The topic of that name is known as the store has it, or unknown when it has none."""
         try:
-            topic_id = (await self._store.get(f"{_NAMES}/{name}")).data.decode()
-            path = f"{_IDS}/{topic_id}"
+            topic_id = (await self._store.get(f"{NAMES}/{name}")).data.decode()
+            path = f"{IDS}/{topic_id}"
             node = await self._store.get(path)
-            self._publish(_decode(path, node), node.version)
+            self._publish(decode_topic(path, node), node.version)
         except (NoNode, CorruptFormat):
             return
         self._tell_changed()
@@ -367,9 +367,9 @@ class Catalog:
         return {str(topic_id) for topic_id in self._by_id}
 
     def found(self, name: str, node: Node) -> None:
-        path = f"{_IDS}/{name}"
+        path = f"{IDS}/{name}"
         try:
-            topic = _decode(path, node)
+            topic = decode_topic(path, node)
         except CorruptFormat as error:
             if path not in self.unreadable:
                 logger().error("topic is offline: its metadata cannot be read", reason=str(error))
@@ -381,7 +381,7 @@ class Catalog:
             self._publish(topic, node.version)
 
     def gone(self, name: str) -> None:
-        self.unreadable.pop(f"{_IDS}/{name}", None)
+        self.unreadable.pop(f"{IDS}/{name}", None)
         topic = self._by_id.get(_uuid(name) or _NO_ID)
         if topic is not None and topic.topic_id not in self._deleting:
             self._forget(topic)
@@ -486,7 +486,7 @@ def _encode(topic: Topic) -> bytes:
     )
 
 
-def _decode(path: str, node: Node) -> Topic:
+def decode_topic(path: str, node: Node) -> Topic:
     """Raises CorruptFormat, naming the path."""
     document = unseal(node.data, path)
     try:

@@ -1,0 +1,195 @@
+"""Storage as readers see it who go past the gateway: metadata, and ledgers on their bookies.
+
+    zk://host:port,host:port/chroot   a cluster: ZooKeeper, bookies over gRPC; also without `zk://`
+    grpc://127.0.0.1:3181             the ledger port of `gateway dev`, on the same machine
+
+Nothing is ever written or fenced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import UUID
+
+from gateway.pipelines.model import JobError
+from gateway.topics.catalog import IDS, NAMES, Topic, decode_topic
+from ledger.client.client import LedgerClient
+from ledger.client.config import LedgerClientConfig
+from ledger.errors import (
+    CorruptFormat,
+    ForeignLayout,
+    LedgerError,
+    MetadataUnavailable,
+    NoNode,
+)
+from ledger.registry.discovery import Discovery
+from ledger.registry.layout import read_instance_id
+from ledger.world.clock import SystemClock
+from ledger.world.grpc_config import TlsFiles
+from ledger.world.metadata import MetadataStore
+
+_SESSION_MS = 30_000  # nothing of ours is ephemeral: a long one survives a busy machine
+_CONNECT_S = 5.0
+_RETRY_S = 0.1
+_GRPC = "grpc://"
+_ZOOKEEPER = "zk://"
+_HOST = r"(?:[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])"
+_SERVERS = re.compile(rf"{_HOST}:\d{{1,5}}(,{_HOST}:\d{{1,5}})*(/[^/,\s\0]+)*")
+_SERVER = re.compile(rf"({_HOST}):(\d{{1,5}})/?")
+
+
+@dataclass(frozen=True, slots=True)
+class ReadStorage:
+    """What a reader works with."""
+
+    store: MetadataStore
+    client: LedgerClient
+
+
+@asynccontextmanager
+async def open_storage(
+    metadata: str,
+    ca: Path | str | None = None,
+    certificate: Path | str | None = None,
+    key: Path | str | None = None,
+) -> AsyncGenerator[ReadStorage]:
+    """Connected to the storage that `metadata` names. Raises JobError that says what to do.
+
+    `ca`, `certificate` and `key` are PEM files, for bookies that want certificates.
+    """
+    tls = _tls(ca, certificate, key)
+    stops: list[Callable[[], Awaitable[None]]] = []
+    try:
+        yield await _open(metadata, tls, stops)
+    finally:
+        while stops:
+            await stops.pop()()
+
+
+async def _open(
+    metadata: str, tls: TlsFiles | None, stops: list[Callable[[], Awaitable[None]]]
+) -> ReadStorage:
+    from ledger.world.grpc_bookies import GrpcBookies
+    from ledger.world.grpc_config import GrpcClientConfig
+
+    store = await _connect(metadata)
+    stops.append(store.close)
+    discovery = Discovery(store)
+    try:
+        await read_instance_id(store)
+        await discovery.start()
+    except MetadataUnavailable as error:
+        raise _unreachable(metadata, error) from error
+    except ForeignLayout as error:
+        raise JobError(f"metadata {metadata}: {error}", "NO_CLUSTER") from error
+    stops.append(discovery.stop)
+    bookies = GrpcBookies(discovery.registered, GrpcClientConfig(), tls)
+    stops.append(bookies.close)
+    return ReadStorage(store, LedgerClient(store, bookies, SystemClock(), LedgerClientConfig()))
+
+
+async def _connect(metadata: str) -> MetadataStore:
+    """Something answers there. Raises JobError."""
+    if metadata.startswith(_GRPC):
+        found = _SERVER.fullmatch(metadata.removeprefix(_GRPC))
+        if found is None:
+            raise _bad(metadata)
+        return await _connect_port(metadata, found[1].strip("[]"), int(found[2]))
+    servers = metadata.removeprefix(_ZOOKEEPER).rstrip("/")
+    if not _SERVERS.fullmatch(servers):
+        raise _bad(metadata)
+    from ledger.world.zookeeper import connect_zookeeper
+
+    hosts, slash, path = servers.partition("/")
+    try:
+        return await connect_zookeeper(
+            hosts, session_ms=_SESSION_MS, connect_s=_CONNECT_S, chroot=slash + path
+        )
+    except MetadataUnavailable as error:
+        raise _unreachable(metadata, error) from error
+
+
+async def _connect_port(metadata: str, host: str, port: int) -> MetadataStore:
+    """The ledger port answers; one that is only being opened is waited for."""
+    from ledger.world.grpc_metadata import GrpcMetadata
+
+    store = GrpcMetadata(host, port)
+    loop = asyncio.get_running_loop()
+    give_up_s = loop.time() + _CONNECT_S
+    while True:
+        try:
+            await store.exists("/")
+            return store
+        except MetadataUnavailable as error:
+            if loop.time() >= give_up_s:
+                await store.close()
+                raise _unreachable(metadata, error) from error
+        except BaseException:
+            await store.close()
+            raise
+        await asyncio.sleep(_RETRY_S)
+
+
+def _tls(*files: Path | str | None) -> TlsFiles | None:
+    """Authority, certificate, key. Raises JobError when one is missing, or cannot be read."""
+    given = [Path(each) for each in files if each]
+    if not given:
+        return None
+    if len(given) < 3:
+        raise JobError("TLS needs certificate, key and authority, all three", "USAGE")
+    for file in given:
+        if not file.is_file():
+            raise JobError(f"TLS: {file}: no such file", "USAGE")
+    return TlsFiles(ca=given[0], cert=given[1], key=given[2])
+
+
+def _bad(metadata: str) -> JobError:
+    return JobError(
+        f"metadata {metadata!r}: must be zk://host:port,host:port/chroot for a cluster, or "
+        "grpc://127.0.0.1:3181 for the ledger port of `gateway dev`",
+        "USAGE",
+    )
+
+
+def _unreachable(metadata: str, error: Exception) -> JobError:
+    if metadata.startswith(_GRPC):
+        fix = "is `gateway dev` running on this machine, with this --ledger-port?"
+    else:
+        fix = "is ZooKeeper running there?"
+    return JobError(f"metadata {metadata}: {error}; {fix}", "UNREACHABLE")
+
+
+# -- topics -----------------------------------------------------------------------------------
+
+
+async def read_topics(store: MetadataStore) -> list[Topic]:
+    """Every topic, as stored now, sorted by name. Raises JobError."""
+    try:
+        await store.sync(IDS)
+        nodes = await store.read_tree(IDS)
+        topics = [decode_topic(path, node) for path, node in nodes.items()]
+    except (CorruptFormat, MetadataUnavailable) as error:
+        raise _failed(error) from error
+    return sorted(topics, key=lambda topic: topic.name)
+
+
+async def read_topic(store: MetadataStore, name: str) -> Topic:
+    """The topic of that name, as stored now. Raises JobError when there is none."""
+    try:
+        await store.sync(IDS)
+        topic_id = UUID((await store.get(f"{NAMES}/{name}")).data.decode())
+        path = f"{IDS}/{topic_id}"
+        return decode_topic(path, await store.get(path))
+    except NoNode as error:
+        raise JobError(f"topic {name} does not exist", "UNKNOWN_TOPIC") from error
+    except (ValueError, CorruptFormat, MetadataUnavailable) as error:
+        raise _failed(error) from error
+
+
+def _failed(error: LedgerError | ValueError) -> JobError:
+    return JobError(f"topics cannot be read: {error}", type(error).__name__)
