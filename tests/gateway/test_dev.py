@@ -19,6 +19,7 @@ from gateway.wire.messages import decode_response, encode_request
 
 START_S_MAX = 30
 COMMAND = [sys.executable, "-m", "gateway"]
+PORTS = ["--port", "0", "--ledger-port", "0"]
 
 
 def ended(*arguments, interpreter=()):
@@ -36,7 +37,7 @@ def ended(*arguments, interpreter=()):
 def started(data, *arguments):
     """A gateway that serves, its first line, and its port."""
     process = subprocess.Popen(
-        [*COMMAND, "dev", "--port", "0", "--data", str(data), *arguments],
+        [*COMMAND, "dev", *PORTS, "--data", str(data), *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -18,7 +18,7 @@ from typing import Self
 
 from tests.peers import install
 from tests.peers.broker import Broker
-from tests.peers.processes import Process, wait_until
+from tests.peers.processes import Process, free_port, wait_until
 from tests.peers.zookeeper import stands_still
 
 SAID_S_MAX = 10.0
@@ -53,9 +53,16 @@ class Gateway(Broker):
     def __init__(self, data: Path, options: Sequence[str] = ()) -> None:
         super().__init__(data)
         self.options = list(options)
+        self.ledger_port = free_port()
+
+    @property
+    def ledgers(self) -> str:
+        """Where its ledgers are read, unless `options` say something else."""
+        return f"grpc://127.0.0.1:{self.ledger_port}"
 
     def argv(self) -> list[str]:
         place = ["--port", str(self.port), "--data", str(self.data)]
+        place += ["--ledger-port", str(self.ledger_port)]
         return [install.gateway_python(), "-m", "gateway", "dev", *place, *self.options]
 
     def start(self) -> Self:
