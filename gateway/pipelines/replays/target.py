@@ -11,6 +11,7 @@ from gateway.pipelines.topics import Topics
 
 _DESCRIBE_CONFIGS, _INIT_PRODUCER_ID = 32, 22
 _TOPIC_RESOURCE = 2
+_RETRY_S, _RETRY_S_MAX = 0.1, 20.0
 _WANTED = ("message.timestamp.type", "max.message.bytes", "retention.ms", "cleanup.policy")
 CREATED_WITH = {"message.timestamp.type": "CreateTime", "retention.ms": "-1"}
 """Of a topic that the job makes: replayed records are old, and retention goes by their time."""
@@ -112,7 +113,13 @@ def new_producer_id(bootstrap: str) -> ProducerId:
     }
 
     async def work(client: AdminClient) -> ProducerId:
-        answer = await client.send(_INIT_PRODUCER_ID, fields)
+        end_s = asyncio.get_running_loop().time() + _RETRY_S_MAX
+        while True:
+            answer = await client.send(_INIT_PRODUCER_ID, fields)
+            late = asyncio.get_running_loop().time() > end_s
+            if late or not answer.error_code.retriable:
+                break
+            await asyncio.sleep(_RETRY_S)  # a server that has just started knows no ids yet
         raise_for(answer.error_code, None, "a producer id")
         return ProducerId(answer.producer_id, answer.producer_epoch)
 

@@ -1,0 +1,283 @@
+"""Goal: what an archive holds comes back into a topic as it was, once, whatever the job is asked.
+
+Method: records with all that Kafka allows go through a topic into a Parquet archive and back; an
+independent consumer (librdkafka) compares both topics record by record.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from gateway.pipelines.archives.parquet import ParquetArchive
+from gateway.pipelines.archives.port import Archive, Commit
+from gateway.pipelines.files import LocalFiles
+from gateway.pipelines.kafka_source import read_ranges
+from gateway.pipelines.model import JobError, OffsetRange
+from gateway.pipelines.replay import Report, Request, check_other_topic, default_state
+from gateway.pipelines.replay import replay as run_replay
+from gateway.pipelines.replays.plan import Plan, chosen_ranges, parse_offsets
+from gateway.pipelines.topics import Topics
+from tests.peers.gateway import Gateway
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+SOURCE = "source"
+PARTITIONS = 3
+EACH = 400
+START_MS = int(datetime(2024, 2, 28, 23, 59, tzinfo=UTC).timestamp() * 1000)
+
+
+class Record(NamedTuple):
+    """All that comes back; headers None: there are none."""
+
+    key: bytes | None
+    value: bytes | None
+    timestamp_ms: int
+    headers: tuple[tuple[str, bytes | None], ...] | None
+
+
+def record(partition: int, number: int) -> Record:
+    """Nulls, empty ones, headers twice, times that go back, and a large one in turn."""
+    key = (None, b"", b"key %d" % number)[number % 3]
+    value: bytes | None = b"\x00\xff %d %d" % (partition, number)
+    value = (value, None, b"")[number % 5 % 3]
+    if number == 77:
+        value = b"x" * 900_000
+    time_ms = START_MS + (number - number % 7 * 3) * 1_000
+    headers = (("a", b"%d" % number), ("a", None), ("b", b"")) if number % 4 == 0 else None
+    return Record(key, value, time_ms, headers)
+
+
+class World(NamedTuple):
+    """A gateway, and a topic of it that was archived."""
+
+    gateway: Gateway
+    archive: ParquetArchive
+    path: str
+
+
+@pytest.fixture(scope="module")
+def world(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    work = tmp_path_factory.mktemp("replay")
+    with Gateway(work / "data") as gateway:
+        new_topic(gateway, SOURCE, PARTITIONS, {"retention.ms": "-1"})
+        producer = Producer({"bootstrap.servers": gateway.bootstrap, "linger.ms": 5})
+        for partition in range(PARTITIONS):
+            for number in range(EACH):
+                one = record(partition, number)
+                producer.produce(
+                    SOURCE,
+                    one.value,
+                    one.key,
+                    partition,
+                    timestamp=one.timestamp_ms,
+                    headers=list(one.headers or ()),
+                )
+        assert producer.flush(30) == 0
+        archive = ParquetArchive(spark, str(work / "archive"))
+        ranges = tuple(OffsetRange(SOURCE, each, 0, EACH) for each in range(PARTITIONS))
+        topic_id = Topics(gateway.bootstrap).facts(SOURCE).topic_id or ""
+        records = read_ranges(spark, gateway.bootstrap, ranges)
+        assert archive.append(records, Commit(ranges, {SOURCE: topic_id}), archive.state())
+        yield World(gateway, archive, str(work / "archive"))
+
+
+@pytest.fixture(scope="module")
+def unused(world: World) -> Callable[[], str]:
+    numbers = iter(range(1_000_000))
+    return lambda: f"target-{next(numbers)}"
+
+
+def new_topic(gateway: Gateway, name: str, partitions: int, config: dict[str, str]) -> str:
+    client = AdminClient({"bootstrap.servers": gateway.bootstrap})
+    client.create_topics([NewTopic(name, partitions, config=config)])[name].result(10)
+    return name
+
+
+@pytest.fixture
+def replay(spark: SparkSession, world: World) -> Callable[[Request], Report]:
+    def run(request: Request) -> Report:
+        state = default_state(world.path, request)
+        return run_replay(spark, world.archive, world.gateway.bootstrap, request, state)
+
+    return run
+
+
+def read(world: World, topic: str) -> dict[int, list[Record]]:
+    """All records by partition, in order of offset; offsets have no gaps."""
+    consumer = Consumer({"bootstrap.servers": world.gateway.bootstrap, "group.id": "judge"})
+    found: dict[int, list[Record]] = {}
+    for partition in consumer.list_topics(topic, 10).topics[topic].partitions:
+        place = TopicPartition(topic, partition, 0)
+        consumer.assign([place])
+        _, end = consumer.get_watermark_offsets(place, timeout=10)
+        messages: list[Message] = []
+        while len(messages) < end:
+            messages += consumer.consume(end - len(messages), 10.0)
+        assert [one.offset() for one in messages] == list(range(end))
+        found[partition] = [_record(one) for one in messages]
+    consumer.close()
+    return found
+
+
+def _record(message: Message) -> Record:
+    assert message.error() is None
+    headers: Any = message.headers()
+    return Record(
+        message.key(),
+        message.value(),
+        message.timestamp()[1],
+        None if headers is None else tuple(headers),
+    )
+
+
+def originals() -> dict[int, list[Record]]:
+    return {p: [record(p, number) for number in range(EACH)] for p in range(PARTITIONS)}
+
+
+def test_all_comes_back_as_it_was_and_a_second_run_adds_nothing(
+    world: World, replay: Callable[[Request], Report], unused: Callable[[], str]
+):
+    request = Request(SOURCE, unused(), create=True)
+    first = replay(request)
+    assert read(world, request.target) == originals() == read(world, SOURCE)
+    assert [(each.records, each.written) for each in first.partitions] == [(EACH, EACH)] * 3
+    again = replay(request)
+    assert again.resumed and not first.resumed
+    assert sum(each.written for each in again.partitions) == 0
+    assert read(world, request.target) == originals()
+
+
+def test_a_job_that_was_killed_is_gone_on_with(
+    spark: SparkSession,
+    world: World,
+    unused: Callable[[], str],
+):
+    """Its state and a part of its records are all it leaves; so they are made by hand here."""
+    request = Request(SOURCE, unused(), create=True, codec="zstd")
+    state = default_state(world.path, request)
+    bootstrap = world.gateway.bootstrap
+    whole = _Cut(world.archive, 150)
+    with pytest.raises(JobError) as failed:
+        run_replay(spark, whole, bootstrap, request, state)
+    assert failed.value.code == "SOURCE_CHANGED"
+    assert {len(each) for each in read(world, request.target).values()} == {150}
+    report = run_replay(spark, world.archive, bootstrap, request, state)
+    assert report.resumed
+    assert [each.written for each in report.partitions] == [EACH - 150] * PARTITIONS
+    assert read(world, request.target) == originals()
+
+
+class _Cut:
+    """An archive that shows all to who measures it, and then only offsets below a bound."""
+
+    def __init__(self, archive: Archive, bound: int) -> None:
+        self._archive = archive
+        self._bound = bound
+        self._reads = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._archive, name)
+
+    def read(self, topics: Any = ()) -> Any:
+        self._reads += 1
+        whole = self._archive.read(topics)
+        return whole if self._reads == 1 else whole.where(f"offset < {self._bound}")
+
+
+def test_a_range_of_time_is_chosen_by_the_records_own_times(
+    world: World, replay: Callable[[Request], Report], unused: Callable[[], str]
+):
+    start_ms, end_ms = START_MS + 50_000, START_MS + 90_000
+    request = Request(SOURCE, unused(), start_ms, end_ms, create=True)
+    replay(request)
+    assert read(world, request.target) == {
+        partition: [one for one in records if start_ms <= one.timestamp_ms < end_ms]
+        for partition, records in originals().items()
+    }
+
+
+def test_a_range_of_offsets_is_chosen(
+    world: World, replay: Callable[[Request], Report], unused: Callable[[], str]
+):
+    request = Request(SOURCE, unused(), offsets={1: (5, 300)}, create=True)
+    replay(request)
+    assert read(world, request.target) == {0: [], 1: originals()[1][5:300], 2: []}
+
+
+def test_what_does_not_fit_the_target_is_said_before_anything_is_written(
+    world: World, replay: Callable[[Request], Report], unused: Callable[[], str]
+):
+    def fails(request: Request, code: str) -> None:
+        with pytest.raises(JobError) as failed:
+            replay(request)
+        assert failed.value.code == code
+
+    keeps = {"retention.ms": "-1"}
+    stamped = {**keeps, "message.timestamp.type": "LogAppendTime"}
+    fails(Request(SOURCE, unused()), "UNKNOWN_TOPIC")
+    fails(Request(SOURCE, new_topic(world.gateway, unused(), 3, stamped)), "LOG_APPEND_TIME")
+    fails(Request(SOURCE, new_topic(world.gateway, unused(), 3, {})), "WOULD_EXPIRE")
+    fails(Request(SOURCE, new_topic(world.gateway, unused(), 2, keeps)), "TOO_FEW_PARTITIONS")
+    fails(Request("other", unused()), "NOT_ARCHIVED")
+    with pytest.raises(JobError, match="--to-topic"):
+        check_other_topic(world.archive, world.gateway.bootstrap, SOURCE)
+
+
+def test_the_state_of_another_replay_is_refused(
+    spark: SparkSession, world: World, unused: Callable[[], str], tmp_path: Path
+):
+    request = Request(SOURCE, unused(), offsets={0: (0, 1)}, create=True)
+    bootstrap = world.gateway.bootstrap
+    run_replay(spark, world.archive, bootstrap, request, str(tmp_path))
+    other = replace(request, offsets={0: (0, 2)})
+    with pytest.raises(JobError, match="another --state"):
+        run_replay(spark, world.archive, bootstrap, other, str(tmp_path))
+
+
+def test_a_plan_that_is_damaged_or_newer_is_refused(tmp_path: Path):
+    for text in ("", "{}", "[]", '{"format": 1}', '{"format": 2}'):
+        with pytest.raises(JobError) as failed:
+            Plan.decode(text.encode(), "place")
+        assert failed.value.code == "BAD_STATE" and "place" in str(failed.value)
+    assert LocalFiles().names(str(tmp_path)) == []
+
+
+def test_offsets_that_are_not_archived_are_said():
+    archived = [OffsetRange("t", 0, 5, 10), OffsetRange("t", 0, 12, 20), OffsetRange("u", 0, 0, 9)]
+    assert chosen_ranges("t", archived, None) == tuple(archived[:2])
+    assert chosen_ranges("t", archived, {0: (6, 9)}) == (OffsetRange("t", 0, 6, 9),)
+    for asked in ({0: (4, 6)}, {0: (9, 13)}, {0: (19, 21)}, {1: (0, 1)}):
+        with pytest.raises(JobError, match="not all archived"):
+            chosen_ranges("t", archived, asked)
+
+
+def test_offsets_are_told_as_json():
+    assert parse_offsets('{"0": [1, 5], "12": [0, 1]}', "t") == {0: (1, 5), 12: (0, 1)}
+    assert parse_offsets('{"t": {"0": [1, 5]}}', "t") == {0: (1, 5)}
+    for text in ("", "{}", "[]", '{"0": 5}', '{"0": [5, 5]}', '{"0": [-1, 5]}', '{"x": [1, 5]}'):
+        with pytest.raises(JobError) as failed:
+            parse_offsets(text, "t")
+        assert failed.value.code == "USAGE"
+
+
+def test_the_command_says_what_it_cannot_do(world: World):
+    words = ["--from", world.path, "--topic", SOURCE, "--transactional", "-o", "json"]
+    run = [sys.executable, "-m", "gateway", "job", "replay", *words]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0 and done.stdout == ""
+    assert json.loads(done.stderr.splitlines()[-1])["code"] == "NO_TRANSACTIONS"
