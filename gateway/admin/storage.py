@@ -27,11 +27,14 @@ from ledger.world.bookies import Bookies
 from ledger.world.clock import Clock, SystemClock
 from ledger.world.grpc_bookies import GrpcBookies
 from ledger.world.grpc_config import GrpcClientConfig, TlsFiles
+from ledger.world.grpc_metadata import GrpcMetadata
 from ledger.world.metadata import MetadataStore
 from ledger.world.zookeeper import connect_zookeeper
 
 _SESSION_MS = 10_000
 _CONNECT_S = 5.0
+LEDGER_PORT = "grpc://"
+"""Before the address of the ledger port of `gateway dev`, which stands in for ZooKeeper."""
 
 
 class Storage:
@@ -69,7 +72,11 @@ class Storage:
 
 
 class Connection:
-    """Use as `async with Connection(zookeeper, tls) as storage`. Raises Unreachable anywhere."""
+    """Use as `async with Connection(zookeeper, tls) as storage`. Raises Unreachable anywhere.
+
+    `zookeeper` may also be `grpc://127.0.0.1:3181`: the ledger port of `gateway dev`, where nothing
+    can be changed.
+    """
 
     def __init__(self, zookeeper: str, tls: TlsFiles | None = None) -> None:
         self._zookeeper = zookeeper
@@ -78,21 +85,34 @@ class Connection:
 
     async def open(self) -> Storage:
         try:
-            store = await connect_zookeeper(
-                self._zookeeper, session_ms=_SESSION_MS, connect_s=_CONNECT_S
-            )
+            store = await self._connect()
             self._stops.append(store.close)
             await read_instance_id(store)
             discovery = Discovery(store)
             await discovery.start()
         except MetadataUnavailable as error:
-            raise Unreachable(f"no ZooKeeper: {error}") from error
+            what = "ledger port" if self._zookeeper.startswith(LEDGER_PORT) else "ZooKeeper"
+            raise Unreachable(f"no {what}: {error}") from error
         except ForeignLayout as error:
             raise AdminError(str(error), "NO_CLUSTER") from error
         self._stops.append(discovery.stop)
         bookies = GrpcBookies(discovery.registered, GrpcClientConfig(), self._tls)
         self._stops.append(bookies.close)
         return Storage(store, bookies, SystemClock(), _owner())
+
+    async def _connect(self) -> MetadataStore:
+        if not self._zookeeper.startswith(LEDGER_PORT):
+            return await connect_zookeeper(
+                self._zookeeper, session_ms=_SESSION_MS, connect_s=_CONNECT_S
+            )
+        host, _, port = self._zookeeper.removeprefix(LEDGER_PORT).rpartition(":")
+        store = GrpcMetadata(host.strip("[]"), int(port))
+        try:
+            await store.exists("/")
+        except BaseException:
+            await store.close()
+            raise
+        return store
 
     async def close(self) -> None:
         while self._stops:

@@ -25,7 +25,9 @@ DEFAULT_ZOOKEEPER = "127.0.0.1:2181"
 LEDGER_ID_MAX = 2**63 - 1
 _BAR_WIDTH = 30
 _HOST = r"(?:[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])"
-_SERVERS = re.compile(rf"{_HOST}:\d{{1,5}}(,{_HOST}:\d{{1,5}})*(/[^/,\s\0]+)*")
+_SERVERS = re.compile(
+    rf"{_HOST}:\d{{1,5}}(,{_HOST}:\d{{1,5}})*(/[^/,\s\0]+)*|grpc://{_HOST}:\d{{1,5}}"
+)
 
 T = TypeVar("T")
 Row = dict[str, Any]
@@ -51,7 +53,8 @@ ZooKeeper = Annotated[
         "--zookeeper",
         "-z",
         envvar="GATEWAY_ZOOKEEPER",
-        help="ZooKeeper: host:port by commas; /chroot at the end.",
+        help="ZooKeeper: host:port by commas; /chroot at the end. Or grpc://127.0.0.1:3181, the "
+        "ledger port of `gateway dev`.",
     ),
 ]
 Output = Annotated[Format, typer.Option("--output", "-o", help="table or json.")]
@@ -94,7 +97,7 @@ def ask_storage(
     except KeyboardInterrupt:
         raise typer.Exit(EXIT_INTERRUPTED) from None
     except (Unreachable, MetadataUnavailable) as error:
-        fix = "name the cluster's with --zookeeper host:port"
+        fix = "name the cluster's with --zookeeper host:port, or grpc://127.0.0.1:3181 of `dev`"
         fail(EXIT_UNREACHABLE, f"{error}; {fix}", "UNREACHABLE", output)
     except AdminError as error:
         fail(EXIT_FAILED, str(error), error.code, output)
