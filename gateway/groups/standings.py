@@ -74,16 +74,17 @@ class Standings:
         self._read.pop(name, None)
 
     def _resting(self, room: int) -> tuple[list[str], int]:
-        """Groups that rest with us, and how many were not looked at for want of room."""
+        """Groups that rest with us, and how many more rest somewhere: no room to look at them."""
         ours: list[str] = []
-        seen = 0
+        unseen = 0
         for name in self._census.resting:
+            if name in self._residents.groups:
+                continue
             if len(ours) >= room:
-                break
-            seen += 1
-            if name not in self._residents.groups and self._claims.candidate(name):
+                unseen += 1
+            elif self._claims.candidate(name):
                 ours.append(name)
-        return ours, len(self._census.resting) - seen
+        return ours, unseen
 
     async def _positions(
         self, resting: list[str], limits: MetricsLimits

@@ -51,13 +51,13 @@ class Page:
         families = await Samples(self._ctx).gather()
         parts = [generate_latest(_These(PROCESS_COLLECTOR.collect()))]
         for family in families:
-            for part in _parts(family):
+            for part in family_text(family):
                 await asyncio.sleep(0)
                 parts.append(part)
         return b"".join(parts)
 
 
-def _parts(family: Family) -> Iterator[bytes]:
+def family_text(family: Family) -> Iterator[bytes]:
     """The text of a family in pieces; only the first one says what it is."""
     for at in range(0, len(family.samples), _SAMPLES_AT_ONCE):
         metric = GaugeMetricFamily(family.name, family.text, labels=family.labels)

@@ -30,12 +30,12 @@ def run(*words, bootstrap="127.0.0.1:1"):
     return done.returncode, done.stdout, done.stderr
 
 
-def consumer(gateway, group):
+def consumer(gateway, group, client="reader"):
     return Consumer(
         {
             "bootstrap.servers": f"127.0.0.1:{gateway.port}",
             "group.id": group,
-            "client.id": "reader",
+            "client.id": client,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
         }
