@@ -6,7 +6,9 @@ make (control batches, log append time, damage) is made by hand.
 
 from __future__ import annotations
 
+import contextlib
 import struct
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -81,7 +83,7 @@ def twins_rows(batches: list[bytes]) -> list[dict[str, Any]]:
     ]
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 @given(several)
 def test_rows_are_those_that_a_kafka_client_reads(contents: list[tuple[list[Any], int]]) -> None:
     batches: list[bytes] = []
@@ -106,37 +108,44 @@ def test_only_offsets_of_the_range_are_given(
     assert rows(batches, first, first + length) == wanted
 
 
-@settings(deadline=None, max_examples=60)
-@given(st.lists(st.lists(one_record, min_size=1, max_size=9), min_size=1, max_size=9))
-def test_many_batches_in_step_and_each_alone_are_walked_alike(
-    contents: list[list[Any]],
+WAYS = {"alike": (1, 1 << 60), "in step": (1 << 60, 0), "each alone": (1 << 60, 1 << 60)}
+
+
+@contextlib.contextmanager
+def walking(way: str) -> Iterator[None]:
+    """Batches are walked this way where it can be, whatever it costs."""
+    before = walk.ALIKE_FROM, walk.LOCKSTEP_FROM
+    walk.ALIKE_FROM, walk.LOCKSTEP_FROM = WAYS[way]
+    try:
+        yield
+    finally:
+        walk.ALIKE_FROM, walk.LOCKSTEP_FROM = before
+
+
+@pytest.mark.parametrize("way", WAYS)
+@settings(deadline=None, max_examples=25)
+@given(st.lists(st.lists(one_record, min_size=1, max_size=9), min_size=1, max_size=9), st.data())
+def test_each_way_to_walk_finds_the_same(
+    way: str, contents: list[list[Any]], data: st.DataObject
 ) -> None:
-    batches = [built(content, 0, 1000 * at) for at, content in enumerate(contents)]
-    before = walk.LOCKSTEP_FROM
-    found = []
-    for walk.LOCKSTEP_FROM in (0, 1 << 60):
-        found.append(rows(batches))
-    walk.LOCKSTEP_FROM = before
-    assert found[0] == found[1] == twins_rows(batches)
+    again = data.draw(st.lists(st.sampled_from(contents), max_size=9))
+    batches = [built(content, 0, 1000 * at) for at, content in enumerate(contents + again)]
+    with walking(way):
+        assert rows(batches) == twins_rows(batches)
 
 
-@pytest.mark.parametrize("lockstep_from", [0, 1 << 60])
-@settings(deadline=None, max_examples=150)
+@pytest.mark.parametrize("way", WAYS)
+@settings(deadline=None, max_examples=25)
 @given(alike, st.integers(0, 400), st.integers(0, 255), st.integers(-3, 3))
 def test_damage_is_noticed_or_harmless(
-    lockstep_from: int, content: list[Any], place: int, byte: int, more: int
+    way: str, content: list[Any], place: int, byte: int, more: int
 ) -> None:
     batch = built(content, 0, 0)
     body = bytearray(batch[61:])
     body[place % len(body)] = byte
-    damaged = raw_batch(bytes(body), max(1, len(content) + more))
-    before, walk.LOCKSTEP_FROM = walk.LOCKSTEP_FROM, lockstep_from
-    try:
-        rows([damaged])
-    except CorruptFormat:
-        pass
-    finally:
-        walk.LOCKSTEP_FROM = before
+    damaged = raw_batch(bytes(body), max(1, len(content) + more), base_offset=1000)
+    with walking(way), contextlib.suppress(CorruptFormat):
+        rows([batch, damaged, batch])
 
 
 def test_offsets_within_a_batch_may_have_gaps() -> None:

@@ -23,6 +23,7 @@ from ledger.streams.scan import StreamScan
 
 _AT_ONCE = 16
 _PARTITIONS_MAX = 100_000
+_LOOK_S, _LOOKS = 0.1, 30  # at what is acknowledged, where an offset lies beyond it
 
 T = TypeVar("T")
 
@@ -119,6 +120,7 @@ async def starts(sources: Mapping[Place, Source], options: Options) -> dict[Plac
     """Where reading begins, never below what is there. Raises JobError, DataLost."""
     edge = options.starting
     _named("startingOffsets", edge, sources)
+    await _reached(sources, edge)
     found = await _resolved(sources, edge, EARLIEST)
     for place, offset in found.items():
         if offset is None and not options.latest_where_no_time:
@@ -137,6 +139,7 @@ async def starts(sources: Mapping[Place, Source], options: Options) -> dict[Plac
 async def ends(sources: Mapping[Place, Source], options: Options) -> dict[Place, int]:
     """One past the last offset that is read, never above what is there. Raises JobError."""
     _named("endingOffsets", options.ending, sources)
+    await _reached(sources, options.ending)
     found: dict[Place, int] = {}
     for place, offset in (await _resolved(sources, options.ending, LATEST)).items():
         end = sources[place].scan.end_sequence_id
@@ -181,6 +184,23 @@ def _named(option: str, edge: Edge, sources: Mapping[Place, Source]) -> None:
     said = [f"lacks {', '.join(map(str, missing))}"] if missing else []
     said += [f"names {', '.join(map(str, others))}, not read"] if others else []
     raise JobError(f"{option}: must name all partitions: {'; '.join(said)}", "BAD_OPTION")
+
+
+async def _reached(sources: Mapping[Place, Source], edge: Edge) -> None:
+    """Offsets that are named are known here too: readers hear of the last ones a little later
+    than the producer did, and others may have told the offsets."""
+    wanted = edge.offsets or {}
+    for _ in range(_LOOKS):
+        scans = [sources[place].scan for place in wanted]
+        behind = [
+            scan
+            for scan, offset in zip(scans, wanted.values(), strict=True)
+            if scan.end_sequence_id < offset
+        ]
+        if not behind:
+            return
+        await asyncio.sleep(_LOOK_S)
+        await _gathered([scan.refresh() for scan in behind])
 
 
 async def _resolved(

@@ -1,8 +1,9 @@
 """Where the records of batches lie, for very many records at once.
 
-A record begins where the one before it ends, so somebody has to go from one to the next. Where
-there are many batches all of them take each step together; where there are few, records of one size
-in a row are found by comparing a whole column, and only what is left is walked one by one.
+A record begins where the one before it ends, so somebody has to go from one to the next. Batches
+of one size may be laid out alike, which a single comparison of all their lengths shows. Where there
+are many others, all of them take each step together; where there are few, records of one size in a
+row are found by comparing a whole column, and only what is left is walked one by one.
 
 Pure. Damaged data raises ValueError or IndexError: every position is checked against its batch.
 """
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 Bytes = NDArray[np.uint8]
 Positions = NDArray[np.int64]
 
+ALIKE_FROM = 8  # batches of one size, from which on they are held against one of them
 LOCKSTEP_FROM = 80  # records per step, from which on steps cost less than a walk
 _RUN_MIN = 8
 _SINGLES = 64  # records that are walked one by one before a run is looked for again
@@ -27,6 +29,18 @@ class Found(NamedTuple):
 
     starts: Positions
     ends: Positions
+
+
+class _Batches(NamedTuple):
+    """Where their bodies begin and end, how many records they have, and where the first goes."""
+
+    begins: Positions
+    ends: Positions
+    counts: Positions
+    places: Positions
+
+    def those(self, wanted: NDArray[np.bool_]) -> _Batches:
+        return _Batches(*(each[wanted] for each in self))
 
 
 def varints(data: Bytes, at: Positions) -> tuple[Positions, Positions]:
@@ -64,28 +78,52 @@ def walk(data: bytes, array: Bytes, begins: list[int], ends: list[int], counts: 
     """
     records = sum(counts)
     found = Found(np.empty(records, np.int64), np.empty(records, np.int64))
-    if records >= LOCKSTEP_FROM * max(counts):
-        _in_step(array, begins, ends, counts, found)
+    sizes = np.array(counts, np.int64)
+    places = np.cumsum(sizes) - sizes
+    left = _Batches(np.array(begins, np.int64), np.array(ends, np.int64), sizes, places)
+    if len(counts) >= ALIKE_FROM:
+        left = _alike(data, array, left, found)
+    if not len(left.counts):
         return found
-    at = 0
-    for begin, end, count in zip(begins, ends, counts, strict=True):
-        stretch = slice(at, at + count)
+    if int(left.counts.sum()) >= LOCKSTEP_FROM * int(left.counts.max()):
+        _in_step(array, left, found)
+        return found
+    for begin, end, count, place in zip(*(each.tolist() for each in left), strict=True):
+        stretch = slice(place, place + count)
         _one_batch(data, array, begin, end, Found(found.starts[stretch], found.ends[stretch]))
-        at += count
     return found
 
 
-def _in_step(
-    array: Bytes, begins: list[int], ends: list[int], counts: list[int], found: Found
-) -> None:
+def _alike(data: bytes, array: Bytes, batches: _Batches, found: Found) -> _Batches:
+    """Batches of the most common size and count may be laid out as the first of them is: those
+    that are, are found. The others are returned."""
+    shapes = (batches.ends - batches.begins) << 32 | batches.counts
+    kinds, often = np.unique(shapes, return_counts=True)
+    if often.max() < ALIKE_FROM:
+        return batches
+    members = shapes == kinds[often.argmax()]
+    group = batches.those(members)
+    begin, end, count = int(group.begins[0]), int(group.ends[0]), int(group.counts[0])
+    first = Found(np.empty(count, np.int64), np.empty(count, np.int64))
+    _one_batch(data, array, begin, end, first)
+    moved = (group.begins - begin)[:, None]
+    lengths_at = np.concatenate(([begin], first.ends[:-1]))
+    lengths, starts = varints(array, (lengths_at + moved).ravel())
+    same = (starts == (first.starts + moved).ravel()) & (lengths > 0)
+    same &= starts + lengths == (first.ends + moved).ravel()
+    good = same.reshape(-1, count).all(axis=1)
+    places = (group.places[good][:, None] + np.arange(count)).ravel()
+    found.starts[places] = (first.starts + moved[good]).ravel()
+    found.ends[places] = (first.ends + moved[good]).ravel()
+    members[members] = good
+    return batches.those(~members)
+
+
+def _in_step(array: Bytes, batches: _Batches, found: Found) -> None:
     """The k-th records of all batches are found in the k-th step."""
-    sizes = np.array(counts, np.int64)
-    order = np.argsort(-sizes, kind="stable")  # those that have a k-th record come first
-    sizes = sizes[order]
-    at = np.array(begins, np.int64)[order]
-    limits = np.array(ends, np.int64)[order]
-    places: Positions = (np.cumsum(counts, dtype=np.int64) - np.array(counts, np.int64))[order]
-    having = np.searchsorted(-sizes, -np.arange(int(sizes[0])), side="left")
+    order = np.argsort(-batches.counts, kind="stable")  # those that have a k-th record come first
+    at, limits, counts, places = (each[order] for each in batches)
+    having = np.searchsorted(-counts, -np.arange(int(counts[0])), side="left")
     for active in having.tolist():
         if active < len(at):
             _all_used(at[active:], limits[active : len(at)])

@@ -1,0 +1,283 @@
+"""Goal: format("ledger") gives what format("kafka") gives, row for row, and the same offsets.
+
+Method: one gateway with a port for its ledgers, one Spark; both sources read the same records, and
+the frames are subtracted from each other, both ways.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gateway.pipelines.direct import register
+from tests.compat.clients.base import ProducerOptions, Record
+from tests.compat.clients.with_aiokafka import Aiokafka
+from tests.peers.gateway import Gateway, ports_in_a_row
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.compat, pytest.mark.filterwarnings("ignore")]
+
+START_MS = 1_760_000_000_000
+CODECS = (None, "gzip", "snappy", "lz4", "zstd")
+PER_SEND, SENDS = 300, 10
+COLUMNS = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers"]
+
+
+_numbers = itertools.count(1)
+
+
+def unused() -> str:
+    """A topic's name that nobody has used."""
+    return f"direct-{next(_numbers)}-t"
+
+
+class Rig:
+    """A gateway, its topics, and both sources."""
+
+    def __init__(self, spark: SparkSession, gateway: Gateway, metadata: str) -> None:
+        self.spark, self.gateway, self.metadata = spark, gateway, metadata
+        self.loader = Aiokafka(gateway.bootstrap)
+
+    def direct(self, topic: str = "", **options: Any) -> DataFrame:
+        reader = self.spark.read.format("ledger").option("metadata", self.metadata)
+        options = {"includeHeaders": True, **options}
+        return reader.options(**options).load(topic) if topic else reader.options(**options).load()
+
+    def kafka(self, topic: str = "", **options: Any) -> DataFrame:
+        reader = self.spark.read.format("kafka")
+        reader = reader.option("kafka.bootstrap.servers", self.gateway.bootstrap)
+        reader = reader.options(**{"includeHeaders": True, **options})
+        return (reader.option("subscribe", topic) if topic else reader).load()
+
+    def ends(self, *topics: str) -> str:
+        """Offsets in JSON: the ends of all partitions, as the gateway tells them."""
+        found = {
+            topic: {
+                str(n): self.loader.bounds(topic, n)[1]
+                for n in range(self.loader.partitions(topic))
+            }
+            for topic in topics
+        }
+        return json.dumps(found)
+
+    def add(
+        self, topic: str, partition: int = 0, count: int = PER_SEND, codec: str | None = None
+    ) -> None:
+        producer = self.loader.producer(ProducerOptions(codec=codec))
+        first = self.loader.bounds(topic, partition)[1]
+        producer.send(topic, records(first, count), partition)
+        producer.wait()
+        producer.close()
+
+
+def records(first: int, count: int) -> list[Record]:
+    """With nulls, headers, and values that no codec makes small."""
+    chance = random.Random(first)
+    made: list[Record] = []
+    for n in range(first, first + count):
+        key = None if n % 7 == 0 else b"key %d" % n
+        value = None if n % 11 == 0 and key else chance.randbytes(chance.randrange(1500))
+        headers = (("n", b"%d" % n), ("empty", None), ("", b"")) if n % 3 == 0 else ()
+        made.append(Record(key, value, headers, START_MS + 10 * n))
+    return made
+
+
+def differences(one: DataFrame, other: DataFrame) -> int:
+    """Rows that only one of them has, doubles counted."""
+    assert one.columns == other.columns
+    assert one.schema == other.schema
+    return one.exceptAll(other).union(other.exceptAll(one)).count()
+
+
+@pytest.fixture(scope="module")
+def rig(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    (port,) = ports_in_a_row(1)
+    options = ("--ledger-port", str(port), "--journal-sync", "never")
+    register(spark)
+    with Gateway(tmp_path_factory.mktemp("direct") / "data", options) as gateway:
+        rig = Rig(spark, gateway, f"grpc://127.0.0.1:{port}")
+        yield rig
+        rig.loader.close()
+
+
+@pytest.fixture(scope="module")
+def known(rig: Rig) -> str:
+    """A topic for reading only: two partitions, each of several segments and all codecs."""
+    topic = "known.topic-1"
+    rig.loader.create_topic(topic, 2, {"segment.bytes": str(1 << 20)})
+    for number in range(SENDS):
+        for partition in range(2):
+            rig.add(topic, partition, codec=CODECS[number % len(CODECS)])
+    return topic
+
+
+def test_rows_are_those_of_the_kafka_source(rig: Rig, known: str) -> None:
+    direct = rig.direct(known, endingOffsets=rig.ends(known), sliceBytes=300_000)
+    assert direct.columns == COLUMNS
+    assert differences(direct, rig.kafka(known)) == 0
+
+
+def test_one_partition_is_read_by_several_tasks(rig: Rig, known: str) -> None:
+    frame = rig.direct(assign=json.dumps({known: [0]}), sliceBytes=300_000)
+    assert frame.rdd.getNumPartitions() > 4
+
+
+def test_without_headers_there_is_no_column_for_them(rig: Rig, known: str) -> None:
+    frame = rig.direct(known, includeHeaders=False)
+    assert frame.schema == rig.kafka(known, includeHeaders=False).schema
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(
+            {
+                "startingOffsets": {"0": 307, "1": -2},
+                "endingOffsets": {"0": 2222, "1": 13},
+            },
+            id="offsets",
+        ),
+        pytest.param(
+            {"startingTimestamp": START_MS + 7_001, "endingTimestamp": START_MS + 21_335},
+            id="times",
+        ),
+        pytest.param(
+            {
+                "startingOffsetsByTimestamp": {"0": START_MS + 15_000, "1": START_MS + 29_990},
+                "endingOffsetsByTimestamp": {"0": START_MS + 15_010, "1": START_MS + 99_999},
+            },
+            id="times of partitions",
+        ),
+    ],
+)
+def test_a_range_is_the_kafka_sources(rig: Rig, known: str, options: dict[str, Any]) -> None:
+    told = {
+        name: json.dumps({known: value}) if isinstance(value, dict) else value
+        for name, value in options.items()
+    }
+    assert rig.ends(known)
+    kafka = rig.kafka(known, **told)
+    assert differences(rig.direct(known, **told), kafka) == 0
+    assert kafka.count() > 0
+
+
+def test_a_time_after_the_last_record_is_an_error_or_the_end(rig: Rig, known: str) -> None:
+    after = START_MS + 10**9
+    with pytest.raises(Exception, match="has no record that new"):
+        rig.direct(known, startingTimestamp=after).count()
+    rows = rig.direct(known, startingTimestamp=after, startingOffsetsByTimestampStrategy="latest")
+    assert rows.count() == 0
+
+
+def test_topics_come_by_pattern_and_by_names(rig: Rig) -> None:
+    one, two = unused(), unused()
+    for topic in (one, two):
+        rig.loader.create_topic(topic)
+        rig.add(topic, count=5)
+    ends = rig.ends(one, two)
+    by_names = rig.direct(subscribe=f"{one},{two}", endingOffsets=ends)
+    pattern = f"{one}|{two}"
+    assert differences(by_names, rig.kafka(subscribePattern=pattern)) == 0
+    assert rig.direct(subscribePattern=pattern).count() == 10
+
+
+def test_an_empty_topic_has_no_rows(rig: Rig) -> None:
+    topic = unused()
+    rig.loader.create_topic(topic)
+    assert rig.direct(topic).count() == 0
+
+
+def test_records_below_the_log_start_are_gone(rig: Rig) -> None:
+    topic = unused()
+    rig.loader.create_topic(topic, 1, {"segment.bytes": str(1 << 20)})
+    for _ in range(6):
+        rig.add(topic)
+    rig.loader.delete_records(topic, 1000)
+    ends = rig.ends(topic)
+    whole = rig.direct(topic, endingOffsets=ends)
+    assert differences(whole, rig.kafka(topic)) == 0
+    early = {"startingOffsets": json.dumps({topic: {"0": 990}}), "endingOffsets": ends}
+    with pytest.raises(Exception, match=r"DataLost: .*\[990\.\.1000\)"):
+        rig.direct(topic, **early).count()
+    assert rig.direct(topic, failOnDataLoss=False, **early).count() == 800
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"subscribe": "nobody-made-it"}, "nobody-made-it"),
+        ({"subscribe": "x", "startingOfsets": "earliest"}, "did you mean 'startingOffsets'"),
+        ({"assign": '{"known.topic-1":[7]}'}, "has 2 partitions, 7 is none"),
+        (
+            {"subscribe": "known.topic-1", "startingOffsets": '{"known.topic-1":{"0":1}}'},
+            "lacks known.topic-1-1",
+        ),
+        (
+            {"assign": '{"known.topic-1":[0]}', "endingOffsets": '{"known.topic-1":{"0":99999}}'},
+            "ends at 3000, before 99999",
+        ),
+    ],
+)
+@pytest.mark.usefixtures("known")
+def test_what_cannot_be_read_says_why(rig: Rig, options: dict[str, str], message: str) -> None:
+    with pytest.raises(Exception, match="JobError") as refused:
+        rig.direct(**options).count()
+    assert message in str(refused.value)
+
+
+def test_a_stream_goes_on_from_its_checkpoint(rig: Rig, tmp_path: Path) -> None:
+    """Also where a partition came meanwhile, and in triggers that are limited."""
+    topic = unused()
+    rig.loader.create_topic(topic)
+    rig.add(topic)
+    first = run_stream(rig, topic, tmp_path, startingOffsets="earliest", maxOffsetsPerTrigger=100)
+    assert [rows for rows in first if rows] == [100, 100, 100]
+    rig.add(topic, count=30)
+    rig.loader.add_partitions(topic, 2)
+    rig.add(topic, 1, count=20)
+    rig.loader.read(topic, 19, 1, 1)
+    rig.direct(topic, endingOffsets=rig.ends(topic)).count()  # the last ones are told to readers
+    second = run_stream(rig, topic, tmp_path, maxOffsetsPerTrigger=1000)
+    assert sum(second) == 50
+    assert last_offsets(tmp_path) == {topic: {"0": 330, "1": 20}}
+    copied = rig.spark.read.schema(rig.kafka(topic).schema).parquet(str(tmp_path / "files"))
+    assert differences(copied, rig.kafka(topic)) == 0
+
+
+def test_a_stream_that_lost_records_fails(rig: Rig, tmp_path: Path) -> None:
+    topic = unused()
+    rig.loader.create_topic(topic)
+    rig.add(topic, count=10)
+    run_stream(rig, topic, tmp_path, startingOffsets="earliest")
+    rig.add(topic, count=10)
+    rig.loader.delete_records(topic, 15)
+    with pytest.raises(Exception, match=r"DataLost: .*\[10\.\.15\)"):
+        run_stream(rig, topic, tmp_path)
+
+
+def run_stream(rig: Rig, topic: str, place: Path, **options: Any) -> list[int]:
+    """Copies what there is into Parquet files; rows of each trigger."""
+    reader = rig.spark.readStream.format("ledger").option("metadata", rig.metadata)
+    frame = reader.options(**{"includeHeaders": True, **options}).load(topic)
+    writer = frame.writeStream.format("parquet").option("path", str(place / "files"))
+    query = writer.option("checkpointLocation", str(place / "checkpoint")).start()
+    try:
+        query.processAllAvailable()
+        return [progress["numInputRows"] for progress in query.recentProgress]
+    finally:
+        query.stop()
+
+
+def last_offsets(place: Path) -> object:
+    """As the query wrote them down."""
+    logs = (place / "checkpoint" / "offsets").glob("[0-9]*")
+    newest = max(logs, key=lambda path: int(path.name))
+    return json.loads(newest.read_text().splitlines()[-1])
