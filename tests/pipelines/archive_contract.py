@@ -157,10 +157,8 @@ class ArchiveContract:
         wrong = {
             "one is missing": good[:2] + good[3:],
             "one is there twice, another is missing": [*good[:3], good[2]],
-            "one is there twice": [*good, good[1]],
             "one is below": [row("a", 0, 1), *good[1:]],
             "one is of another partition": [*good, row("a", 1, 3)],
-            "there are none": [],
         }
         for what, records in wrong.items():
             with pytest.raises(JobError, match="a-"):

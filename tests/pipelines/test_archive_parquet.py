@@ -1,24 +1,41 @@
 """Goal: a Parquet archive holds each record exactly once, whatever dies and whoever runs at once.
 
-Method: the suite of all archives; then pyarrow and duckdb, which know nothing of Spark, read the
-files. A hook raises at each step of a commit, as a process that dies there, and the next one goes
-on.
+Method: the suite of all archives. Then the directory is copied at each step of a commit, which is
+what a process leaves that dies there, and the next one goes on from each copy; or somebody else is
+at work at that very step. The judges are pyarrow and duckdb, who know nothing of Spark or of us.
 """
 
 from __future__ import annotations
 
+import json
+import shutil
+from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import duckdb
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 import pytest
 
 from gateway.pipelines.archives.parquet import ParquetArchive
-from tests.pipelines.archive_contract import ArchiveContract
+from gateway.pipelines.archives.parquet_log import CHECKPOINT_EVERY
+from gateway.pipelines.archives.port import Commit, Lost
+from gateway.pipelines.model import JobError, OffsetRange, Place
+from tests.pipelines.archive_contract import ArchiveContract, Row, commit, frame, row, rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.filterwarnings("ignore")
+
+HOUR_MS = 3_600_000
+NAMES = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("day", pa.date32())])
+FIRST = OffsetRange("a", 0, 0, 4)
+MORE = OffsetRange("a", 0, 4, 14), OffsetRange("a", 1, 7, 10), OffsetRange("b", 0, 0, 2)
+AFTER = OffsetRange("a", 0, 0, 14), *MORE[1:]
 
 
 class TestContract(ArchiveContract):
@@ -28,3 +45,292 @@ class TestContract(ArchiveContract):
 
     def opened(self, spark: SparkSession, name: str) -> ParquetArchive:
         return ParquetArchive(spark, name)
+
+
+class HandClock:
+    """A clock that stands still."""
+
+    def __init__(self, now_ms: int = 1_800_000_000_000) -> None:
+        self.ms = now_ms
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def monotonic_s(self) -> float:
+        return self.ms / 1000
+
+
+def judged(archive: Path) -> list[Row]:
+    """What pyarrow finds in the directory, whether it counts or not, in order of place."""
+    files = sorted(str(each) for each in archive.glob("topic=*/*/*/*.parquet"))
+    if not files:
+        return []
+    partitioning = ds.partitioning(NAMES, flavor="hive")
+    table = ds.dataset(files, partitioning=partitioning, partition_base_dir=str(archive))
+    found = []
+    for each in table.to_table().to_pylist():
+        headers = each["headers"]
+        if headers is not None:
+            each["headers"] = tuple((one["key"], one["value"]) for one in headers)
+        found.append(Row(**each))
+    return sorted(found, key=lambda one: one[2:5])
+
+
+def append(
+    spark: SparkSession, path: Path, *ranges: OffsetRange, at_step: Any = lambda _: None
+) -> bool:
+    archive = ParquetArchive(spark, str(path), at_step=at_step)
+    return archive.append(frame(spark, rows(*ranges)), commit(*ranges), archive.state())
+
+
+class Copies:
+    """Copies the archive at each step: what is on disk when a process dies there."""
+
+    def __init__(self, archive: Path, into: Path) -> None:
+        self._archive, self._into = archive, into
+        self.steps: list[tuple[str, Path]] = []
+
+    def __call__(self, step: str) -> None:
+        copy = self._into / f"{len(self.steps)} {step}"
+        shutil.copytree(self._archive, copy)
+        self.steps.append((step, copy))
+
+
+def at_once(step: str, work: Callable[[], object]) -> Callable[[str], None]:
+    """Somebody else does `work` when this one is at that step for the first time."""
+    waiting = [work]
+
+    def at_step(now: str) -> None:
+        if now == step and waiting:
+            waiting.pop()()
+
+    return at_step
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def test_pyarrow_and_duckdb_read_what_was_archived(spark: SparkSession, tmp_path: Path):
+    path = tmp_path / "archive"
+    assert append(spark, path, FIRST)
+    assert append(spark, path, *MORE)
+    assert judged(path) == rows(*AFTER)
+    (file,) = (path / "topic=a" / "partition=0" / "day=2024-02-29").glob("*.parquet")
+    kept = pq.ParquetFile(file).schema_arrow
+    assert kept.names == ["key", "value", "offset", "timestamp", "timestampType", "headers"]
+    assert kept.field("timestamp").type == pa.timestamp("us", tz="UTC")
+    found = duckdb.sql(
+        f"""SELECT topic, partition, count(*), min("offset"), max("offset"), max(day)::VARCHAR,
+        sum(octet_length(value)) FROM read_parquet('{path}/topic=*/*/*/*.parquet', hive_partitioning=true)
+        GROUP BY ALL ORDER BY ALL"""
+    ).fetchall()
+    expected = []
+    for each in AFTER:
+        records = rows(each)
+        size = sum(len(one.value or b"") for one in records)
+        last = max(one.day for one in records)
+        expected.append((*each.place, each.length, each.start, each.end - 1, str(last), size))
+    assert found == expected
+
+
+def test_a_file_is_in_order_of_offsets_whatever_the_times_say(spark: SparkSession, tmp_path: Path):
+    wanted = OffsetRange("a", 0, 0, 40)
+    mixed = [
+        row("a", 0, offset)._replace(timestamp=row("a", 0, offset * 7 % 40).timestamp)
+        for offset in range(40)
+    ]
+    archive = ParquetArchive(spark, str(tmp_path / "archive"))
+    assert archive.append(frame(spark, mixed[::-1]), commit(wanted), archive.state())
+    files = archive.files()
+    assert len(files) == 4
+    for each in files:
+        table = pq.ParquetFile(tmp_path / "archive" / each.path).read()
+        offsets = table["offset"].to_pylist()
+        assert offsets == sorted(offsets)
+        times = [int(one.timestamp() * 1000) for one in table["timestamp"].to_pylist()]
+        assert each[3:] == (
+            len(offsets),
+            (tmp_path / "archive" / each.path).stat().st_size,
+            *(offsets[0], offsets[-1], min(times), max(times)),
+        )
+
+
+def test_the_day_is_that_of_utc_before_1970_too(spark: SparkSession, tmp_path: Path):
+    times = [datetime(1969, 12, 31, 23, 59, 59, 999_000, UTC), datetime(1970, 1, 1, tzinfo=UTC)]
+    times += [datetime(2024, 12, 31, 23, 30, tzinfo=UTC)]
+    records = [row("a", 0, n)._replace(timestamp=time) for n, time in enumerate(times)]
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    try:
+        archive = ParquetArchive(spark, str(tmp_path / "archive"))
+        wanted = commit(OffsetRange("a", 0, 0, 3))
+        assert archive.append(frame(spark, records), wanted, archive.state())
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+    assert [(one.timestamp, one.day) for one in judged(tmp_path / "archive")] == [
+        (time, time.date()) for time in times
+    ]
+
+
+# --- death ----------------------------------------------------------------------------------------
+
+
+def test_an_append_that_dies_at_any_step_is_done_exactly_once(spark: SparkSession, tmp_path: Path):
+    path = tmp_path / "archive"
+    assert append(spark, path, FIRST)
+    copies = Copies(path, tmp_path / "copies")
+    assert append(spark, path, *MORE, at_step=copies)
+    steps = [step for step, _ in copies.steps]
+    assert steps == ["staged", "checked", "committed", *4 * ["moved one"], "finished"]
+    for step, copy in copies.steps:
+        committed = step not in ("staged", "checked")
+        seen = judged(copy)
+        assert all(one in rows(*AFTER) for one in seen)
+        assert len({one[2:5] for one in seen}) == len(seen), f"{step}: twice in the directory"
+        state = ParquetArchive(spark, str(copy)).state()
+        assert state.ends[Place("a", 0)] == (14 if committed else 4), step
+        if not committed:
+            assert append(spark, copy, *MORE), step
+        files = ParquetArchive(spark, str(copy)).files()
+        assert sum(each.rows for each in files) == 19, step
+        assert judged(copy) == rows(*AFTER), step
+
+
+def test_a_compaction_that_dies_at_any_step_changes_no_record(spark: SparkSession, tmp_path: Path):
+    path = tmp_path / "archive"
+    for each in (FIRST, OffsetRange("a", 0, 4, 7), OffsetRange("a", 0, 7, 10)):
+        assert append(spark, path, each)
+    copies = Copies(path, tmp_path / "copies")
+    assert ParquetArchive(spark, str(path), at_step=copies).compact(10**9) == (3, 1)
+    steps = [step for step, _ in copies.steps]
+    assert steps == [
+        "staged",
+        "checked",
+        "committed",
+        *3 * ["removed one"],
+        "moved one",
+        "finished",
+    ]
+    everything = rows(OffsetRange("a", 0, 0, 10))
+    for step, copy in copies.steps:
+        seen = [one.offset for one in judged(copy)]
+        assert len(seen) == len(set(seen)), f"{step}: twice in the directory"
+        files = ParquetArchive(spark, str(copy)).files()
+        assert len(files) == (3 if step in ("staged", "checked") else 1), step
+        assert judged(copy) == everything, step
+
+
+def test_what_a_dead_run_staged_is_removed_after_a_day(spark: SparkSession, tmp_path: Path):
+    clock = HandClock()
+    archive = ParquetArchive(spark, str(tmp_path), clock=clock)
+    for age_h in (23, 25):
+        run = tmp_path / "_staging" / f"{clock.ms - age_h * HOUR_MS:013d}-{age_h}"
+        run.mkdir(parents=True)
+        (run / "part.parquet").write_bytes(b"some")
+    assert archive.files() == []
+    assert [each.name[-3:] for each in (tmp_path / "_staging").iterdir()] == ["-23"]
+
+
+def test_a_run_as_old_as_if_it_were_dead_does_not_commit(spark: SparkSession, tmp_path: Path):
+    clock = HandClock()
+
+    def long(step: str) -> None:
+        clock.ms += 13 * HOUR_MS if step == "checked" else 0
+
+    archive = ParquetArchive(spark, str(tmp_path / "archive"), clock=clock, at_step=long)
+    with pytest.raises(JobError, match=r"over 12 hours.*--max-offsets-per-round"):
+        archive.append(frame(spark, rows(FIRST)), commit(FIRST), archive.state())
+    assert archive.state().ends == {}
+
+
+# --- others at work -------------------------------------------------------------------------------
+
+
+def test_of_two_runs_at_once_the_slower_one_adds_nothing(spark: SparkSession, tmp_path: Path):
+    path = tmp_path / "archive"
+    faster = at_once("checked", lambda: append(spark, path, FIRST))
+    assert not append(spark, path, OffsetRange("a", 0, 0, 9), at_step=faster)
+    assert judged(path) == rows(FIRST)
+    assert list((path / "_staging").iterdir()) == []
+
+
+def test_a_reader_may_finish_the_moves_while_the_writer_is_at_it(
+    spark: SparkSession, tmp_path: Path
+):
+    path = tmp_path / "archive"
+    read = at_once("moved one", lambda: ParquetArchive(spark, str(path)).files())
+    assert append(spark, path, *MORE, at_step=read)
+    assert judged(path) == rows(*MORE)
+
+
+def test_files_may_be_moved_and_compacted_while_the_writer_is_at_it(
+    spark: SparkSession, tmp_path: Path
+):
+    path = tmp_path / "archive"
+    assert append(spark, path, FIRST)
+    compact = at_once("committed", lambda: ParquetArchive(spark, str(path)).compact(10**9))
+    assert append(spark, path, OffsetRange("a", 0, 4, 9), at_step=compact)
+    assert judged(path) == rows(OffsetRange("a", 0, 0, 9))
+
+
+def test_a_compaction_stands_beside_an_append_and_gives_way_to_another(
+    spark: SparkSession, tmp_path: Path
+):
+    path = tmp_path / "archive"
+    assert append(spark, path, FIRST)
+    assert append(spark, path, OffsetRange("a", 0, 4, 6))
+    more = at_once("checked", lambda: append(spark, path, OffsetRange("a", 0, 6, 9)))
+    assert ParquetArchive(spark, str(path), at_step=more).compact(10**9) == (2, 2)
+    assert judged(path) == rows(OffsetRange("a", 0, 0, 9))
+    other = at_once("checked", lambda: ParquetArchive(spark, str(path)).compact(10**9))
+    assert ParquetArchive(spark, str(path), at_step=other).compact(10**9) == (2, 1)
+    assert judged(path) == rows(OffsetRange("a", 0, 0, 9))
+
+
+# --- the log --------------------------------------------------------------------------------------
+
+
+def log_of(path: Path, spark: SparkSession, count: int) -> ParquetArchive:
+    """An archive of so many commits, without records: each loses one offset of a partition."""
+    archive = ParquetArchive(spark, str(path))
+    nothing = spark.createDataFrame([], "offset BIGINT")
+    for n in range(count):
+        place = ("a", n % 3)
+        gone = Lost(OffsetRange(*place, n // 3, n // 3 + 1), n)
+        empty = OffsetRange(*place, n // 3 + 1, n // 3 + 1)
+        assert archive.append(nothing, Commit((empty,), {"a": "id"}, (gone,)), archive.state())
+    return archive
+
+
+def test_opening_reads_the_last_checkpoint_and_what_came_after(spark: SparkSession, tmp_path: Path):
+    count = 2 * CHECKPOINT_EVERY + 7
+    written = log_of(tmp_path / "archive", spark, count).state()
+    before = 2 * CHECKPOINT_EVERY
+    for number in range(1, before + 1):
+        (tmp_path / "archive" / "_commits" / f"{number:020d}.json").unlink()
+    opened = ParquetArchive(spark, str(tmp_path / "archive")).state()
+    assert opened == written
+    assert len(opened.lost) == count
+    assert opened.ends == {Place("a", n): (count - n + 2) // 3 for n in range(3)}
+
+
+def test_a_commit_that_cannot_be_understood_is_a_clear_error(spark: SparkSession, tmp_path: Path):
+    log_of(tmp_path, spark, 3)
+    last = tmp_path / "_commits" / f"{3:020d}.json"
+    good = json.loads(last.read_bytes())
+    wrong = {
+        "damaged": b'{"format":1,',
+        "use a newer one": json.dumps({**good, "format": 2}).encode(),
+        "does not follow offset": json.dumps({**good, "ranges": [["a", 2, 9, 9]]}).encode(),
+        "was not there to be removed": json.dumps({**good, "removed": ["x"]}).encode(),
+    }
+    for said, data in wrong.items():
+        last.write_bytes(data)
+        with pytest.raises(JobError, match=f"{last.name}: .*{said}"):
+            ParquetArchive(spark, str(tmp_path)).state()
+
+
+def test_names_that_paths_cannot_hold_are_refused(spark: SparkSession, tmp_path: Path):
+    with pytest.raises(JobError, match="pattern"):
+        ParquetArchive(spark, str(tmp_path / "a[1]"))
+    with pytest.raises(JobError, match="__HIVE_DEFAULT_PARTITION__"):
+        append(spark, tmp_path, OffsetRange("__HIVE_DEFAULT_PARTITION__", 0, 0, 1))
