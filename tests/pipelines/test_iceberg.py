@@ -1,28 +1,58 @@
 """Goal: an Iceberg table holds each archived record once, whoever else works on it.
 
-Method: the contract of all archives, and then what only Iceberg has: foreign snapshots, expiry,
-rollback, and two runs that are stopped at each step while the other one commits.
+Method: the contract of all archives, and then what only Iceberg has: branches, foreign snapshots,
+expiry and rollback. A second catalog over the same warehouse stands for another process, since it
+shares no cache with the first. PyIceberg and pyarrow, which know nothing of Spark, read the files.
 """
 
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyarrow.parquet import ParquetFile
+from pyiceberg.table import StaticTable
 
-from gateway.pipelines.archives.iceberg import IcebergArchive
-from tests.pipelines.archive_contract import ArchiveContract
+from gateway.pipelines.archives.iceberg import TRUSTED_KEY, IcebergArchive
+from gateway.pipelines.archives.iceberg_table import STAGING_AGE_MS_MAX
+from gateway.pipelines.archives.port import ArchiveState
+from gateway.pipelines.model import JobError, OffsetRange, Place
+from ledger.world.clock import SystemClock
+from tests.pipelines.archive_contract import ArchiveContract, Row, commit, frame, read, row, rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 _numbers = itertools.count()
+HERE = Place("a", 0)
 
 
 def unused() -> str:
-    return f"lake.archives.t{next(_numbers)}"
+    return f"archives.t{next(_numbers)}"
+
+
+def span(start: int, end: int) -> OffsetRange:
+    return OffsetRange(*HERE, start, end)
+
+
+@pytest.fixture
+def table() -> str:
+    """Of a table that nobody has used; `lake.` or `elsewhere.` stands before it."""
+    return unused()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def elsewhere(spark: SparkSession) -> None:
+    """The same tables as `lake` has, as another process sees them."""
+    for key in ("", ".type", ".warehouse"):
+        value = spark.conf.get(f"spark.sql.catalog.lake{key}")
+        assert value is not None
+        spark.conf.set(f"spark.sql.catalog.elsewhere{key}", value)
 
 
 class TestIcebergContract(ArchiveContract):
@@ -33,4 +63,293 @@ class TestIcebergContract(ArchiveContract):
 
     @pytest.fixture
     def name(self) -> str:
-        return unused()
+        return f"lake.{unused()}"
+
+
+class Crash(BaseException):
+    """A process that ends here: no handler of ours runs."""
+
+
+class Stop:
+    """Calls `then` the first time that an append comes to a step."""
+
+    def __init__(self, step: str, then: Callable[[], None]) -> None:
+        self._step = step
+        self._then = then
+
+    def __call__(self, step: str) -> None:
+        if step == self._step:
+            self._step = "never again"
+            self._then()
+
+
+class Later(SystemClock):
+    """A day and a bit from now."""
+
+    def now_ms(self) -> int:
+        return super().now_ms() + STAGING_AGE_MS_MAX + 60_000
+
+
+def put(spark: SparkSession, archive: IcebergArchive, *ranges: OffsetRange) -> bool:
+    return archive.append(frame(spark, rows(*ranges)), commit(*ranges), archive.state())
+
+
+def sql(spark: SparkSession, words: str) -> list[Any]:
+    return spark.sql(words).collect()
+
+
+def newest(spark: SparkSession, table: str) -> Any:
+    """Iceberg's own handle of the table, with its newest metadata."""
+    util = spark._jvm.org.apache.iceberg.spark.Spark3Util
+    loaded = util.loadIcebergTable(spark._jsparkSession, f"elsewhere.{table}")
+    loaded.refresh()
+    return loaded
+
+
+def expire_all_but_the_newest(spark: SparkSession, table: str) -> None:
+    far_ms = 4_000_000_000_000
+    newest(spark, table).expireSnapshots().expireOlderThan(far_ms).retainLast(1).commit()
+
+
+def data_files(spark: SparkSession, table: str) -> int:
+    """How many there are on disk, whoever names them."""
+    return len(list((location(spark, table) / "data").rglob("*.parquet")))
+
+
+def location(spark: SparkSession, table: str) -> Path:
+    return Path(newest(spark, table).location().removeprefix("file:"))
+
+
+def judged(spark: SparkSession, table: str) -> list[Row]:
+    """What pyarrow reads in the files that PyIceberg finds by the newest metadata file."""
+    scan = StaticTable.from_metadata(str(location(spark, table))).scan()
+    found = [ParquetFile(task.file.file_path).read().to_pylist() for task in scan.plan_files()]
+    made = []
+    for one in itertools.chain.from_iterable(found):
+        headers = one["headers"]
+        if headers is not None:
+            one["headers"] = tuple((each["key"], each["value"]) for each in headers)
+        made.append(Row(**one, day=one["timestamp"].date()))
+    return sorted(made, key=lambda each: each[2:5])
+
+
+# --- two runs at once ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", ["branch", "write", "check", "publish"])
+def test_a_run_that_is_overtaken_at_any_step_adds_nothing(
+    spark: SparkSession, table: str, step: str
+):
+    other = IcebergArchive(spark, f"elsewhere.{table}")
+    first, then = span(0, 3), span(3, 5)
+    overtaken = IcebergArchive(
+        spark, f"lake.{table}", at_step=Stop(step, lambda: put(spark, other, first))
+    )
+    assert not put(spark, overtaken, span(0, 5))
+    assert put(spark, overtaken, then)
+    assert read(other) == rows(span(0, 5))
+    assert list(newest(spark, table).refs().keySet()) == ["main"]
+    assert data_files(spark, table) == 2
+
+
+def test_of_many_runs_at_the_same_moment_one_commits(spark: SparkSession, table: str):
+    archives = [IcebergArchive(spark, f"{at}.{table}") for at in ("lake", "elsewhere", "lake")]
+    assert put(spark, archives[0], span(0, 2))
+    together = threading.Barrier(len(archives))
+    won: list[bool] = []
+
+    def run(archive: IcebergArchive, on: ArchiveState, end: int) -> None:
+        def wait() -> None:
+            together.wait(60)
+
+        mine = IcebergArchive(spark, archive._table.name, at_step=Stop("publish", wait))
+        won.append(mine.append(frame(spark, rows(span(2, end))), commit(span(2, end)), on))
+
+    threads = [
+        threading.Thread(target=run, args=(archive, archive.state(), 4 + index))
+        for index, archive in enumerate(archives)
+    ]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert sorted(won) == [False, False, True]
+    again = IcebergArchive(spark, f"elsewhere.{table}")
+    assert read(again) == rows(span(0, again.state().ends[HERE]))
+    assert data_files(spark, table) == 2
+
+
+def test_a_run_that_dies_leaves_nothing_that_is_read_and_is_cleaned_up_a_day_later(
+    spark: SparkSession, table: str
+):
+    def die() -> None:
+        raise Crash
+
+    dying = IcebergArchive(spark, f"lake.{table}", at_step=Stop("publish", die))
+    with pytest.raises(Crash):
+        put(spark, dying, span(0, 3))
+    archive = IcebergArchive(spark, f"elsewhere.{table}")
+    assert read(archive) == []
+    assert put(spark, archive, span(0, 4))
+    assert judged(spark, table) == rows(span(0, 4))
+    assert data_files(spark, table) == 2
+    later = IcebergArchive(spark, f"lake.{table}", clock=Later())
+    assert put(spark, later, span(4, 5))
+    assert list(newest(spark, table).refs().keySet()) == ["main"]
+    assert data_files(spark, table) == 2
+    assert judged(spark, table) == rows(span(0, 5))
+
+
+def test_a_compaction_meanwhile_is_seen_and_nothing_is_doubled(spark: SparkSession, table: str):
+    other = IcebergArchive(spark, f"elsewhere.{table}")
+    assert put(spark, other, span(0, 2))
+    assert put(spark, other, span(2, 4))
+    archive = IcebergArchive(
+        spark, f"lake.{table}", at_step=Stop("publish", lambda: other.compact(1 << 20))
+    )
+    assert not put(spark, archive, span(4, 6))
+    assert put(spark, archive, span(4, 6))
+    assert judged(spark, table) == rows(span(0, 6))
+
+
+# --- what others do to the table ----------------------------------------------------------------
+
+
+def test_the_state_outlives_compaction_and_expiry(spark: SparkSession, table: str):
+    archive = IcebergArchive(spark, f"lake.{table}")
+    assert put(spark, archive, span(0, 2))
+    assert put(spark, archive, span(2, 4))
+    assert archive.compact(1 << 20) == (2, 1)
+    before = archive.state()
+    expire_all_but_the_newest(spark, table)
+    again = IcebergArchive(spark, f"elsewhere.{table}")
+    assert again.state() == before
+    assert again.ranges() == [span(0, 4)]
+    assert put(spark, again, span(4, 6))
+    assert judged(spark, table) == rows(span(0, 6))
+
+
+def test_the_state_goes_back_with_a_rollback(spark: SparkSession, table: str):
+    archive = IcebergArchive(spark, f"lake.{table}")
+    assert put(spark, archive, span(0, 3))
+    first = archive.state()
+    assert put(spark, archive, span(3, 6))
+    newest(spark, table).manageSnapshots().rollbackTo(int(first.version)).commit()
+    assert archive.state() == first
+    assert put(spark, archive, span(3, 5))
+    assert judged(spark, table) == rows(span(0, 5))
+
+
+def test_after_a_rollback_and_expiry_the_records_tell_where_it_ends(
+    spark: SparkSession, table: str
+):
+    archive = IcebergArchive(spark, f"lake.{table}")
+    assert put(spark, archive, span(0, 3))
+    first = archive.state()
+    assert put(spark, archive, span(3, 6))
+    newest(spark, table).manageSnapshots().rollbackTo(int(first.version)).commit()
+    sql(spark, f"INSERT INTO elsewhere.{table} SELECT * FROM elsewhere.{table} WHERE false")
+    expire_all_but_the_newest(spark, table)
+    with pytest.raises(JobError, match="its properties say") as caught:
+        archive.state()
+    assert caught.value.code == "UNSURE_STATE"
+
+
+def test_records_deleted_by_others_stay_archived(spark: SparkSession, table: str):
+    archive = IcebergArchive(spark, f"lake.{table}")
+    assert put(spark, archive, span(0, 4))
+    sql(spark, f"DELETE FROM elsewhere.{table} WHERE `offset` = 3")
+    assert archive.state().ends == {HERE: 4}
+    expire_all_but_the_newest(spark, table)
+    assert IcebergArchive(spark, f"lake.{table}").state().ends == {HERE: 4}
+    assert put(spark, archive, span(4, 5))
+    assert judged(spark, table) == [each for each in rows(span(0, 5)) if each.offset != 3]
+
+
+def test_records_added_by_others_beyond_the_end_are_refused(spark: SparkSession, table: str):
+    archive = IcebergArchive(spark, f"lake.{table}")
+    assert put(spark, archive, span(0, 2))
+    frame(spark, [row("a", 0, 5)]).writeTo(f"elsewhere.{table}").append()
+    with pytest.raises(JobError, match="others have added records up to a-0 offset 5"):
+        archive.state()
+    sql(spark, f"DELETE FROM elsewhere.{table} WHERE `offset` = 5")
+    assert archive.state().ends == {HERE: 2}
+
+
+def test_people_can_say_that_the_properties_are_right(spark: SparkSession, table: str):
+    archive = IcebergArchive(spark, f"lake.{table}")
+    assert put(spark, archive, span(0, 4))
+    sql(spark, f"DELETE FROM elsewhere.{table} WHERE `offset` = 3")
+    assert archive.compact(1 << 20)[1] == 1
+    sql(spark, f"INSERT INTO elsewhere.{table} SELECT * FROM elsewhere.{table} WHERE false")
+    expire_all_but_the_newest(spark, table)
+    again = IcebergArchive(spark, f"lake.{table}")
+    with pytest.raises(JobError, match=TRUSTED_KEY) as caught:
+        again.state()
+    said = str(caught.value)
+    sql(spark, said[said.index("ALTER TABLE") : said.index(";")])
+    assert again.state().ends == {HERE: 4}
+    assert put(spark, again, span(4, 5))
+
+
+def test_a_copy_of_a_table_is_known_by_its_records_if_none_is_missing(
+    spark: SparkSession, table: str
+):
+    assert put(spark, IcebergArchive(spark, f"lake.{table}"), span(2, 6), OffsetRange("b", 1, 0, 2))
+    copied, thin = unused(), unused()
+    sql(spark, f"CREATE TABLE lake.{copied} USING iceberg AS SELECT * FROM lake.{table}")
+    sql(
+        spark,
+        f"CREATE TABLE lake.{thin} USING iceberg AS"
+        f" SELECT * FROM lake.{table} WHERE `offset` <> 3 OR topic <> 'a'",
+    )
+    archive = IcebergArchive(spark, f"lake.{copied}")
+    assert archive.ranges() == [span(2, 6), OffsetRange("b", 1, 0, 2)]
+    assert put(spark, archive, span(6, 8))
+    assert archive.ranges() == [span(2, 8), OffsetRange("b", 1, 0, 2)]
+    with pytest.raises(JobError, match="does not say what it holds") as caught:
+        IcebergArchive(spark, f"lake.{thin}").state()
+    assert caught.value.code == "UNSURE_STATE"
+
+
+# --- how it looks -------------------------------------------------------------------------------
+
+
+def test_other_readers_see_partitions_and_state(spark: SparkSession, table: str):
+    archive = IcebergArchive(spark, f"lake.{table}")
+    assert put(spark, archive, span(5, 12), OffsetRange("b", 1, 0, 1))
+    found = StaticTable.from_metadata(str(location(spark, table)))
+    snapshot = found.current_snapshot()
+    assert snapshot is not None
+    assert snapshot.summary is not None
+    assert snapshot.summary["archive.format"] == "1"
+    assert snapshot.summary["archive.offsets"] == '{"a":{"0":[[5,12]]},"b":{"1":[[0,1]]}}'
+    assert snapshot.summary["archive.topic-ids"] == '{"a":"id of a","b":"id of b"}'
+    assert found.properties["archive.offsets"] == snapshot.summary["archive.offsets"]
+    assert [each.name for each in found.spec().fields] == ["topic", "partition", "timestamp_day"]
+    assert len(list(found.scan(row_filter="topic = 'a' and partition = 0").plan_files())) == 2
+
+
+def test_the_day_is_in_utc_whatever_the_session_says(spark: SparkSession, table: str):
+    archive = IcebergArchive(spark, f"lake.{table}")
+    assert put(spark, archive, span(0, 1))
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    assert zone is not None
+    try:
+        spark.conf.set("spark.sql.session.timeZone", "Pacific/Kiritimati")  # 14 hours ahead
+        assert read(archive) == rows(span(0, 1))
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", zone)
+
+
+def test_names_that_cannot_be_an_archive_are_refused(spark: SparkSession, table: str):
+    sql(spark, f"CREATE TABLE lake.{table} (id BIGINT) USING iceberg")
+    refused = {
+        "t": "an Iceberg table is catalog.namespace.table",
+        "lake..t": "an Iceberg table is catalog.namespace.table",
+        "sea.archives.t": "there is no catalog 'sea'",
+        f"lake.{table}": "is no archive",
+    }
+    for name, why in refused.items():
+        with pytest.raises(JobError, match=why):
+            IcebergArchive(spark, name).state()

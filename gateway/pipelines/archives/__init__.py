@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 FORMATS = ("parquet", "iceberg")
 
 
-def open_archive(spark: SparkSession, to: str, format: str) -> Archive:  # noqa: A002
+def open_archive(spark: SparkSession, to: str, format: str) -> Archive:
     """The archive at `to`, which need not exist: a directory, or a table `catalog.namespace.table`.
 
     Raises JobError for a format that is none of `FORMATS`, and for a place that cannot be one.

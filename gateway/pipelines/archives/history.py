@@ -6,7 +6,6 @@ Each property is JSON, packed where it is long. Layout: docs/formats/archive.md.
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import zlib
 from collections.abc import Iterable, Mapping
@@ -106,16 +105,19 @@ def from_properties(properties: Mapping[str, str], where: str) -> History | None
             "UNKNOWN_FORMAT",
         )
     try:
-        offsets: dict[str, dict[str, Any]] = _unpack(properties[OFFSETS_KEY])
+        offsets = dict(_unpack(properties[OFFSETS_KEY]))
         spans = {
             Place(topic, int(partition)): tuple((int(start), int(end)) for start, end in pairs)
             for topic, places in offsets.items()
-            for partition, pairs in places.items()
+            for partition, pairs in dict(places).items()
+            if pairs
         }
-        topic_ids: dict[str, str] = _unpack(properties[TOPIC_IDS_KEY])
-        rows: list[list[Any]] = _unpack(properties[LOST_KEY])
-        lost = tuple(Lost(OffsetRange(*row[:4]), row[4]) for row in rows)
-    except (KeyError, IndexError, TypeError, ValueError, binascii.Error, zlib.error) as error:
+        topic_ids = _texts(_unpack(properties[TOPIC_IDS_KEY]))
+        lost = tuple(
+            Lost(OffsetRange(str(topic), int(partition), int(start), int(end)), int(noticed_ms))
+            for topic, partition, start, end, noticed_ms in _unpack(properties[LOST_KEY])
+        )
+    except (KeyError, TypeError, ValueError, zlib.error) as error:
         raise JobError(f"{where}: damaged: {error!r}", "DAMAGED_ARCHIVE") from error
     return History(spans, topic_ids, lost)
 
@@ -142,3 +144,10 @@ def _unpack(text: str) -> Any:
     if not text.startswith(_PACKED):
         return json.loads(text)
     return json.loads(zlib.decompress(base64.b64decode(text[len(_PACKED) :], validate=True)))
+
+
+def _texts(value: Any) -> dict[str, str]:
+    found: dict[str, Any] = dict(value)
+    if not all(isinstance(text, str) for text in found.values()):
+        raise TypeError("not all are texts")
+    return found

@@ -23,6 +23,7 @@ from gateway.pipelines.archives.history import (
 from gateway.pipelines.archives.iceberg_table import IcebergTable, Snapshot
 from gateway.pipelines.archives.port import ArchiveState, Commit, Compacted
 from gateway.pipelines.model import COLUMNS, JobError, OffsetRange, Place
+from ledger.world.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -51,10 +52,15 @@ class IcebergArchive:
     """
 
     def __init__(
-        self, spark: SparkSession, table: str, *, at_step: Callable[[str], None] = _nothing
+        self,
+        spark: SparkSession,
+        table: str,
+        *,
+        clock: Clock | None = None,
+        at_step: Callable[[str], None] = _nothing,
     ) -> None:
         self._spark = spark
-        self._table = IcebergTable(spark, table)
+        self._table = IcebergTable(spark, table, clock or SystemClock())
         self._at_step = at_step
         self._known: tuple[Snapshot | None, History] = (None, History())
 

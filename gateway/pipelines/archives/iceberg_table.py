@@ -10,7 +10,6 @@ Source: Apache Iceberg 1.11, BaseTransaction and UpdateSnapshotReferencesOperati
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,6 +17,7 @@ from uuid import uuid4
 
 from gateway.pipelines.archives.history import FORMAT_KEY, KEYS
 from gateway.pipelines.model import COLUMNS, JobError
+from ledger.world.clock import Clock
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -53,7 +53,7 @@ class Snapshot(NamedTuple):
 class IcebergTable:
     """The table called `name`, `catalog.namespace.table`. Raises JobError for another name."""
 
-    def __init__(self, spark: SparkSession, name: str) -> None:
+    def __init__(self, spark: SparkSession, name: str, clock: Clock) -> None:
         parts = name.split(".")
         if len(parts) < 3 or not all(parts):
             raise JobError(f"{name!r}: an Iceberg table is catalog.namespace.table", "USAGE")
@@ -66,6 +66,7 @@ class IcebergTable:
             )
         self.name = name
         self._spark = spark
+        self._clock = clock
         self._quoted = [f"`{part}`" for part in parts]
         self._loaded: Any = None
 
@@ -85,7 +86,7 @@ class IcebergTable:
     def create(self) -> None:
         """The table is there, for archived records."""
         if self.exists():
-            return
+            return  # as people have made it
         properties = ", ".join(f"'{key}'='{value}'" for key, value in _PROPERTIES.items())
         columns = COLUMNS.replace("offset BIGINT", "`offset` BIGINT")
         self._spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {'.'.join(self._quoted[:-1])}")
@@ -97,7 +98,10 @@ class IcebergTable:
         except Exception:  # whoever made it first, it is there
             if not self.exists():
                 raise
-        self.exists()
+        if self.exists() and self._loaded.sortOrder().isUnsorted():
+            # Each task sorts its own, on disk if need be: a file is open at a time, not one per day.
+            self._loaded.replaceSortOrder().asc("offset").commit()
+            self._loaded.refresh()
 
     def _load(self) -> Any:
         jvm: Any = self._spark.sparkContext._jvm  # pyright: ignore[reportPrivateUsage]
@@ -157,7 +161,7 @@ class IcebergTable:
 
     def branch(self, on: Snapshot | None) -> str:
         """The name of a new branch that begins at that snapshot."""
-        name = f"{_BRANCH}{int(time.time() * 1000)}_{uuid4().hex[:12]}"
+        name = f"{_BRANCH}{self._clock.now_ms()}_{uuid4().hex[:12]}"
 
         def change(transaction: Any) -> None:
             manage = transaction.manageSnapshots()
@@ -241,7 +245,7 @@ class IcebergTable:
 
     def stale_branches(self) -> Sequence[str]:
         """Branches of runs that died long ago."""
-        oldest_ms = time.time() * 1000 - STAGING_AGE_MS_MAX
+        oldest_ms = self._clock.now_ms() - STAGING_AGE_MS_MAX
         matches = map(_BRANCH_NAME.fullmatch, self._loaded.refs().keySet())
         return [each[0] for each in matches if each is not None and int(each[1]) < oldest_ms]
 
