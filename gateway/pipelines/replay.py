@@ -10,17 +10,18 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from gateway.pipelines.archives.port import Archive
-from gateway.pipelines.files import Files, joined, open_files
+from gateway.pipelines.files import joined, open_files
 from gateway.pipelines.model import JobError
 from gateway.pipelines.replays.encode import CODECS
 from gateway.pipelines.replays.plan import PartitionPlan, Plan, Selection, chosen_ranges
 from gateway.pipelines.replays.target import (
+    Target,
     check_room,
     create_if_missing,
     look_at,
@@ -29,11 +30,16 @@ from gateway.pipelines.replays.target import (
 from gateway.pipelines.replays.task import RESULT, Sending, new_writer, writing
 from gateway.pipelines.replays.writer import Limits
 from gateway.pipelines.topics import Topics
+from ledger.world.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
+T = TypeVar("T")
+
 PLAN = "plan.json"
+_RETRY_S = 1.0
+_RETRIED = frozenset({"UNREACHABLE", "NO_LEADER", "COORDINATOR_LOAD_IN_PROGRESS"})
 _BATCH_BYTES = 512 * 1024
 _BATCH_ROOM = 0.9  # of the topic's bound: compressed bytes may be a little more than plain ones
 _ARROW_ROWS_MAX = 10_000  # Spark's own default
@@ -88,32 +94,49 @@ class Report(NamedTuple):
     partitions: tuple[Replayed, ...]
 
 
+class Watcher:
+    """Told what a replay does. Nobody is told by default."""
+
+    def on_planned(self, plan: Plan, written: int) -> None:
+        """So many of the plan's records were there already."""
+
+    def on_retry(self, error: JobError, wait_s: float) -> None: ...
+
+    def run(self, work: Callable[[], T]) -> T:
+        """What `work` returns; it takes long."""
+        return work()
+
+
 def replay(
-    spark: SparkSession, archive: Archive, bootstrap: str, request: Request, state: str
+    spark: SparkSession,
+    archive: Archive,
+    bootstrap: str,
+    request: Request,
+    state: str,
+    *,
+    watcher: Watcher | None = None,
+    clock: Clock | None = None,
 ) -> Report:
     """All records that were asked for are in the target, once each, in order. Raises JobError.
 
     `state` is a directory; an empty one begins anew.
     """
+    job = _Job(archive, bootstrap, request, watcher or Watcher(), clock or SystemClock())
     files = open_files(spark, state)
     path = joined(state, PLAN)
     data = files.read(path)
     resumed = data is not None
     if data is None:
-        data = _begin(archive, bootstrap, request, files, path)
+        files.put_if_absent(path, job.begin().encode())
+        data = files.read(path)  # ours, or that of whoever was quicker
+        assert data is not None, "nobody removes a plan"
     plan = Plan.decode(data, path)
     if plan.asked != request.line():
         raise JobError(
             f"{path} is the state of another replay ({plan.asked}); give another --state",
             "OTHER_REPLAY",
         )
-    target = look_at(Topics(bootstrap), bootstrap, plan.target)
-    batch_bytes = min(_BATCH_BYTES, int(target.batch_bytes_max * _BATCH_ROOM))
-    sending = Sending(bootstrap, CODECS[request.codec], batch_bytes, Limits(request.stall_s_max))
-    begun = {each.partition: _place(plan, each, sending) for each in plan.partitions}
-    rows = _write(spark, archive, plan, sending, begun)
-    done = tuple(_replayed(each, rows.get(each.partition)) for each in plan.partitions)
-    return Report(request.topic, request.target, state, resumed, done)
+    return Report(request.topic, request.target, state, resumed, job.write(spark, plan))
 
 
 def default_state(directory: str, request: Request) -> str:
@@ -139,46 +162,98 @@ def check_other_topic(archive: Archive, bootstrap: str, topic: str) -> None:
         )
 
 
+class _Job:
+    """One run. What fails for reasons that pass is tried again, once a server has answered."""
+
+    def __init__(
+        self, archive: Archive, bootstrap: str, request: Request, watcher: Watcher, clock: Clock
+    ) -> None:
+        self._archive = archive
+        self._bootstrap = bootstrap
+        self._request = request
+        self._watcher = watcher
+        self._clock = clock
+        self._topics = Topics(bootstrap)
+
+    def begin(self) -> Plan:
+        """What is to be written and where, and the producer id for it."""
+        request = self._request
+        ranges = chosen_ranges(request.topic, self._archive.ranges(), request.offsets)
+        if request.create:
+            known = [p.partition for p in self._archive.state().ends if p.topic == request.topic]
+            known += [each.partition for each in ranges]
+            create_if_missing(self._topics, request.target, max(known) + 1)
+        look_at(self._topics, self._bootstrap, request.target)  # before what takes long
+        selection = Selection(request.topic, ranges, request.start_ms, request.end_ms)
+        found = _told(lambda: _measured(self._archive, selection))
+        target = self._patiently(self._look)
+        check_room(
+            target,
+            max((row.partition for row in found), default=-1) + 1,
+            max((self._clock.now_ms() - row.oldest_ms for row in found), default=0),
+        )
+        producer = self._patiently(lambda: new_producer_id(self._bootstrap))
+        return Plan(
+            asked=request.line(),
+            selection=selection,
+            target=request.target,
+            topic_id=target.topic_id,
+            producer_id=producer.number,
+            producer_epoch=producer.epoch,
+            record_bytes_max=max((row.record_bytes_max for row in found), default=0),
+            partitions=tuple(
+                PartitionPlan(
+                    row.partition, target.ends[row.partition], row.records, row.first, row.last
+                )
+                for row in found
+            ),
+        )
+
+    def write(self, spark: SparkSession, plan: Plan) -> tuple[Replayed, ...]:
+        """All of it is there."""
+        room = int(self._look().batch_bytes_max * _BATCH_ROOM)
+        sending = Sending(
+            self._bootstrap,
+            CODECS[self._request.codec],
+            min(_BATCH_BYTES, room),
+            Limits(self._request.stall_s_max),
+        )
+        begun = {each.partition: _place(plan, each, sending) for each in plan.partitions}
+        self._watcher.on_planned(plan, sum(begun.values()))
+        rows = self._watcher.run(
+            lambda: _told(lambda: _write(spark, self._archive, plan, sending, begun))
+        )
+        return tuple(_replayed(each, rows.get(each.partition)) for each in plan.partitions)
+
+    def _look(self) -> Target:
+        return look_at(self._topics, self._bootstrap, self._request.target)
+
+    def _patiently(self, work: Callable[[], T]) -> T:
+        end_s = self._clock.monotonic_s() + self._request.stall_s_max
+        while True:
+            try:
+                return work()
+            except JobError as error:
+                if error.code not in _RETRIED or self._clock.monotonic_s() > end_s:
+                    raise
+                self._watcher.on_retry(error, _RETRY_S)
+            time.sleep(_RETRY_S)
+
+
+def _told(work: Callable[[], T]) -> T:
+    """What Spark says becomes one line."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        return work()
+    except (PySparkException, Py4JError) as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [repr(error)]
+        causes = [line for line in lines if line.startswith("Caused by: ")]
+        raise JobError(f"Spark: {causes[-1] if causes else lines[0]}", "SPARK_FAILED") from error
+
+
 # the plan
-
-
-def _begin(archive: Archive, bootstrap: str, request: Request, files: Files, path: str) -> bytes:
-    """The plan that counts: ours, or that of whoever was quicker."""
-    ranges = chosen_ranges(request.topic, archive.ranges(), request.offsets)
-    selection = Selection(request.topic, ranges, request.start_ms, request.end_ms)
-    found = _measured(archive, selection)
-    topics = Topics(bootstrap)
-    if request.create:
-        known = [p.partition for p in archive.state().ends if p.topic == request.topic]
-        known += [each.partition for each in ranges]
-        create_if_missing(topics, request.target, max(known) + 1)
-    target = look_at(topics, bootstrap, request.target)
-    now_ms = time.time_ns() // 1_000_000
-    check_room(
-        target,
-        max((row.partition for row in found), default=-1) + 1,
-        max((now_ms - row.oldest_ms for row in found), default=0),
-    )
-    producer = new_producer_id(bootstrap)
-    plan = Plan(
-        asked=request.line(),
-        selection=selection,
-        target=request.target,
-        topic_id=target.topic_id,
-        producer_id=producer.number,
-        producer_epoch=producer.epoch,
-        record_bytes_max=max((row.record_bytes_max for row in found), default=0),
-        partitions=tuple(
-            PartitionPlan(
-                row.partition, target.ends[row.partition], row.records, row.first, row.last
-            )
-            for row in found
-        ),
-    )
-    files.put_if_absent(path, plan.encode())
-    data = files.read(path)
-    assert data is not None, "nobody removes a plan"
-    return data
 
 
 class _Found(NamedTuple):

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway.admin.cli import DEFAULT_BOOTSTRAP
+from gateway.admin.cli import DEFAULT_BOOTSTRAP, usage
+from gateway.admin.group_words import read_time
 from gateway.admin.output import Format, as_json, as_table, emit, headings
 from gateway.pipelines.job import Bootstrap, Conf, Master, Output, run_job
 from gateway.pipelines.model import JobError
+from gateway.pipelines.replay import Report, Request, check_other_topic, default_state
+from gateway.pipelines.replay import replay as run_replay
+from gateway.pipelines.replays.plan import parse_offsets
+from gateway.pipelines.replays.progress import shown
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from gateway.pipelines.archives.port import Archive
-    from gateway.pipelines.replay import Report, Request
 
 
 class Source(StrEnum):
@@ -79,76 +80,56 @@ def replay(
 ) -> None:
     """Write archived records into a topic: as they were, once each, resumable."""
 
-    def work(spark: SparkSession) -> Report:
-        from gateway.pipelines.replay import Request, default_state, replay
-
-        if transactional:
-            raise JobError(
-                "transactions are not served yet; --idempotent, the default, is exactly once as"
-                " well: records are told apart by producer id and sequence",
-                "NO_TRANSACTIONS",
-            )
-        request = Request(
-            topic,
-            to_topic or topic,
-            start_ms=_time("--start-time", start_time),
-            end_ms=_time("--end-time", end_time),
-            offsets=_offsets(offsets, topic, bool(start_time or end_time)),
-            create=create,
-            codec=compression.value,
-            stall_s_max=timeout_s,
+    if transactional:
+        usage(
+            "transactions are not served yet; --idempotent, the default, is exactly once as well:"
+            " records are told apart by producer id and sequence",
+            output,
         )
-        archive = _archive(spark, source, kind, bootstrap, request, named=bool(to_topic))
-        if not state and kind is Source.iceberg:
-            raise JobError(
-                "--state: name a directory; one on a disk, NFS or HDFS that stays", "USAGE"
-            )
-        return replay(spark, archive, bootstrap, request, state or default_state(source, request))
+    if kind is Source.iceberg and not state:
+        usage("--state: name a directory for it, on a disk, NFS or HDFS", output)
+    if offsets and (start_time or end_time):
+        usage("--offsets and times: give one or the other", output)
+    request = Request(
+        topic,
+        to_topic or topic,
+        start_ms=_time("--start-time", start_time, output),
+        end_ms=_time("--end-time", end_time, output),
+        offsets=_offsets(offsets, topic, output),
+        create=create,
+        codec=compression.value,
+        stall_s_max=timeout_s,
+    )
+
+    def work(spark: SparkSession) -> Report:
+        from gateway.pipelines.archives import open_archive
+
+        archive = open_archive(spark, source, kind.value)
+        if not to_topic:
+            check_other_topic(archive, bootstrap, topic)
+        place = state or default_state(source, request)
+        with shown(spark, bootstrap) as watcher:
+            return run_replay(spark, archive, bootstrap, request, place, watcher=watcher)
 
     report = run_job("replay", master, conf, output, work)
     emit(_text(report) if output is Format.table else as_json(_data(report)))
 
 
-def _archive(
-    spark: SparkSession,
-    source: str,
-    kind: Source,
-    bootstrap: str,
-    request: Request,
-    *,
-    named: bool,
-) -> Archive:
-    from gateway.pipelines.archives import open_archive
-    from gateway.pipelines.replay import check_other_topic
-
-    archive = open_archive(spark, source, kind.value)
-    if not named:
-        check_other_topic(archive, bootstrap, request.topic)
-    return archive
-
-
-def _offsets(text: str, topic: str, times: bool) -> dict[int, tuple[int, int]] | None:
-    from gateway.pipelines.replays.plan import parse_offsets
-
-    if text and times:
-        raise JobError("--offsets and times: give one or the other", "USAGE")
-    return parse_offsets(text, topic) if text else None
-
-
-def _time(option: str, text: str) -> int | None:
-    """Milliseconds since 1970 of `text`; without a zone it is UTC. Raises JobError."""
-    if not text:
-        return None
-    if text.lstrip("-").isdecimal():
-        return int(text)
+def _offsets(text: str, topic: str, output: Format) -> dict[int, tuple[int, int]] | None:
     try:
-        time = datetime.fromisoformat(text)
-    except ValueError:
-        raise JobError(
-            f"{option} {text!r}: write 2024-01-31T12:00:00Z, or milliseconds since 1970", "USAGE"
-        ) from None
-    aware = time if time.tzinfo else time.replace(tzinfo=UTC)
-    return int(aware.timestamp() * 1000)
+        return parse_offsets(text, topic) if text else None
+    except JobError as error:
+        usage(str(error), output)
+
+
+def _time(option: str, text: str, output: Format) -> int | None:
+    """Milliseconds since 1970. No "2h ago": a rerun must mean the same records."""
+    if not text or text.isdecimal():
+        return int(text) if text else None
+    try:
+        return read_time(text)
+    except ValueError as error:
+        usage(f"{option}: {error}, or milliseconds since 1970", output)
 
 
 def _data(report: Report) -> dict[str, object]:

@@ -7,8 +7,6 @@ independent consumer (librdkafka) compares both topics record by record.
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -18,9 +16,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from typer.testing import CliRunner
 
 from gateway.pipelines.archives.parquet import ParquetArchive
 from gateway.pipelines.archives.port import Archive, Commit
+from gateway.pipelines.commands import job_app
 from gateway.pipelines.files import LocalFiles
 from gateway.pipelines.kafka_source import read_ranges
 from gateway.pipelines.model import JobError, OffsetRange
@@ -275,9 +275,29 @@ def test_offsets_are_told_as_json():
         assert failed.value.code == "USAGE"
 
 
-def test_the_command_says_what_it_cannot_do(world: World):
-    words = ["--from", world.path, "--topic", SOURCE, "--transactional", "-o", "json"]
-    run = [sys.executable, "-m", "gateway", "job", "replay", *words]
-    done = subprocess.run(run, capture_output=True, text=True, timeout=60)
-    assert done.returncode != 0 and done.stdout == ""
-    assert json.loads(done.stderr.splitlines()[-1])["code"] == "NO_TRANSACTIONS"
+def test_the_command_says_what_it_cannot_do_before_spark_starts(tmp_path: Path):
+    words = ["--from", str(tmp_path), "--topic", SOURCE, "-o", "json"]
+    for wrong in (
+        ["--transactional"],
+        ["--format", "iceberg"],
+        ["--offsets", "{}"],
+        ["--start-time", "2h"],
+        ["--offsets", '{"0": [0, 1]}', "--end-time", "2024-01-01"],
+    ):
+        done = CliRunner().invoke(job_app, ["replay", *words, *wrong])
+        assert done.exit_code == 2 and done.stdout == ""
+        assert json.loads(done.stderr)["code"] == "USAGE"
+
+
+def test_the_command_prints_what_was_done(
+    spark: SparkSession, world: World, unused: Callable[[], str]
+):
+    words = ["--from", world.path, "--topic", SOURCE, "--bootstrap", world.gateway.bootstrap]
+    words += ["--to-topic", unused(), "--create", "--offsets", '{"2": [10, 20]}']
+    done = CliRunner().invoke(job_app, ["replay", *words, "-o", "json"])
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert (told["records"], told["written"], told["resumed"]) == (10, 10, False)
+    assert told["partitions"][0]["end_offset"] == 10
+    again = CliRunner().invoke(job_app, ["replay", *words])
+    assert "has all 10 records" in again.stdout and "this run wrote 0" in again.stdout

@@ -1,0 +1,86 @@
+"""How far a replay is, on a terminal: the target's ends tell, and Spark is not asked."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeVar
+
+from gateway.admin.client import AdminClient, Unreachable
+from gateway.admin.link import AdminError
+from gateway.admin.topics import LATEST, offsets
+from gateway.pipelines.model import JobError
+from gateway.pipelines.replay import Watcher
+from gateway.pipelines.replays.plan import Plan
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from rich.progress import Progress
+
+T = TypeVar("T")
+_LOOK_S = 1.0
+
+
+@contextmanager
+def shown(spark: SparkSession, bootstrap: str) -> Generator[Watcher]:
+    """A bar on stderr when that is a terminal; failures that are borne are lines on it anyway."""
+    if not sys.stderr.isatty():
+        yield _Lines()
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        yield _Bar(spark, bootstrap, bar)
+
+
+class _Lines(Watcher):
+    def on_retry(self, error: JobError, wait_s: float) -> None:
+        print(f"gateway: {error}; again in {wait_s:.0f} s", file=sys.stderr)
+
+
+class _Bar(_Lines):
+    """While Spark works in a thread of its own, the target's ends are looked at."""
+
+    def __init__(self, spark: SparkSession, bootstrap: str, bar: Progress) -> None:
+        self._spark = spark
+        self._bootstrap = bootstrap
+        self._bar = bar
+        self._task = bar.add_task("measured", total=None)
+        self._plan: Plan | None = None
+
+    def on_planned(self, plan: Plan, written: int) -> None:
+        self._plan = plan
+        total = sum(each.count for each in plan.partitions)
+        self._bar.update(self._task, description="replayed", total=total, completed=written)
+
+    def run(self, work: Callable[[], T]) -> T:
+        return asyncio.run(self._run(work))
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        working = asyncio.create_task(asyncio.to_thread(work))
+        try:
+            while not (await asyncio.wait([working], timeout=_LOOK_S))[0]:
+                await self._look()
+            return await working
+        except asyncio.CancelledError:
+            self._spark.sparkContext.cancelAllJobs()  # the thread ends when its job does
+            raise
+
+    async def _look(self) -> None:
+        """What cannot be told now is shown later."""
+        plan = self._plan
+        assert plan is not None
+        places = {plan.target: [each.partition for each in plan.partitions]}
+        try:
+            async with asyncio.timeout(_LOOK_S), AdminClient(self._bootstrap) as client:
+                ends = await offsets(client, places, LATEST)
+        except (AdminError, Unreachable, TimeoutError):
+            return
+        done = 0
+        for each in plan.partitions:
+            end = ends.get((plan.target, each.partition), each.base_offset)
+            done += max(0, min(each.count, end - each.base_offset))
+        self._bar.update(self._task, completed=done)
