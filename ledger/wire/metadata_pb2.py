@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aledger/wire/metadata.proto\x12\x0bledger.wire\"1\n\x0bPathRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x14\n\x0cwithout_data\x18\x02 \x01(\x08\"9\n\nStoredNode\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x0f\n\x07version\x18\x03 \x01(\x03\"4\n\nNodesReply\x12&\n\x05nodes\x18\x01 \x03(\x0b\x32\x17.ledger.wire.StoredNode\"-\n\rChildrenReply\x12\r\n\x05\x66ound\x18\x01 \x01(\x08\x12\r\n\x05names\x18\x02 \x03(\t\"*\n\x0cWatchRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0c\n\x04stop\x18\x02 \x01(\x08\"(\n\tWatchNews\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\r\n\x05\x61rmed\x18\x02 \x01(\x08\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aledger/wire/metadata.proto\x12\x0bledger.wire\"1\n\x0bPathRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x14\n\x0cwithout_data\x18\x02 \x01(\x08\"9\n\nStoredNode\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x0f\n\x07version\x18\x03 \x01(\x03\"4\n\nNodesReply\x12&\n\x05nodes\x18\x01 \x03(\x0b\x32\x17.ledger.wire.StoredNode\"-\n\rChildrenReply\x12\r\n\x05\x66ound\x18\x01 \x01(\x08\x12\r\n\x05names\x18\x02 \x03(\t\":\n\x0cWatchRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0c\n\x04stop\x18\x02 \x01(\x08\x12\x0e\n\x06number\x18\x03 \x01(\x03\"(\n\tWatchNews\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\r\n\x05\x61rmed\x18\x02 \x01(\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,7 +40,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CHILDRENREPLY']._serialized_start=207
   _globals['_CHILDRENREPLY']._serialized_end=252
   _globals['_WATCHREQUEST']._serialized_start=254
-  _globals['_WATCHREQUEST']._serialized_end=296
-  _globals['_WATCHNEWS']._serialized_start=298
-  _globals['_WATCHNEWS']._serialized_end=338
+  _globals['_WATCHREQUEST']._serialized_end=312
+  _globals['_WATCHNEWS']._serialized_start=314
+  _globals['_WATCHNEWS']._serialized_end=354
 # @@protoc_insertion_point(module_scope)

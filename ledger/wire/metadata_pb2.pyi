@@ -40,17 +40,19 @@ class ChildrenReply(_message.Message):
     def __init__(self, found: _Optional[bool] = ..., names: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class WatchRequest(_message.Message):
-    __slots__ = ("path", "stop")
+    __slots__ = ("path", "stop", "number")
     PATH_FIELD_NUMBER: _ClassVar[int]
     STOP_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
     path: str
     stop: bool
-    def __init__(self, path: _Optional[str] = ..., stop: _Optional[bool] = ...) -> None: ...
+    number: int
+    def __init__(self, path: _Optional[str] = ..., stop: _Optional[bool] = ..., number: _Optional[int] = ...) -> None: ...
 
 class WatchNews(_message.Message):
     __slots__ = ("path", "armed")
     PATH_FIELD_NUMBER: _ClassVar[int]
     ARMED_FIELD_NUMBER: _ClassVar[int]
     path: str
-    armed: bool
-    def __init__(self, path: _Optional[str] = ..., armed: _Optional[bool] = ...) -> None: ...
+    armed: int
+    def __init__(self, path: _Optional[str] = ..., armed: _Optional[int] = ...) -> None: ...

@@ -38,10 +38,16 @@ class GrpcMetadata:
         self._watches: dict[str, list[Callable[[], None]]] = {}
         self._renewed: list[Callable[[], None]] = []
         self._asked: dict[str, asyncio.Future[None]] = {}  # done: armed on the stream
-        self._to_send: list[tuple[str, bool]] = []  # path, stop
+        self._numbers: dict[str, int] = {}  # of the last request for a path
+        self._number = 0
+        self._to_send: list[pb.WatchRequest] = []
         self._sending = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._closed = False
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
 
     # Reading.
 
@@ -171,8 +177,7 @@ class GrpcMetadata:
     def _ask(self, path: str) -> None:
         loop = asyncio.get_running_loop()
         self._asked[path] = loop.create_future()
-        self._to_send.append((path, False))
-        self._sending.set()
+        self._send(path)
         if self._task is None:
             self._task = loop.create_task(self._keep())
 
@@ -180,8 +185,15 @@ class GrpcMetadata:
         asked = self._asked.pop(path, None)
         if asked is not None:
             asked.cancel()
-            self._to_send.append((path, True))
+            del self._numbers[path]
+            self._to_send.append(pb.WatchRequest(path=path, stop=True))
             self._sending.set()
+
+    def _send(self, path: str) -> None:
+        self._number += 1
+        self._numbers[path] = self._number
+        self._to_send.append(pb.WatchRequest(path=path, number=self._number))
+        self._sending.set()
 
     async def _until_armed(self) -> None:
         """Every watch that was set before is. Raises MetadataUnavailable."""
@@ -205,10 +217,11 @@ class GrpcMetadata:
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, _RETRY_S_MAX)
             armed = [path for path, asked in self._asked.items() if asked.done()]
-            self._to_send = [(path, False) for path in self._watches]
-            self._sending.set()
             for path in armed:
                 self._asked[path] = asyncio.get_running_loop().create_future()
+            self._to_send.clear()
+            for path in self._watches:
+                self._send(path)
             if armed:
                 self._tell_all(armed)
 
@@ -230,8 +243,8 @@ class GrpcMetadata:
                 news = pb.WatchNews.FromString(message)
                 if not news.armed:
                     self._tell(news.path)
-                elif (asked := self._asked.get(news.path)) is not None and not asked.done():
-                    asked.set_result(None)
+                elif news.armed == self._numbers.get(news.path):
+                    self._on_armed(self._asked[news.path])
         finally:
             writer.cancel()
             watching.cancel()
@@ -242,8 +255,12 @@ class GrpcMetadata:
             await self._sending.wait()
             self._sending.clear()
             to_send, self._to_send = self._to_send, []
-            for path, stop in to_send:
-                await watching.write(pb.WatchRequest(path=path, stop=stop).SerializeToString())
+            for request in to_send:
+                await watching.write(request.SerializeToString())
+
+    def _on_armed(self, asked: asyncio.Future[None]) -> None:
+        if not asked.done():
+            asked.set_result(None)
 
     def _tell(self, path: str) -> None:
         for on_changed in tuple(self._watches.get(path, ())):

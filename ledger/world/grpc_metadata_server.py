@@ -116,7 +116,7 @@ class MetadataServer:
                     if request.path not in watches:
                         on_changed = told.teller(request.path)
                         watches[request.path] = self._store.watch(request.path, on_changed)
-                    told.tell(request.path, armed=True)
+                    told.tell(request.path, request.number)
                 else:
                     await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many watches")
         except DecodeError as error:
@@ -132,13 +132,14 @@ class _Told:
     """News for one client; several changes of a path that it was not told of yet are one."""
 
     def __init__(self) -> None:
-        self._news: dict[tuple[str, bool], None] = {}
+        self._news: dict[tuple[str, int], None] = {}
         self._waiting = asyncio.Event()
 
     def teller(self, path: str) -> Callable[[], None]:
-        return lambda: self.tell(path, armed=False)
+        return lambda: self.tell(path, 0)
 
-    def tell(self, path: str, *, armed: bool) -> None:
+    def tell(self, path: str, armed: int) -> None:
+        """It changed, or the request of this number is armed."""
         self._news[path, armed] = None
         self._waiting.set()
 

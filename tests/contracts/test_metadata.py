@@ -10,6 +10,8 @@ import contextlib
 import pytest
 
 from ledger.errors import BadVersion, MetadataUnavailable, NodeExists, NoNode, NotEmpty
+from ledger.world.grpc_metadata import GrpcMetadata
+from ledger.world.grpc_metadata_server import MetadataServer
 from ledger.world.metadata import (
     ANY_VERSION,
     NODE_BYTES_MAX,
@@ -53,7 +55,44 @@ async def zookeeper_store(request):
         await store.close()
 
 
-STORES = [sqlite_store, simulated_store, zookeeper_store]
+class ShownStore:
+    """Changed by its owner, read and watched over gRPC by somebody else."""
+
+    def __init__(self, owned, shown):
+        self.owned = owned
+        self.shown = shown
+        self.get, self.exists, self.children = shown.get, shown.exists, shown.children
+        self.read_tree, self.paths, self.sync = shown.read_tree, shown.paths, shown.sync
+        self.watch, self.watch_session = shown.watch, shown.watch_session
+
+    def __getattr__(self, name):
+        change = getattr(self.owned, name)
+
+        async def after_watches(*args, **more):
+            if not self.shown.is_closed:
+                await self.shown.sync("/")  # a watch is set once a later call of its reader returns
+            return await change(*args, **more)
+
+        return after_watches
+
+    async def close(self):
+        await self.shown.close()
+        await self.owned.close()
+
+
+@contextlib.asynccontextmanager
+async def shown_store(request):
+    async with sqlite_store(request) as owned:
+        server = MetadataServer(owned)
+        shown = GrpcMetadata("127.0.0.1", await server.start("127.0.0.1", 0))
+        try:
+            yield ShownStore(owned, shown)
+        finally:
+            await shown.close()
+            await server.stop()
+
+
+STORES = [sqlite_store, simulated_store, zookeeper_store, shown_store]
 
 
 @pytest.fixture(params=STORES, ids=lambda factory: factory.__name__)
