@@ -221,11 +221,18 @@ class Samples:
 
         answers = await Peers(ctx.fleet, self._limits.ask_s_max).ask(_LIST_OFFSETS, fields)
         for answer in answers.values():
-            for topic in answer.topics:
-                for each in topic.partitions:
-                    if not each.error_code.value and each.offset >= 0:
-                        ends[topic.name, each.partition_index] = each.offset
+            ends.update(_told(answer))
         return ends
+
+
+def _told(answer: Any) -> dict[Place, int]:
+    """The ends that a ListOffsets answer tells."""
+    return {
+        (topic.name, each.partition_index): each.offset
+        for topic in answer.topics
+        for each in topic.partitions
+        if not each.error_code.value and each.offset >= 0
+    }
 
 
 def _latest(places: dict[str, list[int]]) -> dict[str, Any]:

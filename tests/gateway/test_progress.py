@@ -183,6 +183,10 @@ FETCHES = st.lists(
 )
 
 
+def without(known, topic):
+    return {key: offset for key, offset in known.items() if key[0] != topic}
+
+
 @given(FETCHES)
 def test_each_position_is_the_last_that_anybody_of_the_query_asked_for(fetches):
     kept = progress()
@@ -192,9 +196,7 @@ def test_each_position_is_the_last_that_anybody_of_the_query_asked_for(fetches):
         twin.setdefault(batch(prefix=query), {}).update(places)
         if deleted:
             kept.forget_topic(U)
-            for known in twin.values():
-                for key in [key for key in known if key[0] == U]:
-                    del known[key]
+            twin = {name: without(known, U) for name, known in twin.items()}
     shown = {
         group.name: {key: at.offset for key, at in group.positions.items()}
         for group in kept.groups(len(fetches))
