@@ -121,7 +121,8 @@ def test_pyarrow_and_duckdb_read_what_was_archived(spark: SparkSession, tmp_path
     assert kept.field("timestamp").type == pa.timestamp("us", tz="UTC")
     found = duckdb.sql(
         f"""SELECT topic, partition, count(*), min("offset"), max("offset"), max(day)::VARCHAR,
-        sum(octet_length(value)) FROM read_parquet('{path}/topic=*/*/*/*.parquet', hive_partitioning=true)
+        sum(octet_length(value))
+        FROM read_parquet('{path}/topic=*/*/*/*.parquet', hive_partitioning=true)
         GROUP BY ALL ORDER BY ALL"""
     ).fetchall()
     expected = []
