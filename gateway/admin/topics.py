@@ -143,7 +143,20 @@ async def describe_topic(client: AdminClient, name: str) -> Row:
     }
 
 
+async def settings(client: AdminClient, name: str) -> dict[str, str | None]:
+    """Every setting of the topic as it counts, defaults too."""
+    return {config.name: config.value for config in await _configs(client, name)}
+
+
 async def _overrides(client: AdminClient, name: str) -> dict[str, str]:
+    return {
+        config.name: config.value
+        for config in await _configs(client, name)
+        if config.config_source == _SET_ON_TOPIC
+    }
+
+
+async def _configs(client: AdminClient, name: str) -> Sequence[Any]:
     resource = {
         "resource_type": _TOPIC_RESOURCE,
         "resource_name": name,
@@ -152,11 +165,7 @@ async def _overrides(client: AdminClient, name: str) -> dict[str, str]:
     answer = await client.send(_DESCRIBE_CONFIGS, {"resources": [resource]})
     (result,) = answer.results
     raise_for(result.error_code, result.error_message, name)
-    return {
-        config.name: config.value
-        for config in result.configs
-        if config.config_source == _SET_ON_TOPIC
-    }
+    return result.configs
 
 
 async def offsets(

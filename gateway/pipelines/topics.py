@@ -63,6 +63,10 @@ class Topics:
         row = self._ask(lambda client: asking.describe_topic(client, name))
         return TopicFacts(row["topic_id"], len(row["partitions"]), row["configs"])
 
+    def settings(self, name: str) -> dict[str, str | None]:
+        """Every setting of the topic as it counts, defaults too."""
+        return self._ask(lambda client: asking.settings(client, name))
+
     def bounds(self, names: Iterable[str]) -> dict[Place, Bounds]:
         """Of every partition. Raises JobError when one cannot be told: nothing is guessed."""
 

@@ -1,0 +1,216 @@
+"""Two sources compared: each record on both sides once, at its place, as it was; or why not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gateway.pipelines.audits.compare import Comparison, Pairs, Sums, pairs
+from gateway.pipelines.audits.counting import Times, renamed
+from gateway.pipelines.audits.examples import examples
+from gateway.pipelines.audits.explain import Losses, joined
+from gateway.pipelines.audits.model import (
+    Align,
+    Compared,
+    Example,
+    Held,
+    Loss,
+    Missing,
+    Ranges,
+    Report,
+    Side,
+)
+from gateway.pipelines.model import Place
+from gateway.pipelines.topics import Bounds
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Step = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """How to compare. `examples`: of what differs, how many are shown at most; `common`: what
+    lies before or after all that the other side holds is left out of the verdict; `allow_gaps`:
+    so are offsets that neither side has."""
+
+    align: Align = Align.offset
+    examples: int = 10
+    common: bool = False
+    allow_gaps: bool = False
+    times: Times = Times()
+    left_offsets: Ranges | None = None
+    right_offsets: Ranges | None = None
+
+    @property
+    def whole(self) -> bool:
+        """Every offset of a side is looked at, so that one that is not there is a gap."""
+        return self.times == Times()
+
+
+def audit(
+    spark: SparkSession, left: Side, right: Side, wanted: Wanted, on_step: Step = lambda _: None
+) -> Report:
+    """What the sides hold, and all that tells them apart. Raises JobError."""
+    notes = _notes(left, right, wanted)
+    left = _cut(left, wanted.left_offsets)
+    right = _cut(right, wanted.right_offsets)
+    if len(left.topics) == 1 and len(right.topics) == 1:
+        right = renamed(right, left.topics[0])
+    comparison = Comparison(spark, left, right, wanted.align, wanted.times)
+    try:
+        return _Audit(comparison, wanted, on_step).report(notes)
+    finally:
+        comparison.close()
+
+
+class _Audit:
+    def __init__(self, comparison: Comparison, wanted: Wanted, on_step: Step) -> None:
+        self._comparison = comparison
+        self._wanted = wanted
+        self._on_step = on_step
+
+    def report(self, notes: list[str]) -> Report:
+        comparison = self._comparison
+        self._on_step("reading both sides")
+        buckets = comparison.joined_buckets()
+        sums = comparison.sums(buckets)
+        numbered = comparison.unranked(sums)
+        self._on_step("comparing what differs")
+        groups = comparison.groups(buckets, sums, numbered)
+        found = {} if groups is None else pairs(groups)
+        losses, shown = ([], []) if groups is None else self._explained(groups, found)
+        again = comparison.doubled(numbered)
+        places = sorted(
+            {*sums, *comparison.sides["left"].bounds, *comparison.sides["right"].bounds}
+        )
+        partitions = [
+            self._compared(place, sums.get(place), found.get(place, Pairs()), numbered, again)
+            for place in places
+        ]
+        return Report(
+            comparison.sides["left"].name,
+            comparison.sides["right"].name,
+            self._wanted.align,
+            tuple(partitions),
+            tuple(sorted(losses)),
+            tuple(shown),
+            tuple(notes),
+        )
+
+    def _explained(
+        self, groups: DataFrame, found: Mapping[Place, Pairs]
+    ) -> tuple[list[Missing], list[Example]]:
+        comparison, wanted = self._comparison, self._wanted
+        lines: list[Missing] = []
+        lost: list[DataFrame] = []
+        for name in comparison.sides:
+            if all(each.union == getattr(each, name) for each in found.values()):
+                continue
+            self._on_step(f"asking why records are not on the {name}")
+            losses = Losses(comparison, name, _now_ms(comparison.spark), wanted.common)
+            told, rows = losses.found(groups)
+            lines += told
+            if any(line.loss is Loss.LOST for line in told):
+                lost.append(rows)
+        wrong = any(each.differ + each.left_again + each.right_again for each in found.values())
+        if not wanted.examples or not (lost or wrong):
+            return lines, []
+        return lines, examples(comparison, groups, lost, wanted.examples)
+
+    def _compared(
+        self,
+        place: Place,
+        sums: Sums | None,
+        found: Pairs,
+        numbered: set[Place],
+        again: Mapping[tuple[str, Place], int],
+    ) -> Compared:
+        sums = sums or Sums(None, None, 0, None, None)
+        same = 0 if place in numbered else sums.same
+        doubled = {
+            "left": again.get(("left", place), found.left_again),
+            "right": again.get(("right", place), found.right_again),
+        }
+        held = {
+            name: self._held(name, place, told, doubled[name])
+            for name, told in (("left", sums.left), ("right", sums.right))
+        }
+        gaps = unexplained = 0
+        if self._wanted.align is Align.offset and self._wanted.whole:
+            gaps = _span(held["left"], held["right"]) - same - found.union
+            unexplained = self._unexplained(place, gaps)
+        return Compared(place, held["left"], held["right"], found.differ, gaps, unexplained)
+
+    def _held(self, name: str, place: Place, told: Mapping[str, Any] | None, again: int) -> Held:
+        side = self._comparison.sides[name]
+        bounds = side.bounds.get(place, Bounds(0, 0))
+        ordered = {"disorder": 0, "back": 0} if side.ordered else {}
+        if told is None:
+            gaps = bounds.latest - bounds.earliest if self._wanted.whole else 0
+            return Held(*bounds, gaps=gaps, **ordered)
+        records = told["records"]
+        gaps = bounds.latest - bounds.earliest - (records - again) if self._wanted.whole else 0
+        if side.ordered:
+            ordered = {"disorder": told["disorder"], "back": told["back"]}
+        return Held(
+            *bounds,
+            records=records,
+            gaps=gaps,
+            duplicates=again,
+            **ordered,
+            first_ms=told["first_ms"],
+            last_ms=told["last_ms"],
+            checksum=told["checksum"],
+        )
+
+    def _unexplained(self, place: Place, gaps: int) -> int:
+        """Offsets gone from both sides that no live topic may do without."""
+        sides = self._comparison.sides.values()
+        rules = [side.rules[place.topic] for side in sides if place.topic in side.rules]
+        if self._wanted.allow_gaps or not rules or any(each.compact for each in rules):
+            return 0
+        accepted = joined(each for side in sides for each in side.accepted if each.place == place)
+        return max(0, gaps - sum(each.length for each in accepted))
+
+
+def _span(left: Held, right: Held) -> int:
+    """From the first to the last offset that either side should have."""
+    filled = [each for each in (left, right) if each.end > each.start]
+    if not filled:
+        return 0
+    return max(each.end for each in filled) - min(each.start for each in filled)
+
+
+def _cut(side: Side, ranges: Ranges | None) -> Side:
+    from dataclasses import replace
+
+    if ranges is None:
+        return side
+    found: dict[Place, Bounds] = {}
+    for place, each in ranges.items():
+        known = side.bounds.get(place)
+        if known is not None:
+            first = min(max(known.earliest, each.earliest), known.latest)
+            found[place] = Bounds(first, max(first, min(known.latest, each.latest)))
+    return replace(side, bounds=found)
+
+
+def _notes(left: Side, right: Side, wanted: Wanted) -> list[str]:
+    notes: list[str] = []
+    for topic in sorted({*left.topic_ids} & {*right.topic_ids}):
+        if left.topic_ids[topic] != right.topic_ids[topic]:
+            notes.append(
+                f"topic {topic} has another id on each side: it was made anew, or is a copy"
+            )
+    if not wanted.whole:
+        notes.append("only records of the given times were compared; gaps are not counted")
+    return notes
+
+
+def _now_ms(spark: SparkSession) -> int:
+    row = spark.sql("SELECT unix_millis(current_timestamp()) AS now").first()
+    assert row is not None
+    return int(row["now"])

@@ -1,0 +1,1 @@
+"""Two sources of records compared: what each one holds, where they differ, and why."""

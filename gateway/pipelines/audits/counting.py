@@ -1,0 +1,133 @@
+"""Sides as Spark sees them: their records, hashed and counted in buckets, and back to ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gateway.pipelines.audits.model import Ranges, Side
+from gateway.pipelines.audits.partials import BUCKET, BUCKETS, PARTIALS, SUMS, judged, partials
+from gateway.pipelines.model import Place
+from gateway.pipelines.topics import Bounds
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+KEYS = ["topic", "partition", "bucket"]
+PLACE = ["topic", "partition"]
+
+_HASH = (
+    "xxhash64(key IS NULL, key, value IS NULL, value, timestamp, coalesce(size(headers), 0),"
+    " CASE WHEN size(headers) > 0 THEN"
+    " transform(headers, one -> struct(one.key, one.value IS NULL, one.value)) END)"
+)
+"""Of all that a record says; Spark's hash passes over nulls, so each one is said as well."""
+_MS = "coalesce(unix_millis(timestamp), -1L)"
+
+
+class Times(NamedTuple):
+    """Records from `start_ms` and before `end_ms`; None: no bound."""
+
+    start_ms: int | None = None
+    end_ms: int | None = None
+
+
+def renamed(side: Side, name: str) -> Side:
+    """The same, with its one topic called `name`."""
+    from pyspark.sql import functions as F
+
+    (topic,) = side.topics
+    if topic == name:
+        return side
+
+    def there(places: Ranges) -> Ranges:
+        return {Place(topic, place.partition): each for place, each in places.items()}
+
+    def calling(frame: DataFrame) -> DataFrame:
+        return frame.withColumn("topic", F.lit(name))
+
+    def read(ranges: Ranges) -> DataFrame:
+        return calling(side.read(there(ranges)))
+
+    def uncommitted(ranges: Ranges) -> DataFrame:
+        assert side.uncommitted is not None
+        return calling(side.uncommitted(there(ranges)))
+
+    return replace(
+        side,
+        bounds={Place(name, place.partition): each for place, each in side.bounds.items()},
+        read=read,
+        uncommitted=None if side.uncommitted is None else uncommitted,
+        rules={name: side.rules[topic]} if topic in side.rules else {},
+        accepted=tuple(each._replace(topic=name) for each in side.accepted),
+        topic_ids={},
+    )
+
+
+def narrow(frame: DataFrame, times: Times) -> DataFrame:
+    """Place, offset, milliseconds and hash of each record: all that a comparison needs."""
+    chosen = frame.selectExpr(*PLACE, "offset", f"{_MS} AS ms", f"{_HASH} AS hash")
+    return within(chosen, times)
+
+
+def within(frame: DataFrame, times: Times) -> DataFrame:
+    if times.start_ms is not None:
+        frame = frame.where(f"ms >= {times.start_ms}")
+    return frame if times.end_ms is None else frame.where(f"ms < {times.end_ms}")
+
+
+def buckets(side: Side, bases: Mapping[Place, int], times: Times) -> DataFrame:
+    """A row of BUCKETS for each that holds records; little, however long the topic is."""
+    from pyspark.sql import functions as F
+
+    plain = {(place.topic, place.partition): base for place, base in bases.items() if base}
+    counted = narrow(side.read(side.bounds), times).mapInArrow(
+        partials(plain, side.ordered), PARTIALS
+    )
+    lowest = [F.min(name).alias(name) for name in ("first", "first_ms")]
+    highest = [F.max(name).alias(name) for name in ("last", "last_ms")]
+    sums = [F.sum(name).alias(name) for name in SUMS]
+    order = [column.split()[0] for column in PARTIALS.split(", ")]
+    merged = counted.groupBy(*KEYS).agg(*lowest, *highest, *sums).select(*order)
+    return merged.mapInArrow(judged, BUCKETS)
+
+
+def table(spark: SparkSession, rows: Iterable[Sequence[Any]], schema: str) -> DataFrame:
+    """A small frame of these rows; unlike createDataFrame, without a Python process."""
+    import json
+
+    names = [column.split()[0] for column in schema.split(",")]
+    text = json.dumps([dict(zip(names, row, strict=True)) for row in rows])
+    fields = ", ".join(f"{name}: {kind}" for name, kind in map(str.split, schema.split(",")))
+    query = f"SELECT inline(from_json(:rows, 'ARRAY<STRUCT<{fields}>>'))"
+    return spark.sql(query, args={"rows": text})
+
+
+def positioned(spark: SparkSession, frame: DataFrame, bases: Mapping[Place, int]) -> DataFrame:
+    """The frame with `position`: the offset less the base of its place."""
+    from pyspark.sql import functions as F
+
+    if not any(bases.values()):
+        return frame.withColumn("position", F.col("offset"))
+    rows = [(*place, base) for place, base in bases.items()]
+    known = table(spark, rows, "topic STRING, partition INT, base BIGINT")
+    found = frame.join(F.broadcast(known), PLACE)
+    return found.withColumn("position", F.col("offset") - F.col("base")).drop("base")
+
+
+def bucket_of(position: Column) -> Column:
+    from pyspark.sql import functions as F
+
+    return F.shiftright(position, BUCKET.bit_length() - 1)
+
+
+def clipped(bounds: Bounds, first: int, end: int) -> Bounds:
+    start = min(max(bounds.earliest, first), bounds.latest)
+    return Bounds(start, max(start, min(bounds.latest, end)))
+
+
+def some(ranges: Mapping[Place, Bounds], places: Iterable[Place]) -> dict[Place, Bounds]:
+    """Those of these places that are not empty."""
+    found = {place: ranges[place] for place in places if place in ranges}
+    return {place: each for place, each in found.items() if each.latest > each.earliest}

@@ -1,0 +1,112 @@
+"""The first few records that differ, with what differs about them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from gateway.pipelines.audits.compare import PLACE, SIDES, Comparison, differing
+from gateway.pipelines.audits.counting import table
+from gateway.pipelines.audits.model import Example, Loss
+from gateway.pipelines.model import Place
+from gateway.pipelines.topics import Bounds
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row
+
+PREVIEW_BYTES = 40
+_COMPARED = ("key", "value", "headers", "timestamp")
+_FIELDS = (
+    "offset",
+    "unix_millis(timestamp) AS timestamp_ms",
+    f"substring(key, 1, {PREVIEW_BYTES}) AS key_start",
+    f"substring(value, 1, {PREVIEW_BYTES}) AS value_start",
+    "length(key) AS key_bytes",
+    "length(value) AS value_bytes",
+    "coalesce(size(headers), 0) AS headers_count",
+    "xxhash64(key) AS key_hash",
+    "xxhash64(value) AS value_hash",
+    "CASE WHEN size(headers) > 0 THEN xxhash64(transform(headers,"
+    " one -> struct(one.key, one.value IS NULL, one.value))) END AS headers_hash",
+    "timestamp AS timestamp_hash",
+)
+
+
+def examples(
+    comparison: Comparison, groups: DataFrame, lost: Sequence[DataFrame], count: int
+) -> list[Example]:
+    """At most `count`, in order of place and position; `lost`: rows of `Losses.found`."""
+    from pyspark.sql import functions as F
+
+    offsets = [f"{name}_offset" for name in SIDES]
+    wrong = groups.where(differing() | (F.col("left") > 1) | (F.col("right") > 1))
+    chosen = wrong.select(*PLACE, "position", *SIDES, *offsets)
+    for rows in lost:
+        keys = rows.where(F.col("loss") == str(Loss.LOST)).select(*PLACE, "position")
+        one_sided = groups.join(keys, [*PLACE, "position"], "left_semi")
+        chosen = chosen.unionByName(one_sided.select(*chosen.columns))
+    first = chosen.distinct().orderBy(*PLACE, "position").limit(count).collect()
+    records = {name: _records(comparison, name, first) for name in SIDES}
+    found: list[Example] = []
+    for row in first:
+        place = Place(row["topic"], row["partition"])
+        here = [records[name].get((place, row[f"{name}_offset"]), []) for name in SIDES]
+        what = _what(row, here)
+        left, right = (_shown(each[0]) if each else None for each in here)
+        found.append(Example(place, row["position"], what, left, right))
+    return found
+
+
+def _records(
+    comparison: Comparison, name: str, rows: Sequence[Row]
+) -> dict[tuple[Place, int | None], list[Row]]:
+    """A few columns of these records of a side; the driver holds no whole value."""
+    from pyspark.sql import functions as F
+
+    side = comparison.sides[name]
+    wanted: dict[Place, list[int]] = {}
+    for row in rows:
+        if row[f"{name}_offset"] is not None:
+            place = Place(row["topic"], row["partition"])
+            wanted.setdefault(place, []).append(row[f"{name}_offset"])
+    if not wanted:
+        return {}
+    ranges = {place: Bounds(min(each), max(each) + 1) for place, each in wanted.items()}
+    keys = [(*place, offset) for place, each in wanted.items() for offset in each]
+    known = table(comparison.spark, keys, "topic STRING, partition INT, offset BIGINT")
+    chosen = side.read(ranges).join(F.broadcast(known), [*PLACE, "offset"], "left_semi")
+    found: dict[tuple[Place, int | None], list[Row]] = {}
+    # Offsets that are there a thousand times show twice what there is to see.
+    for row in chosen.selectExpr(*PLACE, *_FIELDS).limit(4 * len(keys)).collect():
+        place = Place(row["topic"], row["partition"])
+        found.setdefault((place, row["offset"]), []).append(row)
+    return found
+
+
+def _what(row: Row, here: Sequence[Sequence[Row]]) -> tuple[str, ...]:
+    """The columns that differ, or which side has the record not at all or too often."""
+    told = [f"missing on the {name}" for name in SIDES if not row[name]]
+    told += [f"{row[name]} times on the {name}" for name in SIDES if row[name] > 1]
+    if here[0] and here[1]:
+        left, right = here[0][0], here[1][0]
+        told += [each for each in _COMPARED if left[f"{each}_hash"] != right[f"{each}_hash"]]
+    return tuple(told)
+
+
+def _shown(row: Row) -> dict[str, Any]:
+    return {
+        "offset": row["offset"],
+        "timestamp_ms": row["timestamp_ms"],
+        "key": _text(row["key_start"], row["key_bytes"]),
+        "value": _text(row["value_start"], row["value_bytes"]),
+        "headers": row["headers_count"],
+    }
+
+
+def _text(start: bytearray | None, length: int | None) -> str | None:
+    """Readable where it is text; what is cut off is said in bytes."""
+    if start is None or length is None:
+        return None
+    text = bytes(start).decode("utf-8", errors="backslashreplace")
+    printable = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
+    return printable if length <= len(start) else f"{printable}... ({length} bytes)"

@@ -1,0 +1,231 @@
+"""Why records are on one side only: typed by what the other side's topic may have removed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from gateway.pipelines.audits.compare import PLACE, Comparison
+from gateway.pipelines.audits.counting import table
+from gateway.pipelines.audits.model import Align, Loss, Missing, Ranges, Rules
+from gateway.pipelines.model import OffsetRange, Place
+from gateway.pipelines.topics import Bounds
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row
+
+OTHER = {"left": "right", "right": "left"}
+_OFFSET = [*PLACE, "offset"]
+_RECORD_BYTES_MIN = 10  # of a record, besides its key and value
+
+
+class Losses:
+    """Typed losses of the side `on`. `now_ms` decides what retention may have removed by now;
+    `common`: what lies before or after all that the side holds is no loss."""
+
+    def __init__(self, comparison: Comparison, on: str, now_ms: int, common: bool) -> None:
+        self._comparison = comparison
+        self._spark = comparison.spark
+        self._on = on
+        self._side = comparison.sides[on]
+        self._other = comparison.sides[OTHER[on]]
+        self._now_ms = now_ms
+        self._common = common
+
+    def found(self, groups: DataFrame) -> tuple[list[Missing], DataFrame]:
+        """A line per partition and reason, and the rows: PLACE, position, offset and ms (of the
+        other side), records, loss."""
+        from pyspark.sql import functions as F
+
+        has = OTHER[self._on]
+        rows = groups.where(F.col(self._on) == 0).select(
+            *PLACE,
+            "position",
+            F.col(f"{has}_offset").alias("offset"),
+            F.col(f"{has}_ms").alias("ms"),
+            F.col(has).alias("records"),
+        )
+        if self._comparison.align is Align.rank:
+            rows = rows.withColumn("loss", F.lit(str(Loss.LOST)))
+            return self._lines(_summary(rows.withColumn("inside", F.lit(False)))), rows
+        rows = self._comparison.keep(self._accepted(self._by_place(rows)))
+        summary = _summary(rows)
+        doubtful = {
+            _place(row): Bounds(row["offset_min"], row["offset_max"] + 1)
+            for row in summary
+            if row["inside"] and row["loss"] == Loss.LOST
+        }
+        others = self._looked_up(rows, doubtful)
+        if others is not None:
+            rows, summary = others, _summary(others)
+        return self._by_size(self._lines(summary)), rows
+
+    def _lines(self, summary: Iterable[Row]) -> list[Missing]:
+        lines: dict[tuple[Place, Loss], Missing] = {}
+        for row in summary:
+            key = _place(row), Loss(row["loss"])
+            figures = (row[name] for name in ("offset_min", "offset_max", "ms_min", "ms_max"))
+            line = Missing(key[0], self._on, key[1], row["records"], *figures)
+            lines[key] = _added(lines[key], line) if key in lines else line
+        return list(lines.values())
+
+    def _rules(self, place: Place) -> Rules | None:
+        return self._side.rules.get(place.topic)
+
+    def _gone_ms(self, place: Place) -> int | None:
+        """Records from before this time may have been removed for their age."""
+        rules = self._rules(place)
+        if rules is None or not rules.delete or rules.retention_ms < 0:
+            return None
+        return self._now_ms - rules.retention_ms
+
+    def _by_place(self, rows: DataFrame) -> DataFrame:
+        """`loss` by bounds and age; `inside`: of a live log, in its own range."""
+        from pyspark.sql import functions as F
+
+        facts = table(
+            self._spark,
+            [
+                (*place, *each, self._rules(place) is not None, self._gone_ms(place))
+                for place, each in self._side.bounds.items()
+            ],
+            "topic STRING, partition INT, start BIGINT, end BIGINT, live BOOLEAN, gone_ms BIGINT",
+        )
+        below = F.col("live") & (F.col("offset") < F.col("start"))
+        beyond = (F.col("offset") < F.col("start")) | (F.col("offset") >= F.col("end"))
+        loss = (
+            F.when(below & (F.col("ms") < F.col("gone_ms")), str(Loss.expired))
+            .when(below, str(Loss.truncated))
+            .when(beyond & F.lit(self._common), str(Loss.outside))
+            .otherwise(str(Loss.LOST))
+        )
+        known = rows.join(F.broadcast(facts), PLACE, "left").withColumn("loss", loss)
+        inside = F.coalesce(F.col("live") & ~beyond, F.lit(False))
+        return known.withColumn("inside", inside).drop("start", "end", "live", "gone_ms")
+
+    def _accepted(self, rows: DataFrame) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        ranges = joined(self._side.accepted)
+        if not ranges:
+            return rows
+        known = table(
+            self._spark,
+            ranges,
+            "its_topic STRING, its_partition INT, start BIGINT, end BIGINT",
+        )
+        here = (F.col("topic") == F.col("its_topic")) & (
+            F.col("partition") == F.col("its_partition")
+        )
+        here &= (F.col("offset") >= F.col("start")) & (F.col("offset") < F.col("end"))
+        loss = F.when(F.col("start").isNotNull(), str(Loss.accepted)).otherwise(F.col("loss"))
+        found = rows.join(F.broadcast(known), here, "left").withColumn("loss", loss)
+        return found.drop(*known.columns)
+
+    def _looked_up(self, rows: DataFrame, spans: Ranges) -> DataFrame | None:
+        """What is LOST inside a live log: has its key a later record, was it aborted? None: no."""
+        from pyspark.sql import functions as F
+
+        doubtful = rows.where(F.col("inside") & (F.col("loss") == str(Loss.LOST))).select(*_OFFSET)
+        found: list[DataFrame] = []
+        compact = {place: each for place, each in spans.items() if _is_compact(self._rules(place))}
+        if compact:
+            found.append(self._compacted(doubtful, compact))
+        if spans and self._side.uncommitted is not None:
+            shown = self._side.uncommitted(spans).select(*_OFFSET)
+            aborted = shown.join(doubtful, _OFFSET, "left_semi")
+            found.append(aborted.withColumn("why", F.lit(str(Loss.aborted))))
+        for each in found:
+            rows = rows.join(each.distinct(), _OFFSET, "left")
+            rows = rows.withColumn("loss", F.coalesce("why", "loss")).drop("why")
+        return self._comparison.keep(rows) if found else None
+
+    def _compacted(self, doubtful: DataFrame, spans: Ranges) -> DataFrame:
+        """Offsets of records whose key comes again later, on any side, or that deleted it."""
+        from pyspark.sql import functions as F
+
+        others: list[DataFrame] = []
+        for side in (self._other, self._side):
+            ranges = {
+                place: Bounds(each.earliest, side.bounds[place].latest)
+                for place, each in spans.items()
+                if place in side.bounds and side.bounds[place].latest > each.earliest
+            }
+            if ranges:
+                others.append(side.read(ranges).where("key IS NOT NULL"))
+        gone = others[0].join(doubtful, _OFFSET, "left_semi")
+        gone = gone.select(*_OFFSET, "key", F.col("value").isNull().alias("deletes"))
+        named = gone.select(*PLACE, "key").distinct()
+        every = others[0].select(*_OFFSET, "key")
+        for other in others[1:]:
+            every = every.unionByName(other.select(*_OFFSET, "key"))
+        last = every.join(named, [*PLACE, "key"], "left_semi")
+        last = last.groupBy(*PLACE, "key").agg(F.max("offset").alias("last"))
+        found = gone.join(last, [*PLACE, "key"]).where("deletes OR last > offset")
+        return found.select(*_OFFSET, F.lit(str(Loss.compacted)).alias("why"))
+
+    def _by_size(self, lines: list[Missing]) -> list[Missing]:
+        """Truncated is expired where all that was there is more than the retention keeps."""
+        from pyspark.sql import functions as F
+
+        limits: dict[Place, int] = {}
+        for line in lines:
+            limit = self._bytes_max(line.place)
+            if line.loss is Loss.truncated and limit is not None:
+                limits[line.place] = limit
+        if not limits:
+            return lines
+        wanted = {place: self._other.bounds[place] for place in limits}
+        size = f"coalesce(length(key), 0) + coalesce(length(value), 0) + {_RECORD_BYTES_MIN}"
+        held = self._other.read(wanted).groupBy(*PLACE).agg(F.expr(f"sum({size}) AS bytes"))
+        over = {_place(row) for row in held.collect() if row["bytes"] > limits[_place(row)]}
+        return [
+            line._replace(loss=Loss.expired)
+            if line.place in over and line.loss is Loss.truncated
+            else line
+            for line in lines
+        ]
+
+    def _bytes_max(self, place: Place) -> int | None:
+        rules = self._rules(place)
+        if rules is None or not rules.delete or rules.retention_bytes < 0:
+            return None
+        return rules.retention_bytes
+
+
+def joined(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
+    """The same offsets, in order, no two ranges of a place that overlap or touch."""
+    found: list[OffsetRange] = []
+    for each in sorted(ranges):
+        if found and found[-1].place == each.place and each.start <= found[-1].end:
+            found[-1] = found[-1]._replace(end=max(found[-1].end, each.end))
+        else:
+            found.append(each)
+    return found
+
+
+def _is_compact(rules: Rules | None) -> bool:
+    return rules is not None and rules.compact
+
+
+def _summary(rows: DataFrame) -> list[Row]:
+    from pyspark.sql import functions as F
+
+    figures = [F.sum("records").alias("records")]
+    for name in ("offset", "ms"):
+        figures += [F.min(name).alias(f"{name}_min"), F.max(name).alias(f"{name}_max")]
+    return rows.groupBy(*PLACE, "loss", "inside").agg(*figures).collect()
+
+
+def _place(row: Row) -> Place:
+    return Place(row["topic"], row["partition"])
+
+
+def _added(one: Missing, other: Missing) -> Missing:
+    return one._replace(
+        records=one.records + other.records,
+        first=min(one.first, other.first),
+        last=max(one.last, other.last),
+        first_ms=min(one.first_ms, other.first_ms),
+        last_ms=max(one.last_ms, other.last_ms),
+    )

@@ -1,0 +1,172 @@
+"""What an audit compares and what it found, without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gateway.pipelines.model import OffsetRange, Place
+from gateway.pipelines.topics import Bounds
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+SIDES = ("left", "right")
+
+
+class Align(StrEnum):
+    """How a record finds its partner: by offset, or as the n-th of its partition."""
+
+    offset = "offset"
+    rank = "rank"
+
+
+class Isolation(StrEnum):
+    """Whether records of open and aborted transactions are read; as Kafka names it."""
+
+    read_committed = "read_committed"
+    read_uncommitted = "read_uncommitted"
+
+
+class Loss(StrEnum):
+    """Why a record is on one side only. All but LOST are explained, by facts of the other side."""
+
+    truncated = "truncated"  # below the log's start, and no retention would have removed it
+    expired = "expired"  # below the log's start, and retention removes what is that old or far back
+    compacted = "compacted"  # the topic is compacted, and the key has a later record
+    aborted = "aborted"  # of a transaction that was aborted, or is still open
+    accepted = "accepted"  # gone before it was archived, and the archive says that it was accepted
+    outside = "outside"  # before or after all that the other side holds, and --common was said
+    LOST = "LOST"
+
+
+class Rules(NamedTuple):
+    """What a topic's settings let a broker remove; -1: no limit."""
+
+    compact: bool = False
+    delete: bool = True
+    retention_ms: int = -1
+    retention_bytes: int = -1
+
+
+Ranges = Mapping[Place, Bounds]
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of the two sources, as it stood when the audit began.
+
+    `read`: the records of these ranges, columns of `model.COLUMNS`; `uncommitted`: the same with
+    those of aborted and open transactions, None where there is no such thing. `rules`: per topic,
+    of a live log. `ordered`: `read` brings records in the order of the log. `topic_ids`: where
+    they are known.
+    """
+
+    name: str
+    bounds: Ranges
+    read: Callable[[Ranges], DataFrame]
+    uncommitted: Callable[[Ranges], DataFrame] | None = None
+    ordered: bool = False
+    rules: Mapping[str, Rules] = field(default_factory=dict[str, Rules])
+    accepted: tuple[OffsetRange, ...] = ()
+    topic_ids: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def topics(self) -> list[str]:
+        return sorted({place.topic for place in self.bounds})
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What one side holds of a partition. `last`, `end`: offsets; `gaps`: offsets from `start` to
+    `end` that are not there; `disorder`, `back` (timestamps below the one before): None where the
+    source has no order. `checksum`: sum of the hashes of key, value, headers and timestamp."""
+
+    start: int
+    end: int
+    records: int = 0
+    gaps: int = 0
+    duplicates: int = 0
+    disorder: int | None = None
+    back: int | None = None
+    first_ms: int | None = None
+    last_ms: int | None = None
+    checksum: int = 0
+
+
+class Missing(NamedTuple):
+    """Records that `on` ("left" or "right") does not have: `first` to `last` are offsets."""
+
+    place: Place
+    on: str
+    loss: Loss
+    records: int
+    first: int
+    last: int
+    first_ms: int
+    last_ms: int
+
+
+class Example(NamedTuple):
+    """A place where the sides differ. `what` differs; values are cut to a few bytes."""
+
+    place: Place
+    position: int
+    what: tuple[str, ...]
+    left: Mapping[str, Any] | None
+    right: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A partition, on both sides. `differ`: records that are on both, not with the same content;
+    `gaps`: offsets that neither has."""
+
+    place: Place
+    left: Held
+    right: Held
+    differ: int = 0
+    gaps: int = 0
+    unexplained_gaps: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All that was found; `examples` are the first few of what is not explained."""
+
+    left: str
+    right: str
+    align: Align
+    partitions: tuple[Compared, ...]
+    missing: tuple[Missing, ...]
+    examples: tuple[Example, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def held(self, name: str) -> list[Held]:
+        """Of the side "left" or "right", per partition."""
+        return [each.left if name == "left" else each.right for each in self.partitions]
+
+    @property
+    def losses(self) -> dict[Loss, int]:
+        """Records that one side does not have, by reason; all reasons, also those of 0."""
+        return {loss: sum(m.records for m in self.missing if m.loss is loss) for loss in Loss}
+
+    @property
+    def differences(self) -> int:
+        """LOST, different, doubled and misplaced records, and offsets gone from both."""
+        found = self.losses[Loss.LOST]
+        for each in self.partitions:
+            found += each.differ + each.unexplained_gaps
+            for held in (each.left, each.right):
+                found += held.duplicates + (held.disorder or 0)
+        return found
+
+    @property
+    def verdict(self) -> str:
+        """equal, explained (what is missing was allowed to go) or differs."""
+        if self.differences:
+            return "differs"
+        return "explained" if self.missing else "equal"

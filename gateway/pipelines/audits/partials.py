@@ -1,0 +1,168 @@
+"""One pass over records that counts them: per partition and 32,768 positions, in Arrow batches.
+
+Only numbers come in (no key, no value), and about one row per batch goes out, so what is kept does
+not grow with the topic. Sums tell whether two buckets hold the same records at the same places, and
+whether a bucket holds each offset once, without a set of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+BUCKET = 32_768
+"""Positions in a bucket: fine enough to compare little again, coarse enough to be few."""
+
+NARROW = "topic STRING, partition INT, offset BIGINT, ms BIGINT, hash BIGINT"
+"""What comes in: `hash` is of the record's content."""
+
+SUMS = (
+    "records", "content_high", "content_low", "placed_high", "placed_low", "print_high",
+    "print_low", "disorder", "back",
+)  # fmt: skip
+"""Columns that add up over the parts of a bucket. A sum of 64 bits comes as high * 2^32 + low."""
+
+PARTIALS = (
+    "topic STRING, partition INT, bucket BIGINT, first BIGINT, last BIGINT, first_ms BIGINT,"
+    " last_ms BIGINT, " + ", ".join(f"{name} BIGINT" for name in SUMS)
+)
+"""What goes out. `first` and `last` are positions; `placed`: sums over content and position;
+`print`: over positions alone; `disorder`: positions not above the one before; `back`: timestamps
+below the one before; both only of what comes in order."""
+
+BUCKETS = f"{PARTIALS}, dense BOOLEAN"
+"""Parts put together; `dense`: each position from `first` to `last` is there exactly once."""
+
+Places = Mapping[tuple[str, int], int]
+Batches = Iterable["pa.RecordBatch"]
+_LOW = (1 << 32) - 1
+
+
+def _mixed(numbers: Any) -> Any:
+    """Unsigned 64-bit numbers that look like chance, one for one. Source: splitmix64."""
+    mixed = numbers.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return mixed ^ (mixed >> np.uint64(31))
+
+
+def _halves(numbers: Any) -> tuple[Any, Any]:
+    """Signed: number == high * 2^32 + low, so that sums of either half never overflow."""
+    signed = numbers.astype(np.int64)
+    return signed >> 32, signed & _LOW
+
+
+_PRINT_HIGH, _PRINT_LOW = _halves(_mixed(np.arange(BUCKET)))
+_UP_TO_HIGH = np.concatenate(([0], np.cumsum(_PRINT_HIGH)))
+_UP_TO_LOW = np.concatenate(([0], np.cumsum(_PRINT_LOW)))
+
+
+class _Before:
+    """The last position and timestamp of each place that came, to see the order across batches."""
+
+    def __init__(self) -> None:
+        self._last: dict[tuple[str, int], tuple[int, int]] = {}
+
+    def steps(self, places: list[tuple[str, int]], starts: Any, position: Any, ms: Any) -> Any:
+        """Per record: it is not above the one before; its timestamp is below that one's."""
+        disorder = np.empty(len(position), np.int64)
+        back = np.empty(len(position), np.int64)
+        disorder[1:] = position[1:] <= position[:-1]
+        back[1:] = ms[1:] < ms[:-1]
+        ends = [*starts[1:].tolist(), len(position)]
+        for place, start, end in zip(places, starts.tolist(), ends, strict=True):
+            known = self._last.get(place)
+            disorder[start] = known is not None and int(position[start]) <= known[0]
+            back[start] = known is not None and int(ms[start]) < known[1]
+            self._last[place] = (int(position[end - 1]), int(ms[end - 1]))
+        return disorder, back
+
+
+def partials(bases: Places, ordered: bool) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
+    """A function for mapInArrow: NARROW in, PARTIALS out, a row per run of one bucket.
+
+    A position is the offset less the place's base (0 where there is none). `ordered`: records come
+    in the order of the log, so that steps back mean something.
+    """
+
+    def count(batches: Batches) -> Iterator[pa.RecordBatch]:
+        before = _Before() if ordered else None
+        for batch in batches:
+            if batch.num_rows:
+                yield _counted(batch, bases, before)
+
+    return count
+
+
+def _starts(changes: Any) -> Any:
+    """Indexes where a run begins; `changes` says so of each record but the first."""
+    return np.concatenate(([0], np.flatnonzero(changes) + 1))
+
+
+def _counted(batch: pa.RecordBatch, bases: Places, before: _Before | None) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    names = batch.column(0).dictionary_encode()
+    topics = names.indices.to_numpy(zero_copy_only=False)
+    partition, offset, ms, content = (
+        batch.column(at).to_numpy(zero_copy_only=False) for at in range(1, 5)
+    )
+    moves = (topics[1:] != topics[:-1]) | (partition[1:] != partition[:-1])
+    begins = _starts(moves)
+    dictionary = names.dictionary.to_pylist()
+    places = [(dictionary[topics[at]], int(partition[at])) for at in begins.tolist()]
+    lengths = np.diff(np.append(begins, len(offset)))
+    position = offset - np.repeat([bases.get(place, 0) for place in places], lengths)
+    bucket = position // BUCKET
+    starts = _starts(moves | (bucket[1:] != bucket[:-1]))
+    disorder, back = (0, 0) if before is None else before.steps(places, begins, position, ms)
+    inside = position % BUCKET
+    sums = [
+        np.ones(len(offset), np.int64),
+        *_halves(content),
+        *_halves(_mixed(content.astype(np.uint64) ^ _mixed(position))),
+        _PRINT_HIGH[inside],
+        _PRINT_LOW[inside],
+        np.broadcast_to(disorder, offset.shape),
+        np.broadcast_to(back, offset.shape),
+    ]
+    columns = [
+        names.dictionary.take(pa.array(topics[starts])),
+        pa.array(partition[starts], pa.int32()),
+        pa.array(bucket[starts]),
+        pa.array(np.minimum.reduceat(position, starts)),
+        pa.array(np.maximum.reduceat(position, starts)),
+        pa.array(np.minimum.reduceat(ms, starts)),
+        pa.array(np.maximum.reduceat(ms, starts)),
+        *(pa.array(np.add.reduceat(each, starts)) for each in sums),
+    ]
+    return pa.RecordBatch.from_arrays(columns, names=_names(PARTIALS))
+
+
+def judged(batches: Batches) -> Iterator[pa.RecordBatch]:
+    """For mapInArrow: PARTIALS in, one row per bucket, BUCKETS out."""
+    import pyarrow as pa
+
+    for batch in batches:
+        number = {
+            name: batch.column(name).to_numpy(zero_copy_only=False)
+            for name in ("bucket", "first", "last", "records", "print_high", "print_low")
+        }
+        first = number["first"] - number["bucket"] * BUCKET
+        end = number["last"] - number["bucket"] * BUCKET + 1
+        dense = (
+            (number["records"] == end - first)
+            & (number["print_high"] == _UP_TO_HIGH[end] - _UP_TO_HIGH[first])
+            & (number["print_low"] == _UP_TO_LOW[end] - _UP_TO_LOW[first])
+        )
+        columns = [*batch.columns, pa.array(dense)]
+        yield pa.RecordBatch.from_arrays(columns, names=_names(BUCKETS))
+
+
+def _names(schema: str) -> list[str]:
+    return [column.split()[0] for column in schema.split(",")]
