@@ -34,7 +34,7 @@ from ledger.world.grpc_config import TlsFiles
 from ledger.world.metadata import MetadataStore
 
 _SESSION_MS = 30_000  # nothing of ours is ephemeral: a long one survives a busy machine
-_CONNECT_S = 5.0
+CONNECT_S = 5.0
 _RETRY_S = 0.1
 _GRPC = "grpc://"
 _ZOOKEEPER = "zk://"
@@ -57,27 +57,33 @@ async def open_storage(
     ca: Path | str | None = None,
     certificate: Path | str | None = None,
     key: Path | str | None = None,
+    *,
+    connect_s: float = CONNECT_S,
 ) -> AsyncGenerator[ReadStorage]:
     """Connected to the storage that `metadata` names. Raises JobError that says what to do.
 
-    `ca`, `certificate` and `key` are PEM files, for bookies that want certificates.
+    `ca`, `certificate` and `key` are PEM files, for bookies that want certificates. Who does not
+    answer within `connect_s` is unreachable.
     """
     tls = _tls(ca, certificate, key)
     stops: list[Callable[[], Awaitable[None]]] = []
     try:
-        yield await _open(metadata, tls, stops)
+        yield await _open(metadata, tls, stops, connect_s)
     finally:
         while stops:
             await stops.pop()()
 
 
 async def _open(
-    metadata: str, tls: TlsFiles | None, stops: list[Callable[[], Awaitable[None]]]
+    metadata: str,
+    tls: TlsFiles | None,
+    stops: list[Callable[[], Awaitable[None]]],
+    connect_s: float,
 ) -> ReadStorage:
     from ledger.world.grpc_bookies import GrpcBookies
     from ledger.world.grpc_config import GrpcClientConfig
 
-    store = await _connect(metadata)
+    store = await _connect(metadata, connect_s)
     stops.append(store.close)
     discovery = Discovery(store)
     try:
@@ -93,13 +99,13 @@ async def _open(
     return ReadStorage(store, LedgerClient(store, bookies, SystemClock(), LedgerClientConfig()))
 
 
-async def _connect(metadata: str) -> MetadataStore:
+async def _connect(metadata: str, connect_s: float) -> MetadataStore:
     """Something answers there. Raises JobError."""
     if metadata.startswith(_GRPC):
         found = _SERVER.fullmatch(metadata.removeprefix(_GRPC))
         if found is None:
             raise _bad(metadata)
-        return await _connect_port(metadata, found[1].strip("[]"), int(found[2]))
+        return await _connect_port(metadata, found[1].strip("[]"), int(found[2]), connect_s)
     servers = metadata.removeprefix(_ZOOKEEPER).rstrip("/")
     if not _SERVERS.fullmatch(servers):
         raise _bad(metadata)
@@ -108,19 +114,19 @@ async def _connect(metadata: str) -> MetadataStore:
     hosts, slash, path = servers.partition("/")
     try:
         return await connect_zookeeper(
-            hosts, session_ms=_SESSION_MS, connect_s=_CONNECT_S, chroot=slash + path
+            hosts, session_ms=_SESSION_MS, connect_s=connect_s, chroot=slash + path
         )
     except MetadataUnavailable as error:
         raise _unreachable(metadata, error) from error
 
 
-async def _connect_port(metadata: str, host: str, port: int) -> MetadataStore:
+async def _connect_port(metadata: str, host: str, port: int, connect_s: float) -> MetadataStore:
     """The ledger port answers; one that is only being opened is waited for."""
     from ledger.world.grpc_metadata import GrpcMetadata
 
     store = GrpcMetadata(host, port)
     loop = asyncio.get_running_loop()
-    give_up_s = loop.time() + _CONNECT_S
+    give_up_s = loop.time() + connect_s
     while True:
         try:
             await store.exists("/")

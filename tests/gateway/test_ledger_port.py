@@ -1,0 +1,326 @@
+"""Goal: whoever is on the same machine reads what `gateway dev` stores, and can change none of it.
+
+Method: one real gateway with three bookies, records by a stock client, and readers of our own that
+reach the bookies through the ledger port alone; a second gateway where one is killed.
+"""
+
+import asyncio
+import json
+import socket
+import subprocess
+import time
+
+import pytest
+from confluent_kafka import Producer
+
+from gateway.pipelines.direct.storage import open_storage, read_topic, read_topics
+from gateway.pipelines.model import JobError
+from gateway.topics.partitions import stream_name
+from gateway.wire import batches
+from ledger.errors import Fenced, LedgerError, ReadOnlyStore
+from ledger.ids import EntryId, LedgerId
+from ledger.registry.discovery import Discovery
+from ledger.streams.follower import FollowedStream
+from ledger.streams.scan import StreamScan, read_slice
+from ledger.streams.stream import StreamServices
+from ledger.world.bookies import Status
+from ledger.world.clock import SystemClock
+from ledger.world.grpc_bookies import GrpcBookies
+from ledger.world.grpc_config import GrpcClientConfig
+from ledger.world.metadata import ANY_VERSION, Create
+from tests.gateway.admin_commands import invoke
+from tests.peers.gateway import Gateway
+from tests.peers.processes import free_port
+
+SEEN_S_MAX = 0.2
+
+
+class Loader:
+    """A stock producer whose sends are acknowledged one by one."""
+
+    def __init__(self, gateway, **config):
+        self.producer = Producer({"bootstrap.servers": gateway.bootstrap, "linger.ms": 0, **config})
+
+    def send(self, topic, *values, partition=0):
+        """Offset of the last one, once all are acknowledged."""
+        offsets = []
+
+        def acknowledged(error, message):
+            assert error is None, error
+            offsets.append(message.offset())
+
+        for value in values:
+            self.producer.produce(topic, value, partition=partition, on_delivery=acknowledged)
+        assert self.producer.flush(30) == 0
+        return max(offsets)
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory):
+    data = tmp_path_factory.mktemp("ledgers") / "data"
+    with Gateway(data, ["--bookies", "3", "--journal-sync", "never"]) as started:
+        yield started
+
+
+async def scan_of(storage, topic):
+    found = await read_topic(storage.store, topic)
+    name = stream_name(found.topic_id, 0)
+    return await StreamScan.open(name, storage.store, storage.client, batches.timestamp_max)
+
+
+async def records_in(storage, scan, first, end, slice_bytes=10_000):
+    """How many records the stored batches of that range say that they hold."""
+    count = 0
+    for piece in await scan.cut(first, end, slice_bytes):
+        async for chunk in read_slice(storage.store, storage.client, piece):
+            count += sum(record.end_sequence_id - record.sequence_id for record in chunk)
+    return count
+
+
+# What is read
+
+
+def test_every_acknowledged_record_is_read_past_the_gateway(gateway):
+    loader = Loader(gateway)
+    sent = [b"%d" % number * 100 for number in range(2000)]
+    loader.send("whole", *sent)
+
+    async def main():
+        async with open_storage(gateway.ledgers) as storage:
+            scan = await scan_of(storage, "whole")
+            assert (scan.start_sequence_id, scan.end_sequence_id) == (0, len(sent))
+            assert await records_in(storage, scan, 0, len(sent)) == len(sent)
+            scan.close()
+
+    asyncio.run(main())
+
+
+def test_the_last_record_is_seen_as_soon_as_it_is_acknowledged(gateway):
+    loader = Loader(gateway)
+    loader.send("soon", b"first")
+
+    async def main():
+        async with open_storage(gateway.ledgers) as storage:
+            scan = await scan_of(storage, "soon")
+            for _ in range(20):
+                offset = loader.send("soon", b"next")
+                acknowledged_s = time.monotonic()
+                await scan.refresh()
+                assert scan.end_sequence_id == offset + 1
+                assert time.monotonic() - acknowledged_s < 5 * SEEN_S_MAX  # a busy machine
+            scan.close()
+
+    asyncio.run(main())
+
+
+def test_who_follows_is_told_of_the_last_record_though_nothing_comes_after_it(gateway):
+    loader = Loader(gateway)
+    loader.send("followed", b"first")
+
+    async def main():
+        async with open_storage(gateway.ledgers) as storage:
+            topic = await read_topic(storage.store, "followed")
+            services = StreamServices(storage.store, storage.client, SystemClock())
+            moved = asyncio.Event()
+            follower = FollowedStream(
+                stream_name(topic.topic_id, 0),
+                services,
+                batches.timestamp_max,
+                lambda end: moved.set(),
+            )
+            await follower.open()
+            waited_s = []
+            for _ in range(10):
+                moved.clear()
+                offset = await asyncio.to_thread(loader.send, "followed", b"next")
+                acknowledged_s = time.monotonic()
+                async with asyncio.timeout(10):
+                    while follower.end_sequence_id <= offset:
+                        await moved.wait()
+                        moved.clear()
+                waited_s.append(time.monotonic() - acknowledged_s)
+            await follower.close()
+            return sorted(waited_s)
+
+    assert asyncio.run(main())[5] < SEEN_S_MAX
+
+
+def test_nothing_is_written_for_readers(gateway):
+    loader = Loader(gateway)
+    loader.send("lean", b"only")
+
+    async def main():
+        async with open_storage(gateway.ledgers) as storage:
+            scan = await scan_of(storage, "lean")
+            before = await storage.client.open(scan.segments[-1].ledger)
+            await asyncio.sleep(0.5)
+            await scan.refresh()
+            after = await storage.client.open(scan.segments[-1].ledger)
+            assert before.last_add_confirmed == after.last_add_confirmed
+            scan.close()
+
+    asyncio.run(main())
+
+
+def test_topics_are_listed_with_what_is_set_for_them(gateway):
+    Loader(gateway).send("listed", b"x")
+
+    async def main():
+        async with open_storage(gateway.ledgers) as storage:
+            topics = {topic.name: topic for topic in await read_topics(storage.store)}
+            assert topics["listed"] == await read_topic(storage.store, "listed")
+            assert topics["listed"].partitions == 1
+            with pytest.raises(JobError, match="does not exist") as failed:
+                await read_topic(storage.store, "another")
+            assert failed.value.code == "UNKNOWN_TOPIC"
+
+    asyncio.run(main())
+
+
+# Nothing is changed
+
+
+def test_no_change_of_metadata_is_taken(gateway):
+    async def main():
+        async with open_storage(gateway.ledgers) as storage:
+            store = storage.store
+            for change in (
+                store.set("/gateway/cluster_id", b"", ANY_VERSION),
+                store.create("/mine"),
+                store.delete("/gateway/cluster_id"),
+                store.multi([Create("/mine")]),
+            ):
+                with pytest.raises(ReadOnlyStore):
+                    await change
+            assert await store.exists("/gateway/cluster_id")
+            assert not await store.exists("/mine")
+
+    asyncio.run(main())
+
+
+def test_nobody_fences_adds_or_tells_a_lac_through_it(gateway):
+    loader = Loader(gateway)
+    loader.send("safe", b"before")
+
+    async def main():
+        async with open_storage(gateway.ledgers) as storage:
+            scan = await scan_of(storage, "safe")
+            ledger = scan.segments[-1].ledger
+            discovery = Discovery(storage.store)
+            await discovery.start()
+            bookies = GrpcBookies(discovery.registered, GrpcClientConfig())
+            assert len(bookies.registered()) == 3 and bookies.available() == ()
+            for bookie in bookies.registered():
+                answered = asyncio.get_running_loop().create_future()
+                bookies.add(bookie, ledger, EntryId(0), b"", (b"x" * 100,), answered.set_result)
+                fenced = await bookies.read(bookie, ledger, EntryId(-1), fence_key=b"")
+                refused = [
+                    await answered,
+                    fenced.status,
+                    await bookies.write_lac(bookie, ledger, b"", EntryId(10**6)),
+                    await bookies.end_limbo(bookie, ledger, b""),
+                ]
+                assert refused == [Status.READ_ONLY] * 4
+                assert (await bookies.read(bookie, LedgerId(10**9), EntryId(0))).status is (
+                    Status.NO_LEDGER
+                )
+            with pytest.raises(LedgerError) as failed:
+                await storage.client.recover(ledger)
+            assert not isinstance(failed.value, Fenced)
+            await bookies.close()
+            await discovery.stop()
+            scan.close()
+
+    asyncio.run(main())
+    assert loader.send("safe", b"after") == 1
+
+
+# Finding it
+
+
+def test_the_commands_of_ledgers_and_bookies_work_there(gateway):
+    Loader(gateway).send("commanded", b"x")
+    code, out, _ = invoke("ledger", "list", "--zookeeper", gateway.ledgers, "-o", "json")
+    assert code == 0 and any(row["state"] == "OPEN" for row in json.loads(out))
+    code, out, _ = invoke("bookie", "list", "--zookeeper", gateway.ledgers, "-o", "json")
+    assert code == 0 and len(json.loads(out)) == 3
+    code, _, err = invoke("ledger", "recover", "0", "--yes", "--zookeeper", gateway.ledgers)
+    assert code != 0 and "Traceback" not in err
+
+
+def test_it_says_where_the_ledgers_are(gateway):
+    assert f"ledgers: {gateway.ledgers}\n" in gateway.process.output()
+
+
+def test_kafka_goes_on_where_the_port_is_taken_and_one_line_says_so(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        with Gateway(tmp_path / "data", ["--ledger-port", port]) as broker:
+            assert Loader(broker).send("topic", b"x") == 0
+            said = [line for line in broker.process.output().splitlines() if port in line]
+            assert len(said) == 1
+            assert said[0].startswith(f"gateway: ledger-port {port}: ")
+            assert "ledgers:" not in broker.process.output()
+
+
+def test_without_the_port_nobody_listens(tmp_path):
+    with Gateway(tmp_path / "data", ["--no-ledger-port"]) as broker:
+        assert "ledgers:" not in broker.process.output()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", broker.ledger_port)).close()
+
+
+def test_it_listens_on_loopback_only_wherever_kafka_listens(tmp_path):
+    with Gateway(tmp_path / "data", ["--host", "0.0.0.0"]) as broker:
+        listening = subprocess.run(
+            ["cat", f"/proc/{broker.process.pid}/net/tcp"], capture_output=True, text=True
+        ).stdout
+        ports = [line.split()[1] for line in listening.splitlines()[1:] if line.split()[3] == "0A"]
+        assert f"0100007F:{broker.ledger_port:04X}" in ports
+        assert f"00000000:{broker.port:04X}" in ports
+
+
+@pytest.mark.parametrize(
+    ("metadata", "code", "said"),
+    [
+        ("grpc://nowhere", "USAGE", "grpc://127.0.0.1:3181"),
+        ("http://127.0.0.1:1", "USAGE", "zk://host:port"),
+        (f"grpc://127.0.0.1:{free_port()}", "UNREACHABLE", "gateway dev"),
+        (f"zk://127.0.0.1:{free_port()}", "UNREACHABLE", "ZooKeeper"),
+    ],
+)
+def test_a_wrong_address_is_said_plainly(metadata, code, said):
+    async def main():
+        async with open_storage(metadata, connect_s=0.3):
+            pass
+
+    with pytest.raises(JobError, match=said) as failed:
+        asyncio.run(main())
+    assert failed.value.code == code
+
+
+def test_a_reader_goes_on_when_the_gateway_was_killed_and_is_back(tmp_path):
+    with Gateway(tmp_path / "data") as broker:
+        loader = Loader(broker)
+        loader.send("survivor", *[b"x"] * 10)
+
+        async def main():
+            async with open_storage(broker.ledgers) as storage:
+                renewed = asyncio.Event()
+                storage.store.watch("/gateway", renewed.set)
+                scan = await scan_of(storage, "survivor")
+                await asyncio.to_thread(broker.restart, kill=True)
+                await asyncio.to_thread(loader.send, "survivor", *[b"y"] * 10)
+                async with asyncio.timeout(30):
+                    await renewed.wait()
+                    while True:
+                        try:
+                            await scan.refresh()
+                            break
+                        except LedgerError:
+                            await asyncio.sleep(0.1)
+                assert scan.end_sequence_id == 20
+                assert await records_in(storage, scan, 0, 20) == 20
+                scan.close()
+
+        asyncio.run(main())
