@@ -175,6 +175,11 @@ class ReadProgress:
         reader = self._readers.get(name)
         return None if reader is None else _shown(reader)
 
+    def names(self, now_ms: int) -> list[str]:
+        """Of `groups`."""
+        self.expire(now_ms)
+        return [each.name for each in reversed(self._readers.values()) if each.positions]
+
     def groups(self, now_ms: int) -> Iterator[ReadGroup]:
         """All that have a position, the one that fetched last first."""
         self.expire(now_ms)

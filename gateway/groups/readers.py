@@ -78,9 +78,9 @@ class Readers:
     def listings(self, real: Callable[[str], bool]) -> list[GroupListing]:
         """The groups that fetch from this gateway, but for those that are `real`."""
         return [
-            GroupListing(group.name, _CONSUMER, State.STABLE, TYPE)
-            for group in self.known()
-            if not real(group.name)
+            GroupListing(name, _CONSUMER, State.STABLE, TYPE)
+            for name in self._progress.names(self._clock.now_ms())
+            if not real(name)
         ]
 
     async def find(self, name: str) -> ReadGroup | None:

@@ -15,7 +15,7 @@ from gateway.metrics.samples import Family, Samples
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
-_SAMPLES_AT_ONCE = 250  # then others on this loop have their turn
+_SAMPLES_AT_ONCE = 100  # then others on this loop have their turn
 
 
 class _These(Collector):

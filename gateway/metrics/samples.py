@@ -9,7 +9,9 @@ out is told. Source: github.com/danielqsj/kafka_exporter.
 from __future__ import annotations
 
 import asyncio
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from itertools import islice
+from typing import Any, NamedTuple, TypeVar
 
 from gateway.core.group_members import State
 from gateway.fleet.peers import Peers
@@ -58,6 +60,10 @@ Place = tuple[str, int]
 """Topic and partition."""
 
 
+K = TypeVar("K")
+V = TypeVar("V")
+
+
 class Family(NamedTuple):
     """One metric: all its samples, each a value for the labels."""
 
@@ -88,7 +94,7 @@ class Samples:
         self._brokers()
         await self._topics()
         await self._groups()
-        self._readers()
+        await self._readers()
         await self._lags()
         for what, count in self._left_out.items():
             self._say("gateway_metrics_left_out", count, what)
@@ -150,19 +156,20 @@ class Samples:
             if number % _SLICE == 0:
                 await asyncio.sleep(0)
             self._group(each.name, "classic", each.state, each.members)
-            for key, position in list(each.positions.items()):
+            for key, position in self._fitting(each.positions):
                 topic = catalog.by_id(key.topic_id)
                 if topic is not None and position.offset >= 0:
                     self._stand(each.name, (topic.name, key.partition), position.offset)
 
-    def _readers(self) -> None:
+    async def _readers(self) -> None:
         """What moved to another gateway is told there, once it is fetched there."""
         ctx = self._ctx
-        for group in ctx.readers.known():
+        for group in list(ctx.readers.known()):
             if ctx.groups.stored(group.name):
                 continue
+            await asyncio.sleep(0)
             self._group(group.name, READ_ONLY, State.STABLE, len(group.clients))
-            for (topic_id, index), fetched in group.positions.items():
+            for (topic_id, index), fetched in self._fitting(group.positions):
                 topic = ctx.catalog.by_id(topic_id)
                 if topic is not None and ctx.partitions.opened(topic.name, index) is not None:
                     self._stand(group.name, (topic.name, index), fetched.offset)
@@ -171,17 +178,22 @@ class Samples:
         self._say("gateway_consumergroup_info", 1, name, kind, state.value)
         self._say("kafka_consumergroup_members", members, name)
 
+    def _fitting(self, positions: Mapping[K, V]) -> list[tuple[K, V]]:
+        """As many of them as there is room for; the others are counted."""
+        room = self._limits.positions_max - len(self._stands)
+        self._left_out["positions"] += max(0, len(positions) - room)
+        return list(islice(positions.items(), max(0, room)))
+
     def _stand(self, group: str, place: Place, offset: int) -> None:
-        if len(self._stands) >= self._limits.positions_max:
-            self._left_out["positions"] += 1
-        else:
-            self._stands.append(_Stands(group, place, offset))
+        self._stands.append(_Stands(group, place, offset))
 
     async def _lags(self) -> None:
         ends = await self._ends({each.place for each in self._stands})
         offsets: dict[tuple[str, str], int] = {}
         lags: dict[tuple[str, str], int] = {}
-        for each in self._stands:
+        for number, each in enumerate(self._stands, 1):
+            if number % _SLICE == 0:
+                await asyncio.sleep(0)
             topic, index = each.place
             end = ends.get(each.place)
             lag = -1 if end is None else max(0, end - each.offset)
