@@ -1,0 +1,115 @@
+"""Goal: over several gateways a query of Spark is one group, and each position and each lag is told
+once.
+
+Method: two real gateways, ZooKeeper and three bookies; a consumer that calls itself as Spark's
+executors do reads partitions of both, another one commits; commands and metrics pages are compared
+with what was written.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.request
+from collections import Counter
+
+import pytest
+from confluent_kafka import TopicPartition
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.cluster.world import World
+from tests.gateway.admin_commands import consumer, invoke, produced
+from tests.peers.gateway import Gateways
+from tests.peers.processes import wait_until
+
+QUERY = "spark-kafka-source-0f8fad5b-d9cb-469f-a165-70867728950e--12345-executor"
+COMMITTED = "committed"
+PARTITIONS = range(6)
+RECORDS = 10
+
+
+@pytest.fixture(scope="module")
+def gateways(tmp_path_factory):
+    """Both lead partitions of topic `t`; the query has read all, and the group a part of each."""
+    directory = tmp_path_factory.mktemp("cluster")
+    with World(directory, 3, proxied=False) as world:
+        started = Gateways(directory, world.zookeeper.servers, 2, ["--metrics-port", "0"]).start()
+        try:
+            create = ("topic", "create", "t", "-p", str(len(PARTITIONS)))
+            assert invoke(*create, bootstrap=started.bootstrap)[0] == 0
+            for index in PARTITIONS:
+                produced(started[0], "t", RECORDS, index)
+            read_all(started)
+            reader = consumer(started[0], COMMITTED)
+            at = [TopicPartition("t", index, index) for index in PARTITIONS]
+            reader.commit(offsets=at, asynchronous=False)
+            reader.close()
+            yield started
+        finally:
+            started.kill()
+
+
+def read_all(gateways):
+    """The consumer has asked for what comes after the last record of each partition."""
+    reader = consumer(gateways[1], QUERY, f"consumer-{QUERY}-1")
+    reader.assign([TopicPartition("t", index, 0) for index in PARTITIONS])
+    left = Counter(dict.fromkeys(PARTITIONS, RECORDS))
+
+    def all_is_read():
+        for record in reader.consume(100, 0.1):
+            left[record.partition()] -= 1
+        return left.total() == 0 and set(described(gateways, QUERY).values()) == {(RECORDS, 0)}
+
+    wait_until(all_is_read, "the query to read all", 60.0)
+    reader.close()
+
+
+def described(gateways, group):
+    """{partition: (offset, lag)}; nothing while there is no such group."""
+    words = ("group", "describe", group, "-o", "json")
+    code, out, _ = invoke(*words, bootstrap=gateways.bootstrap)
+    rows = json.loads(out) if code == 0 else []
+    return {row["partition"]: (row["current_offset"], row["lag"]) for row in rows}
+
+
+def told(gateways, name, group):
+    """What each gateway's page says of the group: [{partition: value}]."""
+    found = []
+    for gateway in gateways:
+        url = re.search(r"metrics: (\S+)", gateway.output())[1]
+        text = urllib.request.urlopen(url, timeout=10).read().decode()
+        samples = [
+            each
+            for family in text_string_to_metric_families(text)
+            if family.name == name
+            for each in family.samples
+            if each.labels["consumergroup"] == group
+        ]
+        found.append({int(each.labels["partition"]): each.value for each in samples})
+    return found
+
+
+@pytest.mark.parametrize("node_id", [0, 1])
+def test_whichever_gateway_is_asked_the_query_is_told_whole(gateways, node_id):
+    at = gateways[node_id].bootstrap
+    _, out, _ = invoke("group", "describe", QUERY, "-o", "json", bootstrap=at)
+    assert {row["partition"]: row["lag"] for row in json.loads(out)} == dict.fromkeys(PARTITIONS, 0)
+
+
+def test_the_query_is_listed_once(gateways):
+    _, out, _ = invoke("group", "list", "-o", "json", bootstrap=gateways.bootstrap)
+    types = {row["group"]: row["type"] for row in json.loads(out)}
+    assert types == {QUERY: "read-only", COMMITTED: "classic"}
+
+
+def test_each_gateway_tells_of_the_query_what_it_serves(gateways):
+    first, second = told(gateways, "kafka_consumergroup_lag", QUERY)
+    assert first, "one gateway leads everything"
+    assert second, "one gateway leads everything"
+    assert not first.keys() & second.keys()
+    assert first | second == dict.fromkeys(PARTITIONS, 0)
+
+
+def test_whoever_coordinates_a_group_tells_its_lag_also_where_others_lead(gateways):
+    pages = told(gateways, "kafka_consumergroup_lag", COMMITTED)
+    assert sorted(pages, key=len) == [{}, {index: RECORDS - index for index in PARTITIONS}]
