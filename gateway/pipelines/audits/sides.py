@@ -68,7 +68,9 @@ def _open(spark: SparkSession, source: Source, access: Access, others: str | Non
     if source.kind == "topic":
         return topic_side(spark, str(source), source.where, access)
     if source.kind == "segments":
-        return segments_side(spark, str(source), source.where, access)
+        from gateway.pipelines.audits.segments import segments_side
+
+        return segments_side(spark, str(source), source.where, access.metadata, access.isolation)
     return archive_side(spark, source, others)
 
 
@@ -162,8 +164,3 @@ def in_ranges(spark: SparkSession, frame: DataFrame, wanted: Ranges) -> DataFram
     known = table(spark, rows, "topic STRING, partition INT, first BIGINT, end BIGINT")
     near = frame.join(F.broadcast(known), ["topic", "partition"])
     return near.where("offset >= first AND offset < end").select(*columns)
-
-
-def segments_side(spark: SparkSession, name: str, topic: str, access: Access) -> Side:
-    """A topic read from its segments on the bookies, no gateway between."""
-    raise JobError("segments: not there yet")
