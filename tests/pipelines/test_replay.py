@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import pyarrow
 import pytest
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -21,12 +22,17 @@ from typer.testing import CliRunner
 from gateway.pipelines.archives.parquet import ParquetArchive
 from gateway.pipelines.archives.port import Archive, Commit
 from gateway.pipelines.commands import job_app
-from gateway.pipelines.files import LocalFiles
 from gateway.pipelines.kafka_source import read_ranges
 from gateway.pipelines.model import JobError, OffsetRange
 from gateway.pipelines.replay import Report, Request, check_other_topic, default_state
 from gateway.pipelines.replay import replay as run_replay
-from gateway.pipelines.replays.plan import Plan, chosen_ranges, parse_offsets
+from gateway.pipelines.replays.plan import (
+    PartitionPlan,
+    Plan,
+    chosen_ranges,
+    parse_offsets,
+)
+from gateway.pipelines.replays.task import numbered
 from gateway.pipelines.topics import Topics
 from tests.peers.gateway import Gateway
 
@@ -162,24 +168,31 @@ def test_all_comes_back_as_it_was_and_a_second_run_adds_nothing(
     assert read(world, request.target) == originals()
 
 
+@pytest.mark.parametrize("start_ms", [None, START_MS + 20_000])
 def test_a_job_that_was_killed_is_gone_on_with(
-    spark: SparkSession,
-    world: World,
-    unused: Callable[[], str],
+    spark: SparkSession, world: World, unused: Callable[[], str], start_ms: int | None
 ):
-    """Its state and a part of its records are all it leaves; so they are made by hand here."""
-    request = Request(SOURCE, unused(), create=True, codec="zstd")
+    """Its state and a part of its records are all it leaves; so they are made by hand here.
+
+    All offsets, or those of a time, so with gaps.
+    """
+    request = Request(SOURCE, unused(), start_ms, create=True, codec="zstd")
+    chosen = {
+        partition: [one for one in records if one.timestamp_ms >= (start_ms or 0)]
+        for partition, records in originals().items()
+    }
+    there = sum(one.timestamp_ms >= (start_ms or 0) for one in originals()[0][:150])
     state = default_state(world.path, request)
     bootstrap = world.gateway.bootstrap
     whole = _Cut(world.archive, 150)
     with pytest.raises(JobError) as failed:
         run_replay(spark, whole, bootstrap, request, state)
     assert failed.value.code == "SOURCE_CHANGED"
-    assert {len(each) for each in read(world, request.target).values()} == {150}
+    assert {len(each) for each in read(world, request.target).values()} == {there}
     report = run_replay(spark, world.archive, bootstrap, request, state)
     assert report.resumed
-    assert [each.written for each in report.partitions] == [EACH - 150] * PARTITIONS
-    assert read(world, request.target) == originals()
+    assert [each.written for each in report.partitions] == [len(chosen[0]) - there] * PARTITIONS
+    assert read(world, request.target) == chosen
 
 
 class _Cut:
@@ -249,12 +262,24 @@ def test_the_state_of_another_replay_is_refused(
         run_replay(spark, world.archive, bootstrap, other, str(tmp_path))
 
 
-def test_a_plan_that_is_damaged_or_newer_is_refused(tmp_path: Path):
+@pytest.mark.parametrize("offsets", [[3, 4, 4], [3, 5], [5, 4]])
+def test_offsets_that_are_not_what_they_were_are_an_error(offsets: list[int]):
+    batch = pyarrow.record_batch(
+        {
+            "partition": pyarrow.array([0] * len(offsets), pyarrow.int32()),
+            "offset": pyarrow.array(offsets, pyarrow.int64()),
+        }
+    )
+    with pytest.raises(JobError) as failed:
+        list(numbered(PartitionPlan(0, 0, 10, 0, 9), iter([(0, batch)])))
+    assert failed.value.code == "SOURCE_CHANGED"
+
+
+def test_a_plan_that_is_damaged_or_newer_is_refused():
     for text in ("", "{}", "[]", '{"format": 1}', '{"format": 2}'):
         with pytest.raises(JobError) as failed:
             Plan.decode(text.encode(), "place")
         assert failed.value.code == "BAD_STATE" and "place" in str(failed.value)
-    assert LocalFiles().names(str(tmp_path)) == []
 
 
 def test_offsets_that_are_not_archived_are_said():

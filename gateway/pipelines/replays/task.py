@@ -70,7 +70,7 @@ def _written(
     writer = new_writer(plan, partition, sending)
     code = error = None
     try:
-        writer.write(_numbered(partition, parts))
+        writer.write(numbered(partition, parts))
     except (JobError, AdminError) as failed:
         code, error = failed.code, str(failed)
     except Unreachable as failed:
@@ -99,7 +99,7 @@ def _slices(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[Slice]:
             yield int(partitions[start]), batch.slice(start, end - start)
 
 
-def _numbered(partition: PartitionPlan, parts: Iterator[Slice]) -> Iterator[Rows]:
+def numbered(partition: PartitionPlan, parts: Iterator[Slice]) -> Iterator[Rows]:
     """Every record with its number in the replay. Raises JobError when offsets are not in order."""
     import numpy
 
