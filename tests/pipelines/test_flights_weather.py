@@ -58,9 +58,11 @@ class Table:
     def produce(self, bootstrap: str, wanted: Callable[[str], bool]) -> None:
         """The rows of the hours that are wanted are in the topic, in order of time."""
         producer = Producer({"bootstrap.servers": bootstrap, "log_level": 3, **SETTINGS})
+        hours = [hour for hour in {row[0] for row in self.rows} if wanted(hour)]
+        times_ms = {hour: int(pandas.Timestamp(hour).timestamp() * 1000) for hour in hours}
         for hour, key, line in self.rows:
-            if wanted(hour):
-                timestamp_ms = int(pandas.Timestamp(hour).timestamp() * 1000)
+            timestamp_ms = times_ms.get(hour)
+            if timestamp_ms is not None:
                 while len(producer) > 50_000:
                     producer.poll(0.1)
                 producer.produce(self.topic, line, key, timestamp=timestamp_ms)
