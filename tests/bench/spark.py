@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from tests.bench.sides import create_topic, produce
 from tests.bench.spark_memory import Memory, measure
 from tests.peers.broker import Broker
-from tests.peers.gateway import Gateway, ports_in_a_row
+from tests.peers.gateway import Gateway
 from tests.peers.install import CACHE
 from tests.peers.kafka import ONE_NODE, ApacheKafka
 from tests.peers.spark import new_session
@@ -114,11 +114,9 @@ def growth(gateway: Broker, metadata: str, scratch: Path) -> dict[str, Memory]:
 
 
 def run(asked: argparse.Namespace, scratch: Path) -> dict[str, object]:
-    (port,) = ports_in_a_row(1)
-    metadata = f"grpc://127.0.0.1:{port}"
-    options = ("--journal-sync", "never", "--ledger-port", str(port))
     result: dict[str, object] = {"bench": "spark"}
-    with Gateway(scratch / "gateway", options) as gateway:
+    with Gateway(scratch / "gateway", ("--journal-sync", "never")) as gateway:
+        metadata = gateway.ledgers
         with ApacheKafka(scratch / "kafka", ONE_NODE, heap="1g") as kafka:
             for broker in (kafka, gateway):
                 fill(broker, asked.records)
