@@ -20,6 +20,7 @@ from confluent_kafka import TopicPartition
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.config import MetricsLimits
+from gateway.fleet.solo import SoloFleet
 from gateway.metrics.http import CONNECTIONS_MAX, HEAD_BYTES_MAX, MetricsServer
 from gateway.metrics.page import Family, family_text
 from tests.gateway.admin_commands import consumer, invoke, produced
@@ -212,6 +213,25 @@ def test_groups_beyond_the_bound_are_counted_and_those_in_memory_come_first():
         assert await look(world, groups_max=0) == ({}, 3)
 
     standings(scenario)
+
+
+def test_groups_that_rest_with_another_gateway_are_told_there():
+    class Elsewhere(SoloFleet):
+        """The ring names another gateway for some groups."""
+
+        def candidate(self, group):
+            return group != "b"
+
+    async def main():
+        async with World() as world:
+            await commit_all(world, "a", "b")
+            rival = world.rival()
+            rival.claims = Elsewhere(1)
+            async with rival:
+                await rival.groups.list()
+                return await look(rival)
+
+    assert simulate(main()) == ({"a": 1}, 0)
 
 
 def test_few_groups_are_read_for_one_page_and_the_rest_for_the_next():

@@ -25,6 +25,7 @@ from tests.sim.loop import simulate
 
 QUERY = "spark-kafka-source-0f8fad5b-d9cb-469f-a165-70867728950e--12345-executor"
 CLIENT = f"consumer-{QUERY}-1"
+REST_S = 120  # a group that nobody asks for is out of memory by then
 OTHER = f"consumer-{QUERY}-2"
 
 
@@ -242,6 +243,17 @@ def test_a_commit_makes_a_real_group_which_goes_first():
         (group,) = await listed(world)
         assert (group.group_type, group.group_state) == ("classic", "Empty")
         assert (await described(world)).group_state == "Empty"
+
+    run(scenario)
+
+
+def test_a_real_group_goes_first_also_when_it_rests():
+    async def scenario(world):
+        world.fetched(CLIENT, 5)
+        await world.commit(QUERY, 2)
+        await asyncio.sleep(REST_S)
+        assert not world.loaded
+        assert [group.group_type for group in await listed(world)] == ["classic"]
 
     run(scenario)
 
