@@ -7,6 +7,7 @@ list of what the owner was told.
 
 import asyncio
 import pickle
+from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -63,14 +64,17 @@ async def read(by, slices, chunk_bytes=300):
     return found
 
 
-async def written(rig, *counts):
-    """An owner with so many records in each of its segments; the last one is in progress."""
+async def written(rig, *counts, mixed=False):
+    """An owner with so many records in each of its segments; the last one is in progress.
+
+    Their timestamps rise, or else are `mixed`.
+    """
     owner = await rig.owner()
     for number, count in enumerate(counts):
         if number:
             await owner.roll()
         for _ in range(count):
-            owner.append()
+            owner.append(timestamp=rig.numbers * 7919 % 1000 if mixed else None)
             if owner.pending > 3:
                 await owner.settle()
         await owner.settle()
@@ -109,7 +113,7 @@ def test_any_range_is_cut_and_read_as_its_owner_wrote_it(counts, slice_bytes, bo
     )
 
     async def scenario(rig):
-        owner = await written(rig, *counts)
+        owner = await written(rig, *counts, mixed=True)
         if dies:
             owner.kill()
         by, scan = await scan_of(rig)
@@ -247,7 +251,7 @@ def test_the_first_record_at_or_after_a_time_is_found():
     async def scenario(rig):
         owner = await written(rig, 30, 30, 30)
         _, scan = await scan_of(rig)
-        for wanted in (0, 1001, 1031, 1045, 1090, 1091):
+        for wanted in (0, 1001, 1030, 1031, 1045, 1060, 1090, 1091):
             record = await scan.find_timestamp(wanted)
             least = min(
                 (at for at, d in by_sequence_id(owner).items() if timestamp_of(d) >= wanted),
@@ -390,15 +394,13 @@ def test_a_stream_that_does_not_exist_is_said_to_be_none():
     run(scenario)
 
 
-def test_a_record_that_is_missing_between_others_is_an_error():
+@pytest.mark.parametrize("change", [{"last_entry": 3}, {"first_entry": 5}])
+def test_a_record_that_is_missing_is_an_error(change):
     async def scenario(rig):
         await written(rig, 20)
         by, scan = await scan_of(rig)
         (piece,) = await scan.cut(0, 20, 10**6)
-        cut_short = type(piece)(
-            **{name: getattr(piece, name) for name in piece.__slots__} | {"last_entry": 3}
-        )
         with pytest.raises(CorruptFormat):
-            await read(by, [cut_short])
+            await read(by, [replace(piece, **change)])
 
     run(scenario, limits=DENSE, control_ms=100)
