@@ -7,6 +7,7 @@ list of what the owner was told.
 
 import asyncio
 import pickle
+import random
 from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
@@ -30,7 +31,7 @@ from ledger.streams.segment_store import delete_stream
 from tests.ledger.follow_rig import NAME, by_sequence_id, run, timestamp_of
 from tests.ledger.reader_rig import ReaderPort
 from tests.sim.loop import SimClock
-from tests.sim.metadata import SimMetadata
+from tests.sim.metadata import MetadataFaults, SimMetadata
 from tests.sim.network import SimBookies
 
 DENSE = StreamLimits(
@@ -242,6 +243,17 @@ def test_what_is_not_known_to_be_committed_is_not_cut():
             await scan.cut(0, 5, 100)
 
     run(scenario)
+
+
+def test_a_metadata_server_that_is_behind_hides_nothing_that_was_acknowledged():
+    async def scenario(rig):
+        by = reader(rig)
+        by.store = SimMetadata(rig.world.tree, MetadataFaults(random.Random(1), lag_s=3600))
+        await written(rig, 10, 10)
+        _, scan = await scan_of(rig, by)
+        assert scan.end_sequence_id == 20
+
+    run(scenario, control_ms=100)
 
 
 # Timestamps
