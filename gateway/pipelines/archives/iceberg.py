@@ -81,21 +81,22 @@ class IcebergArchive:
             return False
         history = before.after(commit)
         for stale in self._table.stale_branches():
-            self._table.discard(stale)
+            self._discard(stale)
         self._at_step("branch")
         branch = self._table.branch(current)
         published = False
         try:
             published = self._append(branch, records, commit, current, history)
         except Exception:
-            with suppress(Exception):  # the first one counts; a stale branch is removed later
-                self._table.discard(branch)
+            self._discard(branch)
             raise
-        if published:
-            self._known = (self._table.current, history)
-        else:
-            self._table.discard(branch)
+        if not published:
+            self._discard(branch)
         return published
+
+    def _discard(self, branch: str) -> None:
+        with suppress(Exception):  # what stays nobody reads, and it is removed a day later
+            self._table.discard(branch)
 
     def _append(
         self,

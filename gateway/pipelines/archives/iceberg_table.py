@@ -99,8 +99,11 @@ class IcebergTable:
             if not self.exists():
                 raise
         if self.exists() and self._loaded.sortOrder().isUnsorted():
-            # Each task sorts its own, on disk if need be: a file is open at a time, not one per day.
-            self._loaded.replaceSortOrder().asc("offset").commit()
+            # Each task sorts its own, on disk if need be, and has one file open, not one per day.
+            jvm: Any = self._spark.sparkContext._jvm  # pyright: ignore[reportPrivateUsage]
+            offset = jvm.org.apache.iceberg.expressions.Expressions.ref("offset")
+            first = jvm.org.apache.iceberg.NullOrder.NULLS_FIRST
+            self._loaded.replaceSortOrder().asc(offset, first).commit()
             self._loaded.refresh()
 
     def _load(self) -> Any:
@@ -145,17 +148,24 @@ class IcebergTable:
 
     def data(self, snapshot_id: int) -> DataFrame:
         """All records as of a snapshot."""
-        reader = self._spark.read.format("iceberg").option("snapshot-id", str(snapshot_id))
-        return reader.load(self.sql_name)
+        return self._read("", {"snapshot-id": str(snapshot_id)})
 
     def added(self, snapshot: Snapshot) -> DataFrame:
         """Only the records that an append has added."""
-        reader = self._spark.read.format("iceberg").option("end-snapshot-id", str(snapshot.id))
-        return reader.option("start-snapshot-id", str(snapshot.parent_id)).load(self.sql_name)
+        since = {"start-snapshot-id": str(snapshot.parent_id)}
+        return self._read("", {**since, "end-snapshot-id": str(snapshot.id)})
 
     def metadata(self, what: str) -> DataFrame:
         """One of Iceberg's tables about this one: files, snapshots, ..."""
-        return self._spark.read.format("iceberg").load(f"{self.sql_name}.{what}")
+        return self._read(f".{what}", {})
+
+    def _read(self, what: str, options: dict[str, str]) -> DataFrame:
+        self._forget()
+        return self._spark.read.format("iceberg").options(**options).load(self.sql_name + what)
+
+    def _forget(self) -> None:
+        """Spark asks the catalog again: what it remembers may be older than what we see."""
+        self._spark.catalog.refreshTable(self.sql_name)
 
     # --- what changes it -----------------------------------------------------------------------
 
@@ -176,6 +186,7 @@ class IcebergTable:
 
     def append(self, branch: str, records: DataFrame, summary: Mapping[str, str]) -> Snapshot:
         """The snapshot that holds the records now, at the head of the branch."""
+        self._forget()
         writer = records.writeTo(f"{self.sql_name}.`branch_{branch}`")
         for key, value in {**summary, RUN_KEY: branch}.items():
             writer = writer.option(f"snapshot-property.{key}", value)
