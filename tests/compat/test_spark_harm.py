@@ -81,7 +81,7 @@ def test_a_query_goes_on_where_it_was_when_the_broker_is_killed_and_comes_back(
 def test_the_sink_writes_each_row_once_when_the_broker_is_killed_and_comes_back(
     spark: SparkSession, mortal: Broker, writer: Aiokafka, unused: Unused
 ):
-    topic, count = unused(), 40_000
+    topic, count = unused(), 20_000
     writer.create_topic(topic, 1)
     rows = spark.range(count).selectExpr("CAST(id AS STRING) AS key", "CAST(id AS STRING) AS value")
     sink = rows.write.format("kafka").option("kafka.bootstrap.servers", mortal.bootstrap)

@@ -122,6 +122,10 @@ class Watched:
         assert self.start(frame, checkpoint).awaitTermination(QUERY_S_MAX)
 
     @property
+    def count(self) -> int:
+        return sum(map(len, self.batches))
+
+    @property
     def records(self) -> list[Stored]:
         """All that was read, in order of partition and offset, doubles included."""
         return in_order([one for batch in self.batches for one in batch])
