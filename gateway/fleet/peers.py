@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from gateway.admin.link import AdminError, Link, Unreachable
 from gateway.fleet.port import Fleet, Member
 
 PEER_CLIENT_ID = "gateway-to-gateway"
@@ -38,6 +37,8 @@ class Peers:
         return {node_id: answer for node_id, answer in answers if answer is not None}
 
     async def _ask(self, member: Member, key: int, fields: dict[str, Any]) -> tuple[int, Any]:
+        from gateway.admin.link import AdminError, Link, Unreachable  # a gateway starts without it
+
         link = Link(member.host, member.port, self._answer_s_max, PEER_CLIENT_ID)
         try:
             async with asyncio.timeout(self._answer_s_max):

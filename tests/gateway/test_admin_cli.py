@@ -187,6 +187,24 @@ def test_a_closed_pipe_ends_the_command_quietly(cli, gateway):
 # Groups
 
 
+def test_a_query_of_spark_shows_what_it_fetches_next_and_says_so(cli, gateway):
+    created(cli, "diary")
+    produced(gateway, "diary", 10)
+    name = "spark-kafka-relation-0f8fad5b-d9cb-469f-a165-70867728950e-executor"
+    reader = consumer(gateway, name, f"consumer-{name}-1")
+    reader.assign([TopicPartition("diary", 0, 4)])
+    wait_until(lambda: reader.poll(0.1) is not None, "the query to read")
+    reader.close()
+
+    code, out, errors = cli("group", "describe", name, "-o", "json")
+    assert code == 0
+    assert errors == f"Group '{name}' commits nothing: this is what its clients fetch next.\n"
+    (row,) = json.loads(out)
+    assert (row["topic"], row["partition"], row["host"]) == ("diary", 0, "/127.0.0.1")
+    assert row["client_id"] == f"consumer-{name}-1"
+    assert row["current_offset"] + row["lag"] == row["log_end_offset"] == 10
+
+
 def test_a_group_without_members_shows_its_offsets_and_its_lag(cli, gateway):
     created(cli, "letters")
     produced(gateway, "letters", 10)

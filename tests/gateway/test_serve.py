@@ -45,6 +45,13 @@ def test_the_last_of_several_workers_must_have_a_port_and_a_node_id():
     assert err == "gateway: workers 3: the last one's port would be 65536, above 65535\n"
 
 
+def test_the_last_of_several_workers_must_have_a_metrics_port_too():
+    words = ("--zookeeper", "z:1", "--workers", "3", "--metrics-port", "65534")
+    code, _, err = ended(*words)
+    assert code == 78
+    assert err == "gateway: workers 3: the last one's metrics-port would be 65536, above 65535\n"
+
+
 def test_who_listens_anywhere_says_where_clients_find_it():
     words = ["--zookeeper", "z:1", "--host", "0.0.0.0"]
     (fault,) = serve.faults_of(serve.parser().parse_args(words))

@@ -197,6 +197,16 @@ def test_workers_take_node_ids_and_ports_in_a_row():
     assert [serve.parser().parse_args(line[4:]).port for line in commands(words, 2, 0, 0)] == [0, 0]
 
 
+def test_workers_take_metrics_ports_in_a_row_if_they_have_any():
+    def metrics_ports(*first):
+        lines = commands(["--zookeeper", "z:1"], 2, 0, 9092, *first)
+        return [serve.parser().parse_args(line[4:]).metrics_port for line in lines]
+
+    assert metrics_ports(9308) == [9308, 9309]
+    assert metrics_ports(0) == [0, 0]
+    assert metrics_ports(None) == [None, None]
+
+
 def test_the_wait_before_a_start_doubles_up_to_its_bound():
     pace = WorkerPace()
     assert [pace.wait_s(ends) for ends in (1, 2, 3, 6, 7, 2_000)] == [0.2, 0.4, 0.8, 6.4, 10, 10]
