@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from functools import partial
 from typing import Final, cast
 
 from google.protobuf.message import DecodeError
@@ -102,48 +103,57 @@ class MetadataServer:
             yield _nodes(part, request.without_data)
 
     async def _watch(self, _: object, context: _Context) -> None:
-        watches: dict[str, Unwatch] = {}
-        told = _Told()
-        writer = asyncio.create_task(told.write(context))
+        watches = _Watches(self._store)
+        writer = asyncio.create_task(watches.write(context))
         try:
             while isinstance(message := cast(object, await context.read()), bytes):
-                request = pb.WatchRequest.FromString(message)
-                if request.stop:
-                    unwatch = watches.pop(request.path, None)
-                    if unwatch is not None:
-                        unwatch()
-                elif len(watches) < _WATCHES_MAX:
-                    if request.path not in watches:
-                        on_changed = told.teller(request.path)
-                        watches[request.path] = self._store.watch(request.path, on_changed)
-                    told.tell(request.path, request.number)
-                else:
+                if not watches.heed(pb.WatchRequest.FromString(message)):
                     await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many watches")
         except DecodeError as error:
             await context.abort(*_refusal(error))
         finally:
             writer.cancel()
-            for unwatch in watches.values():
-                unwatch()
+            watches.close()
             await asyncio.gather(writer, return_exceptions=True)
 
 
-class _Told:
-    """News for one client; several changes of a path that it was not told of yet are one."""
+class _Watches:
+    """Of one client. Several changes of a path that it was not told of yet are one."""
 
-    def __init__(self) -> None:
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        self._unwatch: dict[str, Unwatch] = {}
         self._news: dict[tuple[str, int], None] = {}
         self._waiting = asyncio.Event()
 
-    def teller(self, path: str) -> Callable[[], None]:
-        return lambda: self.tell(path, 0)
+    def heed(self, request: pb.WatchRequest) -> bool:
+        """The path is watched, or not any more. False: there are too many."""
+        path = request.path
+        if request.stop:
+            unwatch = self._unwatch.pop(path, None)
+            if unwatch is not None:
+                unwatch()
+            return True
+        if path not in self._unwatch:
+            if len(self._unwatch) >= _WATCHES_MAX:
+                return False
+            self._unwatch[path] = self._store.watch(path, partial(self._tell, path, 0))
+        self._tell(path, request.number)
+        return True
 
-    def tell(self, path: str, armed: int) -> None:
+    def close(self) -> None:
+        """Nothing is watched any more."""
+        for unwatch in self._unwatch.values():
+            unwatch()
+        self._unwatch.clear()
+
+    def _tell(self, path: str, armed: int) -> None:
         """It changed, or the request of this number is armed."""
         self._news[path, armed] = None
         self._waiting.set()
 
     async def write(self, context: _Context) -> None:
+        """News go out as they come."""
         while True:
             await self._waiting.wait()
             self._waiting.clear()

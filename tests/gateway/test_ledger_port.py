@@ -77,6 +77,23 @@ async def records_in(storage, scan, first, end, slice_bytes=10_000):
     return count
 
 
+async def until_past(follower, offset, moved):
+    async with asyncio.timeout(10):
+        while follower.end_sequence_id <= offset:
+            await moved.wait()
+            moved.clear()
+
+
+async def refreshed(scan):
+    """Tried again while the gateway is away."""
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                return await scan.refresh()
+            except LedgerError:
+                await asyncio.sleep(0.1)
+
+
 # What is read
 
 
@@ -134,10 +151,7 @@ def test_who_follows_is_told_of_the_last_record_though_nothing_comes_after_it(ga
                 moved.clear()
                 offset = await asyncio.to_thread(loader.send, "followed", b"next")
                 acknowledged_s = time.monotonic()
-                async with asyncio.timeout(10):
-                    while follower.end_sequence_id <= offset:
-                        await moved.wait()
-                        moved.clear()
+                await until_past(follower, offset, moved)
                 waited_s.append(time.monotonic() - acknowledged_s)
             await follower.close()
             return sorted(waited_s)
@@ -313,12 +327,7 @@ def test_a_reader_goes_on_when_the_gateway_was_killed_and_is_back(tmp_path):
                 await asyncio.to_thread(loader.send, "survivor", *[b"y"] * 10)
                 async with asyncio.timeout(30):
                     await renewed.wait()
-                    while True:
-                        try:
-                            await scan.refresh()
-                            break
-                        except LedgerError:
-                            await asyncio.sleep(0.1)
+                await refreshed(scan)
                 assert scan.end_sequence_id == 20
                 assert await records_in(storage, scan, 0, 20) == 20
                 scan.close()

@@ -55,14 +55,14 @@ async def scan_of(rig, by=None):
 
 async def read(by, slices, chunk_bytes=300):
     """Data by sequence id, every slice cut to its own records."""
-    found = {}
+    found = []
     for piece in slices:
-        async for chunk in read_slice(by.store, by.client, piece, chunk_bytes):
-            for record in chunk:
-                if piece.first <= record.sequence_id < piece.end:
-                    assert record.sequence_id not in found
-                    found[record.sequence_id] = bytes(record.data)
-    return found
+        chunks = read_slice(by.store, by.client, piece, chunk_bytes)
+        records = [record async for chunk in chunks for record in chunk]
+        found += [r for r in records if piece.first <= r.sequence_id < piece.end]
+    data = {record.sequence_id: bytes(record.data) for record in found}
+    assert len(data) == len(found), "one was read twice"
+    return data
 
 
 async def written(rig, *counts, mixed=False):
