@@ -1,6 +1,7 @@
 """Asking the other gateways of a fleet, in Kafka's protocol, at the ports that clients use.
 
-For what operators look at: who does not answer in time is left out, and nothing waits for it.
+For what operators look at: who does not answer in time is left out, and not asked again for a
+while, so that one of them does not hold up who asks about many groups.
 """
 
 from __future__ import annotations
@@ -10,21 +11,29 @@ from collections.abc import Callable
 from typing import Any
 
 from gateway.fleet.port import Fleet, Member
+from ledger.world.clock import Clock
 
 PEER_CLIENT_ID = "gateway-to-gateway"
 """Who calls itself so is told what this gateway knows, and not sent to a coordinator."""
+
+AWAY_S = 5.0
 
 
 class Peers:
     """The gateways that live, but for this one. A connection lives as long as its question."""
 
-    def __init__(self, fleet: Fleet, answer_s_max: float) -> None:
+    def __init__(self, fleet: Fleet, clock: Clock, answer_s_max: float) -> None:
         self._fleet = fleet
+        self._clock = clock
         self._answer_s_max = answer_s_max
+        self._away: dict[Member, float] = {}  # did not answer: until when they are not asked
 
     def members(self) -> list[Member]:
-        me = self._fleet.node_id
-        return [member for member in self._fleet.members() if member.node_id != me]
+        """Those to ask now."""
+        me, now_s = self._fleet.node_id, self._clock.monotonic_s()
+        self._away = {member: until for member, until in self._away.items() if until > now_s}
+        members = self._fleet.members()
+        return [each for each in members if each.node_id != me and each not in self._away]
 
     async def ask(
         self, key: int, fields: Callable[[Member], dict[str, Any] | None]
@@ -44,7 +53,10 @@ class Peers:
             async with asyncio.timeout(self._answer_s_max):
                 await link.open(self._answer_s_max)
                 return member.node_id, await link.send(key, fields)
-        except (Unreachable, AdminError, TimeoutError):
+        except AdminError:
+            return member.node_id, None
+        except (Unreachable, TimeoutError):
+            self._away[member] = self._clock.monotonic_s() + AWAY_S
             return member.node_id, None
         finally:
             await link.close()

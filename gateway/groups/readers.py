@@ -43,7 +43,7 @@ class Readers:
     def __init__(self, catalog: Catalog, clock: Clock, fleet: Fleet, limits: ReaderLimits) -> None:
         self._catalog = catalog
         self._clock = clock
-        self._peers = Peers(fleet, limits.ask_s_max)
+        self._peers = Peers(fleet, clock, limits.ask_s_max)
         self._progress = ReadProgress(limits)
         catalog.on_deleted.append(self._on_deleted)
         catalog.on_forgotten.append(self._on_forgotten)

@@ -231,7 +231,9 @@ class Samples:
             asked = elsewhere.get(member.node_id)
             return None if asked is None else _latest(asked)
 
-        answers = await Peers(ctx.fleet, self._limits.ask_s_max).ask(_LIST_OFFSETS, fields)
+        answers = await Peers(ctx.fleet, ctx.clock, self._limits.ask_s_max).ask(
+            _LIST_OFFSETS, fields
+        )
         for answer in answers.values():
             ends.update(_told(answer))
         return ends

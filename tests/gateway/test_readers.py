@@ -348,7 +348,11 @@ def test_a_gateway_that_cannot_be_reached_is_left_out():
 
 def test_a_gateway_that_does_not_answer_holds_nobody_up_for_long():
     async def scenario(worlds, members):
+        asked = 0
+
         async def say_nothing(reader, writer):
+            nonlocal asked
+            asked += 1
             await reader.read()
             writer.close()
 
@@ -356,7 +360,9 @@ def test_a_gateway_that_does_not_answer_holds_nobody_up_for_long():
         members.append(Member(9, *silent.sockets[0].getsockname(), "", ""))
         worlds[0].fetched(CLIENT, 5)
         async with asyncio.timeout(5):
-            assert await offsets(worlds[0]) == {("t", 0): (5, "")}
+            for _ in range(3):
+                assert await offsets(worlds[0]) == {("t", 0): (5, "")}
+        assert asked == 1
         silent.close()
 
     over_sockets(scenario)
