@@ -5,10 +5,11 @@ reach the bookies through the ledger port alone; a second gateway where one is k
 """
 
 import asyncio
+import contextlib
 import json
 import socket
-import subprocess
 import time
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
@@ -58,7 +59,8 @@ class Loader:
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory):
     data = tmp_path_factory.mktemp("ledgers") / "data"
-    with Gateway(data, ["--bookies", "3", "--journal-sync", "never"]) as started:
+    options = ("--bookies", "3", "--journal-sync", "never", "--host", "0.0.0.0")
+    with Gateway(data, options) as started:
         yield started
 
 
@@ -249,6 +251,25 @@ def test_nobody_fences_adds_or_tells_a_lac_through_it(gateway):
     assert loader.send("safe", b"after") == 1
 
 
+def test_garbage_and_a_crowd_leave_kafka_alone_and_readers_come_back(gateway):
+    loader = Loader(gateway)
+    loader.send("crowded", b"x")
+    address = ("127.0.0.1", gateway.ledger_port)
+    with contextlib.ExitStack() as crowd:
+        for number in range(300):
+            peer = crowd.enter_context(socket.create_connection(address, timeout=10))
+            peer.sendall(bytes([number % 256]) * 100)
+        assert loader.send("crowded", b"y") == 1
+
+    async def main():
+        async with open_storage(gateway.ledgers) as storage:
+            scan = await scan_of(storage, "crowded")
+            assert scan.end_sequence_id == 2
+            scan.close()
+
+    asyncio.run(main())
+
+
 # Finding it
 
 
@@ -284,14 +305,12 @@ def test_without_the_port_nobody_listens(tmp_path):
             socket.create_connection(("127.0.0.1", broker.ledger_port)).close()
 
 
-def test_it_listens_on_loopback_only_wherever_kafka_listens(tmp_path):
-    with Gateway(tmp_path / "data", ["--host", "0.0.0.0"]) as broker:
-        listening = subprocess.run(
-            ["cat", f"/proc/{broker.process.pid}/net/tcp"], capture_output=True, text=True
-        ).stdout
-        ports = [line.split()[1] for line in listening.splitlines()[1:] if line.split()[3] == "0A"]
-        assert f"0100007F:{broker.ledger_port:04X}" in ports
-        assert f"00000000:{broker.port:04X}" in ports
+def test_it_listens_on_loopback_only_wherever_kafka_listens(gateway):
+    table = Path(f"/proc/{gateway.process.pid}/net/tcp").read_text()
+    rows = [line.split() for line in table.splitlines()[1:]]
+    listening = {address for _, address, _, state, *_ in rows if state == "0A"}
+    assert f"0100007F:{gateway.ledger_port:04X}" in listening
+    assert f"00000000:{gateway.port:04X}" in listening
 
 
 @pytest.mark.parametrize(
