@@ -23,6 +23,7 @@ from gateway.pipelines.audits.model import (
 )
 from gateway.pipelines.model import Place
 from gateway.pipelines.topics import Bounds
+from ledger.world.clock import SystemClock
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -104,13 +105,14 @@ class _Audit:
         self, groups: DataFrame, found: Mapping[Place, Pairs]
     ) -> tuple[list[Missing], list[Example]]:
         comparison, wanted = self._comparison, self._wanted
+        now_ms = SystemClock().now_ms()
         lines: list[Missing] = []
         lost: list[DataFrame] = []
         for name in comparison.sides:
             if all(each.union == getattr(each, name) for each in found.values()):
                 continue
             self._on_step(f"asking why records are not on the {name}")
-            losses = Losses(comparison, name, _now_ms(comparison.spark), wanted.common)
+            losses = Losses(comparison, name, now_ms, wanted.common)
             told, rows = losses.found(groups)
             lines += told
             if any(line.loss is Loss.LOST for line in told):
@@ -208,9 +210,3 @@ def _notes(left: Side, right: Side, wanted: Wanted) -> list[str]:
     if not wanted.whole:
         notes.append("only records of the given times were compared; gaps are not counted")
     return notes
-
-
-def _now_ms(spark: SparkSession) -> int:
-    row = spark.sql("SELECT unix_millis(current_timestamp()) AS now").first()
-    assert row is not None
-    return int(row["now"])

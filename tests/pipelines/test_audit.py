@@ -1,0 +1,316 @@
+"""Goal: an audit finds each kind of damage, says where it is and why, and nothing else.
+
+Method: both sides are frames made here, each partition damaged in a way of its own, so that one
+audit judges all of them; what it must say is written down by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+from gateway.pipelines.audit import Wanted, audit
+from gateway.pipelines.audits.counting import Times
+from gateway.pipelines.audits.model import Align, Compared, Loss, Report, Rules, Side
+from gateway.pipelines.audits.report import as_data, as_text
+from gateway.pipelines.audits.sides import in_ranges, parse_source, rules_of
+from gateway.pipelines.model import JobError, OffsetRange, Place
+from gateway.pipelines.topics import Bounds
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+START_MS = 1_760_000_000_000
+COUNT = 40
+SCHEMA = (
+    "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, ms BIGINT,"
+    " headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
+)
+
+
+class One(NamedTuple):
+    """A record, as the frames have it."""
+
+    key: bytes | None
+    value: bytes | None
+    topic: str
+    partition: int
+    offset: int
+    ms: int
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+def log(topic: str, partition: int, first: int = 0, count: int = COUNT) -> list[One]:
+    return [
+        One(b"k%d" % (n % 5), b"v%d" % n, topic, partition, first + n, START_MS + n)
+        for n in range(count)
+    ]
+
+
+def side(
+    spark: SparkSession, name: str, records: Iterable[One], bounds: dict[Place, Bounds], **more: Any
+) -> Side:
+    rows = [(*one[:6], list(one.headers) or None) for one in records]
+    frame = spark.createDataFrame(rows, SCHEMA).selectExpr(
+        "key", "value", "topic", "partition", "offset",
+        "timestamp_millis(ms) AS timestamp", "0 AS timestampType", "headers",
+    )  # fmt: skip
+    return Side(name, bounds, lambda ranges: in_ranges(spark, frame, ranges), **more)
+
+
+class Damage:
+    """Two copies of a log, damaged record by record."""
+
+    def __init__(self) -> None:
+        self.left: list[One] = []
+        self.right: list[One] = []
+        self.left_bounds: dict[Place, Bounds] = {}
+        self.right_bounds: dict[Place, Bounds] = {}
+
+    def partition(self, topic: str, number: int, start: int = 0) -> None:
+        """One more, equal on both sides; the right one has nothing below `start`."""
+        records = log(topic, number)
+        self.left += records
+        self.right += records[start:]
+        self.left_bounds[Place(topic, number)] = Bounds(0, COUNT)
+        self.right_bounds[Place(topic, number)] = Bounds(start, COUNT)
+
+    def change(self, topic: str, number: int, offset: int, **fields: Any) -> None:
+        at = next(n for n, one in enumerate(self.right) if one[2:5] == (topic, number, offset))
+        self.right[at] = self.right[at]._replace(**fields)
+
+    def remove(self, topic: str, number: int, *offsets: int, left: bool = False) -> None:
+        gone = {(topic, number, offset) for offset in offsets}
+        self.right = [one for one in self.right if one[2:5] not in gone]
+        if left:
+            self.left = [one for one in self.left if one[2:5] not in gone]
+
+
+EQUAL, HOLE, VALUE, TWICE, NULLS, HEADERS, BOTH, CUT, TAIL = range(9)
+
+
+def damaged() -> Damage:
+    """Topic `plain`: a partition per fault; `old`, `large`, `tidy`: what their settings allow."""
+    found = Damage()
+    for number in range(9):
+        found.partition("plain", number, start=12 if number == CUT else 0)
+    found.remove("plain", HOLE, 7, 8)
+    found.change("plain", VALUE, 3, value=b"other", ms=START_MS)
+    found.change("plain", TWICE, 10, offset=9, value=b"v9", ms=START_MS + 9, key=b"k4")
+    found.change("plain", NULLS, 5, key=None, value=b"k0")
+    found.left = [
+        one._replace(value=None) if one[2:5] == ("plain", NULLS, 5) else one for one in found.left
+    ]
+    found.change("plain", HEADERS, 6, headers=(("h", None),))
+    found.remove("plain", BOTH, 20, left=True)
+    found.remove("plain", TAIL, COUNT - 1)
+    found.partition("old", 0, start=30)
+    found.partition("large", 0, start=30)
+    found.partition("tidy", 0)
+    found.remove("tidy", 0, 2, 3, COUNT - 1)  # the last is the only one of its key from then on
+    found.left_bounds[Place("plain", 9)] = Bounds(0, COUNT)
+    found.left += log("plain", 9)
+    return found
+
+
+RULES = {
+    "plain": Rules(),
+    "old": Rules(retention_ms=1000),
+    "large": Rules(retention_bytes=100),
+    "tidy": Rules(compact=True, delete=False),
+}
+
+
+@pytest.fixture(scope="module")
+def report(spark: SparkSession) -> Report:
+    """Left an archive, right the topic."""
+    found = damaged()
+    left = side(spark, "archive", found.left, found.left_bounds)
+    right = side(spark, "topic", found.right, found.right_bounds, rules=RULES, ordered=True)
+    return audit(spark, left, right, Wanted(examples=100))
+
+
+def partition(report: Report, number: int, topic: str = "plain") -> Compared:
+    (found,) = [each for each in report.partitions if each.place == (topic, number)]
+    return found
+
+
+def losses(report: Report, number: int, topic: str = "plain") -> dict[str, tuple[int, int, int]]:
+    """Of the right side: per reason how many, the first and the last."""
+    here = [each for each in report.missing if each.place == (topic, number)]
+    assert all(each.on == "right" for each in here)
+    return {str(each.loss): (each.records, each.first, each.last) for each in here}
+
+
+def what(report: Report, number: int) -> dict[int, tuple[str, ...]]:
+    here = [each for each in report.examples if each.place == ("plain", number)]
+    return {each.position: each.what for each in here}
+
+
+def test_equal_partitions_have_equal_checksums_and_no_findings(report: Report) -> None:
+    found = partition(report, EQUAL)
+    assert found.left.checksum == found.right.checksum != 0
+    assert (found.left.records, found.left.gaps, found.right.duplicates) == (COUNT, 0, 0)
+    assert (found.right.disorder, found.right.back, found.left.back) == (0, 0, None)
+    assert (found.left.first_ms, found.left.last_ms) == (START_MS, START_MS + COUNT - 1)
+    assert not losses(report, EQUAL) and not what(report, EQUAL)
+
+
+def test_records_missing_inside_the_log_are_lost(report: Report) -> None:
+    assert losses(report, HOLE) == {"LOST": (2, 7, 8)}
+    assert what(report, HOLE) == dict.fromkeys((7, 8), ("missing on the right",))
+    assert partition(report, HOLE).right.gaps == 2
+
+
+def test_what_differs_in_a_record_is_named(report: Report) -> None:
+    assert what(report, VALUE) == {3: ("value", "timestamp")}
+    assert partition(report, VALUE).differ == 1
+
+
+def test_a_record_that_is_there_twice_is_found_where_the_count_is_right(report: Report) -> None:
+    found = partition(report, TWICE)
+    assert (found.left.records, found.right.records) == (COUNT, COUNT)
+    assert (found.right.duplicates, found.left.duplicates) == (1, 0)
+    assert found.right.disorder == 1
+    assert what(report, TWICE) == {9: ("2 times on the right",), 10: ("missing on the right",)}
+
+
+def test_a_null_key_is_no_null_value(report: Report) -> None:
+    assert what(report, NULLS) == {5: ("key", "value")}
+
+
+def test_headers_count(report: Report) -> None:
+    assert what(report, HEADERS) == {6: ("headers",)}
+
+
+def test_an_offset_that_neither_side_has_is_a_gap(report: Report) -> None:
+    found = partition(report, BOTH)
+    assert (found.gaps, found.unexplained_gaps) == (1, 1)
+    assert not losses(report, BOTH)
+
+
+def test_what_was_cut_off_is_truncated(report: Report) -> None:
+    assert losses(report, CUT) == {"truncated": (12, 0, 11)}
+
+
+def test_what_is_older_than_the_retention_is_expired(report: Report) -> None:
+    assert losses(report, 0, "old") == {"expired": (30, 0, 29)}
+
+
+def test_what_is_more_than_the_retention_keeps_is_expired(report: Report) -> None:
+    assert losses(report, 0, "large") == {"expired": (30, 0, 29)}
+
+
+def test_a_key_that_comes_again_is_compacted_and_one_that_does_not_is_lost(
+    report: Report,
+) -> None:
+    assert losses(report, 0, "tidy") == {"compacted": (2, 2, 3), "LOST": (1, 39, 39)}
+
+
+def test_a_missing_last_record_is_lost_and_so_is_a_whole_partition(report: Report) -> None:
+    assert losses(report, TAIL) == {"LOST": (1, COUNT - 1, COUNT - 1)}
+    assert losses(report, 9) == {"LOST": (COUNT, 0, COUNT - 1)}
+
+
+def test_all_that_is_not_explained_counts_as_a_difference(report: Report) -> None:
+    lost = 2 + 1 + 1 + COUNT + 1  # a hole, one for another, a tail, a partition, a last of its key
+    differ, twice, disorder, gaps = 3, 1, 1, 1
+    assert report.losses[Loss.LOST] == lost
+    assert report.differences == lost + differ + twice + disorder + gaps
+    assert report.verdict == "differs"
+
+
+def test_people_and_programs_are_told_the_same(report: Report) -> None:
+    data, text = as_data(report), as_text(report)
+    assert data["losses"]["LOST"] == report.losses[Loss.LOST]
+    assert len(data["partitions"]) == len(report.partitions)
+    assert f"{report.losses[Loss.LOST]} LOST" in text
+    assert "plain-3 at 9: 2 times on the right" in text
+    assert str(partition(report, EQUAL).left.checksum) in text
+
+
+# --- other ways to compare -----------------------------------------------------------------------
+
+
+def test_what_may_be_missing_is_no_difference(spark: SparkSession) -> None:
+    records = log("t", 0)
+    place = Place("t", 0)
+    left = side(spark, "left", records, {place: Bounds(0, COUNT)}, rules={"t": Rules()})
+    right = side(
+        spark,
+        "right",
+        records[5:7] + records[9:30],
+        {place: Bounds(5, 30)},
+        accepted=(OffsetRange("t", 0, 7, 8), OffsetRange("t", 0, 8, 9)),
+    )
+    report = audit(spark, left, right, Wanted(common=True))
+    assert losses(report, 0, "t") == {"outside": (15, 0, 39), "accepted": (2, 7, 8)}
+    assert (report.verdict, report.differences, report.examples) == ("explained", 0, ())
+
+
+def test_what_an_aborted_transaction_wrote_is_seen_by_who_reads_uncommitted(
+    spark: SparkSession,
+) -> None:
+    records, bounds = log("t", 0), {Place("t", 0): Bounds(0, COUNT)}
+    everything = side(spark, "all", records, bounds)
+    shown = [one for one in records if one.offset not in (4, 5)]
+    committed = side(
+        spark, "committed", shown, bounds, rules={"t": Rules()}, uncommitted=everything.read
+    )
+    report = audit(spark, everything, committed, Wanted())
+    assert losses(report, 0, "t") == {"aborted": (2, 4, 5)}
+    assert report.verdict == "explained"
+
+
+def test_a_copy_with_other_offsets_and_name_is_equal_by_rank(spark: SparkSession) -> None:
+    first, again, holes = (log("t", 0), log("u", 0, 700), log("u", 1, 700))
+    source = [*first, *(one._replace(partition=1) for one in first if one.offset not in (3, 4))]
+    left = side(spark, "t", source, {Place("t", n): Bounds(0, COUNT) for n in (0, 1)})
+    copies = [*again, *(one for one in holes if one.offset not in (710, 711))]
+    ends = {Place("u", n): Bounds(700, 700 + COUNT) for n in (0, 1)}
+    right = side(spark, "u", copies, ends, ordered=True)
+    report = audit(spark, left, right, Wanted(Align.rank, examples=1))
+    dense, gappy = report.partitions
+    assert (dense.differ, dense.left.checksum) == (0, dense.right.checksum)
+    # Numbered, records 3 to 9 of the one stand beside 5 to 11 of the other.
+    assert (gappy.differ, gappy.left.gaps, gappy.right.gaps) == (7, 2, 2)
+    (example,) = report.examples
+    assert example.what == ("key", "value", "timestamp")
+    assert example.left is not None and example.right is not None
+    assert (example.left["offset"], example.right["offset"]) == (5, 703)
+
+
+def test_only_the_wanted_offsets_and_times_are_compared(spark: SparkSession) -> None:
+    records, bounds = log("t", 0), {Place("t", 0): Bounds(0, COUNT)}
+    left = side(spark, "left", records, bounds)
+    right = side(spark, "right", records[10:20], bounds)
+    ranges = {Place("t", 0): Bounds(10, 30)}
+    wanted = Wanted(times=Times(None, START_MS + 20), left_offsets=ranges)
+    report = audit(spark, left, right, wanted)
+    assert (report.verdict, report.partitions[0].left.records) == ("equal", 10)
+
+
+# --- words ---------------------------------------------------------------------------------------
+
+
+def test_a_source_is_a_kind_a_place_and_sometimes_a_topic() -> None:
+    assert parse_source("topic:a") == ("topic", "a", None)
+    assert parse_source("archive:/x/#1#t") == ("archive", "/x/#1", "t")
+    assert parse_source("iceberg:lake.db.t") == ("iceberg", "lake.db.t", None)
+
+
+@pytest.mark.parametrize("text", ["", "t", "topic:", "archive:#t", "archive:/x#", "kafka:t"])
+def test_what_is_no_source_is_refused_with_the_grammar(text: str) -> None:
+    with pytest.raises(JobError, match=r"archive:PATH\[#TOPIC\]") as refused:
+        parse_source(text)
+    assert refused.value.code == "USAGE"
+
+
+def test_the_settings_of_a_topic_say_what_may_go() -> None:
+    assert rules_of({}) == Rules()
+    told = {"cleanup.policy": "compact,delete", "retention.ms": "5", "retention.bytes": "-1"}
+    assert rules_of(told) == Rules(compact=True, delete=True, retention_ms=5)

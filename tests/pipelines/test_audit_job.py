@@ -1,0 +1,133 @@
+"""Goal: `gateway job audit` compares a topic, its segments, its archive and its copies.
+
+Method: one gateway with a port for its ledgers, and the command line in the Spark of the tests;
+records are added, deleted and written differently, and the JSON and exit code are looked at.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from typer.testing import CliRunner
+
+from gateway.commands import app
+from tests.compat.clients.base import ProducerOptions, Record
+from tests.compat.clients.with_aiokafka import Aiokafka
+from tests.peers.gateway import Gateway, ports_in_a_row
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.compat, pytest.mark.filterwarnings("ignore")]
+
+START_MS = 1_760_000_000_000
+COUNT = 300
+KEPT = {"retention.ms": "-1"}
+
+
+def records(count: int = COUNT) -> list[Record]:
+    """With nulls, headers, and times that go back once in a hundred."""
+    return [
+        Record(
+            None if n % 7 == 0 else b"key %d" % n,
+            None if n % 11 == 0 and n % 7 else b"value %d" % n,
+            (("n", b"%d" % n), ("empty", None)) if n % 3 == 0 else (),
+            START_MS + 10 * n - (50 if n % 100 == 99 else 0),
+        )
+        for n in range(count)
+    ]
+
+
+class Rig:
+    """A gateway, its topics, and the command line."""
+
+    def __init__(self, gateway: Gateway, metadata: str, work: Path) -> None:
+        self.gateway, self.metadata, self.work = gateway, metadata, work
+        self.loader = Aiokafka(gateway.bootstrap)
+
+    def topic(self, name: str, *parts: list[Record]) -> None:
+        self.loader.create_topic(name, len(parts), KEPT)
+        for partition, part in enumerate(parts):
+            producer = self.loader.producer(ProducerOptions(codec="zstd", idempotent=True))
+            producer.send(name, part, partition)
+            producer.wait()
+            producer.close()
+
+    def job(self, name: str, *words: str) -> tuple[int, str, str]:
+        server = ["--bootstrap", self.gateway.bootstrap]
+        done = CliRunner().invoke(app, ["job", name, *words, *server])
+        return done.exit_code, done.stdout, done.stderr
+
+    def audit(self, *words: str) -> tuple[int, dict[str, Any]]:
+        code, said, error = self.job("audit", *words, "-o", "json")
+        assert said, error
+        return code, json.loads(said)
+
+
+@pytest.fixture(scope="module")
+def rig(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    assert spark.getActiveSession() is not None, "the jobs take the session of the tests"
+    work = tmp_path_factory.mktemp("audit")
+    (port,) = ports_in_a_row(1)
+    options = ("--ledger-port", str(port), "--journal-sync", "never")
+    with Gateway(work / "data", options) as gateway:
+        rig = Rig(gateway, f"grpc://127.0.0.1:{port}", work)
+        rig.topic("source", records(), records(50))
+        yield rig
+        rig.loader.close()
+
+
+def test_a_topic_and_its_segments_are_equal(rig: Rig) -> None:
+    code, told = rig.audit("topic:source", "segments:source", "--metadata", rig.metadata)
+    assert (code, told["verdict"], told["differences"]) == (0, "equal", 0)
+    assert told["records"] == {"left": COUNT + 50, "right": COUNT + 50}
+    first, second = told["partitions"]
+    assert first["left"] == first["right"] and first["left"]["checksum"] != "0"
+    assert (first["left"]["back"], second["left"]["back"]) == (3, 0)
+
+
+def test_an_archive_still_has_what_was_deleted_from_its_topic(rig: Rig) -> None:
+    place = str(rig.work / "archive")
+    rig.topic("cut", records())
+    code, _, error = rig.job("archive", "cut", "--to", place)
+    assert code == 0, error
+    words = ["topic", "truncate", "cut", "--to", "40", "--yes"]
+    done = CliRunner().invoke(app, [*words, "--bootstrap", rig.gateway.bootstrap])
+    assert done.exit_code == 0
+    code, said, _ = rig.job("audit", "topic:cut", f"archive:{place}")
+    assert code == 0
+    assert "truncated" in said and "0..39" in said
+    assert "No difference; all that is missing was free to go. Records: 40 truncated." in said
+
+
+def test_a_copy_that_lacks_a_record_and_changed_one_ends_with_1(rig: Rig) -> None:
+    whole = records(30)
+    worse = [*whole[:4], whole[4]._replace(value=b"other"), *whole[5:-1]]
+    rig.topic("whole", whole)
+    rig.topic("worse", worse)
+    code, told = rig.audit("topic:whole", "topic:worse", "--align", "rank")
+    assert (code, told["verdict"], told["differences"]) == (1, "differs", 2)
+    assert (told["losses"]["LOST"], told["differ"]) == (1, 1)
+    assert [each["what"] for each in told["examples"]] == [["value"], ["missing on the right"]]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "fix"),
+    [
+        (["topic:x", "kafka:x"], 2, "topic:NAME"),
+        (["topic:source", "topic:none"], 1, "'none' does not exist"),
+        (["topic:source", "segments:source"], 2, "--metadata"),
+        (["topic:source", "topic:source", "--left-offsets", "{}"], 2, '{"topic":{"0":[0,100]}}'),
+        (["topic:source", "archive:/nowhere/at/all"], 1, "nothing is archived"),
+    ],
+)
+def test_what_cannot_be_compared_is_one_line_that_says_the_fix(
+    rig: Rig, words: list[str], code: int, fix: str
+) -> None:
+    found, said, error = rig.job("audit", *words)
+    assert (found, said, error.count("\n")) == (code, "", 1)
+    assert fix in error
