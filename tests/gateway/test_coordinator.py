@@ -112,7 +112,7 @@ def test_a_group_whose_members_all_died_with_the_gateway_ends_unasked():
             assert listed.state.value == "Stable"
             await asyncio.sleep(60)
             (listed,) = await again.groups.list()
-            assert listed == ("g", "consumer", listed.state)
+            assert listed[:2] == ("g", "consumer")
             assert listed.state.value == "Empty"
 
     run(scenario)
