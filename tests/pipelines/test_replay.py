@@ -19,6 +19,7 @@ from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from typer.testing import CliRunner
 
+from gateway.pipelines.archives import open_archive
 from gateway.pipelines.archives.parquet import ParquetArchive
 from gateway.pipelines.archives.port import Archive, Commit
 from gateway.pipelines.commands import job_app
@@ -230,6 +231,20 @@ def test_a_range_of_offsets_is_chosen(
     request = Request(SOURCE, unused(), offsets={1: (5, 300)}, create=True)
     replay(request)
     assert read(world, request.target) == {0: [], 1: originals()[1][5:300], 2: []}
+
+
+def test_an_iceberg_table_is_as_good(
+    spark: SparkSession, world: World, unused: Callable[[], str], tmp_path: Path
+):
+    table = open_archive(spark, "lake.replays.source", "iceberg")
+    ranges = (OffsetRange(SOURCE, 1, 0, EACH),)
+    records = read_ranges(spark, world.gateway.bootstrap, ranges)
+    assert table.append(records, Commit(ranges, {SOURCE: "an id"}), table.state())
+    start_ms = START_MS + 60_000
+    request = Request(SOURCE, unused(), start_ms, create=True)
+    run_replay(spark, table, world.gateway.bootstrap, request, str(tmp_path))
+    chosen = [one for one in originals()[1] if one.timestamp_ms >= start_ms]
+    assert read(world, request.target) == {0: [], 1: chosen}
 
 
 def test_what_does_not_fit_the_target_is_said_before_anything_is_written(
