@@ -23,6 +23,7 @@ from ledger.world.metadata import ANY_VERSION, Node, Op, Unwatch
 
 SERVICE: Final = "ledger.wire.Metadata"
 _CALL_S: Final = 10.0
+_RECONNECT_S: Final = 0.5  # between attempts: it is the same machine
 _RETRY_S, _RETRY_S_MAX = 0.05, 1.0
 _BROKEN: Final = (aio.AioRpcError, aio.UsageError, asyncio.InvalidStateError, DecodeError)
 _Watching = aio.StreamStreamCall[bytes, bytes]
@@ -34,7 +35,8 @@ class GrpcMetadata:
     def __init__(self, host: str, port: int) -> None:
         keep_running()
         self._place = f"{host}:{port}"
-        self._channel = open_channel(host, port, GrpcClientConfig(), None)
+        config = GrpcClientConfig(connect_timeout_s=_RECONNECT_S)
+        self._channel = open_channel(host, port, config, None)
         self._watches: dict[str, list[Callable[[], None]]] = {}
         self._renewed: list[Callable[[], None]] = []
         self._asked: dict[str, asyncio.Future[None]] = {}  # done: armed on the stream
