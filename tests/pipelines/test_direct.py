@@ -6,9 +6,7 @@ the frames are subtracted from each other, both ways.
 
 from __future__ import annotations
 
-import itertools
 import json
-import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,85 +14,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway.pipelines.direct import register
-from tests.compat.clients.base import ProducerOptions, Record
-from tests.compat.clients.with_aiokafka import Aiokafka
 from tests.peers.gateway import Gateway, ports_in_a_row
+from tests.pipelines.direct_rig import START_MS, Rig, differences, unused
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.compat, pytest.mark.filterwarnings("ignore")]
 
-START_MS = 1_760_000_000_000
 CODECS = (None, "gzip", "snappy", "lz4", "zstd")
-PER_SEND, SENDS = 300, 10
+SENDS = 10
 COLUMNS = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers"]
-
-
-_numbers = itertools.count(1)
-
-
-def unused() -> str:
-    """A topic's name that nobody has used."""
-    return f"direct-{next(_numbers)}-t"
-
-
-class Rig:
-    """A gateway, its topics, and both sources."""
-
-    def __init__(self, spark: SparkSession, gateway: Gateway, metadata: str) -> None:
-        self.spark, self.gateway, self.metadata = spark, gateway, metadata
-        self.loader = Aiokafka(gateway.bootstrap)
-
-    def direct(self, topic: str = "", **options: Any) -> DataFrame:
-        reader = self.spark.read.format("ledger").option("metadata", self.metadata)
-        options = {"includeHeaders": True, **options}
-        return reader.options(**options).load(topic) if topic else reader.options(**options).load()
-
-    def kafka(self, topic: str = "", **options: Any) -> DataFrame:
-        reader = self.spark.read.format("kafka")
-        reader = reader.option("kafka.bootstrap.servers", self.gateway.bootstrap)
-        reader = reader.options(**{"includeHeaders": True, **options})
-        return (reader.option("subscribe", topic) if topic else reader).load()
-
-    def ends(self, *topics: str) -> str:
-        """Offsets in JSON: the ends of all partitions, as the gateway tells them."""
-        found = {
-            topic: {
-                str(n): self.loader.bounds(topic, n)[1]
-                for n in range(self.loader.partitions(topic))
-            }
-            for topic in topics
-        }
-        return json.dumps(found)
-
-    def add(
-        self, topic: str, partition: int = 0, count: int = PER_SEND, codec: str | None = None
-    ) -> None:
-        producer = self.loader.producer(ProducerOptions(codec=codec))
-        first = self.loader.bounds(topic, partition)[1]
-        producer.send(topic, records(first, count), partition)
-        producer.wait()
-        producer.close()
-
-
-def records(first: int, count: int) -> list[Record]:
-    """With nulls, headers, and values that no codec makes small."""
-    chance = random.Random(first)
-    made: list[Record] = []
-    for n in range(first, first + count):
-        key = None if n % 7 == 0 else b"key %d" % n
-        value = None if n % 11 == 0 and key else chance.randbytes(chance.randrange(1500))
-        headers = (("n", b"%d" % n), ("empty", None), ("", b"")) if n % 3 == 0 else ()
-        made.append(Record(key, value, headers, START_MS + 10 * n))
-    return made
-
-
-def differences(one: DataFrame, other: DataFrame) -> int:
-    """Rows that only one of them has, doubles counted."""
-    assert one.columns == other.columns
-    assert one.schema == other.schema
-    return one.exceptAll(other).union(other.exceptAll(one)).count()
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +33,7 @@ def rig(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     options = ("--ledger-port", str(port), "--journal-sync", "never")
     register(spark)
     with Gateway(tmp_path_factory.mktemp("direct") / "data", options) as gateway:
-        rig = Rig(spark, gateway, f"grpc://127.0.0.1:{port}")
+        rig = Rig(spark, gateway.bootstrap, f"grpc://127.0.0.1:{port}")
         yield rig
         rig.loader.close()
 
