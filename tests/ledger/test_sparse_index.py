@@ -115,3 +115,30 @@ def test_an_index_cut_anywhere_or_too_long_is_refused():
 def test_a_count_without_bytes_takes_no_memory():
     with pytest.raises(CorruptFormat):
         SparseIndex.decode(b"\xff\xff\xff\xff" + bytes(24))
+
+
+@given(entries(), st.integers(0, 400), st.integers(1, 400))
+def test_no_record_of_a_range_has_a_timestamp_above_its_bound(case, first, length):
+    made, end = case
+    bound = built(made).timestamp_max_between(first, first + length)
+    ends = [one[0] for one in made[1:]] + [end] * bool(made)
+    inside = [
+        one[3]
+        for one, after in zip(made, ends, strict=True)
+        if one[0] < first + length and after > first
+    ]
+    if bound is None:
+        assert not made or first < made[0][0]
+    else:
+        assert all(timestamp <= bound for timestamp in inside)
+
+
+@given(entries(), st.integers(0, 400))
+def test_points_around_a_place_are_entries_that_begin_there(case, wanted):
+    made, _ = case
+    index = built(made)
+    at, entry = index.point_before(wanted)
+    assert (at, entry) == (-1, 0) or (at <= wanted and (at, entry) in [one[:2] for one in made])
+    assert index.entry_for(wanted) == entry
+    after = index.entry_from(wanted)
+    assert after is None or all(one[1] < after for one in made if one[0] < wanted)
