@@ -18,7 +18,19 @@ _VERDICTS = {
 
 
 def as_data(report: Report) -> dict[str, Any]:
-    """The keys are described in docs/spark.md; checksums are text, since they pass 2^64."""
+    """What `-o json` prints.
+
+    left, right: the sources. align: offset or rank. verdict: equal, explained (all that is missing
+    was free to go) or differs. differences: LOST + differ + duplicates + out of order + offsets on
+    neither side that nothing explains; 0 is exit code 0. records, duplicates: of each side.
+    losses: records that one side lacks, by reason. partitions: of each side start, end (offsets),
+    records, gaps (offsets without a record), duplicates, disorder and back (null where the source
+    has no order; back: timestamps below the one before), first_ms, last_ms, checksum (sum of the
+    hashes of key, value, headers and timestamp, in any order; text, since it passes 2^64); differ;
+    gaps: offsets on neither side. missing: per partition, side that lacks them (on) and reason
+    (loss), the first and last offset. examples: position (offset or rank), what differs, and the
+    record of each side, cut short. notes: for people.
+    """
     return {
         "job": "audit",
         "left": report.left,
