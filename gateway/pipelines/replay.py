@@ -7,11 +7,8 @@ harm: they write the same records under the same sequences.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -19,6 +16,7 @@ from gateway.pipelines.archives.port import Archive
 from gateway.pipelines.files import joined, open_files
 from gateway.pipelines.model import JobError
 from gateway.pipelines.replays.encode import CODECS
+from gateway.pipelines.replays.model import Replayed, Report, Request
 from gateway.pipelines.replays.plan import PartitionPlan, Plan, Selection, chosen_ranges
 from gateway.pipelines.replays.target import (
     Target,
@@ -46,52 +44,6 @@ _ARROW_ROWS_MAX = 10_000  # Spark's own default
 _ARROW_BYTES = 16 * 1024 * 1024
 _SALTS = 64  # candidates for each task, so that one is found that Spark sends to it
 _ARROW_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What is asked for. `offsets`: per partition from, and up to but not including."""
-
-    topic: str
-    target: str
-    start_ms: int | None = None
-    end_ms: int | None = None
-    offsets: Mapping[int, tuple[int, int]] | None = None
-    create: bool = False
-    codec: str = "none"
-    stall_s_max: float = 120.0
-
-    def line(self) -> str:
-        """The same for the same records into the same topic."""
-        asked = {
-            "topic": self.topic,
-            "to": self.target,
-            "start_ms": self.start_ms,
-            "end_ms": self.end_ms,
-            "offsets": None if self.offsets is None else sorted(self.offsets.items()),
-        }
-        return json.dumps(asked, separators=(",", ":"))
-
-
-class Replayed(NamedTuple):
-    """One partition: `written` by this run, of `records` that are there now."""
-
-    partition: int
-    records: int
-    written: int
-    base_offset: int
-    end_offset: int
-    looks: int
-
-
-class Report(NamedTuple):
-    """`resumed`: an earlier run, or another one, had begun it."""
-
-    topic: str
-    target: str
-    state: str
-    resumed: bool
-    partitions: tuple[Replayed, ...]
 
 
 class Watcher:
@@ -137,12 +89,6 @@ def replay(
             "OTHER_REPLAY",
         )
     return Report(request.topic, request.target, state, resumed, job.write(spark, plan))
-
-
-def default_state(directory: str, request: Request) -> str:
-    """Beside the archive's data, where readers do not look: one directory for each request."""
-    digest = hashlib.sha256(request.line().encode()).hexdigest()[:16]
-    return joined(directory, "_replays", digest)
 
 
 def check_other_topic(archive: Archive, bootstrap: str, topic: str) -> None:

@@ -12,10 +12,8 @@ from gateway.admin.group_words import read_time
 from gateway.admin.output import Format, as_json, as_table, emit, headings
 from gateway.pipelines.job import Bootstrap, Conf, Master, Output, run_job
 from gateway.pipelines.model import JobError
-from gateway.pipelines.replay import Report, Request, check_other_topic, default_state
-from gateway.pipelines.replay import replay as run_replay
+from gateway.pipelines.replays.model import Report, Request, default_state
 from gateway.pipelines.replays.plan import parse_offsets
-from gateway.pipelines.replays.progress import shown
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -103,6 +101,9 @@ def replay(
 
     def work(spark: SparkSession) -> Report:
         from gateway.pipelines.archives import open_archive
+        from gateway.pipelines.replay import check_other_topic
+        from gateway.pipelines.replay import replay as run_replay
+        from gateway.pipelines.replays.progress import shown
 
         archive = open_archive(spark, source, kind.value)
         if not to_topic:

@@ -25,8 +25,9 @@ from gateway.pipelines.archives.port import Archive, Commit
 from gateway.pipelines.commands import job_app
 from gateway.pipelines.kafka_source import read_ranges
 from gateway.pipelines.model import JobError, OffsetRange
-from gateway.pipelines.replay import Report, Request, check_other_topic, default_state
+from gateway.pipelines.replay import check_other_topic
 from gateway.pipelines.replay import replay as run_replay
+from gateway.pipelines.replays.model import Report, Request, default_state
 from gateway.pipelines.replays.plan import (
     PartitionPlan,
     Plan,
