@@ -153,11 +153,12 @@ def _say_started(config: GatewayConfig, gateway: Running) -> None:
     with contextlib.suppress(OSError):  # nobody reads stdout: no reason not to serve
         place = f"zookeeper={config.zookeeper}" if config.zookeeper else f"data={config.data}"
         print(f"gateway started: bootstrap.servers={host}:{gateway.port} {place}")
-        print(f"Started Kafka API server; [KafkaServer id={config.node_id}] started", flush=True)
+        print(f"Started Kafka API server; [KafkaServer id={config.node_id}] started")
         if gateway.ledger_port is not None:
-            print(f"ledgers: grpc://127.0.0.1:{gateway.ledger_port}", flush=True)
+            print(f"ledgers: grpc://127.0.0.1:{gateway.ledger_port}")
         if gateway.metrics_port is not None:
-            print(f"metrics: http://{host}:{gateway.metrics_port}/metrics", flush=True)
+            print(f"metrics: http://{host}:{gateway.metrics_port}/metrics")
+        sys.stdout.flush()  # all of it at once, for who waits for one of the lines
 
 
 def _preload() -> None:
