@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gateway.pipelines.model import JobError, OffsetRange, Place
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
-_OFFSETS_PER_ROW = 65_536
-"""How many offsets a task makes at once."""
+_OFFSETS_AT_ONCE = 65_536
+"""Whose hashes are in memory at a time."""
 
 
 class Found(NamedTuple):
@@ -32,12 +32,19 @@ class Found(NamedTuple):
         )
 
 
+_SEED = 42  # of Spark's xxhash64
+_PRIMES = (
+    0x9E3779B185EBCA87,
+    0xC2B2AE3D27D4EB4F,
+    0x165667B19E3779F9,
+    0x85EBCA77C2B2AE63,
+    0x27D4EB2F165667C5,
+)
 FOLD = "bit_xor(xxhash64(offset))"
 """SQL for `fold`: tells apart, without a shuffle, who has all offsets and who has some twice."""
 
 
 def check_records(
-    spark: SparkSession,
     ranges: Iterable[OffsetRange],
     sparse: frozenset[str],
     found: dict[Place, Found],
@@ -52,9 +59,8 @@ def check_records(
         if place not in wanted:
             raise _wrong(f"{place}: {found[place].records} records that nobody asked for")
     dense = [each for each in wanted.values() if _is_dense(each, found.get(each.place), sparse)]
-    folds = _folds(spark, dense)
     for each in dense:
-        if folds[each.place] != found[each.place].fold:
+        if fold_of(each.start, each.end) != found[each.place].fold:
             raise _wrong(f"{each}: some offsets are missing, and as many came twice")
     thin = [each for place, each in wanted.items() if each not in dense and place in found]
     _check_distinct(thin, found, records)
@@ -75,23 +81,35 @@ def _is_dense(wanted: OffsetRange, found: Found | None, sparse: frozenset[str]) 
     return count == wanted.length
 
 
-def _folds(spark: SparkSession, ranges: list[OffsetRange]) -> dict[Place, int]:
-    """What `FOLD` is for all offsets of each range."""
-    if not ranges:
-        return {}
-    pieces = [
-        (each.topic, each.partition, start, min(start + _OFFSETS_PER_ROW, each.end) - 1)
-        for each in ranges
-        for start in range(each.start, each.end, _OFFSETS_PER_ROW)
-    ]
-    from pyspark.sql.functions import expr
+def fold_of(start: int, end: int) -> int:
+    """What `FOLD` is for all offsets from `start` to `end` - 1: some 20 ns each, no Spark job."""
+    import numpy as np
 
-    schema = "topic STRING, partition INT, first BIGINT, last BIGINT"
-    offsets = spark.createDataFrame(pieces, schema).selectExpr(
-        "topic", "partition", "explode(sequence(first, last)) AS offset"
-    )
-    folded = offsets.groupBy("topic", "partition").agg(expr(FOLD).alias("fold")).collect()
-    return {Place(row["topic"], row["partition"]): row["fold"] for row in folded}
+    fold = np.uint64(0)
+    for first in range(start, end, _OFFSETS_AT_ONCE):
+        offsets = np.arange(first, min(first + _OFFSETS_AT_ONCE, end), dtype=np.int64)
+        fold ^= np.bitwise_xor.reduce(_xxhash64(offsets.view(np.uint64)))
+    return int(fold.astype(np.int64))
+
+
+def _xxhash64(numbers: Any) -> Any:
+    """Of each 8-byte number, with the seed of Spark's SQL function; sums wrap at 64 bits.
+
+    Source: the specification of xxHash (XXH64), for an input of 8 bytes.
+    """
+    import numpy as np
+
+    one, two, three, four = (np.uint64(each) for each in _PRIMES[:4])
+
+    def turned(words: Any, bits: int) -> Any:
+        return (words << np.uint64(bits)) | (words >> np.uint64(64 - bits))
+
+    start = np.array((_SEED + _PRIMES[4] + 8) % 2**64, dtype=np.uint64)
+    words = start ^ (turned(numbers * two, 31) * one)
+    words = turned(words, 27) * one + four
+    words = (words ^ (words >> np.uint64(33))) * two
+    words = (words ^ (words >> np.uint64(29))) * three
+    return words ^ (words >> np.uint64(32))
 
 
 def _check_distinct(

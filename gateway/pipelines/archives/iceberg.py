@@ -111,7 +111,7 @@ class IcebergArchive:
         staged = self._table.append(branch, records.select(*_NAMES), properties)
         self._at_step("check")
         added = self._table.added(staged)
-        check_records(self._spark, commit.ranges, commit.sparse, _found(added), added)
+        check_records(commit.ranges, commit.sparse, _found(added), added)
         self._at_step("publish")
         where = {SNAPSHOT_KEY: str(staged.id), SEQUENCE_KEY: str(staged.sequence)}
         return self._table.publish(branch, staged, current, {**properties, **where})
@@ -239,7 +239,7 @@ class IcebergArchive:
             for place, each in sorted(found.items())
         ]
         try:
-            check_records(self._spark, ranges, frozenset(), found, records)
+            check_records(ranges, frozenset(), found, records)
         except JobError as error:
             raise JobError(
                 f"{self._table.name} does not say what it holds ({FORMAT_KEY} is nowhere), and its"

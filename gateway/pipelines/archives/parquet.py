@@ -114,7 +114,7 @@ class ParquetArchive:
             place = Place(file.topic, file.partition)
             found[place] = found[place].plus(each) if place in found else each
         written = self._staging.frame(run)
-        check_records(self._spark, commit.ranges, commit.sparse, found, written)
+        check_records(commit.ranges, commit.sparse, found, written)
         self._at_step("checked")
         return staged
 
