@@ -223,7 +223,9 @@ class IcebergTable:
             newer = takewhile(lambda each: each != on, self.lineage(self.current))
             return any(each.id == staged.id for each in newer)
 
-        return self._commit(change, landed)
+        published = self._commit(change, landed)
+        self._forget()  # whoever reads the table in this session sees it
+        return published
 
     def _expect_branch(self, branch: str, there: bool) -> None:
         if not there:
@@ -269,6 +271,7 @@ class IcebergTable:
         rewrite = rewrite.option("target-file-size-bytes", str(file_bytes))
         rewrite.option("min-input-files", "2").execute()
         self._loaded.refresh()
+        self._forget()
 
     def _head(self, branch: str) -> Snapshot | None:
         reference = self._loaded.refs().get(branch)
