@@ -169,11 +169,16 @@ async def _configs(client: AdminClient, name: str) -> Sequence[Any]:
 
 
 async def offsets(
-    client: AdminClient, partitions: Mapping[str, Sequence[int]], timestamp: int
+    client: AdminClient,
+    partitions: Mapping[str, Sequence[int]],
+    timestamp: int,
+    *,
+    committed: bool = False,
 ) -> dict[Place, int]:
     """LATEST or EARLIEST offset, or the first one not older than `timestamp` (ms), -1: none is.
 
-    A partition that cannot be told now is left out.
+    A partition that cannot be told now is left out. With `committed`, LATEST is the last stable
+    offset: where a reader of committed records ends.
     """
 
     def fields(topics: Mapping[str, Sequence[int]]) -> dict[str, Any]:
@@ -187,7 +192,7 @@ async def offsets(
             }
             for name, indexes in topics.items()
         ]
-        return {"replica_id": -1, "isolation_level": 0, "topics": asked}
+        return {"replica_id": -1, "isolation_level": int(committed), "topics": asked}
 
     places = [(name, index) for name, indexes in partitions.items() for index in indexes]
     found = await client.at_leaders(places, _LIST_OFFSETS, fields)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 EARLIEST, LATEST = "earliest", "latest"
+READ_COMMITTED = "read_committed"
 _OFFSETS_PER_TASK = 500_000
 _PAUSE_S = 0.2
 """How soon an idle job sees that it shall end."""
@@ -48,7 +49,7 @@ class Wanted:
     offsets_per_round_max: int = 5_000_000
     accept_loss: bool = False
     allow_gaps: bool = False
-    isolation: str = "read_committed"
+    isolation: str = READ_COMMITTED
     interval_s: float = 10.0
     timeout_s: float = 120.0
     file_bytes: int = 0
@@ -130,7 +131,7 @@ class ArchiveJob:
     def run(self) -> Report:
         """All that was in the topics when it began is archived, unless it was told to stop."""
         names = self._topics.named(self._wanted.topics, self._wanted.pattern)
-        targets = {place: each.latest for place, each in self._topics.bounds(names).items()}
+        targets = {place: each.latest for place, each in self._bounds(names).items()}
         while not self._stop() and self._patiently(lambda: self._round(targets)):
             pass
         self._compact()
@@ -164,7 +165,7 @@ class ArchiveJob:
         facts = {name: self._topics.facts(name) for name in names}
         ids = {name: each.topic_id for name, each in facts.items() if each.topic_id is not None}
         check_topics(state.topic_ids, ids)
-        bounds = self._topics.bounds(names)
+        bounds = self._bounds(names)
         self._answered = True
         plan = next_round(
             state,
@@ -179,12 +180,17 @@ class ArchiveJob:
         if not wanted.accept_loss:
             check_lost(plan.lost)
         self._watcher.on_planned(_left(state, bounds, targets))
-        policies = {name: each.configs.get("cleanup.policy", "") for name, each in facts.items()}
-        sparse = frozenset(n for n in names if wanted.allow_gaps or "compact" in policies[n])
+        sparse = frozenset(each for each in names if wanted.allow_gaps or self._compacts(each))
         if self._archive.append(self._records(plan), plan.commit(ids, sparse), state):
             self.report.add(plan)
             self._watcher.on_committed(plan)
         return True
+
+    def _bounds(self, names: list[str]) -> dict[Place, Bounds]:
+        return self._topics.bounds(names, committed=self._wanted.isolation == READ_COMMITTED)
+
+    def _compacts(self, name: str) -> bool:
+        return "compact" in (self._topics.settings(name).get("cleanup.policy") or "")
 
     def _starts(
         self, names: list[str], state: ArchiveState, bounds: Mapping[Place, Bounds]

@@ -224,7 +224,7 @@ def _rows(report: Report) -> list[dict[str, Any]]:
 
 
 def _as_data(report: Report, to: str, kind: Kind) -> dict[str, Any]:
-    """Documented in docs/spark.md: programs read it."""
+    """Programs read it: keys stay what they are. `lost`: offsets that were deleted too early."""
     return {
         "archive": to,
         "format": kind.value,

@@ -67,14 +67,17 @@ class Topics:
         """Every setting of the topic as it counts, defaults too."""
         return self._ask(lambda client: asking.settings(client, name))
 
-    def bounds(self, names: Iterable[str]) -> dict[Place, Bounds]:
-        """Of every partition. Raises JobError when one cannot be told: nothing is guessed."""
+    def bounds(self, names: Iterable[str], *, committed: bool = False) -> dict[Place, Bounds]:
+        """Of every partition; with `committed`, the latest is that of readers of such records.
+
+        Raises JobError when one cannot be told: nothing is guessed.
+        """
 
         async def work(client: AdminClient) -> dict[Place, Bounds]:
             places = await _partitions(client, list(names))
             # The earliest first: what moves meanwhile only makes the range smaller.
             first = await asking.offsets(client, places, asking.EARLIEST)
-            last = await asking.offsets(client, places, asking.LATEST)
+            last = await asking.offsets(client, places, asking.LATEST, committed=committed)
             found: dict[Place, Bounds] = {}
             for topic, indexes in places.items():
                 for index in indexes:
