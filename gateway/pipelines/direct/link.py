@@ -7,6 +7,7 @@ asked over a new one.
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import AsyncGenerator, Coroutine, Iterator
 from typing import Any, TypeVar
 
@@ -21,13 +22,9 @@ class Link:
 
     def __init__(self, metadata: str, tls: Tls | None) -> None:
         """Connected. Raises JobError."""
-        self._loop = asyncio.new_event_loop()
+        self._loop = _loop_of_process()
         self._context = open_storage(metadata, *(tls or ()))
-        try:
-            self.storage: ReadStorage = self._loop.run_until_complete(self._context.__aenter__())
-        except BaseException:
-            self._loop.close()
-            raise
+        self.storage: ReadStorage = self._loop.run_until_complete(self._context.__aenter__())
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return self._loop.run_until_complete(work)
@@ -45,10 +42,15 @@ class Link:
             self._loop.run_until_complete(items.aclose())
 
     def close(self) -> None:
-        try:
-            self._loop.run_until_complete(self._context.__aexit__(None, None, None))
-        finally:
-            self._loop.close()
+        self._loop.run_until_complete(self._context.__aexit__(None, None, None))
+
+
+@functools.cache
+def _loop_of_process() -> asyncio.AbstractEventLoop:
+    """One, never closed: gRPC hands the events of all loops of a process to one of them, and
+    stumbles over those of a loop that is closed. A worker process plans one query, closes that
+    link, and runs tasks of the next."""
+    return asyncio.new_event_loop()
 
 
 _kept: dict[tuple[str, Tls | None], Link] = {}
