@@ -36,41 +36,53 @@ class Compression(StrEnum):
     zstd = "zstd"
 
 
+_From = Annotated[
+    str, typer.Option("--from", help="The archive: a directory, or catalog.namespace.table.")
+]
+_Topic = Annotated[str, typer.Option("--topic", "-t", help="The archived topic.")]
+_ToTopic = Annotated[
+    str, typer.Option("--to-topic", help="Where to; else a topic of the same name.")
+]
+_Kind = Annotated[Source, typer.Option("--format", help="parquet or iceberg.")]
+_StartTime = Annotated[
+    str, typer.Option("--start-time", help="Not older: 2024-01-31T12:00:00Z, or ms.")
+]
+_EndTime = Annotated[str, typer.Option("--end-time", help="Older than this.")]
+_Offsets = Annotated[
+    str, typer.Option("--offsets", help='{"0": [100, 200]}: partition 0, 100 to 199.')
+]
+_State = Annotated[
+    str, typer.Option("--state", help="Where it is kept what was begun; else in the archive.")
+]
+_Create = Annotated[bool, typer.Option("--create", help="Make the topic if it does not exist.")]
+_Compression = Annotated[
+    Compression, typer.Option("--compression", help="none, gzip, snappy, lz4 or zstd.")
+]
+_Transactional = Annotated[
+    bool,
+    typer.Option(
+        "--transactional/--idempotent",
+        help="Idempotent is exactly once too; transactions are not served yet.",
+    ),
+]
+_Timeout = Annotated[
+    float, typer.Option("--timeout", help="Seconds without progress before it gives up.")
+]
+
+
 def replay(
-    source: Annotated[
-        str, typer.Option("--from", help="The archive: a directory, or catalog.namespace.table.")
-    ],
-    topic: Annotated[str, typer.Option("--topic", "-t", help="The archived topic.")],
-    to_topic: Annotated[
-        str, typer.Option("--to-topic", help="Where to; else a topic of the same name.")
-    ] = "",
-    kind: Annotated[Source, typer.Option("--format", help="parquet or iceberg.")] = Source.parquet,
-    start_time: Annotated[
-        str, typer.Option("--start-time", help="Not older: 2024-01-31T12:00:00Z, or ms.")
-    ] = "",
-    end_time: Annotated[str, typer.Option("--end-time", help="Older than this.")] = "",
-    offsets: Annotated[
-        str, typer.Option("--offsets", help='{"0": [100, 200]}: partition 0, 100 to 199.')
-    ] = "",
-    state: Annotated[
-        str, typer.Option("--state", help="Where it is kept what was begun; else in the archive.")
-    ] = "",
-    create: Annotated[
-        bool, typer.Option("--create", help="Make the topic if it does not exist.")
-    ] = False,
-    compression: Annotated[
-        Compression, typer.Option("--compression", help="none, gzip, snappy, lz4 or zstd.")
-    ] = Compression.none,
-    transactional: Annotated[
-        bool,
-        typer.Option(
-            "--transactional/--idempotent",
-            help="Idempotent is exactly once too; transactions are not served yet.",
-        ),
-    ] = False,
-    timeout_s: Annotated[
-        float, typer.Option("--timeout", help="Seconds without progress before it gives up.")
-    ] = 120.0,
+    source: _From,
+    topic: _Topic,
+    to_topic: _ToTopic = "",
+    kind: _Kind = Source.parquet,
+    start_time: _StartTime = "",
+    end_time: _EndTime = "",
+    offsets: _Offsets = "",
+    state: _State = "",
+    create: _Create = False,
+    compression: _Compression = Compression.none,
+    transactional: _Transactional = False,
+    timeout_s: _Timeout = 120.0,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     master: Master = "",
     conf: Conf = None,
