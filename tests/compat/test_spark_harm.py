@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.compat, pytest.mark.filterwarnings("ignore")]
 
+LONG = [pytest.mark.proof, pytest.mark.timeout(1_800)]
+START_S_MAX = 240  # another Spark starts, beside whatever else runs on two cores
+
 
 @pytest.fixture(scope="module")
 def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
@@ -123,9 +126,7 @@ def committed_offsets(place: Path) -> list[tuple[int, int]]:
     return sorted(found)
 
 
-@pytest.mark.parametrize(
-    "kills", [pytest.param(1, id="once"), pytest.param(5, id="often", marks=pytest.mark.proof)]
-)
+@pytest.mark.parametrize("kills", [pytest.param(1, id="once"), pytest.param(5, marks=LONG)])
 def test_files_hold_each_record_once_when_the_query_is_killed(
     spark: SparkSession,
     mortal: Broker,
@@ -149,8 +150,10 @@ def test_files_hold_each_record_once_when_the_query_is_killed(
         copying = Process(argv, tmp_path / f"run-{n}.log")
         # Two batches further than before: the second is planned, and being written.
         planned = str(2 * n + 1)
-        copying.wait_for((log / planned).exists, f"batch {planned}", QUERY_S_MAX)
-        copying.kill()
+        try:
+            copying.wait_for((log / planned).exists, f"batch {planned}", START_S_MAX)
+        finally:
+            copying.kill()
     frame = streamed(spark, mortal, topic, maxOffsetsPerTrigger=10 * limit)
     assert copy_into_files(frame, tmp_path, availableNow=True).awaitTermination(QUERY_S_MAX)
     everything = [(p, offset) for p in range(PARTITIONS) for offset in range(count)]
