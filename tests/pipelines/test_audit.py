@@ -79,8 +79,8 @@ class Damage:
         self.left_bounds[Place(topic, number)] = Bounds(0, COUNT)
         self.right_bounds[Place(topic, number)] = Bounds(start, COUNT)
 
-    def change(self, topic: str, number: int, offset: int, **fields: Any) -> None:
-        at = next(n for n, one in enumerate(self.right) if one[2:5] == (topic, number, offset))
+    def change(self, topic: str, number: int, at_offset: int, **fields: Any) -> None:
+        at = next(n for n, one in enumerate(self.right) if one[2:5] == (topic, number, at_offset))
         self.right[at] = self.right[at]._replace(**fields)
 
     def remove(self, topic: str, number: int, *offsets: int, left: bool = False) -> None:
