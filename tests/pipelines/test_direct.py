@@ -14,7 +14,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway.pipelines.direct import register
+from gateway.pipelines.direct.datasource import LedgerReader
+from gateway.pipelines.direct.options import parse
+from gateway.pipelines.model import DataLost, OffsetRange
 from tests.peers.gateway import Gateway, ports_in_a_row
+from tests.peers.processes import wait_until
 from tests.pipelines.direct_rig import START_MS, Rig, differences, unused
 
 if TYPE_CHECKING:
@@ -138,6 +142,30 @@ def test_records_below_the_log_start_are_gone(rig: Rig) -> None:
     with pytest.raises(Exception, match=r"DataLost: .*\[990\.\.1000\)"):
         rig.direct(topic, **early).count()
     assert rig.direct(topic, failOnDataLoss=False, **early).count() == 800
+
+
+@pytest.mark.parametrize("fail", [True, False])
+def test_what_is_removed_under_a_read_is_told(rig: Rig, fail: bool) -> None:
+    topic = unused()
+    rig.loader.create_topic(topic)
+    rig.add(topic, count=20)
+    given = {"metadata": rig.metadata, "path": topic, "failOnDataLoss": str(fail)}
+    reader = LedgerReader(parse(given | {"endingOffsets": rig.ends(topic)}))
+    (planned,) = reader.partitions()
+    assert sum(each.num_rows for each in reader.read(planned)) == 20
+    rig.loader.delete_topic(topic)
+    wait_until(lambda: topic not in rig.loader.topics(), "the topic to go")
+
+    def rows() -> int:
+        """Until its ledger is gone, too, all is still there."""
+        return sum(each.num_rows for each in reader.read(planned))
+
+    if fail:
+        with pytest.raises(DataLost) as lost:
+            wait_until(lambda: rows() != 20, "its ledger to go")
+        assert lost.value.ranges == (OffsetRange(topic, 0, 0, 20),)
+    else:
+        wait_until(lambda: rows() == 0, "its ledger to go")
 
 
 @pytest.mark.parametrize(
