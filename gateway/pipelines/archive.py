@@ -15,6 +15,7 @@ from gateway.pipelines.archive_plan import Round, check_lost, check_topics, next
 from gateway.pipelines.archives.port import Archive, ArchiveState, Compacted
 from gateway.pipelines.kafka_source import read_ranges
 from gateway.pipelines.model import COLUMNS, JobError, Place
+from gateway.pipelines.spark_errors import told
 from gateway.pipelines.topics import Bounds, Topics
 from ledger.world.clock import Clock, SystemClock
 
@@ -227,7 +228,7 @@ class ArchiveJob:
         failing_since_s: float | None = None
         while True:
             try:
-                return _told(work)
+                return told(work)
             except JobError as error:
                 now_s = self._clock.monotonic_s()
                 since_s = failing_since_s = now_s if failing_since_s is None else failing_since_s
@@ -249,22 +250,3 @@ def _left(state: ArchiveState, bounds: Mapping[Place, Bounds], targets: Mapping[
         max(0, targets.get(place, each.latest) - state.ends.get(place, each.earliest))
         for place, each in bounds.items()
     )
-
-
-def _told(work: Callable[[], T]) -> T:
-    """What Spark says becomes one line."""
-    from py4j.protocol import Py4JError
-    from pyspark.errors import AnalysisException, PySparkException
-
-    try:
-        return work()
-    except AnalysisException as error:
-        raise JobError(f"Spark: {_first_line(error)}", "SPARK_REFUSED") from error
-    except (PySparkException, Py4JError) as error:
-        raise JobError(f"Spark: {_first_line(error)}", "SPARK_FAILED") from error
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    causes = [line for line in lines if line.startswith("Caused by: ")]
-    return (causes or lines or [repr(error)])[-1 if causes else 0].removeprefix("Caused by: ")

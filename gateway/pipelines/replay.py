@@ -27,6 +27,7 @@ from gateway.pipelines.replays.target import (
 )
 from gateway.pipelines.replays.task import RESULT, Sending, new_writer, writing
 from gateway.pipelines.replays.writer import Limits
+from gateway.pipelines.spark_errors import told
 from gateway.pipelines.topics import Topics
 from ledger.world.clock import Clock, SystemClock
 
@@ -131,7 +132,7 @@ class _Job:
             create_if_missing(self._topics, request.target, max(known) + 1)
         look_at(self._topics, self._bootstrap, request.target)  # before what takes long
         selection = Selection(request.topic, ranges, request.start_ms, request.end_ms)
-        found = _told(lambda: _measured(self._archive, selection))
+        found = told(lambda: _measured(self._archive, selection))
         target = self._patiently(self._look)
         check_room(
             target,
@@ -167,7 +168,7 @@ class _Job:
         begun = {each.partition: _place(plan, each, sending) for each in plan.partitions}
         self._watcher.on_planned(plan, sum(begun.values()))
         rows = self._watcher.run(
-            lambda: _told(lambda: _write(spark, self._archive, plan, sending, begun))
+            lambda: told(lambda: _write(spark, self._archive, plan, sending, begun))
         )
         return tuple(_replayed(each, rows.get(each.partition)) for each in plan.partitions)
 
@@ -184,19 +185,6 @@ class _Job:
                     raise
                 self._watcher.on_retry(error, _RETRY_S)
             time.sleep(_RETRY_S)
-
-
-def _told(work: Callable[[], T]) -> T:
-    """What Spark says becomes one line."""
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
-    try:
-        return work()
-    except (PySparkException, Py4JError) as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [repr(error)]
-        causes = [line for line in lines if line.startswith("Caused by: ")]
-        raise JobError(f"Spark: {causes[-1] if causes else lines[0]}", "SPARK_FAILED") from error
 
 
 # the plan

@@ -111,18 +111,24 @@ class Topics:
         self._ask(lambda client: asking.create_topic(client, name, partitions, -1, configs))
 
     def _ask(self, work: Callable[[AdminClient], Awaitable[T]]) -> T:
-        async def run() -> T:
-            async with AdminClient(self._bootstrap) as client:
-                return await work(client)
+        return asked(self._bootstrap, work)
 
-        try:
-            return asyncio.run(run())
-        except ValueError as error:
-            raise JobError(f"bootstrap: {error}", "BAD_BOOTSTRAP") from None
-        except AdminError as error:
-            raise JobError(str(error), error.code) from error
-        except Unreachable as error:
-            raise JobError(str(error), "UNREACHABLE") from error
+
+def asked(bootstrap: str, work: Callable[[AdminClient], Awaitable[T]]) -> T:
+    """What `work` brought back over a connection of its own. Raises JobError."""
+
+    async def run() -> T:
+        async with AdminClient(bootstrap) as client:
+            return await work(client)
+
+    try:
+        return asyncio.run(run())
+    except ValueError as error:
+        raise JobError(f"bootstrap: {error}", "BAD_BOOTSTRAP") from None
+    except AdminError as error:
+        raise JobError(str(error), error.code) from error
+    except Unreachable as error:
+        raise JobError(str(error), "UNREACHABLE") from error
 
 
 async def _partitions(client: AdminClient, names: Sequence[str]) -> dict[str, list[int]]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from gateway.admin.client import AdminClient, AdminError, Unreachable, raise_for
+from gateway.admin.client import AdminClient, raise_for
 from gateway.pipelines.model import JobError
-from gateway.pipelines.topics import Topics
+from gateway.pipelines.topics import Topics, asked
 
 _DESCRIBE_CONFIGS, _INIT_PRODUCER_ID = 32, 22
 _TOPIC_RESOURCE = 2
@@ -99,7 +99,7 @@ def _configs(bootstrap: str, name: str) -> dict[str, str]:
         raise_for(result.error_code, result.error_message, name)
         return {each.name: each.value for each in result.configs if each.value is not None}
 
-    return _ask(bootstrap, work)
+    return asked(bootstrap, work)
 
 
 def new_producer_id(bootstrap: str) -> ProducerId:
@@ -123,19 +123,4 @@ def new_producer_id(bootstrap: str) -> ProducerId:
         raise_for(answer.error_code, None, "a producer id")
         return ProducerId(answer.producer_id, answer.producer_epoch)
 
-    return _ask(bootstrap, work)
-
-
-def _ask(bootstrap: str, work: Any) -> Any:
-    async def run() -> Any:
-        async with AdminClient(bootstrap) as client:
-            return await work(client)
-
-    try:
-        return asyncio.run(run())
-    except ValueError as error:
-        raise JobError(f"bootstrap: {error}", "BAD_BOOTSTRAP") from None
-    except AdminError as error:
-        raise JobError(str(error), error.code) from error
-    except Unreachable as error:
-        raise JobError(str(error), "UNREACHABLE") from error
+    return asked(bootstrap, work)
