@@ -23,6 +23,7 @@ from gateway.admin.cli import (
 )
 from gateway.admin.output import Format
 from gateway.pipelines.model import JobError
+from gateway.pipelines.spark_errors import told
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -66,10 +67,10 @@ def run_job(
     try:
         running = running_session()
         if running is not None:
-            return work(running)
+            return told(lambda: work(running))
         spark = new_session(name, master, settings)
         try:
-            return work(spark)
+            return told(lambda: work(spark))
         finally:
             spark.stop()
     except JobError as error:

@@ -15,7 +15,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.pipelines.audits.partials import BUCKET, PARTIALS, SUMS, judged, partials
+from gateway.pipelines.audits.columns import BUCKET, PARTIALS, SUMS
+from gateway.pipelines.audits.partials import judged, partials
 
 KEYS = ["topic", "partition", "bucket"]
 HASHES = st.integers(-(2**63), 2**63 - 1)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from gateway.pipelines.audits.columns import BUCKET
 from gateway.pipelines.audits.counting import (
     KEYS,
     PLACE,
@@ -22,7 +23,6 @@ from gateway.pipelines.audits.counting import (
     some,
 )
 from gateway.pipelines.audits.model import SIDES, Align, Side
-from gateway.pipelines.audits.partials import BUCKET
 from gateway.pipelines.model import Place
 from gateway.pipelines.topics import Bounds
 

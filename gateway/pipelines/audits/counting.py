@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from gateway.pipelines.audits.columns import BUCKET, BUCKETS, PARTIALS, SUMS
 from gateway.pipelines.audits.model import Ranges, Side
-from gateway.pipelines.audits.partials import BUCKET, BUCKETS, PARTIALS, SUMS, judged, partials
 from gateway.pipelines.model import Place
 from gateway.pipelines.topics import Bounds
 
@@ -80,6 +80,8 @@ def within(frame: DataFrame, times: Times) -> DataFrame:
 def buckets(side: Side, bases: Mapping[Place, int], times: Times) -> DataFrame:
     """A row of BUCKETS for each that holds records; little, however long the topic is."""
     from pyspark.sql import functions as F
+
+    from gateway.pipelines.audits.partials import judged, partials  # with numpy
 
     plain = {(place.topic, place.partition): base for place, base in bases.items() if base}
     counted = narrow(side.read(side.bounds), times).mapInArrow(
