@@ -134,6 +134,17 @@ def test_each_way_to_walk_finds_the_same(
         assert rows(batches) == twins_rows(batches)
 
 
+def test_batches_of_one_size_that_are_laid_out_differently_are_told_apart() -> None:
+    orders = [(5, 10, 20), (5, 20, 10), (5, 10, 20), (20, 5, 10)]
+    batches = [
+        built([(0, None, bytes(size), []) for size in sizes], 0, 3 * at)
+        for at, sizes in enumerate(orders)
+    ]
+    assert len({len(batch) for batch in batches}) == 1
+    with walking("alike"):
+        assert rows(batches) == twins_rows(batches)
+
+
 @pytest.mark.parametrize("way", WAYS)
 @settings(deadline=None, max_examples=25)
 @given(alike, st.integers(0, 400), st.integers(0, 255), st.integers(-3, 3))
