@@ -208,13 +208,18 @@ def test_a_header_key_that_is_no_text_is_replaced_as_java_does() -> None:
         pytest.param(record(0, 0, b"k", b"v") + b"\0", id="bytes behind"),
         pytest.param(record(0, 0, b"k", b"v")[:-2], id="cut"),
         pytest.param(varint(6) + b"\0\0\0" + varint(100) + b"\0\0", id="key too long"),
+        pytest.param(
+            varint(15) + b"\0\0\0\1" + varint(2**63 - 1) + b"\0", id="value past all numbers"
+        ),
+        pytest.param(varint(2**63 - 1) + bytes(20), id="record past all numbers"),
         pytest.param(varint(-4), id="negative length"),
         pytest.param(b"\xff" * 12, id="endless number"),
     ],
 )
 def test_a_damaged_batch_names_its_place(body: bytes) -> None:
-    with pytest.raises(CorruptFormat, match="topic-3: the batch at offset 44"):
-        rows([raw_batch(body, base_offset=44)])
+    for include_headers in (False, True):
+        with pytest.raises(CorruptFormat, match="topic-3: the batch at offset 44"):
+            rows([raw_batch(body, base_offset=44)], include_headers=include_headers)
 
 
 def test_damaged_compression_names_its_place() -> None:

@@ -182,8 +182,8 @@ def _fields(
     offset_deltas, at = varints(array, at)
     key_lengths, keys = varints(array, at)
     value_lengths, values = varints(array, keys + np.maximum(key_lengths, 0))
-    behind = values + np.maximum(value_lengths, 0)
-    if (keys > values).any() or (behind > ends - 1).any():
+    room = ends - 1 - values  # no sum of what a record claims: it may wrap
+    if (keys > values).any() or (np.maximum(value_lengths, 0) > room).any():
         raise ValueError("a key or value is longer than its record")
     return _Records(
         data,

@@ -205,6 +205,8 @@ def _singly(data: bytes, at: int, left: Found, count: int) -> int:
             raise ValueError("a record of no bytes")
         starts.append(at)
         at += length >> 1
+        if at > len(data):
+            raise ValueError("a record is longer than its batch")
         ends.append(at)
     left.starts[: len(starts)] = starts
     left.ends[: len(ends)] = ends
