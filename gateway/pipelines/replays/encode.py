@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 Headers = list[tuple[str, bytes | None]]
 _NO_HEADERS: Headers = []
+_NO_TIME_MS = -1
 
 
 class Rows(NamedTuple):
@@ -89,8 +90,12 @@ def _fill(builder: Any, rows: Rows, at: int) -> int:
     """The place of the first record that had no more room."""
     append = builder.append
     timestamps, keys, values, headers = rows.timestamps_ms, rows.keys, rows.values, rows.headers
-    for delta, place in enumerate(range(at, len(timestamps))):
+    end = len(timestamps)
+    if timestamps[at] == _NO_TIME_MS:
+        # The builder takes -1 for "nothing yet", and would give the record a later one's time.
+        end = next((i for i in range(at, end) if timestamps[i] != _NO_TIME_MS), end)
+    for delta, place in enumerate(range(at, end)):
         own = _NO_HEADERS if headers is None else headers[place]
         if append(delta, timestamps[place], keys[place], values[place], own) is None:
             return place
-    return len(timestamps)
+    return end
