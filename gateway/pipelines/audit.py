@@ -21,7 +21,7 @@ from gateway.pipelines.audits.model import (
     Report,
     Side,
 )
-from gateway.pipelines.model import Place
+from gateway.pipelines.model import JobError, Place
 from gateway.pipelines.topics import Bounds
 from ledger.world.clock import SystemClock
 
@@ -194,10 +194,12 @@ def _cut(side: Side, ranges: Ranges | None) -> Side:
     found: dict[Place, Bounds] = {}
     for place, each in ranges.items():
         known = side.bounds.get(place)
-        if known is not None:
-            first = min(max(known.earliest, each.earliest), known.latest)
-            found[place] = Bounds(first, max(first, min(known.latest, each.latest)))
-    return replace(side, bounds=found)
+        if known is None:
+            raise JobError(f"{side.name} has no {place} to look at the offsets of", "USAGE")
+        first = min(max(known.earliest, each.earliest), known.latest)
+        found[place] = Bounds(first, max(first, min(known.latest, each.latest)))
+    starts = {place: side.bounds[place].earliest for place in found}
+    return replace(side, bounds=found, starts=starts)
 
 
 def _notes(left: Side, right: Side, wanted: Wanted) -> list[str]:

@@ -294,6 +294,24 @@ def test_only_the_wanted_offsets_and_times_are_compared(spark: SparkSession) -> 
     assert (report.verdict, report.partitions[0].left.records) == ("equal", 10)
 
 
+def test_what_was_not_asked_for_is_not_called_truncated(spark: SparkSession) -> None:
+    records = log("t", 0)
+    left = side(
+        spark, "topic", records[5:], {Place("t", 0): Bounds(5, COUNT)}, rules={"t": Rules()}
+    )
+    right = side(spark, "archive", records, {Place("t", 0): Bounds(0, COUNT)})
+    wanted = Wanted(examples=0, left_offsets={Place("t", 0): Bounds(10, COUNT)})
+    report = audit(spark, left, right, wanted)
+    assert (report.losses[Loss.truncated], report.losses[Loss.LOST]) == (5, 5)
+
+
+def test_offsets_of_a_place_that_is_not_there_are_refused(spark: SparkSession) -> None:
+    left = side(spark, "left", log("t", 0), {Place("t", 0): Bounds(0, COUNT)})
+    wanted = Wanted(left_offsets={Place("typo", 0): Bounds(0, 10)})
+    with pytest.raises(JobError, match="left has no typo-0"):
+        audit(spark, left, left, wanted)
+
+
 # --- words ---------------------------------------------------------------------------------------
 
 

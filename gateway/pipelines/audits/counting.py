@@ -62,6 +62,7 @@ def renamed(side: Side, name: str) -> Side:
         rules={name: side.rules[topic]} if topic in side.rules else {},
         accepted=tuple(each._replace(topic=name) for each in side.accepted),
         topic_ids={},
+        starts={Place(name, place.partition): start for place, start in side.starts.items()},
     )
 
 

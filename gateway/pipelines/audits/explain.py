@@ -72,6 +72,12 @@ class Losses:
     def _rules(self, place: Place) -> Rules | None:
         return self._side.rules.get(place.topic)
 
+    def _log_start(self, place: Place) -> int | None:
+        """Of a live log."""
+        if self._rules(place) is None:
+            return None
+        return self._side.starts.get(place, self._side.bounds[place].earliest)
+
     def _gone_ms(self, place: Place) -> int | None:
         """Records from before this time may have been removed for their age."""
         rules = self._rules(place)
@@ -86,12 +92,12 @@ class Losses:
         facts = table(
             self._spark,
             [
-                (*place, *each, self._rules(place) is not None, self._gone_ms(place))
+                (*place, *each, self._log_start(place), self._gone_ms(place))
                 for place, each in self._side.bounds.items()
             ],
-            "topic STRING, partition INT, start BIGINT, end BIGINT, live BOOLEAN, gone_ms BIGINT",
+            "topic STRING, partition INT, start BIGINT, end BIGINT, log BIGINT, gone_ms BIGINT",
         )
-        below = F.col("live") & (F.col("offset") < F.col("start"))
+        below = F.col("offset") < F.col("log")
         beyond = (F.col("offset") < F.col("start")) | (F.col("offset") >= F.col("end"))
         loss = (
             F.when(below & (F.col("ms") < F.col("gone_ms")), str(Loss.expired))
@@ -100,8 +106,8 @@ class Losses:
             .otherwise(str(Loss.LOST))
         )
         known = rows.join(F.broadcast(facts), PLACE, "left").withColumn("loss", loss)
-        inside = F.coalesce(F.col("live") & ~beyond, F.lit(False))
-        return known.withColumn("inside", inside).drop("start", "end", "live", "gone_ms")
+        inside = F.coalesce(F.col("log").isNotNull() & ~beyond, F.lit(False))
+        return known.withColumn("inside", inside).drop("start", "end", "log", "gone_ms")
 
     def _accepted(self, rows: DataFrame) -> DataFrame:
         from pyspark.sql import functions as F

@@ -62,7 +62,7 @@ class Side:
     `read`: the records of these ranges, columns of `model.COLUMNS`; `uncommitted`: the same with
     those of aborted and open transactions, None where there is no such thing. `rules`: per topic,
     of a live log. `ordered`: `read` brings records in the order of the log. `topic_ids`: where
-    they are known.
+    they are known. `starts`: where logs begin of which `bounds` are only a part.
     """
 
     name: str
@@ -73,6 +73,7 @@ class Side:
     rules: Mapping[str, Rules] = field(default_factory=dict[str, Rules])
     accepted: tuple[OffsetRange, ...] = ()
     topic_ids: Mapping[str, str] = field(default_factory=dict[str, str])
+    starts: Mapping[Place, int] = field(default_factory=dict[Place, int])
 
     @property
     def topics(self) -> list[str]:
