@@ -13,6 +13,7 @@ import sys
 from gateway.assembly import Parts, Running, Stop, serve, stop_all
 from gateway.config import GatewayConfig
 from gateway.log import logger
+from gateway.topics.partitions import stream_name
 from ledger.bookie.bookie import Bookie
 from ledger.bookie.collect import collect
 from ledger.bookie.config import BookieConfig
@@ -21,12 +22,14 @@ from ledger.errors import LedgerError
 from ledger.ids import LedgerId
 from ledger.registry.ledger_ids import first_unused_ledger
 from ledger.streams.plain_log import PlainLogs, Quorum
+from ledger.streams.segment_store import ROOT as STREAMS
 from ledger.streams.stream import StreamServices
 from ledger.world.clock import SystemClock
 from ledger.world.local_bookies import LocalBookie, LocalBookies, open_local_bookie
 from ledger.world.sqlite_metadata import SqliteMetadata
 from subscriptions.rollout import open_store
 
+_RECOVER_S_MAX = 10.0  # of what a crash left open, before others read it
 _COLLECT_S = 600.0  # a round without a reason: for what a crash left behind
 
 
@@ -79,7 +82,12 @@ async def _show_ledgers(
     """Readers on this machine reach ledgers without the gateway. Kafka goes on without that too."""
     from ledger.node.read_port import ReadPort
 
-    shown = ReadPort(metadata, [each.bookie for each in local], client.confirmed)
+    shown = ReadPort(
+        metadata,
+        [each.bookie for each in local],
+        client.confirmed,
+        lambda: _recover_crashed(running, metadata),
+    )
     try:
         await shown.start(port)
     except OSError as error:
@@ -92,6 +100,32 @@ async def _show_ledgers(
         return
     running.ledger_port = shown.port
     running.stops.append(shown.stop)
+
+
+async def _recover_crashed(running: Running, metadata: SqliteMetadata) -> None:
+    """Segments that a crash left open end where they end; else that takes the first Kafka client.
+
+    Until then bookies know all but the last entry to be acknowledged, and readers saw less than
+    was told to producers. Who cannot be opened in time is left to its own tries.
+    """
+    partitions = running.ctx.partitions
+    left_open = {
+        path.split("/")[2]
+        for path in await metadata.paths(STREAMS)
+        if path.rpartition("/")[2].startswith("inprogress_")
+    }
+    opening = [
+        asyncio.ensure_future(partition.ensure_readable())
+        for topic in running.ctx.catalog.all()
+        for index in range(topic.partitions)
+        if stream_name(topic.topic_id, index) in left_open
+        and (partition := partitions.find(topic.name, index)) is not None
+    ]
+    if opening:
+        _, late = await asyncio.wait(opening, timeout=_RECOVER_S_MAX)
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*opening, return_exceptions=True)
 
 
 async def _open_bookies(

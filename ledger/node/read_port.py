@@ -10,12 +10,12 @@ the bookies' own ports. Nothing that comes in here can change anything.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 from ledger.bookie.bookie import Bookie
-from ledger.errors import NoNode
+from ledger.errors import LedgerError, NoNode
 from ledger.ids import EntryId, LedgerId
 from ledger.log import logger
 from ledger.registry import service_info
@@ -42,11 +42,16 @@ class ReadPort:
         store: MetadataStore,
         bookies: Sequence[Bookie],
         confirmed: Callable[[LedgerId], EntryId],
+        prepare: Callable[[], Awaitable[None]],
     ) -> None:
-        """`confirmed`: the LAC of this process's own writer of a ledger, -1 without one."""
+        """`confirmed`: the LAC of this process's own writer of a ledger, -1 without one.
+
+        `prepare` is done before the first reader is served: ledgers without a writer are closed.
+        """
         self._store = store
         self._bookies = bookies
         self._confirmed = confirmed
+        self._prepare = prepare
         self._listening: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
         self._opening: asyncio.Task[int] | None = None
@@ -82,12 +87,13 @@ class ReadPort:
         task.add_done_callback(self._connections.discard)
 
     async def _hand_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._opening is None:
-            self._opening = asyncio.get_running_loop().create_task(self._open())
+        opening = self._opening
+        if opening is None or (opening.done() and (opening.cancelled() or opening.exception())):
+            opening = self._opening = asyncio.get_running_loop().create_task(self._open())
         try:
-            behind = await asyncio.shield(self._opening)
+            behind = await asyncio.shield(opening)
             inner_reader, inner_writer = await asyncio.open_connection(_HOST, behind)
-        except OSError as error:
+        except (OSError, LedgerError) as error:
             logger().warning("readers of ledgers cannot be served", reason=str(error))
             writer.close()
             return
@@ -108,6 +114,7 @@ class ReadPort:
         """The servers behind the port stand; where the metadata are. Raises OSError."""
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, _load)
+        await self._prepare()
         from ledger.bookie.grpc_server import BookieServer
         from ledger.bookie.read_only import ReadOnlyBookie
         from ledger.world.grpc_config import GrpcServerConfig

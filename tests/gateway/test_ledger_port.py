@@ -18,8 +18,9 @@ from gateway.pipelines.direct.storage import open_storage, read_topic, read_topi
 from gateway.pipelines.model import JobError
 from gateway.topics.partitions import stream_name
 from gateway.wire import batches
-from ledger.errors import Fenced, LedgerError, ReadOnlyStore
+from ledger.errors import Fenced, LedgerError, MetadataUnavailable, ReadOnlyStore
 from ledger.ids import EntryId, LedgerId
+from ledger.node.read_port import ReadPort
 from ledger.registry.discovery import Discovery
 from ledger.streams.follower import FollowedStream
 from ledger.streams.scan import StreamScan, read_slice
@@ -28,7 +29,9 @@ from ledger.world.bookies import Status
 from ledger.world.clock import SystemClock
 from ledger.world.grpc_bookies import GrpcBookies
 from ledger.world.grpc_config import GrpcClientConfig
+from ledger.world.grpc_metadata import GrpcMetadata
 from ledger.world.metadata import ANY_VERSION, Create
+from ledger.world.sqlite_metadata import SqliteMetadata
 from tests.gateway.admin_commands import invoke
 from tests.peers.gateway import Gateway
 from tests.peers.processes import free_port
@@ -354,3 +357,43 @@ def test_a_reader_goes_on_when_the_gateway_was_killed_and_is_back(tmp_path):
                 scan.close()
 
         asyncio.run(main())
+
+
+def test_after_a_crash_the_last_acknowledged_record_is_seen_though_nobody_speaks_kafka(tmp_path):
+    with Gateway(tmp_path / "data") as broker:
+        loader = Loader(broker)
+        for value in (b"a", b"b", b"c"):
+            loader.send("left", value)
+        broker.restart(kill=True)
+
+        async def main():
+            async with open_storage(broker.ledgers) as storage:
+                scan = await scan_of(storage, "left")
+                assert scan.end_sequence_id == 3
+                scan.close()
+
+        asyncio.run(main())
+
+
+def test_the_next_reader_is_served_where_the_first_one_could_not_be(tmp_path):
+    failures = [MetadataUnavailable("not now")]
+
+    async def prepare():
+        if failures:
+            raise failures.pop()
+
+    async def main():
+        store = SqliteMetadata(tmp_path / "metadata.sqlite")
+        port = ReadPort(store, [], lambda _: EntryId(-1), prepare)
+        await port.start(0)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port.port)
+        async with asyncio.timeout(10):
+            assert await reader.read() == b""
+        writer.close()
+        shown = GrpcMetadata("127.0.0.1", port.port)
+        assert await shown.exists("/")
+        await shown.close()
+        await port.stop()
+        await store.close()
+
+    asyncio.run(main())
