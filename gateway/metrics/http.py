@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
@@ -78,9 +77,11 @@ class MetricsServer:
             logger().error("the metrics page failed", exc_info=error)
         finally:
             writer.close()
-            with contextlib.suppress(OSError, TimeoutError):
+            try:
                 async with asyncio.timeout(HEAD_S_MAX):
                     await writer.wait_closed()
+            except OSError:  # or too slow: what it did not read is not kept for it
+                writer.transport.abort()
 
     async def _answer(self, head: bytes) -> bytes:
         method, _, rest = head.partition(b"\r\n")[0].partition(b" ")

@@ -8,6 +8,7 @@ done; groups beyond the bounds on virtual time; the port by plain sockets.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http.client
 import re
 import subprocess
@@ -327,6 +328,36 @@ def test_stopping_ends_connections_that_wait():
         writer.close()
 
     on_port(scenario)
+
+
+def test_who_asks_and_does_not_read_is_cut_off_and_nothing_is_kept_for_it(monkeypatch):
+    monkeypatch.setattr("gateway.metrics.http.ANSWER_S_MAX", 0.1)
+    monkeypatch.setattr("gateway.metrics.http.HEAD_S_MAX", 0.1)
+    size = 32 * 1024 * 1024  # more than sockets hold
+
+    class Large(MetricsServer):
+        async def _answer(self, head):
+            return bytes(size)
+
+    async def main():
+        server = Large(None)
+        await server.start("127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
+        await reader.readexactly(1)
+        serving = list(server._serving)
+        assert len(serving) == 1
+        async with asyncio.timeout(10):
+            await asyncio.wait(serving)
+        received = 1
+        with contextlib.suppress(ConnectionError):
+            while piece := await reader.read(1024 * 1024):
+                received += len(piece)
+        assert received < size
+        writer.close()
+        await server.stop()
+
+    asyncio.run(main())
 
 
 def test_a_port_that_is_taken_is_a_fault_of_the_configuration(gateway, tmp_path):
