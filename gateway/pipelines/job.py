@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
@@ -72,12 +73,20 @@ def run_job(
         try:
             return told(lambda: work(spark))
         finally:
-            spark.stop()
+            _stop(spark)
     except JobError as error:
         fail(_exit_code(error), str(error), error.code, output)
     except KeyboardInterrupt:
         print("gateway: interrupted", file=sys.stderr)
         raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+def _stop(spark: SparkSession) -> None:
+    """It is stopped; a JVM that has died cannot be asked to, and the job's own error counts."""
+    from py4j.protocol import Py4JError
+
+    with suppress(Py4JError, ConnectionError):
+        spark.stop()
 
 
 def _exit_code(error: JobError) -> int:

@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 def told(work: Callable[[], T]) -> T:
     """What `work` returns. Spark's errors become JobErrors: SPARK_REFUSED where a rerun meets the
-    same (a plan that cannot be), else SPARK_FAILED."""
+    same (a plan that cannot be), SPARK_GONE where its JVM has died, else SPARK_FAILED."""
     from py4j.protocol import Py4JError
     from pyspark.errors import AnalysisException, PySparkException
 
@@ -22,6 +22,9 @@ def told(work: Callable[[], T]) -> T:
         raise JobError(f"Spark: {_one_line(error)}", "SPARK_REFUSED") from error
     except (PySparkException, Py4JError) as error:
         raise JobError(f"Spark: {_one_line(error)}", "SPARK_FAILED") from error
+    except ConnectionError as error:  # Py4J's only word for it after the first call that failed
+        message = "Spark's JVM has ended (out of memory?); start the job again"
+        raise JobError(message, "SPARK_GONE") from error
 
 
 def _one_line(error: Exception) -> str:

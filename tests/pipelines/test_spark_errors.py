@@ -1,0 +1,34 @@
+"""Goal: whatever Spark's own process says or no longer says, a job ends with one line.
+
+Method: the errors themselves, as Py4J raises them; nobody listens where a JVM would have been.
+"""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+from py4j.clientserver import ClientServer, JavaParameters
+from py4j.protocol import Py4JNetworkError
+
+from gateway.pipelines.model import JobError
+from gateway.pipelines.spark_errors import told
+
+
+def test_a_jvm_that_has_died_is_said_in_one_line() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and does not listen
+        peer = ClientServer(JavaParameters(port=taken.getsockname()[1], auto_convert=False))
+        with pytest.raises(JobError, match=r"^Spark's JVM has ended.*start the job again$") as said:
+            told(lambda: peer.jvm.java.lang.System.nanoTime())
+        assert said.value.code == "SPARK_GONE"
+        peer.shutdown()
+
+
+def test_a_call_that_broke_off_is_said_by_its_innermost_cause() -> None:
+    def work() -> None:
+        raise Py4JNetworkError("An error occurred\nCaused by: first\n\tat x\nCaused by: the one")
+
+    with pytest.raises(JobError, match=r"^Spark: the one$") as said:
+        told(work)
+    assert said.value.code == "SPARK_FAILED"
