@@ -141,9 +141,12 @@ def _start(word: str, output: Format) -> str | int:
     if word in (EARLIEST, LATEST):
         return word
     try:
-        return read_moment(word, SystemClock().now_ms())
+        start_ms = read_moment(word, SystemClock().now_ms())
     except ValueError as error:
         usage(f"--from: {error}; or earliest, or latest", output)
+    if start_ms < 0:  # Kafka looks for no such time: -1 and -2 have it say latest and earliest
+        usage(f"--from: {word!r} is before 1970; say earliest", output)
+    return start_ms
 
 
 class _Ending:

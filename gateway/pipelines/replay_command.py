@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+_TIME_MS_MAX = 253_402_300_799_999
+"""The last millisecond of the year 9999, of which Spark's and Python's days are the same."""
+
+
 class Source(StrEnum):
     """What kind of archive."""
 
@@ -137,8 +141,12 @@ def _offsets(text: str, topic: str, output: Format) -> dict[int, tuple[int, int]
 
 def _time(option: str, text: str, output: Format) -> int | None:
     """Milliseconds since 1970. No "2h ago": a rerun must mean the same records."""
-    if not text or text.isdecimal():
-        return int(text) if text else None
+    if not text:
+        return None
+    if text.isdecimal() and int(text) > _TIME_MS_MAX:
+        usage(f"{option}: {text} ms is after the year 9999", output)
+    if text.isdecimal():
+        return int(text)
     try:
         return read_time(text)
     except ValueError as error:

@@ -323,6 +323,7 @@ def test_the_command_says_what_it_cannot_do_before_spark_starts(tmp_path: Path):
         ["--format", "iceberg"],
         ["--offsets", "{}"],
         ["--start-time", "2h"],
+        ["--end-time", "253402300800000"],
         ["--offsets", '{"0": [0, 1]}', "--end-time", "2024-01-01"],
     ):
         done = CliRunner().invoke(job_app, ["replay", *words, *wrong])
