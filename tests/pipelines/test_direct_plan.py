@@ -5,13 +5,16 @@ Method: options as Spark hands them over, and plain objects named as pyspark's f
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Coroutine
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.pipelines.direct.offsets import Source
 from gateway.pipelines.direct.options import EARLIEST, LATEST, Edge, Options, Tls, parse
 from gateway.pipelines.direct.plan import limited, wanted
 from gateway.pipelines.model import JobError, OffsetRange, Place
@@ -229,3 +232,39 @@ def test_a_limited_trigger_moves_on_and_never_too_far(
         assert (at > begin[place]) == (end[place] > begin[place])
     total = sum(found[place] - begin[place] for place in found)
     assert total <= limit + len(found)
+
+
+# -- streams ----------------------------------------------------------------------------------
+
+
+class _Late:
+    """A stream's end as bookies tell it: at first not as far as they told somebody before."""
+
+    start_sequence_id, end_sequence_id = 0, 5
+
+    async def refresh(self) -> None:
+        self.end_sequence_id = 7
+
+
+class _Runner:
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run(work)
+
+
+def test_a_stream_waits_for_the_end_that_its_checkpoint_knows() -> None:
+    from gateway.pipelines.direct.stream import LedgerStreamReader
+
+    place = Place("t", 0)
+    sources = {place: Source(place, "id", cast("Any", _Late()))}
+
+    class Reader(LedgerStreamReader):
+        def _connected(self) -> Any:
+            return _Runner()
+
+        def _look(self) -> dict[Place, Source]:
+            return sources
+
+    reader = Reader(options(streaming=True))
+    at = {"t": {"0": 7}}
+    assert reader.partitions(at, at) == []  # so Spark says where a query goes on
+    assert reader.latestOffset() == at

@@ -120,7 +120,7 @@ async def starts(sources: Mapping[Place, Source], options: Options) -> dict[Plac
     """Where reading begins, never below what is there. Raises JobError, DataLost."""
     edge = options.starting
     _named("startingOffsets", edge, sources)
-    await _reached(sources, edge)
+    await reached(sources, edge.offsets or {})
     found = await _resolved(sources, edge, EARLIEST)
     for place, offset in found.items():
         if offset is None and not options.latest_where_no_time:
@@ -139,7 +139,7 @@ async def starts(sources: Mapping[Place, Source], options: Options) -> dict[Plac
 async def ends(sources: Mapping[Place, Source], options: Options) -> dict[Place, int]:
     """One past the last offset that is read, never above what is there. Raises JobError."""
     _named("endingOffsets", options.ending, sources)
-    await _reached(sources, options.ending)
+    await reached(sources, options.ending.offsets or {})
     found: dict[Place, int] = {}
     for place, offset in (await _resolved(sources, options.ending, LATEST)).items():
         end = sources[place].scan.end_sequence_id
@@ -186,16 +186,14 @@ def _named(option: str, edge: Edge, sources: Mapping[Place, Source]) -> None:
     raise JobError(f"{option}: must name all partitions: {'; '.join(said)}", "BAD_OPTION")
 
 
-async def _reached(sources: Mapping[Place, Source], edge: Edge) -> None:
-    """Offsets that are named are known here too: readers hear of the last ones a little later
-    than the producer did, and others may have told the offsets."""
-    wanted = edge.offsets or {}
+async def reached(sources: Mapping[Place, Source], wanted: Mapping[Place, int]) -> None:
+    """Offsets that are named are known here too, if they are there: readers hear of the last ones
+    a little later than the producer did, and others, or a checkpoint, may have told the offsets."""
     for _ in range(_LOOKS):
-        scans = [sources[place].scan for place in wanted]
         behind = [
-            scan
-            for scan, offset in zip(scans, wanted.values(), strict=True)
-            if scan.end_sequence_id < offset
+            sources[place].scan
+            for place, offset in wanted.items()
+            if place in sources and sources[place].scan.end_sequence_id < offset
         ]
         if not behind:
             return

@@ -10,7 +10,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from gateway.pipelines.direct.datasource import SlicePartition
 from gateway.pipelines.direct.link import Link
-from gateway.pipelines.direct.offsets import Source, Sources, not_lost, starts, tell_lost
+from gateway.pipelines.direct.offsets import Source, Sources, not_lost, reached, starts, tell_lost
 from gateway.pipelines.direct.options import Options
 from gateway.pipelines.direct.plan import Wanted, limited
 from gateway.pipelines.direct.tasks import Task, read_task, tasks_of
@@ -44,6 +44,7 @@ class LedgerStreamReader(DataSourceStreamReader):
         position = _places(start) if start else self._position
         if position is None:
             position = {place: s.scan.start_sequence_id for place, s in sources.items()}
+        self._connected().run(reached(sources, position))
         begin = self._begin(position, sources)
         end = {place: source.scan.end_sequence_id for place, source in sources.items()}
         return _json(limited(self._options.offsets_per_trigger_max, begin, end))
@@ -69,6 +70,7 @@ class LedgerStreamReader(DataSourceStreamReader):
     async def _tasks(self, start: dict[Place, int]) -> list[Task]:
         sources = await self._known().look()
         assert self._position is not None
+        await reached(sources, self._position)
         ended = {place: at for place, at in self._position.items() if place in sources}
         begin = self._begin(start, sources)
         self._check_end(ended, sources)
