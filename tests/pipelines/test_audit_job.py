@@ -104,6 +104,16 @@ def test_an_archive_still_has_what_was_deleted_from_its_topic(rig: Rig) -> None:
     assert "No difference; all that is missing was free to go. Records: 40 truncated." in said
 
 
+def test_an_archived_topic_without_records_is_not_taken_for_another(rig: Rig) -> None:
+    place = str(rig.work / "two")
+    rig.topic("some", records(3))
+    rig.loader.create_topic("none", 1, KEPT)
+    code, _, error = rig.job("archive", "some", "none", "--to", place)
+    assert code == 0, error
+    code, told = rig.audit("topic:none", f"archive:{place}")
+    assert (code, told["verdict"], told["records"]) == (0, "equal", {"left": 0, "right": 0})
+
+
 def test_a_copy_that_lacks_a_record_and_changed_one_ends_with_1(rig: Rig) -> None:
     whole = records(30)
     worse = [*whole[:4], whole[4]._replace(value=b"other"), *whole[5:-1]]
@@ -119,7 +129,7 @@ def test_a_copy_that_lacks_a_record_and_changed_one_ends_with_1(rig: Rig) -> Non
     ("words", "code", "fix"),
     [
         (["topic:x", "kafka:x"], 2, "topic:NAME"),
-        (["topic:source", "topic:none"], 1, "'none' does not exist"),
+        (["topic:source", "topic:nowhere"], 1, "'nowhere' does not exist"),
         (["topic:source", "segments:source"], 2, "--metadata"),
         (["topic:source", "topic:source", "--left-offsets", "{}"], 2, '{"topic":{"0":[0,100]}}'),
         (["topic:source", "archive:/nowhere/at/all"], 1, "nothing is archived"),

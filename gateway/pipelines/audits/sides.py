@@ -117,7 +117,7 @@ def archive_side(spark: SparkSession, source: Source, others: str | None) -> Sid
     archive = open_archive(spark, source.where, _ARCHIVES[source.kind])
     ranges = archive.ranges()
     state = archive.state()
-    topics = sorted({each.topic for each in ranges})
+    topics = sorted({place.topic for place in state.ends})
     if not topics:
         raise JobError(f"{source}: nothing is archived there", "EMPTY_ARCHIVE")
     if source.topic is not None:
@@ -130,9 +130,11 @@ def archive_side(spark: SparkSession, source: Source, others: str | None) -> Sid
         raise JobError(f"{source} holds {', '.join(topics)}: add #TOPIC to say which", "USAGE")
     if chosen[0] not in topics:
         raise JobError(f"{source}: it holds {', '.join(topics)}", "UNKNOWN_TOPIC")
+    bounds = {place: Bounds(end, end) for place, end in state.ends.items()}
+    bounds |= spans(ranges)
     return Side(
         str(source),
-        spans([each for each in ranges if each.topic in chosen]),
+        {place: each for place, each in bounds.items() if place.topic in chosen},
         read=lambda wanted: in_ranges(spark, archive.read(chosen), wanted),
         accepted=tuple(lost.range for lost in state.lost if lost.range.topic in chosen),
         topic_ids={name: state.topic_ids[name] for name in chosen if name in state.topic_ids},
