@@ -89,6 +89,7 @@ def replay(
             f"{path} is the state of another replay ({plan.asked}); give another --state",
             "OTHER_REPLAY",
         )
+    job.check_source(plan, path)
     return Report(request.topic, request.target, state, resumed, job.write(spark, plan))
 
 
@@ -154,7 +155,21 @@ class _Job:
                 )
                 for row in found
             ),
+            source_id=self._source_id(),
         )
+
+    def check_source(self, plan: Plan, path: str) -> None:
+        """Raises JobError when the plan is for records of another topic of that name."""
+        now = self._source_id()
+        if plan.source_id and now and plan.source_id != now:
+            raise JobError(
+                f"{path} is the state of a replay of another topic {self._request.topic!r} (id"
+                f" {plan.source_id}, here {now}); give another --state",
+                "OTHER_REPLAY",
+            )
+
+    def _source_id(self) -> str:
+        return self._archive.state().topic_ids.get(self._request.topic, "")
 
     def write(self, spark: SparkSession, plan: Plan) -> tuple[Replayed, ...]:
         """All of it is there."""

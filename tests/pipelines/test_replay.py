@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 from gateway.pipelines.archives import open_archive
 from gateway.pipelines.archives.parquet import ParquetArchive
-from gateway.pipelines.archives.port import Archive, Commit
+from gateway.pipelines.archives.port import Archive, ArchiveState, Commit
 from gateway.pipelines.commands import job_app
 from gateway.pipelines.kafka_source import read_ranges
 from gateway.pipelines.model import JobError, OffsetRange
@@ -276,6 +276,21 @@ def test_the_state_of_another_replay_is_refused(
     other = replace(request, offsets={0: (0, 2)})
     with pytest.raises(JobError, match="another --state"):
         run_replay(spark, world.archive, bootstrap, other, str(tmp_path))
+    with pytest.raises(JobError, match=r"another topic 'source'.*another --state"):
+        run_replay(spark, _MadeAnew(world.archive), bootstrap, request, str(tmp_path))
+
+
+class _MadeAnew:
+    """An archive of another topic of the same name."""
+
+    def __init__(self, archive: Archive) -> None:
+        self._archive = archive
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._archive, name)
+
+    def state(self) -> ArchiveState:
+        return replace(self._archive.state(), topic_ids={SOURCE: "another id"})
 
 
 @pytest.mark.parametrize("offsets", [[3, 4, 4], [3, 5], [5, 4]])

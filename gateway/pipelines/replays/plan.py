@@ -60,7 +60,8 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`asked` is the request in one line; `topic_id` tells the life of the target that is meant."""
+    """`asked` is the request in one line; `topic_id` tells the life of the target that is meant,
+    `source_id` that of the archived topic ("": nobody knows)."""
 
     asked: str
     selection: Selection
@@ -70,6 +71,7 @@ class Plan:
     producer_epoch: int
     record_bytes_max: int
     partitions: tuple[PartitionPlan, ...]
+    source_id: str = ""
 
     def encode(self) -> bytes:
         """JSON with a version."""
