@@ -397,3 +397,25 @@ def test_the_next_reader_is_served_where_the_first_one_could_not_be(tmp_path):
         await store.close()
 
     asyncio.run(main())
+
+
+def test_the_next_task_of_a_worker_reads_on_though_the_gateway_was_killed_in_between(tmp_path):
+    from gateway.pipelines.direct.datasource import LedgerReader
+    from gateway.pipelines.direct.link import drop_link
+    from gateway.pipelines.direct.options import parse
+
+    with Gateway(tmp_path / "data") as broker:
+        reader = LedgerReader(parse({"metadata": broker.ledgers, "path": "between"}))
+
+        def rows():
+            return sum(rows.num_rows for each in reader.partitions() for rows in reader.read(each))
+
+        loader = Loader(broker)
+        loader.send("between", b"a", b"b")
+        try:
+            assert rows() == 2
+            broker.restart(kill=True)
+            loader.send("between", b"c")
+            assert rows() == 3
+        finally:
+            drop_link(broker.ledgers, None)

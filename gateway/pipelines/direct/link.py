@@ -1,7 +1,7 @@
 """A connection to storage that synchronous code uses: Spark's Python workers have no loop.
 
-A worker process keeps one for its next tasks, as long as it lives; whatever failed over it is
-asked over a new one.
+A worker process keeps one for its next tasks, as long as it lives; what failed over one that was
+kept is asked over a new one.
 """
 
 from __future__ import annotations
@@ -62,6 +62,11 @@ def kept_link(metadata: str, tls: Tls | None) -> Link:
     if link is None:
         link = _kept[metadata, tls] = Link(metadata, tls)
     return link
+
+
+def is_kept(metadata: str, tls: Tls | None) -> bool:
+    """A link of an earlier task is there, and nobody knows whether it still leads anywhere."""
+    return (metadata, tls) in _kept
 
 
 def drop_link(metadata: str, tls: Tls | None) -> None:

@@ -6,16 +6,23 @@ A slice is all that a task needs to know, so it runs anywhere, over bookies that
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from gateway.pipelines.direct.link import drop_link, kept_link
+from gateway.pipelines.direct.link import drop_link, is_kept, kept_link
 from gateway.pipelines.direct.offsets import Source, tell_lost
 from gateway.pipelines.direct.options import Options
 from gateway.pipelines.direct.plan import Wanted
 from gateway.pipelines.model import JobError, OffsetRange, Place
-from ledger.errors import LedgerError, NoNode, NoSuchLedger, Truncated
-from ledger.streams.scan import Slice, read_slice
+from ledger.errors import (
+    EntryUnknown,
+    LedgerError,
+    MetadataUnavailable,
+    NoNode,
+    NoSuchLedger,
+    Truncated,
+)
+from ledger.streams.scan import ScannedRecord, Slice, read_slice
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,19 +66,33 @@ def read_task(task: Task, options: Options) -> Iterator[pa.RecordBatch]:
     piece = task.piece
     decoder = Decoder(*task.place, options.include_headers)
     following = piece.first
-    where = options.metadata, options.tls
     try:
-        link = kept_link(*where)
-        chunks = read_slice(link.storage.store, link.storage.client, piece)
-        for chunk in link.each(chunks):
+        for chunk in _chunks(piece, options):
             yield from decoder.decode([each.data for each in chunk], piece.first, piece.end)
             following = chunk[-1].end_sequence_id
     except LedgerError as error:
-        drop_link(*where)
+        drop_link(options.metadata, options.tls)
         left = OffsetRange(*task.place, following, piece.end)
         if not isinstance(error, _GONE):
             raise _fault(left, error) from error
         tell_lost([left], f"removed while they were read ({error})", options.fail_on_data_loss)
+
+
+def _chunks(piece: Slice, options: Options) -> Iterator[list[ScannedRecord]]:
+    """The slice's, in order. Where a kept link leads may be gone, as when bookies came back
+    elsewhere: then a new one goes on, once."""
+    where = options.metadata, options.tls
+    was_kept = is_kept(*where)
+    link = kept_link(*where)
+    try:
+        for chunk in link.each(read_slice(link.storage.store, link.storage.client, piece)):
+            yield chunk
+            piece = replace(piece, first=chunk[-1].end_sequence_id)
+    except (EntryUnknown, MetadataUnavailable):
+        if not was_kept:
+            raise
+        drop_link(*where)
+        yield from _chunks(piece, options)
 
 
 def _fault(a_range: OffsetRange, error: LedgerError) -> JobError:
