@@ -302,8 +302,14 @@ class StreamScan:
 def _points(index: SparseIndex, low: int, high: int, wanted: int) -> list[tuple[int, int]]:
     """At most `wanted` places to begin a slice at: (sequence id, entry), the first one at `low`."""
     points = [(low, index.entry_for(low))]
-    for number in range(1, wanted):
-        at, entry = index.point_before(low + (high - low) * number // wanted)
+    if wanted > len(index):  # every one of them, however small slices are wanted
+        places = list(zip(index.sequence_ids, index.entries, strict=True))
+    else:
+        shares = range(1, wanted)
+        places = [index.point_before(low + (high - low) * n // wanted) for n in shares]
+    for at, entry in places:
+        if at >= high:
+            break
         if at > points[-1][0] and entry > points[-1][1]:
             points.append((at, entry))
     return points

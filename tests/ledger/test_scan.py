@@ -159,6 +159,17 @@ def test_slices_are_about_as_large_as_was_asked_for():
     run(scenario, limits=DENSE, control_ms=100)
 
 
+def test_the_smallest_slices_are_no_more_than_the_index_has_points():
+    async def scenario(rig):
+        await written(rig, 400, 1)
+        by, scan = await scan_of(rig)
+        slices = await scan.cut(3, 400, 1e-12)  # as one byte is of very large segments
+        assert 10 < len(slices) <= 400
+        assert len(await read(by, slices)) == 397
+
+    run(scenario, limits=DENSE, control_ms=100)
+
+
 def test_a_slice_is_read_by_who_knows_nothing_but_the_slice():
     async def scenario(rig):
         owner = await written(rig, 30)
