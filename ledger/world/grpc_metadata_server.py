@@ -23,6 +23,7 @@ _REQUEST_BYTES_MAX: Final = 64 * 1024
 _REPLY_BYTES_MAX: Final = 16 * 1024 * 1024
 _NODES_BYTES: Final = 1024 * 1024  # of one message of a tree
 _WATCHES_MAX: Final = 100_000  # of one client
+_NEWS_MAX: Final = 2 * _WATCHES_MAX  # that it did not read yet: each path changed, and armed once
 _Context = aio.ServicerContext[bytes, bytes]
 
 
@@ -127,8 +128,10 @@ class _Watches:
         self._waiting = asyncio.Event()
 
     def heed(self, request: pb.WatchRequest) -> bool:
-        """The path is watched, or not any more. False: there are too many."""
+        """The path is watched, or not any more. False: there are too many, or too much is unread."""
         path = request.path
+        if len(self._news) >= _NEWS_MAX:
+            return False
         if request.stop:
             unwatch = self._unwatch.pop(path, None)
             if unwatch is not None:

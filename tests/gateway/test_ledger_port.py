@@ -25,11 +25,13 @@ from ledger.registry.discovery import Discovery
 from ledger.streams.follower import FollowedStream
 from ledger.streams.scan import StreamScan, read_slice
 from ledger.streams.stream import StreamServices
+from ledger.wire.metadata_pb2 import WatchRequest
 from ledger.world.bookies import Status
 from ledger.world.clock import SystemClock
 from ledger.world.grpc_bookies import GrpcBookies
 from ledger.world.grpc_config import GrpcClientConfig
 from ledger.world.grpc_metadata import GrpcMetadata
+from ledger.world.grpc_metadata_server import _Watches
 from ledger.world.metadata import ANY_VERSION, Create
 from ledger.world.sqlite_metadata import SqliteMetadata
 from tests.gateway.admin_commands import invoke
@@ -419,3 +421,15 @@ def test_the_next_task_of_a_worker_reads_on_though_the_gateway_was_killed_in_bet
             assert rows() == 3
         finally:
             drop_link(broker.ledgers, None)
+
+
+def test_who_asks_for_watches_and_never_reads_is_not_heeded_for_ever(tmp_path):
+    async def main():
+        store = SqliteMetadata(tmp_path / "metadata.sqlite")
+        watches = _Watches(store)  # of one client, to which nothing is written
+        asked = (WatchRequest(path="/", number=number) for number in range(1, 1_000_000))
+        assert not all(map(watches.heed, asked))
+        watches.close()
+        await store.close()
+
+    asyncio.run(main())
