@@ -128,7 +128,7 @@ class _Watches:
         self._waiting = asyncio.Event()
 
     def heed(self, request: pb.WatchRequest) -> bool:
-        """The path is watched, or not any more. False: there are too many, or too much is unread."""
+        """The path is watched, or not any more. False: too many, or too much unread."""
         path = request.path
         if len(self._news) >= _NEWS_MAX:
             return False
