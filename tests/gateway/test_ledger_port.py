@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import Producer
 
 from gateway.pipelines.direct.storage import open_storage, read_topic, read_topics
-from gateway.pipelines.model import JobError
+from gateway.pipelines.model import DataLost, JobError
 from gateway.topics.partitions import stream_name
 from gateway.wire import batches
 from ledger.errors import Fenced, LedgerError, MetadataUnavailable, ReadOnlyStore
@@ -433,3 +433,24 @@ def test_who_asks_for_watches_and_never_reads_is_not_heeded_for_ever(tmp_path):
         await store.close()
 
     asyncio.run(main())
+
+
+def test_a_stream_says_that_its_topic_was_made_anew_though_the_new_one_is_longer(gateway):
+    from gateway.pipelines.direct.options import parse
+    from gateway.pipelines.direct.stream import LedgerStreamReader
+
+    given = {"metadata": gateway.ledgers, "path": "anew", "startingOffsets": "earliest"}
+    reader = LedgerStreamReader(parse(given, streaming=True))
+    loader = Loader(gateway)
+    loader.send("anew", b"a", b"b")
+    try:
+        assert reader.initialOffset() == {"anew": {"0": 0}}
+        assert reader.latestOffset() == {"anew": {"0": 2}}
+        assert len(reader.partitions({"anew": {"0": 0}}, {"anew": {"0": 2}})) == 1
+        assert invoke("topic", "delete", "anew", "--yes", bootstrap=gateway.bootstrap)[0] == 0
+        assert invoke("topic", "create", "anew", bootstrap=gateway.bootstrap)[0] == 0
+        Loader(gateway).send("anew", b"c", b"d", b"e")
+        with pytest.raises(DataLost, match="made anew"):
+            reader.latestOffset()
+    finally:
+        reader.stop()

@@ -43,6 +43,7 @@ class Sources:
         self._storage = storage
         self._options = options
         self._open: dict[Place, Source] = {}
+        self.made_anew: set[Place] = set()  # another topic of that name is there now
 
     async def look(self) -> dict[Place, Source]:
         """The partitions that there are now, each as it is now. Raises JobError, LedgerError."""
@@ -56,6 +57,8 @@ class Sources:
         for place, source in list(self._open.items()):
             topic = wanted.get(place)
             if topic is None or str(topic.topic_id) != source.topic_id:
+                if topic is not None:
+                    self.made_anew.add(place)
                 source.scan.close()
                 del self._open[place]
         places = sorted(wanted)

@@ -57,6 +57,11 @@ class LedgerStreamReader(DataSourceStreamReader):
         gone = [OffsetRange(*p, at, at + 1) for p, at in position.items() if p not in sources]
         if gone:
             tell_lost(gone, "the partitions are not there any more", fail)
+        anew = self._sources.made_anew if self._sources is not None else None
+        if anew:
+            others = [OffsetRange(*p, position.get(p, 0), position.get(p, 0) + 1) for p in anew]
+            tell_lost(others, "the topic was made anew, its offsets are other records'", fail)
+            anew.clear()
         return not_lost({place: position.get(place, 0) for place in sources}, sources, fail)
 
     def partitions(self, start: Offsets, end: Offsets) -> list[InputPartition]:
