@@ -105,7 +105,7 @@ class LocalFiles:
     def put_if_absent(self, path: str, data: bytes) -> bool:
         target = local_path(path)
         with _told(path):
-            _make_directories(target.parent)
+            make_directories(target.parent)
             temporary = target.with_name(f"{_HIDDEN}{target.name}.{uuid4().hex}")
             try:
                 _write_synced(temporary, data)
@@ -133,7 +133,7 @@ class LocalFiles:
     def move(self, source: str, target: str) -> None:
         old, new = local_path(source), local_path(target)
         with _told(source):
-            _make_directories(new.parent)
+            make_directories(new.parent)
             try:
                 old.rename(new)
             except FileNotFoundError:
@@ -282,7 +282,7 @@ def _link(temporary: Path, target: Path) -> bool:
     return True
 
 
-def _make_directories(directory: Path) -> None:
+def make_directories(directory: Path) -> None:
     """It exists, and will after a crash."""
     missing = [each for each in (directory, *directory.parents) if not each.exists()]
     directory.mkdir(parents=True, exist_ok=True)

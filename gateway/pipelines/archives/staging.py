@@ -12,7 +12,13 @@ from uuid import uuid4
 
 from gateway.pipelines.archives.checking import FOLD, Found
 from gateway.pipelines.archives.parquet_log import DataFile, Entry
-from gateway.pipelines.files import Files, LocalFiles, joined, local_path
+from gateway.pipelines.files import (
+    Files,
+    LocalFiles,
+    joined,
+    local_path,
+    make_directories,
+)
 from gateway.pipelines.model import COLUMNS, JobError
 from ledger.world.clock import Clock
 
@@ -70,6 +76,8 @@ class Staging:
         Nothing is shuffled: each task sorts its own, on disk if need be. 0: files of any length.
         """
         out = self._at(run.name)
+        if isinstance(self._files, LocalFiles):
+            make_directories(local_path(out).parent)  # Spark would not wait for the disk
         staged = records.withColumn("day", _day()).sortWithinPartitions(*_PLACES, "offset")
         with _settings(self._spark, {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}):
             staged.write.partitionBy(*_PLACES).mode("append").options(
@@ -205,7 +213,7 @@ def _settings(spark: SparkSession, wanted: Mapping[str, str]) -> Generator[None]
 
 
 def _sync_tree(directory: Path) -> None:
-    """All below it, and its own name and its parents', survive a loss of power."""
+    """All below it, its own name and its parent's survive a loss of power."""
     for at, _, names in os.walk(directory):
         for path in (*(Path(at, name) for name in names), Path(at)):
             _sync(path)
