@@ -8,6 +8,7 @@ at work at that very step. The judges are pyarrow and duckdb, who know nothing o
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -243,6 +244,33 @@ def test_a_run_as_old_as_if_it_were_dead_does_not_commit(spark: SparkSession, tm
     assert archive.state().ends == {}
 
 
+def test_directories_above_a_new_archive_are_synced_too(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    synced: set[str] = set()
+    sync = os.fsync
+
+    def noted(handle: int) -> None:
+        synced.add(os.readlink(f"/proc/self/fd/{handle}"))
+        sync(handle)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    assert append(spark, tmp_path / "new" / "archive", FIRST)
+    assert {str(tmp_path), str(tmp_path / "new"), str(tmp_path / "new" / "archive")} <= synced
+
+
+def test_a_compaction_leaves_large_files_alone(spark: SparkSession, tmp_path: Path):
+    path = tmp_path / "archive"
+    archive = ParquetArchive(spark, str(path))
+    for offset, noise in enumerate((100_000, 1, 1)):
+        records = [row("a", 0, offset)._replace(value=os.urandom(noise))]
+        one = commit(OffsetRange("a", 0, offset, offset + 1))
+        assert archive.append(frame(spark, records), one, archive.state())
+    large = max(archive.files(), key=lambda each: each.bytes)
+    assert archive.compact(2 * large.bytes) == (3, 2)
+    assert large in archive.files()
+
+
 # --- others at work -------------------------------------------------------------------------------
 
 
@@ -312,6 +340,35 @@ def test_opening_reads_the_last_checkpoint_and_what_came_after(spark: SparkSessi
     assert opened == written
     assert len(opened.lost) == count
     assert opened.ends == {Place("a", n): (count - n + 2) // 3 for n in range(3)}
+
+
+class Died(Exception):
+    """The process is gone."""
+
+
+def test_a_checkpoint_waits_for_files_that_a_dead_run_has_not_moved(
+    spark: SparkSession, tmp_path: Path
+):
+    """Commits are read while files are moved; one of them is of a run that dies before its moves,
+    and a checkpoint would be due with it."""
+    path = tmp_path / "archive"
+    log_of(path, spark, CHECKPOINT_EVERY - 4)
+    assert append(spark, path, OffsetRange("c", 0, 0, 2))
+
+    def die(step: str) -> None:
+        if step == "committed":
+            raise Died
+
+    def others() -> None:
+        ParquetArchive(spark, str(path)).compact(10**9)
+        with pytest.raises(Died):
+            append(spark, path, OffsetRange("d", 0, 0, 3), at_step=die)
+
+    moved = at_once("moved one", others)
+    assert append(spark, path, OffsetRange("b", 0, 0, 4), OffsetRange("c", 0, 2, 4), at_step=moved)
+    ParquetArchive(spark, str(path)).files()
+    ends = {"b": 4, "c": 4, "d": 3}
+    assert judged(path) == rows(*(OffsetRange(topic, 0, 0, ends[topic]) for topic in ends))
 
 
 def test_a_commit_that_cannot_be_understood_is_a_clear_error(spark: SparkSession, tmp_path: Path):

@@ -128,12 +128,15 @@ class ParquetArchive:
 
     def _recovered(self) -> Contents:
         """All that is committed, each file in its place, whoever had to move it."""
-        contents = self._log.refresh()
-        runs = self._staging.runs()
-        found = [self._log.recent[run] for run in runs if run in self._log.recent]
-        for entry in sorted(found, key=lambda each: each.number):
-            self._staging.finish(entry, lambda path: path in self._log.refresh().files)
-        self._staging.discard_dead(run for run in runs if run not in self._log.recent)
+        number = -1
+        # While files are moved the log may be read again, with commits whose files are not moved.
+        while (contents := self._log.refresh()).number != number:
+            number = contents.number
+            runs = self._staging.runs()
+            found = [self._log.recent[run] for run in runs if run in self._log.recent]
+            for entry in sorted(found, key=lambda each: each.number):
+                self._staging.finish(entry, lambda path: path in self._log.refresh().files)
+            self._staging.discard_dead(run for run in runs if run not in self._log.recent)
         self._log.checkpoint_if_due()
         return contents
 
@@ -202,14 +205,15 @@ def _fold(records: DataFrame) -> _Fold:
 
 
 def _batches(files: Sequence[DataFile], file_bytes_max: int) -> Iterator[list[DataFile]]:
-    """Files that should be fewer, of one topic each, together with all of their directories."""
+    """Files that should be fewer, of one topic each; all of a directory that are small, or none."""
     places: dict[str, list[DataFile]] = {}
     for each in files:
-        places.setdefault(each.directory, []).append(each)
+        if each.bytes * 2 < file_bytes_max:
+            places.setdefault(each.directory, []).append(each)
     batch: list[DataFile] = []
     for group in places.values():
         size = sum(each.bytes for each in group)
-        if len(group) < 2 or size * 2 >= file_bytes_max * len(group):
+        if len(group) < 2:
             continue
         full = sum(each.bytes for each in batch) + size > _COMPACT_BYTES_MAX
         if batch and (full or batch[0].topic != group[0].topic):
