@@ -213,9 +213,12 @@ class AdminClient:
         """One answer of each server that lives, as far as any knows."""
         retry = _Retry(self._retry_s_max)
         answers: dict[int, Any] = {}
+        known: list[Broker] = []
         while True:
             fault: Unreachable | None = None
             brokers = await self._brokers(retry)
+            if brokers != known:  # what one of them had may be with one that has answered already
+                answers, known = {}, brokers
             for broker in brokers:
                 if broker.node_id in answers and not _moved(codes(answers[broker.node_id])):
                     continue

@@ -229,6 +229,21 @@ def test_a_server_that_left_the_cluster_is_not_waited_for():
     assert run(scenario) == ["a", "b"]
 
 
+def test_what_a_dead_server_had_is_listed_by_those_that_took_it_over():
+    async def scenario(client, cluster, servers):
+        cluster.groups = {1: ["a"], 2: ["b"], 3: ["c"]}
+        servers[3].close()
+
+        def taken_over():
+            cluster.ports.pop(3)
+            cluster.groups[1].append("c")  # which had answered before
+
+        asyncio.get_running_loop().call_later(0.3, taken_over)
+        return [row["group"] for row in await list_groups(client)]
+
+    assert run(scenario) == ["a", "b", "c"]
+
+
 def test_each_partition_is_asked_for_at_its_leader():
     async def scenario(client, cluster, servers):
         cluster.leaders = {("t", 0): 1, ("t", 1): 2, ("t", 2): 3, ("u", 0): 2}
