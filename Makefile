@@ -38,7 +38,8 @@ check: $(DEV)/.ready ## ruff, pyright strict, import contracts, house rules
 	$(DEV)/bin/python -m pytest -q tests/test_house.py
 
 test: $(RUN)/.ready $(DEV)/.ready ## every test of a commit; installs what it needs
-	$(DEV)/bin/python -m pytest -q -m "not proof" -n 2 --dist loadfile
+	$(DEV)/bin/python -m pytest -q -m "not proof" -n 2 --dist loadfile --ignore tests/cluster
+	$(DEV)/bin/python -m pytest -q -m "not proof" tests/cluster
 
 proof: $(RUN)/.ready $(DEV)/.ready ## the long proofs; the last result is in docs/proof.md
 	$(DEV)/bin/python -m pytest -q -s -m proof
