@@ -56,7 +56,11 @@ def run_job(
     output: Format,
     work: Callable[[SparkSession], T],
 ) -> T:
-    """What `work` returned, run with the session there is, else one for it. Exits on JobError."""
+    """What `work` returned, run with the session there is, else one for it.
+
+    Exits on JobError, and on what an admin client raises.
+    """
+    from gateway.admin.link import AdminError, Unreachable
     from gateway.pipelines.session import new_session, running_session
 
     settings: dict[str, str] = {}
@@ -76,6 +80,10 @@ def run_job(
             _stop(spark)
     except JobError as error:
         fail(_exit_code(error), str(error), error.code, output)
+    except AdminError as error:
+        fail(EXIT_FAILED, str(error), error.code, output)
+    except Unreachable as error:
+        fail(EXIT_UNREACHABLE, str(error), "UNREACHABLE", output)
     except KeyboardInterrupt:
         print("gateway: interrupted", file=sys.stderr)
         raise typer.Exit(EXIT_INTERRUPTED) from None
