@@ -136,6 +136,8 @@ async def _partitions(client: AdminClient, names: Sequence[str]) -> dict[str, li
     found: dict[str, list[int]] = {}
     for topic in answer.topics:
         if topic.error_code.value:
-            raise JobError(f"topic {topic.name!r}: {topic.error_code.name}", "UNKNOWN_TOPIC")
+            passes = topic.error_code.name == "leader_not_available"
+            code = "NO_LEADER" if passes else "UNKNOWN_TOPIC"
+            raise JobError(f"topic {topic.name!r}: {topic.error_code.name}", code)
         found[topic.name] = sorted(each.partition_index for each in topic.partitions)
     return found
