@@ -27,6 +27,7 @@ T = TypeVar("T")
 EARLIEST, LATEST = "earliest", "latest"
 READ_COMMITTED = "read_committed"
 _OFFSETS_PER_TASK = 500_000
+"""What a task sorts does not grow with the topic; a file of so many records is not small."""
 _PAUSE_S = 0.2
 """How soon an idle job sees that it shall end."""
 _RETRY_S = 1.0
@@ -215,8 +216,7 @@ class ArchiveJob:
         if not ranges:
             return self._spark.createDataFrame([], COLUMNS)
         options = {"kafka.isolation.level": self._wanted.isolation}
-        tasks = self._spark.sparkContext.defaultParallelism
-        tasks = min(tasks, plan.offsets // _OFFSETS_PER_TASK)
+        tasks = -(-plan.offsets // _OFFSETS_PER_TASK)
         if tasks > len(ranges):
             options["minPartitions"] = str(tasks)
         return read_ranges(self._spark, self._bootstrap, ranges, options)

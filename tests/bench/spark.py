@@ -5,8 +5,8 @@
 
 One Spark (local[2]) reads all three in turn, round after round, every row into the `noop` sink, so
 that a ratio compares two reads that ran beside each other. The sums over all rows must agree. Then
-the same reads, and the archive job, in a Spark of their own with a small heap: once over a tenth
-of the records and once over all, for what a larger topic costs in memory.
+the same reads, and the archive job, in a Spark of their own: once over a tenth of the records and
+once over all, for what a larger topic costs in memory.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """What a job on Spark holds in memory: the JVM's heap after each collection, Python's workers.
 
 In local mode driver and executors are one JVM. Its resident size says how large the heap may get,
-not how much is needed; so the heap is small, and what is left after a collection is what counts.
+not how much is needed; so what is left after a collection is what counts, and the heap has the size
+that Spark gives it by default.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from tests.peers.install import ROOT
 from tests.peers.processes import process_tree
 from tests.peers.spark import conf_words, environment
 
-HEAP = "512m"
+HEAP = "1g"
 TIMEOUT_S = 600.0
 _AFTER_GC = re.compile(r"Pause .*?\d+M->(\d+)M\(")
 _PEAK = re.compile(r"VmHWM:\s+(\d+) kB")

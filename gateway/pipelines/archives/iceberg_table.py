@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
 from gateway.pipelines.archives.history import FORMAT_KEY, KEYS
+from gateway.pipelines.archives.port import ROW_GROUP_BYTES
 from gateway.pipelines.model import COLUMNS, JobError
 from ledger.world.clock import Clock
 
@@ -32,6 +33,7 @@ _BRANCH = "archive_"
 _BRANCH_NAME = re.compile(rf"{_BRANCH}(\d+)_[0-9a-f]+")
 _PROPERTIES = {
     "format-version": "2",
+    "write.parquet.row-group-size-bytes": str(ROW_GROUP_BYTES),
     "write.distribution-mode": "none",  # a task writes what it read: nothing is shuffled
     "write.metadata.metrics.column.key": "counts",
     "write.metadata.metrics.column.value": "counts",

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
+ROW_GROUP_BYTES = 32 * 1024 * 1024
+"""Of Parquet files. Each task holds one in the heap, and Parquet's own 128 MiB fill it soon."""
+
+
 class Lost(NamedTuple):
     """Offsets that were gone before they could be archived, and that somebody accepted so."""
 

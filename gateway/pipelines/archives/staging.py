@@ -12,6 +12,7 @@ from uuid import uuid4
 
 from gateway.pipelines.archives.checking import FOLD, Found
 from gateway.pipelines.archives.parquet_log import DataFile, Entry
+from gateway.pipelines.archives.port import ROW_GROUP_BYTES
 from gateway.pipelines.files import (
     Files,
     LocalFiles,
@@ -80,9 +81,9 @@ class Staging:
             make_directories(local_path(out).parent)  # Spark would not wait for the disk
         staged = records.withColumn("day", _day()).sortWithinPartitions(*_PLACES, "offset")
         with _settings(self._spark, {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}):
-            staged.write.partitionBy(*_PLACES).mode("append").options(
-                compression="zstd", maxRecordsPerFile=rows_per_file_max
-            ).parquet(out)
+            writer = staged.write.partitionBy(*_PLACES).mode("append")
+            writer = writer.option("parquet.block.size", ROW_GROUP_BYTES)
+            writer.options(compression="zstd", maxRecordsPerFile=rows_per_file_max).parquet(out)
         if isinstance(self._files, LocalFiles):
             _sync_tree(local_path(out))
         self._at_step("staged")
