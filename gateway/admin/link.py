@@ -13,7 +13,7 @@ from gateway.wire.schema import NoSuchSchema, request_class
 CLIENT_ID = "gateway-admin"
 FRAME_BYTES_MAX = 256 * 1024 * 1024
 VERSION_MAX = 32_767
-_API_VERSIONS = 18
+API_VERSIONS = 18
 
 
 class AdminError(Exception):
@@ -35,6 +35,30 @@ def raise_for(code: Any, message: str | None, about: str) -> None:
         raise AdminError(message or f"{about}: {name}", name)
 
 
+class Served:
+    """Which versions of which requests a server speaks, once it was asked."""
+
+    def __init__(self, peer: str) -> None:
+        self._peer = peer
+        self._bounds: dict[int, tuple[int, int]] = {}
+
+    def learn(self, answer: Any) -> None:
+        """From its answer to ApiVersions. Raises AdminError."""
+        raise_for(answer.error_code, None, "ApiVersions")
+        self._bounds = {key.api_key: (key.min_version, key.max_version) for key in answer.api_keys}
+
+    def version(self, key: int, version_max: int = VERSION_MAX) -> int:
+        """The highest version of `key` that both sides speak. Raises AdminError."""
+        low, high = self._bounds.get(key, (0, -1))
+        for version in range(min(high, version_max), low - 1, -1):
+            try:
+                request_class(key, version)
+            except NoSuchSchema:
+                continue
+            return version
+        raise AdminError(f"{self._peer} does not serve request {key}", "UNSUPPORTED_VERSION")
+
+
 class Link:
     """A server that was reached at `host`:`port`. Every method may raise Unreachable."""
 
@@ -46,7 +70,7 @@ class Link:
         self._port = port
         self._answer_s_max = answer_s_max
         self._client_id = client_id
-        self._served: dict[int, tuple[int, int]] = {}
+        self._served = Served(self.peer)
         self._correlation_id = 0
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
@@ -60,12 +84,10 @@ class Link:
             why = "no connection in time" if isinstance(error, TimeoutError) else _plain(error)
             raise Unreachable(f"no server at {self.peer}: {why}") from None
         try:
-            answer = await self._ask(_API_VERSIONS, 0, {})
-            raise_for(answer.error_code, None, "ApiVersions")
+            self._served.learn(await self._ask(API_VERSIONS, 0, {}))
         except BaseException:
             await self.close()
             raise
-        self._served = {key.api_key: (key.min_version, key.max_version) for key in answer.api_keys}
 
     async def close(self) -> None:
         if self._writer is not None:
@@ -75,14 +97,7 @@ class Link:
 
     def version(self, key: int, version_max: int = VERSION_MAX) -> int:
         """The highest version of `key` that both sides speak. Raises AdminError."""
-        low, high = self._served.get(key, (0, -1))
-        for version in range(min(high, version_max), low - 1, -1):
-            try:
-                request_class(key, version)
-            except NoSuchSchema:
-                continue
-            return version
-        raise AdminError(f"{self.peer} does not serve request {key}", "UNSUPPORTED_VERSION")
+        return self._served.version(key, version_max)
 
     async def send(self, key: int, fields: dict[str, Any], version_max: int = VERSION_MAX) -> Any:
         """kio's answer to one request in the highest common version."""

@@ -6,12 +6,10 @@ import socket
 from collections import deque
 from typing import Any, NamedTuple
 
-from gateway.admin.link import FRAME_BYTES_MAX, VERSION_MAX, AdminError, Unreachable, raise_for
+from gateway.admin.link import API_VERSIONS, FRAME_BYTES_MAX, VERSION_MAX, Served, Unreachable
 from gateway.wire.messages import MalformedMessage, decode_response, encode_request
-from gateway.wire.schema import NoSuchSchema, request_class
 
 CLIENT_ID = "gateway-replay"
-_API_VERSIONS = 18
 
 
 class _Posted(NamedTuple):
@@ -30,34 +28,21 @@ class Connection:
         self.peer = f"{host}:{port}"
         self._correlation_id = 0
         self._posted: deque[_Posted] = deque()
-        self._served: dict[int, tuple[int, int]] = {}
+        self._served = Served(self.peer)
         try:
             self._socket = socket.create_connection((host, port), answer_s_max)
         except OSError as error:
             raise Unreachable(f"no server at {self.peer}: {error}") from None
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
-            self._post(_API_VERSIONS, 0, {})
-            answer = self.take()
-            raise_for(answer.error_code, None, "ApiVersions")
+            self._post(API_VERSIONS, 0, {})
+            self._served.learn(self.take())
         except BaseException:
             self.close()
             raise
-        self._served = {key.api_key: (key.min_version, key.max_version) for key in answer.api_keys}
 
     def close(self) -> None:
         self._socket.close()
-
-    def version(self, key: int, version_max: int = VERSION_MAX) -> int:
-        """The highest version of `key` that both sides speak. Raises AdminError."""
-        low, high = self._served.get(key, (0, -1))
-        for version in range(min(high, version_max), low - 1, -1):
-            try:
-                request_class(key, version)
-            except NoSuchSchema:
-                continue
-            return version
-        raise AdminError(f"{self.peer} does not serve request {key}", "UNSUPPORTED_VERSION")
 
     def ask(self, key: int, fields: dict[str, Any], version_max: int = VERSION_MAX) -> Any:
         """kio's answer to one request; nothing else is under way."""
@@ -67,7 +52,7 @@ class Connection:
 
     def post(self, key: int, fields: dict[str, Any], version_max: int = VERSION_MAX) -> None:
         """Sent in the highest common version; `take` brings the answers, in order."""
-        self._post(key, self.version(key, version_max), fields)
+        self._post(key, self._served.version(key, version_max), fields)
 
     def take(self) -> Any:
         """kio's answer to the oldest request that has not been answered."""
