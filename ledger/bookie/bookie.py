@@ -125,6 +125,11 @@ class Bookie:
         self._room.look()
 
     @property
+    def room(self) -> tuple[int, int]:
+        """Bytes free on the disk at the last look, and how many it takes for `writable`."""
+        return self._room.free_bytes, self._room.needed_bytes
+
+    @property
     def groups(self) -> int:
         """Groups written and synced since the start."""
         return self._journal.groups

@@ -19,7 +19,16 @@ _LOOK_BYTES: Final = 8 * 1024 * 1024  # logged between two looks at the free spa
 class Room:
     """The free space as last seen. Looked at again while adds come, and when asked to."""
 
-    __slots__ = ("_clock", "_config", "_disk", "_logged", "_looked_s", "_short", "full")
+    __slots__ = (
+        "_clock",
+        "_config",
+        "_disk",
+        "_logged",
+        "_looked_s",
+        "_short",
+        "free_bytes",
+        "full",
+    )
 
     def __init__(self, disk: Disk, clock: Clock, config: BookieConfig) -> None:
         self._disk = disk
@@ -29,15 +38,20 @@ class Room:
         self._looked_s = 0.0
         self._short = False
         self.full = False  # no add but a recovery's
+        self.free_bytes = 0  # at the last look
+
+    @property
+    def needed_bytes(self) -> int:
+        """Free space with less of which adds are refused; once they are, what ends that."""
+        return self._config.resume_bytes if self.full else self._config.headroom_bytes
 
     def look(self) -> None:
         """Read-only below the headroom, writable again only with clearly more than it."""
         self._logged = 0
         self._looked_s = self._clock.monotonic_s()
-        config = self._config
-        free = self._disk.free_bytes()
-        self.full = free < (config.resume_bytes if self.full else config.headroom_bytes)
-        self._short = free < config.reserve_bytes
+        self.free_bytes = free = self._disk.free_bytes()
+        self.full = free < self.needed_bytes
+        self._short = free < self._config.reserve_bytes
 
     def refuses(self, *, recovery: bool) -> bool:
         """No room for this add."""

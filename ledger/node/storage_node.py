@@ -180,20 +180,33 @@ class StorageNode:
         self, bookie: Bookie, registration: Registration, collector: GarbageCollector
     ) -> None:
         """Registered as what it is; short of room, it looks for some again and again."""
-        was_writable = bookie.writable
+        was_writable = True  # one that begins without room says so too
         looks = 0
         while True:
-            await asyncio.sleep(_LOOK_S)
-            bookie.look_for_room()
             if bookie.writable != was_writable:
                 was_writable, looks = bookie.writable, 0
-                self._log().warning(
-                    "writable again" if was_writable else "short of room: read-only"
-                )
+                self._say_room(bookie)
                 await registration.set_read_only(not was_writable)
             if not was_writable and looks % _LOOKS_PER_COLLECTION == 0:
                 collector.soon()
             looks += 1
+            await asyncio.sleep(_LOOK_S)
+            bookie.look_for_room()
+
+    def _say_room(self, bookie: Bookie) -> None:
+        if bookie.failure is not None:
+            return  # another line says that
+        free, needed = bookie.room
+        if bookie.writable:
+            self._log().warning("writable again", free_bytes=free)
+            return
+        self._log().warning(
+            "short of room: read-only, it takes no writes",
+            free_bytes=free,
+            needed_bytes=needed,
+            data=str(self._config.data),
+            fix="free space on this disk, or change --disk-free-min or --disk-used-max",
+        )
 
 
 def _bookie_config(config: NodeConfig) -> BookieConfig:

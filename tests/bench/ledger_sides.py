@@ -13,6 +13,7 @@ from typing import Protocol, Self
 
 from tests.bench.sides import Meter
 from tests.peers import install
+from tests.peers.bookie import SHARED_DISK
 from tests.peers.bookkeeper import JVM_QUIET, ApacheBookKeeper
 from tests.peers.processes import Process, Usage
 from tests.peers.zookeeper import ZooKeeper
@@ -118,7 +119,8 @@ class Ours:
 
     def _start_bookie(self, number: int) -> Process:
         place = ["--zookeeper", self._zookeeper.servers, "--data", str(self._data / f"b{number}")]
-        argv = [install.gateway_python(), "-m", "ledger", "serve", *place, "--port", "0"]
+        words = [*place, *SHARED_DISK, "--port", "0"]
+        argv = [install.gateway_python(), "-m", "ledger", "serve", *words]
         return Process(argv, self._data / f"b{number}.log")
 
     def _stop(self) -> None:

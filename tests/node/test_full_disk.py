@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -279,6 +280,30 @@ def test_the_process_turns_read_only_and_back(zookeeper, tmp_path):
         *(zookeeper, tmp_path, body),
         test_it_is_writable_again_only_with_clearly_more_room,
     )
+
+
+def test_a_process_that_starts_without_room_says_what_is_short(zookeeper, tmp_path):
+    """Its disk has less free than it is told to keep: read-only from the start, and it says why."""
+    chroot = zookeeper.servers + zookeeper.unused_chroot()
+    wanted = shutil.disk_usage(tmp_path).total  # never all free
+    bookie = BookieProcess(tmp_path / "bookie", chroot, ["--disk-free-min", str(wanted)])
+
+    async def look() -> None:
+        async with Cluster(chroot) as cluster:
+            await cluster.until_registered(bookie.id, read_only=True)
+            assert await cluster.add(bookie.id, 1, 0) is Status.READ_ONLY
+
+    try:
+        bookie.start()
+        asyncio.run(look())
+        bookie.process.wait_for(lambda: "short of room" in bookie.process.output(), "it", 30.0)
+        (line,) = (one for one in bookie.process.output().splitlines() if "short of room" in one)
+        free, needed = (int(number) for number in re.findall(r"_bytes=(\d+)", line))
+        assert free < needed and needed >= wanted
+        assert "--disk-free-min" in line and str(bookie.data) in line
+    finally:
+        if bookie.running:
+            bookie.kill()
 
 
 def test_the_process_outlives_a_disk_that_others_filled(zookeeper, tmp_path):

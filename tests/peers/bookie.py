@@ -19,6 +19,8 @@ from tests.peers import install
 from tests.peers.processes import Process, Usage, free_port, wait_until
 
 START_S_MAX = 30.0
+# Its disk is everybody's here, so a share of it says nothing: only --disk-free-min counts.
+SHARED_DISK = ("--disk-used-max", "100%", "--disk-used-resume", "99%")
 SESSION = "1s"  # short, so that an unregistered bookie is noticed soon
 _STARTED = re.compile(r"^started bookie=(\S+) address=(\S+):(\d+)$", re.MULTILINE)
 
@@ -70,7 +72,8 @@ class BookieProcess:
     def argv(self) -> list[str]:
         place = ["--zookeeper", self.zookeeper, "--data", str(self.data), "--port", str(self.port)]
         who = ["--name", self.name, "--rack", self.rack, "--session", self.session]
-        return [install.gateway_python(), "-m", "ledger", "serve", *place, *who, *self.options]
+        words = [*place, *who, *SHARED_DISK, *self.options]
+        return [install.gateway_python(), "-m", "ledger", "serve", *words]
 
     def begin(self) -> Self:
         """Start it without waiting; `ready` waits."""

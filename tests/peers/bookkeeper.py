@@ -57,7 +57,10 @@ class ApacheBookKeeper:
         self.data.mkdir(parents=True)
         classpath = install.bookkeeper_classes(SOURCE)
         words = [SOURCE.stem, str(self.port), str(self.bookies), str(self.data)]
-        argv = [install.java(), *JVM_SERVER, *JVM_QUIET, "-cp", classpath, *words]
+        scratch = self.data / "tmp"  # its bookies write there, whatever directories they are given
+        scratch.mkdir()
+        jvm = [*JVM_SERVER, *JVM_QUIET, f"-Djava.io.tmpdir={scratch}"]
+        argv = [install.java(), *jvm, "-cp", classpath, *words]
         self._process = Process(argv, self.data.with_name(f"{self.data.name}.log"))
         try:
             self._process.wait_for(

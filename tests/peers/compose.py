@@ -1,7 +1,8 @@
 """The services of a compose file as processes of this machine, with the commands it has.
 
 Only what a container would give is replaced: service names and 0.0.0.0 become 127.0.0.1, ports
-become free ones, /data a directory for each service, `python` the run environment's.
+become free ones, /data a directory for each service, `python` the run environment's; and a bookie's
+disk is one that it shares with everything else here.
 `python -m tests.peers.compose` (`make cluster`) runs them until it is interrupted.
 """
 
@@ -18,6 +19,7 @@ from typing import Any, Self
 from ruamel.yaml import YAML
 
 from tests.peers import install
+from tests.peers.bookie import SHARED_DISK
 from tests.peers.gateway import ports_in_a_row
 from tests.peers.processes import Process, free_port
 from tests.peers.zookeeper import ZooKeeper
@@ -41,6 +43,8 @@ def local_command(words: list[str], zookeeper: str, data: Path, port: int) -> li
     changed |= {"--host": LOOPBACK, "--advertised-host": LOOPBACK}
     before = ["", *words]
     local = [changed.get(flag, word) for flag, word in zip(before, words, strict=False)]
+    if words[1:4] == ["-m", "ledger", "serve"]:
+        local += SHARED_DISK
     return [install.gateway_python() if word == "python" else word for word in local]
 
 

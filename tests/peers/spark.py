@@ -28,7 +28,7 @@ def settings(work: Path) -> dict[str, str]:
 
     Its Iceberg catalog is called `lake`.
     """
-    work.mkdir(parents=True, exist_ok=True)
+    (work / "tmp").mkdir(parents=True, exist_ok=True)
     # Spark reads its logging from this directory: all of it goes into a file.
     (work / "log4j2.properties").write_text(LOGGING.format(file=work / "spark.log"))
     return {
@@ -36,7 +36,9 @@ def settings(work: Path) -> dict[str, str]:
         "spark.driver.memory": "1g",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
-        "spark.driver.extraJavaOptions": f"-Dderby.system.home={work}",
+        "spark.driver.extraJavaOptions": (
+            f"-Dderby.system.home={work} -Djava.io.tmpdir={work / 'tmp'}"
+        ),
         "spark.local.dir": str(work / "local"),
         "spark.sql.warehouse.dir": str(work / "warehouse"),
         "spark.sql.shuffle.partitions": "2",
