@@ -15,7 +15,7 @@ from ledger.client.client import LedgerClient
 from ledger.client.config import LedgerClientConfig
 from ledger.ids import BookieId
 from ledger.registry.discovery import Discovery
-from ledger.registry.layout import INSTANCE_ID
+from ledger.registry.layout import read_instance_id
 from ledger.repair.suspicions import Suspicions
 from ledger.repair.underreplication import Underreplication
 from ledger.streams.plain_log import PlainLogs, Quorum
@@ -31,7 +31,7 @@ COPIES = 3  # of what groups commit
 
 async def start_in_cluster(config: GatewayConfig) -> Running:
     """Clients are served. Raises MetadataUnavailable, NotOwner (another process lives under this
-    node id), NoNode (no bookie ever made this cluster), OSError."""
+    node id), ForeignLayout (no bookie ever made this cluster; nothing was made), OSError."""
     stops: list[Stop] = []
     try:
         return await _start(config, stops)
@@ -42,9 +42,11 @@ async def start_in_cluster(config: GatewayConfig) -> Running:
 
 async def _start(config: GatewayConfig, stops: list[Stop]) -> Running:
     servers, slash, path = config.zookeeper.partition("/")
-    metadata = await connect_zookeeper(servers, session_ms=config.session_ms, chroot=slash + path)
+    metadata = await connect_zookeeper(
+        servers, session_ms=config.session_ms, chroot=slash + path, make_root=False
+    )
     stops.append(metadata.close)
-    await metadata.get(INSTANCE_ID)  # NoNode: no bookie has been here
+    await read_instance_id(metadata, config.zookeeper)
     _tell_session(config, metadata)
     discovery = Discovery(metadata)
     await discovery.start()

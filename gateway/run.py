@@ -118,16 +118,16 @@ async def _start(config: GatewayConfig) -> Running:
 
 async def _start_in_cluster(config: GatewayConfig) -> Running:
     from gateway.cluster import start_in_cluster
-    from ledger.errors import LedgerError, MetadataUnavailable, NoNode
+    from ledger.errors import ForeignLayout, LedgerError, MetadataUnavailable
 
     try:
         return await start_in_cluster(config)
     except MetadataUnavailable as error:
         raise Unreachable(f"zookeeper {config.zookeeper}: {error}") from error
-    except NoNode as error:
+    except ForeignLayout as error:
         raise Unreachable(
-            f"zookeeper {config.zookeeper}: no bookie was ever started there ({error}); "
-            "start `bookie serve` first"
+            f"zookeeper {config.zookeeper}: {error}; no bookie was ever started there: start "
+            "`bookie serve` first, with this --zookeeper"
         ) from error
     except LedgerError as error:
         raise ConfigFault([str(error)]) from error

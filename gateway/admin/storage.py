@@ -87,14 +87,15 @@ class Connection:
         try:
             store = await self._connect()
             self._stops.append(store.close)
-            await read_instance_id(store)
+            port = self._zookeeper.startswith(LEDGER_PORT)
+            await read_instance_id(store, "" if port else self._zookeeper)
             discovery = Discovery(store)
             await discovery.start()
         except MetadataUnavailable as error:
             what = "ledger port" if self._zookeeper.startswith(LEDGER_PORT) else "ZooKeeper"
             raise Unreachable(f"no {what}: {error}") from error
         except ForeignLayout as error:
-            raise AdminError(str(error), "NO_CLUSTER") from error
+            raise AdminError(f"zookeeper {self._zookeeper}: {error}", "NO_CLUSTER") from error
         self._stops.append(discovery.stop)
         bookies = GrpcBookies(discovery.registered, GrpcClientConfig(), self._tls)
         self._stops.append(bookies.close)
@@ -103,7 +104,7 @@ class Connection:
     async def _connect(self) -> MetadataStore:
         if not self._zookeeper.startswith(LEDGER_PORT):
             return await connect_zookeeper(
-                self._zookeeper, session_ms=_SESSION_MS, connect_s=_CONNECT_S
+                self._zookeeper, session_ms=_SESSION_MS, connect_s=_CONNECT_S, make_root=False
             )
         host, _, port = self._zookeeper.removeprefix(LEDGER_PORT).rpartition(":")
         store = GrpcMetadata(host.strip("[]"), int(port))

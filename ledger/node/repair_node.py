@@ -62,9 +62,11 @@ class RepairNode:
 
     async def start(self) -> None:
         """Bookies are known. Raises MetadataUnavailable; ForeignLayout when there is no cluster."""
-        store = await connect_zookeeper(self._zookeeper, session_ms=int(self._session_s * 1000))
+        store = await connect_zookeeper(
+            self._zookeeper, session_ms=int(self._session_s * 1000), make_root=False
+        )
         self._stops.append(store.close)
-        await read_instance_id(store)
+        await read_instance_id(store, self._zookeeper)
         discovery = Discovery(store)
         await discovery.start()
         self._stops.append(discovery.stop)

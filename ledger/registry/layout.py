@@ -48,12 +48,20 @@ async def init_layout(store: MetadataStore, new_instance_id: Callable[[], str]) 
     return await read_instance_id(store)
 
 
-async def read_instance_id(store: MetadataStore) -> str:
-    """The id that tells this cluster from all others. Raises ForeignLayout where there is none."""
+async def read_instance_id(store: MetadataStore, zookeeper: str = "") -> str:
+    """The id that tells this cluster from all others; nothing is made.
+
+    Raises ForeignLayout where there is no cluster. `zookeeper` is the address that led here,
+    `host:port/chroot`: a chroot that is misspelt is an empty place, and the error names it.
+    """
     try:
         node = await store.get(INSTANCE_ID)
     except NoNode as error:
-        raise ForeignLayout(f"no cluster is laid out here: {INSTANCE_ID} is missing") from error
+        _, slash, path = zookeeper.partition("/")
+        raise ForeignLayout(
+            f"no cluster is laid out here: {slash}{path}{INSTANCE_ID} is missing"
+            + (f" (is the chroot {slash}{path} right?)" if path else "")
+        ) from error
     return node.data.decode(errors="replace").strip()
 
 

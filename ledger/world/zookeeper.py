@@ -69,17 +69,23 @@ _ERRORS: Final[tuple[tuple[type[KazooException], type[MetadataError]], ...]] = (
 
 
 async def connect_zookeeper(
-    servers: str, *, session_ms: int = 10_000, chroot: str = "", connect_s: float = 10.0
+    servers: str,
+    *,
+    session_ms: int = 10_000,
+    chroot: str = "",
+    connect_s: float = 10.0,
+    make_root: bool = True,
 ) -> ZooKeeperMetadata:
     """A store on a session that serves; its root is `chroot`, which is made if missing.
 
     `servers` is `host:port,host:port`, with the root behind it if `chroot` is not given
-    (`host:port/root`). Raises MetadataUnavailable after `connect_s`.
+    (`host:port/root`). Without `make_root` nothing is made: below a root that is missing all is
+    NoNode. Raises MetadataUnavailable after `connect_s`.
     """
     hosts, _, below = servers.partition("/")
     root = chroot or f"/{below}"
     store = ZooKeeperMetadata(hosts, session_ms, "" if root == "/" else root)
-    await store.start(connect_s)
+    await store.start(connect_s, make_root=make_root)
     return store
 
 
@@ -95,11 +101,11 @@ class ZooKeeperMetadata:
         self._untold = 0  # lost sessions that not everybody has heard of
         self._closed = False
 
-    async def start(self, timeout_s: float) -> None:
+    async def start(self, timeout_s: float, *, make_root: bool) -> None:
         """Called once, by `connect_zookeeper`."""
         await self._bridge.start(timeout_s)
         try:
-            if self._root:
+            if self._root and make_root:
                 await self._create_parents(self._root, under="")
         except BaseException:
             await self.close()

@@ -87,7 +87,8 @@ async def _open(
     stops.append(store.close)
     discovery = Discovery(store)
     try:
-        await read_instance_id(store)
+        port = metadata.startswith(_GRPC)
+        await read_instance_id(store, "" if port else metadata.removeprefix(_ZOOKEEPER))
         await discovery.start()
     except MetadataUnavailable as error:
         raise _unreachable(metadata, error) from error
@@ -114,7 +115,11 @@ async def _connect(metadata: str, connect_s: float) -> MetadataStore:
     hosts, slash, path = servers.partition("/")
     try:
         return await connect_zookeeper(
-            hosts, session_ms=_SESSION_MS, connect_s=connect_s, chroot=slash + path
+            hosts,
+            session_ms=_SESSION_MS,
+            connect_s=connect_s,
+            chroot=slash + path,
+            make_root=False,
         )
     except MetadataUnavailable as error:
         raise _unreachable(metadata, error) from error
