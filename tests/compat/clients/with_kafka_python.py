@@ -188,10 +188,17 @@ class KafkaPythonMember(ConsumerRebalanceListener):
         self._calls: queue.SimpleQueue[tuple[Callable[[], object], Future]] = queue.SimpleQueue()
         self._assigned: set[int] = set()
         self._closed = False
+        self._fault: BaseException | None = None  # what ended the thread
         self._thread = threading.Thread(target=self._work, daemon=True)
         self._thread.start()
 
     def _work(self) -> None:
+        try:
+            self._consume()
+        except BaseException as fault:
+            self._fault = fault
+
+    def _consume(self) -> None:
         consumer = self._consumer = KafkaConsumer(**self._settings)
         # Known before it joins: else it may share out a topic that it has not heard of yet.
         consumer.partitions_for_topic(self._topic)
@@ -216,7 +223,9 @@ class KafkaPythonMember(ConsumerRebalanceListener):
         self.rebalances += 1
 
     def poll(self) -> list[Stored]:
-        found = []
+        if self._fault is not None:
+            raise AssertionError("the member's thread ended") from self._fault
+        found: list[Stored] = []
         while not self._found.empty():
             found.append(self._found.get())
         return found
