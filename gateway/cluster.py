@@ -59,6 +59,12 @@ async def _start(config: GatewayConfig, stops: list[Stop]) -> Running:
         Underreplication(metadata, clock, BookieId(f"gateway-{config.node_id}"))
     )
     client.health.on_corrupt = suspicions.on_corrupt
+    if not bookies.available():
+        logger().warning(
+            "no bookie takes writes: producers are told to try again until one does",
+            zookeeper=config.zookeeper,
+            reason=client.health.standing(),
+        )
     stops.append(suspicions.stop)
     services = StreamServices(metadata, client, clock)
 

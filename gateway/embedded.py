@@ -11,10 +11,10 @@ import asyncio
 import sys
 
 from gateway.assembly import Parts, Running, Stop, serve, stop_all
+from gateway.bookie_watch import BookieWatch
 from gateway.config import GatewayConfig
 from gateway.log import logger
 from gateway.topics.partitions import stream_name
-from ledger.bookie.bookie import Bookie
 from ledger.bookie.collect import collect
 from ledger.bookie.config import BookieConfig
 from ledger.client.client import LedgerClient
@@ -51,9 +51,12 @@ async def _start(config: GatewayConfig, stops: list[Stop]) -> Running:
     local = await _open_bookies(config, await first_unused_ledger(metadata), clock, stops)
     client = LedgerClient(metadata, LocalBookies([each.bookie for each in local]), clock)
     for each in local:
-        await _settle_losses(each.bookie, client, accept=config.accept_loss)
+        await _settle_losses(each, client, accept=config.accept_loss)
     collector = _Collector(client, local)
     stops.append(collector.stop)
+    watch = BookieWatch([(each.path, each.bookie) for each in local], collector.soon)
+    stops.append(watch.stop)
+    watch.start()
     services = StreamServices(metadata, client, clock)
     parts = Parts(
         services,
@@ -148,15 +151,17 @@ async def _open_bookies(
     return opened
 
 
-async def _settle_losses(bookie: Bookie, client: LedgerClient, *, accept: bool) -> None:
+async def _settle_losses(local: LocalBookie, client: LedgerClient, *, accept: bool) -> None:
     """A bookie that may have lost entries says so; with `accept` it serves what is left of them.
 
     Until then its answer for what it does not find is "unknown", and the partitions that need it
     stay offline: nobody takes a loss for the end of a log.
     """
+    bookie, data = local.bookie, str(local.path)
     replayed = bookie.replayed
     if replayed is not None and replayed.rot:
-        logger().error("damaged log", bookie=bookie.bookie_id, places=str(replayed.rot)[:500])
+        places = str(replayed.rot)[:500]
+        logger().error("damaged log", bookie=bookie.bookie_id, places=places, data=data)
     if not bookie.limbo_below:
         return
     if not accept:
@@ -164,6 +169,7 @@ async def _settle_losses(bookie: Bookie, client: LedgerClient, *, accept: bool) 
             "this bookie may have lost entries; partitions that need it stay offline. Restart "
             "with --accept-loss to go on with what is left",
             bookie=bookie.bookie_id,
+            data=data,
         )
         return
     ledgers = await client.list_ledgers()

@@ -21,7 +21,14 @@ from gateway.log import Throttle, logger
 from gateway.topics.configs import TopicConfig
 from gateway.wire import batches
 from gateway.wire.batches import BatchHeader, BatchRefused
-from ledger.errors import CorruptFormat, LedgerError, MetadataError, NoNode, NotOwner
+from ledger.errors import (
+    CorruptFormat,
+    LedgerError,
+    MetadataError,
+    NoNode,
+    NotEnoughBookies,
+    NotOwner,
+)
 from ledger.streams.config import StreamConfig
 from ledger.streams.segment_store import create_streams
 from ledger.streams.stream import Stream, StreamServices
@@ -220,8 +227,10 @@ class Partition:
                 return
 
     def _tell(self, event: str, error: LedgerError) -> None:
-        """One line a minute and partition, however often it fails."""
-        if _said.allows(event, self.name, self._services.clock.monotonic_s()):
+        """One line a minute and partition, however often it fails; of a lack of bookies, which
+        all partitions have in common, one a minute in all."""
+        of = "" if isinstance(error, NotEnoughBookies) else self.name
+        if _said.allows(event, of, self._services.clock.monotonic_s()):
             kind = type(error).__name__
             logger().warning(event, partition=self.name, kind=kind, reason=str(error))
 
@@ -336,6 +345,8 @@ class Partition:
             await self.stream.begin()
         except LedgerError as error:
             self._refuse_early(error)
+            if isinstance(error, NotEnoughBookies):
+                self._tell("too few bookies take writes, producers are told to try again", error)
             if isinstance(error, MetadataError) and not self.closed:
                 self._reopen()  # what is known of the segments may be wrong
         finally:

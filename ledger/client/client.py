@@ -109,7 +109,7 @@ class LedgerClient:
         ensemble_size, write_quorum, ack_quorum = wanted
         live = len(self._bookies.available())
         if live < ack_quorum:
-            raise NotEnoughBookies(f"{ack_quorum} bookies must acknowledge, {live} are live")
+            raise NotEnoughBookies(f"{self.health.standing()}, {ack_quorum} must acknowledge")
         custom = dict(custom)
         if live < ensemble_size:
             custom[WANTED_QUORUM] = b"%d,%d,%d" % wanted

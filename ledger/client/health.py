@@ -161,6 +161,13 @@ class BookieHealth:
             self.on_placed((chosen,))
         return chosen
 
+    def standing(self) -> str:
+        """How many bookies take writes, of how many, in words."""
+        known = self._bookies.registered()
+        short = sum(info.read_only for info in known.values())
+        why = f" ({short} read-only: short of room)" if short else ""
+        return f"{len(self._bookies.available())} of {len(known)} bookies take writes{why}"
+
     def _candidates(self) -> dict[BookieId, str]:
         """Racks of those that take new entries; those of all others are kept in mind."""
         registered = self._bookies.registered()

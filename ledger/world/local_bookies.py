@@ -120,7 +120,8 @@ class LocalBookies:
 class LocalBookie:
     """One bookie on a directory of its own, with all that it stands on."""
 
-    def __init__(self, bookie: Bookie, disk: PosixDisk, table: RocksTable) -> None:
+    def __init__(self, path: Path, bookie: Bookie, disk: PosixDisk, table: RocksTable) -> None:
+        self.path = path
         self.bookie = bookie
         self._disk = disk
         self._table = table
@@ -158,4 +159,4 @@ async def open_local_bookie(
             table.close()
         disk.close()
         raise
-    return LocalBookie(bookie, disk, table)
+    return LocalBookie(path, bookie, disk, table)
