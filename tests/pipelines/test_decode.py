@@ -7,17 +7,24 @@ make (control batches, log append time, damage) is made by hand.
 from __future__ import annotations
 
 import contextlib
+import gzip
+import multiprocessing
+import re
 import struct
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
+import cramjam
 import pytest
+import zstandard
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.pipelines.direct import walk
+from gateway.pipelines.direct import decode, walk
 from gateway.pipelines.direct.decode import Decoder
 from ledger.errors import CorruptFormat
 from tests.batches import plain_batch, raw_batch, record, varint
@@ -225,6 +232,149 @@ def test_a_damaged_batch_names_its_place(body: bytes) -> None:
 def test_damaged_compression_names_its_place() -> None:
     with pytest.raises(CorruptFormat, match="topic-3: the batch at offset 44"):
         rows([raw_batch(b"no zstd at all", base_offset=44, attributes=4)])
+
+
+# -- much in one batch -------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def in_pieces(records_max: int, bytes_max: int) -> Iterator[None]:
+    """Batches are decoded in pieces of that size at most."""
+    names = {"RECORDS_AT_ONCE": records_max, "_PIECE_BYTES": bytes_max, "HEADERS_MAX": 3}
+    before = {name: getattr(decode, name) for name in names}
+    for name, value in names.items():
+        setattr(decode, name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(decode, name, value)
+
+
+@settings(deadline=None, max_examples=30)
+@given(several, st.integers(1, 40), st.integers(1, 400), st.integers(0, 60), st.integers(0, 60))
+def test_batches_in_pieces_have_the_same_rows(
+    contents: list[tuple[list[Any], int]], records_max: int, bytes_max: int, first: int, length: int
+) -> None:
+    batches: list[bytes] = []
+    offset = 0
+    for content, codec in contents:
+        batches.append(built(content, codec, offset))
+        offset += len(content)
+    with in_pieces(records_max, bytes_max):
+        assert rows(batches) == twins_rows(batches)
+        found = rows(batches, first, first + length)
+    assert found == [r for r in twins_rows(batches) if first <= r["offset"] < first + length]
+
+
+@settings(deadline=None, max_examples=40)
+@given(alike, st.integers(1, 40), st.integers(0, 400), st.integers(0, 255), st.integers(-3, 3))
+def test_damage_in_a_piece_is_noticed_or_harmless(
+    content: list[Any], records_max: int, place: int, byte: int, more: int
+) -> None:
+    body = bytearray(built(content, 0, 0)[61:])
+    body[place % len(body)] = byte
+    damaged = raw_batch(bytes(body), max(1, len(content) + more), base_offset=1000)
+    with in_pieces(records_max, 100), contextlib.suppress(CorruptFormat):
+        rows([damaged])
+
+
+def test_a_piece_too_few_or_too_many_is_damage() -> None:
+    body = b"".join(record(at, 0, b"k", b"v") for at in range(10))
+    for count in (9, 11):
+        for records_max in (1, 3, 9, 10):
+            with in_pieces(records_max, 1000), pytest.raises(CorruptFormat, match="offset 44"):
+                rows([raw_batch(body, count, base_offset=44)])
+
+
+TINY = b"\x0c\0\0\0\1\1\0"  # a record of nothing
+LARGE_BYTES = 32 * 1024 * 1024
+
+
+def headed(count: int, header: bytes = b"\0\1") -> bytes:
+    """A record of nothing but headers, these without key and value."""
+    inside = b"\0\0\0\1\1" + varint(count) + header * count
+    return varint(len(inside)) + inside
+
+
+def large(kind: str) -> tuple[bytes, int]:
+    """LARGE_BYTES of records, and how many."""
+    if kind == "one value":
+        return record(0, 0, None, bytes(LARGE_BYTES)), 1
+    each = {
+        "nothing": TINY,
+        "two sizes": TINY + record(0, 0, None, b"12"),
+        "headers": headed(100),
+        "header keys that are no text": headed(100, b"\4\xff\xfe\1"),
+    }[kind]
+    count = LARGE_BYTES // len(each)
+    return each * count, count * (2 if kind == "two sizes" else 1)
+
+
+def resident_bytes(line: str) -> int:
+    (found,) = re.findall(rf"{line}:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    return int(found) * 1024
+
+
+def decoded(kind: str, codec: int) -> tuple[int, int]:
+    """For a process of its own: rows of one large batch, and how much more memory they took."""
+    body, count = large(kind)
+    compress = {1: gzip.compress, 3: cramjam.lz4.compress, 4: zstandard.compress}[codec]
+    batch = raw_batch(bytes(compress(body)), count, attributes=codec)
+    del body
+    list(Decoder("t", 0, True).decode([built([(0, b"k", b"v", [("h", b"")])], 0, 0)], *ALL))
+    Path("/proc/self/clear_refs").write_text("5")  # what was the most is what is now
+    before = resident_bytes("VmRSS")
+    found = sum(each.num_rows for each in Decoder("t", 0, True).decode([batch], *ALL))
+    return found, resident_bytes("VmHWM") - before
+
+
+@pytest.mark.parametrize(
+    ("kind", "codec"),
+    [
+        ("nothing", 1),
+        ("nothing", 3),
+        ("two sizes", 4),
+        ("headers", 4),
+        ("header keys that are no text", 4),
+        ("one value", 4),
+    ],
+)
+def test_a_large_batch_takes_no_more_memory_than_is_said(kind: str, codec: int) -> None:
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+        found, took = process.submit(decoded, kind, codec).result()
+    assert found == large(kind)[1]
+    assert took <= 3 * LARGE_BYTES + decode.WORKING_BYTES
+
+
+@pytest.mark.parametrize("count", [2**31 - 1, 10, 0, -1], ids=["2^31 - 1", "10", "0", "-1"])
+@pytest.mark.parametrize("size", [9 * 7, 6 * 1024 * 1024])
+def test_a_batch_that_claims_records_it_has_no_bytes_for_is_refused(count: int, size: int) -> None:
+    body = zstandard.compress(TINY * (size // 7))
+    if size > 100 and count == 10:
+        count = size // 7 + 1
+    batch = raw_batch(body, count, base_offset=44, attributes=4, last_offset_delta=size)
+    with pytest.raises(CorruptFormat, match="topic-3: the batch at offset 44"):
+        rows([batch])
+
+
+def test_a_batch_that_decompresses_to_too_much_is_refused() -> None:
+    body = zstandard.compress(bytes(decode.DECOMPRESSED_BYTES_MAX + 1))
+    assert len(body) < 1 << 20
+    with pytest.raises(CorruptFormat, match=r"offset 44: .* decompresses to more than"):
+        rows([raw_batch(body, 1, base_offset=44, attributes=4)])
+
+
+def test_a_record_of_countless_headers_is_refused_where_headers_are_asked_for() -> None:
+    for count, fits in ((decode.HEADERS_MAX, True), (decode.HEADERS_MAX + 1, False)):
+        batch = raw_batch(TINY + headed(count) + TINY, 3, base_offset=44, last_offset_delta=2)
+        assert len(rows([batch], include_headers=False)) == 3
+        if fits:
+            found = rows([batch])
+            assert [len(each["headers"] or ()) for each in found] == [0, count, 0]
+        else:
+            with pytest.raises(CorruptFormat, match=r"offset 44: .*without includeHeaders"):
+                rows([batch])
 
 
 def test_much_is_given_in_parts_of_bounded_size() -> None:

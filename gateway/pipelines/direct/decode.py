@@ -1,5 +1,8 @@
 """Kafka record batches as Arrow columns, many batches at a time and no Python object per record.
 
+A batch with more records or bytes than are decoded at once is decoded in pieces, so that what it
+takes does not depend on how small its records are: see `WORKING_BYTES`.
+
 Where each record begins is found by walking lengths: all batches in step where there are many of
 them, by runs of records of one size where they are few and large. All fields are then decoded by
 numpy for all records at once, and keys and values are gathered by Arrow: what lies between them
@@ -19,7 +22,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from gateway.pipelines.direct import walk
-from gateway.pipelines.direct.headers import HEADER, headers_column
+from gateway.pipelines.direct.headers import HEADER, header_counts, headers_column
 from gateway.pipelines.direct.pieces import taken
 from gateway.pipelines.direct.walk import Bytes, Positions, varints
 from gateway.wire import batches
@@ -30,7 +33,17 @@ from ledger.ids import Buffer
 DECOMPRESSED_BYTES_MAX = 256 * 1024 * 1024
 """Of one batch. Kafka has no such bound; one is needed where memory is to stay flat."""
 
-_GATHERED_BYTES = 4 * 1024 * 1024
+RECORDS_AT_ONCE = 128 * 1024
+"""Each takes some 150 bytes while it is decoded, however small it is."""
+
+HEADERS_MAX = 128 * 1024
+"""Of one record; four times that are decoded at once. Kafka has no such bound either."""
+
+WORKING_BYTES = 160 * 1024 * 1024
+"""Decoding a batch takes at most this, and three times what it decompresses to: the batch, a piece
+of it and its columns, which are that much where one record is all of it."""
+
+_PIECE_BYTES = 4 * 1024 * 1024
 _PADDING = bytes(16)  # what is read behind the last record before its lengths are checked
 _US_PER_MS = 1000
 
@@ -84,24 +97,32 @@ class Decoder:
     def decode(self, stored: Iterable[Buffer], first: int, end: int) -> Iterator[pa.RecordBatch]:
         """The records of offsets `first` to `end` - 1 among these batches, in order.
 
-        Control batches hold none. Raises CorruptFormat where a batch is damaged.
+        Control batches hold none. Raises CorruptFormat where a batch is damaged; when that is a
+        large one, its first records may have been given before.
         """
         gathered = _Gathered([], [])
-        size = 0
+        size = records = 0
         for batch in stored:
             header = batches.read_header(batch)
             last = header.base_offset + header.last_offset_delta
             if header.attributes & batches.CONTROL or last < first or header.base_offset >= end:
                 continue
             body = self._body(header, batch)
-            if gathered.bodies and size + len(body) > _GATHERED_BYTES:
-                yield self._columns(gathered, first, end)
-                gathered, size = _Gathered([], []), 0
+            if gathered.bodies and (
+                size + len(body) > _PIECE_BYTES or records + header.records > RECORDS_AT_ONCE
+            ):
+                yield from self._columns(gathered.headers, self._parse(gathered), first, end)
+                gathered, size, records = _Gathered([], []), 0, 0
+            if len(body) > _PIECE_BYTES or header.records > RECORDS_AT_ONCE:
+                for piece in self._pieces(header, body):
+                    yield from self._columns([header], piece, first, end)
+                continue
             gathered.headers.append(header)
             gathered.bodies.append(body)
             size += len(body)
+            records += header.records
         if gathered.bodies:
-            yield self._columns(gathered, first, end)
+            yield from self._columns(gathered.headers, self._parse(gathered), first, end)
 
     def _body(self, header: BatchHeader, batch: Buffer) -> Buffer:
         codec = header.attributes & batches.CODEC_MASK
@@ -119,9 +140,29 @@ class Decoder:
             raise self._corrupt(header, f"{header.records} records in {len(body)} bytes")
         return body
 
-    def _columns(self, gathered: _Gathered, first: int, end: int) -> pa.RecordBatch:
-        records = self._parse(gathered)
-        headers = gathered.headers
+    def _columns(
+        self, headers: list[BatchHeader], records: _Records, first: int, end: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Those of the range, in parts where their headers are wanted and are many."""
+        if not self._include_headers:
+            yield from self._part(headers, records, None, first, end)
+            return
+        counts, at = self._header_counts(headers[0], records)
+        low = 0
+        for high in _cuts(counts, 4 * HEADERS_MAX):
+            part = _Records(*records[:2], *(each[low:high] for each in records[2:]))
+            column = self._headers(headers[0], part, counts[low:high], at[low:high])
+            yield from self._part(headers, part, column, first, end)
+            low = high
+
+    def _part(
+        self,
+        headers: list[BatchHeader],
+        records: _Records,
+        headers_of_records: pa.Array | None,
+        first: int,
+        end: int,
+    ) -> Iterator[pa.RecordBatch]:
         count = len(records.ends)
         base = np.array([h.base_offset for h in headers], np.int64)
         offsets = base[records.batch] + records.offset_deltas
@@ -136,13 +177,30 @@ class Decoder:
             _timestamps(headers, appended, records),
             pa.array(appended.astype(np.int32)[records.batch]),
         ]
-        if self._include_headers:
-            columns.append(self._headers(gathered.headers[0], records))
+        if headers_of_records is not None:
+            columns.append(headers_of_records)
         whole = pa.RecordBatch.from_arrays(columns, schema=self.schema)
         if offsets[0] >= first and offsets[-1] < end:
-            return whole
-        low, high = np.searchsorted(offsets, (first, end))
-        return whole.slice(int(low), int(high - low))
+            yield whole
+            return
+        low, high = map(int, np.searchsorted(offsets, (first, end)))
+        if low < high:
+            yield whole.slice(low, high - low)
+
+    def _pieces(self, header: BatchHeader, body: Buffer) -> Iterator[_Records]:
+        """Of one large batch; each has its own copy of its bytes."""
+        try:
+            array = np.frombuffer(body, np.uint8)
+            for found in walk.stretches(body, array, header.records, RECORDS_AT_ONCE):
+                low = 0
+                for high in _cuts(np.diff(found.ends, prepend=found.starts[0]), _PIECE_BYTES):
+                    begin, end = int(found.starts[low]), int(found.ends[high - 1])
+                    data = b"".join((memoryview(body)[begin:end], _PADDING))
+                    here = found.starts[low:high] - begin, found.ends[low:high] - begin
+                    yield _fields(data, np.frombuffer(data, np.uint8), *here, [high - low])
+                    low = high
+        except (ValueError, IndexError) as error:
+            raise self._corrupt(header, str(error)) from error
 
     def _parse(self, gathered: _Gathered) -> _Records:
         """Raises CorruptFormat: every length is checked before anything is made of it."""
@@ -158,10 +216,22 @@ class Decoder:
         except (ValueError, IndexError) as error:
             raise self._corrupt(headers[0], str(error)) from error
 
-    def _headers(self, first: BatchHeader, records: _Records) -> pa.Array:
+    def _header_counts(self, first: BatchHeader, records: _Records) -> tuple[Positions, Positions]:
         behind = records.values + np.maximum(records.value_lengths, 0)
         try:
-            return headers_column(records.data, records.array, behind, records.ends)
+            counts, at = header_counts(records.array, behind, records.ends)
+        except (ValueError, IndexError) as error:
+            raise self._corrupt(first, str(error)) from error
+        if counts.max() > HEADERS_MAX:
+            said = f"a record has {counts.max()} headers, more than {HEADERS_MAX} are not decoded"
+            raise self._corrupt(first, f"{said}; without includeHeaders it can be read")
+        return counts, at
+
+    def _headers(
+        self, first: BatchHeader, records: _Records, counts: Positions, at: Positions
+    ) -> pa.Array:
+        try:
+            return headers_column(records.data, records.array, counts, at, records.ends)
         except (ValueError, IndexError) as error:
             raise self._corrupt(first, str(error)) from error
 
@@ -173,6 +243,16 @@ class Decoder:
         if count > len(self._partitions):
             self._topics = pa.array(np.full(count, self._topic, object), pa.string())
             self._partitions = pa.array(np.full(count, self._partition, np.int32))
+
+
+def _cuts(sizes: Positions, most: int) -> Iterator[int]:
+    """Indexes behind the parts of these sizes that have `most` together, or are one alone."""
+    sums = np.cumsum(sizes)
+    at, before = 0, 0
+    while at < len(sums):
+        at = max(at + 1, int(np.searchsorted(sums, before + most, side="right")))
+        before = int(sums[at - 1])
+        yield at
 
 
 def _fields(

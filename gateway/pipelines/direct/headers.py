@@ -14,6 +14,8 @@ import pyarrow as pa
 from gateway.pipelines.direct.pieces import nulls_of, taken
 from gateway.pipelines.direct.walk import Bytes, Positions, varints
 
+_BYTES_MIN = 2  # of a header: the lengths of its key and of its value
+
 HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 
 
@@ -26,11 +28,21 @@ class _Found(NamedTuple):
     value_lengths: Positions
 
 
-def headers_column(data: bytes, array: Bytes, at: Positions, ends: Positions) -> pa.Array:
-    """Of records whose header counts lie `at`. Raises ValueError, IndexError on damaged data."""
+def header_counts(array: Bytes, at: Positions, ends: Positions) -> tuple[Positions, Positions]:
+    """Of records whose header counts lie `at`; and where their first headers lie.
+
+    Raises ValueError, IndexError on damaged data: none claims more than it has bytes for.
+    """
     counts, at = varints(array, at)
-    if (counts < 0).any() or (counts > ends - at).any():
+    if (counts < 0).any() or (counts > (ends - at) // _BYTES_MIN).any():
         raise ValueError("headers that do not fit into their record")
+    return counts, at
+
+
+def headers_column(
+    data: bytes, array: Bytes, counts: Positions, at: Positions, ends: Positions
+) -> pa.Array:
+    """Of records with `counts` headers `at` there. Raises as `header_counts` does."""
     edges = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=edges[1:])
     total = int(edges[-1])

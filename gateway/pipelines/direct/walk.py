@@ -10,10 +10,13 @@ Pure. Damaged data raises ValueError or IndexError: every position is checked ag
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ledger.ids import Buffer
 
 Bytes = NDArray[np.uint8]
 Positions = NDArray[np.int64]
@@ -143,8 +146,30 @@ def _all_used(at: Positions, limits: Positions) -> None:
         raise ValueError("the records do not fill their batch")
 
 
-def _one_batch(data: bytes, array: Bytes, at: int, end: int, found: Found) -> None:
-    """By runs where there are any."""
+def _one_batch(data: Buffer, array: Bytes, at: int, end: int, found: Found) -> None:
+    if _following(data, array, at, end, found) != end:
+        raise ValueError("the records do not fill their batch")
+
+
+def stretches(data: Buffer, array: Bytes, count: int, records_max: int) -> Iterator[Found]:
+    """The records of one batch, whose body is `data`, at most `records_max` at a time.
+
+    Raises as `walk` does, but what is wrong only when it comes there.
+    """
+    at, end = 0, len(data)
+    while count:
+        some = min(count, records_max)
+        found = Found(np.empty(some, np.int64), np.empty(some, np.int64))
+        at = _following(data, array, at, end, found)
+        count -= some
+        if at > end or (at == end) == bool(count):
+            raise ValueError("the records do not fill their batch")
+        yield found
+
+
+def _following(data: Buffer, array: Bytes, at: int, end: int, found: Found) -> int:
+    """As many records as `found` has room for, from `at` on: by runs where there are any. Returns
+    the position behind them; behind `end`, `found` may not be full."""
     count, done, singles = len(found.starts), 0, _SINGLES
     while done < count:
         left = Found(found.starts[done:], found.ends[done:])
@@ -158,11 +183,10 @@ def _one_batch(data: bytes, array: Bytes, at: int, end: int, found: Found) -> No
         at = int(found.ends[done - 1])
         if at > end:
             break
-    if at != end:
-        raise ValueError("the records do not fill their batch")
+    return at
 
 
-def _run(data: bytes, array: Bytes, at: int, end: int, left: Found) -> int:
+def _run(data: Buffer, array: Bytes, at: int, end: int, left: Found) -> int:
     """Records in a row, from `at` on, whose lengths are the same; how many. 0: too few."""
     length, start = one_varint(data, at)
     size = start + length - at
@@ -187,7 +211,7 @@ def _same(array: Bytes, at: int, start: int, size: int, count: int) -> int:
     return count
 
 
-def _singly(data: bytes, at: int, left: Found, count: int) -> int:
+def _singly(data: Buffer, at: int, left: Found, count: int) -> int:
     starts: list[int] = []
     ends: list[int] = []
     for _ in range(min(count, len(left.starts))):
@@ -213,7 +237,7 @@ def _singly(data: bytes, at: int, left: Found, count: int) -> int:
     return len(starts)
 
 
-def one_varint(data: bytes, at: int) -> tuple[int, int]:
+def one_varint(data: Buffer, at: int) -> tuple[int, int]:
     """The zigzag number there, and the position behind it. Raises IndexError, ValueError."""
     value = shift = 0
     while True:
