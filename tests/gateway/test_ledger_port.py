@@ -444,9 +444,9 @@ def test_a_stream_says_that_its_topic_was_made_anew_though_the_new_one_is_longer
     loader = Loader(gateway)
     loader.send("anew", b"a", b"b")
     try:
-        assert reader.initialOffset() == {"anew": {"0": 0}}
-        assert reader.latestOffset() == {"anew": {"0": 2}}
-        assert len(reader.partitions({"anew": {"0": 0}}, {"anew": {"0": 2}})) == 1
+        first, second = reader.initialOffset(), reader.latestOffset()
+        assert (first["anew"], second["anew"]) == ({"0": 0}, {"0": 2})
+        assert len(reader.partitions(first, second)) == 1
         assert invoke("topic", "delete", "anew", "--yes", bootstrap=gateway.bootstrap)[0] == 0
         assert invoke("topic", "create", "anew", bootstrap=gateway.bootstrap)[0] == 0
         Loader(gateway).send("anew", b"c", b"d", b"e")

@@ -17,12 +17,13 @@ from gateway.pipelines.direct import register
 from gateway.pipelines.direct.datasource import LedgerReader
 from gateway.pipelines.direct.options import parse
 from gateway.pipelines.model import DataLost, OffsetRange
+from gateway.pipelines.topics import Topics
 from tests.peers.gateway import Gateway, ports_in_a_row
 from tests.peers.processes import wait_until
 from tests.pipelines.direct_rig import START_MS, Rig, differences, unused
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = [pytest.mark.compat, pytest.mark.filterwarnings("ignore")]
 
@@ -205,7 +206,7 @@ def test_a_stream_goes_on_from_its_checkpoint(rig: Rig, tmp_path: Path) -> None:
     rig.direct(topic, endingOffsets=rig.ends(topic)).count()  # the last ones are told to readers
     second = run_stream(rig, topic, tmp_path, maxOffsetsPerTrigger=1000)
     assert sum(second) == 50
-    assert last_offsets(tmp_path) == {topic: {"0": 330, "1": 20}}
+    assert last_offsets(tmp_path) == {topic: {"0": 330, "1": 20}, topic_key(rig, topic): {}}
     copied = rig.spark.read.schema(rig.kafka(topic).schema).parquet(str(tmp_path / "files"))
     assert differences(copied, rig.kafka(topic)) == 0
 
@@ -221,17 +222,131 @@ def test_a_stream_that_lost_records_fails(rig: Rig, tmp_path: Path) -> None:
         run_stream(rig, topic, tmp_path)
 
 
-def run_stream(rig: Rig, topic: str, place: Path, **options: Any) -> list[int]:
-    """Copies what there is into Parquet files; rows of each trigger."""
-    reader = rig.spark.readStream.format("ledger").option("metadata", rig.metadata)
-    frame = reader.options(**{"includeHeaders": True, **options}).load(topic)
-    writer = frame.writeStream.format("parquet").option("path", str(place / "files"))
-    query = writer.option("checkpointLocation", str(place / "checkpoint")).start()
+@pytest.fixture
+def again(rig: Rig, tmp_path: Path) -> str:
+    """A topic that was made anew, longer, after a query had read the old one to its end."""
+    topic = unused()
+    rig.loader.create_topic(topic)
+    rig.add(topic, count=10)
+    assert sum(run_stream(rig, topic, tmp_path, startingOffsets="earliest")) == 10
+    rig.loader.delete_topic(topic)
+    wait_until(lambda: topic not in rig.loader.topics(), "the topic to go")
+    rig.loader.create_topic(topic)
+    rig.add(topic, count=25)
+    rig.direct(topic, endingOffsets=rig.ends(topic)).count()  # the last ones are told to readers
+    return topic
+
+
+def test_a_checkpoint_of_a_topic_that_was_made_anew_is_refused(
+    rig: Rig, again: str, tmp_path: Path
+) -> None:
+    with pytest.raises(Exception, match=r"TopicMadeAnew: .*another checkpointLocation"):
+        run_stream(rig, again, tmp_path)
+
+
+def test_without_fail_on_data_loss_a_topic_that_was_made_anew_is_read_from_its_start(
+    rig: Rig, again: str, tmp_path: Path
+) -> None:
+    told = run_stream(rig, again, tmp_path, failOnDataLoss=False)
+    assert sum(told) == 25
+    assert last_offsets(tmp_path) == {again: {"0": 25}, topic_key(rig, again): {}}
+    rig.add(again, count=5)
+    rig.direct(again, endingOffsets=rig.ends(again)).count()
+    assert sum(run_stream(rig, again, tmp_path)) == 5
+
+
+def test_checkpoints_of_both_sources_are_one_anothers(rig: Rig, tmp_path: Path) -> None:
+    topic = unused()
+    rig.loader.create_topic(topic)
+    rows: list[int] = []
+    for source in ("kafka", "ledger", "kafka", "ledger"):
+        rig.add(topic, count=10 + len(rows))
+        rig.direct(topic, endingOffsets=rig.ends(topic)).count()
+        if source == "kafka":
+            reader = rig.spark.readStream.format("kafka").option("subscribe", topic)
+            reader = reader.option("kafka.bootstrap.servers", rig.bootstrap)
+            frame = reader.options(includeHeaders=True, startingOffsets="earliest").load()
+            rows.append(sum(run_query(frame, tmp_path)))
+        else:
+            rows.append(sum(run_stream(rig, topic, tmp_path)))
+    assert rows == [10, 11, 12, 13]
+
+
+def test_available_now_reads_all_there_is_in_one_batch_and_ends(rig: Rig, tmp_path: Path) -> None:
+    topic = unused()
+    rig.loader.create_topic(topic)
+    found: list[list[int]] = []
+    for _ in range(2):
+        rig.add(topic, count=100)
+        rig.direct(topic, endingOffsets=rig.ends(topic)).count()
+        frame = stream(rig, topic, startingOffsets="earliest")
+        found.append([rows for rows in run_query(frame, tmp_path, availableNow=True) if rows])
+    assert found == [[100], [100]]
+
+
+def test_a_stream_with_an_end_reads_up_to_there_in_limited_triggers(
+    rig: Rig, tmp_path: Path
+) -> None:
+    topic = unused()
+    rig.loader.create_topic(topic)
+    rig.add(topic, count=100)
+    rig.direct(topic, endingOffsets=rig.ends(topic)).count()
+    given = {"startingOffsets": "earliest", "endingOffsets": "latest", "maxOffsetsPerTrigger": 40}
+    writer = stream(rig, topic, **given).writeStream.format("noop")
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
     try:
         query.processAllAvailable()
+        rig.add(topic, count=7)
+        rig.direct(topic, endingOffsets=rig.ends(topic)).count()
+        query.processAllAvailable()
+        rows = [progress["numInputRows"] for progress in query.recentProgress]
+    finally:
+        query.stop()
+    assert [each for each in rows if each] == [40, 40, 20]
+    assert sum(run_stream(rig, topic, tmp_path)) == 7
+
+
+def test_a_stream_that_begins_at_the_end_reads_nothing_that_was_there(
+    rig: Rig, tmp_path: Path
+) -> None:
+    """Also where a trigger is limited: its end is never before its start."""
+    topic = unused()
+    rig.loader.create_topic(topic)
+    rig.add(topic, count=100)
+    rig.direct(topic, endingOffsets=rig.ends(topic)).count()
+    assert sum(run_stream(rig, topic, tmp_path, maxOffsetsPerTrigger=20)) == 0
+    rig.add(topic, count=5)
+    rig.direct(topic, endingOffsets=rig.ends(topic)).count()
+    assert sum(run_stream(rig, topic, tmp_path, maxOffsetsPerTrigger=20)) == 5
+
+
+def run_stream(rig: Rig, topic: str, place: Path, **options: Any) -> list[int]:
+    """Copies what there is into Parquet files; rows of each trigger."""
+    return run_query(stream(rig, topic, **options), place)
+
+
+def stream(rig: Rig, topic: str, **options: Any) -> DataFrame:
+    reader = rig.spark.readStream.format("ledger").option("metadata", rig.metadata)
+    return reader.options(**{"includeHeaders": True, **options}).load(topic)
+
+
+def run_query(frame: DataFrame, place: Path, **trigger: Any) -> list[int]:
+    writer = frame.writeStream.format("parquet").option("path", str(place / "files"))
+    writer = writer.option("checkpointLocation", str(place / "checkpoint"))
+    query = (writer.trigger(**trigger) if trigger else writer).start()
+    try:
+        if trigger:
+            query.awaitTermination()
+        else:
+            query.processAllAvailable()
         return [progress["numInputRows"] for progress in query.recentProgress]
     finally:
         query.stop()
+
+
+def topic_key(rig: Rig, topic: str) -> str:
+    """What stands among a checkpoint's offsets for the topic's id."""
+    return f"{topic}@{Topics(rig.bootstrap).facts(topic).topic_id}"
 
 
 def last_offsets(place: Path) -> object:

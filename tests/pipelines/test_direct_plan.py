@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.pipelines.direct.checkpoint import Position, from_json, to_json
 from gateway.pipelines.direct.offsets import Source
 from gateway.pipelines.direct.options import EARLIEST, LATEST, Edge, Options, Tls, parse
 from gateway.pipelines.direct.plan import limited, wanted
@@ -143,9 +144,9 @@ def test_what_is_missing_is_named(given: dict[str, str], message: str) -> None:
         parse(given)
 
 
-def test_a_stream_has_no_end() -> None:
-    with pytest.raises(JobError, match="a stream has no end"):
-        options(streaming=True, endingOffsets="latest")
+def test_a_stream_ends_only_where_it_is_told_to() -> None:
+    assert options(streaming=True).ending is None
+    assert options(streaming=True, endingOffsets="latest").ending == Edge(LATEST)
 
 
 # -- filters ---------------------------------------------------------------------------------
@@ -267,4 +268,22 @@ def test_a_stream_waits_for_the_end_that_its_checkpoint_knows() -> None:
     reader = Reader(options(streaming=True))
     at = {"t": {"0": 7}}
     assert reader.partitions(at, at) == []  # so Spark says where a query goes on
-    assert reader.latestOffset() == at
+    assert reader.latestOffset() == at | {"t@id": {}}
+
+
+# -- checkpoints -------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_is_read_with_and_without_ids_of_topics() -> None:
+    places = {Place("a.b", 10): 5, Place("a.b", 9): 6, Place("c", 0): 0}
+    position = Position(places, {"a.b": "id-1", "gone": "id-2"})
+    told = to_json(position)
+    assert told == {"a.b": {"9": 6, "10": 5}, "c": {"0": 0}, "a.b@id-1": {}}
+    assert from_json(told) == Position(places, {"a.b": "id-1"})
+    assert from_json({"c": {"0": 1}}) == Position({Place("c", 0): 1})
+
+
+def test_a_topic_is_another_one_only_where_both_ids_are_known() -> None:
+    position = Position({}, {"same": "1", "other": "2", "gone": "3"})
+    assert position.others({"same": "1", "other": "9", "new": "4"}) == ["other"]
+    assert Position({}).others({"t": "1"}) == []

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
+from gateway.pipelines.direct.checkpoint import Position
 from gateway.pipelines.direct.decode import DECOMPRESSED_BYTES_MAX
 from gateway.pipelines.direct.options import EARLIEST, LATEST, Edge, Options
 from gateway.pipelines.direct.storage import ReadStorage, read_topic, read_topics
@@ -36,6 +37,14 @@ class Source(NamedTuple):
     scan: StreamScan
 
 
+class TopicMadeAnew(DataLost):
+    """Another topic of that name is there now: the offsets of the old one are other records'."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, ())
+        self.code = "TOPIC_MADE_ANEW"
+
+
 class Sources:
     """All partitions of the options, open until `close`."""
 
@@ -43,7 +52,6 @@ class Sources:
         self._storage = storage
         self._options = options
         self._open: dict[Place, Source] = {}
-        self.made_anew: set[Place] = set()  # another topic of that name is there now
 
     async def look(self) -> dict[Place, Source]:
         """The partitions that there are now, each as it is now. Raises JobError, LedgerError."""
@@ -57,8 +65,6 @@ class Sources:
         for place, source in list(self._open.items()):
             topic = wanted.get(place)
             if topic is None or str(topic.topic_id) != source.topic_id:
-                if topic is not None:
-                    self.made_anew.add(place)
                 source.scan.close()
                 del self._open[place]
         places = sorted(wanted)
@@ -141,10 +147,12 @@ async def starts(sources: Mapping[Place, Source], options: Options) -> dict[Plac
 
 async def ends(sources: Mapping[Place, Source], options: Options) -> dict[Place, int]:
     """One past the last offset that is read, never above what is there. Raises JobError."""
-    _named("endingOffsets", options.ending, sources)
-    await reached(sources, options.ending.offsets or {})
+    edge = options.ending
+    assert edge is not None, "a stream without an end"
+    _named("endingOffsets", edge, sources)
+    await reached(sources, edge.offsets or {})
     found: dict[Place, int] = {}
-    for place, offset in (await _resolved(sources, options.ending, LATEST)).items():
+    for place, offset in (await _resolved(sources, edge, LATEST)).items():
         end = sources[place].scan.end_sequence_id
         if offset is not None and offset > end:
             raise JobError(f"endingOffsets: {place} ends at {end}, before {offset}", "BEYOND_END")
@@ -175,6 +183,31 @@ def tell_lost(lost: Iterable[OffsetRange], why: str, fail: bool) -> None:
     if fail:
         raise DataLost(f"{said}; failOnDataLoss=false reads on without them", ranges)
     print(f"format(ledger): left out {said}", file=sys.stderr)
+
+
+def topic_ids(sources: Mapping[Place, Source]) -> dict[str, str]:
+    """By name, of the topics that there are now."""
+    return {place.topic: source.topic_id for place, source in sources.items()}
+
+
+def tell_made_anew(
+    position: Position, sources: Mapping[Place, Source], fail: bool
+) -> frozenset[str]:
+    """Topics of which there is another one now than `position` is of. Raises TopicMadeAnew where
+    losses are to fail, else says them."""
+    now = topic_ids(sources)
+    others = position.others(now)
+    if others:
+        ids = [f"{name} (its id was {position.topic_ids[name]}, is {now[name]})" for name in others]
+        said = f"deleted and made anew: {', '.join(ids)}; the offsets are other records' now"
+        if fail:
+            raise TopicMadeAnew(
+                f"{said}. Begin with another checkpointLocation; or let the query go on from the"
+                " start of the new topic, without what it had not read of the old one, with"
+                " failOnDataLoss=false"
+            )
+        print(f"format(ledger): {said}; goes on from the start of the new topic", file=sys.stderr)
+    return frozenset(others)
 
 
 def _named(option: str, edge: Edge, sources: Mapping[Place, Source]) -> None:

@@ -59,7 +59,7 @@ class Options:
     pattern: str = ""
     assigned: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
     starting: Edge
-    ending: Edge = Edge(LATEST)
+    ending: Edge | None = Edge(LATEST)  # None: of a stream without an end
     latest_where_no_time: bool = False
     fail_on_data_loss: bool = True
     include_headers: bool = False
@@ -174,11 +174,10 @@ def _starting(texts: Mapping[str, str], streaming: bool) -> Edge:
     return Edge(offsets=offsets)
 
 
-def _ending(texts: Mapping[str, str], streaming: bool) -> Edge:
+def _ending(texts: Mapping[str, str], streaming: bool) -> Edge | None:
     names = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
-    told = next((name for name in names if name in texts), None)
-    if streaming and told is not None:
-        raise _fault(f"{told}: a stream has no end")
+    if streaming and not any(name in texts for name in names):
+        return None
     by_time = _by_time(texts, "ending")
     if by_time is not None:
         return by_time
