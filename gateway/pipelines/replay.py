@@ -14,10 +14,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from gateway.pipelines.archives.port import Archive
 from gateway.pipelines.files import joined, open_files
-from gateway.pipelines.model import JobError
+from gateway.pipelines.model import JobError, OffsetRange
 from gateway.pipelines.replays.encode import CODECS
 from gateway.pipelines.replays.model import Replayed, Report, Request
-from gateway.pipelines.replays.plan import PartitionPlan, Plan, Selection, chosen_ranges
+from gateway.pipelines.replays.plan import (
+    PartitionPlan,
+    Plan,
+    Selection,
+    Stretch,
+    chosen_ranges,
+    stretch_from,
+)
 from gateway.pipelines.replays.target import (
     Target,
     check_room,
@@ -43,6 +50,8 @@ _BATCH_BYTES = 512 * 1024
 _BATCH_ROOM = 0.9  # of the topic's bound: compressed bytes may be a little more than plain ones
 _ARROW_ROWS_MAX = 10_000  # Spark's own default
 _ARROW_BYTES = 16 * 1024 * 1024
+OFFSETS_AT_ONCE = 500_000
+"""Of a partition: what its task sorts, and what it merges, does not grow with the topic."""
 _SALTS = 64  # candidates for each task, so that one is found that Spark sends to it
 _ARROW_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
@@ -69,10 +78,11 @@ def replay(
     *,
     watcher: Watcher | None = None,
     clock: Clock | None = None,
+    offsets_at_once: int = OFFSETS_AT_ONCE,
 ) -> Report:
     """All records that were asked for are in the target, once each, in order. Raises JobError.
 
-    `state` is a directory; an empty one begins anew.
+    `state` is a directory; an empty one begins anew. `offsets_at_once`: of each partition.
     """
     job = _Job(archive, bootstrap, request, watcher or Watcher(), clock or SystemClock())
     files = open_files(spark, state)
@@ -90,7 +100,9 @@ def replay(
             "OTHER_REPLAY",
         )
     job.check_source(plan, path)
-    return Report(request.topic, request.target, state, resumed, job.write(spark, plan))
+    return Report(
+        request.topic, request.target, state, resumed, job.write(spark, plan, offsets_at_once)
+    )
 
 
 def check_other_topic(archive: Archive, bootstrap: str, topic: str) -> None:
@@ -171,7 +183,7 @@ class _Job:
     def _source_id(self) -> str:
         return self._archive.state().topic_ids.get(self._request.topic, "")
 
-    def write(self, spark: SparkSession, plan: Plan) -> tuple[Replayed, ...]:
+    def write(self, spark: SparkSession, plan: Plan, offsets_at_once: int) -> tuple[Replayed, ...]:
         """All of it is there."""
         room = int(self._look().batch_bytes_max * _BATCH_ROOM)
         sending = Sending(
@@ -182,10 +194,9 @@ class _Job:
         )
         begun = {each.partition: _place(plan, each, sending) for each in plan.partitions}
         self._watcher.on_planned(plan, sum(begun.values()))
-        rows = self._watcher.run(
-            lambda: told(lambda: _write(spark, self._archive, plan, sending, begun))
-        )
-        return tuple(_replayed(each, rows.get(each.partition)) for each in plan.partitions)
+        writing = _Writing(spark, self._archive, plan, sending, offsets_at_once)
+        self._watcher.run(lambda: told(lambda: writing.run(begun)))
+        return tuple(_replayed(each, writing.done.get(each.partition)) for each in plan.partitions)
 
     def _look(self) -> Target:
         return look_at(self._topics, self._bootstrap, self._request.target)
@@ -226,9 +237,8 @@ def _measured(archive: Archive, selection: Selection) -> list[_Found]:
         + F.coalesce(F.length("value"), F.lit(0))
         + F.coalesce(F.expr(header_bytes), F.lit(0))
     )
-    wanted = {each.partition: None for each in selection.ranges}
     rows = (
-        _selected(archive, selection, dict.fromkeys(wanted, 0))
+        _selected(archive, selection, selection.ranges)
         .groupBy("partition")
         .agg(
             F.count("*"),
@@ -242,19 +252,17 @@ def _measured(archive: Archive, selection: Selection) -> list[_Found]:
     return sorted(_Found(*row) for row in rows)
 
 
-def _selected(archive: Archive, selection: Selection, from_offset: Mapping[int, int]) -> DataFrame:
-    """The records of these partitions, from those offsets on."""
+def _selected(archive: Archive, selection: Selection, within: Sequence[OffsetRange]) -> DataFrame:
+    """The records of these ranges, which are of the selection's."""
     from pyspark.sql import functions as F
 
     wanted: Column = F.lit(False)
-    for partition, first in from_offset.items():
-        for each in selection.of(partition):
-            if each.end > first:
-                wanted = wanted | (
-                    (F.col("partition") == partition)
-                    & F.col("offset").between(max(first, each.start), each.end - 1)
-                )
-    records = archive.read([selection.topic]).where(wanted)
+    for each in within:
+        wanted = wanted | (
+            (F.col("partition") == each.partition)
+            & F.col("offset").between(each.start, each.end - 1)
+        )
+    records = archive.read([selection.topic], within).where(wanted)
     if selection.start_ms is not None:
         records = records.where(F.col("day") >= F.lit(_day(selection.start_ms)))
         records = records.where(F.col("timestamp") >= F.timestamp_millis(F.lit(selection.start_ms)))
@@ -279,45 +287,99 @@ def _place(plan: Plan, partition: PartitionPlan, sending: Sending) -> int:
         writer.close()
 
 
-def _write(
-    spark: SparkSession,
-    archive: Archive,
-    plan: Plan,
-    sending: Sending,
-    begun: Mapping[int, int],
-) -> dict[int, Any]:
-    """The results of the partitions that were not complete."""
-    left = [each for each in plan.partitions if begun[each.partition] < each.count]
-    if not left:
-        return {}
-    from_offset = {
-        each.partition: each.first + begun[each.partition] if each.dense else each.first
-        for each in left
-    }
-    records = _selected(archive, plan.selection, from_offset).select(
-        "partition", "offset", "timestamp", "key", "value", "headers"
-    )
-    spread = _one_task_each(spark, records, [each.partition for each in left])
-    ordered = spread.sortWithinPartitions("partition", "offset")
-    arrow_rows = max(1, min(_ARROW_ROWS_MAX, _ARROW_BYTES // max(1, plan.record_bytes_max)))
-    before = spark.conf.get(_ARROW_ROWS)
-    spark.conf.set(_ARROW_ROWS, str(arrow_rows))
-    try:
-        rows = ordered.mapInArrow(writing(plan, sending), RESULT).collect()  # one per partition
-    finally:
-        spark.conf.set(_ARROW_ROWS, str(before))
-    results = {row["partition"]: row for row in rows}
-    _raise_failures(rows, left)
-    return results
+class _Done(NamedTuple):
+    """What was done for a partition."""
+
+    written: int = 0
+    looks: int = 1
+
+    def plus(self, row: Any) -> _Done:
+        """Each stretch looks at the target once; further looks are worth telling."""
+        return _Done(self.written + row["written"], self.looks + row["looks"] - 1)
 
 
-def _raise_failures(rows: Sequence[Any], left: Sequence[PartitionPlan]) -> None:
+class _Writing:
+    """All partitions side by side, a stretch of each at a time; `done` is what was done."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        archive: Archive,
+        plan: Plan,
+        sending: Sending,
+        offsets_at_once: int,
+    ) -> None:
+        self._spark = spark
+        self._archive = archive
+        self._plan = plan
+        self._sending = sending
+        self._offsets_at_once = offsets_at_once
+        self.done: dict[int, _Done] = {}
+
+    def run(self, begun: Mapping[int, int]) -> None:
+        """Nothing is left of the partitions; `begun` tells which records were there already."""
+        left = [each for each in self._plan.partitions if begun[each.partition] < each.count]
+        stretches = [
+            self._stretch(each, each.first + begun[each.partition], begun[each.partition])
+            if each.dense
+            else self._stretch(each, each.first, 0)  # nothing else tells a record's number
+            for each in left
+        ]
+        while stretches:
+            rows = self._write(stretches)
+            _raise_failures(rows, left, stretches)
+            numbers = {each.partition: each.number for each in stretches}
+            for row in rows:
+                partition = row["partition"]
+                self.done[partition] = self.done.get(partition, _Done()).plus(row)
+                numbers[partition] = row["number"]
+            ends = {each.partition: each.end for each in stretches if not each.last}
+            stretches = [
+                self._stretch(each, ends[each.partition], numbers[each.partition])
+                for each in left
+                if each.partition in ends
+            ]
+
+    def _stretch(self, partition: PartitionPlan, offset: int, number: int) -> Stretch:
+        selection = self._plan.selection
+        return stretch_from(selection, partition, offset, number, self._offsets_at_once)
+
+    def _write(self, stretches: Sequence[Stretch]) -> list[Any]:
+        """The stretches are written, or a row of `RESULT` says why one is not."""
+        spark, selection = self._spark, self._plan.selection
+        within = [
+            each._replace(start=max(each.start, one.first), end=min(each.end, one.end))
+            for one in stretches
+            for each in selection.of(one.partition)
+            if each.start < one.end and one.first < each.end
+        ]
+        records = _selected(self._archive, selection, within).select(
+            "partition", "offset", "timestamp", "key", "value", "headers"
+        )
+        spread = _one_task_each(spark, records, [each.partition for each in stretches])
+        ordered = spread.sortWithinPartitions("partition", "offset")
+        record_bytes = max(1, self._plan.record_bytes_max)
+        arrow_rows = max(1, min(_ARROW_ROWS_MAX, _ARROW_BYTES // record_bytes))
+        before = spark.conf.get(_ARROW_ROWS)
+        spark.conf.set(_ARROW_ROWS, str(arrow_rows))
+        try:
+            work = writing(self._plan, self._sending, stretches)
+            return ordered.mapInArrow(work, RESULT).collect()  # one per partition
+        finally:
+            spark.conf.set(_ARROW_ROWS, str(before))
+
+
+def _raise_failures(
+    rows: Sequence[Any], left: Sequence[PartitionPlan], stretches: Sequence[Stretch]
+) -> None:
     failed = sorted((row["partition"], row["error"], row["code"]) for row in rows if row["code"])
     if failed:
         _, error, code = failed[0]
         more = f" (and {len(failed) - 1} partitions more)" if len(failed) > 1 else ""
         raise JobError(f"{error}{more}", code)
-    missing = {each.partition for each in left} - {row["partition"] for row in rows}
+    dense = {each.partition for each in left if each.dense}
+    wanted = {each.partition for each in stretches if each.last or each.partition in dense}
+    missing = wanted - {row["partition"] for row in rows}
     if missing:
         raise JobError(
             f"partitions {sorted(missing)}: the archive has none of the records that it had when"
@@ -348,12 +410,13 @@ def _one_task_each(spark: SparkSession, records: DataFrame, partitions: Sequence
     return records.repartition(count, F.element_at(F.create_map(*words), F.col("partition")))
 
 
-def _replayed(partition: PartitionPlan, row: Any) -> Replayed:
+def _replayed(partition: PartitionPlan, done: _Done | None) -> Replayed:
+    written, looks = done or _Done()
     return Replayed(
         partition.partition,
         partition.count,
-        row["written"] if row else 0,
+        written,
         partition.base_offset,
         partition.end_offset,
-        row["looks"] if row else 1,
+        looks,
     )

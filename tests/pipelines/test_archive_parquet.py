@@ -157,6 +157,22 @@ def test_a_file_is_in_order_of_offsets_whatever_the_times_say(spark: SparkSessio
         )
 
 
+def test_files_without_the_wanted_offsets_are_not_opened(spark: SparkSession, tmp_path: Path):
+    path = tmp_path / "archive"
+    assert append(spark, path, FIRST)
+    assert append(spark, path, *MORE)
+    archive = ParquetArchive(spark, str(path))
+    wanted = OffsetRange("a", 0, 2, 4), OffsetRange("b", 0, 0, 1)
+    for each in archive.files():
+        place = Place(each.topic, each.partition)
+        if (place, each.min_offset) not in {(Place("a", 0), 0), (Place("b", 0), 0)}:
+            (path / each.path).unlink()
+    found = archive.read(["a", "b"], wanted).select("topic", "partition", "offset").collect()
+    expected = rows(FIRST, OffsetRange("b", 0, 0, 2))
+    assert sorted(map(tuple, found)) == sorted(one[2:5] for one in expected)
+    assert archive.read(["a"], ()).count() == 0
+
+
 def test_the_day_is_that_of_utc_before_1970_too(spark: SparkSession, tmp_path: Path):
     times = [datetime(1969, 12, 31, 23, 59, 59, 999_000, UTC), datetime(1970, 1, 1, tzinfo=UTC)]
     times += [datetime(2024, 12, 31, 23, 30, tzinfo=UTC)]

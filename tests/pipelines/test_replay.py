@@ -7,7 +7,7 @@ independent consumer (librdkafka) compares both topics record by record.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,8 +31,11 @@ from gateway.pipelines.replays.model import Report, Request, default_state
 from gateway.pipelines.replays.plan import (
     PartitionPlan,
     Plan,
+    Selection,
+    Stretch,
     chosen_ranges,
     parse_offsets,
+    stretch_from,
 )
 from gateway.pipelines.replays.task import numbered
 from gateway.pipelines.topics import Topics
@@ -170,13 +173,62 @@ def test_all_comes_back_as_it_was_and_a_second_run_adds_nothing(
     assert read(world, request.target) == originals()
 
 
-@pytest.mark.parametrize("start_ms", [None, START_MS + 20_000])
+class _Noted:
+    """An archive that notes how many offsets of a partition it is asked for at a time."""
+
+    def __init__(self, archive: Archive) -> None:
+        self._archive = archive
+        self.spans: list[int] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._archive, name)
+
+    def read(self, topics: Sequence[str], within: Sequence[OffsetRange]) -> Any:
+        for partition in {each.partition for each in within}:
+            own = [each for each in within if each.partition == partition]
+            self.spans.append(max(each.end for each in own) - min(each.start for each in own))
+        return self._archive.read(topics, within)
+
+
+@pytest.mark.parametrize(
+    ("start_ms", "end_ms", "at_once"),
+    [(None, None, 150), (START_MS + 50_000, START_MS + 52_000, 3)],
+    ids=["all", "a-time"],
+)
+def test_a_long_topic_is_replayed_a_stretch_at_a_time(
+    spark: SparkSession,
+    world: World,
+    unused: Callable[[], str],
+    tmp_path: Path,
+    start_ms: int | None,
+    end_ms: int | None,
+    at_once: int,
+):
+    """What a task sorts does not grow with the topic. Of two seconds, some stretches are empty."""
+    request = Request(SOURCE, unused(), start_ms, end_ms, create=True)
+    archive, bootstrap = _Noted(world.archive), world.gateway.bootstrap
+    report = run_replay(spark, archive, bootstrap, request, str(tmp_path), offsets_at_once=at_once)
+    chosen = {
+        partition: [
+            one for one in records if (start_ms or 0) <= one.timestamp_ms < (end_ms or 1 << 60)
+        ]
+        for partition, records in originals().items()
+    }
+    assert read(world, request.target) == chosen
+    assert [each.written for each in report.partitions] == [len(chosen[0])] * PARTITIONS
+    measured, stretches = archive.spans[:PARTITIONS], archive.spans[PARTITIONS:]
+    assert measured == [EACH] * PARTITIONS
+    assert max(stretches) == at_once and len(stretches) >= 3 * PARTITIONS
+
+
+@pytest.mark.parametrize("at_once", [1_000, 120])
+@pytest.mark.parametrize("start_ms", [None, START_MS + 20_000], ids=["all", "since"])
 def test_a_job_that_was_killed_is_gone_on_with(
-    spark: SparkSession, world: World, unused: Callable[[], str], start_ms: int | None
+    spark: SparkSession, world: World, unused: Callable[[], str], start_ms: int | None, at_once: int
 ):
     """Its state and a part of its records are all it leaves; so they are made by hand here.
 
-    All offsets, or those of a time, so with gaps.
+    All offsets, or those of a time, so with gaps; at once, or in stretches.
     """
     request = Request(SOURCE, unused(), start_ms, create=True, codec="zstd")
     chosen = {
@@ -188,10 +240,10 @@ def test_a_job_that_was_killed_is_gone_on_with(
     bootstrap = world.gateway.bootstrap
     whole = _Cut(world.archive, 150)
     with pytest.raises(JobError) as failed:
-        run_replay(spark, whole, bootstrap, request, state)
+        run_replay(spark, whole, bootstrap, request, state, offsets_at_once=at_once)
     assert failed.value.code == "SOURCE_CHANGED"
     assert {len(each) for each in read(world, request.target).values()} == {there}
-    report = run_replay(spark, world.archive, bootstrap, request, state)
+    report = run_replay(spark, world.archive, bootstrap, request, state, offsets_at_once=at_once)
     assert report.resumed
     assert [each.written for each in report.partitions] == [len(chosen[0]) - there] * PARTITIONS
     assert read(world, request.target) == chosen
@@ -208,9 +260,9 @@ class _Cut:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._archive, name)
 
-    def read(self, topics: Any = ()) -> Any:
+    def read(self, topics: Sequence[str], within: Sequence[OffsetRange]) -> Any:
         self._reads += 1
-        whole = self._archive.read(topics)
+        whole = self._archive.read(topics, within)
         return whole if self._reads == 1 else whole.where(f"offset < {self._bound}")
 
 
@@ -293,7 +345,7 @@ class _MadeAnew:
         return replace(self._archive.state(), topic_ids={SOURCE: "another id"})
 
 
-@pytest.mark.parametrize("offsets", [[3, 4, 4], [3, 5], [5, 4]])
+@pytest.mark.parametrize("offsets", [[3, 4, 4], [3, 5], [4, 3], [4, 5]])
 def test_offsets_that_are_not_what_they_were_are_an_error(offsets: list[int]):
     batch = pyarrow.record_batch(
         {
@@ -302,8 +354,18 @@ def test_offsets_that_are_not_what_they_were_are_an_error(offsets: list[int]):
         }
     )
     with pytest.raises(JobError) as failed:
-        list(numbered(PartitionPlan(0, 0, 10, 0, 9), iter([(0, batch)])))
+        stretch = Stretch(0, 3, 6, 3, last=False)
+        list(numbered(PartitionPlan(0, 0, 10, 0, 9), stretch, iter([(0, batch)])))
     assert failed.value.code == "SOURCE_CHANGED"
+
+
+def test_stretches_pass_over_what_is_not_selected_and_end_with_the_last_record():
+    ranges = (OffsetRange(SOURCE, 1, 0, 99), *(OffsetRange(SOURCE, 0, n, n + 4) for n in (2, 20)))
+    selection, partition = Selection(SOURCE, ranges), PartitionPlan(0, 7, 8, 2, 23)
+    assert stretch_from(selection, partition, 2, 0, 3) == Stretch(0, 2, 5, 0, last=False)
+    assert stretch_from(selection, partition, 5, 3, 3) == Stretch(0, 5, 8, 3, last=False)
+    assert stretch_from(selection, partition, 8, 4, 4) == Stretch(0, 20, 24, 4, last=True)
+    assert stretch_from(selection, partition, 2, 0, 99) == Stretch(0, 2, 24, 0, last=True)
 
 
 def test_a_plan_that_is_damaged_or_newer_is_refused():

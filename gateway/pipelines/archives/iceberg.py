@@ -116,8 +116,13 @@ class IcebergArchive:
         where = {SNAPSHOT_KEY: str(staged.id), SEQUENCE_KEY: str(staged.sequence)}
         return self._table.publish(branch, staged, current, {**properties, **where})
 
-    def read(self, topics: Sequence[str] = ()) -> DataFrame:
-        """All that is committed, of these topics or of all: `model.COLUMNS` and `day DATE`."""
+    def read(
+        self, topics: Sequence[str] = (), within: Sequence[OffsetRange] | None = None
+    ) -> DataFrame:
+        """All that is committed, of these topics or of all: `model.COLUMNS` and `day DATE`.
+
+        `within` changes nothing: Iceberg itself leaves out files by what Spark asks for.
+        """
         current = self._table.current if self._table.exists() else None
         if current is None:
             records = self._spark.createDataFrame([], COLUMNS)

@@ -93,8 +93,11 @@ class ParquetArchive:
         self._recovered()
         return True
 
-    def read(self, topics: Sequence[str] = ()) -> DataFrame:
-        return self._frame([each for each in self.files() if not topics or each.topic in topics])
+    def read(
+        self, topics: Sequence[str] = (), within: Sequence[OffsetRange] | None = None
+    ) -> DataFrame:
+        files = [each for each in self.files() if not topics or each.topic in topics]
+        return self._frame(files if within is None else _holding(files, within))
 
     def compact(self, file_bytes_max: int) -> Compacted:
         """As the port says; files of half the size and more are left alone."""
@@ -187,6 +190,21 @@ class ParquetArchive:
             )
             if self._put(entry, run):
                 return True
+
+
+def _holding(files: Sequence[DataFile], wanted: Sequence[OffsetRange]) -> list[DataFile]:
+    """The files that may hold one of these offsets."""
+    places: dict[Place, list[OffsetRange]] = {}
+    for each in wanted:
+        places.setdefault(each.place, []).append(each)
+    return [
+        file
+        for file in files
+        if any(
+            file.min_offset < each.end and each.start <= file.max_offset
+            for each in places.get(Place(file.topic, file.partition), ())
+        )
+    ]
 
 
 class _Fold(NamedTuple):

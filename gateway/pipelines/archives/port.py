@@ -77,8 +77,13 @@ class Archive(Protocol):
         """
         ...
 
-    def read(self, topics: Sequence[str] = ()) -> DataFrame:
-        """All that is committed, of these topics or of all: `model.COLUMNS` and `day DATE`."""
+    def read(
+        self, topics: Sequence[str] = (), within: Sequence[OffsetRange] | None = None
+    ) -> DataFrame:
+        """All that is committed, of these topics or of all: `model.COLUMNS` and `day DATE`.
+
+        `within`: no other offsets are wanted; some of them may be in it all the same.
+        """
         ...
 
     def ranges(self) -> list[OffsetRange]:

@@ -46,6 +46,18 @@ class PartitionPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class Stretch:
+    """Source offsets `first` to `end` - 1 of a partition, to be written at once; `number` is that
+    of their first record. `last`: no record of the plan comes after them."""
+
+    partition: int
+    first: int
+    end: int
+    number: int
+    last: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Selection:
     """Records of one archived topic: within `ranges`, not before `start_ms`, before `end_ms`."""
 
@@ -97,6 +109,20 @@ class Plan:
             )
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise JobError(f"{path}: no state of a replay: {error!r}", "BAD_STATE") from error
+
+
+def stretch_from(
+    selection: Selection, partition: PartitionPlan, offset: int, number: int, offsets_max: int
+) -> Stretch:
+    """At most so many offsets, from the first that is selected at `offset` or after it on.
+
+    `number`: of the record that comes first there; `offset` is not beyond the last one's.
+    """
+    assert offsets_max > 0 and offset <= partition.last, (offsets_max, offset, partition)
+    ends = [each for each in selection.of(partition.partition) if each.end > offset]
+    first = max(offset, min((each.start for each in ends), default=offset))
+    end = min(first + offsets_max, partition.last + 1)
+    return Stretch(partition.partition, first, end, number, end > partition.last)
 
 
 def chosen_ranges(

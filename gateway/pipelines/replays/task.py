@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby, pairwise
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from gateway.admin.link import AdminError, Unreachable
 from gateway.pipelines.model import JobError
 from gateway.pipelines.replays.encode import Encoder, Rows, rows_of
-from gateway.pipelines.replays.plan import PartitionPlan, Plan
+from gateway.pipelines.replays.plan import PartitionPlan, Plan, Stretch
 from gateway.pipelines.replays.writer import Limits, PartitionWriter
 
 if TYPE_CHECKING:
     import pyarrow
 
-RESULT = "partition INT, written BIGINT, looks INT, code STRING, error STRING"
+RESULT = "partition INT, number BIGINT, written BIGINT, looks INT, code STRING, error STRING"
+"""`number`: of the record after the last one that came."""
 Slice = tuple[int, Any]
 
 
@@ -30,16 +31,16 @@ class Sending(NamedTuple):
 
 
 def writing(
-    plan: Plan, sending: Sending
+    plan: Plan, sending: Sending, stretches: Sequence[Stretch]
 ) -> Callable[[Iterable[pyarrow.RecordBatch]], Iterable[pyarrow.RecordBatch]]:
     """For `mapInArrow`: one row of `RESULT` for each partition that came, failed or not."""
 
     def write(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
         import pyarrow
 
-        plans = {each.partition: each for each in plan.partitions}
+        wanted = {each.partition: each for each in stretches}
         for partition, parts in groupby(_slices(batches), key=itemgetter(0)):
-            row = _written(plan, plans[partition], sending, parts)
+            row = _written(plan, sending, wanted[partition], parts)
             yield pyarrow.RecordBatch.from_pylist([row], schema=_schema())
 
     return write
@@ -50,6 +51,7 @@ def _schema() -> pyarrow.Schema:
 
     kinds = {
         "partition": pyarrow.int32(),
+        "number": pyarrow.int64(),
         "written": pyarrow.int64(),
         "looks": pyarrow.int32(),
         "code": pyarrow.string(),
@@ -64,13 +66,17 @@ def new_writer(plan: Plan, partition: PartitionPlan, sending: Sending) -> Partit
 
 
 def _written(
-    plan: Plan, partition: PartitionPlan, sending: Sending, parts: Iterator[Slice]
+    plan: Plan, sending: Sending, stretch: Stretch, parts: Iterator[Slice]
 ) -> dict[str, Any]:
     """Failures are told, not raised: Spark would try again what cannot succeed."""
+    (partition,) = (each for each in plan.partitions if each.partition == stretch.partition)
     writer = new_writer(plan, partition, sending)
     code = error = None
+    number = stretch.number
     try:
-        writer.write(numbered(partition, parts))
+        number = writer.write(numbered(partition, stretch, parts), stretch.last)
+        if partition.dense and number != stretch.end - partition.first:
+            raise _changed(partition, partition.first + number)
     except (JobError, AdminError) as failed:
         code, error = failed.code, str(failed)
     except Unreachable as failed:
@@ -79,6 +85,7 @@ def _written(
         writer.close()
     return {
         "partition": partition.partition,
+        "number": number,
         "written": writer.written,
         "looks": writer.looks,
         "code": code,
@@ -99,23 +106,28 @@ def _slices(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[Slice]:
             yield int(partitions[start]), batch.slice(start, end - start)
 
 
-def numbered(partition: PartitionPlan, parts: Iterator[Slice]) -> Iterator[Rows]:
-    """Every record with its number in the replay. Raises JobError when offsets are not in order."""
+def numbered(partition: PartitionPlan, stretch: Stretch, parts: Iterator[Slice]) -> Iterator[Rows]:
+    """Every record of the stretch with its number in the replay.
+
+    Raises JobError when offsets are not in order, or some are missing.
+    """
     import numpy
 
-    number, last = 0, -1
+    number, last = stretch.number, stretch.first - 1
     for _, batch in parts:
         offsets = batch.column("offset").to_numpy()
-        steps = numpy.diff(offsets, prepend=last if last >= 0 else offsets[0] - 1)
+        steps = numpy.diff(offsets, prepend=last)
         lowest, highest = int(steps.min()), int(steps.max())
         if lowest < 1 or (partition.dense and highest > 1):
-            raise JobError(
-                f"partition {partition.partition}: the archive's offsets near"
-                f" {int(offsets[0])} are not what they were when the replay began",
-                "SOURCE_CHANGED",
-            )
+            raise _changed(partition, int(offsets[0]))
         last = int(offsets[-1])
-        if partition.dense:
-            number = int(offsets[0]) - partition.first
         yield rows_of(batch, number)
         number += batch.num_rows
+
+
+def _changed(partition: PartitionPlan, offset: int) -> JobError:
+    return JobError(
+        f"partition {partition.partition}: the archive's offsets near {offset} are not what they"
+        " were when the replay began",
+        "SOURCE_CHANGED",
+    )

@@ -102,10 +102,11 @@ class PartitionWriter:
         self._again(None)
         return self._acked
 
-    def write(self, source: Iterable[Rows]) -> None:
+    def write(self, source: Iterable[Rows], last: bool = True) -> int:
         """All records of `source`, which comes in order and may begin before the place, are there.
 
-        Its end is the end of the partition's plan, or this raises.
+        Returns the number after that of its last record. `last`: it is the end of the partition's
+        plan, or this raises.
         """
         if self.started_at is None:
             self.find_place()
@@ -128,12 +129,13 @@ class PartitionWriter:
                 self._take()
             except (_LookAgain, Unreachable) as error:
                 self._again(error)
-        if max(index, self._acked) != self._part.count:
+        if last and max(index, self._acked) != self._part.count:
             raise JobError(
                 f"{self.place}: the archive had {self._part.count} records when the replay began"
                 f" and has {index} now",
                 "SOURCE_CHANGED",
             )
+        return index
 
     def close(self) -> None:
         if self._connection is not None:
