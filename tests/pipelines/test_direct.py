@@ -272,16 +272,18 @@ def test_checkpoints_of_both_sources_are_one_anothers(rig: Rig, tmp_path: Path) 
     assert rows == [10, 11, 12, 13]
 
 
-def test_available_now_reads_all_there_is_in_one_batch_and_ends(rig: Rig, tmp_path: Path) -> None:
+def test_available_now_reads_one_batch_of_all_there_is_or_of_its_limit(
+    rig: Rig, tmp_path: Path
+) -> None:
     topic = unused()
     rig.loader.create_topic(topic)
     found: list[list[int]] = []
-    for _ in range(2):
+    for limit in (1000, 1000, 20):
         rig.add(topic, count=100)
         rig.direct(topic, endingOffsets=rig.ends(topic)).count()
-        frame = stream(rig, topic, startingOffsets="earliest")
+        frame = stream(rig, topic, startingOffsets="earliest", maxOffsetsPerTrigger=limit)
         found.append([rows for rows in run_query(frame, tmp_path, availableNow=True) if rows])
-    assert found == [[100], [100]]
+    assert found == [[100], [100], [20]]
 
 
 def test_a_stream_with_an_end_reads_up_to_there_in_limited_triggers(
