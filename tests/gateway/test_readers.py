@@ -279,6 +279,19 @@ def test_a_real_group_that_is_deleted_lets_the_read_only_one_show_again():
     run(scenario)
 
 
+def test_who_assigns_itself_partitions_is_not_told_its_last_fetch_as_a_commit():
+    """It would go on there after a restart, where Kafka lets `auto.offset.reset` decide."""
+
+    async def scenario(world):
+        client = "consumer-g-1"  # of any Java consumer of group g, and of Spark's with that group
+        world.fetched(client, 5)
+        assert await offsets(world, group="g", client=client) == {}
+        assert (await described(world, "g")).error_code is ErrorCode.group_id_not_found
+        assert not await listed(world)
+
+    run(scenario)
+
+
 # --- over several gateways -----------------------------------------------------------------------
 
 

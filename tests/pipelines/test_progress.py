@@ -118,6 +118,17 @@ def rows_of_kafkas_tool(gateway, group):
     return sorted(row[1:6] for row in rows)
 
 
+@pytest.mark.parametrize("option", ["kafka.group.id", "kafka.client.id"])
+def test_a_query_that_calls_itself_as_any_consumer_may_is_no_group(spark, gateway, option):
+    name = option.replace(".", "-")
+    produced(gateway, name, RECORDS)
+    read = source(spark.read, gateway, name).option("groupIdPrefix", "mine").option(option, name)
+    assert read.load().count() == RECORDS
+    assert not [row for row in ask(gateway, "list") if name in row["group"]]
+    code, _, errors = invoke("group", "describe", name, bootstrap=gateway.bootstrap)
+    assert code == 1, errors
+
+
 def test_a_batch_query_is_a_group_under_the_prefix_that_it_was_given(spark, gateway):
     produced(gateway, "b", RECORDS)
     read = source(spark.read, gateway, "b").option("groupIdPrefix", "mine").load()
