@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+from functools import partial
 from typing import Any, Final
 
 from ledger.errors import (
@@ -55,7 +56,7 @@ async def _serve(config: NodeConfig, settings: Settings) -> int:
     from ledger.node.storage_node import StorageNode
 
     asked = ExitAsked()
-    node = StorageNode(config, lambda: _connect(config), logger)
+    node = StorageNode(config, partial(_connect, config), logger)
     ended = asyncio.ensure_future(asked.wait())
     try:
         starting = asyncio.ensure_future(node.start())
@@ -111,7 +112,7 @@ def _code_of_os_error(error: OSError, config: NodeConfig, settings: Settings) ->
     return EXIT_DISK
 
 
-async def _connect(config: NodeConfig) -> Any:
+async def _connect(config: NodeConfig, make_root: bool) -> Any:
     """A session with ZooKeeper, waited for as long as the settings say."""
     from ledger.world.zookeeper import connect_zookeeper
 
@@ -123,6 +124,7 @@ async def _connect(config: NodeConfig) -> Any:
                 config.zookeeper,
                 session_ms=int(config.session * 1000),
                 connect_s=min(config.session, max(0.1, until_s - loop.time())),
+                make_root=make_root,
             )
         except MetadataUnavailable as error:
             left_s = until_s - loop.time()

@@ -13,7 +13,13 @@ from typing import Any
 
 from ledger.bookie.bookie import Bookie
 from ledger.bookie.config import BookieConfig
-from ledger.bookie.directory import VERSION, Standing, bookie_id, claim_directory
+from ledger.bookie.directory import (
+    VERSION,
+    Standing,
+    bookie_id,
+    claim_directory,
+    read_standings,
+)
 from ledger.bookie.grpc_server import BookieServer
 from ledger.errors import LedgerError
 from ledger.ids import BookieId
@@ -39,7 +45,7 @@ _FAREWELL_S = 1.0  # for each word to ZooKeeper at the end; sessions end by them
 _LEFT_OVER_S = 2.0  # beyond a session, for the node of an earlier one to go
 
 Stop = Callable[[], Awaitable[None]]
-Connect = Callable[[], Awaitable[MetadataStore]]
+Connect = Callable[[bool], Awaitable[MetadataStore]]  # True: a chroot that is missing is made
 
 
 class StorageNode:
@@ -70,9 +76,10 @@ class StorageNode:
         disk = PosixDisk(config.data)
         self._stops.append(_closing(disk.close))
         name = bookie_id(config.name, await claim_directory(disk, machine.new_instance))
-        store = await self._connect()
+        is_new = not await read_standings(disk)
+        store = await self._connect(is_new)
         self._stops.append(store.close)
-        cluster = await layout.init_layout(store, machine.new_instance_id)
+        cluster = await self._find_cluster(store, is_new=is_new)
         info = BookieInfo(self.host, config.port, config.rack)
         await wait_until_unregistered(store, name, info, self._patience_s, replace=False)
         identity = await self._identify(disk, store, cluster, name)
@@ -115,6 +122,18 @@ class StorageNode:
 
     def _on_problem(self, what: str) -> None:
         self._log().warning(what)
+
+    async def _find_cluster(self, store: MetadataStore, *, is_new: bool) -> str:
+        """Its instance id. Only a bookie that is new lays one out where there is none."""
+        if not is_new:
+            await layout.read_instance_id(store, self._config.zookeeper)
+        fresh = machine.new_instance_id()
+        cluster = await layout.init_layout(store, lambda: fresh)
+        if cluster == fresh:
+            self._log().info(
+                "laid out a new cluster", zookeeper=self._config.zookeeper, cluster=cluster
+            )
+        return cluster
 
     async def _identify(
         self, disk: PosixDisk, store: MetadataStore, cluster: str, name: BookieId

@@ -21,6 +21,7 @@ from ledger.ids import BookieId
 from ledger.registry.cookie import cookie_path, decode
 from ledger.registry.layout import read_instance_id
 from ledger.world.bookies import BookieInfo, Status
+from ledger.world.zookeeper import connect_zookeeper
 from tests.hostile.test_grpc import Authority
 from tests.node.cluster_rig import Cluster
 from tests.peers.bookie import BookieProcess
@@ -336,11 +337,52 @@ def test_of_two_with_one_identity_the_second_is_refused_and_the_first_loses_noth
     with_cluster(bookie, body)
 
 
-def test_a_directory_of_another_cluster_is_refused_and_left_alone(bookie, zookeeper):
+def test_a_misspelt_chroot_is_named_and_a_bookie_of_a_cluster_makes_nothing_there(
+    bookie, zookeeper
+):
+    bookie.restart()
+    bookie.stop()
+    chroot = zookeeper.unused_chroot()
+    home, bookie.zookeeper = bookie.zookeeper, zookeeper.servers + chroot
+
+    async def is_made() -> bool:
+        store = await connect_zookeeper(zookeeper.servers)
+        try:
+            return await store.exists(chroot)
+        finally:
+            await store.close()
+
+    assert bookie.begin().wait_exit() == 78
+    (said,) = bookie.output().splitlines()
+    assert f"is the chroot {chroot} right?" in said
+    assert not asyncio.run(is_made())
+    bookie.zookeeper = home
+    bookie.start()
+    assert "level=" not in bookie.output()
+
+
+def test_the_first_bookie_says_that_it_laid_out_a_cluster_and_no_later_one_does(
+    zookeeper, tmp_path
+):
+    chroot = zookeeper.servers + zookeeper.unused_chroot()
+    bookies = [BookieProcess(tmp_path / name, chroot, name=name) for name in ("b1", "b2")]
+    said = []
+    for bookie in bookies:
+        bookie.start()
+        said.append([line for line in bookie.output().splitlines() if "level=" in line])
+        bookie.stop()
+    (line,), nothing = said
+    assert "laid out a new cluster" in line and f"zookeeper={chroot}" in line
+    assert nothing == []
+
+
+def test_a_directory_of_another_cluster_is_refused_and_left_alone(bookie, zookeeper, tmp_path):
     bookie.restart()
     bookie.stop()
     before = {path: path.read_bytes() for path in bookie.data.glob("[VSls]*") if path.is_file()}
     home, bookie.zookeeper = bookie.zookeeper, zookeeper.servers + zookeeper.unused_chroot()
+    with_other = BookieProcess(tmp_path / "other", bookie.zookeeper).start()
+    with_other.stop()
     assert bookie.begin().wait_exit() == 78
     said = bookie.output()
     assert said.count("cluster ") == 2
