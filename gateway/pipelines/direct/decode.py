@@ -84,7 +84,7 @@ class _Records(NamedTuple):
 
 
 class Decoder:
-    """Of one partition of a topic. What it yields has about 4 MiB, more where one batch has."""
+    """Of one partition of a topic. What it yields has about 4 MiB, more where one record has."""
 
     def __init__(self, topic: str, partition: int, include_headers: bool = False) -> None:
         self.schema = SCHEMA_WITH_HEADERS if include_headers else SCHEMA

@@ -14,8 +14,6 @@ import pyarrow as pa
 from gateway.pipelines.direct.pieces import nulls_of, taken
 from gateway.pipelines.direct.walk import Bytes, Positions, varints
 
-_BYTES_MIN = 2  # of a header: the lengths of its key and of its value
-
 HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 
 
@@ -34,7 +32,7 @@ def header_counts(array: Bytes, at: Positions, ends: Positions) -> tuple[Positio
     Raises ValueError, IndexError on damaged data: none claims more than it has bytes for.
     """
     counts, at = varints(array, at)
-    if (counts < 0).any() or (counts > (ends - at) // _BYTES_MIN).any():
+    if (counts < 0).any() or (counts > (ends - at) >> 1).any():  # each has two lengths
         raise ValueError("headers that do not fit into their record")
     return counts, at
 

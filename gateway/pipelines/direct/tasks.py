@@ -60,7 +60,7 @@ async def tasks_of(
 
 
 def read_task(task: Task, options: Options) -> Iterator[pa.RecordBatch]:
-    """The task's records. Memory: two chunks of the slice and one of columns."""
+    """The task's records. Memory: two chunks of the slice, and what decoding one batch takes."""
     from gateway.pipelines.direct.decode import Decoder
 
     piece = task.piece
