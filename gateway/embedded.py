@@ -26,6 +26,7 @@ from ledger.streams.segment_store import ROOT as STREAMS
 from ledger.streams.stream import StreamServices
 from ledger.world.clock import SystemClock
 from ledger.world.local_bookies import LocalBookie, LocalBookies, open_local_bookie
+from ledger.world.memory import keep_freed_memory
 from ledger.world.sqlite_metadata import SqliteMetadata
 from subscriptions.rollout import open_store
 
@@ -35,6 +36,7 @@ _COLLECT_S = 600.0  # a round without a reason: for what a crash left behind
 
 async def start_embedded(config: GatewayConfig) -> Running:
     """Clients are served. Raises what `ledger.errors` says of a directory, or OSError."""
+    keep_freed_memory()  # each read of a bookie is a mebibyte
     stops: list[Stop] = []
     try:
         return await _start(config, stops)

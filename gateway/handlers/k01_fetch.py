@@ -80,32 +80,32 @@ class _Fetch:
 
     def start(self) -> Result | asyncio.Future[Result]:
         """The reply when there is something to say now, else a future of it."""
-        found = self._look()
-        if found is not None and (self._enough(found) or self._wait_s == 0):
+        found, whole = self._look()
+        if whole and (self._enough(found) or self._wait_s == 0):
             return self._encode(found)
         loop = asyncio.get_running_loop()
         self._reply = loop.create_future()
         self._reply.add_done_callback(self._ended)
         self._timer = loop.call_later(self._wait_s, self._deadline)
         self._watch()
-        if found is None:
-            self._read_cold()
+        if not whole:
+            self._read_cold(found)
         return self._reply
 
-    def _look(self) -> list[tuple[Wanted, _Found]] | None:
-        """Everything from memory, or None when some partition must be waited for."""
+    def _look(self) -> tuple[list[tuple[Wanted, _Found]], bool]:
+        """What memory has: all that is wanted, or up to a partition that must be waited for."""
         found: list[tuple[Wanted, _Found]] = []
         left = self._bytes_max
         empty = True
         for wanted in self._session.wanted():
             one = self._find(wanted, left, empty)
             if one.cold:
-                return None
+                return found, False
             if one.records:
                 left -= _size(one.records)
                 empty = False
             found.append((wanted, one))
-        return found
+        return found, True
 
     def _find(self, wanted: Wanted, left: int, empty: bool) -> _Found:
         partition, error = self._partition(wanted)
@@ -205,9 +205,9 @@ class _Fetch:
         if self._cold is not None:
             self._news = True
             return
-        found = self._look()
-        if found is None:
-            self._read_cold()
+        found, whole = self._look()
+        if not whole:
+            self._read_cold(found)
         elif self._enough(found):
             self._finish(found)
 
@@ -216,11 +216,11 @@ class _Fetch:
         self._over = True
         if self._reply is None or self._reply.done() or self._cold is not None:
             return
-        found = self._look()
-        if found is None:
-            self._read_cold()
-        else:
+        found, whole = self._look()
+        if whole:
             self._finish(found)
+        else:
+            self._read_cold(found)
 
     def _finish(self, found: list[tuple[Wanted, _Found]]) -> None:
         assert self._reply is not None
@@ -240,8 +240,9 @@ class _Fetch:
 
     # -- reading from disk --------------------------------------------------------------------
 
-    def _read_cold(self) -> None:
-        self._cold = asyncio.get_running_loop().create_task(self._cold_rounds())
+    def _read_cold(self, found: list[tuple[Wanted, _Found]]) -> None:
+        """`found` of the first partitions is kept: what was read ahead is given only once."""
+        self._cold = asyncio.get_running_loop().create_task(self._cold_rounds(found))
         self._cold.add_done_callback(self._cold_ended)
 
     def _cold_ended(self, cold: asyncio.Task[None]) -> None:
@@ -252,11 +253,11 @@ class _Fetch:
         if error is not None and self._reply is not None and not self._reply.done():
             self._reply.set_exception(error)
 
-    async def _cold_rounds(self) -> None:
+    async def _cold_rounds(self, begun: list[tuple[Wanted, _Found]]) -> None:
         """Until there is enough, or time is over, or there is no news to look at."""
         while True:
             self._news = False
-            found = await self._cold_round()
+            found, begun = await self._cold_round(begun), []
             if self._enough(found) or self._over:
                 self._finish(found)
                 return
@@ -264,11 +265,14 @@ class _Fetch:
                 self._cold = None
                 return
 
-    async def _cold_round(self) -> list[tuple[Wanted, _Found]]:
-        """Each wanted partition in turn, from disk where memory does not have it."""
-        found: list[tuple[Wanted, _Found]] = []
-        left, empty = self._bytes_max, True
+    async def _cold_round(self, found: list[tuple[Wanted, _Found]]) -> list[tuple[Wanted, _Found]]:
+        """Each wanted partition after those `found`, from disk where memory does not have it."""
+        size = sum(_size(one.records) for _, one in found if one.records)
+        left, empty = self._bytes_max - size, not size
+        done = {wanted.key for wanted, _ in found}
         for wanted in self._session.wanted():
+            if wanted.key in done:
+                continue
             one = self._find(wanted, left, empty)
             if one.cold and one.partition is not None:
                 one = await self._find_cold(one.partition, wanted, left, empty)

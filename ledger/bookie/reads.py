@@ -15,7 +15,7 @@ from ledger.errors import CorruptFormat
 from ledger.ids import EntryId, LedgerId
 from ledger.world.bookies import EntriesReply, ReadManyReply, ReadReply, Status
 
-_PLACES_AT_FIRST = 64
+_PLACES_AT_FIRST = 16  # entries of a busy stream are large: more rows would be read for nothing
 _PLACES_AT_ONCE_MAX = 4096
 _ROWS_AT_ONCE = 4096
 
@@ -67,7 +67,8 @@ class EntryReader:
                     return ReadManyReply(self._nothing(ledger, state))
                 places = self._places(state, first, last, max_bytes)
             try:
-                bodies = await self._files.read_entries(ledger, first, places)
+                final_below = self._journal.file_id
+                bodies = await self._files.read_entries(ledger, first, places, final_below)
             except FileNotFoundError:
                 await self._moved(state, first, places[0])
                 places = self._places(state, first, last, max_bytes)

@@ -95,7 +95,8 @@ class LedgerReader:
         if entries[-1][0] == last:
             return entries
         size = sum(len(payload) for _, payload in entries)
-        while size < max_bytes and entries[-1][0] < last:
+        # Not for a rest that the next entry would not fit into: asking costs more than it gives.
+        while size + len(entries[-1][1]) <= max_bytes and entries[-1][0] < last:
             try:
                 some = await self._read_some(EntryId(entries[-1][0] + 1), last, max_bytes - size)
             except (EntryUnknown, NoSuchEntry):

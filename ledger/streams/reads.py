@@ -1,7 +1,7 @@
 """Reading what the tail cache no longer holds: find the segment, seek, read ahead.
 
 A reader that is behind is remembered by the sequence id that it will ask for next, with the next
-chunk on its way already. At most one chunk ahead per reader, `cursors_max` readers in all; so a
+chunk read already, or on its way. At most two chunks per reader, `cursors_max` readers in all; so a
 slow reader pauses by itself and memory stays bounded.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -123,23 +123,34 @@ class SegmentReads:
             if cursor is None:
                 return []
         taken: list[StoredRecord] = []
-        size, following = 0, sequence_id
-        while size < bytes_max or not taken:
+        left = bytes_max
+        while left > 0 or not taken:
             if not cursor.ready and not await self._fill(cursor):
                 break
-            record = cursor.ready[0]
-            if record.end_sequence_id <= sequence_id:
-                cursor.ready.popleft()
-                continue
-            if record.sequence_id != following and (taken or record.sequence_id > following):
-                raise CorruptFormat(f"{following} is wanted, {record.sequence_id} comes next")
-            if taken and size + record.size_bytes > bytes_max:
-                break
-            taken.append(cursor.ready.popleft())
-            size += record.size_bytes
-            following = record.end_sequence_id
+            left = _take(cursor, taken[-1].end_sequence_id if taken else sequence_id, left, taken)
         if taken:
-            self._keep(cursor, following)
+            self._keep(cursor, taken, _TURNS_BEFORE_READING_AHEAD)
+        return taken
+
+    def read_ready(self, sequence_id: int, bytes_max: int) -> list[StoredRecord] | None:
+        """As `read`, if `bytes_max` were read ahead already; None: ask `read`."""
+        cursor = self._cursors.get(sequence_id)
+        if cursor is None:
+            return None
+        _gather(cursor)
+        if not cursor.ready or _size(cursor.ready) < bytes_max:
+            return None
+        taken: list[StoredRecord] = []
+        try:
+            _take(cursor, sequence_id, bytes_max, taken)
+        except CorruptFormat:
+            taken.clear()
+        self._limit.taken(self, sequence_id)
+        if not taken:  # `read` looks for the place anew, and says what is wrong
+            self.forget(sequence_id)
+            return None
+        del self._cursors[sequence_id]
+        self._keep(cursor, taken, 0)
         return taken
 
     def forget(self, sequence_id: int) -> None:
@@ -156,24 +167,27 @@ class SegmentReads:
         self._readers.clear()
         self._indexes.clear()
 
-    def _keep(self, cursor: _Cursor, sequence_id: int) -> None:
+    def _keep(self, cursor: _Cursor, taken: list[StoredRecord], turns: int) -> None:
+        """The reader's next place is remembered; what it will ask for is here or on its way."""
+        sequence_id = taken[-1].end_sequence_id
         if sequence_id in self._cursors:
             self.forget(sequence_id)
         self._cursors[sequence_id] = cursor
         self._limit.remember(self, sequence_id)
+        if cursor.ahead is not None:
+            return
+        ready = _size(cursor.ready)
+        chunk = self._limits.read_chunk_bytes
+        if 2 * ready >= chunk and (ready >= chunk or ready >= _size(taken)):
+            return
         segment = self._segment(cursor.number)
-        if (
-            segment is not None
-            and 2 * sum(r.size_bytes for r in cursor.ready) < self._limits.read_chunk_bytes
-            and cursor.ahead is None
-            and cursor.next_entry <= self._bounds(segment).last_entry
-        ):
-            cursor.ahead = asyncio.get_running_loop().create_task(self._read_ahead(cursor))
+        if segment is not None and cursor.next_entry <= self._bounds(segment).last_entry:
+            cursor.ahead = asyncio.get_running_loop().create_task(self._read_ahead(cursor, turns))
             cursor.ahead.add_done_callback(_look_at)
 
-    async def _read_ahead(self, cursor: _Cursor) -> list[StoredRecord]:
+    async def _read_ahead(self, cursor: _Cursor, turns: int) -> list[StoredRecord]:
         """The next chunk, read while the reader digests what it has just been given."""
-        for _ in range(_TURNS_BEFORE_READING_AHEAD):
+        for _ in range(turns):
             await asyncio.sleep(0)
         return await self._read_chunk(cursor)
 
@@ -324,6 +338,42 @@ class SegmentReads:
                 break
         self.remember_index(segment.number, index)
         return index
+
+
+def _take(cursor: _Cursor, following: int, bytes_max: int, taken: list[StoredRecord]) -> int:
+    """What is ready from `following` on is `taken`, at least one record in all, else up to
+    `bytes_max`. Gives the bytes that may follow, 0 when the next record does not fit."""
+    ready = cursor.ready
+    left = bytes_max
+    while ready and (left > 0 or not taken):
+        record = ready[0]
+        if record.end_sequence_id <= following and not taken:
+            ready.popleft()
+            continue
+        if record.sequence_id != following and (taken or record.sequence_id > following):
+            raise CorruptFormat(f"{following} is wanted, {record.sequence_id} comes next")
+        if taken and record.size_bytes > left:
+            return 0
+        taken.append(ready.popleft())
+        left -= record.size_bytes
+        following = record.end_sequence_id
+    return max(left, 0)
+
+
+def _gather(cursor: _Cursor) -> None:
+    """What was read ahead is ready, if reading is over; its failure is left to `_fill`."""
+    ahead = cursor.ahead
+    if ahead is None or not ahead.done() or ahead.cancelled() or ahead.exception() is not None:
+        return
+    cursor.ahead = None
+    cursor.ready.extend(ahead.result())
+
+
+def _size(records: Iterable[StoredRecord]) -> int:
+    size = 0
+    for record in records:
+        size += record.size_bytes
+    return size
 
 
 def _look_at(ahead: asyncio.Task[list[StoredRecord]]) -> None:

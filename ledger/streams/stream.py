@@ -516,9 +516,14 @@ class Stream:
         return Bounds(EntryId(-1), segment.start_sequence_id)
 
     def read_cached(self, sequence_id: int, bytes_max: int) -> list[StoredRecord] | None:
-        """As `read`, from memory, or None when it is not all there."""
+        """As `read`, from memory, or None when it is not all there.
+
+        What was read ahead is given once: whoever drops it makes the next `read` look for it.
+        """
         at = self._tail.find(sequence_id)
-        return None if at < 0 else self._tail.take(at, bytes_max)
+        if at >= 0:
+            return self._tail.take(at, bytes_max)
+        return self._reads.read_ready(sequence_id, bytes_max)
 
     async def read(self, sequence_id: int, bytes_max: int) -> list[StoredRecord]:
         """Durable records from the one that holds `sequence_id`, in order, none left out.

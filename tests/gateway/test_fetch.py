@@ -186,6 +186,47 @@ def test_cold_reads_give_the_same_as_warm_ones():
 # -- waiting --------------------------------------------------------------------------------------
 
 
+async def follow(cluster, *batches):
+    """A reader of partition 0 has its first kilobyte, and what it wants next was read ahead."""
+    await cluster.sent(await cluster.partition(), *batches)
+    found, _ = await one(cluster, 0, settings={"partition_max_bytes": 1000})
+    await asyncio.sleep(1)
+    return offsets(found)[-1] + 2
+
+
+def test_what_was_read_ahead_is_answered_at_once():
+    async def scenario(cluster):
+        await cluster.topic()
+        batches = [batch(size=400) for _ in range(20)]
+        at = await follow(cluster, *batches)
+        fields = request(cluster, {"t": {0: (at, {"partition_max_bytes": 1000})}})
+        asked, result = cluster.ask(FETCH, NEWEST, **fields)
+        assert not asyncio.isfuture(result)
+        found = flat(cluster.decoded(asked, result))[0, 0]
+        assert offsets(found) == [at, at + 2]
+        rest, _ = await one(cluster, at + 4)
+        assert offsets(rest) == list(range(at + 4, 40, 2))
+
+    run(scenario, limits=COLD)
+
+
+def test_what_was_read_ahead_is_not_read_again_when_another_partition_must_be_waited_for():
+    async def scenario(cluster):
+        await cluster.topic(partitions=2)
+        at = await follow(cluster, *(batch(size=400) for _ in range(20)))
+        other = await cluster.partition("t", 1)
+        await cluster.sent(other, *(batch(size=400) for _ in range(2)))
+        before = cluster.port.reads
+        asked = {"t": {0: (at, {"partition_max_bytes": 1000}), 1: (0, {})}}
+        answer = flat(await fetch(cluster, asked))
+        assert offsets(answer[0, 0]) == [at, at + 2]
+        assert offsets(answer[0, 1]) == [0, 2]
+        await asyncio.sleep(1)
+        assert cluster.port.reads - before == 1, "that of the other partition"
+
+    run(scenario, limits=COLD)
+
+
 def test_at_the_end_it_waits_its_time_and_then_says_so():
     async def scenario(cluster):
         await cluster.sent(await cluster.topic(), batch())

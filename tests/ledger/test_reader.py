@@ -226,6 +226,23 @@ def test_a_prompt_read_asks_one_bookie_once():
     simulate(scenario())
 
 
+def test_a_rest_that_no_entry_fits_into_is_not_asked_for():
+    async def scenario():
+        world = cluster()
+        writer = await create(world)
+        told = Told(writer)
+        for _ in range(5):
+            told.add(bytes(10_000))
+        await told.wait(5)
+        await writer.close()
+        rig = await reader_of(world, writer.ledger)
+        assert [entry for entry, _ in await rig.reader.read(0, 4, 20_050)] == [0, 1]
+        assert len(rig.port.asked) == 1
+        assert [entry for entry, _ in await rig.reader.read(2, 4, 1)] == [2]
+
+    simulate(scenario())
+
+
 # Evidence
 
 
