@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from gateway.pipelines.audits.compare import Comparison, Pairs, Sums, pairs
-from gateway.pipelines.audits.counting import Times, renamed
+from gateway.pipelines.audits.counting import Times, clipped, renamed
 from gateway.pipelines.audits.examples import examples
 from gateway.pipelines.audits.explain import Losses, joined
 from gateway.pipelines.audits.model import (
@@ -21,7 +21,7 @@ from gateway.pipelines.audits.model import (
     Report,
     Side,
 )
-from gateway.pipelines.model import JobError, Place
+from gateway.pipelines.model import JobError, OffsetRange, Place
 from gateway.pipelines.topics import Bounds
 from ledger.world.clock import SystemClock
 
@@ -62,9 +62,12 @@ def audit(
         right = renamed(right, left.topics[0])
     comparison = Comparison(spark, left, right, wanted.align, wanted.times)
     try:
-        return _Audit(comparison, wanted, on_step).report(notes)
+        report = _Audit(comparison, wanted, on_step).report(notes)
     finally:
         comparison.close()
+    for side in (left, right):
+        side.confirm()
+    return report
 
 
 class _Audit:
@@ -91,6 +94,14 @@ class _Audit:
             self._compared(place, sums.get(place), found.get(place, Pairs()), numbered, again)
             for place in places
         ]
+        if any(each.unexplained_gaps for each in partitions):
+            accepted = self._accepted(buckets, groups)
+            partitions = [
+                replace(each, unexplained_gaps=each.unexplained_gaps - accepted[each.place])
+                if each.unexplained_gaps and each.place in accepted
+                else each
+                for each in partitions
+            ]
         return Report(
             comparison.sides["left"].name,
             comparison.sides["right"].name,
@@ -142,8 +153,9 @@ class _Audit:
         }
         gaps = unexplained = 0
         if self._wanted.align is Align.offset and self._wanted.whole:
-            gaps = _span(held["left"], held["right"]) - same - found.union
-            unexplained = self._unexplained(place, gaps)
+            span = self._span(place)
+            gaps = span.latest - span.earliest - same - found.union
+            unexplained = gaps if self._must_be_there(place) else 0
         return Compared(place, held["left"], held["right"], found.differ, gaps, unexplained)
 
     def _held(self, name: str, place: Place, told: Mapping[str, Any] | None, again: int) -> Held:
@@ -168,27 +180,44 @@ class _Audit:
             checksum=told["checksum"],
         )
 
-    def _unexplained(self, place: Place, gaps: int) -> int:
-        """Offsets gone from both sides that no live topic may do without."""
+    def _must_be_there(self, place: Place) -> bool:
+        """An offset that neither side has is a loss: a live topic of the two may do without none.
+
+        What was accepted as lost is not looked at yet.
+        """
         sides = self._comparison.sides.values()
         rules = [side.rules[place.topic] for side in sides if place.topic in side.rules]
-        if self._wanted.allow_gaps or not rules or any(each.compact for each in rules):
-            return 0
-        accepted = joined(each for side in sides for each in side.accepted if each.place == place)
-        return max(0, gaps - sum(each.length for each in accepted))
+        return not self._wanted.allow_gaps and not all(each.compact for each in rules)
 
+    def _span(self, place: Place) -> Bounds:
+        """From the first to the last offset that either side should have."""
+        sides = self._comparison.sides.values()
+        known = [side.bounds[place] for side in sides if place in side.bounds]
+        filled = [each for each in known if each.latest > each.earliest]
+        if not filled:
+            return Bounds(0, 0)
+        return Bounds(min(each.earliest for each in filled), max(each.latest for each in filled))
 
-def _span(left: Held, right: Held) -> int:
-    """From the first to the last offset that either side should have."""
-    filled = [each for each in (left, right) if each.end > each.start]
-    if not filled:
-        return 0
-    return max(each.end for each in filled) - min(each.start for each in filled)
+    def _accepted(self, buckets: DataFrame, groups: DataFrame | None) -> dict[Place, int]:
+        """Per partition: offsets that neither side has, each of which was accepted as lost."""
+        comparison = self._comparison
+        ranges: list[OffsetRange] = []
+        for each in joined(
+            each
+            for side in comparison.sides.values()
+            for each in side.accepted
+            if each.topic not in comparison.strangers
+        ):
+            inside = clipped(self._span(each.place), each.start, each.end)
+            ranges.append(OffsetRange(*each.place, *inside))
+        held = comparison.held_in(buckets, groups, ranges)
+        gone = {place: -count for place, count in held.items()}
+        for each in ranges:
+            gone[each.place] = gone.get(each.place, 0) + each.length
+        return gone
 
 
 def _cut(side: Side, ranges: Ranges | None) -> Side:
-    from dataclasses import replace
-
     if ranges is None:
         return side
     found: dict[Place, Bounds] = {}
@@ -198,16 +227,17 @@ def _cut(side: Side, ranges: Ranges | None) -> Side:
             raise JobError(f"{side.name} has no {place} to look at the offsets of", "USAGE")
         first = min(max(known.earliest, each.earliest), known.latest)
         found[place] = Bounds(first, max(first, min(known.latest, each.latest)))
-    starts = {place: side.bounds[place].earliest for place in found}
-    return replace(side, bounds=found, starts=starts)
+    return replace(side, bounds=found, logs={place: side.bounds[place] for place in found})
 
 
 def _notes(left: Side, right: Side, wanted: Wanted) -> list[str]:
     notes: list[str] = []
     for topic in sorted({*left.topic_ids} & {*right.topic_ids}):
-        if left.topic_ids[topic] != right.topic_ids[topic]:
+        ids = left.topic_ids[topic], right.topic_ids[topic]
+        if ids[0] != ids[1]:
             notes.append(
-                f"topic {topic} has another id on each side: it was made anew, or is a copy"
+                f"topic {topic} has another id on each side ({', '.join(ids)}): it was made anew,"
+                " or is a copy; what the one was free to remove explains nothing of the other"
             )
     if not wanted.whole:
         notes.append("only records of the given times were compared; gaps are not counted")

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from gateway.pipelines.audit import Wanted, audit
+from gateway.pipelines.audits.columns import BUCKET
 from gateway.pipelines.audits.counting import Times
 from gateway.pipelines.audits.model import Align, Compared, Loss, Report, Rules, Side
 from gateway.pipelines.audits.report import as_data, as_text
 from gateway.pipelines.audits.sides import in_ranges, parse_source, rules_of
 from gateway.pipelines.model import JobError, OffsetRange, Place
 from gateway.pipelines.topics import Bounds
+from ledger.world.clock import SystemClock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -233,6 +235,175 @@ def test_people_and_programs_are_told_the_same(report: Report) -> None:
     assert str(partition(report, EQUAL).left.checksum) in text
 
 
+# --- what explains, and what does not ------------------------------------------------------------
+
+HOUR_MS = 3_600_000
+
+
+def tidy(
+    spark: SparkSession,
+    records: list[One],
+    missing: set[int],
+    rules: Rules,
+    wanted: Wanted | None = None,
+    end: int = COUNT,
+    **more: Any,
+) -> Report:
+    """All records beside those of a compacted topic that ends at `end` and lacks some."""
+    left = side(spark, "all", records, {Place("t", 0): Bounds(0, COUNT)})
+    kept = [one for one in records if one.offset not in missing and one.offset < end]
+    bounds = {Place("t", 0): Bounds(0, end)}
+    right = side(spark, "topic", kept, bounds, rules={"t": rules}, **more)
+    return audit(spark, left, right, wanted or Wanted())
+
+
+def aged(hours: dict[int, int], keys: dict[int, bytes], nulls: set[int]) -> list[One]:
+    """A log of now, but for the age of some; keys are all different, but for some."""
+    now_ms = SystemClock().now_ms()
+    return [
+        one._replace(
+            key=keys.get(one.offset, b"only %d" % one.offset),
+            value=None if one.offset in nulls else one.value,
+            ms=now_ms - hours.get(one.offset, 1) * HOUR_MS,
+        )
+        for one in log("t", 0)
+    ]
+
+
+COMPACT = Rules(compact=True, delete=False)
+
+
+def test_a_deletion_may_go_when_it_was_kept_as_long_as_the_topic_says(spark: SparkSession) -> None:
+    records = aged({3: 50, 4: 20}, {}, nulls={3, 4})
+    for keeps_hours, told in (
+        (24, {"compacted": (1, 3, 3), "LOST": (1, 4, 4)}),
+        (51, {"LOST": (2, 3, 4)}),
+        (0, {"compacted": (2, 3, 4)}),
+    ):
+        rules = COMPACT._replace(tombstone_ms=keeps_hours * HOUR_MS)
+        assert losses(tidy(spark, records, {3, 4}, rules), 0, "t") == told
+
+
+def test_a_deletion_whose_key_came_again_may_go_at_once(spark: SparkSession) -> None:
+    records = aged({}, {3: b"k", 9: b"k"}, nulls={3})
+    assert losses(tidy(spark, records, {3}, COMPACT), 0, "t") == {"compacted": (1, 3, 3)}
+
+
+def test_what_is_too_new_to_be_compacted_is_lost_and_supersedes_nothing(
+    spark: SparkSession,
+) -> None:
+    """Offset 3 is old and so is what came after it, 4 is new, 5 has only something new after it."""
+    hours = {3: 9, 13: 8, 4: 2, 14: 2, 5: 9, 15: 2, 6: 6}
+    keys = {3: b"a", 13: b"a", 4: b"b", 14: b"b", 5: b"c", 15: b"c"}
+    records = aged(hours, keys, nulls={6})
+    rules = COMPACT._replace(lag_ms=5 * HOUR_MS, tombstone_ms=2 * HOUR_MS)
+    told = losses(tidy(spark, records, {3, 4, 5, 6}, rules), 0, "t")
+    assert told == {"compacted": (1, 3, 3), "LOST": (3, 4, 6)}
+
+
+def test_what_never_was_in_a_log_compacted_nothing_there(spark: SparkSession) -> None:
+    records = aged({}, {3: b"k", 30: b"k"}, nulls=set())
+    report = tidy(spark, records, {3}, COMPACT, Wanted(common=True), end=20)
+    assert losses(report, 0, "t") == {"LOST": (1, 3, 3), "outside": (20, 20, 39)}
+
+
+def test_what_was_not_asked_for_may_still_have_compacted(spark: SparkSession) -> None:
+    records = aged({}, {3: b"k", 30: b"k"}, nulls=set())
+    wanted = Wanted(
+        left_offsets={Place("t", 0): Bounds(0, 20)}, right_offsets={Place("t", 0): Bounds(0, 20)}
+    )
+    report = tidy(spark, records, {3}, COMPACT, wanted)
+    assert losses(report, 0, "t") == {"compacted": (1, 3, 3)}
+
+
+def test_nothing_is_compacted_in_a_log_whose_other_reader_knows_that_it_never_is(
+    spark: SparkSession,
+) -> None:
+    records, bounds = aged({}, {3: b"k", 30: b"k"}, set()), {Place("t", 0): Bounds(0, COUNT)}
+    ids = {"t": "one"}
+    left = side(spark, "segments", records, bounds, rules={"t": Rules()}, topic_ids=ids)
+    kept = [one for one in records if one.offset != 3]
+    right = side(spark, "topic", kept, bounds, rules={"t": COMPACT}, topic_ids=ids)
+    assert losses(audit(spark, left, right, Wanted()), 0, "t") == {"LOST": (1, 3, 3)}
+
+
+def test_a_gap_of_both_is_only_explained_where_both_are_compacted(spark: SparkSession) -> None:
+    kept = [one for one in log("t", 0) if one.offset != 7]
+    bounds = {Place("t", 0): Bounds(0, COUNT)}
+    for left_rules, unexplained in ((Rules(), 1), (COMPACT, 0)):
+        left = side(spark, "left", kept, bounds, rules={"t": left_rules})
+        right = side(spark, "right", kept, bounds, rules={"t": COMPACT})
+        (found,) = audit(spark, left, right, Wanted()).partitions
+        assert (found.gaps, found.unexplained_gaps) == (1, unexplained)
+
+
+def test_another_record_of_an_aborted_transaction_explains_nothing(spark: SparkSession) -> None:
+    records, bounds = log("t", 0), {Place("t", 0): Bounds(0, COUNT)}
+    left = side(spark, "archive", records, bounds)
+    aborted = [one._replace(value=b"other") if one.offset == 4 else one for one in records]
+    shown = [one for one in records if one.offset not in (4, 5)]
+    right = side(
+        spark,
+        "topic",
+        shown,
+        bounds,
+        rules={"t": Rules()},
+        uncommitted=side(spark, "uncommitted", aborted, bounds).read,
+    )
+    report = audit(spark, left, right, Wanted())
+    assert losses(report, 0, "t") == {"aborted": (1, 5, 5), "LOST": (1, 4, 4)}
+
+
+@pytest.mark.parametrize("base", [0, BUCKET - 10], ids=["one bucket", "two buckets"])
+def test_offsets_that_were_accepted_as_lost_explain_no_others(
+    spark: SparkSession, base: int
+) -> None:
+    """Both sides have what was accepted, and both lack as many others."""
+    gone, accepted = {base + 20, base + 21}, OffsetRange("t", 0, base + 4, base + 6)
+    records = [one for one in log("t", 0, base) if one.offset not in gone]
+    bounds = {Place("t", 0): Bounds(base, base + COUNT)}
+    left = side(spark, "archive", records, bounds, accepted=(accepted,))
+    right = side(spark, "topic", records, bounds, rules={"t": Rules()})
+    (found,) = audit(spark, left, right, Wanted()).partitions
+    assert (found.gaps, found.unexplained_gaps) == (2, 2)
+
+
+def test_offsets_that_were_accepted_as_lost_and_are_gone_are_explained(
+    spark: SparkSession,
+) -> None:
+    records = [one for one in log("t", 0) if one.offset not in (4, 5, 20)]
+    bounds = {Place("t", 0): Bounds(0, COUNT)}
+    accepted = (OffsetRange("t", 0, 5, 6), OffsetRange("t", 0, 19, 21), OffsetRange("t", 1, 4, 5))
+    left = side(spark, "archive", records, bounds, accepted=accepted)
+    right = side(spark, "topic", records, bounds, rules={"t": Rules()})
+    (found,) = audit(spark, left, right, Wanted()).partitions
+    assert (found.gaps, found.unexplained_gaps) == (3, 1)
+
+
+def test_nothing_is_explained_by_another_topic_of_that_name(spark: SparkSession) -> None:
+    """Its log start and its settings say nothing of what the old one held."""
+    records = log("t", 0)
+    left = side(
+        spark,
+        "archive",
+        records[:6] + records[10:],
+        {Place("t", 0): Bounds(0, COUNT)},
+        topic_ids={"t": "old"},
+        accepted=(OffsetRange("t", 0, 6, 10),),
+    )
+    right = side(
+        spark,
+        "topic",
+        records[5:],
+        {Place("t", 0): Bounds(5, COUNT)},
+        topic_ids={"t": "new"},
+        rules={"t": Rules()},
+    )
+    report = audit(spark, left, right, Wanted())
+    assert report.losses[Loss.LOST] == 5 + 4 and report.verdict == "differs"
+    assert "topic t has another id on each side (old, new)" in report.notes[0]
+
+
 # --- other ways to compare -----------------------------------------------------------------------
 
 
@@ -332,3 +503,5 @@ def test_the_settings_of_a_topic_say_what_may_go() -> None:
     assert rules_of({}) == Rules()
     told = {"cleanup.policy": "compact,delete", "retention.ms": "5", "retention.bytes": "-1"}
     assert rules_of(told) == Rules(compact=True, delete=True, retention_ms=5)
+    told = {"cleanup.policy": "compact", "delete.retention.ms": "0", "min.compaction.lag.ms": "7"}
+    assert rules_of(told) == COMPACT._replace(tombstone_ms=0, lag_ms=7)

@@ -15,9 +15,13 @@ import pytest
 from typer.testing import CliRunner
 
 from gateway.commands import app
+from gateway.pipelines.audit import Wanted, audit
+from gateway.pipelines.audits.sides import Access, Source, open_sides
+from gateway.pipelines.model import JobError
 from tests.compat.clients.base import ProducerOptions, Record
 from tests.compat.clients.with_aiokafka import Aiokafka
 from tests.peers.gateway import Gateway, ports_in_a_row
+from tests.peers.processes import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -123,6 +127,32 @@ def test_a_copy_that_lacks_a_record_and_changed_one_ends_with_1(rig: Rig) -> Non
     assert (code, told["verdict"], told["differences"]) == (1, "differs", 2)
     assert (told["losses"]["LOST"], told["differ"]) == (1, 1)
     assert [each["what"] for each in told["examples"]] == [["value"], ["missing on the right"]]
+
+
+@pytest.mark.parametrize("kind", ["topic", "segments"])
+def test_a_topic_that_was_made_anew_while_it_was_read_is_not_judged(
+    spark: SparkSession, rig: Rig, kind: str
+) -> None:
+    name = f"anew-{kind}"
+    rig.topic(name, records(20))
+    access = Access(rig.gateway.bootstrap, rig.metadata)
+    sides = open_sides(spark, Source(kind, name, None), Source(kind, name, None), access, access)
+    rig.loader.delete_topic(name)
+    wait_until(lambda: name not in rig.loader.topics(), "the topic to go")
+    rig.topic(name, records(20))
+    wait_until(lambda: rig.loader.bounds(name, 0)[1] == 20, "its records to be there")
+    with pytest.raises(JobError, match="deleted and made anew while it was read") as refused:
+        audit(spark, *sides, Wanted())
+    assert refused.value.code == "TOPIC_MADE_ANEW"
+
+
+def test_of_segments_nothing_is_free_to_be_compacted(spark: SparkSession, rig: Rig) -> None:
+    rig.loader.create_topic("tidy", 1, {"cleanup.policy": "compact"})
+    access = Access(rig.gateway.bootstrap, rig.metadata)
+    sides = open_sides(
+        spark, Source("topic", "tidy", None), Source("segments", "tidy", None), access, access
+    )
+    assert [side.rules["tidy"].compact for side in sides] == [True, False]
 
 
 @pytest.mark.parametrize(

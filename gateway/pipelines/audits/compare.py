@@ -6,7 +6,7 @@ hold the same records; only those of the others are read again and joined, hashe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,9 +21,10 @@ from gateway.pipelines.audits.counting import (
     narrow,
     positioned,
     some,
+    table,
 )
 from gateway.pipelines.audits.model import SIDES, Align, Side
-from gateway.pipelines.model import Place
+from gateway.pipelines.model import OffsetRange, Place
 from gateway.pipelines.topics import Bounds
 
 if TYPE_CHECKING:
@@ -59,7 +60,11 @@ class Pairs:
 
 
 class Comparison:
-    """One audit under way. The owner calls `close` in the end."""
+    """One audit under way. The owner calls `close` in the end.
+
+    `strangers`: topics of one name whose ids tell that they are two. What the one's settings and
+    its log's start, or an archive of it, say of missing records is not said of the other's.
+    """
 
     def __init__(
         self, spark: SparkSession, left: Side, right: Side, align: Align, times: Times
@@ -68,6 +73,11 @@ class Comparison:
         self.sides = {"left": left, "right": right}
         self.align = align
         self.times = times
+        self.strangers = frozenset(
+            topic
+            for topic, known in left.topic_ids.items()
+            if right.topic_ids.get(topic, known) != known
+        )
         self.bases = {name: self._bases(side) for name, side in self.sides.items()}
         self._kept: list[DataFrame] = []
 
@@ -160,6 +170,30 @@ class Comparison:
                 F.max(F.when(here, F.col("hash"))).alias(f"{name}_high"),
             ]
         return self.keep(rows.groupBy(*PLACE, "position").agg(*figures))
+
+    def held_in(
+        self, joined: DataFrame, groups: DataFrame | None, ranges: Sequence[OffsetRange]
+    ) -> dict[Place, int]:
+        """Per partition: positions that a side has among these ranges, which do not overlap."""
+        from pyspark.sql import functions as F
+
+        if not ranges:
+            return {}
+        known = F.broadcast(
+            table(self.spark, ranges, "topic STRING, partition INT, start BIGINT, end BIGINT")
+        )
+        same = joined.where("same").join(known, PLACE)
+        length = F.least(F.col("left_last") + 1, "end") - F.greatest("left_first", "start")
+        parts = [same.select(*PLACE, F.greatest(length, F.lit(0)).alias("held"))]
+        if groups is not None:
+            here = groups.join(known, PLACE).where("position >= start AND position < end")
+            parts.append(here.select(*PLACE, F.lit(1).cast("bigint").alias("held")))
+        found: dict[Place, int] = {}
+        for part in parts:
+            for row in part.groupBy(*PLACE).agg(F.sum("held").alias("held")).collect():
+                place = Place(row["topic"], row["partition"])
+                found[place] = found.get(place, 0) + row["held"]
+        return found
 
     def doubled(self, numbered: set[Place]) -> dict[tuple[str, Place], int]:
         """Per side and numbered partition: records whose offset was there before."""

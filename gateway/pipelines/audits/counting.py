@@ -23,7 +23,7 @@ _HASH = (
     " transform(headers, one -> struct(one.key, one.value IS NULL, one.value)) END)"
 )
 """Of all that a record says; Spark's hash passes over nulls, so each one is said as well."""
-_MS = "coalesce(unix_millis(timestamp), -1L)"
+MS = "coalesce(unix_millis(timestamp), -1L)"
 
 
 class Times(NamedTuple):
@@ -62,13 +62,13 @@ def renamed(side: Side, name: str) -> Side:
         rules={name: side.rules[topic]} if topic in side.rules else {},
         accepted=tuple(each._replace(topic=name) for each in side.accepted),
         topic_ids={},
-        starts={Place(name, place.partition): start for place, start in side.starts.items()},
+        logs={Place(name, place.partition): each for place, each in side.logs.items()},
     )
 
 
 def narrow(frame: DataFrame, times: Times) -> DataFrame:
     """Place, offset, milliseconds and hash of each record: all that a comparison needs."""
-    chosen = frame.selectExpr(*PLACE, "offset", f"{_MS} AS ms", f"{_HASH} AS hash")
+    chosen = frame.selectExpr(*PLACE, "offset", f"{MS} AS ms", f"{_HASH} AS hash")
     return within(chosen, times)
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from gateway.pipelines.audits.compare import PLACE, Comparison
-from gateway.pipelines.audits.counting import table
-from gateway.pipelines.audits.model import Align, Loss, Missing, Ranges, Rules
+from gateway.pipelines.audits.counting import MS, Times, clipped, narrow, some, table
+from gateway.pipelines.audits.model import Align, Loss, Missing, Ranges, Rules, Side
 from gateway.pipelines.model import OffsetRange, Place
 from gateway.pipelines.topics import Bounds
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 OTHER = {"left": "right", "right": "left"}
 _OFFSET = [*PLACE, "offset"]
+_FOREVER_MS = (1 << 63) - 1
 _RECORD_BYTES_MIN = 10  # of a record, besides its key and value
 
 
@@ -33,8 +34,8 @@ class Losses:
         self._common = common
 
     def found(self, groups: DataFrame) -> tuple[list[Missing], DataFrame]:
-        """A line per partition and reason, and the rows: PLACE, position, offset and ms (of the
-        other side), records, loss."""
+        """A line per partition and reason, and the rows: PLACE, position, offset, ms and hash (of
+        the other side), records, loss."""
         from pyspark.sql import functions as F
 
         has = OTHER[self._on]
@@ -44,6 +45,7 @@ class Losses:
             F.col(f"{has}_offset").alias("offset"),
             F.col(f"{has}_ms").alias("ms"),
             F.col(has).alias("records"),
+            F.col(f"{has}_low").alias("hash"),
         )
         if self._comparison.align is Align.rank:
             rows = rows.withColumn("loss", F.lit(str(Loss.LOST)))
@@ -70,13 +72,16 @@ class Losses:
         return list(lines.values())
 
     def _rules(self, place: Place) -> Rules | None:
+        """None: nobody knows a live log that is of the topic that the other side holds."""
+        if place.topic in self._comparison.strangers:
+            return None
         return self._side.rules.get(place.topic)
 
     def _log_start(self, place: Place) -> int | None:
         """Of a live log."""
         if self._rules(place) is None:
             return None
-        return self._side.starts.get(place, self._side.bounds[place].earliest)
+        return self._side.log(place).earliest
 
     def _gone_ms(self, place: Place) -> int | None:
         """Records from before this time may have been removed for their age."""
@@ -112,7 +117,8 @@ class Losses:
     def _accepted(self, rows: DataFrame) -> DataFrame:
         from pyspark.sql import functions as F
 
-        ranges = joined(self._side.accepted)
+        strangers = self._comparison.strangers
+        ranges = joined(each for each in self._side.accepted if each.topic not in strangers)
         if not ranges:
             return rows
         known = table(
@@ -132,43 +138,78 @@ class Losses:
         """What is LOST inside a live log: has its key a later record, was it aborted? None: no."""
         from pyspark.sql import functions as F
 
-        doubtful = rows.where(F.col("inside") & (F.col("loss") == str(Loss.LOST))).select(*_OFFSET)
+        doubtful = rows.where(F.col("inside") & (F.col("loss") == str(Loss.LOST)))
+        doubtful = doubtful.select(*_OFFSET, "hash")
         found: list[DataFrame] = []
-        compact = {place: each for place, each in spans.items() if _is_compact(self._rules(place))}
+        compact = {place: each for place, each in spans.items() if self._is_compacted(place)}
         if compact:
             found.append(self._compacted(doubtful, compact))
         if spans and self._side.uncommitted is not None:
-            shown = self._side.uncommitted(spans).select(*_OFFSET)
-            aborted = shown.join(doubtful, _OFFSET, "left_semi")
+            shown = narrow(self._side.uncommitted(spans), Times())
+            aborted = shown.join(doubtful, [*_OFFSET, "hash"], "left_semi").select(*_OFFSET)
             found.append(aborted.withColumn("why", F.lit(str(Loss.aborted))))
         for each in found:
             rows = rows.join(each.distinct(), _OFFSET, "left")
             rows = rows.withColumn("loss", F.coalesce("why", "loss")).drop("why")
         return self._comparison.keep(rows) if found else None
 
+    def _is_compacted(self, place: Place) -> bool:
+        """The log may be, and nobody who reads the same one knows that it never is."""
+        rules = self._rules(place)
+        if rules is None or not rules.compact:
+            return False
+        ids = [side.topic_ids.get(place.topic) for side in (self._side, self._other)]
+        other = self._other.rules.get(place.topic)
+        same = ids[0] is not None and ids[0] == ids[1]
+        return not same or other is None or other.compact
+
     def _compacted(self, doubtful: DataFrame, spans: Ranges) -> DataFrame:
-        """Offsets of records whose key comes again later, on any side, or that deleted it."""
+        """Offsets that a cleaner as Kafka's may have removed by now: of records whose key came
+        again in that log, whichever side shows it, and of deletions that were kept long enough.
+
+        When a record came to lie there only its timestamp tells; a younger one is never explained.
+        """
         from pyspark.sql import functions as F
 
-        others: list[DataFrame] = []
-        for side in (self._other, self._side):
-            ranges = {
-                place: Bounds(each.earliest, side.bounds[place].latest)
-                for place, each in spans.items()
-                if place in side.bounds and side.bounds[place].latest > each.earliest
-            }
-            if ranges:
-                others.append(side.read(ranges).where("key IS NOT NULL"))
-        gone = others[0].join(doubtful, _OFFSET, "left_semi")
-        gone = gone.select(*_OFFSET, "key", F.col("value").isNull().alias("deletes"))
-        named = gone.select(*PLACE, "key").distinct()
-        every = others[0].select(*_OFFSET, "key")
-        for other in others[1:]:
-            every = every.unionByName(other.select(*_OFFSET, "key"))
-        last = every.join(named, [*PLACE, "key"], "left_semi")
+        logs = {
+            place: Bounds(each.earliest, self._side.log(place).latest)
+            for place, each in spans.items()
+        }
+        facts = F.broadcast(
+            table(
+                self._spark,
+                [(*place, *self._cleaned_ms(place)) for place in logs],
+                "topic STRING, partition INT, settled_ms BIGINT, deleted_ms BIGINT",
+            )
+        )
+        held = [
+            side.read(ranges)
+            .where("key IS NOT NULL")
+            .selectExpr(*_OFFSET, "key", "value IS NULL AS deletes", f"{MS} AS ms")
+            .join(facts, PLACE)
+            for side in (self._other, self._side)
+            if (ranges := _within(side, logs))
+        ]
+        gone = held[0].join(doubtful.select(*_OFFSET), _OFFSET, "left_semi")
+        every = held[0]
+        for other in held[1:]:
+            every = every.unionByName(other)
+        last = every.where("ms <= settled_ms").join(
+            gone.select(*PLACE, "key").distinct(), [*PLACE, "key"], "left_semi"
+        )
         last = last.groupBy(*PLACE, "key").agg(F.max("offset").alias("last"))
-        found = gone.join(last, [*PLACE, "key"]).where("deletes OR last > offset")
+        found = gone.join(last, [*PLACE, "key"], "left").where(
+            "ms <= settled_ms AND last > offset OR deletes AND ms <= deleted_ms"
+        )
         return found.select(*_OFFSET, F.lit(str(Loss.compacted)).alias("why"))
+
+    def _cleaned_ms(self, place: Place) -> tuple[int, int]:
+        """Records from before or at the first time may be compacted, deletions at the second."""
+        rules = self._rules(place)
+        assert rules is not None
+        settled_ms = self._now_ms - rules.lag_ms if rules.lag_ms > 0 else _FOREVER_MS
+        deleted_ms = self._now_ms - rules.lag_ms - rules.tombstone_ms
+        return settled_ms, max(deleted_ms, -_FOREVER_MS)
 
     def _by_size(self, lines: list[Missing]) -> list[Missing]:
         """Truncated is expired where all that was there is more than the retention keeps."""
@@ -210,8 +251,10 @@ def joined(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
     return found
 
 
-def _is_compact(rules: Rules | None) -> bool:
-    return rules is not None and rules.compact
+def _within(side: Side, ranges: Ranges) -> dict[Place, Bounds]:
+    """What of these ranges the side's logs hold; no empty ones."""
+    found = {p: clipped(side.log(p), *each) for p, each in ranges.items() if p in side.bounds}
+    return some(found, found)
 
 
 def _summary(rows: DataFrame) -> list[Row]:

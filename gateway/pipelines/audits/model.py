@@ -36,7 +36,7 @@ class Loss(StrEnum):
 
     truncated = "truncated"  # below the log's start, and no retention would have removed it
     expired = "expired"  # below the log's start, and retention removes what is that old or far back
-    compacted = "compacted"  # the topic is compacted, and the key has a later record
+    compacted = "compacted"  # a compacted topic, and its key came again or was deleted long ago
     aborted = "aborted"  # of a transaction that was aborted, or is still open
     accepted = "accepted"  # gone before it was archived, and the archive says that it was accepted
     outside = "outside"  # before or after all that the other side holds, and --common was said
@@ -44,12 +44,19 @@ class Loss(StrEnum):
 
 
 class Rules(NamedTuple):
-    """What a topic's settings let a broker remove; -1: no limit."""
+    """What a topic's settings let a broker remove; -1: no limit.
+
+    Of a compacted topic nothing goes before it is `lag_ms` old, and no deletion (a null value)
+    before it lay there for `tombstone_ms` more. Source: Kafka, min.compaction.lag.ms and
+    delete.retention.ms, with Kafka's defaults.
+    """
 
     compact: bool = False
     delete: bool = True
     retention_ms: int = -1
     retention_bytes: int = -1
+    tombstone_ms: int = 24 * 3600 * 1000
+    lag_ms: int = 0
 
 
 Ranges = Mapping[Place, Bounds]
@@ -62,7 +69,8 @@ class Side:
     `read`: the records of these ranges, columns of `model.COLUMNS`; `uncommitted`: the same with
     those of aborted and open transactions, None where there is no such thing. `rules`: per topic,
     of a live log. `ordered`: `read` brings records in the order of the log. `topic_ids`: where
-    they are known. `starts`: where logs begin of which `bounds` are only a part.
+    they are known. `logs`: the whole of those of which `bounds` are only a part. `confirm` raises
+    JobError when another topic of that name is there now.
     """
 
     name: str
@@ -73,7 +81,12 @@ class Side:
     rules: Mapping[str, Rules] = field(default_factory=dict[str, Rules])
     accepted: tuple[OffsetRange, ...] = ()
     topic_ids: Mapping[str, str] = field(default_factory=dict[str, str])
-    starts: Mapping[Place, int] = field(default_factory=dict[Place, int])
+    logs: Ranges = field(default_factory=dict[Place, Bounds])
+    confirm: Callable[[], None] = lambda: None
+
+    def log(self, place: Place) -> Bounds:
+        """All that the source has of a place of `bounds`, also what is not asked for."""
+        return self.logs.get(place, self.bounds[place])
 
     @property
     def topics(self) -> list[str]:

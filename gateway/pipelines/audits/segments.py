@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from gateway.pipelines.audits.model import Isolation, Ranges, Rules, Side
+from gateway.pipelines.audits.sides import check_same
 from gateway.pipelines.direct import register
 from gateway.pipelines.direct.offsets import Sources
 from gateway.pipelines.direct.options import Options, parse
@@ -23,7 +24,10 @@ if TYPE_CHECKING:
 def segments_side(
     spark: SparkSession, name: str, topic: str, metadata: str, isolation: Isolation
 ) -> Side:
-    """The topic as its storage has it now. Raises JobError."""
+    """The topic as its storage has it now. Raises JobError.
+
+    Segments are never compacted, whatever the topic's settings say: what is not there is lost.
+    """
     if not metadata:
         raise JobError(
             f"{name}: say with --metadata where the storage is: zk://host:port/chroot of a"
@@ -31,10 +35,11 @@ def segments_side(
             "USAGE",
         )
     register(spark)
-    facts, bounds = asyncio.run(_looked_up(parse({"metadata": metadata, "subscribe": topic})))
+    options = parse({"metadata": metadata, "subscribe": topic})
+    facts, bounds = asyncio.run(_looked_up(options))
     config = topic_config(facts.configs)
     rules = Rules(
-        compact=config.compacts,
+        compact=False,
         delete="delete" in config.cleanup_policy,
         retention_ms=config.retention_ms,
         retention_bytes=config.retention_bytes,
@@ -52,6 +57,10 @@ def segments_side(
             isolation=str(chosen),
         ).load()
 
+    def confirm() -> None:
+        now, _ = asyncio.run(_looked_up(options))
+        check_same(topic, str(facts.topic_id), str(now.topic_id))
+
     committed = isolation is Isolation.read_committed
     return Side(
         name,
@@ -63,6 +72,7 @@ def segments_side(
         ordered=True,
         rules={topic: rules},
         topic_ids={topic: str(facts.topic_id)},
+        confirm=confirm,
     )
 
 

@@ -76,12 +76,15 @@ def _open(spark: SparkSession, source: Source, access: Access, others: str | Non
 
 def rules_of(settings: Mapping[str, str | None]) -> Rules:
     """What the settings of a topic let a broker remove."""
+    known = Rules()
     policies = [each.strip() for each in (settings.get("cleanup.policy") or "delete").split(",")]
     return Rules(
         compact="compact" in policies,
         delete="delete" in policies,
         retention_ms=int(settings.get("retention.ms") or -1),
         retention_bytes=int(settings.get("retention.bytes") or -1),
+        tombstone_ms=int(settings.get("delete.retention.ms") or known.tombstone_ms),
+        lag_ms=int(settings.get("min.compaction.lag.ms") or known.lag_ms),
     )
 
 
@@ -95,8 +98,11 @@ def topic_side(spark: SparkSession, name: str, topic: str, access: Access) -> Si
         options = {"kafka.isolation.level": str(isolation)}
         return read_ranges(spark, access.bootstrap, wanted, options)
 
+    def confirm() -> None:
+        check_same(topic, topic_id, topics.facts(topic).topic_id)
+
     committed = access.isolation is Isolation.read_committed
-    topic_id = topics.facts(topic).topic_id
+    topic_id = topics.facts(topic).topic_id  # before its bounds
     return Side(
         name,
         topics.bounds([topic]),
@@ -107,7 +113,18 @@ def topic_side(spark: SparkSession, name: str, topic: str, access: Access) -> Si
         ordered=True,
         rules={topic: rules_of(topics.settings(topic))},
         topic_ids={} if topic_id is None else {topic: topic_id},
+        confirm=confirm,
     )
+
+
+def check_same(topic: str, before: str | None, now: str | None) -> None:
+    """Raises JobError when both ids are known, and are not of one topic."""
+    if before is not None and now is not None and before != now:
+        raise JobError(
+            f"topic {topic!r} was deleted and made anew while it was read: its id was {before}, is"
+            f" {now}; audit again",
+            "TOPIC_MADE_ANEW",
+        )
 
 
 def archive_side(spark: SparkSession, source: Source, others: str | None) -> Side:
