@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway.pipelines.direct import register
+from gateway.pipelines.direct.checkpoint import Offsets
 from gateway.pipelines.direct.datasource import LedgerReader
 from gateway.pipelines.direct.options import parse
+from gateway.pipelines.direct.stream import LedgerStreamReader
 from gateway.pipelines.model import DataLost, OffsetRange
 from gateway.pipelines.topics import Topics
 from tests.peers.gateway import Gateway, ports_in_a_row
@@ -253,6 +255,40 @@ def test_without_fail_on_data_loss_a_topic_that_was_made_anew_is_read_from_its_s
     rig.add(again, count=5)
     rig.direct(again, endingOffsets=rig.ends(again)).count()
     assert sum(run_stream(rig, again, tmp_path)) == 5
+
+
+def test_a_running_stream_goes_on_at_the_start_of_the_topic_that_was_made_anew(
+    rig: Rig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A batch that was planned for the old one reads nothing of the new one."""
+    topic = unused()
+    rig.loader.create_topic(topic)
+    rig.add(topic, count=10)
+    given = {"metadata": rig.metadata, "path": topic, "startingOffsets": "earliest"}
+    reader = LedgerStreamReader(parse(given | {"failOnDataLoss": "false"}, streaming=True))
+
+    def rows(start: Offsets, end: Offsets) -> list[int]:
+        planned = reader.partitions(start, end)
+        found = [rows for each in planned for rows in reader.read(each)]
+        return [offset for each in found for offset in each.column("offset").to_pylist()]
+
+    try:
+        first = reader.initialOffset()
+        old: Offsets = {}
+        wait_until(lambda: old.update(reader.latestOffset()) or old[topic] == {"0": 10}, "its end")
+        rig.loader.delete_topic(topic)
+        wait_until(lambda: topic not in rig.loader.topics(), "the topic to go")
+        rig.loader.create_topic(topic)
+        rig.add(topic, count=15)
+        rig.direct(topic, endingOffsets=rig.ends(topic)).count()
+        assert rows(first, old) == []
+        new = reader.latestOffset()
+        assert new == {topic: {"0": 15}, topic_key(rig, topic): {}}
+        assert rows(old, new) == list(range(15))
+        assert rows(old, old) == []
+    finally:
+        reader.stop()
+    assert f"{topic} (its id was" in capsys.readouterr().err
 
 
 def test_checkpoints_of_both_sources_are_one_anothers(rig: Rig, tmp_path: Path) -> None:
