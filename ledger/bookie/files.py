@@ -16,7 +16,6 @@ from ledger.world.disk import Disk, LogFile
 
 _IDS = Struct(">qq")
 _RUN_BYTES_MAX: Final = 1024 * 1024  # one read over neighbours
-_BULK_BYTES_MIN: Final = 256 * 1024  # who reads so many neighbours at once will want the next ones
 
 
 class LogFiles:
@@ -59,36 +58,28 @@ class LogFiles:
         _check(found, ledger, entry, place)
         return bytes(found)
 
-    async def read_entries(
-        self, ledger: int, first: int, places: Sequence[Place], final_below: int = 0
-    ) -> list[Buffer]:
+    async def read_entries(self, ledger: int, first: int, places: Sequence[Place]) -> list[Buffer]:
         """The entries at `places`, ids rising by one; neighbours in a file share one read.
 
         Stops before the first that cannot be read; raises as `read_entry` if that is the first.
-        Of files with an id below `final_below`, which are not written any more, the disk is
-        told what a reader in bulk will want next: so that read finds it in the page cache.
         """
         found: list[Buffer] = []
         for begin, end in self._runs(places):
             try:
-                found += await self._read_run(ledger, first + begin, places[begin:end], final_below)
+                found += await self._read_run(ledger, first + begin, places[begin:end])
             except (OSError, CorruptFormat):
                 if not found:
                     raise
                 return found
         return found
 
-    async def _read_run(
-        self, ledger: int, first: int, places: Sequence[Place], final_below: int
-    ) -> list[Buffer]:
+    async def _read_run(self, ledger: int, first: int, places: Sequence[Place]) -> list[Buffer]:
         base = places[0].position
         size = places[-1].position + places[-1].length - base
         file = self.get(places[0].file_id)
         data: Buffer | None = file.read_now(base, size)
         if data is None:
             data = await file.read(base, size)
-        if size >= _BULK_BYTES_MIN and places[0].file_id < final_below:
-            file.expect_read(base + size, size)
         view = memoryview(data)
         found: list[Buffer] = []
         used = sum([place.length for place in places])

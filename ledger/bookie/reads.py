@@ -67,8 +67,7 @@ class EntryReader:
                     return ReadManyReply(self._nothing(ledger, state))
                 places = self._places(state, first, last, max_bytes)
             try:
-                final_below = self._journal.file_id
-                bodies = await self._files.read_entries(ledger, first, places, final_below)
+                bodies = await self._files.read_entries(ledger, first, places)
             except FileNotFoundError:
                 await self._moved(state, first, places[0])
                 places = self._places(state, first, last, max_bytes)

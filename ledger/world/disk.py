@@ -38,13 +38,6 @@ class LogFile(Protocol):
         """Up to `size` bytes from `position`; fewer only at the end of the file."""
         ...
 
-    def expect_read(self, position: int, size: int) -> None:
-        """A hint: these bytes will be read soon. Only for what nobody will write any more.
-
-        Never fails, also where the file was closed meanwhile.
-        """
-        ...
-
     def size(self) -> int:
         """Length in bytes, preallocated room not counted where the system can tell them apart."""
         ...

@@ -4,7 +4,6 @@ writes and fdatasync elsewhere, reads that do not wait."""
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import fcntl
 import os
@@ -200,12 +199,6 @@ class PosixLogFile:
         # At its end, also where the caller gave up before a thread was free: then none ever runs.
         reading.add_done_callback(lambda _: self.release())
         return await asyncio.wrap_future(reading)
-
-    def expect_read(self, position: int, size: int) -> None:
-        if self._closed or not hasattr(os, "posix_fadvise"):
-            return
-        with contextlib.suppress(OSError):  # who reads it is told
-            os.posix_fadvise(self._handle, position, size, os.POSIX_FADV_WILLNEED)
 
     def size(self) -> int:
         return os.fstat(self._handle).st_size

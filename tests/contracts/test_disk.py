@@ -96,18 +96,6 @@ def test_a_read_that_does_not_wait_gives_the_same_bytes_or_nothing(make_disk):
     run(make_disk, body)
 
 
-def test_a_hint_changes_nothing_that_is_read(make_disk):
-    async def body(disk):
-        file = disk.create("a")
-        file.write([b"abc"], 0)
-        file.expect_read(1, 1 << 20)
-        assert bytes(await file.read(0, 100)) == b"abc" and file.size() == 3
-        file.close()
-        file.expect_read(0, 3)
-
-    run(make_disk, body)
-
-
 def test_preallocated_room_reads_as_zeros_and_keeps_what_is_there(make_disk):
     async def body(disk):
         file = disk.create("a")

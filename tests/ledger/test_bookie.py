@@ -4,14 +4,13 @@ Method: a bookie over the simulated disk and table, on virtual time."""
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from random import Random
 
 import pytest
 
 from ledger.bookie.config import BookieConfig
 from ledger.world.bookies import Status
-from tests.ledger.bookie_rig import KEY, OTHER_KEY, SMALL, add, with_bookie
+from tests.ledger.bookie_rig import KEY, OTHER_KEY, add, with_bookie
 from tests.sim.bookie_world import entry_buffers, entry_bytes
 
 # -- adds ------------------------------------------------------------------------------------------
@@ -201,26 +200,6 @@ def test_many_entries_come_in_order_until_the_size_or_a_hole():
         assert len((await bookie.read_many(1, 5, 6, 1 << 20)).bodies) == 2
 
     with_bookie(body)
-
-
-def test_who_reads_in_bulk_is_read_ahead_for_but_never_where_is_still_written():
-    async def body(rig, bookie):
-        for entry in range(45):
-            assert await rig.add(1, entry, bytes(100_000)) is Status.OK
-        done, live = [name for name in rig.disk.names() if name.startswith("log-")][-2:]
-        first = (await bookie.read_many(1, 0, 44, 600_000)).bodies
-        ((name, position, size),) = rig.disk.expected
-        log = rig.disk.open(name)
-        assert position < log.size() and size >= sum(map(len, first)) == 5 * len(first[0])
-        following = (await bookie.read_many(1, 5, 5, 1)).bodies[0]
-        assert bytes(following)[:100] in bytes(await log.read(position, 8192))
-        assert len(rig.disk.expected) == 1, "one entry is not much"
-        for entry in range(0, 45, 5):
-            await bookie.read_many(1, entry, 44, 600_000)
-        names = {name for name, _, _ in rig.disk.expected}
-        assert done in names and live not in names
-
-    with_bookie(body, replace(SMALL, file_bytes=1024 * 1024))
 
 
 @pytest.mark.parametrize("how", ["running", "killed", "stopped"])

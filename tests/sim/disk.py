@@ -64,7 +64,6 @@ class SimDisk:
         self.fail_next_sync = False
         self.syncs = 0
         self.full = False
-        self.expected: list[tuple[str, int, int]] = []  # what somebody said will be read
         self._names: dict[str, _Content] = {}
         self._durable_names: dict[str, _Content] = {}
 
@@ -210,10 +209,6 @@ class SimLogFile:
         if self._disk.random.random() < 0.3:
             await asyncio.sleep(self._disk.random.random() * 0.001)
         return bytes(self._content.view[position : position + size])
-
-    def expect_read(self, position: int, size: int) -> None:
-        names = [name for name, it in self._disk._names.items() if it is self._content]
-        self._disk.expected += [(name, position, size) for name in names]
 
     def size(self) -> int:
         return len(self._content.view)
