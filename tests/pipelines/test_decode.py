@@ -14,6 +14,7 @@ import struct
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime, timedelta
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -316,8 +317,9 @@ def resident_bytes(line: str) -> int:
     return int(found) * 1024
 
 
-def decoded(kind: str, codec: int) -> tuple[int, int]:
-    """For a process of its own: rows of one large batch, and how much more memory they took."""
+def decoded(kind: str, codec: int, often: int = 1) -> tuple[int, int]:
+    """For a process of its own: rows of a large batch that is there as often, and how much more
+    memory they took, all but what comes out."""
     body, count = large(kind)
     compress = {1: gzip.compress, 3: cramjam.lz4.compress, 4: zstandard.compress}[codec]
     batch = raw_batch(bytes(compress(body)), count, attributes=codec)
@@ -325,7 +327,8 @@ def decoded(kind: str, codec: int) -> tuple[int, int]:
     list(Decoder("t", 0, True).decode([built([(0, b"k", b"v", [("h", b"")])], 0, 0)], *ALL))
     Path("/proc/self/clear_refs").write_text("5")  # what was the most is what is now
     before = resident_bytes("VmRSS")
-    found = sum(each.num_rows for each in Decoder("t", 0, True).decode([batch], *ALL))
+    parts = Decoder("t", 0, True).decode([batch] * often, *ALL)
+    found = sum(map(attrgetter("num_rows"), parts))
     return found, resident_bytes("VmHWM") - before
 
 
@@ -345,6 +348,16 @@ def test_a_large_batch_takes_no_more_memory_than_is_said(kind: str, codec: int) 
         found, took = process.submit(decoded, kind, codec).result()
     assert found == large(kind)[1]
     assert took <= 3 * LARGE_BYTES + decode.WORKING_BYTES
+
+
+def test_large_batches_one_after_another_take_no_more_memory_than_one() -> None:
+    took: list[int] = []
+    for often in (1, 3):
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+            found, more = process.submit(decoded, "one value", 1, often).result()
+        assert found == often
+        took.append(more)
+    assert took[1] < took[0] + LARGE_BYTES
 
 
 @pytest.mark.parametrize("count", [2**31 - 1, 10, 0, -1], ids=["2^31 - 1", "10", "0", "-1"])

@@ -114,8 +114,8 @@ class Decoder:
                 yield from self._columns(gathered.headers, self._parse(gathered), first, end)
                 gathered, size, records = _Gathered([], []), 0, 0
             if len(body) > _PIECE_BYTES or header.records > RECORDS_AT_ONCE:
-                for piece in self._pieces(header, body):
-                    yield from self._columns([header], piece, first, end)
+                yield from self._in_pieces(header, body, first, end)
+                del body  # two large ones are never there at once
                 continue
             gathered.headers.append(header)
             gathered.bodies.append(body)
@@ -186,6 +186,12 @@ class Decoder:
         low, high = map(int, np.searchsorted(offsets, (first, end)))
         if low < high:
             yield whole.slice(low, high - low)
+
+    def _in_pieces(
+        self, header: BatchHeader, body: Buffer, first: int, end: int
+    ) -> Iterator[pa.RecordBatch]:
+        for piece in self._pieces(header, body):
+            yield from self._columns([header], piece, first, end)
 
     def _pieces(self, header: BatchHeader, body: Buffer) -> Iterator[_Records]:
         """Of one large batch; each has its own copy of its bytes."""
