@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 EARLIEST, LATEST = "earliest", "latest"
 READ_COMMITTED = "read_committed"
-_OFFSETS_PER_TASK = 500_000
+_OFFSETS_PER_TASK = 250_000
 """What a task sorts does not grow with the topic; a file of so many records is not small."""
 _PAUSE_S = 0.2
 """How soon an idle job sees that it shall end."""

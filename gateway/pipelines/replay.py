@@ -50,7 +50,7 @@ _BATCH_BYTES = 512 * 1024
 _BATCH_ROOM = 0.9  # of the topic's bound: compressed bytes may be a little more than plain ones
 _ARROW_ROWS_MAX = 10_000  # Spark's own default
 _ARROW_BYTES = 16 * 1024 * 1024
-OFFSETS_AT_ONCE = 500_000
+OFFSETS_AT_ONCE = 250_000
 """Of a partition: what its task sorts, and what it merges, does not grow with the topic."""
 _SALTS = 64  # candidates for each task, so that one is found that Spark sends to it
 _ARROW_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"

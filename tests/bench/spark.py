@@ -5,8 +5,12 @@
 
 One Spark (local[2]) reads all three in turn, round after round, every row into the `noop` sink, so
 that a ratio compares two reads that ran beside each other. The sums over all rows must agree. Then
-the same reads, and the archive job, in a Spark of their own: once over a tenth of the records and
-once over all, for what a larger topic costs in memory.
+the same reads, and the jobs (archive, replay, audit of the archive and of the segments), each in a
+Spark of its own: over a topic of 4 million records and over one of a tenth, for what a larger topic
+costs in memory; so few, because all of it is done in stretches of at most 250,000 offsets, of which
+both have some. `memory_mb` has both peaks, `memory_growth` how many times as large the second one
+is; what they say and what not is told in tests/bench/spark_memory.py. `--heap 512m` runs them in
+almost the smallest heap that Spark starts in.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.bench.sides import create_topic, produce
-from tests.bench.spark_memory import Memory, measure
+from tests.bench.spark_memory import WAYS, Bench, Memory, measure
 from tests.peers.broker import Broker
 from tests.peers.gateway import Gateway
 from tests.peers.install import CACHE
@@ -100,16 +104,17 @@ def worst(found: list[dict[str, float]], side: str, other: str) -> float:
     return round(min(each[side] / each[other] for each in found), 2)
 
 
-def growth(gateway: Broker, metadata: str, scratch: Path) -> dict[str, Memory]:
-    """How much more each way took for ten times the records."""
-    found: dict[str, Memory] = {}
-    for what in ("gateway", "direct", "archive"):
-        small, large = (
-            measure(what, topic, gateway.bootstrap, metadata, scratch / f"{what}-{topic}")
-            for topic in (SMALL_TOPIC, TOPIC)
-        )
-        found[what] = large.over(small)
-        say(f"memory of {what}: {small} for a tenth, {large} for all")
+def memory(bench: Bench, gateway: Broker, records: int) -> dict[str, tuple[Memory, Memory]]:
+    """What each way took for a tenth of the records, and for all."""
+    topics = {"memory-tenth": records // 10, "memory-whole": records}
+    for topic, count in topics.items():
+        create_topic(gateway, topic, 1)
+        produce(gateway, topic, RECORD_BYTES, count)
+    found: dict[str, tuple[Memory, Memory]] = {}
+    for what in WAYS:
+        small, large = (measure(bench, what, topic) for topic in topics)
+        found[what] = small, large
+        say(f"memory of {what}: {small.as_json()} for a tenth, {large.as_json()}")
     return found
 
 
@@ -137,9 +142,15 @@ def run(asked: argparse.Namespace, scratch: Path) -> dict[str, object]:
         for side in SIDES:
             result[f"{side}_records_per_s"] = round(min(each[side] for each in found))
         if asked.memory:
+            bench = Bench(gateway.bootstrap, metadata, scratch, asked.heap)
+            peaks = memory(bench, gateway, asked.memory_records)
             result["memory_growth"] = {
-                what: each.as_json() for what, each in growth(gateway, metadata, scratch).items()
+                what: large.over(small).as_json() for what, (small, large) in peaks.items()
             }
+            result["memory_mb"] = {
+                what: [small.as_json(), large.as_json()] for what, (small, large) in peaks.items()
+            }
+            result |= {"memory_records": asked.memory_records, "heap": asked.heap}
     result |= {"records": asked.records, "rounds": asked.rounds}
     return result
 
@@ -150,6 +161,8 @@ def main() -> int:
     words.add_argument("--records", type=int, default=10_000_000)
     words.add_argument("--rounds", type=int, default=3, help="the worst of so many is reported")
     words.add_argument("--memory", action=argparse.BooleanOptionalAction, default=True)
+    words.add_argument("--memory-records", type=int, default=4_000_000)
+    words.add_argument("--heap", default="1g", help="of the JVM whose memory is measured")
     asked = words.parse_args()
     warnings.simplefilter("ignore")  # pyspark on newer pandas
     CACHE.mkdir(exist_ok=True)

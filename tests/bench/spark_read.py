@@ -13,11 +13,12 @@ def main() -> None:
     words = argparse.ArgumentParser(description=__doc__)
     for name in ("side", "topic", "bootstrap", "metadata"):
         words.add_argument(name)
+    words.add_argument("--master", default="local[2]")
     words.add_argument("--conf", action="append", default=[])
     asked = words.parse_args()
     warnings.simplefilter("ignore")
     conf = dict(each.split("=", 1) for each in asked.conf)
-    spark = new_session("read", "local[2]", conf)
+    spark = new_session("read", asked.master, conf)
     if asked.side == "direct":
         register(spark)
         frame = spark.read.format("ledger").option("metadata", asked.metadata).load(asked.topic)

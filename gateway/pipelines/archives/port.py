@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-ROW_GROUP_BYTES = 32 * 1024 * 1024
-"""Of Parquet files. Each task holds one in the heap, and Parquet's own 128 MiB fill it soon."""
+ROW_GROUP_BYTES = 8 * 1024 * 1024
+"""Of Parquet files. A task that writes holds one in the heap, one that reads up to three."""
 
 
 class Lost(NamedTuple):
