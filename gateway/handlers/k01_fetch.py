@@ -44,12 +44,17 @@ _Readable = Partition | ReplicaPartition
 
 
 class _Found(NamedTuple):
-    """What one partition gives now. `cold`: reading it needs a wait."""
+    """What one partition gives now.
+
+    `cold`: reading it needs a wait. `more`: it holds more than the reader takes or the answer has
+    room for, so waiting adds nothing to it.
+    """
 
     error: ErrorCode = ErrorCode.none
     partition: _Readable | None = None
     records: list[StoredRecord] | None = None
     cold: bool = False
+    more: bool = False
     nearer: int | None = None  # the gateway of the client's rack that reads it as well
 
 
@@ -101,9 +106,8 @@ class _Fetch:
             one = self._find(wanted, left, empty)
             if one.cold:
                 return found, False
-            if one.records:
-                left -= _size(one.records)
-                empty = False
+            left = _left_after(one, left)
+            empty = empty and not one.records
             found.append((wanted, one))
         return found, True
 
@@ -128,7 +132,7 @@ class _Fetch:
         records = partition.read_cached(offset, min(wanted.bytes_max, left))
         if records is None:
             return _Found(partition=partition, cold=True)
-        return _Found(partition=partition, records=_fitting(records, left, empty))
+        return _given(partition, records, left, empty)
 
     def _partition(self, wanted: Wanted) -> tuple[_Readable | None, ErrorCode]:
         if self._by_id:
@@ -161,9 +165,10 @@ class _Fetch:
             nearer = self._nearer(wanted)
             if nearer is not None:
                 return _Found(partition=partition, nearer=nearer)
-        # It has read everything, or earlier partitions have filled the answer.
-        if wanted.fetch_offset == partition.high_watermark or (left <= 0 and not empty):
+        if wanted.fetch_offset == partition.high_watermark:
             return _Found(partition=partition)
+        if left <= 0 and not empty:  # earlier partitions have filled the answer
+            return _Found(partition=partition, more=True)
         return None
 
     def _nearer(self, wanted: Wanted) -> int | None:
@@ -181,9 +186,15 @@ class _Fetch:
         return next((node for node in replicas if node in near and node != fleet.node_id), None)
 
     def _enough(self, found: list[tuple[Wanted, _Found]]) -> bool:
+        """As many bytes as the client waits for, or something that waiting does not better.
+
+        So a reader far behind never waits; nor does it at Kafka's brokers, which answer at once
+        who reads an older segment (DelayedFetch). What it is given was read from disk: who waited
+        would read that again at all news.
+        """
         size = 0
         for _, one in found:
-            if (one.error and one.error is not _AHEAD) or one.nearer is not None:
+            if (one.error and one.error is not _AHEAD) or one.nearer is not None or one.more:
                 return True
             if one.records:
                 size += _size(one.records)
@@ -267,8 +278,10 @@ class _Fetch:
 
     async def _cold_round(self, found: list[tuple[Wanted, _Found]]) -> list[tuple[Wanted, _Found]]:
         """Each wanted partition after those `found`, from disk where memory does not have it."""
-        size = sum(_size(one.records) for _, one in found if one.records)
-        left, empty = self._bytes_max - size, not size
+        left, empty = self._bytes_max, True
+        for _, one in found:
+            left = _left_after(one, left)
+            empty = empty and not one.records
         done = {wanted.key for wanted, _ in found}
         for wanted in self._session.wanted():
             if wanted.key in done:
@@ -276,9 +289,8 @@ class _Fetch:
             one = self._find(wanted, left, empty)
             if one.cold and one.partition is not None:
                 one = await self._find_cold(one.partition, wanted, left, empty)
-            if one.records:
-                left -= _size(one.records)
-                empty = False
+            left = _left_after(one, left)
+            empty = empty and not one.records
             found.append((wanted, one))
         return [(wanted, _still(one)) for wanted, one in found]
 
@@ -297,7 +309,7 @@ class _Fetch:
             return _Found(_NOT_LEADER, partition)
         except LedgerError as failed:
             return _Found(code_for(failed), partition)
-        return _Found(partition=partition, records=_fitting(records, left, empty))
+        return _given(partition, records, left, empty)
 
     # -- the answer ---------------------------------------------------------------------------
 
@@ -383,11 +395,22 @@ def _position_error(wanted: Wanted, partition: _Readable) -> ErrorCode:
     return ErrorCode.none
 
 
-def _fitting(records: list[StoredRecord], left: int, empty: bool) -> list[StoredRecord]:
+def _given(partition: _Readable, records: list[StoredRecord], left: int, empty: bool) -> _Found:
     """The first batch of the first non-empty partition goes whole; a later one must fit."""
-    if not empty and records and records[0].size_bytes > left:
-        return []
-    return records
+    if not records:
+        return _Found(partition=partition)
+    if not empty and records[0].size_bytes > left:
+        return _Found(partition=partition, more=True)
+    more = records[-1].end_sequence_id < partition.high_watermark
+    return _Found(partition=partition, records=records, more=more)
+
+
+def _left_after(one: _Found, left: int) -> int:
+    """Bytes of the answer that later partitions may fill. None once something did not fit:
+    it would be read for nothing."""
+    if one.records:
+        return left - _size(one.records)
+    return 0 if one.more else left
 
 
 def _fetched(wanted: Wanted, one: _Found, over: bool) -> PartitionFetched:

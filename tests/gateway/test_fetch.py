@@ -3,6 +3,7 @@ bytes on virtual time, over real streams on a simulated disk."""
 
 import asyncio
 import struct
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -223,6 +224,41 @@ def test_what_was_read_ahead_is_not_read_again_when_another_partition_must_be_wa
         assert offsets(answer[0, 1]) == [0, 2]
         await asyncio.sleep(1)
         assert cluster.port.reads - before == 1, "that of the other partition"
+
+    run(scenario, limits=COLD)
+
+
+def test_a_reader_behind_has_its_part_at_once_however_many_bytes_it_would_wait_for():
+    """Waiting gives no more of a partition that gave all that the reader takes of it. And who
+    waits looks again at all news: it would read the same from disk each time."""
+
+    async def scenario(cluster):
+        await cluster.topic(partitions=2)
+        await cluster.sent(await cluster.partition(), *(batch(size=400) for _ in range(20)))
+        live = await cluster.partition("t", 1)
+        await cluster.sent(live, batch())
+        asked = {"t": {0: (0, {"partition_max_bytes": 1000}), 1: (2, {})}}
+        before = cluster.port.reads
+        waiting = asyncio.create_task(fetch(cluster, asked, wait_ms=10_000, min_bytes=1 << 20))
+        for _ in range(5):
+            await asyncio.sleep(1)
+            await cluster.sent(live, batch())
+        answer = flat(await waiting)
+        assert offsets(answer[0, 0]) == [0, 2]
+        assert cluster.port.reads - before <= 2, "its part, and what is read ahead"
+
+    run(scenario, limits=replace(COLD, tail_cache_bytes=2000))
+
+
+def test_nothing_is_read_for_an_answer_that_has_no_room_for_it():
+    async def scenario(cluster):
+        await cluster.topic(partitions=6)
+        for index in range(6):
+            await cluster.sent(await cluster.partition("t", index), batch(size=900))
+        before = cluster.port.reads
+        answer = flat(await fetch(cluster, {"t": {i: (0, {}) for i in range(6)}}, max_bytes=1500))
+        assert [offsets(answer[0, index]) for index in range(6)] == [[0], [], [], [], [], []]
+        assert cluster.port.reads - before == 2, "what it holds, and the first that did not fit"
 
     run(scenario, limits=COLD)
 
