@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 ROW_GROUP_BYTES = 8 * 1024 * 1024
-"""Of Parquet files. A task that writes holds one in the heap, one that reads up to three."""
+"""Of Parquet files. A task that writes or reads one holds it in the heap."""
 
 
 class Lost(NamedTuple):
