@@ -35,9 +35,7 @@ class Watched(Protocol):
         """Bytes free at the last look, and how many it takes for `writable`."""
         ...
 
-    def look_for_room(self) -> None:
-        """Raises OSError."""
-        ...
+    def look_for_room(self) -> None: ...
 
 
 class _Standing(Enum):
@@ -91,13 +89,9 @@ class BookieWatch:
 
 
 def _look_at(bookie: Watched) -> _Standing:
-    if bookie.failure is None:
-        try:
-            bookie.look_for_room()
-        except OSError:
-            pass  # its next write finds out, and ends it
     if bookie.failure is not None:
         return _Standing.ENDED
+    bookie.look_for_room()
     return _Standing.WRITABLE if bookie.writable else _Standing.SHORT
 
 

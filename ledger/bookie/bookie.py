@@ -121,8 +121,8 @@ class Bookie:
         return self.failure
 
     def look_for_room(self) -> None:
-        """`writable` says what the disk's free space says now."""
-        self._room.look()
+        """`writable` says what the disk's free space says now; as before if it says nothing."""
+        self._room.look_again()
 
     @property
     def room(self) -> tuple[int, int]:

@@ -7,6 +7,7 @@ limbo and deletions, which a full bookie must still make durable, and to the ind
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Final
 
 from ledger.bookie.config import BookieConfig
@@ -46,12 +47,21 @@ class Room:
         return self._config.resume_bytes if self.full else self._config.headroom_bytes
 
     def look(self) -> None:
-        """Read-only below the headroom, writable again only with clearly more than it."""
+        """Read-only below the headroom, writable again only with clearly more than it.
+
+        Raises OSError.
+        """
         self._logged = 0
         self._looked_s = self._clock.monotonic_s()
         self.free_bytes = free = self._disk.free_bytes()
         self.full = free < self.needed_bytes
         self._short = free < self._config.reserve_bytes
+
+    def look_again(self) -> None:
+        """As `look`. A disk that does not say what is free is as it was: if it is ill, the next
+        write finds out, and ends the bookie."""
+        with suppress(OSError):
+            self.look()
 
     def refuses(self, *, recovery: bool) -> bool:
         """No room for this add."""
@@ -59,14 +69,14 @@ class Room:
             return False
         waited_s = self._clock.monotonic_s() - self._looked_s
         if waited_s * 1000 >= self._config.headroom_check_ms:
-            self.look()
+            self.look_again()
         return self._short if recovery else self.full
 
     def on_logged(self, size: int) -> None:
         """So many bytes went into the log."""
         self._logged += size
         if self._logged >= _LOOK_BYTES:
-            self.look()
+            self.look_again()
 
     def on_refused(self) -> None:
         """The disk had no room for a group: whatever the free space says, it is full."""

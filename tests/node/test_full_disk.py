@@ -121,6 +121,36 @@ def test_without_anybody_asking_it_sees_room_that_came_back():
     with_free(body)
 
 
+class Mute:
+    """A disk that does not say what is free."""
+
+    def free_bytes(self) -> int:
+        raise OSError(errno.EIO, "statvfs")
+
+
+@pytest.mark.parametrize("free", [1 << 40, 0], ids=["room", "no room"])
+def test_a_disk_that_does_not_say_what_is_free_holds_up_nobody(free):
+    async def body(rig, bookie):
+        rig.disk.__class__ = RationedDisk
+        rig.disk.free = free
+        bookie.look_for_room()
+        writable, room = bookie.writable, bookie.room
+        rig.disk.free = 1 << 40
+        bookie._room._disk = Mute()
+        for entry in range(12):  # more than is logged between two looks
+            expected = Status.OK if free else Status.READ_ONLY
+            async with asyncio.timeout(60):
+                assert await rig.add(1, entry, bytes(1000_000)) is expected
+            await looks_again()
+        bookie.look_for_room()
+        assert (bookie.writable, bookie.room) == (writable, room)
+        bookie._room._disk = rig.disk
+        bookie.look_for_room()
+        assert bookie.writable
+
+    with_bookie(body, replace(TIGHT, file_bytes=64 * MIB))
+
+
 def test_rewriting_leaves_the_reserve_alone():
     async def body(rig, bookie):
         await rig.add(1, 0, b"living" * 100)
