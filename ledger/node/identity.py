@@ -128,6 +128,11 @@ class Identity:
         )
 
 
+async def is_new(disk: Disk) -> bool:
+    """The directory never belonged to a cluster and holds nothing that could have."""
+    return not _holds_log(disk) and not await read_standings(disk)
+
+
 async def learn_identity(
     disk: Disk, store: MetadataStore, wanted: Standing, cookie: bytes
 ) -> Identity:
@@ -164,13 +169,17 @@ async def _without_standing(
     identity = Identity(disk, store, wanted, cookie, counted)
     if counted > 0:
         identity.loss = "the directory has forgotten its cluster, which knows it"
-    elif any(parse_file_name(name) is not None for name in disk.names()):
+    elif _holds_log(disk):
         raise ForeignDirectory(
             f"it holds a log, but of no cluster that is known (ZooKeeper: cluster {wanted.cluster})"
         )
     else:
         await write_standing(disk, wanted)
     return identity
+
+
+def _holds_log(disk: Disk) -> bool:
+    return any(parse_file_name(name) is not None for name in disk.names())
 
 
 def judge(standing: Standing, counted: int, place: int) -> str:

@@ -18,14 +18,13 @@ from ledger.bookie.directory import (
     Standing,
     bookie_id,
     claim_directory,
-    read_standings,
 )
 from ledger.bookie.grpc_server import BookieServer
 from ledger.errors import LedgerError
 from ledger.ids import BookieId
 from ledger.node.config import NodeConfig
 from ledger.node.garbage import GarbageCollector
-from ledger.node.identity import Identity, learn_identity
+from ledger.node.identity import Identity, is_new, learn_identity
 from ledger.node.losses import ledgers_at_risk
 from ledger.registry import cookie, layout
 from ledger.registry.cookie import Cookie
@@ -76,10 +75,10 @@ class StorageNode:
         disk = PosixDisk(config.data)
         self._stops.append(_closing(disk.close))
         name = bookie_id(config.name, await claim_directory(disk, machine.new_instance))
-        is_new = not await read_standings(disk)
-        store = await self._connect(is_new)
+        new = await is_new(disk)
+        store = await self._connect(new)
         self._stops.append(store.close)
-        cluster = await self._find_cluster(store, is_new=is_new)
+        cluster = await self._find_cluster(store, new=new)
         info = BookieInfo(self.host, config.port, config.rack)
         await wait_until_unregistered(store, name, info, self._patience_s, replace=False)
         identity = await self._identify(disk, store, cluster, name)
@@ -123,9 +122,9 @@ class StorageNode:
     def _on_problem(self, what: str) -> None:
         self._log().warning(what)
 
-    async def _find_cluster(self, store: MetadataStore, *, is_new: bool) -> str:
+    async def _find_cluster(self, store: MetadataStore, *, new: bool) -> str:
         """Its instance id. Only a bookie that is new lays one out where there is none."""
-        if not is_new:
+        if not new:
             await layout.read_instance_id(store, self._config.zookeeper)
         fresh = machine.new_instance_id()
         cluster = await layout.init_layout(store, lambda: fresh)

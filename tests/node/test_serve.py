@@ -344,21 +344,36 @@ def test_a_misspelt_chroot_is_named_and_a_bookie_of_a_cluster_makes_nothing_ther
     bookie.stop()
     chroot = zookeeper.unused_chroot()
     home, bookie.zookeeper = bookie.zookeeper, zookeeper.servers + chroot
+    assert bookie.begin().wait_exit() == 78
+    (said,) = bookie.output().splitlines()
+    assert f"is the chroot {chroot} right?" in said
+    assert not is_made(zookeeper, chroot)
+    bookie.zookeeper = home
+    bookie.start()
+    assert "level=" not in bookie.output()
 
-    async def is_made() -> bool:
+
+def test_a_log_without_its_standing_is_no_new_bookie_and_makes_no_cluster(bookie, zookeeper):
+    """As an embedded bookie's directory is."""
+    bookie.restart()
+    bookie.stop()
+    for standing in bookie.data.glob("standing-*"):
+        standing.unlink()
+    chroot = zookeeper.unused_chroot()
+    bookie.zookeeper = zookeeper.servers + chroot
+    assert bookie.begin().wait_exit() == 78
+    assert not is_made(zookeeper, chroot)
+
+
+def is_made(zookeeper: ZooKeeper, chroot: str) -> bool:
+    async def main() -> bool:
         store = await connect_zookeeper(zookeeper.servers)
         try:
             return await store.exists(chroot)
         finally:
             await store.close()
 
-    assert bookie.begin().wait_exit() == 78
-    (said,) = bookie.output().splitlines()
-    assert f"is the chroot {chroot} right?" in said
-    assert not asyncio.run(is_made())
-    bookie.zookeeper = home
-    bookie.start()
-    assert "level=" not in bookie.output()
+    return asyncio.run(main())
 
 
 def test_the_first_bookie_says_that_it_laid_out_a_cluster_and_no_later_one_does(
