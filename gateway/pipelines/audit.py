@@ -20,6 +20,7 @@ from gateway.pipelines.audits.model import (
     Ranges,
     Report,
     Side,
+    strangers,
 )
 from gateway.pipelines.model import JobError, OffsetRange, Place
 from gateway.pipelines.topics import Bounds
@@ -235,10 +236,13 @@ def _notes(left: Side, right: Side, wanted: Wanted) -> list[str]:
     for topic in sorted({*left.topic_ids} & {*right.topic_ids}):
         ids = left.topic_ids[topic], right.topic_ids[topic]
         if ids[0] != ids[1]:
-            notes.append(
-                f"topic {topic} has another id on each side ({', '.join(ids)}): it was made anew,"
-                " or is a copy; what the one was free to remove explains nothing of the other"
+            told = (
+                "it was made anew, or is a copy; what the one was free to remove explains nothing"
+                " of the other"
+                if topic in strangers(left, right)
+                else "one is a copy: what either was free to remove explains what it lacks"
             )
+            notes.append(f"topic {topic} has another id on each side ({', '.join(ids)}): {told}")
     if not wanted.whole:
         notes.append("only records of the given times were compared; gaps are not counted")
     return notes

@@ -316,6 +316,27 @@ def test_what_was_not_asked_for_may_still_have_compacted(spark: SparkSession) ->
     assert losses(report, 0, "t") == {"compacted": (1, 3, 3)}
 
 
+def test_what_came_while_an_audit_reads_may_have_compacted(spark: SparkSession) -> None:
+    """The archive ends where the log did when it was looked at; a cleaner took 3 afterwards."""
+    records = aged({}, {3: b"k", 30: b"k"}, set())
+    bounds = {Place("t", 0): Bounds(0, 20)}
+    left = side(spark, "archive", records[:20], bounds)
+    kept = [one for one in records if one.offset not in (3, 4)]
+    grown = {Place("t", 0): Bounds(0, COUNT)}
+    right = side(spark, "topic", kept, bounds, rules={"t": COMPACT}, now=lambda: grown)
+    report = audit(spark, left, right, Wanted())
+    assert losses(report, 0, "t") == {"compacted": (1, 3, 3), "LOST": (1, 4, 4)}
+
+
+def test_a_record_without_a_key_does_not_outlive_compaction(spark: SparkSession) -> None:
+    """Of a topic that was not always compacted; unless it is too new."""
+    records = aged({3: 9, 4: 2, 5: 9}, {}, nulls=set())
+    records = [one._replace(key=None) if one.offset in (3, 4) else one for one in records]
+    rules = COMPACT._replace(lag_ms=5 * HOUR_MS)
+    told = losses(tidy(spark, records, {3, 4, 5}, rules), 0, "t")
+    assert told == {"compacted": (1, 3, 3), "LOST": (2, 4, 5)}
+
+
 def test_nothing_is_compacted_in_a_log_whose_other_reader_knows_that_it_never_is(
     spark: SparkSession,
 ) -> None:
@@ -402,6 +423,24 @@ def test_nothing_is_explained_by_another_topic_of_that_name(spark: SparkSession)
     report = audit(spark, left, right, Wanted())
     assert report.losses[Loss.LOST] == 5 + 4 and report.verdict == "differs"
     assert "topic t has another id on each side (old, new)" in report.notes[0]
+
+
+def test_a_copy_in_another_cluster_is_explained_by_its_own_log(spark: SparkSession) -> None:
+    """Two logs of one name that are both there are two clusters' topics: none was made anew."""
+    records = aged(dict.fromkeys(range(8), 30), {3: b"k", 9: b"k"}, nulls=set())
+    bounds = {Place("t", 0): Bounds(0, COUNT)}
+    left = side(spark, "here", records, bounds, topic_ids={"t": "one"}, rules={"t": Rules()})
+    right = side(
+        spark,
+        "there",
+        records[5:20] + records[21:],
+        {Place("t", 0): Bounds(5, COUNT)},
+        topic_ids={"t": "two"},
+        rules={"t": Rules(retention_ms=24 * HOUR_MS)},
+    )
+    report = audit(spark, left, right, Wanted())
+    assert losses(report, 0, "t") == {"expired": (5, 0, 4), "LOST": (1, 20, 20)}
+    assert "a copy: " in report.notes[0]
 
 
 # --- other ways to compare -----------------------------------------------------------------------

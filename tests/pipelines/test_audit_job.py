@@ -16,8 +16,10 @@ from typer.testing import CliRunner
 
 from gateway.commands import app
 from gateway.pipelines.audit import Wanted, audit
+from gateway.pipelines.audits.counting import renamed
 from gateway.pipelines.audits.sides import Access, Source, open_sides
-from gateway.pipelines.model import JobError
+from gateway.pipelines.model import JobError, Place
+from gateway.pipelines.topics import Bounds
 from tests.compat.clients.base import ProducerOptions, Record
 from tests.compat.clients.with_aiokafka import Aiokafka
 from tests.peers.gateway import Gateway, ports_in_a_row
@@ -153,6 +155,21 @@ def test_of_segments_nothing_is_free_to_be_compacted(spark: SparkSession, rig: R
         spark, Source("topic", "tidy", None), Source("segments", "tidy", None), access, access
     )
     assert [side.rules["tidy"].compact for side in sides] == [True, False]
+
+
+def test_a_topic_tells_where_it_begins_and_ends_by_now(spark: SparkSession, rig: Rig) -> None:
+    """By the name that it has in the audit."""
+    rig.topic("grows", records(3))
+    access = Access(rig.gateway.bootstrap)
+    source = Source("topic", "grows", None)
+    side = renamed(open_sides(spark, source, source, access, access)[1], "as-this")
+    rig.loader.delete_records("grows", 1)
+    producer = rig.loader.producer(ProducerOptions())
+    producer.send("grows", records(2), 0)
+    producer.wait()
+    producer.close()
+    place = Place("as-this", 0)
+    assert (side.bounds, side.now()) == ({place: Bounds(0, 3)}, {place: Bounds(1, 5)})
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from gateway.pipelines.audits.counting import (
     some,
     table,
 )
-from gateway.pipelines.audits.model import SIDES, Align, Side
+from gateway.pipelines.audits.model import SIDES, Align, Side, strangers
 from gateway.pipelines.model import OffsetRange, Place
 from gateway.pipelines.topics import Bounds
 
@@ -60,11 +60,7 @@ class Pairs:
 
 
 class Comparison:
-    """One audit under way. The owner calls `close` in the end.
-
-    `strangers`: topics of one name whose ids tell that they are two. What the one's settings and
-    its log's start, or an archive of it, say of missing records is not said of the other's.
-    """
+    """One audit under way. The owner calls `close` in the end."""
 
     def __init__(
         self, spark: SparkSession, left: Side, right: Side, align: Align, times: Times
@@ -73,11 +69,7 @@ class Comparison:
         self.sides = {"left": left, "right": right}
         self.align = align
         self.times = times
-        self.strangers = frozenset(
-            topic
-            for topic, known in left.topic_ids.items()
-            if right.topic_ids.get(topic, known) != known
-        )
+        self.strangers = strangers(left, right)
         self.bases = {name: self._bases(side) for name, side in self.sides.items()}
         self._kept: list[DataFrame] = []
 

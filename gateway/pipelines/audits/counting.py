@@ -44,6 +44,9 @@ def renamed(side: Side, name: str) -> Side:
     def there(places: Ranges) -> Ranges:
         return {Place(topic, place.partition): each for place, each in places.items()}
 
+    def now() -> Ranges:
+        return {Place(name, place.partition): each for place, each in side.now().items()}
+
     def calling(frame: DataFrame) -> DataFrame:
         return frame.withColumn("topic", F.lit(name))
 
@@ -63,6 +66,7 @@ def renamed(side: Side, name: str) -> Side:
         accepted=tuple(each._replace(topic=name) for each in side.accepted),
         topic_ids={},
         logs={Place(name, place.partition): each for place, each in side.logs.items()},
+        now=now,
     )
 
 

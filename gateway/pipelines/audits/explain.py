@@ -165,16 +165,15 @@ class Losses:
 
     def _compacted(self, doubtful: DataFrame, spans: Ranges) -> DataFrame:
         """Offsets that a cleaner as Kafka's may have removed by now: of records whose key came
-        again in that log, whichever side shows it, and of deletions that were kept long enough.
+        again in that log, whichever side shows it, or that have none, and of deletions that were
+        kept long enough. A cleaner that is at work while the log is read knows what came meanwhile.
 
         When a record came to lie there only its timestamp tells; a younger one is never explained.
+        Source: Kafka, Cleaner.shouldRetainRecord.
         """
         from pyspark.sql import functions as F
 
-        logs = {
-            place: Bounds(each.earliest, self._side.log(place).latest)
-            for place, each in spans.items()
-        }
+        logs = self._by_now(spans)
         facts = F.broadcast(
             table(
                 self._spark,
@@ -184,24 +183,30 @@ class Losses:
         )
         held = [
             side.read(ranges)
-            .where("key IS NOT NULL")
             .selectExpr(*_OFFSET, "key", "value IS NULL AS deletes", f"{MS} AS ms")
             .join(facts, PLACE)
-            for side in (self._other, self._side)
-            if (ranges := _within(side, logs))
+            for side, ranges in ((self._other, _within(self._other, logs)), (self._side, logs))
         ]
         gone = held[0].join(doubtful.select(*_OFFSET), _OFFSET, "left_semi")
         every = held[0]
         for other in held[1:]:
             every = every.unionByName(other)
-        last = every.where("ms <= settled_ms").join(
+        last = every.where("key IS NOT NULL AND ms <= settled_ms").join(
             gone.select(*PLACE, "key").distinct(), [*PLACE, "key"], "left_semi"
         )
         last = last.groupBy(*PLACE, "key").agg(F.max("offset").alias("last"))
         found = gone.join(last, [*PLACE, "key"], "left").where(
-            "ms <= settled_ms AND last > offset OR deletes AND ms <= deleted_ms"
+            "ms <= settled_ms AND (key IS NULL OR last > offset) OR deletes AND ms <= deleted_ms"
         )
         return found.select(*_OFFSET, F.lit(str(Loss.compacted)).alias("why"))
+
+    def _by_now(self, spans: Ranges) -> dict[Place, Bounds]:
+        """From where these begin to where the logs end by now."""
+        now, found = self._side.now(), dict[Place, Bounds]()
+        for place, each in spans.items():
+            log = self._side.log(place)
+            found[place] = Bounds(each.earliest, max(log.latest, now.get(place, log).latest))
+        return found
 
     def _cleaned_ms(self, place: Place) -> tuple[int, int]:
         """Records from before or at the first time may be compacted, deletions at the second."""

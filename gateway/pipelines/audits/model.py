@@ -36,7 +36,7 @@ class Loss(StrEnum):
 
     truncated = "truncated"  # below the log's start, and no retention would have removed it
     expired = "expired"  # below the log's start, and retention removes what is that old or far back
-    compacted = "compacted"  # a compacted topic, and its key came again or was deleted long ago
+    compacted = "compacted"  # its key came again, was deleted long ago, or it has none
     aborted = "aborted"  # of a transaction that was aborted, or is still open
     accepted = "accepted"  # gone before it was archived, and the archive says that it was accepted
     outside = "outside"  # before or after all that the other side holds, and --common was said
@@ -69,8 +69,9 @@ class Side:
     `read`: the records of these ranges, columns of `model.COLUMNS`; `uncommitted`: the same with
     those of aborted and open transactions, None where there is no such thing. `rules`: per topic,
     of a live log. `ordered`: `read` brings records in the order of the log. `topic_ids`: where
-    they are known. `logs`: the whole of those of which `bounds` are only a part. `confirm` raises
-    JobError when another topic of that name is there now.
+    they are known. `logs`: the whole of those of which `bounds` are only a part; `now`: of live
+    ones, where they begin and end by now. `confirm` raises JobError when another topic of that name
+    is there now.
     """
 
     name: str
@@ -82,6 +83,7 @@ class Side:
     accepted: tuple[OffsetRange, ...] = ()
     topic_ids: Mapping[str, str] = field(default_factory=dict[str, str])
     logs: Ranges = field(default_factory=dict[Place, Bounds])
+    now: Callable[[], Ranges] = dict[Place, Bounds]
     confirm: Callable[[], None] = lambda: None
 
     def log(self, place: Place) -> Bounds:
@@ -91,6 +93,19 @@ class Side:
     @property
     def topics(self) -> list[str]:
         return sorted({place.topic for place in self.bounds})
+
+
+def strangers(left: Side, right: Side) -> frozenset[str]:
+    """Topics of one name that are two, of which the one is only archived: what a live log was free
+    to remove, or an archive accepts, says nothing of the other. Two live ones are of two clusters:
+    there a log explains what it lacks of the one that it is a copy of.
+    """
+    return frozenset(
+        topic
+        for topic, known in left.topic_ids.items()
+        if right.topic_ids.get(topic, known) != known
+        and not (topic in left.rules and topic in right.rules)
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,6 +113,7 @@ def topic_side(spark: SparkSession, name: str, topic: str, access: Access) -> Si
         ordered=True,
         rules={topic: rules_of(topics.settings(topic))},
         topic_ids={} if topic_id is None else {topic: topic_id},
+        now=lambda: topics.bounds([topic]),
         confirm=confirm,
     )
 
