@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.pipelines.direct.checkpoint import Position, from_json, to_json
-from gateway.pipelines.direct.offsets import Source
+from gateway.pipelines.direct.offsets import Source, TopicMadeAnew
 from gateway.pipelines.direct.options import EARLIEST, LATEST, Edge, Options, Tls, parse
 from gateway.pipelines.direct.plan import limited, wanted
 from gateway.pipelines.model import JobError, OffsetRange, Place
@@ -252,7 +252,8 @@ class _Runner:
         return asyncio.run(work)
 
 
-def test_a_stream_waits_for_the_end_that_its_checkpoint_knows() -> None:
+def stream(**given: str) -> Any:
+    """Of a topic of one partition, whose id is `id`."""
     from gateway.pipelines.direct.stream import LedgerStreamReader
 
     place = Place("t", 0)
@@ -265,10 +266,25 @@ def test_a_stream_waits_for_the_end_that_its_checkpoint_knows() -> None:
         def _look(self) -> dict[Place, Source]:
             return sources
 
-    reader = Reader(options(streaming=True))
+    return Reader(options(streaming=True, **given))
+
+
+def test_a_stream_waits_for_the_end_that_its_checkpoint_knows() -> None:
+    reader = stream()
     at = {"t": {"0": 7}}
     assert reader.partitions(at, at) == []  # so Spark says where a query goes on
     assert reader.latestOffset() == at | {"t@id": {}}
+
+
+def test_a_topic_that_was_made_anew_with_fewer_partitions_is_called_so() -> None:
+    at = {"t": {"0": 7, "1": 3}, "t@old": {}}
+    reader = stream()
+    reader.partitions(at, at)
+    with pytest.raises(TopicMadeAnew, match="its id was old, is id"):
+        reader.latestOffset()
+    reader = stream(failOnDataLoss="false")
+    reader.partitions(at, at)
+    assert reader.latestOffset() == {"t": {"0": 5}, "t@id": {}}
 
 
 # -- checkpoints -------------------------------------------------------------------------------

@@ -84,12 +84,14 @@ class LedgerStreamReader(DataSourceStreamReader):
         """Where each place goes on; one that came later begins at 0, and a topic that was made
         anew at its start. Losses are told."""
         fail = self._options.fail_on_data_loss
+        anew = tell_made_anew(position, sources, fail)
         gone = [
-            OffsetRange(*p, at, at + 1) for p, at in position.offsets.items() if p not in sources
+            OffsetRange(*p, at, at + 1)
+            for p, at in position.offsets.items()
+            if p not in sources and p.topic not in anew
         ]
         if gone:
             tell_lost(gone, "the partitions are not there any more", fail)
-        anew = tell_made_anew(position, sources, fail)
         begin = {
             place: source.scan.start_sequence_id
             if place.topic in anew
