@@ -73,6 +73,7 @@ class CursorLimit:
 
     def remember(self, owner: SegmentReads, sequence_id: int) -> None:
         self._used[owner, sequence_id] = None
+        self._used.move_to_end((owner, sequence_id))
         while len(self._used) > self._cursors_max:
             (victim, at), _ = self._used.popitem(last=False)
             victim.forget(at)

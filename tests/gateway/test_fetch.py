@@ -228,6 +228,24 @@ def test_what_was_read_ahead_is_not_read_again_when_another_partition_must_be_wa
     run(scenario, limits=COLD)
 
 
+def test_what_was_read_ahead_longest_ago_is_dropped_first_also_where_two_readers_met():
+    async def scenario(cluster):
+        await cluster.topic(partitions=3)
+        for index in range(3):
+            partition = await cluster.partition("t", index)
+            await cluster.sent(partition, *(batch(size=400) for _ in range(20)))
+        settings = {"partition_max_bytes": 1000}
+        for index in (0, 1, 0, 2):
+            await one(cluster, 0, index=index, settings=settings)
+            await asyncio.sleep(1)
+        before = cluster.port.reads
+        found, _ = await one(cluster, 4, settings=settings)
+        assert offsets(found) == [4, 6]
+        assert cluster.port.reads == before, "two cursors are kept, and this was the last but one"
+
+    run(scenario, limits=replace(COLD, cursors_max=2))
+
+
 def test_a_reader_behind_has_its_part_at_once_however_many_bytes_it_would_wait_for():
     """Waiting gives no more of a partition that gave all that the reader takes of it. And who
     waits looks again at all news: it would read the same from disk each time."""

@@ -19,7 +19,8 @@ from tests.peers import install
 from tests.peers.processes import Process, Usage, free_port, wait_until
 
 START_S_MAX = 30.0
-# Its disk is everybody's here, so a share of it says nothing: only --disk-free-min counts.
+# Its disk is everybody's here, so a share of it says nothing: only --disk-free-min
+# makes it read-only.
 SHARED_DISK = ("--disk-used-max", "100%", "--disk-used-resume", "99%")
 SESSION = "1s"  # short, so that an unregistered bookie is noticed soon
 _STARTED = re.compile(r"^started bookie=(\S+) address=(\S+):(\d+)$", re.MULTILINE)
