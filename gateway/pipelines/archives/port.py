@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-ROW_GROUP_BYTES = 8 * 1024 * 1024
+ROW_GROUP_BYTES = 16 * 1024 * 1024
 """Of Parquet files. A task that writes or reads one holds it in the heap."""
 
 
