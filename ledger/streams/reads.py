@@ -113,7 +113,8 @@ class SegmentReads:
             self._indexes.popitem(last=False)
 
     async def read(self, sequence_id: int, bytes_max: int) -> list[StoredRecord]:
-        """Records from the one that holds `sequence_id`; at least one, about `bytes_max` in all.
+        """Records from the one that holds `sequence_id`; at least one, about `bytes_max` in all, or
+        those before one that cannot be read now.
 
         Empty only when no segment holds it (it is at or past the readable end).
         """
@@ -126,8 +127,13 @@ class SegmentReads:
         taken: list[StoredRecord] = []
         left = bytes_max
         while left > 0 or not taken:
-            if not cursor.ready and not await self._fill(cursor):
-                break
+            try:
+                if not cursor.ready and not await self._fill(cursor):
+                    break
+            except LedgerError:
+                if not taken:
+                    raise
+                break  # whoever asks for what follows is told why
             left = _take(cursor, taken[-1].end_sequence_id if taken else sequence_id, left, taken)
         if taken:
             self._keep(cursor, taken, _TURNS_BEFORE_READING_AHEAD)
@@ -205,6 +211,9 @@ class SegmentReads:
     async def _fill(self, cursor: _Cursor) -> bool:
         """`cursor.ready` holds something; False at the readable end."""
         while not cursor.ready:
+            _gather(cursor)
+            if cursor.ready:
+                continue
             if cursor.ahead is not None:
                 ahead, cursor.ahead = cursor.ahead, None
                 cursor.ready.extend(await ahead)
@@ -362,12 +371,14 @@ def _take(cursor: _Cursor, following: int, bytes_max: int, taken: list[StoredRec
 
 
 def _gather(cursor: _Cursor) -> None:
-    """What was read ahead is ready, if reading is over; its failure is left to `_fill`."""
+    """What was read ahead is ready, if reading is over. If it failed it is as never begun: that
+    was then, and now all may be well again."""
     ahead = cursor.ahead
-    if ahead is None or not ahead.done() or ahead.cancelled() or ahead.exception() is not None:
+    if ahead is None or not ahead.done():
         return
     cursor.ahead = None
-    cursor.ready.extend(ahead.result())
+    if not ahead.cancelled() and ahead.exception() is None:
+        cursor.ready.extend(ahead.result())
 
 
 def _size(records: Iterable[StoredRecord]) -> int:

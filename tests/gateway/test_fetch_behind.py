@@ -1,0 +1,148 @@
+"""Goal: a reader behind gets what was read ahead for it, nothing is read twice or for nothing, and
+a read that fails costs it no record that could be had.
+
+Method: Fetch in Kafka's own bytes on virtual time, over real streams without a tail cache; reads of
+the bookie are counted, or fail.
+"""
+
+import asyncio
+from dataclasses import replace
+
+from ledger.world.bookies import ReadManyReply, Status
+from tests.gateway.stream_cluster import FETCH, run
+from tests.gateway.test_fetch import COLD, NEWEST, OK, batch, fetch, flat, offsets, one, request
+
+
+async def follow(cluster, *batches):
+    """A reader of partition 0 has its first kilobyte, and what it wants next was read ahead."""
+    await cluster.sent(await cluster.partition(), *batches)
+    found, _ = await one(cluster, 0, settings={"partition_max_bytes": 1000})
+    await asyncio.sleep(1)
+    return offsets(found)[-1] + 2
+
+
+def test_what_was_read_ahead_is_answered_at_once():
+    async def scenario(cluster):
+        await cluster.topic()
+        batches = [batch(size=400) for _ in range(20)]
+        at = await follow(cluster, *batches)
+        fields = request(cluster, {"t": {0: (at, {"partition_max_bytes": 1000})}})
+        asked, result = cluster.ask(FETCH, NEWEST, **fields)
+        assert not asyncio.isfuture(result)
+        found = flat(cluster.decoded(asked, result))[0, 0]
+        assert offsets(found) == [at, at + 2]
+        rest, _ = await one(cluster, at + 4)
+        assert offsets(rest) == list(range(at + 4, 40, 2))
+
+    run(scenario, limits=COLD)
+
+
+def test_what_was_read_ahead_is_not_read_again_when_another_partition_must_be_waited_for():
+    async def scenario(cluster):
+        await cluster.topic(partitions=2)
+        at = await follow(cluster, *(batch(size=400) for _ in range(20)))
+        other = await cluster.partition("t", 1)
+        await cluster.sent(other, *(batch(size=400) for _ in range(2)))
+        before = cluster.port.reads
+        asked = {"t": {0: (at, {"partition_max_bytes": 1000}), 1: (0, {})}}
+        answer = flat(await fetch(cluster, asked))
+        assert offsets(answer[0, 0]) == [at, at + 2]
+        assert offsets(answer[0, 1]) == [0, 2]
+        await asyncio.sleep(1)
+        assert cluster.port.reads - before == 1, "that of the other partition"
+
+    run(scenario, limits=COLD)
+
+
+def test_what_was_read_ahead_longest_ago_is_dropped_first_also_where_two_readers_met():
+    async def scenario(cluster):
+        await cluster.topic(partitions=3)
+        for index in range(3):
+            partition = await cluster.partition("t", index)
+            await cluster.sent(partition, *(batch(size=400) for _ in range(20)))
+        settings = {"partition_max_bytes": 1000}
+        for index in (0, 1, 0, 2):
+            await one(cluster, 0, index=index, settings=settings)
+            await asyncio.sleep(1)
+        before = cluster.port.reads
+        found, _ = await one(cluster, 4, settings=settings)
+        assert offsets(found) == [4, 6]
+        assert cluster.port.reads == before, "two cursors are kept, and this was the last but one"
+
+    run(scenario, limits=replace(COLD, cursors_max=2))
+
+
+def test_reading_ahead_that_failed_is_no_answer_to_who_asks_when_all_is_well_again():
+    async def scenario(cluster):
+        sound = await each_in_an_entry(cluster, 10, read_well=1)
+        found, _ = await one(cluster, 0, settings={"partition_max_bytes": 500})
+        assert offsets(found) == [0]
+        await asyncio.sleep(1)
+        cluster.port.read_many = sound
+        await asyncio.sleep(60)
+        found, _ = await one(cluster, 2, settings={"partition_max_bytes": 500})
+        assert (found.error_code, offsets(found)) == (OK, [2])
+
+    run(scenario, limits=COLD)
+
+
+def test_records_before_one_that_cannot_be_read_are_given():
+    async def scenario(cluster):
+        await each_in_an_entry(cluster, 10, read_well=3)
+        found, _ = await one(cluster, 0)
+        assert (found.error_code, offsets(found)) == (OK, [0, 2, 4])
+        found, _ = await one(cluster, 6)
+        assert found.error_code is not OK
+
+    run(scenario, limits=COLD)
+
+
+async def each_in_an_entry(cluster, count, *, read_well):
+    """So many batches; after `read_well` reads of an entry each all fail. Gives the sound one."""
+    partition = await cluster.topic()
+    for _ in range(count):
+        await cluster.sent(partition, batch(size=900))
+    sound = cluster.port.read_many
+    reads = []
+
+    async def give_and_fail_from_then_on(*asked):
+        reads.append(asked)
+        return await sound(*asked) if len(reads) <= read_well else ReadManyReply(Status.IO_ERROR)
+
+    cluster.port.read_many = give_and_fail_from_then_on
+    return sound
+
+
+def test_a_reader_behind_has_its_part_at_once_however_many_bytes_it_would_wait_for():
+    """Waiting gives no more of a partition that gave all that the reader takes of it. And who
+    waits looks again at all news: it would read the same from disk each time."""
+
+    async def scenario(cluster):
+        await cluster.topic(partitions=2)
+        await cluster.sent(await cluster.partition(), *(batch(size=400) for _ in range(20)))
+        live = await cluster.partition("t", 1)
+        await cluster.sent(live, batch())
+        asked = {"t": {0: (0, {"partition_max_bytes": 1000}), 1: (2, {})}}
+        before = cluster.port.reads
+        waiting = asyncio.create_task(fetch(cluster, asked, wait_ms=10_000, min_bytes=1 << 20))
+        for _ in range(5):
+            await asyncio.sleep(1)
+            await cluster.sent(live, batch())
+        answer = flat(await waiting)
+        assert offsets(answer[0, 0]) == [0, 2]
+        assert cluster.port.reads - before <= 2, "its part, and what is read ahead"
+
+    run(scenario, limits=replace(COLD, tail_cache_bytes=2000))
+
+
+def test_nothing_is_read_for_an_answer_that_has_no_room_for_it():
+    async def scenario(cluster):
+        await cluster.topic(partitions=6)
+        for index in range(6):
+            await cluster.sent(await cluster.partition("t", index), batch(size=900))
+        before = cluster.port.reads
+        answer = flat(await fetch(cluster, {"t": {i: (0, {}) for i in range(6)}}, max_bytes=1500))
+        assert [offsets(answer[0, index]) for index in range(6)] == [[0], [], [], [], [], []]
+        assert cluster.port.reads - before == 2, "what it holds, and the first that did not fit"
+
+    run(scenario, limits=COLD)
