@@ -396,3 +396,15 @@ def test_much_is_given_in_parts_of_bounded_size() -> None:
     sizes = [each.nbytes for each in Decoder("t", 0).decode(batches, *ALL)]
     assert len(sizes) >= 3
     assert max(sizes) <= 5 * 1024 * 1024
+
+
+@pytest.mark.parametrize("batches", [1, 300], ids=["one large batch", "many small ones"])
+def test_small_records_are_given_in_parts_of_a_bounded_number(batches: int) -> None:
+    count = 300_000 // batches
+    small = [
+        raw_batch(TINY * count, count, base_offset=count * at, last_offset_delta=count - 1)
+        for at in range(batches)
+    ]
+    found = [each.num_rows for each in Decoder("t", 0).decode(small, *ALL)]
+    assert sum(found) == 300_000
+    assert len(found) == 3 and max(found) <= decode.RECORDS_AT_ONCE

@@ -84,7 +84,8 @@ class _Records(NamedTuple):
 
 
 class Decoder:
-    """Of one partition of a topic. What it yields has about 4 MiB, more where one record has."""
+    """Of one partition of a topic. What it yields has at most RECORDS_AT_ONCE rows, and about 4 MiB
+    of keys, values and headers, more where one record has; each row names its topic besides."""
 
     def __init__(self, topic: str, partition: int, include_headers: bool = False) -> None:
         self.schema = SCHEMA_WITH_HEADERS if include_headers else SCHEMA
