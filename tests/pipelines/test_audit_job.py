@@ -148,6 +148,19 @@ def test_a_topic_that_was_made_anew_while_it_was_read_is_not_judged(
     assert refused.value.code == "TOPIC_MADE_ANEW"
 
 
+@pytest.mark.parametrize("kind", ["topic", "segments"])
+def test_what_goes_while_it_is_read_is_called_neither_lost_nor_equal(
+    spark: SparkSession, rig: Rig, kind: str
+) -> None:
+    name = f"moves-{kind}"
+    rig.topic(name, records(20))
+    access = Access(rig.gateway.bootstrap, rig.metadata)
+    sides = open_sides(spark, Source(kind, name, None), Source(kind, name, None), access, access)
+    rig.loader.delete_records(name, 5)
+    with pytest.raises(Exception, match=r"(?i)data.?lo(ss|st)"):
+        audit(spark, *sides, Wanted())
+
+
 def test_of_segments_nothing_is_free_to_be_compacted(spark: SparkSession, rig: Rig) -> None:
     rig.loader.create_topic("tidy", 1, {"cleanup.policy": "compact"})
     access = Access(rig.gateway.bootstrap, rig.metadata)
