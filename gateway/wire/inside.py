@@ -117,7 +117,9 @@ def _lz4(data: bytes, bytes_max: int) -> bytes:
 
 
 def _zstd(data: bytes, bytes_max: int) -> bytes:
-    reader = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_MAX).stream_reader(data)
+    """All frames, as Java's ZstdInputStream reads them."""
+    decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_MAX)
+    reader = decompressor.stream_reader(data, read_across_frames=True)
     whole = reader.read(bytes_max + 1)
     if len(whole) > bytes_max:
         raise OverflowError

@@ -2,6 +2,7 @@
 over. Method: every bit of every kind of batch flipped; random damage under a right checksum;
 bombs of a gigabyte on every codec, with time and memory measured."""
 
+import gzip
 import time
 import tracemalloc
 import zlib
@@ -175,6 +176,24 @@ def test_many_gzip_members_cost_no_more_than_a_few():
     member = gzip_bomb(0)
     begun = time.process_time()
     refused(lambda: inside.decompress(1, member * 500_000, CAP))
+    assert time.process_time() - begun < 1.0
+
+
+@pytest.mark.parametrize(
+    ("codec", "compress"), [(1, gzip.compress), (4, zstandard.compress)], ids=["gzip", "zstd"]
+)
+def test_what_was_compressed_in_parts_is_read_to_its_end(codec, compress):
+    parts = [b"a" * 5000, b"", b"b" * 700]
+    packed = b"".join(map(compress, parts))
+    assert inside.decompress(codec, packed, CAP) == b"".join(parts)
+    refused(lambda: inside.decompress(codec, packed, 5699))
+    refused(lambda: inside.decompress(codec, packed + b"no part", CAP))
+
+
+def test_many_zstd_frames_cost_no_more_than_a_few():
+    frames = zstandard.compress(b"") * 500_000
+    begun = time.process_time()
+    assert inside.decompress(4, frames, CAP) == b""
     assert time.process_time() - begun < 1.0
 
 
