@@ -12,7 +12,7 @@ What Spark's executors ask for is noted on the way: their queries are shown as r
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -35,6 +35,7 @@ from ledger.streams.tail_cache import StoredRecord
 _TOPIC_IDS_FROM = 13
 _SESSIONS_FROM = 7
 _RACKS_FROM = 11
+_OPEN_S = 0.5  # at least, for a partition to be opened, whatever the client would wait
 _NO_ID = UUID(int=0)
 _NOT_LEADER = ErrorCode.not_leader_or_follower
 _AHEAD = ErrorCode.offset_not_available
@@ -277,36 +278,58 @@ class _Fetch:
                 return
 
     async def _cold_round(self, found: list[tuple[Wanted, _Found]]) -> list[tuple[Wanted, _Found]]:
-        """Each wanted partition after those `found`, from disk where memory does not have it."""
+        """Each wanted partition after those `found`, from disk where memory does not have it.
+
+        Those that must be opened come last, and are waited for once and together, or not at all
+        when the others have enough: who cannot be opened holds up nobody for long.
+        """
+        done = {wanted.key for wanted, _ in found}
+        rest = [wanted for wanted in self._session.wanted() if wanted.key not in done]
+        shut = {wanted.key: at for wanted in rest if (at := self._shut(wanted)) is not None}
+        await self._read_into(found, [wanted for wanted in rest if wanted.key not in shut], {})
+        if shut:
+            wait_s = 0.0 if found and self._enough(found) else max(self._wait_s, _OPEN_S)
+            refused = await _opened(shut.values(), wait_s)
+            await self._read_into(found, [each for each in rest if each.key in shut], refused)
+        return [(wanted, _still(one)) for wanted, one in found]
+
+    def _shut(self, wanted: Wanted) -> _Readable | None:
+        """The partition, if it is one that must be opened to be read."""
+        partition, _ = self._partition(wanted)
+        if partition is None or partition.readable or (not partition.led and _gone(partition)):
+            return None
+        return partition
+
+    async def _read_into(
+        self,
+        found: list[tuple[Wanted, _Found]],
+        rest: list[Wanted],
+        refused: dict[_Readable, ErrorCode],
+    ) -> None:
+        """`found` holds those of `rest` as well. `refused`: why some could not be opened."""
         left, empty = self._bytes_max, True
         for _, one in found:
             left = _left_after(one, left)
             empty = empty and not one.records
-        done = {wanted.key for wanted, _ in found}
-        for wanted in self._session.wanted():
-            if wanted.key in done:
-                continue
+        for wanted in rest:
             one = self._find(wanted, left, empty)
-            if one.cold and one.partition is not None:
-                one = await self._find_cold(one.partition, wanted, left, empty)
+            partition = one.partition
+            if one.cold and partition is not None and not partition.readable:
+                one = _Found(refused.get(partition, _NOT_LEADER), partition)
+            elif one.cold and partition is not None:
+                one = await self._find_cold(partition, wanted, left, empty)
             left = _left_after(one, left)
             empty = empty and not one.records
             found.append((wanted, one))
-        return [(wanted, _still(one)) for wanted, one in found]
 
     async def _find_cold(
         self, partition: _Readable, wanted: Wanted, left: int, empty: bool
     ) -> _Found:
+        known = self._without_reading(wanted, partition, left, empty)
+        if known is not None:
+            return known
         try:
-            if not partition.readable:
-                async with asyncio.timeout(max(self._wait_s, 0.5)):
-                    await partition.ensure_readable()
-            known = self._without_reading(wanted, partition, left, empty)
-            if known is not None:
-                return known
             records = await partition.read(wanted.fetch_offset, min(wanted.bytes_max, left))
-        except TimeoutError:
-            return _Found(_NOT_LEADER, partition)
         except LedgerError as failed:
             return _Found(code_for(failed), partition)
         return _given(partition, records, left, empty)
@@ -347,6 +370,24 @@ def _size(records: list[StoredRecord]) -> int:
     for record in records:  # a few; `sum` takes longer to begin
         size += record.size_bytes
     return size
+
+
+async def _opened(partitions: Collection[_Readable], wait_s: float) -> dict[_Readable, ErrorCode]:
+    """All are being opened, or open. Waits so long at most; gives why some cannot be."""
+    opening = {asyncio.ensure_future(each.ensure_readable()): each for each in partitions}
+    try:
+        done, _ = await asyncio.wait(opening, timeout=wait_s)
+    finally:
+        for task in opening:
+            task.cancel()
+    refused: dict[_Readable, ErrorCode] = {}
+    for task in done:
+        error = task.exception()
+        if isinstance(error, LedgerError):
+            refused[opening[task]] = code_for(error)
+        elif error is not None:
+            raise error
+    return refused
 
 
 def _gone(partition: _Readable) -> bool:

@@ -313,6 +313,34 @@ def test_a_partition_that_is_being_opened_is_waited_for():
     run(scenario)
 
 
+def test_partitions_that_cannot_be_opened_hold_up_an_answer_once_and_none_that_has_records():
+    async def scenario(cluster):
+        await cluster.topic(partitions=5)
+        partitions = [await cluster.partition("t", index) for index in range(5)]
+        for partition in partitions:
+            await cluster.sent(partition, batch())
+        sound = partitions[0].stream.segments[-1].ledger
+        await cluster.crash()
+        recover = cluster.port.read
+
+        async def read(bookie, ledger, entry, **how):
+            if ledger != sound:
+                await asyncio.Event().wait()
+            return await recover(bookie, ledger, entry, **how)
+
+        cluster.port.read = read
+        for offset, longest_s in ((0, 0.6), (0, 0.1), (2, 0.6)):
+            asked = {"t": {**{index: (0, {}) for index in range(1, 5)}, 0: (offset, {})}}
+            begun_s = asyncio.get_running_loop().time()
+            answer = flat(await fetch(cluster, asked))
+            assert asyncio.get_running_loop().time() - begun_s < longest_s
+            assert offsets(answer[0, 0]) == [0][offset:]
+            refused = {answer[0, index].error_code for index in range(1, 5)}
+            assert refused == {ErrorCode.not_leader_or_follower}
+
+    run(scenario)
+
+
 def test_a_failed_stream_never_answers_out_of_range_while_it_is_opened_again():
     async def scenario(cluster):
         partition = await cluster.topic()
