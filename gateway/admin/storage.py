@@ -84,15 +84,15 @@ class Connection:
         self._stops: list[Callable[[], Awaitable[None]]] = []
 
     async def open(self) -> Storage:
+        port = self._zookeeper.startswith(LEDGER_PORT)
         try:
             store = await self._connect()
             self._stops.append(store.close)
-            port = self._zookeeper.startswith(LEDGER_PORT)
             await read_instance_id(store, "" if port else self._zookeeper)
             discovery = Discovery(store)
             await discovery.start()
         except MetadataUnavailable as error:
-            what = "ledger port" if self._zookeeper.startswith(LEDGER_PORT) else "ZooKeeper"
+            what = "ledger port" if port else "ZooKeeper"
             raise Unreachable(f"no {what}: {error}") from error
         except ForeignLayout as error:
             raise AdminError(f"zookeeper {self._zookeeper}: {error}", "NO_CLUSTER") from error

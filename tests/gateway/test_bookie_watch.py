@@ -12,7 +12,6 @@ import asyncio
 import re
 import shutil
 import subprocess
-from contextlib import contextmanager
 from pathlib import Path
 
 from confluent_kafka import KafkaError, Producer
@@ -20,12 +19,12 @@ from confluent_kafka import KafkaError, Producer
 from gateway.bookie_watch import BookieWatch
 from ledger.world.bookies import Status
 from tests.ledger.bookie_rig import with_bookie
-from tests.node.test_full_disk import TIGHT, RationedDisk
+from tests.node.test_full_disk import TIGHT, RationedDisk, small_disk
 from tests.peers.gateway import Gateway
 
 DATA = Path("data/bookie-1")
 PLENTY = 1 << 40
-SMALL, LARGE = "200m", "600m"  # a bookie's headroom is 256 MiB
+SMALL_BYTES, LARGE_BYTES = 200 << 20, 600 << 20  # a bookie's headroom is 256 MiB
 HEADROOM_BYTES = 256 << 20
 SHORT = "short of room: read-only"
 AGAIN = "writable again"
@@ -132,19 +131,6 @@ def test_one_that_ended_is_said_with_its_reason_and_not_as_one_without_room(caps
 # -- the process -----------------------------------------------------------------------------------
 
 
-@contextmanager
-def small_disk(place):
-    """A file system of SMALL at `place`; False where this user may not mount one."""
-    place.mkdir()
-    words = ["mount", "-t", "tmpfs", "-o", f"size={SMALL}", "tmpfs", str(place)]
-    mounted = subprocess.run(words, capture_output=True).returncode == 0
-    try:
-        yield mounted
-    finally:
-        if mounted:
-            subprocess.run(["umount", str(place)], check=True)
-
-
 def sent(gateway, **settings):
     """The producer of a record for each partition, and what it is told; None: it is written."""
     told = []
@@ -168,7 +154,7 @@ def lines_of(gateway, words):
 
 def test_a_gateway_without_room_says_so_once_and_writes_again_when_there_is_room(tmp_path, capsys):
     place = tmp_path / "disk"
-    with small_disk(place) as mounted:
+    with small_disk(place, SMALL_BYTES) as mounted:
         if not mounted:
             twin = test_each_turn_is_one_line_and_room_that_came_back_is_seen_though_nobody_writes
             twin(capsys)
@@ -185,7 +171,7 @@ def test_a_gateway_without_room_says_so_once_and_writes_again_when_there_is_room
             assert written == []
             (line,) = lines_of(gateway, LACK)
             assert "0 of 1 bookies take writes (1 read-only: short of room)" in line
-            words = ["mount", "-o", f"remount,size={LARGE}", str(place)]
+            words = ["mount", "-o", f"remount,size={LARGE_BYTES}", str(place)]
             subprocess.run(words, check=True)
             gateway.process.wait_for(lambda: lines_of(gateway, AGAIN), AGAIN, S_MAX)
             assert patient.flush(30) == 0

@@ -3,13 +3,11 @@
 Method: the command as users run it; what it does once it serves is in tests/cluster/.
 """
 
-import asyncio
 import subprocess
 import sys
 
 from gateway import serve
-from ledger.registry.layout import init_layout
-from ledger.world.zookeeper import connect_zookeeper
+from tests.node.cluster_rig import laid_out
 from tests.peers.gateway import ClusterGateway
 from tests.peers.processes import free_port
 from tests.peers.zookeeper import ZooKeeper
@@ -107,14 +105,7 @@ def test_a_cluster_without_bookies_is_told_from_one_that_does_not_answer(
 
 
 def test_a_gateway_that_finds_no_bookie_up_says_so_and_serves(zookeeper: ZooKeeper, tmp_path):
-    chroot = zookeeper.unused_chroot()
-
-    async def lay_out():
-        store = await connect_zookeeper(zookeeper.servers, chroot=chroot)
-        await init_layout(store, lambda: "an-id")
-        await store.close()
-
-    asyncio.run(lay_out())
+    chroot = laid_out(zookeeper)
     with ClusterGateway(tmp_path / "gateway", zookeeper.servers + chroot) as gateway:
         said = [line for line in gateway.process.output().splitlines() if "no bookie" in line]
     (line,) = said

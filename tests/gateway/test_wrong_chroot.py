@@ -14,9 +14,9 @@ import pytest
 
 from gateway.pipelines.direct.storage import open_storage
 from gateway.pipelines.model import JobError
-from ledger.registry.layout import init_layout
 from ledger.world.zookeeper import connect_zookeeper
 from tests.gateway.admin_commands import invoke
+from tests.node.cluster_rig import laid_out
 from tests.peers import install
 
 LOOKING = [
@@ -119,14 +119,7 @@ def test_without_a_chroot_nobody_asks_for_one(zookeeper):
 
 
 def test_looking_at_a_cluster_makes_nothing_in_it(zookeeper):
-    chroot = zookeeper.unused_chroot()
-
-    async def lay_out():
-        store = await connect_zookeeper(zookeeper.servers, chroot=chroot)
-        await init_layout(store, lambda: "an-id")
-        await store.close()
-
-    asyncio.run(lay_out())
+    chroot = laid_out(zookeeper)
     before = tree_below(zookeeper, chroot)
     for words in LOOKING:
         _, _, err = invoke(*words, "-z", zookeeper.servers + chroot, "-o", "json")

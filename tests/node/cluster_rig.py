@@ -14,6 +14,7 @@ from ledger.world.bookies import ReadReply, Status
 from ledger.world.grpc_bookies import GrpcBookies
 from ledger.world.grpc_config import GrpcClientConfig, TlsFiles
 from ledger.world.zookeeper import connect_zookeeper
+from tests.peers.zookeeper import ZooKeeper
 from tests.sim.bookie_world import KEY, entry_buffers
 
 WAIT_S_MAX = 30.0
@@ -114,3 +115,15 @@ class Cluster:
 
 def path_of(ledger: int) -> str:
     return metadata_format.ledger_path(LedgerId(ledger))
+
+
+def laid_out(zookeeper: ZooKeeper) -> str:
+    """A chroot with a cluster in which no bookie has been."""
+    chroot = zookeeper.unused_chroot()
+
+    async def lay_out() -> None:
+        async with Cluster(zookeeper.servers + chroot):
+            pass
+
+    asyncio.run(lay_out())
+    return chroot

@@ -232,11 +232,11 @@ def test_any_one_write_without_room_leaves_it_consistent(monkeypatch):
 
 
 @contextmanager
-def small_disk(place: Path) -> Iterator[bool]:
-    """A file system of DISK_BYTES at `place`; False where this user may not mount one."""
+def small_disk(place: Path, size_bytes: int) -> Iterator[bool]:
+    """A file system of this size at `place`; False where this user may not mount one."""
     place.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(place)],
+        ["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(place)],
         capture_output=True,
     )
     try:
@@ -258,7 +258,7 @@ def on_small_disk(zookeeper: ZooKeeper, tmp_path: Path, body, twin) -> None:
             await body(cluster, bookie, place)
 
     place = tmp_path / "disk"
-    with small_disk(place) as mounted:
+    with small_disk(place, DISK_BYTES) as mounted:
         if not mounted:
             twin()
             return

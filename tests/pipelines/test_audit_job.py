@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from gateway.commands import app
 from gateway.pipelines.audit import Wanted, audit
 from gateway.pipelines.audits.counting import renamed
+from gateway.pipelines.audits.model import Side
 from gateway.pipelines.audits.sides import Access, Source, open_sides
 from gateway.pipelines.model import JobError, Place
 from gateway.pipelines.topics import Bounds
@@ -131,14 +132,19 @@ def test_a_copy_that_lacks_a_record_and_changed_one_ends_with_1(rig: Rig) -> Non
     assert [each["what"] for each in told["examples"]] == [["value"], ["missing on the right"]]
 
 
+def twice(spark: SparkSession, rig: Rig, source: Source) -> tuple[Side, Side]:
+    """Both sides of an audit, opened and not read."""
+    access = Access(rig.gateway.bootstrap, rig.metadata)
+    return open_sides(spark, source, source, access, access)
+
+
 @pytest.mark.parametrize("kind", ["topic", "segments"])
 def test_a_topic_that_was_made_anew_while_it_was_read_is_not_judged(
     spark: SparkSession, rig: Rig, kind: str
 ) -> None:
     name = f"anew-{kind}"
     rig.topic(name, records(20))
-    access = Access(rig.gateway.bootstrap, rig.metadata)
-    sides = open_sides(spark, Source(kind, name, None), Source(kind, name, None), access, access)
+    sides = twice(spark, rig, Source(kind, name, None))
     rig.loader.delete_topic(name)
     wait_until(lambda: name not in rig.loader.topics(), "the topic to go")
     rig.topic(name, records(20))
@@ -154,8 +160,7 @@ def test_what_goes_while_it_is_read_is_called_neither_lost_nor_equal(
 ) -> None:
     name = f"moves-{kind}"
     rig.topic(name, records(20))
-    access = Access(rig.gateway.bootstrap, rig.metadata)
-    sides = open_sides(spark, Source(kind, name, None), Source(kind, name, None), access, access)
+    sides = twice(spark, rig, Source(kind, name, None))
     rig.loader.delete_records(name, 5)
     with pytest.raises(Exception, match=r"(?i)data.?lo(ss|st)"):
         audit(spark, *sides, Wanted())

@@ -74,6 +74,16 @@ def rows(
     return found
 
 
+def in_a_row(contents: list[tuple[list[Any], int]]) -> list[bytes]:
+    """Batches of these records and codecs, one after the other from offset 0 on."""
+    batches: list[bytes] = []
+    offset = 0
+    for content, codec in contents:
+        batches.append(built(content, codec, offset))
+        offset += len(content)
+    return batches
+
+
 def twins_rows(batches: list[bytes]) -> list[dict[str, Any]]:
     return [
         {
@@ -94,11 +104,7 @@ def twins_rows(batches: list[bytes]) -> list[dict[str, Any]]:
 @settings(deadline=None, max_examples=80)
 @given(several)
 def test_rows_are_those_that_a_kafka_client_reads(contents: list[tuple[list[Any], int]]) -> None:
-    batches: list[bytes] = []
-    offset = 0
-    for content, codec in contents:
-        batches.append(built(content, codec, offset))
-        offset += len(content)
+    batches = in_a_row(contents)
     assert rows(batches) == twins_rows(batches)
 
 
@@ -107,11 +113,7 @@ def test_rows_are_those_that_a_kafka_client_reads(contents: list[tuple[list[Any]
 def test_only_offsets_of_the_range_are_given(
     contents: list[tuple[list[Any], int]], first: int, length: int
 ) -> None:
-    batches: list[bytes] = []
-    offset = 0
-    for content, codec in contents:
-        batches.append(built(content, codec, offset))
-        offset += len(content)
+    batches = in_a_row(contents)
     wanted = [r for r in twins_rows(batches) if first <= r["offset"] < first + length]
     assert rows(batches, first, first + length) == wanted
 
@@ -257,11 +259,7 @@ def in_pieces(records_max: int, bytes_max: int) -> Iterator[None]:
 def test_batches_in_pieces_have_the_same_rows(
     contents: list[tuple[list[Any], int]], records_max: int, bytes_max: int, first: int, length: int
 ) -> None:
-    batches: list[bytes] = []
-    offset = 0
-    for content, codec in contents:
-        batches.append(built(content, codec, offset))
-        offset += len(content)
+    batches = in_a_row(contents)
     with in_pieces(records_max, bytes_max):
         assert rows(batches) == twins_rows(batches)
         found = rows(batches, first, first + length)
