@@ -15,14 +15,14 @@ def main() -> None:
     arguments = sys.argv[1:]
     # The servers not through typer: it costs 200 ms, as much as everything else together.
     if arguments[:1] == ["dev"]:
-        from gateway.dev import run
+        from gateway.process.dev import run
 
         sys.exit(run(arguments[1:]))
     if arguments[:1] == ["serve"]:
-        from gateway.serve import run
+        from gateway.process.serve import run
 
         sys.exit(run(arguments[1:]))
-    from gateway.commands import app
+    from gateway.process.cli import app
 
     app()
 

@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from ruamel.yaml import YAML
 
-from gateway import serve
+from gateway.process import serve
 from ledger.node import audit, options
 from tests.peers import compose
 from tests.peers.bookie import SHARED_DISK

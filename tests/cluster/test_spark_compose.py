@@ -16,7 +16,7 @@ import jsonschema
 import pyarrow.dataset
 from ruamel.yaml import YAML
 
-from gateway import serve
+from gateway.process import serve
 from tests.compat.clients.base import ProducerOptions, Record
 from tests.compat.clients.with_aiokafka import Aiokafka
 from tests.house import ROOT

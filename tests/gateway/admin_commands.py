@@ -8,7 +8,7 @@ import subprocess
 from confluent_kafka import Consumer, Producer
 from typer.testing import CliRunner
 
-from gateway.commands import app
+from gateway.process.cli import app
 from tests.peers import install
 
 

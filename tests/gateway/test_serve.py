@@ -6,7 +6,7 @@ Method: the command as users run it; what it does once it serves is in tests/clu
 import subprocess
 import sys
 
-from gateway import serve
+from gateway.process import serve
 from tests.node.cluster_rig import laid_out
 from tests.peers.gateway import ClusterGateway
 from tests.peers.processes import free_port

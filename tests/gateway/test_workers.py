@@ -14,7 +14,7 @@ import textwrap
 
 import pytest
 
-from gateway import serve
+from gateway.process import serve
 from gateway.workers import WorkerPace, commands
 from tests.peers.processes import Process, process_tree, wait_until
 

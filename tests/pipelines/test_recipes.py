@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from gateway.commands import app
+from gateway.process.cli import app
 from tests.documents import Block, code_blocks
 from tests.gateway.test_readme import as_pattern, plain
 from tests.house import ROOT, read_sources

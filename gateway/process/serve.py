@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gateway.config import GatewayConfig, GroupLimits, TopicDefaults
-from gateway.dev import INT32_MAX, add_common_flags, common_faults, refuse
+from gateway.process.dev import INT32_MAX, add_common_flags, common_faults, refuse
 
 REPLICATION_FACTOR = 3
 SESSION_MS_MIN, SESSION_MS_MAX = 200, 600_000

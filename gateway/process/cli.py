@@ -54,7 +54,7 @@ def _root() -> None:  # pyright: ignore[reportUnusedFunction]
 )
 def dev(ctx: typer.Context) -> None:
     """Run everything in one process: gateway, storage and metadata."""
-    from gateway.dev import run
+    from gateway.process.dev import run
 
     raise typer.Exit(run(ctx.args))
 
@@ -65,6 +65,6 @@ def dev(ctx: typer.Context) -> None:
 )
 def serve(ctx: typer.Context) -> None:
     """Run one gateway of a cluster: metadata in ZooKeeper, bookies over the network."""
-    from gateway.serve import run
+    from gateway.process.serve import run
 
     raise typer.Exit(run(ctx.args))
