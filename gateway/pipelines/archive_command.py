@@ -14,10 +14,17 @@ import typer
 from gateway.admin.cli import DEFAULT_BOOTSTRAP, usage
 from gateway.admin.group_words import read_moment
 from gateway.admin.output import Format, as_json, as_table, emit, headings
-from gateway.pipelines.archive import EARLIEST, LATEST, ArchiveJob, Report, Wanted, Watcher
-from gateway.pipelines.archive_plan import Round
+from gateway.pipelines.archives.archive_job import (
+    EARLIEST,
+    LATEST,
+    ArchiveJob,
+    Report,
+    Wanted,
+    Watcher,
+)
+from gateway.pipelines.archives.rounds import Round
 from gateway.pipelines.job import Bootstrap, Conf, Master, Output, run_job
-from gateway.pipelines.model import JobError
+from gateway.pipelines.shared.errors import JobError
 from ledger.world.clock import SystemClock
 
 if TYPE_CHECKING:

@@ -13,15 +13,16 @@ import typer
 from gateway.admin.cli import DEFAULT_BOOTSTRAP, EXIT_FAILED, usage
 from gateway.admin.group_words import read_moment
 from gateway.admin.output import Format, as_json, emit
-from gateway.pipelines.audit import Step, Wanted
-from gateway.pipelines.audit import audit as compared
+from gateway.pipelines.audits.audit_job import Step, Wanted
+from gateway.pipelines.audits.audit_job import audit as compared
 from gateway.pipelines.audits.counting import Times
 from gateway.pipelines.audits.model import Align, Isolation, Report
 from gateway.pipelines.audits.report import as_data, as_text
-from gateway.pipelines.audits.sides import Access, open_sides, parse_source
+from gateway.pipelines.audits.sources import Access, open_sides, parse_source
 from gateway.pipelines.job import Bootstrap, Conf, Master, Output, run_job
-from gateway.pipelines.model import JobError, Place
-from gateway.pipelines.topics import Bounds
+from gateway.pipelines.shared.errors import JobError
+from gateway.pipelines.shared.partitions import Place
+from gateway.pipelines.shared.topics import Bounds
 from ledger.world.clock import SystemClock
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from gateway.admin.cli import (
     fail,
 )
 from gateway.admin.output import Format
-from gateway.pipelines.model import JobError
-from gateway.pipelines.spark_errors import told
+from gateway.pipelines.shared.errors import JobError
+from gateway.pipelines.shared.spark_errors import told
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -61,7 +61,7 @@ def run_job(
     Exits on JobError, and on what an admin client raises.
     """
     from gateway.admin.link import AdminError, Unreachable
-    from gateway.pipelines.session import new_session, running_session
+    from gateway.pipelines.shared.session import new_session, running_session
 
     settings: dict[str, str] = {}
     for each in conf or ():

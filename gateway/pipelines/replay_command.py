@@ -11,9 +11,9 @@ from gateway.admin.cli import DEFAULT_BOOTSTRAP, usage
 from gateway.admin.group_words import read_time
 from gateway.admin.output import Format, as_json, as_table, emit, headings
 from gateway.pipelines.job import Bootstrap, Conf, Master, Output, run_job
-from gateway.pipelines.model import JobError
 from gateway.pipelines.replays.model import Report, Request, default_state
 from gateway.pipelines.replays.plan import parse_offsets
+from gateway.pipelines.shared.errors import JobError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -117,9 +117,9 @@ def replay(
 
     def work(spark: SparkSession) -> Report:
         from gateway.pipelines.archives import open_archive
-        from gateway.pipelines.replay import check_other_topic
-        from gateway.pipelines.replay import replay as run_replay
         from gateway.pipelines.replays.progress import shown
+        from gateway.pipelines.replays.replay_job import check_other_topic
+        from gateway.pipelines.replays.replay_job import replay as run_replay
 
         archive = open_archive(spark, source, kind.value)
         if not to_topic:

@@ -6,7 +6,7 @@ import argparse
 import warnings
 
 from gateway.pipelines.direct import register
-from gateway.pipelines.session import new_session
+from gateway.pipelines.shared.session import new_session
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import Producer
 
 from gateway.pipelines.direct.storage import open_storage, read_topic, read_topics
-from gateway.pipelines.model import DataLost, JobError
+from gateway.pipelines.shared.errors import DataLost, JobError
 from gateway.topics.partitions import stream_name
 from gateway.wire import batches
 from ledger.errors import Fenced, LedgerError, MetadataUnavailable, ReadOnlyStore
@@ -402,7 +402,7 @@ def test_the_next_reader_is_served_where_the_first_one_could_not_be(tmp_path):
 
 
 def test_the_next_task_of_a_worker_reads_on_though_the_gateway_was_killed_in_between(tmp_path):
-    from gateway.pipelines.direct.datasource import LedgerReader
+    from gateway.pipelines.direct.batch import LedgerReader
     from gateway.pipelines.direct.link import drop_link
     from gateway.pipelines.direct.options import parse
 

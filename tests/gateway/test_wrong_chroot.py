@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from gateway.pipelines.direct.storage import open_storage
-from gateway.pipelines.model import JobError
+from gateway.pipelines.shared.errors import JobError
 from ledger.world.zookeeper import connect_zookeeper
 from tests.gateway.admin_commands import invoke
 from tests.node.cluster_rig import laid_out

@@ -19,7 +19,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from gateway.pipelines.session import packages
+from gateway.pipelines.shared.session import packages
 
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = ROOT / ".cache"

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from gateway.pipelines.archives.port import Archive, Commit, Lost
-from gateway.pipelines.model import COLUMNS, JobError, OffsetRange, Place
+from gateway.pipelines.shared.errors import JobError
+from gateway.pipelines.shared.partitions import COLUMNS, OffsetRange, Place
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

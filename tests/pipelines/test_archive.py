@@ -21,13 +21,14 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from typer.testing import CliRunner, Result
 
-from gateway.pipelines.archive import ArchiveJob, Report, Wanted, Watcher
-from gateway.pipelines.archive_plan import Round, next_round
+from gateway.pipelines.archives.archive_job import ArchiveJob, Report, Wanted, Watcher
 from gateway.pipelines.archives.parquet import ParquetArchive
 from gateway.pipelines.archives.port import ArchiveState
+from gateway.pipelines.archives.rounds import Round, next_round
 from gateway.pipelines.commands import job_app
-from gateway.pipelines.model import DataLost, JobError, OffsetRange, Place
-from gateway.pipelines.topics import Bounds
+from gateway.pipelines.shared.errors import DataLost, JobError
+from gateway.pipelines.shared.partitions import OffsetRange, Place
+from gateway.pipelines.shared.topics import Bounds
 from tests.peers.gateway import Gateway
 from tests.peers.processes import wait_until
 from tests.pipelines.archive_contract import Row

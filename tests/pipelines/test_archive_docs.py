@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gateway.pipelines.archives import open_archive
-from gateway.pipelines.model import JobError, OffsetRange
+from gateway.pipelines.shared.errors import JobError
+from gateway.pipelines.shared.partitions import OffsetRange
 from tests.documents import code_blocks, documents
 from tests.pipelines.archive_contract import commit, frame, rows
 

@@ -24,7 +24,8 @@ import pytest
 from gateway.pipelines.archives.parquet import ParquetArchive
 from gateway.pipelines.archives.parquet_log import CHECKPOINT_EVERY
 from gateway.pipelines.archives.port import Commit, Lost
-from gateway.pipelines.model import JobError, OffsetRange, Place
+from gateway.pipelines.shared.errors import JobError
+from gateway.pipelines.shared.partitions import OffsetRange, Place
 from tests.pipelines.archive_contract import ArchiveContract, Row, commit, frame, row, rows
 
 if TYPE_CHECKING:

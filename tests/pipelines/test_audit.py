@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from gateway.pipelines.audit import Wanted, audit
+from gateway.pipelines.audits.audit_job import Wanted, audit
 from gateway.pipelines.audits.columns import BUCKET
 from gateway.pipelines.audits.counting import Times
 from gateway.pipelines.audits.model import Align, Compared, Loss, Report, Rules, Side
 from gateway.pipelines.audits.report import as_data, as_text
-from gateway.pipelines.audits.sides import in_ranges, parse_source, rules_of
-from gateway.pipelines.model import JobError, OffsetRange, Place
-from gateway.pipelines.topics import Bounds
+from gateway.pipelines.audits.sides import in_ranges, rules_of
+from gateway.pipelines.audits.sources import parse_source
+from gateway.pipelines.shared.errors import JobError
+from gateway.pipelines.shared.partitions import OffsetRange, Place
+from gateway.pipelines.shared.topics import Bounds
 from ledger.world.clock import SystemClock
 
 if TYPE_CHECKING:

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner
 
-from gateway.pipelines.audit import Wanted, audit
+from gateway.pipelines.audits.audit_job import Wanted, audit
 from gateway.pipelines.audits.counting import renamed
 from gateway.pipelines.audits.model import Side
-from gateway.pipelines.audits.sides import Access, Source, open_sides
-from gateway.pipelines.model import JobError, Place
-from gateway.pipelines.topics import Bounds
+from gateway.pipelines.audits.sources import Access, Source, open_sides
+from gateway.pipelines.shared.errors import JobError
+from gateway.pipelines.shared.partitions import Place
+from gateway.pipelines.shared.topics import Bounds
 from gateway.process.cli import app
 from tests.compat.clients.base import ProducerOptions, Record
 from tests.compat.clients.with_aiokafka import Aiokafka

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway.pipelines.direct import register
+from gateway.pipelines.direct.batch import LedgerReader
 from gateway.pipelines.direct.checkpoint import Offsets
-from gateway.pipelines.direct.datasource import LedgerReader
 from gateway.pipelines.direct.options import parse
 from gateway.pipelines.direct.stream import LedgerStreamReader
-from gateway.pipelines.model import DataLost, OffsetRange
-from gateway.pipelines.topics import Topics
+from gateway.pipelines.shared.errors import DataLost
+from gateway.pipelines.shared.partitions import OffsetRange
+from gateway.pipelines.shared.topics import Topics
 from tests.peers.gateway import Gateway, ports_in_a_row
 from tests.peers.processes import wait_until
 from tests.pipelines.direct_rig import START_MS, Rig, differences, unused

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gateway.pipelines.direct import register
-from gateway.pipelines.topics import Topics
+from gateway.pipelines.shared.topics import Topics
 from tests.cluster.fleet_rig import FleetRig
 from tests.histories.background import Background
 from tests.pipelines.direct_rig import Rig, differences

@@ -18,7 +18,8 @@ from gateway.pipelines.direct.checkpoint import Position, from_json, to_json
 from gateway.pipelines.direct.offsets import Source, TopicMadeAnew
 from gateway.pipelines.direct.options import EARLIEST, LATEST, Edge, Options, Tls, parse
 from gateway.pipelines.direct.plan import limited, wanted
-from gateway.pipelines.model import JobError, OffsetRange, Place
+from gateway.pipelines.shared.errors import JobError
+from gateway.pipelines.shared.partitions import OffsetRange, Place
 
 BASE = {"metadata": "grpc://127.0.0.1:3181"}
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gateway.pipelines.files import Files, HadoopFiles, LocalFiles, joined, open_files
-from gateway.pipelines.model import JobError
+from gateway.pipelines.shared.errors import JobError
+from gateway.pipelines.shared.files import Files, HadoopFiles, LocalFiles, joined, open_files
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -22,7 +22,8 @@ from gateway.pipelines.archives.history import (
     from_ranges,
 )
 from gateway.pipelines.archives.port import Commit, Lost
-from gateway.pipelines.model import JobError, OffsetRange, Place
+from gateway.pipelines.shared.errors import JobError
+from gateway.pipelines.shared.partitions import OffsetRange, Place
 
 PLACES = [Place("a", 0), Place("a", 1), Place("b.c-d", 0)]
 steps = st.lists(

@@ -23,10 +23,6 @@ from gateway.pipelines.archives import open_archive
 from gateway.pipelines.archives.parquet import ParquetArchive
 from gateway.pipelines.archives.port import Archive, ArchiveState, Commit
 from gateway.pipelines.commands import job_app
-from gateway.pipelines.kafka_source import read_ranges
-from gateway.pipelines.model import JobError, OffsetRange
-from gateway.pipelines.replay import check_other_topic
-from gateway.pipelines.replay import replay as run_replay
 from gateway.pipelines.replays.model import Report, Request, default_state
 from gateway.pipelines.replays.plan import (
     PartitionPlan,
@@ -37,8 +33,13 @@ from gateway.pipelines.replays.plan import (
     parse_offsets,
     stretch_from,
 )
+from gateway.pipelines.replays.replay_job import check_other_topic
+from gateway.pipelines.replays.replay_job import replay as run_replay
 from gateway.pipelines.replays.task import numbered
-from gateway.pipelines.topics import Topics
+from gateway.pipelines.shared.errors import JobError
+from gateway.pipelines.shared.kafka_source import read_ranges
+from gateway.pipelines.shared.partitions import OffsetRange
+from gateway.pipelines.shared.topics import Topics
 from tests.peers.gateway import Gateway
 
 if TYPE_CHECKING:

@@ -13,12 +13,12 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from gateway.pipelines.model import JobError
 from gateway.pipelines.replays.encode import Encoder, Rows
 from gateway.pipelines.replays.plan import PartitionPlan, Plan, Selection
 from gateway.pipelines.replays.target import look_at, new_producer_id
 from gateway.pipelines.replays.writer import Limits, PartitionWriter
-from gateway.pipelines.topics import Topics
+from gateway.pipelines.shared.errors import JobError
+from gateway.pipelines.shared.topics import Topics
 from tests.peers.broker import Broker
 from tests.peers.gateway import Gateway
 from tests.peers.kafka import ApacheKafka

@@ -11,8 +11,8 @@ import pytest
 from py4j.clientserver import ClientServer, JavaParameters
 from py4j.protocol import Py4JNetworkError
 
-from gateway.pipelines.model import JobError
-from gateway.pipelines.spark_errors import told
+from gateway.pipelines.shared.errors import JobError
+from gateway.pipelines.shared.spark_errors import told
 
 
 def test_a_jvm_that_has_died_is_said_in_one_line() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gateway.pipelines.model import JobError
+from gateway.pipelines.shared.errors import JobError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

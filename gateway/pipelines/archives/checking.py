@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gateway.pipelines.model import JobError, OffsetRange, Place
+from gateway.pipelines.shared.errors import JobError
+from gateway.pipelines.shared.partitions import OffsetRange, Place
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

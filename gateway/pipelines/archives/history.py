@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gateway.pipelines.archives.port import ArchiveState, Commit, Lost
-from gateway.pipelines.model import JobError, OffsetRange, Place
+from gateway.pipelines.shared.errors import JobError
+from gateway.pipelines.shared.partitions import OffsetRange, Place
 
 FORMAT = "1"
 PREFIX = "archive."

@@ -22,7 +22,8 @@ from gateway.pipelines.archives.history import (
 )
 from gateway.pipelines.archives.iceberg_table import IcebergTable, Snapshot
 from gateway.pipelines.archives.port import ArchiveState, Commit, Compacted
-from gateway.pipelines.model import COLUMNS, JobError, OffsetRange, Place
+from gateway.pipelines.shared.errors import JobError
+from gateway.pipelines.shared.partitions import COLUMNS, OffsetRange, Place
 from ledger.world.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ class IcebergArchive:
     def read(
         self, topics: Sequence[str] = (), within: Sequence[OffsetRange] | None = None
     ) -> DataFrame:
-        """All that is committed, of these topics or of all: `model.COLUMNS` and `day DATE`.
+        """All that is committed, of these topics or of all: `COLUMNS` and `day DATE`.
 
         `within` changes nothing: Iceberg itself leaves out files by what Spark asks for.
         """

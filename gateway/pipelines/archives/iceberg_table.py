@@ -17,7 +17,8 @@ from uuid import uuid4
 
 from gateway.pipelines.archives.history import FORMAT_KEY, KEYS
 from gateway.pipelines.archives.port import ROW_GROUP_BYTES
-from gateway.pipelines.model import COLUMNS, JobError
+from gateway.pipelines.shared.errors import JobError
+from gateway.pipelines.shared.partitions import COLUMNS
 from ledger.world.clock import Clock
 
 if TYPE_CHECKING:

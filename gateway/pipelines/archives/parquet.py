@@ -16,8 +16,9 @@ from gateway.pipelines.archives.checking import Found, check_records
 from gateway.pipelines.archives.parquet_log import CommitLog, Contents, DataFile, Entry
 from gateway.pipelines.archives.port import ArchiveState, Commit, Compacted
 from gateway.pipelines.archives.staging import FILE_COLUMNS, Counted, Run, Staging
-from gateway.pipelines.files import LocalFiles, joined, local_path, open_files
-from gateway.pipelines.model import JobError, OffsetRange, Place
+from gateway.pipelines.shared.errors import JobError
+from gateway.pipelines.shared.files import LocalFiles, joined, local_path, open_files
+from gateway.pipelines.shared.partitions import OffsetRange, Place
 from ledger.world.clock import Clock, SystemClock
 
 if TYPE_CHECKING:

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from gateway.pipelines.archives.port import ArchiveState, Lost
-from gateway.pipelines.files import Files, joined
-from gateway.pipelines.model import JobError, OffsetRange, Place
+from gateway.pipelines.shared.errors import JobError
+from gateway.pipelines.shared.files import Files, joined
+from gateway.pipelines.shared.partitions import OffsetRange, Place
 
 FORMAT = 1
 COMMITS = "_commits"

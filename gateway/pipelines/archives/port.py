@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from gateway.pipelines.model import OffsetRange, Place
+from gateway.pipelines.shared.partitions import OffsetRange, Place
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -71,7 +71,7 @@ class Archive(Protocol):
     def append(self, records: DataFrame, commit: Commit, on: ArchiveState) -> bool:
         """True: exactly the records of the commit's ranges are in it, durably, all or nothing.
 
-        `records` have the columns of `model.COLUMNS` and no others. False: somebody has committed
+        `records` have the columns of `COLUMNS` and no others. False: somebody has committed
         since `on`; nothing was added, look at `state` again. Raises JobError when the records are
         not those of the ranges (missing, twice, others), and nothing was added.
         """
@@ -80,7 +80,7 @@ class Archive(Protocol):
     def read(
         self, topics: Sequence[str] = (), within: Sequence[OffsetRange] | None = None
     ) -> DataFrame:
-        """All that is committed, of these topics or of all: `model.COLUMNS` and `day DATE`.
+        """All that is committed, of these topics or of all: `COLUMNS` and `day DATE`.
 
         `within`: no other offsets are wanted; some of them may be in it all the same.
         """

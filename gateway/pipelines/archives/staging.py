@@ -13,14 +13,15 @@ from uuid import uuid4
 from gateway.pipelines.archives.checking import FOLD, Found
 from gateway.pipelines.archives.parquet_log import DataFile, Entry
 from gateway.pipelines.archives.port import ROW_GROUP_BYTES
-from gateway.pipelines.files import (
+from gateway.pipelines.shared.errors import JobError
+from gateway.pipelines.shared.files import (
     Files,
     LocalFiles,
     joined,
     local_path,
     make_directories,
 )
-from gateway.pipelines.model import COLUMNS, JobError
+from gateway.pipelines.shared.partitions import COLUMNS
 from ledger.world.clock import Clock
 
 if TYPE_CHECKING:

@@ -24,8 +24,8 @@ from gateway.pipelines.audits.counting import (
     table,
 )
 from gateway.pipelines.audits.model import SIDES, Align, Side, strangers
-from gateway.pipelines.model import OffsetRange, Place
-from gateway.pipelines.topics import Bounds
+from gateway.pipelines.shared.partitions import OffsetRange, Place
+from gateway.pipelines.shared.topics import Bounds
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row, SparkSession

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gateway.pipelines.audits.columns import BUCKET, BUCKETS, PARTIALS, SUMS
 from gateway.pipelines.audits.model import Ranges, Side
-from gateway.pipelines.model import Place
-from gateway.pipelines.topics import Bounds
+from gateway.pipelines.shared.partitions import Place
+from gateway.pipelines.shared.topics import Bounds
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

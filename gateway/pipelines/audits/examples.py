@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from gateway.pipelines.audits.compare import PLACE, SIDES, Comparison, differing
 from gateway.pipelines.audits.counting import table
 from gateway.pipelines.audits.model import Example, Loss
-from gateway.pipelines.model import Place
-from gateway.pipelines.topics import Bounds
+from gateway.pipelines.shared.partitions import Place
+from gateway.pipelines.shared.topics import Bounds
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row

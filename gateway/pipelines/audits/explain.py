@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from gateway.pipelines.audits.compare import PLACE, Comparison
 from gateway.pipelines.audits.counting import MS, Times, clipped, narrow, some, table
 from gateway.pipelines.audits.model import Align, Loss, Missing, Ranges, Rules, Side
-from gateway.pipelines.model import OffsetRange, Place
-from gateway.pipelines.topics import Bounds
+from gateway.pipelines.shared.partitions import OffsetRange, Place
+from gateway.pipelines.shared.topics import Bounds
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row

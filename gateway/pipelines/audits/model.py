@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gateway.pipelines.model import OffsetRange, Place
-from gateway.pipelines.topics import Bounds
+from gateway.pipelines.shared.partitions import OffsetRange, Place
+from gateway.pipelines.shared.topics import Bounds
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -66,7 +66,7 @@ Ranges = Mapping[Place, Bounds]
 class Side:
     """One of the two sources, as it stood when the audit began.
 
-    `read`: the records of these ranges, columns of `model.COLUMNS`; `uncommitted`: the same with
+    `read`: the records of these ranges, columns of `COLUMNS`; `uncommitted`: the same with
     those of aborted and open transactions, None where there is no such thing. `rules`: per topic,
     of a live log. `ordered`: `read` brings records in the order of the log. `topic_ids`: where
     they are known. `logs`: the whole of those of which `bounds` are only a part; `now`: of live

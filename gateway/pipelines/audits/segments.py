@@ -11,9 +11,10 @@ from gateway.pipelines.direct import register
 from gateway.pipelines.direct.offsets import Sources
 from gateway.pipelines.direct.options import Options, parse
 from gateway.pipelines.direct.storage import open_storage, read_topic
-from gateway.pipelines.kafka_source import offsets_json
-from gateway.pipelines.model import JobError, Place
-from gateway.pipelines.topics import Bounds
+from gateway.pipelines.shared.errors import JobError
+from gateway.pipelines.shared.kafka_source import offsets_json
+from gateway.pipelines.shared.partitions import Place
+from gateway.pipelines.shared.topics import Bounds
 from gateway.topics.catalog import Topic
 from gateway.topics.configs import topic_config
 

@@ -1,77 +1,22 @@
-"""What an audit can compare: `topic:`, `segments:`, `archive:` and `iceberg:`, opened as sides."""
+"""Topics and archives as the sides of an audit."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from gateway.pipelines.archives.port import Archive
 from gateway.pipelines.audits.counting import table
 from gateway.pipelines.audits.model import Isolation, Ranges, Rules, Side
-from gateway.pipelines.kafka_source import read_ranges
-from gateway.pipelines.model import JobError, OffsetRange, Place
-from gateway.pipelines.topics import Bounds, Topics
+from gateway.pipelines.shared.errors import JobError
+from gateway.pipelines.shared.kafka_source import read_ranges
+from gateway.pipelines.shared.partitions import OffsetRange, Place
+from gateway.pipelines.shared.topics import Bounds, Topics
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-KINDS = ("topic", "archive", "iceberg", "segments")
 _SPELT_OUT = 64  # ranges that a condition may list
-_ARCHIVES = {"archive": "parquet", "iceberg": "iceberg"}
-
-
-class Source(NamedTuple):
-    """`kind:where[#topic]`, as somebody wrote it."""
-
-    kind: str
-    where: str
-    topic: str | None
-
-    def __str__(self) -> str:
-        return f"{self.kind}:{self.where}{'' if self.topic is None else f'#{self.topic}'}"
-
-
-class Access(NamedTuple):
-    """How sources are reached: servers, metadata of the storage, which records are read."""
-
-    bootstrap: str
-    metadata: str = ""
-    isolation: Isolation = Isolation.read_committed
-
-
-def parse_source(text: str) -> Source:
-    """Raises JobError that says the grammar."""
-    kind, colon, where = text.partition(":")
-    topic = None
-    if kind in _ARCHIVES and "#" in where:
-        where, _, topic = where.rpartition("#")
-    if kind not in KINDS or not colon or not where or topic == "":
-        raise JobError(
-            f"{text!r} is no source: write topic:NAME, segments:NAME, archive:PATH[#TOPIC] or"
-            " iceberg:CATALOG.NAMESPACE.TABLE[#TOPIC]",
-            "USAGE",
-        )
-    return Source(kind, where, topic)
-
-
-def open_sides(
-    spark: SparkSession, left: Source, right: Source, left_access: Access, right_access: Access
-) -> tuple[Side, Side]:
-    """Both, as they stand now; an archive of many topics is cut to the topic of the other one."""
-    wanted = [each.where if each.kind not in _ARCHIVES else each.topic for each in (left, right)]
-    return (
-        _open(spark, left, left_access, wanted[1]),
-        _open(spark, right, right_access, wanted[0]),
-    )
-
-
-def _open(spark: SparkSession, source: Source, access: Access, others: str | None) -> Side:
-    if source.kind == "topic":
-        return topic_side(spark, str(source), source.where, access)
-    if source.kind == "segments":
-        from gateway.pipelines.audits.segments import segments_side
-
-        return segments_side(spark, str(source), source.where, access.metadata, access.isolation)
-    return archive_side(spark, source, others)
 
 
 def rules_of(settings: Mapping[str, str | None]) -> Rules:
@@ -88,25 +33,27 @@ def rules_of(settings: Mapping[str, str | None]) -> Rules:
     )
 
 
-def topic_side(spark: SparkSession, name: str, topic: str, access: Access) -> Side:
+def topic_side(
+    spark: SparkSession, name: str, topic: str, bootstrap: str, isolation: Isolation
+) -> Side:
     """A topic, read through its cluster by Spark's own source."""
-    topics = Topics(access.bootstrap)
+    topics = Topics(bootstrap)
     topics.named([topic])
 
-    def reading(isolation: Isolation, ranges: Ranges) -> DataFrame:
+    def reading(chosen: Isolation, ranges: Ranges) -> DataFrame:
         wanted = [OffsetRange(*place, *each) for place, each in ranges.items()]
-        options = {"kafka.isolation.level": str(isolation)}
-        return read_ranges(spark, access.bootstrap, wanted, options)
+        options = {"kafka.isolation.level": str(chosen)}
+        return read_ranges(spark, bootstrap, wanted, options)
 
     def confirm() -> None:
         check_same(topic, topic_id, topics.facts(topic).topic_id)
 
-    committed = access.isolation is Isolation.read_committed
+    committed = isolation is Isolation.read_committed
     topic_id = topics.facts(topic).topic_id  # before its bounds
     return Side(
         name,
         topics.bounds([topic]),
-        read=lambda ranges: reading(access.isolation, ranges),
+        read=lambda ranges: reading(isolation, ranges),
         uncommitted=(lambda ranges: reading(Isolation.read_uncommitted, ranges))
         if committed
         else None,
@@ -128,34 +75,33 @@ def check_same(topic: str, before: str | None, now: str | None) -> None:
         )
 
 
-def archive_side(spark: SparkSession, source: Source, others: str | None) -> Side:
-    """An archive, or one of its topics; `others`: the topic that the other source names."""
-    from gateway.pipelines.archives import open_archive
-
-    archive = open_archive(spark, source.where, _ARCHIVES[source.kind])
+def archive_side(
+    spark: SparkSession, name: str, archive: Archive, topic: str | None, others: str | None
+) -> Side:
+    """The archive, cut to `topic`. Without one, to `others`, which the other source names."""
     ranges = archive.ranges()
     state = archive.state()
     topics = sorted({place.topic for place in state.ends})
     if not topics:
-        raise JobError(f"{source}: nothing is archived there", "EMPTY_ARCHIVE")
-    if source.topic is not None:
-        chosen = [source.topic]
+        raise JobError(f"{name}: nothing is archived there", "EMPTY_ARCHIVE")
+    if topic is not None:
+        chosen = [topic]
     elif others in topics:
         chosen = [others]
     elif others is None or len(topics) == 1:
         chosen = topics
     else:
-        raise JobError(f"{source} holds {', '.join(topics)}: add #TOPIC to say which", "USAGE")
+        raise JobError(f"{name} holds {', '.join(topics)}: add #TOPIC to say which", "USAGE")
     if chosen[0] not in topics:
-        raise JobError(f"{source}: it holds {', '.join(topics)}", "UNKNOWN_TOPIC")
+        raise JobError(f"{name}: it holds {', '.join(topics)}", "UNKNOWN_TOPIC")
     bounds = {place: Bounds(end, end) for place, end in state.ends.items()}
     bounds |= spans(ranges)
     return Side(
-        str(source),
+        name,
         {place: each for place, each in bounds.items() if place.topic in chosen},
         read=lambda wanted: in_ranges(spark, archive.read(chosen), wanted),
         accepted=tuple(lost.range for lost in state.lost if lost.range.topic in chosen),
-        topic_ids={name: state.topic_ids[name] for name in chosen if name in state.topic_ids},
+        topic_ids={each: state.topic_ids[each] for each in chosen if each in state.topic_ids},
     )
 
 
@@ -169,7 +115,7 @@ def spans(ranges: list[OffsetRange]) -> dict[Place, Bounds]:
 
 
 def in_ranges(spark: SparkSession, frame: DataFrame, wanted: Ranges) -> DataFrame:
-    """The records of these ranges, `model.COLUMNS` alone."""
+    """The records of these ranges, `COLUMNS` alone."""
     from pyspark.sql import functions as F
 
     columns = [column for column in frame.columns if column != "day"]

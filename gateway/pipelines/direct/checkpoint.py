@@ -14,8 +14,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gateway.pipelines.kafka_source import offsets_json
-from gateway.pipelines.model import Place
+from gateway.pipelines.shared.kafka_source import offsets_json
+from gateway.pipelines.shared.partitions import Place
 
 Offsets = dict[str, dict[str, int]]
 

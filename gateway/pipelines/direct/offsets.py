@@ -15,7 +15,8 @@ from gateway.pipelines.direct.checkpoint import Position
 from gateway.pipelines.direct.decode import DECOMPRESSED_BYTES_MAX
 from gateway.pipelines.direct.options import EARLIEST, LATEST, Edge, Options
 from gateway.pipelines.direct.storage import ReadStorage, read_topic, read_topics
-from gateway.pipelines.model import DataLost, JobError, OffsetRange, Place
+from gateway.pipelines.shared.errors import DataLost, JobError
+from gateway.pipelines.shared.partitions import OffsetRange, Place
 from gateway.topics.catalog import Topic
 from gateway.topics.partitions import stream_name
 from gateway.wire import batches

@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar, cast
 
-from gateway.pipelines.model import JobError, Place
+from gateway.pipelines.shared.errors import JobError
+from gateway.pipelines.shared.partitions import Place
 
 EARLIEST, LATEST = -2, -1
 """As offsets, in JSON too."""

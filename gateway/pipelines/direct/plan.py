@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from gateway.pipelines.model import OffsetRange, Place
+from gateway.pipelines.shared.partitions import OffsetRange, Place
 
 _BELOW, _ABOVE = -(1 << 63), (1 << 63) - 1
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
-from gateway.pipelines.model import JobError
+from gateway.pipelines.shared.errors import JobError
 from gateway.topics.catalog import IDS, NAMES, Topic, decode_topic
 from ledger.client.client import LedgerClient
 from ledger.client.config import LedgerClientConfig

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from gateway.pipelines.direct.checkpoint import Offsets, Position, from_json, to_json
-from gateway.pipelines.direct.datasource import SlicePartition
 from gateway.pipelines.direct.link import Link
 from gateway.pipelines.direct.offsets import (
     Source,
@@ -27,8 +26,8 @@ from gateway.pipelines.direct.offsets import (
 )
 from gateway.pipelines.direct.options import Options
 from gateway.pipelines.direct.plan import Wanted, limited
-from gateway.pipelines.direct.tasks import Task, read_task, tasks_of
-from gateway.pipelines.model import OffsetRange, Place
+from gateway.pipelines.direct.tasks import SlicePartition, Task, read_task, tasks_of
+from gateway.pipelines.shared.partitions import OffsetRange, Place
 
 if TYPE_CHECKING:
     import pyarrow as pa

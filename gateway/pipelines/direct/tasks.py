@@ -9,11 +9,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from pyspark.sql.datasource import InputPartition
+
 from gateway.pipelines.direct.link import drop_link, is_kept, kept_link
 from gateway.pipelines.direct.offsets import Source, tell_lost
 from gateway.pipelines.direct.options import Options
 from gateway.pipelines.direct.plan import Wanted
-from gateway.pipelines.model import JobError, OffsetRange, Place
+from gateway.pipelines.shared.errors import JobError
+from gateway.pipelines.shared.partitions import OffsetRange, Place
 from ledger.errors import (
     EntryUnknown,
     LedgerError,
@@ -36,6 +39,14 @@ class Task:
 
     place: Place
     piece: Slice
+
+
+class SlicePartition(InputPartition):
+    """What one task of Spark reads."""
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        self.task = task
 
 
 async def tasks_of(

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from gateway.pipelines.files import joined
+from gateway.pipelines.shared.files import joined
 
 
 @dataclass(frozen=True, slots=True)

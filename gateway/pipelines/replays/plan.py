@@ -15,7 +15,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from gateway.pipelines.model import JobError, OffsetRange
+from gateway.pipelines.shared.errors import JobError
+from gateway.pipelines.shared.partitions import OffsetRange
 
 FORMAT = 1
 SEQUENCE_MAX = 2**31 - 1

@@ -6,8 +6,8 @@ import asyncio
 from typing import NamedTuple
 
 from gateway.admin.client import AdminClient, raise_for
-from gateway.pipelines.model import JobError
-from gateway.pipelines.topics import Topics, asked
+from gateway.pipelines.shared.errors import JobError
+from gateway.pipelines.shared.topics import Topics, asked
 
 _DESCRIBE_CONFIGS, _INIT_PRODUCER_ID = 32, 22
 _TOPIC_RESOURCE = 2

@@ -8,10 +8,10 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gateway.admin.link import AdminError, Unreachable
-from gateway.pipelines.model import JobError
 from gateway.pipelines.replays.encode import Encoder, Rows, rows_of
 from gateway.pipelines.replays.plan import PartitionPlan, Plan, Stretch
 from gateway.pipelines.replays.writer import Limits, PartitionWriter
+from gateway.pipelines.shared.errors import JobError
 
 if TYPE_CHECKING:
     import pyarrow

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from gateway.pipelines.model import OffsetRange
+from gateway.pipelines.shared.partitions import OffsetRange
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -26,7 +26,7 @@ def read_ranges(
     ranges: Iterable[OffsetRange],
     options: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """The records of these ranges (one of a place), columns of `model.COLUMNS`, headers included.
+    """The records of these ranges (one of a place), columns of `COLUMNS`, headers included.
 
     Fails when one of them is gone while it runs. `options` are further ones of the source.
     """

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 from uuid import uuid4
 
-from gateway.pipelines.model import JobError
+from gateway.pipelines.shared.errors import JobError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

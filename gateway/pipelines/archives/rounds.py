@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gateway.pipelines.archives.port import ArchiveState, Commit, Lost
-from gateway.pipelines.model import DataLost, JobError, OffsetRange, Place
-from gateway.pipelines.topics import Bounds
+from gateway.pipelines.shared.errors import DataLost, JobError
+from gateway.pipelines.shared.partitions import OffsetRange, Place
+from gateway.pipelines.shared.topics import Bounds
 
 
 @dataclass(frozen=True, slots=True)

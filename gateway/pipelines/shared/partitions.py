@@ -1,4 +1,4 @@
-"""What the jobs share, without Spark: places, offset ranges, columns, and how a job fails."""
+"""Partitions of topics, ranges of their offsets, and the columns of records."""
 
 from __future__ import annotations
 
@@ -42,19 +42,3 @@ class OffsetRange(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.place}[{self.start}..{self.end})"
-
-
-class JobError(Exception):
-    """A job cannot go on; the text says what to change. `code` is for programs."""
-
-    def __init__(self, message: str, code: str = "JOB_FAILED") -> None:
-        super().__init__(message)
-        self.code = code
-
-
-class DataLost(JobError):
-    """Records that a job needs are gone: `ranges` say which."""
-
-    def __init__(self, message: str, ranges: tuple[OffsetRange, ...]) -> None:
-        super().__init__(message, "DATA_LOST")
-        self.ranges = ranges

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
-from gateway.pipelines.model import JobError
+from gateway.pipelines.shared.errors import JobError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,7 +9,8 @@ from typing import NamedTuple, TypeVar
 
 from gateway.admin import topics as asking
 from gateway.admin.client import AdminClient, AdminError, Unreachable
-from gateway.pipelines.model import JobError, Place
+from gateway.pipelines.shared.errors import JobError
+from gateway.pipelines.shared.partitions import Place
 
 T = TypeVar("T")
 

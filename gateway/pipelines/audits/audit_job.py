@@ -22,8 +22,9 @@ from gateway.pipelines.audits.model import (
     Side,
     strangers,
 )
-from gateway.pipelines.model import JobError, OffsetRange, Place
-from gateway.pipelines.topics import Bounds
+from gateway.pipelines.shared.errors import JobError
+from gateway.pipelines.shared.partitions import OffsetRange, Place
+from gateway.pipelines.shared.topics import Bounds
 from ledger.world.clock import SystemClock
 
 if TYPE_CHECKING:

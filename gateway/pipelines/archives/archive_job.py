@@ -11,12 +11,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
-from gateway.pipelines.archive_plan import Round, check_lost, check_topics, next_round
 from gateway.pipelines.archives.port import Archive, ArchiveState, Compacted
-from gateway.pipelines.kafka_source import read_ranges
-from gateway.pipelines.model import COLUMNS, JobError, Place
-from gateway.pipelines.spark_errors import told
-from gateway.pipelines.topics import Bounds, Topics
+from gateway.pipelines.archives.rounds import Round, check_lost, check_topics, next_round
+from gateway.pipelines.shared.errors import JobError
+from gateway.pipelines.shared.kafka_source import read_ranges
+from gateway.pipelines.shared.partitions import COLUMNS, Place
+from gateway.pipelines.shared.spark_errors import told
+from gateway.pipelines.shared.topics import Bounds, Topics
 from ledger.world.clock import Clock, SystemClock
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from gateway.pipelines.model import JobError
+from gateway.pipelines.shared.errors import JobError
 
 T = TypeVar("T")
 

@@ -13,8 +13,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from gateway.pipelines.archives.port import Archive
-from gateway.pipelines.files import joined, open_files
-from gateway.pipelines.model import JobError, OffsetRange
 from gateway.pipelines.replays.encode import CODECS
 from gateway.pipelines.replays.model import Replayed, Report, Request
 from gateway.pipelines.replays.plan import (
@@ -34,8 +32,11 @@ from gateway.pipelines.replays.target import (
 )
 from gateway.pipelines.replays.task import RESULT, Sending, new_writer, writing
 from gateway.pipelines.replays.writer import Limits
-from gateway.pipelines.spark_errors import told
-from gateway.pipelines.topics import Topics
+from gateway.pipelines.shared.errors import JobError
+from gateway.pipelines.shared.files import joined, open_files
+from gateway.pipelines.shared.partitions import OffsetRange
+from gateway.pipelines.shared.spark_errors import told
+from gateway.pipelines.shared.topics import Topics
 from ledger.world.clock import Clock, SystemClock
 
 if TYPE_CHECKING:

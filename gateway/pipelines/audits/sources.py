@@ -1,0 +1,72 @@
+"""What an audit can compare: `topic:`, `segments:`, `archive:` and `iceberg:`, opened as sides."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from gateway.pipelines.archives import open_archive
+from gateway.pipelines.audits.model import Isolation, Side
+from gateway.pipelines.audits.sides import archive_side, topic_side
+from gateway.pipelines.shared.errors import JobError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+KINDS = ("topic", "archive", "iceberg", "segments")
+_ARCHIVES = {"archive": "parquet", "iceberg": "iceberg"}
+
+
+class Source(NamedTuple):
+    """`kind:where[#topic]`, as somebody wrote it."""
+
+    kind: str
+    where: str
+    topic: str | None
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.where}{'' if self.topic is None else f'#{self.topic}'}"
+
+
+class Access(NamedTuple):
+    """How sources are reached: servers, metadata of the storage, which records are read."""
+
+    bootstrap: str
+    metadata: str = ""
+    isolation: Isolation = Isolation.read_committed
+
+
+def parse_source(text: str) -> Source:
+    """Raises JobError that says the grammar."""
+    kind, colon, where = text.partition(":")
+    topic = None
+    if kind in _ARCHIVES and "#" in where:
+        where, _, topic = where.rpartition("#")
+    if kind not in KINDS or not colon or not where or topic == "":
+        raise JobError(
+            f"{text!r} is no source: write topic:NAME, segments:NAME, archive:PATH[#TOPIC] or"
+            " iceberg:CATALOG.NAMESPACE.TABLE[#TOPIC]",
+            "USAGE",
+        )
+    return Source(kind, where, topic)
+
+
+def open_sides(
+    spark: SparkSession, left: Source, right: Source, left_access: Access, right_access: Access
+) -> tuple[Side, Side]:
+    """Both, as they stand now; an archive of many topics is cut to the topic of the other one."""
+    wanted = [each.where if each.kind not in _ARCHIVES else each.topic for each in (left, right)]
+    return (
+        _open(spark, left, left_access, wanted[1]),
+        _open(spark, right, right_access, wanted[0]),
+    )
+
+
+def _open(spark: SparkSession, source: Source, access: Access, others: str | None) -> Side:
+    if source.kind == "topic":
+        return topic_side(spark, str(source), source.where, access.bootstrap, access.isolation)
+    if source.kind == "segments":
+        from gateway.pipelines.audits.segments import segments_side  # with PyArrow
+
+        return segments_side(spark, str(source), source.where, access.metadata, access.isolation)
+    archive = open_archive(spark, source.where, _ARCHIVES[source.kind])
+    return archive_side(spark, str(source), archive, source.topic, others)

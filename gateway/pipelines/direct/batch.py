@@ -1,0 +1,59 @@
+"""format("ledger") as a batch read: all tasks are decided when the query is planned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from gateway.pipelines.direct.link import Link
+from gateway.pipelines.direct.offsets import Sources, ends, starts
+from gateway.pipelines.direct.options import Options
+from gateway.pipelines.direct.plan import Wanted, wanted
+from gateway.pipelines.direct.tasks import SlicePartition, Task, read_task, tasks_of
+from gateway.pipelines.shared.partitions import OffsetRange
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class LedgerReader(DataSourceReader):
+    """A batch: everything is decided when it is planned."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._wanted = Wanted()
+
+    def partitions(self) -> list[InputPartition]:
+        options = self._options
+        link = Link(options.metadata, options.tls)
+        try:
+            return [SlicePartition(task) for task in link.run(self._tasks(link))]
+        finally:
+            link.close()
+
+    async def _tasks(self, link: Link) -> list[Task]:
+        options = self._options
+        sources = Sources(link.storage, options)
+        try:
+            found = await sources.look()
+            begin, end = await starts(found, options), await ends(found, options)
+            ranges = [OffsetRange(*p, begin[p], end[p]) for p in found if begin[p] < end[p]]
+            return await tasks_of(ranges, found, options.slice_bytes, self._wanted)
+        finally:
+            sources.close()
+
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        """`partition` is None where there are none."""
+        if isinstance(partition, SlicePartition):
+            yield from read_task(partition.task, self._options)
+
+
+class FilteringReader(LedgerReader):
+    """The same, told of filters: what none of them lets pass is not even planned."""
+
+    def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
+        """All of them are left to Spark too: slices are only pruned as a whole."""
+        self._wanted = wanted(filters)
+        return filters
