@@ -27,9 +27,9 @@ from ledger.errors import (
     NotOwner,
 )
 from ledger.ids import LedgerId
+from ledger.ports.clock import Clock
+from ledger.ports.metadata import Check, Delete, MetadataStore, Node, Op
 from ledger.streams.plain_log import ENTRY_BYTES, PlainLog, PlainLogs
-from ledger.world.clock import Clock
-from ledger.world.metadata import Check, Delete, MetadataStore, Node, Op
 from subscriptions.log_node import (
     decode_node,
     encode_node,

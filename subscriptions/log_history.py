@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ledger.errors import NoNode, NoSuchLedger
 from ledger.ids import LedgerId
+from ledger.ports.metadata import MetadataStore
 from ledger.streams.plain_log import PlainLogs
-from ledger.world.metadata import MetadataStore
 from subscriptions.log_node import decode_node, is_log_node
 from subscriptions.log_read import read_subscription
 from subscriptions.records_pb2 import Subscription as SubscriptionRecord

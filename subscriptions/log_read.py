@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ledger.errors import CorruptFormat, NoNode, NoSuchLedger
 from ledger.ids import LedgerId
+from ledger.ports.metadata import MetadataStore, Node
 from ledger.streams.plain_log import PlainLogs
-from ledger.world.metadata import MetadataStore, Node
 from subscriptions.log_claim import read_state
 from subscriptions.log_node import decode_node, is_log_node, ledgers_named
 from subscriptions.old_forms import decode_child

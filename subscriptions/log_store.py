@@ -18,9 +18,9 @@ from typing import cast
 
 from ledger.errors import Fenced, LedgerClosed, LedgerError, NodeExists, NoNode, NotOwner
 from ledger.ids import Dlsn
+from ledger.ports.clock import Clock
+from ledger.ports.metadata import MetadataStore
 from ledger.streams.plain_log import PlainLogs
-from ledger.world.clock import Clock
-from ledger.world.metadata import MetadataStore
 from subscriptions.log_claim import Claim, LogStoreConfig, Shared, settle
 from subscriptions.log_history import read_history
 from subscriptions.log_read import read_subscription

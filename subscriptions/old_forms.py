@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ledger.errors import CorruptFormat
-from ledger.world.metadata import Check, Create, Delete, Node, Op, Set
+from ledger.ports.metadata import Check, Create, Delete, Node, Op, Set
 from subscriptions.positions import (
     Position,
     PositionKey,

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ledger.ports.clock import Clock
+from ledger.ports.metadata import MetadataStore
 from ledger.streams.plain_log import PlainLogs
-from ledger.world.clock import Clock
-from ledger.world.metadata import MetadataStore
 from subscriptions.store import SubscriptionsStore
 from subscriptions.znode_store import GroupPositions, StreamSubscribers
 

@@ -8,8 +8,8 @@ a subscription in its log segment, closed; after it, ledgers of nobody, which ca
 from __future__ import annotations
 
 from ledger.errors import CorruptFormat, NoSuchLedger
+from ledger.ports.metadata import Check, Delete, MetadataStore, Node, Op, Set
 from ledger.streams.plain_log import PlainLogs
-from ledger.world.metadata import Check, Delete, MetadataStore, Node, Op, Set
 from subscriptions.log_claim import delete_ledgers, read_state
 from subscriptions.log_node import decode_node, ledgers_named
 from subscriptions.old_forms import OPS_MAX, body_op

@@ -22,8 +22,8 @@ from ledger.errors import (
     NotEmpty,
     NotOwner,
 )
+from ledger.ports.metadata import Create, Delete, MetadataStore, Node, Op, Set
 from ledger.streams.plain_log import PlainLogs
-from ledger.world.metadata import Create, Delete, MetadataStore, Node, Op, Set
 from subscriptions.log_node import is_log_node
 from subscriptions.log_read import read_subscription
 from subscriptions.old_forms import OPS_MAX, decode_child, node_op, position_ops

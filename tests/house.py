@@ -78,9 +78,9 @@ UNCERTAIN = re.compile(
 )
 # Where the world may be looked at, and why.
 UNCERTAIN_ALLOWED = {
-    "ledger/world/": "the ports' real ends",
-    "gateway/embedded.py": "puts the real ends behind the ports",
-    "gateway/assembly.py": "hands chance to what needs it",
+    "ledger/adapters/": "the ports' real ends",
+    "gateway/process/embedded.py": "puts the real ends behind the ports",
+    "gateway/process/assemble.py": "hands chance to what needs it",
     "gateway/admin/": "a command-line client of the gateway, outside of it",
     "gateway/pipelines/": "jobs on Spark, clients as well",
 }
@@ -88,7 +88,7 @@ UNCERTAIN_ALLOWED = {
 FRESH_IDS = {
     ("gateway/groups/coordinator.py", "uuid.uuid4"): "a member's id",
     ("gateway/topics/catalog.py", "uuid.uuid4"): "a topic's id",
-    ("gateway/fleet/zookeeper_fleet.py", "uuid.uuid4"): "tells incarnations of gateways apart",
+    ("gateway/cluster/zookeeper_cluster.py", "uuid.uuid4"): "tells incarnations of gateways apart",
     ("subscriptions/log_claim.py", "secrets.randbits"): "tells stores apart that write the same",
     (
         "ledger/client/client.py",

@@ -11,11 +11,11 @@ from gateway.admin.ledgers import status_of
 from gateway.admin.storage import Storage
 from ledger.errors import NoNode
 from ledger.ids import BookieId, LedgerId
+from ledger.ports.bookies import BookieStats, Status
 from ledger.registry.cookie import cookie_path
 from ledger.registry.layout import COOKIES
 from ledger.repair.checker import bookies_of
 from ledger.repair.election import leader
-from ledger.world.bookies import BookieStats, Status
 
 Row = dict[str, Any]
 OnDrained = Callable[[int, int], None]

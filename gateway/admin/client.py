@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from gateway.admin.link import VERSION_MAX, AdminError, Link, Unreachable, raise_for
+from gateway.wire.client_link import VERSION_MAX, AdminError, Link, Unreachable, raise_for
 
 __all__ = ["AdminClient", "AdminError", "Broker", "Unreachable", "parse_bootstrap", "raise_for"]
 

@@ -17,7 +17,7 @@ from gateway.admin.groups import Committed, no_such_group
 from gateway.admin.output import headings
 from gateway.admin.storage import Storage
 from gateway.admin.topics import Row
-from gateway.groups.membership import decode_membership
+from gateway.groups.stored_membership import decode_membership
 from gateway.topics.catalog import Catalog
 from ledger.streams.plain_log import PlainLogs
 from subscriptions.log_store import LogSegmentPositions

@@ -19,12 +19,12 @@ from ledger.errors import (
     NotEnoughBookies,
 )
 from ledger.ids import BookieId, EntryId, LedgerId
+from ledger.ports.bookies import ReadReply, Status
 from ledger.repair.accept_loss import LossAcceptor
 from ledger.repair.checker import SILENT, Holding, Span, bookies_of, check, share_of, spans
 from ledger.repair.election import leader
 from ledger.repair.explain import Facts, Said, explain_entry, explain_ledger
 from ledger.repair.runs import NOTHING, as_text, common, count, minus
-from ledger.world.bookies import ReadReply, Status
 
 Row = dict[str, Any]
 OnProgress = Callable[[int, int], None]

@@ -11,25 +11,26 @@ from types import TracebackType
 from typing import Self
 
 from gateway.admin.client import AdminError, Unreachable
+from ledger.adapters.grpc.grpc_bookies import GrpcBookies
+from ledger.adapters.grpc.grpc_config import GrpcClientConfig, TlsFiles
+from ledger.adapters.grpc.grpc_metadata import GrpcMetadata
+from ledger.adapters.system.clock import SystemClock
+from ledger.adapters.zookeeper.zookeeper_metadata import connect_zookeeper
 from ledger.client.client import LedgerClient
 from ledger.client.config import LedgerClientConfig
 from ledger.client.update_metadata import LedgerMetadataStore
 from ledger.core.ledger_metadata import LedgerMetadata
 from ledger.errors import CorruptFormat, ForeignLayout, MetadataUnavailable, NoSuchLedger
 from ledger.ids import BookieId, LedgerId
+from ledger.ports.bookies import Bookies
+from ledger.ports.clock import Clock
+from ledger.ports.metadata import MetadataStore
 from ledger.registry.discovery import Discovery
 from ledger.registry.layout import read_instance_id
 from ledger.repair.auditor import Auditor
 from ledger.repair.config import RepairConfig
 from ledger.repair.copies import Budget, Copies, Progress
 from ledger.repair.underreplication import Underreplication
-from ledger.world.bookies import Bookies
-from ledger.world.clock import Clock, SystemClock
-from ledger.world.grpc_bookies import GrpcBookies
-from ledger.world.grpc_config import GrpcClientConfig, TlsFiles
-from ledger.world.grpc_metadata import GrpcMetadata
-from ledger.world.metadata import MetadataStore
-from ledger.world.zookeeper import connect_zookeeper
 
 _SESSION_MS = 10_000
 _CONNECT_S = 5.0

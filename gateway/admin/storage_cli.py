@@ -19,7 +19,7 @@ from gateway.admin.output import Format, as_json, as_table, emit, headings
 
 if TYPE_CHECKING:
     from gateway.admin.storage import Storage
-    from ledger.world.grpc_config import TlsFiles
+    from ledger.adapters.grpc.grpc_config import TlsFiles
 
 DEFAULT_ZOOKEEPER = "127.0.0.1:2181"
 LEDGER_ID_MAX = 2**63 - 1
@@ -108,7 +108,7 @@ def ask_storage(
 def _tls_files(directory: Path | None, output: Format) -> TlsFiles | None:
     if directory is None:
         return None
-    from ledger.world.grpc_config import TlsFiles
+    from ledger.adapters.grpc.grpc_config import TlsFiles
 
     files = [directory / name for name in ("tls.crt", "tls.key", "ca.crt")]
     for file in files:

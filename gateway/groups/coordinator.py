@@ -17,6 +17,8 @@ from uuid import uuid4
 
 from kio.schema.errors import ErrorCode
 
+from gateway.cluster.port import GroupClaims
+from gateway.cluster.single_broker import SingleBroker
 from gateway.config import GroupLimits, MetricsLimits
 from gateway.core.group_members import (
     GroupSettings,
@@ -28,16 +30,14 @@ from gateway.core.group_members import (
     Syncing,
 )
 from gateway.core.offset_expiry import CONSUMER, subscribed_topics
-from gateway.fleet.port import GroupClaims
-from gateway.fleet.solo import SoloFleet
-from gateway.groups.census import Census
-from gateway.groups.residents import LOAD_WAIT_S, Resident, Residents
-from gateway.groups.standings import Standing, Standings
+from gateway.groups.group_scanner import GroupScanner
+from gateway.groups.group_snapshots import GroupSnapshot, GroupSnapshots
+from gateway.groups.loaded_groups import LOAD_WAIT_S, LoadedGroup, LoadedGroups
 from gateway.groups.views import GroupListing, GroupView, Refused, code_for
 from gateway.topics.catalog import Catalog, Topic
 from ledger.errors import LedgerError
-from ledger.world.clock import Clock
-from ledger.world.metadata import MetadataStore
+from ledger.ports.clock import Clock
+from ledger.ports.metadata import MetadataStore
 from subscriptions.positions import Position, PositionKey
 from subscriptions.store import SubscriptionsStore
 from subscriptions.znode_store import GroupPositions
@@ -62,12 +62,12 @@ class Coordinator:
         self.limits = limits
         self._store: SubscriptionsStore = GroupPositions(metadata) if store is None else store
         self._catalog = catalog
-        claims = SoloFleet(0, lambda _: -1) if claims is None else claims
+        claims = SingleBroker(0, lambda _: -1) if claims is None else claims
         settings = GroupSettings(
             limits.initial_rebalance_delay_ms, limits.new_member_timeout_ms, limits.members_max
         )
-        self._residents = Residents(self._store, claims, clock, settings, self._on_rest)
-        self._census = Census(
+        self._residents = LoadedGroups(self._store, claims, clock, settings, self._on_rest)
+        self._census = GroupScanner(
             self._store,
             claims,
             self._residents,
@@ -75,7 +75,7 @@ class Coordinator:
             clock,
             limits.offsets_retention_minutes * 60_000,
         )
-        self._standings = Standings(self._store, self._residents, self._census, claims, clock)
+        self._standings = GroupSnapshots(self._store, self._residents, self._census, claims, clock)
         self._background: asyncio.Task[None] | None = None
         self._forgetting: set[asyncio.Task[None]] = set()
         catalog.on_deleted.append(self._on_topic_deleted)
@@ -88,7 +88,7 @@ class Coordinator:
     async def adopt(self, groups: Iterable[str]) -> None:
         """Of these groups, whose gateway is gone, those that have members are in memory here.
 
-        To be called when the members of the fleet have changed; also other groups are taken that
+        To be called when the members of the cluster have changed; also other groups are taken that
         nobody else has now. A group that another gateway claims first is that gateway's. Raises
         MetadataUnavailable.
         """
@@ -126,7 +126,7 @@ class Coordinator:
         """Members that wait in a rebalance are told to come back later; they keep their ids."""
         self._residents.release_waiters()
 
-    def _on_rest(self, resident: Resident) -> None:
+    def _on_rest(self, resident: LoadedGroup) -> None:
         self._standings.forget(resident.group_id)
         self._census.on_rest(resident)
 
@@ -314,8 +314,8 @@ class Coordinator:
             raise Refused(ErrorCode.coordinator_not_available)
         return listed
 
-    async def standings(self, limits: MetricsLimits) -> tuple[list[Standing], int]:
-        """Where groups of this gateway stand, and how many more there are; see `Standings`."""
+    async def standings(self, limits: MetricsLimits) -> tuple[list[GroupSnapshot], int]:
+        """Where groups of this gateway stand, and how many more there are; see `GroupSnapshots`."""
         return await self._standings.look(limits)
 
     def stored(self, group_id: str) -> bool:

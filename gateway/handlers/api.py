@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 from ledger.ids import Buffer
 
 if TYPE_CHECKING:
+    from gateway.cluster.port import Cluster
     from gateway.config import GatewayConfig
     from gateway.core.fetch_session import FetchSessions
-    from gateway.fleet.port import Fleet
     from gateway.groups.coordinator import Coordinator
-    from gateway.groups.readers import Readers
+    from gateway.groups.read_only_groups import ReadOnlyGroups
     from gateway.topics.catalog import Catalog
     from gateway.topics.partitions import Partitions
     from gateway.topics.producer_ids import ProducerIds
-    from ledger.world.clock import Clock
+    from ledger.ports.clock import Clock
 
 
 class Reply(dict[str, Any]):
@@ -70,10 +70,10 @@ class Context:
     catalog: Catalog
     partitions: Partitions
     groups: Coordinator
-    readers: Readers
+    readers: ReadOnlyGroups
     producer_ids: ProducerIds
     fetch_sessions: FetchSessions
-    fleet: Fleet
+    cluster: Cluster
     advertised_host: str | None = None  # None: answer with the address the client reached us at
     advertised_port: int | None = None
 

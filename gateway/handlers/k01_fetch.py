@@ -18,10 +18,10 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
+from gateway.cluster.port import StreamKey
 from gateway.core import progress
 from gateway.core.fetch_session import PartitionKey, Session, SessionFault, Wanted
 from gateway.errors import code_for
-from gateway.fleet.port import StreamKey
 from gateway.handlers.api import Api, Context, Request, Result
 from gateway.handlers.members import LeaderHints, named_topic, why_not_found
 from gateway.topics.partition import Partition
@@ -174,8 +174,8 @@ class _Fetch:
 
     def _nearer(self, wanted: Wanted) -> int | None:
         """A replica in the client's rack. No other: clients turn back from who is no replica."""
-        fleet = self._ctx.fleet
-        near = [m.node_id for m in fleet.members() if m.rack == self._rack and not m.leaving]
+        cluster = self._ctx.cluster
+        near = [m.node_id for m in cluster.members() if m.rack == self._rack and not m.leaving]
         if not near:
             return None
         assert isinstance(wanted.topic, str | UUID)
@@ -183,8 +183,8 @@ class _Fetch:
         if topic is None:
             return None
         key = StreamKey(topic.topic_id, wanted.partition)
-        replicas = fleet.replicas(key, topic.replication_factor)
-        return next((node for node in replicas if node in near and node != fleet.node_id), None)
+        replicas = cluster.replicas(key, topic.replication_factor)
+        return next((node for node in replicas if node in near and node != cluster.node_id), None)
 
     def _enough(self, found: list[tuple[Wanted, _Found]]) -> bool:
         """As many bytes as the client waits for, or something that waiting does not better.

@@ -16,8 +16,8 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
+from gateway.cluster.peers import PEER_CLIENT_ID
 from gateway.core.progress import is_read_group
-from gateway.fleet.peers import PEER_CLIENT_ID
 from gateway.groups.coordinator import Refused
 from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.topics.catalog import Topic

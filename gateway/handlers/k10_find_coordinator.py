@@ -45,7 +45,7 @@ async def _coordinator(key_type: int, key: str, request: Request, ctx: Context) 
         return _nobody(key, ErrorCode.invalid_request, refusal)
     try:
         async with asyncio.timeout(_FIND_S_MAX):
-            member = await ctx.fleet.coordinator(key)
+            member = await ctx.cluster.coordinator(key)
     except (LedgerError, TimeoutError):
         member = None
     if member is None:

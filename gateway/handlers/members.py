@@ -11,7 +11,7 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
-from gateway.fleet.port import Member, StreamKey
+from gateway.cluster.port import Member, StreamKey
 from gateway.handlers.api import Context, Peer
 from gateway.topics.catalog import Topic
 from gateway.wire.node_endpoints import NodeEndpoint
@@ -19,7 +19,7 @@ from gateway.wire.node_endpoints import NodeEndpoint
 
 def live_members(ctx: Context) -> Sequence[Member]:
     """Gateways that live, by node id; this one alone while it knows of none."""
-    return ctx.fleet.members() or [Member(ctx.config.node_id, "", -1, ctx.config.rack, "")]
+    return ctx.cluster.members() or [Member(ctx.config.node_id, "", -1, ctx.config.rack, "")]
 
 
 def endpoint(member: Member, ctx: Context, peer: Peer) -> NodeEndpoint:
@@ -73,7 +73,7 @@ class LeaderHints:
         topic = named_topic(named, ctx)
         if topic is None:
             return None
-        leader = ctx.fleet.leader(StreamKey(topic.topic_id, index))
+        leader = ctx.cluster.leader(StreamKey(topic.topic_id, index))
         if leader.epoch < 0 or not self._reachable(leader.node_id):
             return None
         return leader.node_id, leader.epoch
@@ -82,9 +82,9 @@ class LeaderHints:
         ctx = self._ctx
         if node_id in self._named:
             return True
-        if node_id == ctx.fleet.node_id and not ctx.fleet.lease_held():
+        if node_id == ctx.cluster.node_id and not ctx.cluster.lease_held():
             return False  # whoever comes back here is refused again
-        for member in ctx.fleet.members():
+        for member in ctx.cluster.members():
             if member.node_id == node_id:
                 self._named[node_id] = endpoint(member, ctx, self._peer)
                 return True

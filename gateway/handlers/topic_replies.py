@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Iterable
 
 from kio.schema.errors import ErrorCode
 
+from gateway.cluster.port import Leader, StreamKey
 from gateway.errors import code_for
-from gateway.fleet.port import Leader, StreamKey
 from gateway.handlers.api import Context, Reply
 from gateway.topics import errors
 from gateway.topics.catalog import Topic
@@ -84,15 +84,15 @@ def partition_rows(topic: Topic, indexes: Iterable[int], ctx: Context) -> list[R
     nobody leads, somebody takes over soon: clients ask again. Without the lease this gateway may
     have lost what it led, and others would know to whom.
     """
-    fleet, topic_id, count = ctx.fleet, topic.topic_id, topic.replication_factor
-    unsure = -1 if fleet.lease_held() else fleet.node_id
+    cluster, topic_id, count = ctx.cluster, topic.topic_id, topic.replication_factor
+    unsure = -1 if cluster.lease_held() else cluster.node_id
     rows: list[Reply] = []
     for index in indexes:
         key = StreamKey(topic_id, index)
-        leader = fleet.leader(key)
+        leader = cluster.leader(key)
         if leader.node_id == unsure:
             leader = _NOBODY
-        nodes = fleet.replicas(key, count)
+        nodes = cluster.replicas(key, count)
         rows.append(
             Reply(
                 error_code=_NO_ERROR if leader.node_id >= 0 else _NO_LEADER,
@@ -114,4 +114,4 @@ async def wait_led(topic: Topic, timeout_s: float, ctx: Context) -> None:
 
     So a client that is told of a new topic finds its leaders ready.
     """
-    await ctx.fleet.wait_led(topic.topic_id, min(max(timeout_s, 0.0), LED_S_MAX))
+    await ctx.cluster.wait_led(topic.topic_id, min(max(timeout_s, 0.0), LED_S_MAX))

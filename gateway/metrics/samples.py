@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
+from gateway.cluster.peers import Peers
+from gateway.cluster.port import Member, StreamKey
 from gateway.core.group_members import State
-from gateway.fleet.peers import Peers
-from gateway.fleet.port import Member, StreamKey
-from gateway.groups.readers import TYPE as READ_ONLY
+from gateway.groups.read_only_groups import TYPE as READ_ONLY
 from gateway.handlers.api import Context
 from gateway.handlers.members import live_members
 from gateway.topics.catalog import Topic
@@ -118,9 +118,9 @@ class Samples:
     async def _topics(self) -> None:
         """Whoever leads its first partition tells how many a topic has."""
         ctx = self._ctx
-        me, told, seen = ctx.fleet.node_id, 0, 0
+        me, told, seen = ctx.cluster.node_id, 0, 0
         for topic in list(ctx.catalog.all()):
-            if ctx.fleet.leader(StreamKey(topic.topic_id, 0)).node_id == me:
+            if ctx.cluster.leader(StreamKey(topic.topic_id, 0)).node_id == me:
                 self._say("kafka_topic_partitions", topic.partitions, topic.name)
             for index in range(topic.partitions):
                 seen += 1
@@ -135,13 +135,13 @@ class Samples:
         self._left_out["partitions"] = max(0, told - self._limits.partitions_max)
 
     def _partition(self, topic: Topic, index: int, partition: Partition) -> None:
-        fleet = self._ctx.fleet
+        cluster = self._ctx.cluster
         at = (topic.name, str(index))
         key = StreamKey(topic.topic_id, index)
-        replicas = len(fleet.replicas(key, topic.replication_factor))
+        replicas = len(cluster.replicas(key, topic.replication_factor))
         self._say("kafka_topic_partition_current_offset", partition.high_watermark, *at)
         self._say("kafka_topic_partition_oldest_offset", partition.log_start_offset, *at)
-        self._say("kafka_topic_partition_leader", fleet.node_id, *at)
+        self._say("kafka_topic_partition_leader", cluster.node_id, *at)
         # As Metadata has it: who serves it, serves all of it. Copies are the bookies' business.
         self._say("kafka_topic_partition_replicas", replicas, *at)
         self._say("kafka_topic_partition_in_sync_replica", replicas, *at)
@@ -220,9 +220,9 @@ class Samples:
             if partition is not None and partition.led:
                 ends[place] = partition.high_watermark
             elif topic is not None:
-                node_id = ctx.fleet.leader(StreamKey(topic.topic_id, place[1])).node_id
+                node_id = ctx.cluster.leader(StreamKey(topic.topic_id, place[1])).node_id
                 elsewhere.setdefault(node_id, {}).setdefault(place[0], []).append(place[1])
-        elsewhere.pop(ctx.fleet.node_id, None)  # it is being opened
+        elsewhere.pop(ctx.cluster.node_id, None)  # it is being opened
         elsewhere.pop(-1, None)
         if not elsewhere:
             return ends
@@ -231,7 +231,7 @@ class Samples:
             asked = elsewhere.get(member.node_id)
             return None if asked is None else _latest(asked)
 
-        answers = await Peers(ctx.fleet, ctx.clock, self._limits.ask_s_max).ask(
+        answers = await Peers(ctx.cluster, ctx.clock, self._limits.ask_s_max).ask(
             _LIST_OFFSETS, fields
         )
         for answer in answers.values():

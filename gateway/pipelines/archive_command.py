@@ -25,7 +25,7 @@ from gateway.pipelines.archives.archive_job import (
 from gateway.pipelines.archives.rounds import Round
 from gateway.pipelines.job import Bootstrap, Conf, Master, Output, run_job
 from gateway.pipelines.shared.errors import JobError
-from ledger.world.clock import SystemClock
+from ledger.adapters.system.clock import SystemClock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

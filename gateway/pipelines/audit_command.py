@@ -23,7 +23,7 @@ from gateway.pipelines.job import Bootstrap, Conf, Master, Output, run_job
 from gateway.pipelines.shared.errors import JobError
 from gateway.pipelines.shared.partitions import Place
 from gateway.pipelines.shared.topics import Bounds
-from ledger.world.clock import SystemClock
+from ledger.adapters.system.clock import SystemClock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

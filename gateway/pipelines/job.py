@@ -60,8 +60,8 @@ def run_job(
 
     Exits on JobError, and on what an admin client raises.
     """
-    from gateway.admin.link import AdminError, Unreachable
     from gateway.pipelines.shared.session import new_session, running_session
+    from gateway.wire.client_link import AdminError, Unreachable
 
     settings: dict[str, str] = {}
     for each in conf or ():

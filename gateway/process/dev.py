@@ -21,7 +21,7 @@ def run(arguments: list[str]) -> int:
     faults = faults_of(flags)
     if faults:
         return refuse(faults)
-    from gateway.run import ConfigFault, run_gateway
+    from gateway.process.run import ConfigFault, run_gateway
 
     try:
         return run_gateway(config_of(flags))

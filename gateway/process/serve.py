@@ -23,15 +23,15 @@ def run(arguments: list[str]) -> int:
     if faults:
         return refuse(faults)
     if flags.workers > 1:
-        from gateway.workers import commands, supervise
+        from gateway.process.supervisor import commands, supervise
 
         rows = commands(arguments, flags.workers, flags.node_id, flags.port, flags.metrics_port)
         return supervise(rows)
     if flags.supervisor is not None:
-        from gateway.workers import end_with
+        from gateway.process.supervisor import end_with
 
         end_with(flags.supervisor)
-    from gateway.run import EXIT_UNREACHABLE, ConfigFault, Unreachable, run_gateway
+    from gateway.process.run import EXIT_UNREACHABLE, ConfigFault, Unreachable, run_gateway
 
     try:
         return run_gateway(config_of(flags))

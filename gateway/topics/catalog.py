@@ -33,7 +33,7 @@ from gateway.topics.errors import (
     UnknownTopic,
 )
 from ledger.errors import BadVersion, CorruptFormat, LedgerError, NodeExists, NoNode
-from ledger.world.metadata import ANY_VERSION, Create, Delete, MetadataStore, Node
+from ledger.ports.metadata import ANY_VERSION, Create, Delete, MetadataStore, Node
 
 ROOT = "/gateway/topics"
 NAMES = f"{ROOT}/by-name"

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from gateway.log import logger
 from ledger.errors import LedgerError, NoNode
-from ledger.world.metadata import MetadataStore, Node, Unwatch
+from ledger.ports.metadata import MetadataStore, Node, Unwatch
 
 _READS_AT_ONCE = 128
 _REST_SHARE = 9  # after a round it rests nine times as long: at most a tenth of the time is reading

@@ -477,7 +477,7 @@ class Partition:
 
     async def offset_for_timestamp(self, timestamp: int) -> tuple[int, int] | None:
         """(timestamp, offset) of the first record at or after `timestamp`, from the log start."""
-        from gateway.wire.inside import first_at_or_after
+        from gateway.wire.record_scan import first_at_or_after
 
         bytes_max = batches.decompressed_bytes_max(self._config().max_message_bytes)
         record = await self.stream.find_timestamp(timestamp)
@@ -500,7 +500,7 @@ class Partition:
 
     async def _greatest_by_looking(self) -> tuple[int, int] | None:
         """For when the record with the greatest timestamp is below the log start: look at all."""
-        from gateway.wire.inside import greatest
+        from gateway.wire.record_scan import greatest
 
         bytes_max = batches.decompressed_bytes_max(self._config().max_message_bytes)
         best: tuple[int, int] | None = None
@@ -518,7 +518,7 @@ class Partition:
 
 def raise_if_keyless(batch: memoryview, bytes_max: int) -> None:
     """A compacted topic takes only records with a key; the one check that decodes records."""
-    from gateway.wire.inside import all_keyed
+    from gateway.wire.record_scan import all_keyed
 
     if not all_keyed(bytes(batch), bytes_max):
         raise BatchRefused(

@@ -12,11 +12,11 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 from uuid import UUID
 
+from gateway.cluster.port import Cluster, StreamKey
+from gateway.cluster.single_broker import SingleBroker
 from gateway.config import GatewayConfig
-from gateway.fleet.port import Fleet, StreamKey
-from gateway.fleet.solo import SoloFleet
 from gateway.topics.catalog import Catalog, Topic
-from gateway.topics.left_overs import (
+from gateway.topics.orphans import (
     delete_stream_and_ledgers,
     left_over_streams,
     remove_left_overs,
@@ -48,7 +48,7 @@ def stream_name(topic_id: UUID, index: int) -> str:
 class Partitions:
     """One per process. `on_disk_freed` is called after ledgers were deleted.
 
-    In a fleet it is the `StreamListener`: what is gained is opened at once, what is lost is
+    In a cluster it is the `StreamListener`: what is gained is opened at once, what is lost is
     abandoned. Alone, each partition is opened when it is first asked for.
     """
 
@@ -58,15 +58,15 @@ class Partitions:
         services: StreamServices,
         config: GatewayConfig,
         on_disk_freed: Callable[[], Awaitable[None]],
-        fleet: Fleet | None = None,
+        cluster: Cluster | None = None,
     ) -> None:
         self._catalog = catalog
         self._services = services
         self._config = config
         self._on_disk_freed = on_disk_freed
-        self.fleet: Fleet = fleet or SoloFleet(config.node_id)
-        if isinstance(self.fleet, SoloFleet):
-            self.fleet.epoch_of = self.epoch_of
+        self.cluster: Cluster = cluster or SingleBroker(config.node_id)
+        if isinstance(self.cluster, SingleBroker):
+            self.cluster.epoch_of = self.epoch_of
         self.on_opened: Callable[[StreamKey, int], None] = _nobody_listens
         self._by_name: dict[tuple[str, int], Partition] = {}
         self._by_key: dict[StreamKey, Partition] = {}  # the same partitions
@@ -94,7 +94,7 @@ class Partitions:
         if known is None or not 0 <= index < known.partitions:
             return None
         key = StreamKey(known.topic_id, index)
-        if key in self._handed or not self.fleet.owns(key):
+        if key in self._handed or not self.cluster.owns(key):
             return None
         return self._add(known, index)
 
@@ -110,7 +110,7 @@ class Partitions:
             replica = self._replicas[key] = ReplicaPartition(
                 stream_name(known.topic_id, index),
                 self._services,
-                lambda: self.fleet.leader(key).epoch,
+                lambda: self.cluster.leader(key).epoch,
             )
         return replica
 
@@ -143,7 +143,7 @@ class Partitions:
             self._services,
             topic_config,
             lambda: self._stream_config(topic),
-            self.fleet.lease_held,
+            self.cluster.lease_held,
             lambda epoch: self.on_opened(key, epoch),
             self._opening,
             begin=bool(self._config.zookeeper),
@@ -299,9 +299,9 @@ class Partitions:
     async def _remove_left_overs(self) -> None:
         """One gateway does it, and only what was nobody's an hour ago too: another gateway may
         just be making it. Alone there is no other."""
-        members = self.fleet.members()
+        members = self.cluster.members()
         alone = len(members) == 1 and not self._config.zookeeper
-        if not alone and (not members or members[0].node_id != self.fleet.node_id):
+        if not alone and (not members or members[0].node_id != self.cluster.node_id):
             self._left_over.clear()
             return
         try:

@@ -42,11 +42,11 @@ class ReplicaPartition:
         *,
         idle_s: float = IDLE_S,
     ) -> None:
-        """`name` is the stream's; `leader_epoch` is what the fleet knows now, -1: nothing."""
+        """`name` is the stream's; `leader_epoch` is what the cluster knows now, -1: nothing."""
         self.name = name
         self.closed = False
         self._services = services
-        self._fleet_epoch = leader_epoch
+        self._cluster_epoch = leader_epoch
         self._leader_epoch = -1
         self._idle_s = idle_s
         self._stream = FollowedStream(
@@ -145,7 +145,7 @@ class ReplicaPartition:
     def leader_epoch(self) -> int:
         """As metadata name it, so that clients agree. Never falls: while nobody leads it is the
         last one known, of the log if need be, and -1 before anything is known."""
-        told = self._fleet_epoch()
+        told = self._cluster_epoch()
         if told < 0:
             told = self._stream.epoch or -1
         self._leader_epoch = max(self._leader_epoch, told)

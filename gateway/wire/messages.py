@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
+from gateway.wire.bounds_check import OversizedMessage, Skip, checked, skip_tags, walker
 from gateway.wire.encode import Put, struct_writer
 from gateway.wire.schema import request_class, response_class
-from gateway.wire.skim import BombFound, Skip, checked, skip_tags, walker
 from ledger.ids import Buffer
 
 _REQUEST_HEADER = struct.Struct(">hhih")
@@ -56,7 +56,7 @@ def decode_with(codec: RequestCodec, buffer: Buffer, offset: int) -> Any:
     """`decode_request` with its codec at hand. Raises MalformedMessage."""
     try:
         buffer, offset = checked(codec.walk, buffer, offset)
-    except BombFound as error:
+    except OversizedMessage as error:
         raise MalformedMessage(f"{codec.entity.__name__}: {error}") from error
     try:
         return codec.read(buffer, offset)[0]

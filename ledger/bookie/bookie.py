@@ -33,7 +33,7 @@ from ledger.core.journal_format import (
 )
 from ledger.errors import CorruptFormat
 from ledger.ids import BookieId, Buffer, EntryId, LedgerId
-from ledger.world.bookies import (
+from ledger.ports.bookies import (
     BookieStats,
     EntriesReply,
     OnAdded,
@@ -41,9 +41,9 @@ from ledger.world.bookies import (
     ReadReply,
     Status,
 )
-from ledger.world.clock import Clock
-from ledger.world.disk import Disk
-from ledger.world.table import Table
+from ledger.ports.clock import Clock
+from ledger.ports.disk import Disk
+from ledger.ports.table import Table
 
 EVERY_LEDGER: Final = LedgerId(2**63 - 1)
 _HEAD = Struct(">qqq")  # an entry's ledger, id and LAC

@@ -14,7 +14,7 @@ from crc32c import crc32c
 from ledger.bookie.journal import sync_file
 from ledger.errors import ForeignDirectory
 from ledger.ids import BookieId
-from ledger.world.disk import Disk
+from ledger.ports.disk import Disk
 
 DIRECTORY_FORMAT: Final = 1
 VERSION: Final = "VERSION"

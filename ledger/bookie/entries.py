@@ -17,7 +17,7 @@ from ledger.bookie.config import BookieConfig
 from ledger.bookie.state import LedgerState, LogRecord, Place
 from ledger.core.journal_format import LogPosition, RecordType
 from ledger.ids import Buffer
-from ledger.world.table import Table
+from ledger.ports.table import Table
 
 _ENTRY_KEY = Struct(">cQQ")
 _LEDGER_KEY = Struct(">cQ")

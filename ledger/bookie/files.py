@@ -12,7 +12,7 @@ from ledger.bookie.state import Place
 from ledger.core.journal_format import file_name
 from ledger.errors import CorruptFormat
 from ledger.ids import Buffer
-from ledger.world.disk import Disk, LogFile
+from ledger.ports.disk import Disk, LogFile
 
 _IDS = Struct(">qq")
 _RUN_BYTES_MAX: Final = 1024 * 1024  # one read over neighbours

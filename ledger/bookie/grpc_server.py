@@ -12,16 +12,21 @@ from typing import Any, cast
 
 from google.protobuf.message import DecodeError, Message
 
+from ledger.adapters.grpc.grpc_config import (
+    MESSAGE_BYTES_MAX,
+    WINDOW_BYTES,
+    GrpcServerConfig,
+    TlsFiles,
+)
+from ledger.adapters.grpc.grpc_library import aio, grpc, keep_running
+from ledger.adapters.system.memory import keep_freed_memory
 from ledger.bookie.config import ENTRY_BYTES_MAX
 from ledger.bookie.grpc_streams import AddsEnd, ReadsEnd, Room, check_hello
 from ledger.bookie.read_only import ServedBookie
 from ledger.ids import EntryId, LedgerId
+from ledger.ports.bookies import EntriesReply, Status
 from ledger.wire import bookie_pb2 as pb
 from ledger.wire.bookie_frames import VERSION, BadFrame, encode_welcome
-from ledger.world.bookies import EntriesReply, Status
-from ledger.world.grpc_config import MESSAGE_BYTES_MAX, WINDOW_BYTES, GrpcServerConfig, TlsFiles
-from ledger.world.grpc_library import aio, grpc, keep_running
-from ledger.world.memory import keep_freed_memory
 
 SERVICE = "ledger.wire.Bookie"
 _Context = aio.ServicerContext[bytes, bytes]

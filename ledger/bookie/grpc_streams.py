@@ -11,8 +11,10 @@ from collections import deque
 from functools import partial
 from typing import Final
 
+from ledger.adapters.grpc.grpc_config import GrpcServerConfig
 from ledger.bookie.read_only import ServedBookie
 from ledger.ids import BookieId
+from ledger.ports.bookies import ReadManyReply, ReadReply, Status
 from ledger.wire.bookie_frames import (
     Answer,
     Ask,
@@ -25,8 +27,6 @@ from ledger.wire.bookie_frames import (
     encode_added,
     encode_answers,
 )
-from ledger.world.bookies import ReadManyReply, ReadReply, Status
-from ledger.world.grpc_config import GrpcServerConfig
 
 _RUNS_MAX: Final = 4_096  # of unlike answers that a client has not taken yet
 _RESERVED_BYTES: Final = 1024 * 1024  # for an answer whose size is not known yet

@@ -28,9 +28,9 @@ from ledger.core.journal_format import (
     salt_of,
 )
 from ledger.ids import Buffer
-from ledger.world.bookies import Status
-from ledger.world.clock import Clock
-from ledger.world.disk import Disk, LogFile
+from ledger.ports.bookies import Status
+from ledger.ports.clock import Clock
+from ledger.ports.disk import Disk, LogFile
 
 OnGroup = Callable[[list[LogRecord], LogPosition, OSError | None], None]
 """A group's records, where the first of them starts, and why they are not durable."""

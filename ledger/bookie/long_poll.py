@@ -10,7 +10,7 @@ from ledger.bookie.entries import EntryIndex
 from ledger.bookie.reads import EntryReader
 from ledger.bookie.state import LogRecord
 from ledger.ids import EntryId, LedgerId
-from ledger.world.bookies import ReadReply, Status
+from ledger.ports.bookies import ReadReply, Status
 
 
 class LongPolls:

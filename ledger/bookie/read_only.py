@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 from ledger.bookie.bookie import Bookie
 from ledger.ids import BookieId, Buffer, EntryId, LedgerId
-from ledger.world.bookies import (
+from ledger.ports.bookies import (
     BookieStats,
     EntriesReply,
     OnAdded,

@@ -13,7 +13,7 @@ from ledger.bookie.journal import Journal
 from ledger.bookie.state import LedgerState, LogRecord, Place
 from ledger.errors import CorruptFormat
 from ledger.ids import EntryId, LedgerId
-from ledger.world.bookies import EntriesReply, ReadManyReply, ReadReply, Status
+from ledger.ports.bookies import EntriesReply, ReadManyReply, ReadReply, Status
 
 _PLACES_AT_FIRST = 16  # entries of a busy stream are large: more rows would be read for nothing
 _PLACES_AT_ONCE_MAX = 4096

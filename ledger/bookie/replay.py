@@ -26,7 +26,7 @@ from ledger.core.journal_format import (
     scan_file,
 )
 from ledger.errors import CorruptFormat
-from ledger.world.disk import Disk, LogFile
+from ledger.ports.disk import Disk, LogFile
 
 I64: Final = Struct(">q")
 LIMBO_AGAIN: Final = 1  # in a bookie-wide LIMBO record: damage was found just now

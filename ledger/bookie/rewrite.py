@@ -13,7 +13,7 @@ from ledger.bookie.journal import Journal
 from ledger.bookie.state import LedgerState, LogRecord, Place
 from ledger.core.journal_format import RecordType
 from ledger.ids import Buffer
-from ledger.world.bookies import Status
+from ledger.ports.bookies import Status
 
 Append = Callable[[RecordType, LedgerState, int, bytes], asyncio.Future[Status]]
 _BATCH_BYTES: Final = 4 * 1024 * 1024  # moved before the log is waited for

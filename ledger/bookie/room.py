@@ -11,8 +11,8 @@ from contextlib import suppress
 from typing import Final
 
 from ledger.bookie.config import BookieConfig
-from ledger.world.clock import Clock
-from ledger.world.disk import Disk
+from ledger.ports.clock import Clock
+from ledger.ports.disk import Disk
 
 _LOOK_BYTES: Final = 8 * 1024 * 1024  # logged between two looks at the free space
 

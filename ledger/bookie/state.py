@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from ledger.core.fencing import Guard
 from ledger.core.journal_format import RECORD_HEADER, RECORD_HEADER_BYTES, RecordType
 from ledger.ids import Buffer
-from ledger.world.bookies import OnAdded
+from ledger.ports.bookies import OnAdded
 
 _STATE = Struct(">Bq")
 _FENCED: Final = 1

@@ -25,8 +25,8 @@ from ledger.core.journal_format import (
     parse_file_name,
 )
 from ledger.errors import CorruptFormat
-from ledger.world.bookies import Status
-from ledger.world.disk import Disk
+from ledger.ports.bookies import Status
+from ledger.ports.disk import Disk
 
 
 class FileUse(NamedTuple):

@@ -30,11 +30,11 @@ from ledger.errors import (
     WrongQuorum,
 )
 from ledger.ids import NO_ENTRY, EntryId, LedgerId
+from ledger.ports.bookies import Bookies
+from ledger.ports.clock import Clock
+from ledger.ports.metadata import MetadataStore
 from ledger.registry.layout import LEDGERS
 from ledger.registry.ledger_ids import TakenId, forget_ledger_id, take_ledger_id
-from ledger.world.bookies import Bookies
-from ledger.world.clock import Clock
-from ledger.world.metadata import MetadataStore
 
 WANTED_QUORUM = "wanted-quorum"
 """In a ledger's custom metadata when there were fewer bookies than wanted: `E,Qw,Qa`, decimal."""

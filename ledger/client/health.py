@@ -11,7 +11,7 @@ from ledger.core.placement import Chance
 from ledger.core.quarantine import Quarantine
 from ledger.core.read_plan import read_order
 from ledger.ids import BookieId, EntryId, LedgerId
-from ledger.world.bookies import BookieInfo, Bookies, Status
+from ledger.ports.bookies import BookieInfo, Bookies, Status
 
 OnCorrupt = Callable[[BookieId, LedgerId, EntryId], None]
 

@@ -16,8 +16,8 @@ from ledger.core.quorum import Coverage, write_sets
 from ledger.core.read_plan import ReadPlan
 from ledger.errors import CorruptFormat, EntryUnknown, MetadataUnavailable, NoSuchEntry
 from ledger.ids import NO_ENTRY, BookieId, Buffer, EntryId
-from ledger.world.bookies import Bookies, ReadReply, Status
-from ledger.world.metadata import Unwatch
+from ledger.ports.bookies import Bookies, ReadReply, Status
+from ledger.ports.metadata import Unwatch
 
 _ABSENT = (Status.NO_ENTRY, Status.NO_LEDGER)
 

@@ -27,7 +27,7 @@ from ledger.core.recovery import (
 )
 from ledger.errors import CorruptFormat, EntryUnknown, Unauthorized
 from ledger.ids import NO_ENTRY, BookieId, Buffer, EntryId, LedgerId
-from ledger.world.bookies import Bookies, ReadReply, Status
+from ledger.ports.bookies import Bookies, ReadReply, Status
 
 _ABSENT = (Status.NO_ENTRY, Status.NO_LEDGER)
 _OVERLOADED_WAIT_S = 0.05

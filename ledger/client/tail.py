@@ -20,8 +20,8 @@ from ledger.core.quorum import coverage_size
 from ledger.core.read_plan import tail_order
 from ledger.errors import EntryUnknown, MetadataUnavailable
 from ledger.ids import BookieId, EntryId
-from ledger.world.bookies import Bookies, ReadReply, Status
-from ledger.world.metadata import Unwatch
+from ledger.ports.bookies import Bookies, ReadReply, Status
+from ledger.ports.metadata import Unwatch
 
 _ABSENT = (Status.NO_ENTRY, Status.NO_LEDGER)
 _PAUSE_S = 0.02

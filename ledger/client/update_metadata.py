@@ -17,7 +17,7 @@ from ledger.client.config import LedgerClientConfig
 from ledger.core.ledger_metadata import LedgerMetadata
 from ledger.errors import BadVersion, MetadataUnavailable, NodeExists, NoNode, NoSuchLedger
 from ledger.ids import LedgerId
-from ledger.world.metadata import MetadataStore
+from ledger.ports.metadata import MetadataStore
 
 Change = Callable[[LedgerMetadata], LedgerMetadata | None]
 """The value to store, or None when the one read is already right. May raise to withdraw."""

@@ -24,7 +24,7 @@ from ledger.errors import (
     Unauthorized,
 )
 from ledger.ids import BookieId, Buffer, EntryId, LedgerId
-from ledger.world.bookies import Bookies, Status
+from ledger.ports.bookies import Bookies, Status
 
 OnConfirmed = Callable[[LedgerError | None], None]
 Body = tuple[Buffer, ...]

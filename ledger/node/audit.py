@@ -16,13 +16,13 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
+from ledger.adapters.system.process import EXIT_OK, ExitAsked, loop_factory
 from ledger.errors import ForeignLayout, MetadataUnavailable
 from ledger.ids import BookieId
 from ledger.log import logger
 from ledger.node import units
 from ledger.node.process import EXIT_CONFIG, EXIT_UNREACHABLE, say_faults
 from ledger.repair.config import RepairConfig
-from ledger.world.process import EXIT_OK, ExitAsked, loop_factory
 
 EXIT_STUCK: Final = 1
 _REPORT_S: Final = 10.0
@@ -166,7 +166,7 @@ async def _run(flags: argparse.Namespace) -> int:
 
 def _owner() -> BookieId:
     """Names this process among all others, in locks and votes."""
-    from ledger.world import machine
+    from ledger.adapters.system import machine
 
     host = socket.gethostname().partition(".")[0] or "host"
     return BookieId(f"audit-{host}-{os.getpid()}-{machine.new_instance().hex()[:8]}")

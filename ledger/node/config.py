@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ledger.bookie.config import ENTRY_BYTES_MAX, JournalSync
-from ledger.world.bookies import DEFAULT_RACK
+from ledger.ports.bookies import DEFAULT_RACK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

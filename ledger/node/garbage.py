@@ -17,9 +17,9 @@ from ledger.errors import LedgerError, MetadataError, NoNode
 from ledger.ids import LedgerId
 from ledger.node.identity import Identity
 from ledger.node.losses import list_ledgers
+from ledger.ports.metadata import MetadataStore
 from ledger.registry.cookie import cookie_path
 from ledger.registry.layout import read_instance_id
-from ledger.world.metadata import MetadataStore
 
 
 class OddMetadata(MetadataError):

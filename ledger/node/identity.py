@@ -31,9 +31,9 @@ from ledger.errors import (
     NodeExists,
     NoNode,
 )
+from ledger.ports.disk import Disk
+from ledger.ports.metadata import MetadataStore
 from ledger.registry.cookie import cookie_path
-from ledger.world.disk import Disk
-from ledger.world.metadata import MetadataStore
 
 _ATTEMPTS_MAX = 8
 _RETRY_S = 0.1

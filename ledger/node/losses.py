@@ -13,8 +13,8 @@ from typing import Final
 from ledger.client import metadata_format
 from ledger.errors import CorruptFormat, NoNode
 from ledger.ids import BookieId, LedgerId
+from ledger.ports.metadata import MetadataStore
 from ledger.registry.layout import LEDGERS
-from ledger.world.metadata import MetadataStore
 
 _AT_ONCE: Final = 256  # metadata reads under way
 

@@ -18,14 +18,14 @@ from ledger.bookie.bookie import Bookie
 from ledger.errors import LedgerError, NoNode
 from ledger.ids import EntryId, LedgerId
 from ledger.log import logger
+from ledger.ports.bookies import BookieInfo
+from ledger.ports.metadata import MetadataStore
 from ledger.registry import service_info
 from ledger.registry.layout import AVAILABLE, INSTANCE_ID, READONLY
-from ledger.world.bookies import BookieInfo
-from ledger.world.metadata import MetadataStore
 
 if TYPE_CHECKING:
+    from ledger.adapters.grpc.grpc_metadata_server import MetadataServer
     from ledger.bookie.grpc_server import BookieServer
-    from ledger.world.grpc_metadata_server import MetadataServer
 
 _HOST: Final = "127.0.0.1"
 """Nobody proves who he is here: only this machine."""
@@ -115,10 +115,10 @@ class ReadPort:
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, _load)
         await self._prepare()
+        from ledger.adapters.grpc.grpc_config import GrpcServerConfig
+        from ledger.adapters.grpc.grpc_metadata_server import MetadataServer
         from ledger.bookie.grpc_server import BookieServer
         from ledger.bookie.read_only import ReadOnlyBookie
-        from ledger.world.grpc_config import GrpcServerConfig
-        from ledger.world.grpc_metadata_server import MetadataServer
 
         shown = {AVAILABLE: b"", READONLY: b""}
         for bookie in self._bookies:
@@ -144,7 +144,7 @@ class ReadPort:
 def _load() -> None:
     """Beside the loop: 100 ms and more."""
     import_module("ledger.bookie.grpc_server")
-    import_module("ledger.world.grpc_metadata_server")
+    import_module("ledger.adapters.grpc.grpc_metadata_server")
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -7,7 +7,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from typing import Final, NamedTuple
 
+from ledger.adapters.grpc.grpc_bookies import GrpcBookies
+from ledger.adapters.grpc.grpc_config import GrpcClientConfig, TlsFiles
+from ledger.adapters.system import machine
+from ledger.adapters.system.clock import SystemClock
+from ledger.adapters.zookeeper.zookeeper_metadata import connect_zookeeper
 from ledger.ids import BookieId, LedgerId
+from ledger.ports.metadata import MetadataStore
 from ledger.registry.discovery import Discovery
 from ledger.registry.layout import read_instance_id
 from ledger.registry.underreplication import MISSING
@@ -16,12 +22,6 @@ from ledger.repair.config import RepairConfig
 from ledger.repair.election import Election
 from ledger.repair.rereplicate import Outcome, Repairer, Result
 from ledger.repair.underreplication import DRAINING
-from ledger.world import machine
-from ledger.world.clock import SystemClock
-from ledger.world.grpc_bookies import GrpcBookies
-from ledger.world.grpc_config import GrpcClientConfig, TlsFiles
-from ledger.world.metadata import MetadataStore
-from ledger.world.zookeeper import connect_zookeeper
 
 __all__ = ["RepairNode", "TlsFiles"]
 

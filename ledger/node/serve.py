@@ -8,6 +8,7 @@ import gc
 from functools import partial
 from typing import Any, Final
 
+from ledger.adapters.system.process import EXIT_OK, ExitAsked, loop_factory
 from ledger.errors import (
     BookieIdInUse,
     CorruptFormat,
@@ -21,7 +22,6 @@ from ledger.node.checks import listen_fault, offline_faults, port_faults
 from ledger.node.config import NodeConfig
 from ledger.node.options import Settings, parser
 from ledger.node.process import EXIT_CONFIG, EXIT_DISK, EXIT_UNREACHABLE, say_faults
-from ledger.world.process import EXIT_OK, ExitAsked, loop_factory
 
 _RETRY_S: Final = 1.0
 _COLLECT_AFTER: Final = (20_000, 20, 100)  # objects of an add die by count; cycles are rare here
@@ -114,7 +114,7 @@ def _code_of_os_error(error: OSError, config: NodeConfig, settings: Settings) ->
 
 async def _connect(config: NodeConfig, make_root: bool) -> Any:
     """A session with ZooKeeper, waited for as long as the settings say."""
-    from ledger.world.zookeeper import connect_zookeeper
+    from ledger.adapters.zookeeper.zookeeper_metadata import connect_zookeeper
 
     loop = asyncio.get_running_loop()
     until_s = loop.time() + config.zookeeper_wait

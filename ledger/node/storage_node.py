@@ -11,6 +11,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from ledger.adapters.grpc.grpc_config import GrpcServerConfig, TlsFiles
+from ledger.adapters.posix.posix_disk import PosixDisk
+from ledger.adapters.rocksdb.rocks_table import RocksTable
+from ledger.adapters.system import machine
+from ledger.adapters.system.clock import SystemClock
 from ledger.bookie.bookie import Bookie
 from ledger.bookie.config import BookieConfig
 from ledger.bookie.directory import (
@@ -26,17 +31,12 @@ from ledger.node.config import NodeConfig
 from ledger.node.garbage import GarbageCollector
 from ledger.node.identity import Identity, is_new, learn_identity
 from ledger.node.losses import ledgers_at_risk
+from ledger.ports.bookies import BookieInfo
+from ledger.ports.metadata import MetadataStore
 from ledger.registry import cookie, layout
 from ledger.registry.cookie import Cookie
 from ledger.registry.ledger_ids import first_unused_ledger
 from ledger.registry.registration import Registration, wait_until_unregistered
-from ledger.world import machine
-from ledger.world.bookies import BookieInfo
-from ledger.world.clock import SystemClock
-from ledger.world.grpc_config import GrpcServerConfig, TlsFiles
-from ledger.world.metadata import MetadataStore
-from ledger.world.posix_disk import PosixDisk
-from ledger.world.rocks_table import RocksTable
 
 _LOOK_S = 1.0  # between two looks at the free space
 _LOOKS_PER_COLLECTION = 30

@@ -12,10 +12,10 @@ from types import MappingProxyType
 
 from ledger.errors import CorruptFormat, MetadataUnavailable, NoNode
 from ledger.ids import BookieId
+from ledger.ports.bookies import BookieInfo
+from ledger.ports.metadata import MetadataStore, Unwatch
 from ledger.registry import service_info
 from ledger.registry.layout import AVAILABLE, READONLY
-from ledger.world.bookies import BookieInfo
-from ledger.world.metadata import MetadataStore, Unwatch
 
 _RETRY_S_FIRST = 0.1
 _RETRY_S_MAX = 5.0

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ledger.errors import ForeignLayout, NodeExists, NoNode
-from ledger.world.metadata import Create, MetadataStore
+from ledger.ports.metadata import Create, MetadataStore
 
 LEDGERS = "/ledgers"
 LAYOUT = f"{LEDGERS}/LAYOUT"

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from ledger.errors import MetadataUnavailable, NodeExists, NoNode, NotEmpty
 from ledger.ids import LedgerId
+from ledger.ports.metadata import MetadataStore
 from ledger.registry.layout import ID_GENERATOR, LONG_ID_GENERATOR
-from ledger.world.metadata import MetadataStore
 
 _NUMBER = "ID-"
 _HIGH = "HOB-"

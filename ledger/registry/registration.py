@@ -13,10 +13,10 @@ from contextlib import suppress
 
 from ledger.errors import BookieIdInUse, CorruptFormat, MetadataUnavailable, NodeExists, NoNode
 from ledger.ids import BookieId
+from ledger.ports.bookies import BookieInfo
+from ledger.ports.metadata import Create, Delete, MetadataStore, Unwatch
 from ledger.registry import service_info
 from ledger.registry.layout import AVAILABLE, READONLY
-from ledger.world.bookies import BookieInfo
-from ledger.world.metadata import Create, Delete, MetadataStore, Unwatch
 
 _RETRY_S_FIRST = 0.1
 _RETRY_S_MAX = 5.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ledger.errors import CorruptFormat
 from ledger.ids import BookieId
-from ledger.world.bookies import DEFAULT_RACK, BookieInfo
+from ledger.ports.bookies import DEFAULT_RACK, BookieInfo
 
 PROTOCOL = "bookie-grpc"
 _JAVA_PROTOCOL = "bookie-rpc"

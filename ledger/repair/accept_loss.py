@@ -24,12 +24,12 @@ from ledger.core.entry_format import EntryFormat, master_key, read_header
 from ledger.core.ledger_metadata import LedgerMetadata, LedgerState
 from ledger.errors import AddFailed, CorruptFormat, EntryUnknown, NotEnoughBookies
 from ledger.ids import NO_ENTRY, BookieId, EntryId, LedgerId
+from ledger.ports.bookies import Bookies, ReadReply, Status
 from ledger.repair.checker import SILENT, bookies_of, check
 from ledger.repair.config import RepairConfig
 from ledger.repair.copies import Budget, Copies, Progress
 from ledger.repair.runs import NOTHING, Runs, common, joined, union
 from ledger.repair.underreplication import Underreplication
-from ledger.world.bookies import Bookies, ReadReply, Status
 
 _FENCED: Final = (Status.OK, Status.NO_ENTRY, Status.NO_LEDGER)
 

@@ -14,6 +14,7 @@ from ledger.client.update_metadata import LedgerMetadataStore, Versioned
 from ledger.core.ledger_metadata import LedgerMetadata
 from ledger.errors import AddFailed, BookieUnavailable, EntryUnknown, NotEnoughBookies
 from ledger.ids import NO_ENTRY, BookieId, EntryId, LedgerId
+from ledger.ports.bookies import BookieInfo, Bookies, Status
 from ledger.repair.checker import Check, Holding, Span, check, share_of, spans
 from ledger.repair.config import RepairConfig
 from ledger.repair.copies import Budget, Copies, Progress
@@ -35,7 +36,6 @@ from ledger.repair.plan import (
 from ledger.repair.runs import NOTHING, Runs
 from ledger.repair.spares import Spares
 from ledger.repair.underreplication import Mark, Note
-from ledger.world.bookies import BookieInfo, Bookies, Status
 
 
 class Tools(NamedTuple):

@@ -22,6 +22,9 @@ from ledger.client.update_metadata import LedgerMetadataStore
 from ledger.core.ledger_metadata import LedgerMetadata
 from ledger.errors import CorruptFormat, MetadataUnavailable, NoNode, NoSuchLedger
 from ledger.ids import BookieId, LedgerId
+from ledger.ports.bookies import Bookies
+from ledger.ports.clock import Clock
+from ledger.ports.metadata import MetadataStore
 from ledger.registry.layout import LEDGERS, UNDERREPLICATION
 from ledger.registry.underreplication import LOST_BOOKIE_DELAY
 from ledger.repair.checker import bookies_of, check
@@ -29,9 +32,6 @@ from ledger.repair.config import RepairConfig
 from ledger.repair.copies import Budget, Copies, Progress
 from ledger.repair.plan import wider_quorum
 from ledger.repair.underreplication import Underreplication
-from ledger.world.bookies import Bookies
-from ledger.world.clock import Clock
-from ledger.world.metadata import MetadataStore
 
 FULL_CHECK_TIME: Final = f"{UNDERREPLICATION}/checkallledgersctime"
 _RETRY_S: Final = 1.0

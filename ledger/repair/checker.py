@@ -17,8 +17,8 @@ from typing import NamedTuple
 from ledger.core.ledger_metadata import Fragment, LedgerMetadata
 from ledger.core.quorum import coverage_size
 from ledger.ids import NO_ENTRY, BookieId, EntryId
+from ledger.ports.bookies import EntriesReply, Status
 from ledger.repair.runs import NOTHING, Runs, common, in_at_least, joined, minus, share, union
-from ledger.world.bookies import EntriesReply, Status
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from ledger.core.entry_format import EntryFormat, master_key
 from ledger.core.ledger_metadata import LedgerMetadata
 from ledger.errors import BookieUnavailable, CorruptFormat, EntryUnknown
 from ledger.ids import NO_ENTRY, BookieId, Buffer, EntryId, LedgerId
+from ledger.ports.bookies import Bookies, EntriesReply, ReadManyReply, Status
 from ledger.repair.checker import (
     SILENT,
     Holding,
@@ -29,7 +30,6 @@ from ledger.repair.checker import (
 )
 from ledger.repair.config import RepairConfig
 from ledger.repair.runs import NOTHING, Runs, common, contains, count, joined, minus, runs_of, union
-from ledger.world.bookies import Bookies, EntriesReply, ReadManyReply, Status
 
 _OVERLOADED_WAIT_S: Final = 0.05
 _PACE_S: Final = 0.02  # so far ahead of the allowed pace before anybody rests

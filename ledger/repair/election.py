@@ -13,8 +13,8 @@ from typing import Any
 
 from ledger.errors import CorruptFormat, MetadataUnavailable, NoNode
 from ledger.ids import BookieId
+from ledger.ports.metadata import MetadataStore, Unwatch
 from ledger.registry.underreplication import ELECTION, VOTE, decode_vote, encode_vote
-from ledger.world.metadata import MetadataStore, Unwatch
 
 _LOOK_AGAIN_S = 5.0  # a watch wakes earlier; a lost one costs no more than this
 

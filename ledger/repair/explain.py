@@ -9,11 +9,11 @@ from enum import Enum
 from ledger.core.ledger_metadata import LedgerMetadata, LedgerState
 from ledger.core.quorum import coverage_size
 from ledger.ids import BookieId, EntryId
+from ledger.ports.bookies import BookieInfo
 from ledger.repair.checker import SILENT, Check, Holding, bookies_of
 from ledger.repair.plan import wider_quorum
 from ledger.repair.runs import NOTHING, Runs, as_text, common, count, minus
 from ledger.repair.underreplication import NO_NOTE, Mark, Note
-from ledger.world.bookies import BookieInfo
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from typing import NamedTuple
 from ledger.client.client import WANTED_QUORUM
 from ledger.core.ledger_metadata import Fragment, LedgerMetadata
 from ledger.ids import BookieId, EntryId
+from ledger.ports.bookies import BookieInfo
 from ledger.repair.checker import (
     SILENT,
     Check,
@@ -31,7 +32,6 @@ from ledger.repair.checker import (
     spans,
 )
 from ledger.repair.runs import Runs, as_text, common, minus
-from ledger.world.bookies import BookieInfo
 
 
 class Quorum(NamedTuple):

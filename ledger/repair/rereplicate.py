@@ -23,15 +23,15 @@ from ledger.client.update_metadata import LedgerMetadataStore
 from ledger.core.placement import Chance
 from ledger.errors import LedgerError, MetadataUnavailable, NoSuchLedger
 from ledger.ids import BookieId, LedgerId
+from ledger.ports.bookies import Bookies
+from ledger.ports.clock import Clock
+from ledger.ports.metadata import MetadataStore
 from ledger.repair.attempt import Attempt, Found, Tools
 from ledger.repair.config import RepairConfig
 from ledger.repair.copies import Budget, Progress
 from ledger.repair.schedule import Schedule
 from ledger.repair.spares import Spares
 from ledger.repair.underreplication import Mark, Note, Underreplication
-from ledger.world.bookies import Bookies
-from ledger.world.clock import Clock
-from ledger.world.metadata import MetadataStore
 
 _RELEASE_S_MAX: Final = 2.0
 

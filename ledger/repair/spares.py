@@ -8,8 +8,8 @@ from typing import Final
 
 from ledger.core.placement import Chance, choose_replacement
 from ledger.ids import BookieId
-from ledger.world.bookies import Bookies, BookieStats, Status
-from ledger.world.clock import Clock
+from ledger.ports.bookies import Bookies, BookieStats, Status
+from ledger.ports.clock import Clock
 
 _STATS_OLD_S: Final = 30.0
 _STATS_S_MAX: Final = 2.0

@@ -19,6 +19,8 @@ from typing import Any, NamedTuple, cast
 
 from ledger.errors import BadVersion, CorruptFormat, NodeExists, NoNode, NotEmpty
 from ledger.ids import BookieId, EntryId, LedgerId
+from ledger.ports.clock import Clock
+from ledger.ports.metadata import ANY_VERSION, MetadataStore
 from ledger.registry.layout import UNDERREPLICATION
 from ledger.registry.underreplication import (
     DISABLED,
@@ -36,8 +38,6 @@ from ledger.registry.underreplication import (
     lock_path,
 )
 from ledger.repair.runs import NOTHING, Runs, joined
-from ledger.world.clock import Clock
-from ledger.world.metadata import ANY_VERSION, MetadataStore
 
 NOTES = f"{UNDERREPLICATION}/notes"
 DRAINING = f"{UNDERREPLICATION}/draining"

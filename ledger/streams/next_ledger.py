@@ -16,7 +16,7 @@ from typing import Any
 from ledger.client.writer import LedgerWriter
 from ledger.errors import LedgerError
 from ledger.ids import LedgerId
-from ledger.world.clock import Clock
+from ledger.ports.clock import Clock
 
 KEPT_S_MAX = 600.0
 """Much shorter than the age from which ledgers that nobody names are deleted."""

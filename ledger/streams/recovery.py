@@ -23,8 +23,8 @@ from ledger.core.snapshot_format import Snapshot, Summary, decode_snapshot, is_p
 from ledger.core.sparse_index import SparseIndex
 from ledger.errors import CorruptFormat
 from ledger.ids import EntryId
+from ledger.ports.clock import Clock
 from ledger.streams.segment_store import SegmentStore
-from ledger.world.clock import Clock
 
 _READ_BYTES = 1024 * 1024
 

@@ -16,11 +16,11 @@ from ledger.core import segments as log_segments
 from ledger.core.segments import Segment, Truncation
 from ledger.errors import BadVersion, CorruptFormat, LedgerError, NoSuchLedger
 from ledger.ids import EntryId, LedgerId
+from ledger.ports.clock import Clock
 from ledger.streams.config import StreamConfig
 from ledger.streams.reads import SegmentReads
 from ledger.streams.recovery import read_entries, user_records
 from ledger.streams.segment_store import SegmentStore
-from ledger.world.clock import Clock
 
 
 class Retention:

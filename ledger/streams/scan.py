@@ -25,12 +25,12 @@ from ledger.core.snapshot_format import Snapshot, Summary
 from ledger.core.sparse_index import SparseIndex
 from ledger.errors import CorruptFormat, NoSuchLedger, StreamUnavailable, Truncated
 from ledger.ids import EntryId, LedgerId
+from ledger.ports.metadata import MetadataStore
 from ledger.streams.config import StreamLimits
 from ledger.streams.reads import Bounds, CursorLimit, SegmentReads
 from ledger.streams.segment_list import SegmentList, visible
 from ledger.streams.segment_tail import ANY_TIMESTAMP, SegmentTail
 from ledger.streams.tail_cache import StoredRecord
-from ledger.world.metadata import MetadataStore
 
 CHUNK_BYTES = 4 * 1024 * 1024
 """One step of a slice; as much again is on its way meanwhile."""

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from ledger.core.segments import Segment, decode_segment, order
 from ledger.errors import CorruptFormat, MetadataUnavailable, NoNode
+from ledger.ports.metadata import MetadataStore, Unwatch
 from ledger.streams.segment_store import log_root
-from ledger.world.metadata import MetadataStore, Unwatch
 
 _TRIES_MAX = 10  # of names that go between their listing and their reading
 

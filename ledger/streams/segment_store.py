@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from ledger.core.segments import Segment, decode_segment, order
 from ledger.errors import BadVersion, CorruptFormat, MetadataUnavailable, NodeExists, NoNode
 from ledger.ids import LedgerId
-from ledger.world.metadata import Check, Create, Delete, MetadataStore, Node, Op, Set
+from ledger.ports.metadata import Check, Create, Delete, MetadataStore, Node, Op, Set
 
 ROOT = "/streams"
 _LOST_REPLIES_MAX = 5

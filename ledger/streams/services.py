@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ledger.client.client import LedgerClient
+from ledger.ports.clock import Clock
+from ledger.ports.metadata import MetadataStore
 from ledger.streams.config import StreamLimits
 from ledger.streams.reads import CursorLimit
 from ledger.streams.tail_cache import TailCache
-from ledger.world.clock import Clock
-from ledger.world.metadata import MetadataStore
 
 
 class StreamServices:

@@ -26,7 +26,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from ledger.ids import BookieId, Buffer, EntryId, LedgerId
-from ledger.world.bookies import Status
+from ledger.ports.bookies import Status
 
 VERSION: Final = 1
 NAME_BYTES_MAX: Final = 255

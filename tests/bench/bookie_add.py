@@ -19,13 +19,13 @@ from pathlib import Path
 
 from crc32c import crc32c
 
+from ledger.adapters.posix.posix_disk import PosixDisk
+from ledger.adapters.rocksdb.rocks_table import RocksTable
+from ledger.adapters.system.clock import SystemClock
 from ledger.bookie.bookie import Bookie
 from ledger.bookie.config import BookieConfig
+from ledger.bookie.in_process import open_local_bookie
 from ledger.core.group_commit import GroupLimits
-from ledger.world.clock import SystemClock
-from ledger.world.local_bookies import open_local_bookie
-from ledger.world.posix_disk import PosixDisk
-from ledger.world.rocks_table import RocksTable
 
 KEY = b"k" * 20
 

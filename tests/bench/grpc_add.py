@@ -21,13 +21,13 @@ import time
 from functools import partial
 from pathlib import Path
 
+from ledger.adapters.grpc.grpc_bookies import GrpcBookies
+from ledger.adapters.grpc.grpc_config import GrpcClientConfig, GrpcServerConfig
+from ledger.adapters.grpc.grpc_streams import AddStream
 from ledger.bookie.config import BookieConfig
 from ledger.bookie.grpc_server import BookieServer
-from ledger.world.bookies import BookieInfo, Status
-from ledger.world.grpc_bookies import GrpcBookies
-from ledger.world.grpc_config import GrpcClientConfig, GrpcServerConfig
-from ledger.world.grpc_streams import AddStream
-from ledger.world.local_bookies import open_local_bookie
+from ledger.bookie.in_process import open_local_bookie
+from ledger.ports.bookies import BookieInfo, Status
 from tests.bench.bookie_add import KEY, entry_of
 
 WARM_ADDS = 300

@@ -9,10 +9,10 @@ import time
 
 from crc32c import crc32c
 
+from ledger.adapters.system.clock import SystemClock
 from ledger.client.client import LedgerClient
 from ledger.client.config import LedgerClientConfig
-from ledger.world.bookies import BookieInfo, Status
-from ledger.world.clock import SystemClock
+from ledger.ports.bookies import BookieInfo, Status
 from tests.sim.metadata import SimMetadata
 
 ROUNDS, ADDS, GROUP = 15, 5_000, 100

@@ -19,16 +19,16 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from ledger.adapters.grpc.grpc_bookies import GrpcBookies
+from ledger.adapters.grpc.grpc_config import GrpcClientConfig
+from ledger.adapters.system.clock import SystemClock
+from ledger.adapters.system.process import loop_factory
+from ledger.adapters.zookeeper.zookeeper_metadata import connect_zookeeper
 from ledger.client.client import LedgerClient
 from ledger.client.writer import LedgerWriter
 from ledger.errors import LedgerError
 from ledger.ids import LedgerId
 from ledger.registry.discovery import Discovery
-from ledger.world.clock import SystemClock
-from ledger.world.grpc_bookies import GrpcBookies
-from ledger.world.grpc_config import GrpcClientConfig
-from ledger.world.process import loop_factory
-from ledger.world.zookeeper import connect_zookeeper
 
 RANGE = 16  # entries that one read asks for
 RANGES = 4  # such reads in flight

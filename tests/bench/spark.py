@@ -47,7 +47,7 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-class Readers:
+class ReadOnlyGroups:
     """The three ways to the same records."""
 
     def __init__(self, spark: SparkSession, kafka: Broker, gateway: Broker, metadata: str) -> None:
@@ -98,7 +98,7 @@ def into_page_cache(data: Path) -> None:
 
 
 def measured_rounds(
-    readers: Readers, data: Mapping[str, Path], records: int, rounds: int
+    readers: ReadOnlyGroups, data: Mapping[str, Path], records: int, rounds: int
 ) -> list[dict[str, float]]:
     """Records per second of each side, by round; `data` is where a side's broker keeps them."""
     for side in SIDES:  # the first read of each also warms Spark's code
@@ -147,7 +147,7 @@ def run(asked: argparse.Namespace, scratch: Path) -> dict[str, object]:
                 from gateway.pipelines.direct import register
 
                 register(spark)
-                readers = Readers(spark, kafka, gateway, metadata)
+                readers = ReadOnlyGroups(spark, kafka, gateway, metadata)
                 data = {"kafka": kafka.data, "gateway": gateway.data, "direct": gateway.data}
                 found = measured_rounds(readers, data, asked.records, asked.rounds)
                 sums = {side: readers.sums(side, TOPIC) for side in ("gateway", "direct")}

@@ -29,15 +29,15 @@ import time
 from pathlib import Path
 from uuid import UUID
 
+from ledger.adapters.grpc.grpc_bookies import GrpcBookies
+from ledger.adapters.grpc.grpc_config import GrpcClientConfig
+from ledger.adapters.system.clock import SystemClock
+from ledger.adapters.system.process import loop_factory
+from ledger.adapters.zookeeper.zookeeper_metadata import connect_zookeeper
 from ledger.client.client import LedgerClient
 from ledger.ids import INVALID_DLSN
 from ledger.registry.discovery import Discovery
 from ledger.streams.plain_log import PlainLogs, Quorum
-from ledger.world.clock import SystemClock
-from ledger.world.grpc_bookies import GrpcBookies
-from ledger.world.grpc_config import GrpcClientConfig
-from ledger.world.process import loop_factory
-from ledger.world.zookeeper import connect_zookeeper
 from subscriptions.positions import Position, PositionKey
 from subscriptions.rollout import open_store
 from tests.peers import install

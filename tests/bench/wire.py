@@ -11,10 +11,10 @@ import asyncio
 import time
 
 from gateway.config import ConnectionLimits
-from gateway.connection import Connection
-from gateway.dispatch import Dispatcher
 from gateway.handlers.api import Api, Reply
-from gateway.hub import Hub
+from gateway.server.connection import Connection
+from gateway.server.dispatch import Dispatcher
+from gateway.server.registry import Hub
 from gateway.wire.fetch_reply import PartitionFetched, encode_fetch
 from gateway.wire.messages import encode_request
 from gateway.wire.produce_reply import PartitionProduced, encode_produce

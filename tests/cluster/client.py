@@ -20,6 +20,10 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from ledger.adapters.grpc.grpc_bookies import GrpcBookies
+from ledger.adapters.grpc.grpc_config import GrpcClientConfig
+from ledger.adapters.system.clock import SystemClock
+from ledger.adapters.zookeeper.zookeeper_metadata import ZooKeeperMetadata, connect_zookeeper
 from ledger.client.client import LedgerClient
 from ledger.client.config import LedgerClientConfig
 from ledger.client.tail import TailReader
@@ -27,10 +31,6 @@ from ledger.client.writer import LedgerWriter
 from ledger.errors import LedgerError, NoSuchLedger
 from ledger.ids import EntryId, LedgerId
 from ledger.registry.discovery import Discovery
-from ledger.world.clock import SystemClock
-from ledger.world.grpc_bookies import GrpcBookies
-from ledger.world.grpc_config import GrpcClientConfig
-from ledger.world.zookeeper import ZooKeeperMetadata, connect_zookeeper
 from tests.cluster.history import AGAIN_S, Log, payload, retried
 
 SHAPE = "3,3,2"  # ensemble, write quorum, ack quorum

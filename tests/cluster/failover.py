@@ -1,4 +1,4 @@
-"""Kills, stops and silences owners of a fleet under recorded load, and judges what clients saw.
+"""Kills, stops and silences owners of a cluster under recorded load, and judges what clients saw.
 
     python -m tests.cluster.failover --rounds 20 [--zombies 2] [--others 2]
 
@@ -28,7 +28,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.cluster.fleet_stage import Outage, Stage, Zombie
+from tests.cluster.gateways_stage import Outage, Stage, Zombie
 from tests.histories.history import save
 from tests.histories.report import counts, table
 from tests.peers.processes import TookTooLong

@@ -24,7 +24,7 @@ from ledger.core.entry_format import EntryFormat
 from ledger.core.ledger_metadata import LedgerMetadata
 from ledger.errors import CorruptFormat, LedgerError
 from ledger.ids import BookieId, EntryId, LedgerId
-from ledger.world.bookies import Bookies, Status
+from ledger.ports.bookies import Bookies, Status
 
 CHUNK_BYTES = 1024 * 1024
 PAYLOAD_BYTES_MAX = 600

@@ -11,7 +11,7 @@ import pytest
 from ledger.bookie.config import BookieConfig
 from ledger.errors import NotEnoughBookies
 from ledger.ids import BookieId, EntryId, LedgerId
-from ledger.world.bookies import Status
+from ledger.ports.bookies import Status
 from tests.cluster.client import Session
 from tests.cluster.world import MORE, World, wait
 from tests.peers.processes import wait_until

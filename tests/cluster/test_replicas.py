@@ -19,13 +19,13 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
 from gateway.wire import batches
+from ledger.adapters.system.clock import SystemClock
 from ledger.errors import LedgerError
 from ledger.streams.follower import FollowedStream
 from ledger.streams.segment_store import list_streams
 from ledger.streams.stream import StreamServices
-from ledger.world.clock import SystemClock
 from tests.cluster.client import Session
-from tests.cluster.fleet_rig import FleetRig
+from tests.cluster.ownership_rig import OwnershipRig
 from tests.cluster.test_gateway import make_topic
 from tests.crash.load import Load, judge, read_all
 from tests.histories.background import Background
@@ -86,7 +86,7 @@ class Nearby:
 class Stage:
     def __init__(self, directory):
         self.background = Background()
-        self.rig = FleetRig(directory, self.background)
+        self.rig = OwnershipRig(directory, self.background)
 
     def __enter__(self):
         self.background.__enter__()

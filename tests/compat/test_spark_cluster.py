@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import KafkaError, Message, Producer
 
-from tests.cluster.fleet_rig import FleetRig
+from tests.cluster.ownership_rig import OwnershipRig
 from tests.compat.clients.with_aiokafka import Aiokafka
 from tests.compat.spark.rig import PARTITIONS, QUERY_S_MAX, Watched
 from tests.histories.background import Background
@@ -69,8 +69,8 @@ class Writing(threading.Thread):
 
 
 @pytest.fixture
-def rig(tmp_path: Path) -> Iterator[FleetRig]:
-    with Background() as background, FleetRig(tmp_path / "cluster", background) as started:
+def rig(tmp_path: Path) -> Iterator[OwnershipRig]:
+    with Background() as background, OwnershipRig(tmp_path / "cluster", background) as started:
         client = Aiokafka(started.gateways.bootstrap)
         client.create_topic(TOPIC, PARTITIONS)
         client.close()
@@ -78,7 +78,7 @@ def rig(tmp_path: Path) -> Iterator[FleetRig]:
 
 
 def test_a_query_reads_every_acknowledged_record_once_while_leaders_are_killed(
-    spark: SparkSession, rig: FleetRig, tmp_path: Path
+    spark: SparkSession, rig: OwnershipRig, tmp_path: Path
 ):
     seed = random.randrange(10**6)
     draw = random.Random(seed)

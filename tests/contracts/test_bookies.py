@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
+from ledger.adapters.grpc.grpc_bookies import GrpcBookies
+from ledger.adapters.grpc.grpc_config import GrpcClientConfig, GrpcServerConfig
 from ledger.bookie.bookie import Bookie
 from ledger.bookie.config import BookieConfig
 from ledger.bookie.grpc_server import BookieServer
+from ledger.bookie.in_process import LocalBookies, open_local_bookie
 from ledger.ids import BookieId
-from ledger.world.bookies import BookieInfo, Bookies, BookieStats, Status
-from ledger.world.grpc_bookies import GrpcBookies
-from ledger.world.grpc_config import GrpcClientConfig, GrpcServerConfig
-from ledger.world.local_bookies import LocalBookies, open_local_bookie
+from ledger.ports.bookies import BookieInfo, Bookies, BookieStats, Status
 from tests.ledger.bookie_rig import KEY, OTHER_KEY
 from tests.peers.processes import until
 from tests.sim.bookie_world import entry_buffers, entry_bytes

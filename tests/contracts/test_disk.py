@@ -9,8 +9,8 @@ from random import Random
 
 import pytest
 
+from ledger.adapters.posix.posix_disk import PosixDisk
 from ledger.errors import DirectoryInUse
-from ledger.world.posix_disk import PosixDisk
 from tests.sim.disk import SimDisk
 
 

@@ -9,10 +9,12 @@ import contextlib
 
 import pytest
 
+from ledger.adapters.grpc.grpc_metadata import GrpcMetadata
+from ledger.adapters.grpc.grpc_metadata_server import MetadataServer
+from ledger.adapters.sqlite.sqlite_metadata import SqliteMetadata
+from ledger.adapters.zookeeper.zookeeper_metadata import connect_zookeeper
 from ledger.errors import BadVersion, MetadataUnavailable, NodeExists, NoNode, NotEmpty
-from ledger.world.grpc_metadata import GrpcMetadata
-from ledger.world.grpc_metadata_server import MetadataServer
-from ledger.world.metadata import (
+from ledger.ports.metadata import (
     ANY_VERSION,
     NODE_BYTES_MAX,
     Check,
@@ -21,8 +23,6 @@ from ledger.world.metadata import (
     Node,
     Set,
 )
-from ledger.world.sqlite_metadata import SqliteMetadata
-from ledger.world.zookeeper import connect_zookeeper
 from tests.sim.metadata import SimMetadata
 
 

@@ -8,9 +8,9 @@ import contextlib
 
 import pytest
 
+from ledger.adapters.zookeeper.zookeeper_metadata import connect_zookeeper
 from ledger.errors import MetadataUnavailable
-from ledger.world.metadata import ANY_VERSION, Node
-from ledger.world.zookeeper import connect_zookeeper
+from ledger.ports.metadata import ANY_VERSION, Node
 from tests.ledger.zookeeper_rig import Told, end_session
 from tests.peers.proxy import Proxy
 from tests.sim.loop import simulate

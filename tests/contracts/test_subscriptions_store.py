@@ -8,9 +8,9 @@ from uuid import UUID
 
 import pytest
 
+from ledger.adapters.sqlite.sqlite_metadata import SqliteMetadata
 from ledger.errors import NotOwner
 from ledger.ids import Dlsn
-from ledger.world.sqlite_metadata import SqliteMetadata
 from subscriptions.positions import WHOLE_STREAM, Position, PositionKey
 from subscriptions.store import positions_at
 from tests.sim.loop import simulate

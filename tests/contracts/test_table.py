@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ledger.world.rocks_table import RocksTable
+from ledger.adapters.rocksdb.rocks_table import RocksTable
 from tests.sim.table import SimTable
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import inspect
 
+from gateway.cluster.single_broker import SingleBroker
 from gateway.config import GatewayConfig, GroupLimits, ReaderLimits
 from gateway.core.group_members import Joining, Syncing
-from gateway.dispatch import Dispatcher
-from gateway.fleet.solo import SoloFleet
 from gateway.groups.coordinator import Coordinator, fresh_id
-from gateway.groups.readers import Readers
+from gateway.groups.read_only_groups import ReadOnlyGroups
 from gateway.handlers.api import Context, Peer
 from gateway.handlers.table import rows
+from gateway.server.dispatch import Dispatcher
 from gateway.topics.catalog import Catalog
 from gateway.wire.messages import decode_response, encode_request
 from subscriptions.positions import Position, PositionKey
@@ -33,7 +33,7 @@ class World:
         self.clock = SimClock()
         self.limits = GroupLimits(**limits)
         self.claims = None  # no other gateway exists
-        self.fleet = SoloFleet(0, lambda _: -1)
+        self.cluster = SingleBroker(0, lambda _: -1)
         self.store = None
 
     async def __aenter__(self):
@@ -51,7 +51,7 @@ class World:
             claims=self.claims,
         )
         await self.groups.start()
-        self.readers = Readers(self.catalog, self.clock, self.fleet, ReaderLimits())
+        self.readers = ReadOnlyGroups(self.catalog, self.clock, self.cluster, ReaderLimits())
         ctx = Context(
             config=GatewayConfig(groups=self.limits),
             clock=self.clock,
@@ -62,7 +62,7 @@ class World:
             readers=self.readers,
             producer_ids=None,
             fetch_sessions=None,
-            fleet=self.fleet,
+            cluster=self.cluster,
         )
         self.dispatcher = Dispatcher(rows(), ctx)
         return self

@@ -5,8 +5,8 @@ Requests are encoded and decoded, replies too, so a field that a version lacks o
 
 import inspect
 
+from gateway.cluster.single_broker import SingleBroker
 from gateway.config import GatewayConfig
-from gateway.fleet.solo import SoloFleet
 from gateway.handlers.api import Context, Peer, Request
 from gateway.topics.catalog import Catalog
 from gateway.topics.producer_ids import ProducerIds
@@ -44,9 +44,9 @@ class Cluster:
             readers=None,
             producer_ids=ProducerIds(self.store),
             fetch_sessions=None,
-            fleet=SoloFleet(3),
+            cluster=SingleBroker(3),
         )
-        self.context.fleet.epoch_of = Epochs().epoch_of
+        self.context.cluster.epoch_of = Epochs().epoch_of
 
     async def ask(self, module, version, **fields):
         """The decoded answer to one request."""

@@ -13,10 +13,10 @@ from random import Random
 
 from gateway.config import FetchLimits, GatewayConfig
 from gateway.core.fetch_session import FetchSessions
-from gateway.dispatch import Dispatcher
-from gateway.groups.readers import Readers
+from gateway.groups.read_only_groups import ReadOnlyGroups
 from gateway.handlers.api import Context, Peer
 from gateway.handlers.table import rows
+from gateway.server.dispatch import Dispatcher
 from gateway.topics.catalog import Catalog
 from gateway.topics.partitions import Partitions
 from gateway.wire.messages import decode_response, encode_request
@@ -24,9 +24,9 @@ from ledger.bookie.bookie import Bookie
 from ledger.bookie.config import BookieConfig
 from ledger.client.client import LedgerClient
 from ledger.ids import BookieId
+from ledger.ports.bookies import BookieInfo, ReadReply, Status
 from ledger.streams.config import StreamLimits
 from ledger.streams.stream import StreamServices
-from ledger.world.bookies import BookieInfo, ReadReply, Status
 from tests.batches import plain_batch
 from tests.sim.disk import DiskFaults, SimDisk
 from tests.sim.loop import SimClock, simulate
@@ -132,10 +132,10 @@ class Port:
 class StreamCluster:
     """Use it inside `run`. `restart` is an orderly one, `crash` leaves open segments behind."""
 
-    def __init__(self, *, limits=None, fetch=None, fleet=None, **settings):
+    def __init__(self, *, limits=None, fetch=None, cluster=None, **settings):
         self.limits = limits or StreamLimits()
         self.config = GatewayConfig(fetch=fetch or FetchLimits(), **settings)
-        self.fleet = fleet  # None: alone
+        self.cluster = cluster  # None: alone
         self.draw = Random(1)
         self.clock = SimClock()
         self.metadata = SimMetadata()
@@ -163,7 +163,7 @@ class StreamCluster:
         await self.catalog.load()
         self.services = StreamServices(self.metadata, client, self.clock, self.limits)
         self.partitions = Partitions(
-            self.catalog, self.services, self.config, self.on_freed, self.fleet
+            self.catalog, self.services, self.config, self.on_freed, self.cluster
         )
         ids = itertools.count(1)
         self.context = Context(
@@ -173,18 +173,20 @@ class StreamCluster:
             catalog=self.catalog,
             partitions=self.partitions,
             groups=None,
-            readers=Readers(self.catalog, self.clock, self.partitions.fleet, self.config.readers),
+            readers=ReadOnlyGroups(
+                self.catalog, self.clock, self.partitions.cluster, self.config.readers
+            ),
             producer_ids=None,
             fetch_sessions=FetchSessions(10, 120_000, lambda: next(ids)),
-            fleet=self.partitions.fleet,
+            cluster=self.partitions.cluster,
         )
         self.dispatcher = Dispatcher(rows(), self.context)
 
-    async def beside(self, fleet, **settings):
+    async def beside(self, cluster, **settings):
         """Another gateway on the same streams and bookie."""
         other = copy.copy(self)
         other.config = replace(self.config, **settings)
-        other.fleet = fleet
+        other.cluster = cluster
         await other.start_gateway()
         return other
 

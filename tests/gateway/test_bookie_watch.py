@@ -16,8 +16,8 @@ from pathlib import Path
 
 from confluent_kafka import KafkaError, Producer
 
-from gateway.bookie_watch import BookieWatch
-from ledger.world.bookies import Status
+from gateway.process.disk_monitor import EmbeddedBookieMonitor
+from ledger.ports.bookies import Status
 from tests.ledger.bookie_rig import with_bookie
 from tests.node.test_full_disk import TIGHT, RationedDisk, small_disk
 from tests.peers.gateway import Gateway
@@ -50,7 +50,7 @@ def watched(capsys, body):
         async def collect():
             rig.collections += 1
 
-        watch = BookieWatch([(DATA, bookie)], collect)
+        watch = EmbeddedBookieMonitor([(DATA, bookie)], collect)
         try:
             await body(rig, bookie, watch, lines)
         finally:

@@ -6,10 +6,10 @@ import asyncio
 import pytest
 
 from gateway.core.group_members import Leaving
-from gateway.groups.census import SWEEP_S
+from gateway.groups.group_scanner import SWEEP_S
 from gateway.groups.views import Refused
 from ledger.errors import MetadataUnavailable
-from ledger.world.metadata import Node
+from ledger.ports.metadata import Node
 from subscriptions.positions import Position
 from tests.gateway.group_world import World
 from tests.sim.loop import simulate

@@ -20,7 +20,13 @@ from ledger.errors import (
     Truncated,
 )
 
-WITHIN_REACH = ("ledger.errors", "ledger.client.", "ledger.streams.", "ledger.world.")
+WITHIN_REACH = (
+    "ledger.errors",
+    "ledger.client.",
+    "ledger.streams.",
+    "ledger.ports.",
+    "ledger.adapters.",
+)
 
 
 def subclasses(kind):

@@ -8,7 +8,7 @@ the bookie are counted, or fail.
 import asyncio
 from dataclasses import replace
 
-from ledger.world.bookies import ReadManyReply, Status
+from ledger.ports.bookies import ReadManyReply, Status
 from tests.gateway.stream_cluster import FETCH, run
 from tests.gateway.test_fetch import COLD, NEWEST, OK, batch, fetch, flat, offsets, one, request
 

@@ -1,8 +1,8 @@
-"""Goal: coordinators on the fleet of a cluster keep offsets and members over death, pause and
+"""Goal: coordinators on the cluster of a cluster keep offsets and members over death, pause and
 farewell, with positions in nodes and in log segments.
 
-Method: whole fleets and coordinators on virtual time over one simulated metadata tree and simulated
-bookies; a member and a register of offsets ask as clients do.
+Method: whole clusters and coordinators on virtual time over one simulated metadata tree and
+simulated bookies; a member and a register of offsets ask as clients do.
 """
 
 import asyncio
@@ -14,9 +14,9 @@ from gateway.groups.coordinator import Coordinator
 from gateway.groups.views import Refused
 from ledger.errors import LedgerError
 from subscriptions.positions import Position, PositionKey
-from tests.fleet.rig import SESSION_S, until
-from tests.fleet.rig import World as Fleet
 from tests.gateway.group_world import Consumer
+from tests.ownership.rig import SESSION_S, until
+from tests.ownership.rig import World as Cluster
 from tests.sim.loop import simulate
 from tests.subscriptions.log_world import LogWorld
 
@@ -24,7 +24,7 @@ both_stores = pytest.mark.parametrize("logs", [False, True], ids=["nodes", "log-
 
 
 class Host:
-    """One gateway: its fleet's part, and the groups that it coordinates."""
+    """One gateway: its cluster's part, and the groups that it coordinates."""
 
     def __init__(self, world, gateway):
         self.gateway = gateway
@@ -34,13 +34,13 @@ class Host:
         self.groups = Coordinator(
             gateway.metadata,
             gateway.catalog,
-            world.fleet.clock,
+            world.cluster.clock,
             GroupLimits(),
             store=store,
-            claims=gateway.fleet,
+            claims=gateway.process.clustered,
         )
-        gateway.fleet.on_expired(self.groups.lost)
-        gateway.fleet.on_members_changed(self._members_changed)
+        gateway.cluster.on_expired(self.groups.lost)
+        gateway.cluster.on_members_changed(self._members_changed)
         self.adopting = None
         self.lives = True
 
@@ -54,7 +54,7 @@ class Host:
 
     async def _adopt(self):
         try:
-            await self.groups.adopt(await self.gateway.fleet.orphans())
+            await self.groups.adopt(await self.gateway.cluster.orphans())
         except LedgerError:
             pass  # requests will load them
 
@@ -93,7 +93,7 @@ class Host:
     async def leave(self):
         self.lives = False
         await asyncio.gather(
-            self.gateway.fleet.hand_over_all(self.gateway.hand_over), self.groups.hand_over()
+            self.gateway.cluster.hand_over_all(self.gateway.hand_over), self.groups.hand_over()
         )
         await self.groups.stop()
         await self.gateway.stop()
@@ -103,16 +103,16 @@ class World:
     """Three gateways of one cluster, and the ways clients have to them."""
 
     def __init__(self, logs):
-        self.fleet = Fleet()
+        self.cluster = Cluster()
         self.logs = None
         if logs:
             self.logs = LogWorld()
-            self.logs.tree = self.fleet.tree
+            self.logs.tree = self.cluster.tree
         self.hosts = {}
 
     async def __aenter__(self):
         for node_id in (1, 2, 3):
-            self.hosts[node_id] = Host(self, self.fleet.gateway(node_id))
+            self.hosts[node_id] = Host(self, self.cluster.gateway(node_id))
             await self.hosts[node_id].start()
         first = self.hosts[1].gateway
         topic = await first.catalog.create("t", 1, 1, {})
@@ -125,13 +125,13 @@ class World:
             if host.lives:
                 await host.groups.stop()
             host.end()
-        await self.fleet.stop()
+        await self.cluster.stop()
 
     async def coordinator(self, group):
         """Whom any gateway that lives names."""
         while True:
             for host in [host for host in self.hosts.values() if host.lives]:
-                found = await host.gateway.fleet.coordinator(group)
+                found = await host.gateway.cluster.coordinator(group)
                 if found is not None and self.hosts[found.node_id].lives:
                     return self.hosts[found.node_id]
             await asyncio.sleep(0.05)

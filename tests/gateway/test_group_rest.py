@@ -1,15 +1,15 @@
 """Goal: groups that nobody needs cost next to nothing, and one gateway lists and sweeps each.
 
 Method: two or three whole coordinators on virtual time over one metadata tree, as in
-test_group_fleet.
+test_group_owners.
 """
 
 import asyncio
 
-from gateway.groups.census import SWEEP_S
-from gateway.groups.residents import IDLE_MS
+from gateway.groups.group_scanner import SWEEP_S
+from gateway.groups.loaded_groups import IDLE_MS
 from subscriptions.znode_store import GroupPositions
-from tests.gateway.group_fleet import Roamer, run, settled
+from tests.gateway.group_owners import Roamer, run, settled
 
 DAY_S = 86_400.0
 IDLE_S = IDLE_MS / 1000 + 1
@@ -18,22 +18,22 @@ IDLE_S = IDLE_MS / 1000 + 1
 
 
 def test_a_group_that_nobody_needs_is_let_go_and_its_claim_with_it():
-    async def scenario(fleet, gateways):
-        groups = fleet.groups_of("a", 200)
+    async def scenario(cluster, gateways):
+        groups = cluster.groups_of("a", 200)
         for group in groups:
             assert await gateways["a"].commit(group, 5) == "none"
         await asyncio.sleep(2 * IDLE_S)
         assert gateways["a"].loaded == {}
         assert gateways["a"].groups._store._claims == {}
-        assert {fleet.claimant(group) for group in groups} == {None}
+        assert {cluster.claimant(group) for group in groups} == {None}
         assert await gateways["a"].committed(groups[7]) == 5
 
     run(scenario)
 
 
 def test_a_group_with_members_or_fresh_commits_stays():
-    async def scenario(fleet, gateways):
-        groups = fleet.groups_of("a", 3)
+    async def scenario(cluster, gateways):
+        groups = cluster.groups_of("a", 3)
         world = gateways["a"]
         member = world.consumer(groups[0]).start()
         await settled([member], 1)
@@ -47,19 +47,19 @@ def test_a_group_with_members_or_fresh_commits_stays():
 
 
 def test_a_resting_group_is_listed_by_exactly_one_gateway():
-    async def scenario(fleet, gateways):
+    async def scenario(cluster, gateways):
         expected = set()
         for name, world in gateways.items():
-            for group in fleet.groups_of(name, 20):
+            for group in cluster.groups_of(name, 20):
                 assert await world.commit(group, 5) == "none"
                 expected.add(group)
-        sticky = fleet.groups_of("b", 30)[20:]
-        fleet.leaving.add("b")
+        sticky = cluster.groups_of("b", 30)[20:]
+        cluster.leaving.add("b")
         for group in sticky:  # claimed by others while the ring said so
-            gateways[fleet.candidate(group)].consumer(group).start()
+            gateways[cluster.candidate(group)].consumer(group).start()
             expected.add(group)
         await asyncio.sleep(1)
-        fleet.leaving.discard("b")
+        cluster.leaving.discard("b")
         for _ in range(2):
             listed = [e.group_id for w in gateways.values() for e in await w.groups.list()]
             assert sorted(listed) == sorted(expected)
@@ -70,13 +70,13 @@ def test_a_resting_group_is_listed_by_exactly_one_gateway():
 
 
 def test_a_group_that_another_gateway_has_in_memory_is_listed_by_that_one():
-    async def scenario(fleet, gateways):
-        (group,) = fleet.groups_of("b", 1)
+    async def scenario(cluster, gateways):
+        (group,) = cluster.groups_of("b", 1)
         assert await gateways["b"].commit(group, 5) == "none"
         await asyncio.sleep(2 * IDLE_S)
-        fleet.leaving.add("b")
+        cluster.leaving.add("b")
         assert await gateways["a"].commit(group, 6) == "none"
-        fleet.leaving.discard("b")
+        cluster.leaving.discard("b")
         assert [each.group_id for each in await gateways["a"].groups.list()] == [group]
         assert await gateways["b"].groups.list() == []
 
@@ -84,8 +84,8 @@ def test_a_group_that_another_gateway_has_in_memory_is_listed_by_that_one():
 
 
 def test_after_a_failover_every_group_is_listed_once():
-    async def scenario(fleet, gateways):
-        groups = fleet.groups_of("a", 20)
+    async def scenario(cluster, gateways):
+        groups = cluster.groups_of("a", 20)
         for group in groups:
             assert await gateways["a"].commit(group, 5) == "none"
         await gateways["a"].consumer(groups[0]).join()
@@ -100,22 +100,22 @@ def test_after_a_failover_every_group_is_listed_once():
 
 
 def test_a_group_that_another_gateway_deleted_is_listed_no_more():
-    async def scenario(fleet, gateways):
-        (group,) = fleet.groups_of("a", 1)
+    async def scenario(cluster, gateways):
+        (group,) = cluster.groups_of("a", 1)
         assert await gateways["a"].commit(group, 5) == "none"
         await asyncio.sleep(2 * IDLE_S)
         assert [e.group_id for e in await gateways["a"].groups.list()] == [group]
-        fleet.leaving.add("a")
+        cluster.leaving.add("a")
         assert (await gateways["b"].groups.delete(group)).name == "none"
-        fleet.leaving.discard("a")
+        cluster.leaving.discard("a")
         assert await gateways["a"].groups.list() == []
 
     run(scenario)
 
 
 def test_a_group_released_with_members_that_died_is_taken_when_members_change():
-    async def scenario(fleet, gateways):
-        (group,) = fleet.groups_of("a", 1)
+    async def scenario(cluster, gateways):
+        (group,) = cluster.groups_of("a", 1)
         await gateways["a"].consumer(group).join()
         await gateways["b"].groups.list()
         await gateways["a"].leave()
@@ -126,8 +126,8 @@ def test_a_group_released_with_members_that_died_is_taken_when_members_change():
 
 
 def test_what_a_dead_gateway_left_open_is_put_in_order_by_the_next_sweep():
-    async def scenario(fleet, gateways):
-        groups = fleet.groups_of("a", 10)
+    async def scenario(cluster, gateways):
+        groups = cluster.groups_of("a", 10)
         for group in groups:
             assert await gateways["a"].commit(group, 5) == "none"
         gateways["a"].die()
@@ -146,8 +146,8 @@ def test_what_a_dead_gateway_left_open_is_put_in_order_by_the_next_sweep():
 
 
 def test_offsets_expire_by_the_hand_of_the_one_gateway_that_would_coordinate():
-    async def scenario(fleet, gateways):
-        groups = fleet.groups_of("a", 10)
+    async def scenario(cluster, gateways):
+        groups = cluster.groups_of("a", 10)
         for group in groups:
             assert await gateways["a"].commit(group, 5) == "none"
         written = {name: len(world.metadata.multis) for name, world in gateways.items()}
@@ -163,9 +163,9 @@ def test_offsets_expire_by_the_hand_of_the_one_gateway_that_would_coordinate():
 
 
 def test_offsets_of_a_group_with_members_outlive_a_failover():
-    async def scenario(fleet, gateways):
-        (group,) = fleet.groups_of("a", 1)
-        member = Roamer(fleet, gateways, group, "c", session_ms=1_800_000)
+    async def scenario(cluster, gateways):
+        (group,) = cluster.groups_of("a", 1)
+        member = Roamer(cluster, gateways, group, "c", session_ms=1_800_000)
         await member.join()
         assert await gateways["a"].commit(group, 5, 0, member.member_id, 1) == "none"
         gateways["a"].die()
@@ -178,8 +178,8 @@ def test_offsets_of_a_group_with_members_outlive_a_failover():
 
 
 def test_a_sweep_without_a_lease_removes_nothing():
-    async def scenario(fleet, gateways):
-        (group,) = fleet.groups_of("a", 1)
+    async def scenario(cluster, gateways):
+        (group,) = cluster.groups_of("a", 1)
         assert await gateways["a"].commit(group, 5) == "none"
         for world in gateways.values():
             world.claims.lease = False

@@ -24,7 +24,7 @@ from gateway.admin.group_words import (
 )
 from gateway.admin.groups import Committed
 from gateway.core.group_members import MemberRecord, Membership
-from gateway.groups.membership import StoredMembership, encode_membership
+from gateway.groups.stored_membership import StoredMembership, encode_membership
 from subscriptions.positions import Position, PositionKey
 from subscriptions.store import Change, History
 from tests.gateway.group_world import World

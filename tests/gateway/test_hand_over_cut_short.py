@@ -1,8 +1,8 @@
 """Goal: a partition whose hand-over was cut short is led again by whoever owns it then, and nothing
 of its earlier life opens or fences the stream behind the owner's back; nor does who lost the lease.
 
-Method: `Partitions` are told what the fleet tells them, while a bookie that holds its answers keeps
-a hand-over from ending; virtual time.
+Method: `Partitions` are told what the cluster tells them, while a bookie that holds its answers
+keeps a hand-over from ending; virtual time.
 """
 
 import asyncio
@@ -10,8 +10,8 @@ from contextlib import suppress
 
 from kio.schema.errors import ErrorCode
 
-from gateway.fleet.port import Leader, StreamKey
-from tests.gateway.paper_fleet import PaperFleet, member
+from gateway.cluster.port import Leader, StreamKey
+from tests.gateway.paper_cluster import PaperCluster, member
 from tests.gateway.stream_cluster import StreamCluster, batch
 from tests.sim.loop import simulate
 
@@ -23,10 +23,10 @@ class Owner:
     """A gateway that owns partition 0 of topic `t`, which is written to; `draining` is stuck."""
 
     async def start(self):
-        self.fleet = PaperFleet(
+        self.cluster = PaperCluster(
             HERE, [member(HERE), member(OTHER)], leader_of_others=Leader(HERE, EPOCH)
         )
-        self.gateway = StreamCluster(fleet=self.fleet, node_id=HERE)
+        self.gateway = StreamCluster(cluster=self.cluster, node_id=HERE)
         await self.gateway.start()
         self.partitions = self.gateway.partitions
         before = await self.gateway.topic()
@@ -41,7 +41,7 @@ class Owner:
         return self
 
     async def gained(self):
-        """The stream is ours, as far as the fleet tells."""
+        """The stream is ours, as far as the cluster tells."""
         self.partitions.gained(self.key)
         self.gateway.port.release()
         async with asyncio.timeout(60):
@@ -83,18 +83,18 @@ def test_a_hand_over_that_ends_late_leaves_the_next_ownership_alone():
 
 def test_who_waited_for_room_opens_nothing_once_the_lease_is_over():
     async def main():
-        fleet = PaperFleet(HERE, [member(HERE)], leader_of_others=Leader(HERE, EPOCH))
-        gateway = StreamCluster(fleet=fleet, node_id=HERE)
+        cluster = PaperCluster(HERE, [member(HERE)], leader_of_others=Leader(HERE, EPOCH))
+        gateway = StreamCluster(cluster=cluster, node_id=HERE)
         await gateway.start()
         await gateway.catalog.create("t", 1, 1, {})
         room = gateway.partitions._opening = asyncio.Semaphore(0)
         partition = gateway.partitions.find("t", 0)
         await asyncio.sleep(1)
-        fleet.lease = False
+        cluster.lease = False
         room.release()
         await asyncio.sleep(1)
         assert not partition.readable  # another may have it: it would be fenced
-        fleet.lease = True
+        cluster.lease = True
         await partition.ensure_readable()
 
     simulate(main())

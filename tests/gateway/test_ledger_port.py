@@ -18,22 +18,22 @@ from gateway.pipelines.direct.storage import open_storage, read_topic, read_topi
 from gateway.pipelines.shared.errors import DataLost, JobError
 from gateway.topics.partitions import stream_name
 from gateway.wire import batches
+from ledger.adapters.grpc.grpc_bookies import GrpcBookies
+from ledger.adapters.grpc.grpc_config import GrpcClientConfig
+from ledger.adapters.grpc.grpc_metadata import GrpcMetadata
+from ledger.adapters.grpc.grpc_metadata_server import _Watches
+from ledger.adapters.sqlite.sqlite_metadata import SqliteMetadata
+from ledger.adapters.system.clock import SystemClock
 from ledger.errors import Fenced, LedgerError, MetadataUnavailable, ReadOnlyStore
 from ledger.ids import EntryId, LedgerId
 from ledger.node.read_port import ReadPort
+from ledger.ports.bookies import Status
+from ledger.ports.metadata import ANY_VERSION, Create
 from ledger.registry.discovery import Discovery
 from ledger.streams.follower import FollowedStream
 from ledger.streams.scan import StreamScan, read_slice
 from ledger.streams.stream import StreamServices
 from ledger.wire.metadata_pb2 import WatchRequest
-from ledger.world.bookies import Status
-from ledger.world.clock import SystemClock
-from ledger.world.grpc_bookies import GrpcBookies
-from ledger.world.grpc_config import GrpcClientConfig
-from ledger.world.grpc_metadata import GrpcMetadata
-from ledger.world.grpc_metadata_server import _Watches
-from ledger.world.metadata import ANY_VERSION, Create
-from ledger.world.sqlite_metadata import SqliteMetadata
 from tests.gateway.admin_commands import invoke
 from tests.peers.gateway import Gateway
 from tests.peers.processes import free_port

@@ -5,7 +5,7 @@ import asyncio
 from uuid import UUID
 
 from gateway.topics.catalog import Catalog
-from gateway.topics.left_overs import LEDGER_AGE_MS_MIN, left_over_streams, remove_left_overs
+from gateway.topics.orphans import LEDGER_AGE_MS_MIN, left_over_streams, remove_left_overs
 from ledger.errors import MetadataUnavailable, NoNode
 from ledger.streams.plain_log import PlainLogs
 from ledger.streams.segment_store import list_streams

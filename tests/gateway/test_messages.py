@@ -21,6 +21,7 @@ from kio.serial import entity_writer
 from kio.static.constants import EntityType
 
 from gateway.handlers.api import Reply
+from gateway.wire.bounds_check import checked, walker
 from gateway.wire.messages import (
     MalformedMessage,
     decode_request,
@@ -29,7 +30,6 @@ from gateway.wire.messages import (
     encode_response,
 )
 from gateway.wire.schema import NoSuchSchema, request_class, response_class, shape_of
-from gateway.wire.skim import checked, walker
 
 CLIENT_KEYS = [key for key in sorted(api_key_map) if key not in range(52, 55)]
 MESSAGES = [

@@ -20,8 +20,8 @@ import pytest
 from confluent_kafka import TopicPartition
 from prometheus_client.parser import text_string_to_metric_families
 
+from gateway.cluster.single_broker import SingleBroker
 from gateway.config import MetricsLimits
-from gateway.fleet.solo import SoloFleet
 from gateway.metrics.http import CONNECTIONS_MAX, HEAD_BYTES_MAX, MetricsServer
 from gateway.metrics.page import Family, family_text
 from tests.gateway.admin_commands import consumer, invoke, produced
@@ -217,7 +217,7 @@ def test_groups_beyond_the_bound_are_counted_and_those_in_memory_come_first():
 
 
 def test_groups_that_rest_with_another_gateway_are_told_there():
-    class Elsewhere(SoloFleet):
+    class Elsewhere(SingleBroker):
         """The ring names another gateway for some groups."""
 
         def candidate(self, group):

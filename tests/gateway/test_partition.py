@@ -13,8 +13,8 @@ from kio.schema.errors import ErrorCode
 from gateway.topics.partition import Produced
 from ledger.client.config import LedgerClientConfig
 from ledger.errors import NotOwner
+from ledger.ports.bookies import Status
 from ledger.streams.segment_store import list_streams
-from ledger.world.bookies import Status
 from tests.batches import built_batch, plain_batch, raw_batch
 from tests.gateway.stream_cluster import base_offsets, batch, run
 

@@ -3,7 +3,7 @@ jumps, as the clock of a stopped process does."""
 
 import asyncio
 
-from gateway.pulse import Pulse
+from gateway.server.stall_detector import StallDetector
 from tests.sim.loop import simulate
 
 STILL_S_MAX = 0.3
@@ -13,7 +13,7 @@ def run(scenario):
     async def main():
         loop = asyncio.get_running_loop()
         told = []
-        pulse = Pulse(loop, STILL_S_MAX, lambda: told.append(loop.time()))
+        pulse = StallDetector(loop, STILL_S_MAX, lambda: told.append(loop.time()))
         pulse.start()
         await scenario(loop, pulse, told)
         pulse.stop()

@@ -13,11 +13,11 @@ import contextlib
 import pytest
 from kio.schema.errors import ErrorCode
 
+from gateway.cluster.port import Member
+from gateway.cluster.single_broker import SingleBroker
 from gateway.config import ConnectionLimits
 from gateway.core.group_members import State
-from gateway.fleet.port import Member
-from gateway.fleet.solo import SoloFleet
-from gateway.server import Server
+from gateway.server.listener import Server
 from tests.gateway import stream_cluster
 from tests.gateway.group_world import World
 from tests.gateway.test_fetch import batch, fetch, one
@@ -295,7 +295,7 @@ def test_who_assigns_itself_partitions_is_not_told_its_last_fetch_as_a_commit():
 # --- over several gateways -----------------------------------------------------------------------
 
 
-class Fleet(SoloFleet):
+class Cluster(SingleBroker):
     """Gateways on sockets of this process; each coordinates whatever it is asked about."""
 
     def __init__(self, node_id, members):
@@ -314,7 +314,7 @@ async def gateways(count=2):
         worlds = []
         for node_id in range(count):
             world = World(delay_s=0) if not worlds else World(delay_s=0, tree=worlds[0].tree)
-            world.fleet = Fleet(node_id, members)
+            world.cluster = Cluster(node_id, members)
             worlds.append(await stack.enter_async_context(world))
             server = Server(world.dispatcher, ConnectionLimits())
             await server.start("127.0.0.1", 0)

@@ -70,7 +70,7 @@ class Pair:
         self.config = StreamConfig(
             ensemble_size=3, write_quorum=3, ack_quorum=2, control_ms=50, segment_bytes=1 << 30
         )
-        self.epoch = -1  # as the fleet tells it
+        self.epoch = -1  # as the cluster tells it
 
     def client(self, host):
         return self.clients[host]
@@ -268,7 +268,7 @@ def test_it_reads_on_while_nobody_leads_and_under_the_next_leader():
     run(scenario)
 
 
-def test_the_leader_epoch_is_the_fleets_and_never_falls():
+def test_the_leader_epoch_is_the_clusters_and_never_falls():
     async def scenario(pair):
         assert pair.replica.leader_epoch == -1
         pair.epoch = 3

@@ -14,9 +14,9 @@ import pytest
 import uvloop
 
 from gateway.config import ConnectionLimits
-from gateway.dispatch import Dispatcher
 from gateway.handlers.api import Api, Reply
-from gateway.server import Server
+from gateway.server.dispatch import Dispatcher
+from gateway.server.listener import Server
 from gateway.wire.messages import encode_request
 
 BEAT = {"group_id": "g", "generation_id": 1, "member_id": "m"}

@@ -15,12 +15,12 @@ import textwrap
 import pytest
 
 from gateway.process import serve
-from gateway.workers import WorkerPace, commands
+from gateway.process.supervisor import WorkerPace, commands
 from tests.peers.processes import Process, process_tree, wait_until
 
 SUPERVISOR = """
 import sys
-from gateway.workers import WorkerPace, end_with, supervise
+from gateway.process.supervisor import WorkerPace, end_with, supervise
 pace = WorkerPace(wait_s_min=0.05, wait_s_max=0.1)
 sys.exit(supervise([[sys.executable, "-c", word, str(place)]
                     for place, word in enumerate(sys.argv[1:])], pace))
@@ -159,7 +159,7 @@ def test_a_worker_that_fails_over_its_end_is_not_hidden_by_the_others(tmp_path):
 
 def test_workers_end_politely_when_their_supervisor_is_killed(tmp_path):
     polite = """
-    from gateway.workers import end_with
+    from gateway.process.supervisor import end_with
     signal.signal(signal.SIGTERM, lambda *_: (open("ended", "w").close(), os._exit(0)))
     end_with(os.getppid())
     """

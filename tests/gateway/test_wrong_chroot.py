@@ -14,7 +14,7 @@ import pytest
 
 from gateway.pipelines.direct.storage import open_storage
 from gateway.pipelines.shared.errors import JobError
-from ledger.world.zookeeper import connect_zookeeper
+from ledger.adapters.zookeeper.zookeeper_metadata import connect_zookeeper
 from tests.gateway.admin_commands import invoke
 from tests.node.cluster_rig import laid_out
 from tests.peers import install

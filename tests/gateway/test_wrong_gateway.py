@@ -1,8 +1,8 @@
 """Goal: a gateway that does not own a partition, or may not any more, answers nothing as its owner
 and says who does; replicas read for their own rack alone, and never say that an offset is wrong.
 
-Method: two gateways on the same streams and bookie, in Kafka's bytes on virtual time; the fleet is
-what the test writes down.
+Method: two gateways on the same streams and bookie, in Kafka's bytes on virtual time; the cluster
+is what the test writes down.
 """
 
 import asyncio
@@ -11,8 +11,8 @@ from uuid import UUID
 import pytest
 from kio.schema.errors import ErrorCode
 
-from gateway.fleet.port import Leader
-from tests.gateway.paper_fleet import PaperFleet, member
+from gateway.cluster.port import Leader
+from tests.gateway.paper_cluster import PaperCluster, member
 from tests.gateway.stream_cluster import LIST_OFFSETS, PRODUCE, StreamCluster, batch
 from tests.gateway.test_fetch import fetch, flat, offsets, one
 from tests.sim.loop import simulate
@@ -28,12 +28,14 @@ class Pair:
 
     async def start(self, *, replicas=2):
         alive = [member(HERE, "r0"), member(THERE, "r1"), member(2, "r2")]
-        self.fleets = [PaperFleet(n, alive, leader_of_others=Leader(HERE, EPOCH)) for n in (0, 1)]
-        self.owner = StreamCluster(fleet=self.fleets[0], node_id=HERE, rack="r0")
+        self.clusters = [
+            PaperCluster(n, alive, leader_of_others=Leader(HERE, EPOCH)) for n in (0, 1)
+        ]
+        self.owner = StreamCluster(cluster=self.clusters[0], node_id=HERE, rack="r0")
         await self.owner.start()
         self.owner.catalog._bookies = lambda: 3
         await self.owner.catalog.create("t", 2, replicas, {})
-        self.other = await self.owner.beside(self.fleets[1], node_id=THERE, rack="r1")
+        self.other = await self.owner.beside(self.clusters[1], node_id=THERE, rack="r1")
         return self
 
 
@@ -99,8 +101,8 @@ def test_a_produce_to_the_owner_names_nobody():
 
 def test_of_many_partitions_each_is_answered_for_itself():
     async def scenario(pair):
-        for fleet in pair.fleets:
-            fleet.leaders[1] = Leader(THERE, 3)
+        for cluster in pair.clusters:
+            cluster.leaders[1] = Leader(THERE, 3)
         answer = await produce(pair.owner, indexes=(0, 1, 2))
         mine, theirs, none = answer.responses[0].partition_responses
         assert (mine.error_code, named(mine)) == (OK, NOBODY)
@@ -117,7 +119,7 @@ def test_of_many_partitions_each_is_answered_for_itself():
 )
 def test_nobody_is_named_who_cannot_take_it(leader):
     async def scenario(pair):
-        pair.fleets[1].leaders[0] = leader
+        pair.clusters[1].leaders[0] = leader
         answer = await produce(pair.other)
         (partition,) = answer.responses[0].partition_responses
         assert (partition.error_code, named(partition)) == (NOT_LEADER, NOBODY)
@@ -139,7 +141,7 @@ def test_what_does_not_exist_is_not_somebody_elses():
 def test_an_owner_whose_lease_is_over_takes_nothing_and_names_not_itself():
     async def scenario(pair):
         assert (await produce(pair.owner)).responses[0].partition_responses[0].error_code is OK
-        pair.fleets[0].lease = False
+        pair.clusters[0].lease = False
         answer = await produce(pair.owner)
         (partition,) = answer.responses[0].partition_responses
         assert (partition.error_code, named(partition)) == (NOT_LEADER, NOBODY)
@@ -153,8 +155,8 @@ def test_what_was_accepted_when_the_lease_ended_is_not_acknowledged_and_the_new_
         pair.owner.port.hold()
         waiting = asyncio.ensure_future(produce(pair.owner))
         await asyncio.sleep(1)
-        pair.fleets[0].lease = False
-        pair.fleets[0].leaders[0] = Leader(THERE, EPOCH + 1)
+        pair.clusters[0].lease = False
+        pair.clusters[0].leaders[0] = Leader(THERE, EPOCH + 1)
         pair.owner.port.release()
         answer = await waiting
         (partition,) = answer.responses[0].partition_responses
@@ -185,7 +187,7 @@ def test_a_fetch_from_the_wrong_gateway_is_sent_to_the_right_one(version):
 def test_a_fetch_by_whom_knows_an_older_leader_names_this_one():
     async def scenario(pair):
         partition = await pair.owner.partition()
-        pair.fleets[0].leaders[0] = Leader(HERE, partition.leader_epoch)
+        pair.clusters[0].leaders[0] = Leader(HERE, partition.leader_epoch)
         answer = await fetch(pair.owner, {"t": {0: (0, {"current_leader_epoch": 0})}})
         (found,) = flat(answer).values()
         assert found.error_code is ErrorCode.fenced_leader_epoch
@@ -198,7 +200,7 @@ def test_a_fetch_by_whom_knows_an_older_leader_names_this_one():
 def test_an_owner_whose_lease_is_over_reads_nothing_out():
     async def scenario(pair):
         await produce(pair.owner)
-        pair.fleets[0].lease = False
+        pair.clusters[0].lease = False
         found, took_s = await one(pair.owner, 0)
         assert (found.error_code, took_s) == (NOT_LEADER, 0)
 
@@ -210,7 +212,7 @@ def test_a_fetch_that_waits_when_the_lease_ends_is_refused():
         await produce(pair.owner)
         waiting = asyncio.ensure_future(one(pair.owner, 2, wait_ms=500))
         await asyncio.sleep(0.1)
-        pair.fleets[0].lease = False
+        pair.clusters[0].lease = False
         found, _ = await waiting
         assert found.error_code is NOT_LEADER
 
@@ -225,7 +227,7 @@ def test_a_fetch_that_reads_from_disk_when_the_lease_ends_is_refused():
         pair.owner.port.read_delay_s = 0.2
         waiting = asyncio.ensure_future(one(pair.owner, 0))
         await asyncio.sleep(0.1)
-        pair.fleets[0].lease = False
+        pair.clusters[0].lease = False
         found, _ = await waiting
         assert (found.error_code, found.records or b"") == (NOT_LEADER, b"")
 
@@ -238,7 +240,7 @@ def test_a_fetch_that_waits_hears_at_once_that_another_took_over():
         waiting = asyncio.ensure_future(one(pair.owner, 2, wait_ms=30_000))
         await asyncio.sleep(1)
         topic = pair.owner.catalog.by_name("t")
-        pair.fleets[0].leaders[0] = Leader(THERE, EPOCH + 1)
+        pair.clusters[0].leaders[0] = Leader(THERE, EPOCH + 1)
         pair.owner.partitions.lost((topic.topic_id, 0))
         found, took_s = await waiting
         assert (found.error_code, named(found)) == (NOT_LEADER, (THERE, EPOCH + 1))
@@ -280,7 +282,7 @@ def test_a_gateway_reads_for_no_other_rack(rack):
 def test_a_gateway_without_a_rack_reads_for_nobody():
     async def scenario(pair):
         await produce(pair.owner)
-        nowhere = await pair.owner.beside(pair.fleets[1], node_id=THERE, rack="")
+        nowhere = await pair.owner.beside(pair.clusters[1], node_id=THERE, rack="")
         found, _ = await one(nowhere, 0, rack_id="")
         assert found.error_code is NOT_LEADER
 
@@ -328,7 +330,7 @@ def test_what_a_replica_does_not_know_yet_does_not_spoil_the_rest_of_the_answer(
 def test_a_replica_reads_on_while_nobody_leads():
     async def scenario(pair):
         await show(pair)
-        pair.fleets[1].leaders[0] = Leader()
+        pair.clusters[1].leaders[0] = Leader()
         settings = {"current_leader_epoch": 1}
         found, _ = await one(pair.other, 0, rack_id="r1", settings=settings)
         assert (found.error_code, offsets(found)) == (OK, [0])
@@ -362,7 +364,7 @@ def test_the_leader_sends_nobody_to_a_gateway_that_is_no_replica_or_leaves():
         await produce(pair.owner)
         found, _ = await one(pair.owner, 0, rack_id="r2")  # two replicas: 0 and 1
         assert (found.preferred_read_replica, offsets(found)) == (-1, [0])
-        pair.fleets[0].alive = [member(HERE, "r0"), member(THERE, "r1", leaving=True)]
+        pair.clusters[0].alive = [member(HERE, "r0"), member(THERE, "r1", leaving=True)]
         found, _ = await one(pair.owner, 0, rack_id="r1")
         assert (found.preferred_read_replica, offsets(found)) == (-1, [0])
 
@@ -421,7 +423,7 @@ def test_offsets_are_asked_of_the_owner(timestamp):
         assert (await listed(pair.other, timestamp)).error_code is NOT_LEADER
         missing = await listed(pair.other, timestamp, topic="none")
         assert missing.error_code is ErrorCode.unknown_topic_or_partition
-        pair.fleets[0].lease = False
+        pair.clusters[0].lease = False
         assert (await listed(pair.owner, timestamp)).error_code is NOT_LEADER
 
     run(scenario)
@@ -435,7 +437,7 @@ def test_an_offset_that_was_looked_up_when_the_lease_ended_is_not_told():
         pair.owner.port.read_delay_s = 0.2
         waiting = asyncio.ensure_future(listed(pair.owner, 5))
         await asyncio.sleep(0.1)
-        pair.fleets[0].lease = False
+        pair.clusters[0].lease = False
         assert (await waiting).error_code is NOT_LEADER
 
     run(scenario)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from gateway.config import ConnectionLimits
-from gateway.connection import Connection
-from gateway.dispatch import Dispatcher
-from gateway.hub import Hub
+from gateway.server.connection import Connection
+from gateway.server.dispatch import Dispatcher
+from gateway.server.registry import Hub
 from gateway.wire.messages import decode_response, encode_request
 
 

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.connection import FRAMES_PER_TURN_MAX
 from gateway.handlers.api import Api, Reply
 from gateway.handlers.k18_api_versions import API as API_VERSIONS
+from gateway.server.connection import FRAMES_PER_TURN_MAX
 from tests.gateway.wire_peer import answers, connect, hub_for, request, turns
 from tests.sim.loop import simulate
 

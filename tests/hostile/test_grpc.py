@@ -16,7 +16,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from ledger.adapters.grpc.grpc_config import MESSAGE_BYTES_MAX, GrpcServerConfig, TlsFiles
+from ledger.adapters.grpc.grpc_library import aio, grpc
 from ledger.bookie.grpc_server import BookieServer
+from ledger.ports.bookies import Status
 from ledger.wire import bookie_pb2 as pb
 from ledger.wire.bookie_frames import (
     AddsWriter,
@@ -29,9 +32,6 @@ from ledger.wire.bookie_frames import (
     encode_hello,
     encode_questions,
 )
-from ledger.world.bookies import Status
-from ledger.world.grpc_config import MESSAGE_BYTES_MAX, GrpcServerConfig, TlsFiles
-from ledger.world.grpc_library import aio, grpc
 from tests.ledger.bookie_rig import KEY, OTHER_KEY
 from tests.ledger.grpc_world import CONFIG, Client, Served
 from tests.peers.processes import until

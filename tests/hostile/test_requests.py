@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from kio.schema.index import api_key_map, schema_name_map
 from kio.static.constants import EntityType
 
-from gateway.dispatch import Dispatcher, Refused
 from gateway.handlers.api import Api, Peer
+from gateway.server.dispatch import Dispatcher, Refused
+from gateway.wire.bounds_check import ELEMENTS_MAX
 from gateway.wire.messages import (
     MalformedMessage,
     decode_request,
@@ -24,7 +25,6 @@ from gateway.wire.messages import (
     request_codec,
 )
 from gateway.wire.schema import shape_of
-from gateway.wire.skim import ELEMENTS_MAX
 
 PEER = Peer("10.0.0.1", 50_000, "10.0.0.9", 9092)
 MESSAGES = [

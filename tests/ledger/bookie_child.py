@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from ledger.bookie.config import BookieConfig
-from ledger.world.local_bookies import open_local_bookie
+from ledger.bookie.in_process import open_local_bookie
 from tests.sim.bookie_world import KEY, entry_buffers
 
 CONFIG = BookieConfig(file_bytes=1 << 20, preallocate_bytes=1 << 18, headroom_bytes=0)

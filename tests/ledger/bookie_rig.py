@@ -7,7 +7,7 @@ from random import Random
 
 from ledger.bookie.bookie import Bookie
 from ledger.bookie.config import BookieConfig
-from ledger.world.bookies import Status
+from ledger.ports.bookies import Status
 from tests.sim.bookie_world import entry_buffers
 from tests.sim.disk import DiskFaults, SimDisk
 from tests.sim.loop import SimClock, simulate

@@ -4,7 +4,7 @@ import asyncio
 
 from ledger.client import metadata_format
 from ledger.errors import MetadataUnavailable
-from ledger.world.bookies import Status
+from ledger.ports.bookies import Status
 from tests.ledger.calm_cluster import Told, cluster, create
 from tests.sim.loop import simulate
 from tests.sim.metadata import SimMetadata

@@ -10,13 +10,13 @@ import sys
 from pathlib import Path
 from typing import Self
 
+from ledger.adapters.grpc.grpc_bookies import GrpcBookies
+from ledger.adapters.grpc.grpc_config import GrpcClientConfig, GrpcServerConfig, TlsFiles
 from ledger.bookie.config import BookieConfig
 from ledger.bookie.grpc_server import BookieServer
+from ledger.bookie.in_process import LocalBookie, open_local_bookie
 from ledger.ids import BookieId
-from ledger.world.bookies import BookieInfo, Status
-from ledger.world.grpc_bookies import GrpcBookies
-from ledger.world.grpc_config import GrpcClientConfig, GrpcServerConfig, TlsFiles
-from ledger.world.local_bookies import LocalBookie, open_local_bookie
+from ledger.ports.bookies import BookieInfo, Status
 from tests.ledger.bookie_rig import KEY
 from tests.sim.bookie_world import entry_buffers
 

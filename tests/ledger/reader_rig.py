@@ -7,7 +7,7 @@ from ledger.client.health import BookieHealth
 from ledger.client.reader import LedgerReader
 from ledger.client.tail import TailReader
 from ledger.client.update_metadata import LedgerMetadataStore
-from ledger.world.bookies import ReadManyReply, ReadReply, Status
+from ledger.ports.bookies import ReadManyReply, ReadReply, Status
 from tests.ledger.calm_cluster import Told, create
 from tests.sim.metadata import SimMetadata
 from tests.sim.network import SimBookies

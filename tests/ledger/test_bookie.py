@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from ledger.bookie.config import BookieConfig
-from ledger.world.bookies import Status
+from ledger.ports.bookies import Status
 from tests.ledger.bookie_rig import KEY, OTHER_KEY, add, with_bookie
 from tests.sim.bookie_world import entry_buffers, entry_bytes
 

@@ -14,10 +14,10 @@ import pytest
 from ledger.bookie.bookie import Bookie
 from ledger.bookie.collect import Collected, collect
 from ledger.bookie.config import BookieConfig
+from ledger.bookie.in_process import LocalBookies, open_local_bookie
 from ledger.errors import DirectoryInUse, ForeignDirectory
 from ledger.ids import BookieId
-from ledger.world.bookies import Status
-from ledger.world.local_bookies import LocalBookies, open_local_bookie
+from ledger.ports.bookies import Status
 from tests.ledger.bookie_child import CONFIG, payload_of
 from tests.ledger.bookie_rig import KEY, OTHER_KEY, Rig, add, with_bookie
 from tests.sim.bookie_world import entry_buffers, entry_bytes

@@ -22,7 +22,7 @@ from ledger.errors import (
     StorageFull,
     WrongQuorum,
 )
-from ledger.world.bookies import Status
+from ledger.ports.bookies import Status
 from tests.ledger.calm_cluster import Told, cluster, create, refusing, written
 from tests.sim.loop import simulate
 from tests.sim.metadata import SimMetadata

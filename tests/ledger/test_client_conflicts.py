@@ -20,7 +20,7 @@ from ledger.errors import (
     NoSuchLedger,
 )
 from ledger.ids import EntryId
-from ledger.world.bookies import Status
+from ledger.ports.bookies import Status
 from tests.ledger.failing_cluster import (
     Answers,
     Sets,

@@ -13,7 +13,7 @@ from ledger.errors import (
     AddFailed,
     StorageFull,
 )
-from ledger.world.bookies import Status
+from ledger.ports.bookies import Status
 from tests.ledger.calm_cluster import cluster, create, held_by
 from tests.ledger.failing_cluster import (
     Answers,

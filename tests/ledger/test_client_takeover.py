@@ -13,8 +13,8 @@ from ledger.client.update_metadata import LedgerMetadataStore
 from ledger.core.entry_format import DigestType, master_key
 from ledger.core.ledger_metadata import LedgerState
 from ledger.errors import AddFailed, EntryUnknown, Fenced
+from ledger.ports.bookies import Status
 from ledger.registry.layout import LEDGERS
-from ledger.world.bookies import Status
 from tests.ledger.calm_cluster import (
     cluster,
     create,

@@ -6,11 +6,11 @@ import asyncio
 import signal
 import time
 
+from ledger.adapters.grpc.grpc_config import GrpcClientConfig, GrpcServerConfig
 from ledger.bookie.config import ENTRY_BYTES_MAX, BookieConfig
 from ledger.bookie.grpc_server import BookieServer
 from ledger.ids import BookieId
-from ledger.world.bookies import BookieInfo, Status
-from ledger.world.grpc_config import GrpcClientConfig, GrpcServerConfig
+from ledger.ports.bookies import BookieInfo, Status
 from tests.ledger.bookie_rig import KEY
 from tests.ledger.grpc_world import Child, Client, Served
 from tests.peers.processes import free_port, until

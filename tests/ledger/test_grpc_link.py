@@ -9,12 +9,12 @@ import asyncio
 
 import pytest
 
+from ledger.adapters.grpc.grpc_bookies import GrpcBookies
+from ledger.adapters.grpc.grpc_config import GrpcClientConfig, GrpcServerConfig
 from ledger.bookie.grpc_server import BookieServer
+from ledger.bookie.in_process import open_local_bookie
 from ledger.ids import LedgerId
-from ledger.world.bookies import BookieInfo, Status
-from ledger.world.grpc_bookies import GrpcBookies
-from ledger.world.grpc_config import GrpcClientConfig, GrpcServerConfig
-from ledger.world.local_bookies import open_local_bookie
+from ledger.ports.bookies import BookieInfo, Status
 from tests.ledger.bookie_rig import KEY
 from tests.peers.proxy import Proxy
 from tests.sim.bookie_world import entry_buffers

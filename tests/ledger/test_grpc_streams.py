@@ -5,7 +5,10 @@ import asyncio
 
 import pytest
 
+from ledger.adapters.grpc.grpc_config import GrpcClientConfig
+from ledger.adapters.grpc.grpc_streams import AddStream, ReadStream
 from ledger.bookie.grpc_streams import Room
+from ledger.ports.bookies import Status
 from ledger.wire.bookie_frames import (
     Answer,
     Ask,
@@ -17,9 +20,6 @@ from ledger.wire.bookie_frames import (
     encode_added,
     encode_answers,
 )
-from ledger.world.bookies import Status
-from ledger.world.grpc_config import GrpcClientConfig
-from ledger.world.grpc_streams import AddStream, ReadStream
 from tests.ledger.bookie_rig import KEY
 from tests.sim.loop import simulate
 

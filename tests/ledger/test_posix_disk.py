@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from ledger.world import posix_disk
-from ledger.world.posix_disk import PosixDisk
+from ledger.adapters.posix import posix_disk
+from ledger.adapters.posix.posix_disk import PosixDisk
 
 
 def handles_on(path: Path) -> int:

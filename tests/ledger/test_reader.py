@@ -11,7 +11,7 @@ import pytest
 
 from ledger.core.ledger_metadata import Fragment, LedgerState
 from ledger.errors import EntryUnknown, NoSuchEntry, NoSuchLedger
-from ledger.world.bookies import Status
+from ledger.ports.bookies import Status
 from tests.ledger.calm_cluster import Told, cluster, create, expected, payloads, written
 from tests.ledger.reader_rig import (
     SICK,

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledger.errors import CorruptFormat
+from ledger.ports.bookies import DEFAULT_RACK, BookieInfo
 from ledger.registry import cookie, service_info, underreplication
 from ledger.registry.cookie import Cookie
 from ledger.wire.bookie_formats_pb2 import BookieServiceInfoFormat
-from ledger.world.bookies import DEFAULT_RACK, BookieInfo
 
 COOKIE = Cookie("b1-0a1b2c3d", "/journal", ("/data/1", "/data/2"), "an-instance", ("/index",))
 COOKIE_TEXT = (

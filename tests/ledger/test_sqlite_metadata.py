@@ -13,14 +13,14 @@ import sys
 
 import pytest
 
+from ledger.adapters.sqlite.sqlite_metadata import APPLICATION_ID, FORMAT_VERSION, SqliteMetadata
 from ledger.errors import CorruptFormat, DirectoryInUse, ForeignDirectory, MetadataUnavailable
-from ledger.world.metadata import Node
-from ledger.world.sqlite_metadata import APPLICATION_ID, FORMAT_VERSION, SqliteMetadata
+from ledger.ports.metadata import Node
 
 CHILD = """
 import asyncio, sys
 from pathlib import Path
-from ledger.world.sqlite_metadata import SqliteMetadata
+from ledger.adapters.sqlite.sqlite_metadata import SqliteMetadata
 
 async def main():
     store = SqliteMetadata(Path(sys.argv[1]))

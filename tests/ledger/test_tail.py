@@ -12,7 +12,7 @@ import pytest
 
 from ledger.core.ledger_metadata import Fragment
 from ledger.errors import EntryUnknown, NoSuchLedger
-from ledger.world.bookies import Status
+from ledger.ports.bookies import Status
 from tests.ledger.calm_cluster import Told, cluster, create, expected
 from tests.ledger.reader_rig import (
     SICK,

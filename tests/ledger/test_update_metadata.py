@@ -11,10 +11,10 @@ from dataclasses import replace
 
 import pytest
 
+from ledger.adapters.zookeeper.zookeeper_metadata import connect_zookeeper
 from ledger.client.config import LedgerClientConfig
 from ledger.client.update_metadata import LedgerMetadataStore
 from ledger.core.ledger_metadata import Fragment, LedgerMetadata, LedgerState
-from ledger.world.zookeeper import connect_zookeeper
 from tests.peers.processes import until
 from tests.peers.proxy import BOTH, TO_CLIENT, TO_SERVER, Proxy
 

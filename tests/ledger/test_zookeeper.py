@@ -9,9 +9,9 @@ import time
 
 import pytest
 
+from ledger.adapters.zookeeper.zookeeper_bridge import IN_FLIGHT_MAX
 from ledger.errors import EntryTooLarge, MetadataUnavailable
-from ledger.world.metadata import ANY_VERSION, NODE_BYTES_MAX, Create, Delete, Node, Set
-from ledger.world.zookeeper_bridge import IN_FLIGHT_MAX
+from ledger.ports.metadata import ANY_VERSION, NODE_BYTES_MAX, Create, Delete, Node, Set
 from tests.ledger.zookeeper_rig import SHORT_MS, Told, World, connected, no_thread_is_left, waits
 from tests.peers.processes import until
 from tests.peers.proxy import TO_CLIENT, TO_SERVER, Proxy

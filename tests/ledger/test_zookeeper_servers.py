@@ -12,10 +12,10 @@ import time
 
 import pytest
 
+from ledger.adapters.zookeeper.zookeeper_bridge import CLOSE_S_MAX, IN_FLIGHT_MAX
+from ledger.adapters.zookeeper.zookeeper_metadata import connect_zookeeper
 from ledger.errors import MetadataUnavailable
-from ledger.world.metadata import ANY_VERSION, Node
-from ledger.world.zookeeper import connect_zookeeper
-from ledger.world.zookeeper_bridge import CLOSE_S_MAX, IN_FLIGHT_MAX
+from ledger.ports.metadata import ANY_VERSION, Node
 from tests.ledger.zookeeper_rig import SHORT_MS, Told, connected, no_thread_is_left, waits
 from tests.peers.processes import Process, until
 from tests.peers.proxy import TO_SERVER, Proxy

@@ -3,7 +3,7 @@
 import asyncio
 import sys
 
-from ledger.world.zookeeper import connect_zookeeper
+from ledger.adapters.zookeeper.zookeeper_metadata import connect_zookeeper
 
 
 async def main(servers: str, root: str) -> None:

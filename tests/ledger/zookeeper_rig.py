@@ -6,7 +6,7 @@ import threading
 
 from kazoo.client import KazooClient
 
-from ledger.world.zookeeper import connect_zookeeper
+from ledger.adapters.zookeeper.zookeeper_metadata import connect_zookeeper
 from tests.peers.processes import until, wait_until
 
 SHORT_MS = 600  # a session that a test waits for to end; ticks are 100 ms

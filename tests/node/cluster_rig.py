@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from ledger.adapters.grpc.grpc_bookies import GrpcBookies
+from ledger.adapters.grpc.grpc_config import GrpcClientConfig, TlsFiles
+from ledger.adapters.zookeeper.zookeeper_metadata import connect_zookeeper
 from ledger.client import metadata_format
 from ledger.core.ledger_metadata import Fragment, LedgerMetadata
 from ledger.ids import BookieId, EntryId, LedgerId
+from ledger.ports.bookies import ReadReply, Status
 from ledger.registry import layout
 from ledger.registry.discovery import Discovery
-from ledger.world.bookies import ReadReply, Status
-from ledger.world.grpc_bookies import GrpcBookies
-from ledger.world.grpc_config import GrpcClientConfig, TlsFiles
-from ledger.world.zookeeper import connect_zookeeper
 from tests.peers.zookeeper import ZooKeeper
 from tests.sim.bookie_world import KEY, entry_buffers
 

@@ -23,7 +23,7 @@ import pytest
 
 from ledger.bookie.collect import collect
 from ledger.ids import BookieId, LedgerId
-from ledger.world.bookies import Status
+from ledger.ports.bookies import Status
 from tests.ledger.bookie_rig import KEY, SMALL, Rig, with_bookie
 from tests.node.cluster_rig import Cluster
 from tests.peers.bookie import BookieProcess

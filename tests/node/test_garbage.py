@@ -19,9 +19,9 @@ from ledger.errors import MetadataUnavailable
 from ledger.ids import LedgerId
 from ledger.node.garbage import GarbageCollector, OddMetadata
 from ledger.node.identity import learn_identity
+from ledger.ports.bookies import Status
 from ledger.registry import layout
 from ledger.registry.cookie import cookie_path
-from ledger.world.bookies import Status
 from tests.ledger.bookie_rig import with_bookie
 from tests.sim.disk import SimDisk
 from tests.sim.metadata import MetadataFaults, MetadataTree, SimMetadata

@@ -16,8 +16,8 @@ from ledger.client import metadata_format
 from ledger.core.ledger_metadata import Fragment, LedgerMetadata
 from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.node.losses import ledgers_at_risk, list_ledgers
+from ledger.ports.bookies import Status
 from ledger.registry import layout
-from ledger.world.bookies import Status
 from tests.ledger.bookie_rig import KEY, SMALL, with_bookie
 from tests.sim.bookie_world import entry_bytes
 from tests.sim.loop import simulate

@@ -14,10 +14,10 @@ import pytest
 
 from ledger.errors import BookieIdInUse
 from ledger.ids import BookieId
+from ledger.ports.bookies import BookieInfo
 from ledger.registry import layout, service_info
 from ledger.registry.discovery import Discovery
 from ledger.registry.registration import Registration, wait_until_unregistered
-from ledger.world.bookies import BookieInfo
 from tests.sim.loop import simulate
 from tests.sim.metadata import MetadataFaults, MetadataTree, SimMetadata
 

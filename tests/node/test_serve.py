@@ -17,11 +17,11 @@ from pathlib import Path
 
 import pytest
 
+from ledger.adapters.zookeeper.zookeeper_metadata import connect_zookeeper
 from ledger.ids import BookieId
+from ledger.ports.bookies import BookieInfo, Status
 from ledger.registry.cookie import cookie_path, decode
 from ledger.registry.layout import read_instance_id
-from ledger.world.bookies import BookieInfo, Status
-from ledger.world.zookeeper import connect_zookeeper
 from tests.hostile.test_grpc import Authority
 from tests.node.cluster_rig import Cluster
 from tests.peers.bookie import BookieProcess

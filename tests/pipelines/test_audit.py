@@ -21,7 +21,7 @@ from gateway.pipelines.audits.sources import parse_source
 from gateway.pipelines.shared.errors import JobError
 from gateway.pipelines.shared.partitions import OffsetRange, Place
 from gateway.pipelines.shared.topics import Bounds
-from ledger.world.clock import SystemClock
+from ledger.adapters.system.clock import SystemClock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,7 +14,7 @@ import pytest
 
 from gateway.pipelines.direct import register
 from gateway.pipelines.shared.topics import Topics
-from tests.cluster.fleet_rig import FleetRig
+from tests.cluster.ownership_rig import OwnershipRig
 from tests.histories.background import Background
 from tests.pipelines.direct_rig import Rig, differences
 
@@ -32,16 +32,16 @@ TOPIC = "spread"
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[FleetRig]:
+def cluster(tmp_path: Path) -> Iterator[OwnershipRig]:
     with (
         Background() as background,
-        FleetRig(tmp_path / "cluster", background, gateways=1) as started,
+        OwnershipRig(tmp_path / "cluster", background, gateways=1) as started,
     ):
         yield started
 
 
 def test_rows_are_the_kafka_sources_also_after_a_bookie_has_died(
-    spark: SparkSession, cluster: FleetRig
+    spark: SparkSession, cluster: OwnershipRig
 ) -> None:
     register(spark)
     metadata = f"zk://{cluster.world.zookeeper.servers}"

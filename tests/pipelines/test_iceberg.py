@@ -22,7 +22,7 @@ from gateway.pipelines.archives.iceberg_table import STAGING_AGE_MS_MAX
 from gateway.pipelines.archives.port import ArchiveState
 from gateway.pipelines.shared.errors import JobError
 from gateway.pipelines.shared.partitions import OffsetRange, Place
-from ledger.world.clock import SystemClock
+from ledger.adapters.system.clock import SystemClock
 from tests.pipelines.archive_contract import ArchiveContract, Row, commit, frame, read, row, rows
 
 if TYPE_CHECKING:

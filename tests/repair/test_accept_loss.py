@@ -11,7 +11,7 @@ from gateway.admin.client import AdminError
 from gateway.admin.ledgers import recover
 from gateway.admin.storage import Storage
 from ledger.errors import Fenced, LedgerClosed
-from ledger.world.bookies import Status
+from ledger.ports.bookies import Status
 from tests.repair.rig import Hanging, Rig, mend
 from tests.sim.loop import SimClock, simulate
 

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledger.core.ledger_metadata import Fragment, LedgerMetadata, LedgerState
+from ledger.ports.bookies import EntriesReply, Status
 from ledger.repair.checker import SILENT, Holding, check, holding_of, spans
 from ledger.repair.runs import each, runs_of
-from ledger.world.bookies import EntriesReply, Status
 
 NAMES = ("a", "b", "c", "d", "e")
 

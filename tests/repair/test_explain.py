@@ -3,10 +3,10 @@
 import pytest
 
 from ledger.core.ledger_metadata import LedgerState
+from ledger.ports.bookies import BookieInfo
 from ledger.repair.checker import SILENT, check
 from ledger.repair.explain import Facts, Said, explain_entry, explain_ledger
 from ledger.repair.underreplication import Mark, Note
-from ledger.world.bookies import BookieInfo
 from tests.repair.test_checker import LIMBO, held, ledger
 
 FULL = held(*range(10))

@@ -9,6 +9,7 @@ import pytest
 
 from ledger.client.client import WANTED_QUORUM
 from ledger.core.ledger_metadata import Fragment
+from ledger.ports.bookies import BookieInfo
 from ledger.repair.checker import SILENT, Holding, check, spans
 from ledger.repair.plan import (
     EndLimbo,
@@ -25,7 +26,6 @@ from ledger.repair.plan import (
     wider_quorum,
 )
 from ledger.repair.runs import runs_of
-from ledger.world.bookies import BookieInfo
 from tests.repair.test_checker import LIMBO, held, ledger
 
 FULL = held(*range(10))

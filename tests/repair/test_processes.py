@@ -11,12 +11,12 @@ import subprocess
 
 import pytest
 
+from ledger.adapters.grpc.grpc_bookies import GrpcBookies
+from ledger.adapters.grpc.grpc_config import GrpcClientConfig
+from ledger.adapters.system.clock import SystemClock
+from ledger.adapters.zookeeper.zookeeper_metadata import connect_zookeeper
 from ledger.client.client import LedgerClient
 from ledger.registry.discovery import Discovery
-from ledger.world.clock import SystemClock
-from ledger.world.grpc_bookies import GrpcBookies
-from ledger.world.grpc_config import GrpcClientConfig
-from ledger.world.zookeeper import connect_zookeeper
 from tests.peers import install
 from tests.peers.bookie import BookieProcess
 from tests.peers.processes import Process, wait_until

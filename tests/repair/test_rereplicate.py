@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from ledger.core.ledger_metadata import Fragment
 from ledger.errors import BadVersion
+from ledger.ports.bookies import Status
 from ledger.repair.rereplicate import Result
-from ledger.world.bookies import Status
 from tests.ledger.calm_cluster import refusing
 from tests.repair.rig import Hanging, Rig, mend
 from tests.sim.loop import simulate

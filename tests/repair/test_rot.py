@@ -7,14 +7,14 @@ import asyncio
 from random import Random
 
 from ledger.bookie.bookie import Bookie
+from ledger.bookie.in_process import LocalBookies
 from ledger.client.metadata_format import encode, ledger_path
 from ledger.core.entry_format import master_key
 from ledger.core.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from ledger.ids import BookieId
+from ledger.ports.bookies import Status
 from ledger.repair.rereplicate import Repairer, Result
 from ledger.repair.underreplication import Underreplication
-from ledger.world.bookies import Status
-from ledger.world.local_bookies import LocalBookies
 from tests.ledger.bookie_rig import KEY, SMALL, add, with_bookie
 from tests.sim.bookie_world import entry_bytes
 from tests.sim.disk import SimDisk

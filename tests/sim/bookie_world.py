@@ -13,7 +13,7 @@ from ledger.bookie.bookie import Bookie
 from ledger.bookie.collect import collect
 from ledger.bookie.config import BookieConfig
 from ledger.core.group_commit import GroupLimits
-from ledger.world.bookies import Status
+from ledger.ports.bookies import Status
 from tests.sim.disk import DiskFaults, SimDisk
 from tests.sim.loop import SimClock
 from tests.sim.table import SimTable

@@ -17,7 +17,7 @@ from ledger.core.entry_format import HEADER_BYTES, read_header
 from ledger.core.ledger_metadata import LedgerState
 from ledger.core.quorum import coverage_size, write_sets
 from ledger.errors import Fenced, LedgerClosed
-from ledger.world.bookies import Status
+from ledger.ports.bookies import Status
 
 DIGEST_BYTES = 4  # CRC32C
 ABSENT = (Status.NO_ENTRY, Status.NO_LEDGER)

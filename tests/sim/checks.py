@@ -2,7 +2,7 @@
 
 from ledger.client import metadata_format
 from ledger.core.entry_format import HEADER_BYTES
-from ledger.world.bookies import Status
+from ledger.ports.bookies import Status
 from tests.sim.checkers import ALL, DIGEST_BYTES, Check, Ledgers
 from tests.sim.coverage import Coverage
 from tests.sim.network import Observer

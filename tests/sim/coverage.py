@@ -4,7 +4,7 @@ from collections import Counter
 
 from ledger.core.ledger_metadata import LedgerState
 from ledger.errors import AddFailed, Fenced
-from ledger.world.bookies import Status
+from ledger.ports.bookies import Status
 from tests.sim.checkers import Check
 
 PATHS = (

@@ -8,7 +8,7 @@ import asyncio
 from dataclasses import replace
 
 from ledger.bookie.bookie import EVERY_LEDGER, Bookie
-from ledger.world.local_bookies import LocalBookies
+from ledger.bookie.in_process import LocalBookies
 from tests.sim.bookie_world import small_config
 from tests.sim.disk import SimDisk
 from tests.sim.loop import SimClock

@@ -7,7 +7,7 @@ from ledger.bookie.bookie import Bookie
 from ledger.bookie.config import BookieConfig
 from ledger.core.group_commit import GroupLimits
 from ledger.ids import BookieId
-from ledger.world.bookies import BookieInfo, ReadManyReply, ReadReply, Status
+from ledger.ports.bookies import BookieInfo, ReadManyReply, ReadReply, Status
 from tests.sim.disk import SimDisk
 from tests.sim.loop import SimClock
 from tests.sim.table import SimTable

@@ -13,7 +13,7 @@ import random
 from dataclasses import dataclass, field
 
 from ledger.errors import BadVersion, MetadataUnavailable, NodeExists, NoNode, NotEmpty
-from ledger.world.metadata import ANY_VERSION, NODE_BYTES_MAX, Check, Create, Delete, Node, Set
+from ledger.ports.metadata import ANY_VERSION, NODE_BYTES_MAX, Check, Create, Delete, Node, Set
 
 RENEWAL_S = 0.5  # until a client hears that its session has expired, if it asks nothing
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from ledger.core.entry_format import read_header
 from ledger.core.fencing import same_entry
 from ledger.ids import EntryId
-from ledger.world.bookies import BookieStats, EntriesReply, ReadManyReply, ReadReply, Status
+from ledger.ports.bookies import BookieStats, EntriesReply, ReadManyReply, ReadReply, Status
 
 NO_ENTRY = EntryId(-1)
 DISK_BYTES = 1 << 30

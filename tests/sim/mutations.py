@@ -27,9 +27,9 @@ from ledger.core.quorum import Coverage
 from ledger.core.read_plan import ReadPlan
 from ledger.errors import BadVersion, Fenced, MetadataUnavailable, NoNode
 from ledger.ids import EntryId
+from ledger.ports.bookies import ReadReply, Status
 from ledger.registry.layout import LEDGERS
 from ledger.repair.attempt import Round
-from ledger.world.bookies import ReadReply, Status
 from tests.sim import families, planted, swarm_hosts
 from tests.sim.disk import SimLogFile
 from tests.sim.exhaustive.mistakes import MISTAKES

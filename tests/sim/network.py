@@ -9,7 +9,7 @@ was sent arrives even if its sender no longer waits.
 import asyncio
 from dataclasses import dataclass
 
-from ledger.world.bookies import (
+from ledger.ports.bookies import (
     DEFAULT_RACK,
     BookieInfo,
     BookieStats,

@@ -168,7 +168,7 @@ class Proof:
             "",
             "Mistakes planted into the real code, and how many seeds of which world find each",
             "(T18 and T21 are mistakes of gateways and groups, planted "
-            "[there](../tests/sim/test_fleet.py); T19 in",
+            "[there](../tests/sim/test_shared_streams.py); T19 in",
             "[test_streams.py](../tests/sim/test_streams.py); T20 is about transactions):",
             "",
             "| trap | mistake | world | seeds | found by |",

@@ -13,7 +13,7 @@ from functools import partial
 
 from ledger.client.config import LedgerClientConfig
 from ledger.errors import LedgerError
-from ledger.world.bookies import ReadManyReply
+from ledger.ports.bookies import ReadManyReply
 from tests.sim.cluster import Cluster
 from tests.sim.disk_bookie import DiskBookie
 from tests.sim.loop import simulate

@@ -9,7 +9,7 @@ import asyncio
 
 import pytest
 
-from ledger.world.bookies import Status
+from ledger.ports.bookies import Status
 from tests.sim.bookie_world import BookieWorld
 from tests.sim.disk import DiskFaults
 from tests.sim.loop import simulate

@@ -9,7 +9,7 @@ import random
 
 from ledger.core.entry_format import DigestType, EntryFormat
 from ledger.ids import BookieId, EntryId
-from ledger.world.bookies import Status
+from ledger.ports.bookies import Status
 from tests.sim.loop import simulate
 from tests.sim.model_bookie import ModelBookie
 from tests.sim.network import Network, SimBookies, Weather

@@ -3,7 +3,7 @@
 import asyncio
 
 from ledger.errors import LedgerError
-from ledger.world.metadata import Node
+from ledger.ports.metadata import Node
 from tests.sim.metadata import MetadataTree, SimMetadata, _Record
 
 

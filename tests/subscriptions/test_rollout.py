@@ -1,5 +1,5 @@
-"""Goal: moving to log segments, with a mixed fleet and back again, loses no commit.
-Method: nodes as older programs left them, byte for byte; fleets that take subscriptions from each
+"""Goal: moving to log segments, with a mixed cluster and back again, loses no commit.
+Method: nodes as older programs left them, byte for byte; clusters that take subscriptions from each
 other by seed, each claim compared with the last commit that was acknowledged."""
 
 from random import Random
@@ -184,7 +184,7 @@ def test_two_stores_of_different_flags_shut_each_other_out():
     run(scenario)
 
 
-class Fleet:
+class Cluster:
     """Processes that take one subscriber from each other; `flags` by process."""
 
     def __init__(self, world, draw, native, size=3):
@@ -232,15 +232,15 @@ class Fleet:
 
 @pytest.mark.parametrize("native", [False, True], ids=["groups", "native"])
 @pytest.mark.parametrize("seed", range(10))
-def test_a_fleet_that_is_rolled_out_and_rolled_back_loses_no_commit(seed, native):
+def test_a_cluster_that_is_rolled_out_and_rolled_back_loses_no_commit(seed, native):
     async def scenario(world):
         draw = Random(seed)
-        fleet = Fleet(world, draw, native)
-        await fleet.turns(6)  # step 1: the flag is off everywhere
+        cluster = Cluster(world, draw, native)
+        await cluster.turns(6)  # step 1: the flag is off everywhere
         for enabled in (True, False, True):
             for n in range(3):  # step 2, process by process; and back; and again
-                fleet.restart(n, enabled)
-                await fleet.turns(6)
-        return fleet.clock
+                cluster.restart(n, enabled)
+                await cluster.turns(6)
+        return cluster.clock
 
     assert run(scenario) > 20

@@ -8,7 +8,7 @@ import pytest
 
 from ledger.errors import CorruptFormat, MetadataUnavailable, NotOwner
 from ledger.ids import Dlsn
-from ledger.world.metadata import Node
+from ledger.ports.metadata import Node
 from subscriptions.positions import WHOLE_STREAM, Position, PositionKey, seal
 from subscriptions.znode_store import GroupPositions, StreamSubscribers
 from tests.sim.loop import simulate

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
-from gateway.wire import batches, inside
+from gateway.wire import batches
+from gateway.wire import record_scan as inside
 from gateway.wire.batches import BatchRefused, check_batch, placed, with_append_time
 from tests.batches import HEADER_BYTES, built_batch, plain_batch, raw_batch, record
 

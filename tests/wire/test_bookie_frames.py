@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ledger.ports.bookies import Status
 from ledger.wire.bookie_frames import (
     Add,
     Adds,
@@ -27,7 +28,6 @@ from ledger.wire.bookie_frames import (
     encode_questions,
     encode_welcome,
 )
-from ledger.world.bookies import Status
 
 ids = st.integers(0, 2**63 - 1)
 lacs = st.integers(-1, 2**63 - 1)

@@ -18,7 +18,8 @@ from gateway.pipelines.shared.kafka_source import read_ranges
 from gateway.pipelines.shared.partitions import COLUMNS, Place
 from gateway.pipelines.shared.spark_errors import told
 from gateway.pipelines.shared.topics import Bounds, Topics
-from ledger.world.clock import Clock, SystemClock
+from ledger.adapters.system.clock import SystemClock
+from ledger.ports.clock import Clock
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

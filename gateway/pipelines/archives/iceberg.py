@@ -24,7 +24,8 @@ from gateway.pipelines.archives.iceberg_table import IcebergTable, Snapshot
 from gateway.pipelines.archives.port import ArchiveState, Commit, Compacted
 from gateway.pipelines.shared.errors import JobError
 from gateway.pipelines.shared.partitions import COLUMNS, OffsetRange, Place
-from ledger.world.clock import Clock, SystemClock
+from ledger.adapters.system.clock import SystemClock
+from ledger.ports.clock import Clock
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

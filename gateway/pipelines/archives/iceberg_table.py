@@ -19,7 +19,7 @@ from gateway.pipelines.archives.history import FORMAT_KEY, KEYS
 from gateway.pipelines.archives.port import ROW_GROUP_BYTES
 from gateway.pipelines.shared.errors import JobError
 from gateway.pipelines.shared.partitions import COLUMNS
-from ledger.world.clock import Clock
+from ledger.ports.clock import Clock
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

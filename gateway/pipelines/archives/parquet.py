@@ -19,7 +19,8 @@ from gateway.pipelines.archives.staging import FILE_COLUMNS, Counted, Run, Stagi
 from gateway.pipelines.shared.errors import JobError
 from gateway.pipelines.shared.files import LocalFiles, joined, local_path, open_files
 from gateway.pipelines.shared.partitions import OffsetRange, Place
-from ledger.world.clock import Clock, SystemClock
+from ledger.adapters.system.clock import SystemClock
+from ledger.ports.clock import Clock
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -22,7 +22,7 @@ from gateway.pipelines.shared.files import (
     make_directories,
 )
 from gateway.pipelines.shared.partitions import COLUMNS
-from ledger.world.clock import Clock
+from ledger.ports.clock import Clock
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

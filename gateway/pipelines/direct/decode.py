@@ -131,7 +131,7 @@ class Decoder:
         if header.magic != 2 or header.length + batches.LENGTH_OVERHEAD != len(batch):
             raise self._corrupt(header, "is no whole record batch")
         if codec:
-            from gateway.wire.inside import decompress
+            from gateway.wire.record_scan import decompress
 
             try:
                 body = decompress(codec, bytes(body), DECOMPRESSED_BYTES_MAX)

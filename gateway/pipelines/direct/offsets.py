@@ -260,7 +260,7 @@ async def _resolved(
 
 async def offset_at(scan: StreamScan, time_ms: int) -> int | None:
     """The first offset whose timestamp is not before that; None: there is none."""
-    from gateway.wire.inside import first_at_or_after
+    from gateway.wire.record_scan import first_at_or_after
 
     record = await scan.find_timestamp(time_ms)
     while record is not None:

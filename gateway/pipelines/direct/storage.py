@@ -18,6 +18,8 @@ from uuid import UUID
 
 from gateway.pipelines.shared.errors import JobError
 from gateway.topics.catalog import IDS, NAMES, Topic, decode_topic
+from ledger.adapters.grpc.grpc_config import TlsFiles
+from ledger.adapters.system.clock import SystemClock
 from ledger.client.client import LedgerClient
 from ledger.client.config import LedgerClientConfig
 from ledger.errors import (
@@ -27,11 +29,9 @@ from ledger.errors import (
     MetadataUnavailable,
     NoNode,
 )
+from ledger.ports.metadata import MetadataStore
 from ledger.registry.discovery import Discovery
 from ledger.registry.layout import read_instance_id
-from ledger.world.clock import SystemClock
-from ledger.world.grpc_config import TlsFiles
-from ledger.world.metadata import MetadataStore
 
 _SESSION_MS = 30_000  # nothing of ours is ephemeral: a long one survives a busy machine
 CONNECT_S = 5.0
@@ -80,8 +80,8 @@ async def _open(
     stops: list[Callable[[], Awaitable[None]]],
     connect_s: float,
 ) -> ReadStorage:
-    from ledger.world.grpc_bookies import GrpcBookies
-    from ledger.world.grpc_config import GrpcClientConfig
+    from ledger.adapters.grpc.grpc_bookies import GrpcBookies
+    from ledger.adapters.grpc.grpc_config import GrpcClientConfig
 
     store = await _connect(metadata, connect_s)
     stops.append(store.close)
@@ -110,7 +110,7 @@ async def _connect(metadata: str, connect_s: float) -> MetadataStore:
     servers = metadata.removeprefix(_ZOOKEEPER).rstrip("/")
     if not _SERVERS.fullmatch(servers):
         raise _bad(metadata)
-    from ledger.world.zookeeper import connect_zookeeper
+    from ledger.adapters.zookeeper.zookeeper_metadata import connect_zookeeper
 
     hosts, slash, path = servers.partition("/")
     try:
@@ -127,7 +127,7 @@ async def _connect(metadata: str, connect_s: float) -> MetadataStore:
 
 async def _connect_port(metadata: str, host: str, port: int, connect_s: float) -> MetadataStore:
     """The ledger port answers; one that is only being opened is waited for."""
-    from ledger.world.grpc_metadata import GrpcMetadata
+    from ledger.adapters.grpc.grpc_metadata import GrpcMetadata
 
     store = GrpcMetadata(host, port)
     loop = asyncio.get_running_loop()

@@ -6,7 +6,7 @@ import socket
 from collections import deque
 from typing import Any, NamedTuple
 
-from gateway.admin.link import API_VERSIONS, FRAME_BYTES_MAX, VERSION_MAX, Served, Unreachable
+from gateway.wire.client_link import API_VERSIONS, FRAME_BYTES_MAX, VERSION_MAX, Served, Unreachable
 from gateway.wire.messages import MalformedMessage, decode_response, encode_request
 
 CLIENT_ID = "gateway-replay"

@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from gateway.admin.client import AdminClient, Unreachable
-from gateway.admin.link import AdminError
 from gateway.admin.topics import LATEST, offsets
 from gateway.pipelines.replays.plan import Plan
 from gateway.pipelines.replays.replay_job import Watcher
 from gateway.pipelines.shared.errors import JobError
+from gateway.wire.client_link import AdminError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -37,7 +37,8 @@ from gateway.pipelines.shared.files import joined, open_files
 from gateway.pipelines.shared.partitions import OffsetRange
 from gateway.pipelines.shared.spark_errors import told
 from gateway.pipelines.shared.topics import Topics
-from ledger.world.clock import Clock, SystemClock
+from ledger.adapters.system.clock import SystemClock
+from ledger.ports.clock import Clock
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

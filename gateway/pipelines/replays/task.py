@@ -7,11 +7,11 @@ from itertools import groupby, pairwise
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gateway.admin.link import AdminError, Unreachable
 from gateway.pipelines.replays.encode import Encoder, Rows, rows_of
 from gateway.pipelines.replays.plan import PartitionPlan, Plan, Stretch
 from gateway.pipelines.replays.writer import Limits, PartitionWriter
 from gateway.pipelines.shared.errors import JobError
+from gateway.wire.client_link import AdminError, Unreachable
 
 if TYPE_CHECKING:
     import pyarrow

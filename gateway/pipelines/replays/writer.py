@@ -18,12 +18,12 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from gateway.admin.client import parse_bootstrap
-from gateway.admin.link import Unreachable
 from gateway.pipelines.replays.connection import Connection
 from gateway.pipelines.replays.encode import Encoder, Rows
 from gateway.pipelines.replays.plan import SEQUENCE_MAX, PartitionPlan, Plan
 from gateway.pipelines.shared.errors import JobError
 from gateway.wire import batches
+from gateway.wire.client_link import Unreachable
 
 _PRODUCE, _FETCH, _LIST_OFFSETS, _METADATA = 0, 1, 2, 3
 _METADATA_MAX, _FETCH_MAX = 12, 16

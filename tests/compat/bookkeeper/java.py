@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from ledger.world.zookeeper import ZooKeeperMetadata, connect_zookeeper
+from ledger.adapters.zookeeper.zookeeper_metadata import ZooKeeperMetadata, connect_zookeeper
 from tests.peers import install
 from tests.peers.bookkeeper import JVM_QUIET
 from tests.peers.java_tools import JVM_SHORT

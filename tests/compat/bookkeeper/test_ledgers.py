@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from ledger.adapters.system.clock import SystemClock
 from ledger.client.client import LedgerClient
 from ledger.client.config import LedgerClientConfig
 from ledger.client.metadata_format import decode, encode, ledger_path
@@ -18,7 +19,6 @@ from ledger.core.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from ledger.errors import CorruptFormat
 from ledger.registry.layout import LONG_ID_GENERATOR, init_layout
 from ledger.registry.ledger_ids import next_ledger_id
-from ledger.world.clock import SystemClock
 from tests.compat.bookkeeper.java import JavaError
 
 # What Java's enum of its API calls the digest types of the stored format.

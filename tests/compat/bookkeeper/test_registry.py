@@ -7,12 +7,12 @@ the other reads or obeys.
 
 import pytest
 
+from ledger.ports.bookies import DEFAULT_RACK, BookieInfo
 from ledger.registry import cookie, underreplication
 from ledger.registry.cookie import Cookie, cookie_path
 from ledger.registry.discovery import Discovery
 from ledger.registry.layout import init_layout, read_instance_id
 from ledger.registry.registration import Registration
-from ledger.world.bookies import DEFAULT_RACK, BookieInfo
 from tests.compat.bookkeeper.java import JavaError
 
 FACTORY = "org.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory"

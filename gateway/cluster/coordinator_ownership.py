@@ -1,0 +1,289 @@
+"""Which gateway coordinates which group.
+
+    /gateway/coordinators/<group>                    {node_id, token} of who claimed it
+    /gateway/claims/<node id>-<token>/<group>        the same the other way round, empty
+
+Both change together, so that the groups of a gateway that died are found by one read. A claim
+whose token names no live gateway is nobody's. Positions are fenced besides, by their store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from gateway.cluster.membership import Membership
+from gateway.cluster.port import Member
+from gateway.core.ownership import Incarnation
+from gateway.core.ring import Ring
+from gateway.core.sealed import seal, unseal
+from ledger.errors import (
+    BadVersion,
+    CorruptFormat,
+    MetadataUnavailable,
+    NodeExists,
+    NoNode,
+    NotEmpty,
+    NotOwner,
+)
+from ledger.ports.metadata import Create, Delete, MetadataStore, Op, Set
+from subscriptions.positions import node_name, subscriber_of
+
+COORDINATORS = "/gateway/coordinators"
+CLAIMS = "/gateway/claims"
+CLAIMED_TOGETHER = 128  # groups in one transaction
+
+_TRIES = 8
+_REFUSED = (BadVersion, NodeExists, NoNode)
+
+
+class _Claim(NamedTuple):
+    """What is written of a group. `version` None: nothing."""
+
+    group: str
+    who: Incarnation | None
+    version: int | None
+
+
+class CoordinatorOwnership:
+    """The claims of this gateway. `ring` are the gateways that live and stay."""
+
+    def __init__(
+        self, metadata: MetadataStore, membership: Membership, ring: Callable[[], Ring]
+    ) -> None:
+        self._metadata = metadata
+        self._membership = membership
+        self._ring = ring
+        self._claimed: set[str] = set()
+        membership.on_expired(self._claimed.clear)
+
+    async def coordinator(self, group: str) -> Member | None:
+        """Who claimed it, if it lives, else the candidate. Raises MetadataUnavailable."""
+        if group in self._claimed:
+            return self._membership.self_member
+        written = await self._read(group)
+        if written.who is not None:
+            claimant = self._membership.member(written.who.token)
+            if claimant is not None:
+                return claimant
+            if not await self._membership.is_dead(written.who):
+                await self._membership.refresh()
+                return self._membership.member(written.who.token)
+        return self._member(self._ring().candidate(group))
+
+    async def claim(self, group: str) -> None:
+        """See `GroupClaims`."""
+        for _ in range(_TRIES):
+            me = self._me()
+            if group in self._claimed:
+                return
+            if await self._try_claim(group, me):
+                self._check_still(me)
+                self._claimed.add(group)
+                return
+        raise MetadataUnavailable(f"group {group}: others claim and release it all the time")
+
+    async def claim_all(self, groups: Sequence[str]) -> list[str]:
+        """Those of them that this gateway coordinates now; many are claimed together.
+
+        The others are somebody else's. Raises MetadataUnavailable.
+        """
+        if groups:
+            await self._make_parents(self._me())
+        claimed: list[str] = []
+        for at in range(0, len(groups), CLAIMED_TOGETHER):
+            some = groups[at : at + CLAIMED_TOGETHER]
+            if await self._claim_together(some):
+                claimed.extend(some)
+                continue
+            for group in some:  # some of them cannot be had: each alone
+                with suppress(NotOwner):
+                    await self.claim(group)
+                    claimed.append(group)
+        return claimed
+
+    async def release(self, group: str) -> None:
+        """See `GroupClaims`. Nothing happens if it is not ours. Raises MetadataUnavailable."""
+        self._claimed.discard(group)
+        me = self._membership.incarnation
+        if me is None:
+            return
+        for _ in range(_TRIES):
+            written = await self._read(group)
+            if written.who != me or written.version is None:
+                return
+            with suppress(*_REFUSED):
+                await self._metadata.multi(
+                    [Delete(_path(group), written.version), Delete(_index(me, group))]
+                )
+                return
+
+    def candidate(self, group: str) -> bool:
+        """See `GroupClaims`."""
+        return self._ring().candidate(group) == self._membership.node_id
+
+    async def claimed_elsewhere(self, groups: Iterable[str]) -> set[str]:
+        """See `GroupClaims`. One request for each claimant."""
+        me, asked, found = self._membership.incarnation, set(groups), set[str]()
+        for name in await self._children(CLAIMS):
+            claimant = _incarnation(name)
+            if claimant is None or claimant == me or await self._membership.is_dead(claimant):
+                continue
+            names = await self._children(f"{CLAIMS}/{name}")
+            found.update(asked.intersection(map(subscriber_of, names)))
+        return found
+
+    async def orphans(self) -> list[str]:
+        """Groups whose claimant is dead and whose candidate is this gateway, sorted.
+
+        One read for each dead claimant. Raises MetadataUnavailable.
+        """
+        if self._membership.leaving or self._membership.incarnation is None:
+            return []
+        found: list[str] = []
+        for name in await self._children(CLAIMS):
+            claimant = _incarnation(name)
+            if claimant is not None and await self._membership.is_dead(claimant):
+                found.extend(await self._orphans_of(name))
+        return sorted(found)
+
+    async def _orphans_of(self, claimant: str) -> list[str]:
+        path = f"{CLAIMS}/{claimant}"
+        names = await self._children(path)
+        if not names:
+            with suppress(NoNode, NotEmpty):
+                await self._metadata.delete(path)
+        ring, own = self._ring(), self._membership.node_id
+        mine: list[str] = []
+        for seen, name in enumerate(names):
+            if seen % 1000 == 999:
+                await asyncio.sleep(0)  # others have their turn
+            group = subscriber_of(name)
+            if ring.candidate(group) == own:
+                mine.append(group)
+        return mine
+
+    # One claim.
+
+    async def _try_claim(self, group: str, me: Incarnation) -> bool:
+        """True: it is ours. False: it changed meanwhile. Raises NotOwner, MetadataUnavailable."""
+        written = await self._read(group)
+        if written.who == me:
+            return True  # the reply was lost
+        await self._check_free(written)
+        self._check_still(me)
+        return await self._write([written], me)
+
+    async def _claim_together(self, groups: Sequence[str]) -> bool:
+        """All are ours; or False, and perhaps none is."""
+        me = self._me()
+        wanted = [group for group in groups if group not in self._claimed]
+        written = await asyncio.gather(*(self._read(group) for group in wanted))
+        free = [claim for claim in written if claim.who != me]
+        try:
+            for claim in free:
+                await self._check_free(claim)
+        except NotOwner:
+            return False
+        self._check_still(me)
+        if free and not await self._write(free, me):
+            return False
+        self._check_still(me)
+        self._claimed.update(wanted)
+        return True
+
+    async def _write(self, free: Sequence[_Claim], me: Incarnation) -> bool:
+        """All of them are ours; False: none is, something of it had changed."""
+        ops: list[Op] = []
+        indexed = await asyncio.gather(*(self._is_indexed(claim, me) for claim in free))
+        for (group, who, version), is_indexed in zip(free, indexed, strict=True):
+            data = seal({"node_id": me.node_id, "token": me.token})
+            if version is None:
+                ops.append(Create(_path(group), data))
+            else:
+                ops.append(Set(_path(group), data, version))
+            if is_indexed:
+                ops.append(Delete(_index(who or me, group)))
+            ops.append(Create(_index(me, group)))
+        try:
+            await self._metadata.multi(ops)
+        except NoNode:
+            await self._make_parents(me)
+            return False
+        except _REFUSED:
+            return False
+        return True
+
+    async def _is_indexed(self, claim: _Claim, me: Incarnation) -> bool:
+        """A claim that cannot be read may have been ours."""
+        if claim.version is None:
+            return False
+        return await self._metadata.exists(_index(claim.who or me, claim.group))
+
+    async def _make_parents(self, me: Incarnation) -> None:
+        for path in (COORDINATORS, _claims_of(me)):
+            with suppress(NodeExists):
+                await self._metadata.create(path, parents=True)
+
+    async def _check_free(self, written: _Claim) -> None:
+        """Nobody who lives has it and it should be ours. Raises NotOwner."""
+        if written.who is not None and not await self._membership.is_dead(written.who):
+            raise NotOwner(f"group {written.group}: gateway {written.who.node_id} has it")
+        candidate = self._ring().candidate(written.group)
+        if candidate != self._membership.node_id:
+            raise NotOwner(f"group {written.group}: gateway {candidate} is to have it")
+
+    async def _read(self, group: str) -> _Claim:
+        path = _path(group)
+        try:
+            node = await self._metadata.get(path)
+        except NoNode:
+            return _Claim(group, None, None)
+        try:
+            document = unseal(node.data, path)
+            who = Incarnation(int(document["node_id"]), str(document["token"]))
+        except (CorruptFormat, KeyError, ValueError, TypeError):
+            return _Claim(group, None, node.version)  # nobody can prove it
+        return _Claim(group, who, node.version)
+
+    async def _children(self, path: str) -> list[str]:
+        try:
+            return await self._metadata.children(path)
+        except NoNode:
+            return []
+
+    def _me(self) -> Incarnation:
+        """Raises MetadataUnavailable, NotOwner."""
+        me = self._membership.incarnation
+        if me is None:
+            raise MetadataUnavailable("this gateway is not registered")
+        if self._membership.leaving:
+            raise NotOwner("this gateway is leaving")
+        return me
+
+    def _check_still(self, me: Incarnation) -> None:
+        if self._membership.incarnation != me:
+            raise MetadataUnavailable("this gateway's session ended meanwhile")
+
+    def _member(self, node_id: int | None) -> Member | None:
+        members = self._membership.members()
+        return next((member for member in members if member.node_id == node_id), None)
+
+
+def _path(group: str) -> str:
+    return f"{COORDINATORS}/{node_name(group)}"
+
+
+def _claims_of(who: Incarnation) -> str:
+    return f"{CLAIMS}/{who.node_id}-{who.token}"
+
+
+def _index(who: Incarnation, group: str) -> str:
+    return f"{_claims_of(who)}/{node_name(group)}"
+
+
+def _incarnation(name: str) -> Incarnation | None:
+    node_id, _, token = name.partition("-")
+    return Incarnation(int(node_id), token) if node_id.isdigit() and token else None

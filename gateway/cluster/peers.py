@@ -1,0 +1,66 @@
+"""Asking the other gateways of a cluster, in Kafka's protocol, at the ports that clients use.
+
+For what operators look at: who does not answer in time is left out, and not asked again for a
+while, so that one of them does not hold up who asks about many groups.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from gateway.cluster.port import Cluster, Member
+from ledger.ports.clock import Clock
+
+PEER_CLIENT_ID = "gateway-to-gateway"
+"""Who calls itself so is told what this gateway knows, and not sent to a coordinator."""
+
+AWAY_S = 5.0
+
+
+class Peers:
+    """The gateways that live, but for this one. A connection lives as long as its question."""
+
+    def __init__(self, cluster: Cluster, clock: Clock, answer_s_max: float) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        self._answer_s_max = answer_s_max
+        self._away: dict[Member, float] = {}  # did not answer: until when they are not asked
+
+    def members(self) -> list[Member]:
+        """Those to ask now."""
+        me, now_s = self._cluster.node_id, self._clock.monotonic_s()
+        self._away = {member: until for member, until in self._away.items() if until > now_s}
+        members = self._cluster.members()
+        return [each for each in members if each.node_id != me and each not in self._away]
+
+    async def ask(
+        self, key: int, fields: Callable[[Member], dict[str, Any] | None]
+    ) -> dict[int, Any]:
+        """The answers by node id, of all that gave one. `fields` of None: nothing for that one."""
+        asked = [(member, fields(member)) for member in self.members()]
+        answers = await asyncio.gather(
+            *(self._ask(member, key, said) for member, said in asked if said is not None)
+        )
+        return {node_id: answer for node_id, answer in answers if answer is not None}
+
+    async def _ask(self, member: Member, key: int, fields: dict[str, Any]) -> tuple[int, Any]:
+        from gateway.wire.client_link import (  # a gateway starts without it
+            AdminError,
+            Link,
+            Unreachable,
+        )
+
+        link = Link(member.host, member.port, self._answer_s_max, PEER_CLIENT_ID)
+        try:
+            async with asyncio.timeout(self._answer_s_max):
+                await link.open(self._answer_s_max)
+                return member.node_id, await link.send(key, fields)
+        except AdminError:
+            return member.node_id, None
+        except (Unreachable, TimeoutError):
+            self._away[member] = self._clock.monotonic_s() + AWAY_S
+            return member.node_id, None
+        finally:
+            await link.close()

@@ -1,0 +1,59 @@
+"""The cluster of an embedded gateway: itself, owner and coordinator of everything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from uuid import UUID
+
+from gateway.cluster.port import Leader, Member, StreamKey
+
+
+class SingleBroker:
+    """A `Cluster` and `GroupClaims` of one broker.
+
+    `epoch_of` returns the epoch of a partition, or -1 if it is unknown.
+    """
+
+    def __init__(self, node_id: int, epoch_of: Callable[[StreamKey], int] = lambda _: -1) -> None:
+        self._node_id = node_id
+        self.epoch_of = epoch_of
+        self.address: tuple[str, int] = ("", -1)  # set once the port is bound
+
+    @property
+    def node_id(self) -> int:
+        return self._node_id
+
+    def lease_held(self) -> bool:
+        return True
+
+    def members(self) -> Sequence[Member]:
+        host, port = self.address
+        return [Member(self._node_id, host, port, "", "")]
+
+    def leader(self, key: StreamKey) -> Leader:
+        return Leader(self._node_id, self.epoch_of(key))
+
+    def replicas(self, key: StreamKey, count: int) -> list[int]:
+        return [self._node_id]
+
+    def owns(self, key: StreamKey) -> bool:
+        return True
+
+    async def wait_led(self, topic_id: UUID, timeout_s: float) -> bool:
+        """True at once: this process opens a partition when it is first asked for."""
+        return True
+
+    async def coordinator(self, group: str) -> Member | None:
+        return self.members()[0]
+
+    async def claim(self, group: str) -> None:
+        """Always ours."""
+
+    async def release(self, group: str) -> None:
+        """Nobody else wants it."""
+
+    def candidate(self, group: str) -> bool:
+        return True
+
+    async def claimed_elsewhere(self, groups: Iterable[str]) -> set[str]:
+        return set()

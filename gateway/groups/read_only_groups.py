@@ -1,0 +1,171 @@
+"""Read-only groups: what this gateway knows of them, and with the other gateways all of it.
+
+Each gateway keeps the positions of the partitions that it serves. Who is asked about a group puts
+together what all of them know. A group that exists by a commit or a member goes first: the
+handlers ask the coordinator, and here only for what it does not have.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from typing import Any
+from uuid import UUID
+
+from gateway.cluster.peers import Peers
+from gateway.cluster.port import Cluster
+from gateway.config import ReaderLimits
+from gateway.core.group_members import MemberView, State
+from gateway.core.progress import (
+    Fetched,
+    ReadGroup,
+    ReadKey,
+    ReadProgress,
+    is_read_group,
+    merged,
+)
+from gateway.groups.views import GroupListing, GroupView
+from gateway.topics.catalog import Catalog, Topic
+from ledger.ports.clock import Clock
+from subscriptions.positions import Position, PositionKey
+
+TYPE = "read-only"
+"""How ListGroups calls them; DescribeGroups has it in the place of the assignment strategy."""
+
+_OFFSET_FETCH = 9
+_CONSUMER = "consumer"
+
+
+class ReadOnlyGroups:
+    """One per process. `note` is called for each Fetch of a client that may be Spark's."""
+
+    def __init__(
+        self, catalog: Catalog, clock: Clock, cluster: Cluster, limits: ReaderLimits
+    ) -> None:
+        self._catalog = catalog
+        self._clock = clock
+        self._peers = Peers(cluster, clock, limits.ask_s_max)
+        self._progress = ReadProgress(limits)
+        catalog.on_deleted.append(self._on_deleted)
+        catalog.on_forgotten.append(self._on_forgotten)
+
+    async def _on_deleted(self, topic: Topic) -> None:
+        self._progress.forget_topic(topic.topic_id)
+
+    def _on_forgotten(self, topic: Topic) -> None:
+        self._progress.forget_topic(topic.topic_id)
+
+    def note(self, client: str, host: str, body: Any, *, by_id: bool, now_ms: int) -> None:
+        """The client wants what this Fetch says; what it leaves out, it wants as before."""
+        self._progress.note(client, host, self._wanted(body, by_id), now_ms)
+
+    def _wanted(self, body: Any, by_id: bool) -> Iterator[tuple[ReadKey, int]]:
+        catalog = self._catalog
+        for asked in body.topics:
+            topic = catalog.by_id(asked.topic_id) if by_id else catalog.by_name(asked.topic)
+            if topic is None:
+                continue
+            topic_id, count = topic.topic_id, topic.partitions
+            for each in asked.partitions:
+                if 0 <= each.partition < count and each.fetch_offset >= 0:
+                    yield (topic_id, each.partition), each.fetch_offset
+
+    # showing
+
+    def known(self) -> Iterator[ReadGroup]:
+        """What this gateway alone knows, the group that fetched last first."""
+        return self._progress.groups(self._clock.now_ms())
+
+    def listings(self, real: Callable[[str], bool]) -> list[GroupListing]:
+        """The groups that fetch from this gateway, but for those that are `real`."""
+        return [
+            GroupListing(name, _CONSUMER, State.STABLE, TYPE)
+            for name in self._progress.names(self._clock.now_ms())
+            if not real(name)
+        ]
+
+    async def find(self, name: str) -> ReadGroup | None:
+        """What all gateways know of the group; None: no such group."""
+        if not is_read_group(name):
+            return None
+        parts = [await self._elsewhere(name)]
+        here = self._progress.get(name, self._clock.now_ms())
+        if here is not None:
+            parts.append([here])
+        return merged(name, (part for some in parts for part in some))
+
+    async def describe(self, name: str) -> GroupView | None:
+        """The group as if its clients were members that hold what they fetched last."""
+        group = await self.find(name)
+        if group is None:
+            return None
+        held: dict[tuple[str, str], list[ReadKey]] = {who: [] for who in group.clients}
+        for key, fetched in group.positions.items():
+            held.setdefault((fetched.client, fetched.host), []).append(key)
+        members = tuple(
+            MemberView(f"{client}@{host}", None, client, host, b"", self._assignment(keys))
+            for (client, host), keys in held.items()
+        )
+        return GroupView(State.STABLE, _CONSUMER, TYPE, members)
+
+    async def offsets(self, name: str) -> dict[PositionKey, Position]:
+        """Where the group stands, as if it had committed it; nothing for any other group."""
+        group = await self.find(name)
+        return {} if group is None else _as_positions(group, lambda _: "")
+
+    def offsets_here(self, name: str) -> dict[PositionKey, Position]:
+        """For another gateway: what this one knows, and of whom, in the metadata."""
+        group = self._progress.get(name, self._clock.now_ms())
+        return {} if group is None else _as_positions(group, _packed)
+
+    async def _elsewhere(self, name: str) -> list[ReadGroup]:
+        asked = {"group_id": name, "topics": None, "member_id": None, "member_epoch": -1}
+        answers = await self._peers.ask(
+            _OFFSET_FETCH, lambda _: {"groups": [asked], "require_stable": False}
+        )
+        return [_unpacked(name, group) for answer in answers.values() for group in answer.groups]
+
+    def _assignment(self, keys: Iterable[ReadKey]) -> bytes:
+        """ConsumerProtocolAssignment v0, as consumers write it."""
+        topics: dict[str, list[int]] = {}
+        for topic_id, index in sorted(keys):
+            topic = self._catalog.by_id(topic_id)
+            if topic is not None:
+                topics.setdefault(topic.name, []).append(index)
+        parts = [b"\0\0", len(topics).to_bytes(4, "big")]
+        for name, indexes in topics.items():
+            raw = name.encode()
+            parts += [len(raw).to_bytes(2, "big"), raw, len(indexes).to_bytes(4, "big")]
+            parts += [index.to_bytes(4, "big") for index in indexes]
+        return b"".join([*parts, b"\xff\xff\xff\xff"])  # no user data
+
+
+def _as_positions(
+    group: ReadGroup, metadata: Callable[[Fetched], str]
+) -> dict[PositionKey, Position]:
+    return {
+        PositionKey(*key): Position(
+            offset=fetched.offset, metadata=metadata(fetched), commit_time_ms=fetched.at_ms
+        )
+        for key, fetched in group.positions.items()
+    }
+
+
+def _packed(fetched: Fetched) -> str:
+    return json.dumps([fetched.at_ms, fetched.client, fetched.host])
+
+
+def _unpacked(name: str, answer: Any) -> ReadGroup:
+    """What `offsets_here` of another gateway said; what cannot be read is left out."""
+    group = ReadGroup(name, {}, {})
+    for topic in answer.topics:
+        for each in topic.partitions:
+            with suppress(ValueError, TypeError):
+                at_ms, client, host = json.loads(each.metadata or "")
+                fetched = Fetched(each.committed_offset, int(at_ms), str(client), str(host))
+                topic_id: UUID = topic.topic_id
+                group.positions[topic_id, each.partition_index] = fetched
+                who = (fetched.client, fetched.host)
+                group.clients[who] = max(fetched.at_ms, group.clients.get(who, 0))
+    return group

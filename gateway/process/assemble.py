@@ -1,0 +1,180 @@
+"""What every gateway is made of, once its metadata and its ledgers are there.
+
+    streams ─▶ catalog ─▶ cluster ─▶ partitions ─▶ groups ─▶ Kafka port
+
+`embedded` and `cluster` choose what stands behind the ports; here they are only used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import secrets
+import uuid
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gateway.cluster.single_broker import SingleBroker
+from gateway.config import GatewayConfig
+from gateway.core.fetch_session import FetchSessions
+from gateway.groups.coordinator import Coordinator
+from gateway.groups.read_only_groups import ReadOnlyGroups
+from gateway.handlers.api import Context
+from gateway.handlers.table import rows
+from gateway.log import logger
+from gateway.server.dispatch import Dispatcher
+from gateway.server.listener import Server
+from gateway.topics.catalog import Catalog
+from gateway.topics.partitions import Partitions
+from gateway.topics.producer_ids import ProducerIds
+from ledger.errors import LedgerError, NodeExists, NoNode
+from ledger.ports.metadata import MetadataStore
+from ledger.streams.stream import StreamServices
+from subscriptions.store import SubscriptionsStore
+
+if TYPE_CHECKING:
+    from gateway.cluster.zookeeper_cluster import ZooKeeperCluster
+    from gateway.metrics.http import MetricsServer
+
+_CLUSTER_ID = "/gateway/cluster_id"
+
+_STILL_SHARE = 1 / 3  # of a session: what the lease leaves over
+
+Stop = Callable[[], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a gateway stands on."""
+
+    services: StreamServices
+    bookies: Callable[[], int]  # how many copies an entry can have now
+    collect: Stop  # called when ledgers were deleted
+    subscriptions: SubscriptionsStore
+    # None if this broker is the only one.
+    cluster: Callable[[Catalog], ZooKeeperCluster] | None = None
+    session_ms: int = 0  # in a cluster: after so long without a word others take over
+
+
+class Running:
+    """A running gateway. `stop` once; then everything accepted is durable and closed.
+
+    `lost` is done, with the reason, when it must not serve any longer.
+    """
+
+    def __init__(self, server: Server, ctx: Context, stops: list[Stop]) -> None:
+        self.ctx = ctx
+        self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.server = server
+        self.metrics: MetricsServer | None = None
+        self.ledger_port: int | None = None  # where readers of ledgers connect; None: nowhere
+        self.stops = stops
+
+    @property
+    def host(self) -> str:
+        return self.server.host
+
+    @property
+    def port(self) -> int:
+        return self.server.port
+
+    @property
+    def metrics_port(self) -> int | None:
+        """Where the metrics page is; None: nowhere."""
+        return None if self.metrics is None else self.metrics.port
+
+    async def stop(self) -> None:
+        await stop_all(self.stops)
+
+
+async def stop_all(stops: list[Stop]) -> None:
+    """The newest part first; one that fails does not keep the others from stopping."""
+    while stops:
+        stop = stops.pop()
+        try:
+            await stop()
+        except (LedgerError, OSError) as error:
+            logger().warning("a part did not stop cleanly", reason=str(error))
+
+
+async def serve(config: GatewayConfig, parts: Parts, stops: list[Stop]) -> Running:
+    """Clients are served. What was started is added to `stops`, also when a later step raises."""
+    metadata, clock = parts.services.metadata, parts.services.clock
+    catalog = Catalog(metadata, config.topics, bookies=parts.bookies)
+    await catalog.load()
+    stops.append(catalog.close)
+    shared = parts.cluster(catalog) if parts.cluster else None
+    cluster = shared or SingleBroker(config.node_id)
+    partitions = Partitions(catalog, parts.services, config, parts.collect, cluster)
+    groups = Coordinator(
+        metadata, catalog, clock, config.groups, store=parts.subscriptions, claims=cluster
+    )
+    ctx = Context(
+        config=config,
+        clock=clock,
+        cluster_id=await _cluster_id(metadata),
+        catalog=catalog,
+        partitions=partitions,
+        groups=groups,
+        readers=ReadOnlyGroups(catalog, clock, cluster, config.readers),
+        producer_ids=ProducerIds(metadata),
+        fetch_sessions=FetchSessions(
+            config.fetch.sessions_max,
+            int(config.fetch.session_idle_s_max * 1000),
+            lambda: secrets.randbits(31),
+        ),
+        cluster=cluster,
+        advertised_host=config.advertised_host,
+    )
+    still_s_max = parts.session_ms / 1000 * _STILL_SHARE if shared else None
+    server = Server(Dispatcher(rows(), ctx), config.connection, still_s_max)
+    return await _start(Running(server, ctx, stops), shared)
+
+
+async def _start(running: Running, shared: ZooKeeperCluster | None) -> Running:
+    """The port is bound first: other gateways are told of it when this one joins them."""
+    ctx, stops = running.ctx, running.stops
+    partitions, groups, config = ctx.partitions, ctx.groups, ctx.config
+
+    async def release_waiters() -> None:
+        groups.release_waiters()  # members that wait in a rebalance must not hold up the drain
+
+    stops.append(partitions.stop)
+    stops.append(groups.stop)
+    await running.server.start(config.host, config.port)
+    stops.append(running.server.stop)
+    if isinstance(ctx.cluster, SingleBroker):
+        ctx.cluster.address = (config.advertised_host or config.host, running.port)
+    if config.metrics_port is not None:
+        from gateway.metrics.http import MetricsServer
+
+        running.metrics = MetricsServer(ctx)
+        stops.append(running.metrics.stop)
+        await running.metrics.start(config.host, config.metrics_port)
+    stops.append(release_waiters)
+    if shared is not None:
+        from gateway.process.broker_lifecycle import (
+            BrokerLifecycle,  # an embedded gateway starts without it
+        )
+
+        share = BrokerLifecycle(shared, partitions, groups, running.lost)
+        stops.append(share.stop)
+        await share.start(config.advertised_host or config.host, running.port)
+    await partitions.start()
+    await groups.start()
+    return running
+
+
+async def _cluster_id(metadata: MetadataStore) -> str:
+    """22 characters as Kafka's cluster ids; made once, kept for ever."""
+    made = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    try:
+        return (await metadata.get(_CLUSTER_ID)).data.decode()
+    except NoNode:
+        pass
+    try:
+        await metadata.create(_CLUSTER_ID, made.encode(), parents=True)
+    except NodeExists:
+        return (await metadata.get(_CLUSTER_ID)).data.decode()
+    return made

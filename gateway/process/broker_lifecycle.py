@@ -1,0 +1,85 @@
+"""What this gateway does as one of many: joins, takes, opens, hands over.
+
+port bound ─▶ registered ─▶ streams claimed ─▶ opened ─▶ their epochs told
+asked to end ─▶ leaving ─▶ each stream drained and handed over ─▶ groups released
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from gateway.cluster.zookeeper_cluster import ZooKeeperCluster
+from gateway.groups.coordinator import Coordinator
+from gateway.log import logger
+from gateway.topics.partitions import Partitions
+from ledger.errors import LedgerError
+
+HAND_OVER_S_MAX = 30.0
+
+
+class BrokerLifecycle:
+    """Ties the cluster to the partitions and groups of this process. `start` once, `stop` once."""
+
+    def __init__(
+        self,
+        cluster: ZooKeeperCluster,
+        partitions: Partitions,
+        groups: Coordinator,
+        ended: asyncio.Future[str],
+    ) -> None:
+        self._cluster = cluster
+        self._partitions = partitions
+        self._groups = groups
+        self._ended = ended
+        self._adopting: asyncio.Task[None] | None = None
+        self._adopt_again = False
+
+    async def start(self, host: str, port: int) -> None:
+        """Registered; streams are claimed, opened and led from now on.
+
+        Raises NotOwner (another process lives under this node id), MetadataUnavailable.
+        """
+        cluster = self._cluster
+        self._partitions.on_opened = cluster.note_opened
+        cluster.set_hand_over(self._partitions.hand_over)
+        cluster.on_members_changed(self._members_changed)
+        cluster.on_expired(self._groups.lost)
+        cluster.on_replaced(self._replaced)
+        await cluster.set_address(host, port)
+        await cluster.start(self._partitions)
+
+    async def stop(self) -> None:
+        """Others lead what this gateway led; nothing of it waits for a session to end.
+
+        While the store is away nobody can be told: then that is left, and they wait.
+        """
+        try:
+            async with asyncio.timeout(HAND_OVER_S_MAX):
+                await asyncio.gather(
+                    self._cluster.hand_over_all(self._partitions.hand_over),
+                    self._groups.hand_over(),
+                )
+        except (LedgerError, TimeoutError) as error:
+            logger().warning("others take over when the session ends", reason=str(error))
+        if self._adopting is not None:
+            self._adopting.cancel()
+            await asyncio.gather(self._adopting, return_exceptions=True)
+        await self._cluster.stop()
+
+    def _replaced(self, reason: str) -> None:
+        if not self._ended.done():
+            self._ended.set_result(reason)
+
+    def _members_changed(self) -> None:
+        """Groups that a dead gateway coordinated are loaded before their members ask."""
+        self._adopt_again = True
+        if self._adopting is None or self._adopting.done():
+            self._adopting = asyncio.get_running_loop().create_task(self._adopt())
+
+    async def _adopt(self) -> None:
+        while self._adopt_again:
+            self._adopt_again = False
+            try:
+                await self._groups.adopt(await self._cluster.orphans())
+            except LedgerError as error:
+                logger().warning("groups of a lost gateway wait for requests", reason=str(error))

@@ -1,0 +1,129 @@
+"""A gateway of a cluster: metadata in ZooKeeper, bookies over gRPC, other gateways beside it.
+
+The other place where ports meet what stands behind them is `embedded`.
+"""
+
+from __future__ import annotations
+
+from gateway.cluster.lease import Lease
+from gateway.cluster.zookeeper_cluster import ZooKeeperCluster
+from gateway.config import GatewayConfig
+from gateway.log import logger
+from gateway.process.assemble import Parts, Running, Stop, serve, stop_all
+from gateway.topics.catalog import Catalog
+from ledger.adapters.grpc.grpc_bookies import GrpcBookies
+from ledger.adapters.grpc.grpc_config import GrpcClientConfig, TlsFiles
+from ledger.adapters.system.clock import SystemClock
+from ledger.adapters.zookeeper.zookeeper_metadata import ZooKeeperMetadata, connect_zookeeper
+from ledger.client.client import LedgerClient
+from ledger.client.config import LedgerClientConfig
+from ledger.ids import BookieId
+from ledger.registry.discovery import Discovery
+from ledger.registry.layout import read_instance_id
+from ledger.repair.suspicions import Suspicions
+from ledger.repair.underreplication import Underreplication
+from ledger.streams.plain_log import PlainLogs, Quorum
+from ledger.streams.stream import StreamServices
+from subscriptions.rollout import open_store
+
+COPIES = 3  # of what groups commit
+
+
+async def start_in_cluster(config: GatewayConfig) -> Running:
+    """Clients are served. Raises MetadataUnavailable, NotOwner (another process lives under this
+    node id), ForeignLayout (no bookie ever made this cluster; nothing was made), OSError."""
+    stops: list[Stop] = []
+    try:
+        return await _start(config, stops)
+    except BaseException:
+        await stop_all(stops)
+        raise
+
+
+async def _start(config: GatewayConfig, stops: list[Stop]) -> Running:
+    servers, slash, path = config.zookeeper.partition("/")
+    metadata = await connect_zookeeper(
+        servers, session_ms=config.session_ms, chroot=slash + path, make_root=False
+    )
+    stops.append(metadata.close)
+    await read_instance_id(metadata, config.zookeeper)
+    _tell_session(config, metadata)
+    discovery = Discovery(metadata)
+    await discovery.start()
+    stops.append(discovery.stop)
+    bookies = GrpcBookies(discovery.registered, GrpcClientConfig(), _tls(config))
+    stops.append(bookies.close)
+    clock = SystemClock()
+    client = LedgerClient(metadata, bookies, clock, LedgerClientConfig(rack=_rack(config)))
+    suspicions = Suspicions(
+        Underreplication(metadata, clock, BookieId(f"gateway-{config.node_id}"))
+    )
+    client.health.on_corrupt = suspicions.on_corrupt
+    if not bookies.available():
+        logger().warning(
+            "no bookie takes writes: producers are told to try again until one does",
+            zookeeper=config.zookeeper,
+            reason=client.health.standing(),
+        )
+    stops.append(suspicions.stop)
+    services = StreamServices(metadata, client, clock)
+
+    async def collected_by_bookies() -> None:
+        """Each bookie looks for deleted ledgers itself."""
+
+    lease = Lease(clock, lambda: metadata.last_answered_s, lambda: metadata.negotiated_session_ms)
+
+    def cluster(catalog: Catalog) -> ZooKeeperCluster:
+        return ZooKeeperCluster(
+            metadata,
+            catalog,
+            clock,
+            node_id=config.node_id,
+            host=config.advertised_host or config.host,
+            port=config.port,
+            rack=config.rack,
+            session_ms=metadata.negotiated_session_ms,
+            lease=lease,
+        )
+
+    parts = Parts(
+        services,
+        bookies=lambda: len(bookies.available()),
+        collect=collected_by_bookies,
+        subscriptions=open_store(
+            config.log_segment_based_subscriptions_store_enabled,
+            metadata,
+            PlainLogs(client, lambda: _quorum(len(bookies.available()))),
+            clock,
+        ),
+        cluster=cluster,
+        session_ms=metadata.negotiated_session_ms,
+    )
+    return await serve(config, parts, stops)
+
+
+def _rack(config: GatewayConfig) -> str | None:
+    """As bookies write it, which begin a rack's name with a slash."""
+    return f"/{config.rack.lstrip('/')}" if config.rack else None
+
+
+def _quorum(bookies: int) -> Quorum:
+    """Of logs of subscriptions: three copies where there are so many bookies."""
+    return Quorum.majority_of(max(1, min(COPIES, bookies)))
+
+
+def _tell_session(config: GatewayConfig, metadata: ZooKeeperMetadata) -> None:
+    """How long others wait for this gateway, when that is longer than was asked for."""
+    granted_ms = metadata.negotiated_session_ms
+    if granted_ms > config.session_ms:
+        logger().warning(
+            "ZooKeeper grants longer sessions than asked for: what a killed gateway owned is "
+            "taken over that much later; lower its tickTime and minSessionTimeout",
+            asked_ms=config.session_ms,
+            granted_ms=granted_ms,
+        )
+
+
+def _tls(config: GatewayConfig) -> TlsFiles | None:
+    files = config.bookie_tls
+    return None if files is None else TlsFiles(cert=files[0], key=files[1], ca=files[2])

@@ -1,0 +1,120 @@
+"""Embedded bookies, watched: what keeps one from taking writes is a line in the log, once.
+
+Nobody asks a bookie that is short of room, so it would not see by itself that room came back.
+Source: `ledger.node.storage_node`, which does so for the process of one bookie.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from enum import Enum, auto
+from pathlib import Path
+from typing import Protocol
+
+from gateway.log import logger
+
+_LOOK_S = 1.0
+_LOOKS_PER_COLLECTION = 30  # of those that find a bookie short of room
+
+
+class Watched(Protocol):
+    """What is looked at of a bookie."""
+
+    @property
+    def bookie_id(self) -> str: ...
+
+    @property
+    def writable(self) -> bool: ...
+
+    @property
+    def failure(self) -> OSError | None: ...
+
+    @property
+    def room(self) -> tuple[int, int]:
+        """Bytes free at the last look, and how many it takes for `writable`."""
+        ...
+
+    def look_for_room(self) -> None: ...
+
+
+class _Standing(Enum):
+    WRITABLE = auto()
+    SHORT = auto()
+    ENDED = auto()
+
+
+class EmbeddedBookieMonitor:
+    """From `start` to `stop`; nothing is said of bookies that take writes from the first look on.
+
+    `collect` is called now and then while a bookie is short of room: deleted topics may give some.
+    """
+
+    def __init__(
+        self, bookies: Sequence[tuple[Path, Watched]], collect: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._bookies = bookies
+        self._collect = collect
+        self._known = [_Standing.WRITABLE] * len(bookies)
+        self._short_looks = 0
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """What is to be said of them now was said."""
+        self._look()
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            if _Standing.SHORT not in self._known:
+                self._short_looks = 0
+            else:
+                if self._short_looks % _LOOKS_PER_COLLECTION == 0:
+                    await self._collect()
+                self._short_looks += 1
+            await asyncio.sleep(_LOOK_S)
+            self._look()
+
+    def _look(self) -> None:
+        for index, (data, bookie) in enumerate(self._bookies):
+            standing = _look_at(bookie)
+            if standing is not self._known[index]:
+                self._known[index] = standing
+                _say(standing, data, bookie)
+
+
+def _look_at(bookie: Watched) -> _Standing:
+    if bookie.failure is not None:
+        return _Standing.ENDED
+    bookie.look_for_room()
+    return _Standing.WRITABLE if bookie.writable else _Standing.SHORT
+
+
+def _say(standing: _Standing, data: Path, bookie: Watched) -> None:
+    name = bookie.bookie_id
+    free, needed = bookie.room
+    match standing:
+        case _Standing.WRITABLE:
+            logger().warning("writable again", bookie=name, free_bytes=free)
+        case _Standing.SHORT:
+            logger().warning(
+                "short of room: read-only, it takes no writes",
+                bookie=name,
+                free_bytes=free,
+                needed_bytes=needed,
+                data=str(data),
+                fix="free space on this disk; deleted topics and a shorter retention.ms give some",
+            )
+        case _Standing.ENDED:
+            logger().error(
+                "a bookie ended: it takes no writes until the gateway is started again",
+                bookie=name,
+                reason=str(bookie.failure),
+                data=str(data),
+                fix="look after this disk, then restart",
+            )

@@ -1,0 +1,212 @@
+"""All of it in one process: metadata in SQLite, bookies in process, the gateway in front.
+
+    data/metadata.sqlite · data/bookie-1[..3]/{VERSION, log-…, index/}
+
+This is the one place where ports meet what stands behind them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from gateway.config import GatewayConfig
+from gateway.log import logger
+from gateway.process.assemble import Parts, Running, Stop, serve, stop_all
+from gateway.process.disk_monitor import EmbeddedBookieMonitor
+from gateway.topics.partitions import stream_name
+from ledger.adapters.sqlite.sqlite_metadata import SqliteMetadata
+from ledger.adapters.system.clock import SystemClock
+from ledger.adapters.system.memory import keep_freed_memory
+from ledger.bookie.collect import collect
+from ledger.bookie.config import BookieConfig
+from ledger.bookie.in_process import LocalBookie, LocalBookies, open_local_bookie
+from ledger.client.client import LedgerClient
+from ledger.errors import LedgerError
+from ledger.ids import LedgerId
+from ledger.registry.ledger_ids import first_unused_ledger
+from ledger.streams.plain_log import PlainLogs, Quorum
+from ledger.streams.segment_store import ROOT as STREAMS
+from ledger.streams.stream import StreamServices
+from subscriptions.rollout import open_store
+
+_RECOVER_S_MAX = 10.0  # of what a crash left open, before others read it
+_COLLECT_S = 600.0  # a round without a reason: for what a crash left behind
+
+
+async def start_embedded(config: GatewayConfig) -> Running:
+    """Clients are served. Raises what `ledger.errors` says of a directory, or OSError."""
+    keep_freed_memory()  # each read of a bookie is a mebibyte
+    stops: list[Stop] = []
+    try:
+        return await _start(config, stops)
+    except BaseException:
+        await stop_all(stops)
+        raise
+
+
+async def _start(config: GatewayConfig, stops: list[Stop]) -> Running:
+    config.data.mkdir(parents=True, exist_ok=True)
+    clock = SystemClock()
+    metadata = SqliteMetadata(config.data / "metadata.sqlite")
+    stops.append(metadata.close)
+    local = await _open_bookies(config, await first_unused_ledger(metadata), clock, stops)
+    client = LedgerClient(metadata, LocalBookies([each.bookie for each in local]), clock)
+    for each in local:
+        await _settle_losses(each, client, accept=config.accept_loss)
+    collector = _Collector(client, local)
+    stops.append(collector.stop)
+    watch = EmbeddedBookieMonitor([(each.path, each.bookie) for each in local], collector.soon)
+    stops.append(watch.stop)
+    watch.start()
+    services = StreamServices(metadata, client, clock)
+    parts = Parts(
+        services,
+        bookies=lambda: config.bookies,
+        collect=collector.soon,
+        subscriptions=open_store(
+            config.log_segment_based_subscriptions_store_enabled,
+            metadata,
+            PlainLogs(client, lambda: Quorum.majority_of(config.bookies)),
+            clock,
+        ),
+    )
+    running = await serve(config, parts, stops)
+    if config.ledger_port is not None:
+        await _show_ledgers(config.ledger_port, running, metadata, local, client)
+    return running
+
+
+async def _show_ledgers(
+    port: int,
+    running: Running,
+    metadata: SqliteMetadata,
+    local: list[LocalBookie],
+    client: LedgerClient,
+) -> None:
+    """Readers on this machine reach ledgers without the gateway. Kafka goes on without that too."""
+    from ledger.node.read_port import ReadPort
+
+    shown = ReadPort(
+        metadata,
+        [each.bookie for each in local],
+        client.confirmed,
+        lambda: _recover_crashed(running, metadata),
+    )
+    try:
+        await shown.start(port)
+    except OSError as error:
+        print(
+            f"gateway: ledger-port {port}: {error.strerror or error}; nobody reads ledgers there "
+            "(--ledger-port takes another one, --no-ledger-port none)",
+            file=sys.stderr,
+            flush=True,
+        )
+        return
+    running.ledger_port = shown.port
+    running.stops.append(shown.stop)
+
+
+async def _recover_crashed(running: Running, metadata: SqliteMetadata) -> None:
+    """Segments that a crash left open end where they end; else that takes the first Kafka client.
+
+    Until then bookies know all but the last entry to be acknowledged, and readers saw less than
+    was told to producers. Who cannot be opened in time is left to its own tries.
+    """
+    partitions = running.ctx.partitions
+    left_open = {
+        path.split("/")[2]
+        for path in await metadata.paths(STREAMS)
+        if path.rpartition("/")[2].startswith("inprogress_")
+    }
+    opening = [
+        asyncio.ensure_future(partition.ensure_readable())
+        for topic in running.ctx.catalog.all()
+        for index in range(topic.partitions)
+        if stream_name(topic.topic_id, index) in left_open
+        and (partition := partitions.find(topic.name, index)) is not None
+    ]
+    if opening:
+        _, late = await asyncio.wait(opening, timeout=_RECOVER_S_MAX)
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*opening, return_exceptions=True)
+
+
+async def _open_bookies(
+    config: GatewayConfig, next_ledger: LedgerId, clock: SystemClock, stops: list[Stop]
+) -> list[LocalBookie]:
+    opened: list[LocalBookie] = []
+    for number in range(1, config.bookies + 1):
+        name = f"bookie-{number}"
+        bookie = await open_local_bookie(
+            config.data / name,
+            name=name,
+            config=BookieConfig(
+                journal_sync="never" if config.journal_sync == "never" else "group"
+            ),
+            next_ledger=next_ledger,
+            clock=clock,
+        )
+        stops.append(bookie.close)
+        opened.append(bookie)
+    return opened
+
+
+async def _settle_losses(local: LocalBookie, client: LedgerClient, *, accept: bool) -> None:
+    """A bookie that may have lost entries says so; with `accept` it serves what is left of them.
+
+    Until then its answer for what it does not find is "unknown", and the partitions that need it
+    stay offline: nobody takes a loss for the end of a log.
+    """
+    bookie, data = local.bookie, str(local.path)
+    replayed = bookie.replayed
+    if replayed is not None and replayed.rot:
+        places = str(replayed.rot)[:500]
+        logger().error("damaged log", bookie=bookie.bookie_id, places=places, data=data)
+    if not bookie.limbo_below:
+        return
+    if not accept:
+        logger().error(
+            "this bookie may have lost entries; partitions that need it stay offline. Restart "
+            "with --accept-loss to go on with what is left",
+            bookie=bookie.bookie_id,
+            data=data,
+        )
+        return
+    ledgers = await client.list_ledgers()
+    for ledger in ledgers:
+        await bookie.end_limbo(ledger)
+    logger().warning("loss accepted", bookie=bookie.bookie_id, ledgers=len(ledgers))
+
+
+class _Collector:
+    """Gives the disk back: soon after ledgers were deleted, and now and then without a reason."""
+
+    def __init__(self, client: LedgerClient, bookies: list[LocalBookie]) -> None:
+        self._client = client
+        self._bookies = bookies
+        self._asked = asyncio.Event()
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def soon(self) -> None:
+        """A collection follows; it does not hold up whoever deleted something."""
+        self._asked.set()
+
+    async def stop(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(_COLLECT_S):
+                    await self._asked.wait()
+            except TimeoutError:
+                pass
+            self._asked.clear()
+            for local in self._bookies:
+                try:
+                    await collect(local.bookie, self._client.list_ledgers)
+                except (LedgerError, OSError) as error:
+                    logger().warning("collection failed, it is tried again", reason=str(error))

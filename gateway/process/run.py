@@ -1,0 +1,166 @@
+"""A gateway process from configuration to exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import gc
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Protocol
+
+from ledger.adapters.system.process import ExitAsked, loop_factory
+
+if TYPE_CHECKING:
+    from gateway.config import GatewayConfig
+
+EXIT_UNREACHABLE = 69  # sysexits.h: EX_UNAVAILABLE
+EXIT_CONFIG = 78  # sysexits.h: EX_CONFIG
+
+THREAD_SWITCH_S = 1e-4
+"""A thread that holds the interpreter (sync, compression) gives way to the loop this soon."""
+
+_PRELOAD_AFTER_S = 1.0
+_COLLECT_AFTER = (20_000, 20, 100)  # objects of a batch die by count; cycles are rare here
+
+
+class Running(Protocol):
+    """A started gateway: where clients reach it, and how it ends."""
+
+    @property
+    def host(self) -> str: ...
+
+    @property
+    def port(self) -> int: ...
+
+    @property
+    def metrics_port(self) -> int | None:
+        """Where the metrics page is; None: nowhere."""
+        ...
+
+    @property
+    def lost(self) -> asyncio.Future[str]:
+        """Done, with the reason, when it must not serve any longer."""
+        ...
+
+    @property
+    def ledger_port(self) -> int | None:
+        """Where readers of ledgers connect, on loopback; None: nowhere."""
+        ...
+
+    async def stop(self) -> None: ...
+
+
+class ConfigFault(Exception):
+    """The process cannot start as it is configured. Each line says one fault."""
+
+    def __init__(self, faults: list[str]) -> None:
+        super().__init__("\n".join(faults))
+        self.faults = faults
+
+
+class Unreachable(Exception):
+    """What the gateway needs does not answer; it may later."""
+
+
+def run_gateway(config: GatewayConfig) -> int:
+    """Serves until SIGTERM or SIGINT, then drains. Returns the exit code.
+
+    Raises ConfigFault, Unreachable.
+    """
+    sys.setswitchinterval(THREAD_SWITCH_S)
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        return runner.run(_serve(config))
+
+
+async def _serve(config: GatewayConfig) -> int:
+    asked = ExitAsked()
+    gateway = await _start(config)
+    try:
+        # What lives from start to end is not looked at again by the cyclic collector.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*_COLLECT_AFTER)
+        _say_started(config, gateway)
+        preload = asyncio.get_running_loop().call_later(_PRELOAD_AFTER_S, _preload)
+        code = await _ended(asked, gateway)
+        preload.cancel()
+    finally:
+        await gateway.stop()
+    return code
+
+
+async def _ended(asked: ExitAsked, gateway: Running) -> int:
+    """The exit code, once a signal came or the gateway may not go on."""
+    signalled = asyncio.ensure_future(asked.wait())
+    await asyncio.wait({signalled, gateway.lost}, return_when=asyncio.FIRST_COMPLETED)
+    if signalled.done():
+        return signalled.result()
+    signalled.cancel()
+    print(f"gateway: {gateway.lost.result()}", file=sys.stderr)
+    return EXIT_UNREACHABLE
+
+
+async def _start(config: GatewayConfig) -> Running:
+    if config.zookeeper:
+        return await _start_in_cluster(config)
+    from gateway.process.embedded import start_embedded
+    from ledger.errors import CorruptFormat, DirectoryInUse, ForeignDirectory
+
+    try:
+        return await start_embedded(config)
+    except (CorruptFormat, DirectoryInUse, ForeignDirectory) as error:
+        raise ConfigFault([f"data {config.data}: {error}"]) from error
+    except OSError as error:
+        raise ConfigFault([_os_fault(config, error)]) from error
+
+
+async def _start_in_cluster(config: GatewayConfig) -> Running:
+    from gateway.process.clustered import start_in_cluster
+    from ledger.errors import ForeignLayout, LedgerError, MetadataUnavailable
+
+    try:
+        return await start_in_cluster(config)
+    except MetadataUnavailable as error:
+        raise Unreachable(f"zookeeper {config.zookeeper}: {error}") from error
+    except ForeignLayout as error:
+        raise Unreachable(
+            f"zookeeper {config.zookeeper}: {error}; no bookie was ever started there: start "
+            "`bookie serve` first, with this --zookeeper"
+        ) from error
+    except LedgerError as error:
+        raise ConfigFault([str(error)]) from error
+    except OSError as error:
+        raise ConfigFault([_os_fault(config, error)]) from error
+
+
+def _os_fault(config: GatewayConfig, error: OSError) -> str:
+    from gateway.metrics.http import MetricsUnavailable
+
+    if isinstance(error, MetricsUnavailable):
+        return str(error)
+    if error.errno == errno.EADDRINUSE:
+        return f"port {config.port}: in use on {config.host} (--port takes another one)"
+    if error.errno in (errno.EADDRNOTAVAIL, errno.EACCES) and error.filename is None:
+        return f"host {config.host}, port {config.port}: cannot listen there: {error.strerror}"
+    return str(error) if config.zookeeper else f"data {config.data}: {error}"
+
+
+def _say_started(config: GatewayConfig, gateway: Running) -> None:
+    """One line for people; the second has the words that testcontainers' modules wait for."""
+    host = f"[{gateway.host}]" if ":" in gateway.host else gateway.host
+    with contextlib.suppress(OSError):  # nobody reads stdout: no reason not to serve
+        place = f"zookeeper={config.zookeeper}" if config.zookeeper else f"data={config.data}"
+        print(f"gateway started: bootstrap.servers={host}:{gateway.port} {place}")
+        print(f"Started Kafka API server; [KafkaServer id={config.node_id}] started")
+        if gateway.ledger_port is not None:
+            print(f"ledgers: grpc://127.0.0.1:{gateway.ledger_port}")
+        if gateway.metrics_port is not None:
+            print(f"metrics: http://{host}:{gateway.metrics_port}/metrics")
+        sys.stdout.flush()  # all of it at once, for who waits for one of the lines
+
+
+def _preload() -> None:
+    """Loads the logger beside the loop: the first warning must not cost a pause of 100 ms."""
+    asyncio.get_running_loop().run_in_executor(None, import_module, "structlog")

@@ -1,0 +1,309 @@
+"""`gateway serve --workers N`: a process that starts gateways, watches them, and ends them.
+
+It has no loop, no session and no client; each worker is a broker of its own with the next node id
+and port. What ends by itself is started again after a while, except what cannot run as it is
+configured: that ends all. Workers end, gracefully, with the process that watches them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from types import FrameType
+
+from gateway.log import logger
+from ledger.adapters.system.clock import SystemClock
+from ledger.adapters.system.process import EXIT_INTERRUPTED, EXIT_OK
+from ledger.ports.clock import Clock
+
+EXIT_UNREACHABLE = 69  # sysexits.h: EX_UNAVAILABLE
+EXIT_CONFIG = 78  # sysexits.h: EX_CONFIG
+_LINE_BYTES_MAX = 65_536
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_STARTED = re.compile(rb"^gateway started: bootstrap\.servers=(\S+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerPace:
+    """How soon a worker that ended is started again."""
+
+    wait_s_min: float = 0.2  # doubles with each end in a row
+    wait_s_max: float = 10.0
+    steady_s: float = 30.0  # who ran so long begins anew at `wait_s_min`
+
+    def __post_init__(self) -> None:
+        assert 0 < self.wait_s_min <= self.wait_s_max
+
+    def wait_s(self, ends: int) -> float:
+        """Before the start that follows on so many ends in a row."""
+        return min(self.wait_s_max, self.wait_s_min * 2.0 ** min(ends - 1, 30))
+
+
+def commands(
+    words: Sequence[str], workers: int, node_id: int, port: int, metrics_port: int | None = None
+) -> list[list[str]]:
+    """One command line for each worker: `words` are those of `gateway serve`, as given.
+
+    Node ids and ports go up by one from the given ones; port 0 stays 0.
+    """
+
+    def at(first: int, place: int) -> str:
+        return str(first + place if first else 0)
+
+    ours = [sys.executable, "-m", "gateway", "serve", *words, "--workers", "1"]
+    ours += ["--supervisor", str(os.getpid())]
+    rows = [
+        [*ours, "--node-id", str(node_id + place), "--port", at(port, place)]
+        for place in range(workers)
+    ]
+    if metrics_port is None:
+        return rows
+    return [[*row, "--metrics-port", at(metrics_port, place)] for place, row in enumerate(rows)]
+
+
+def end_with(supervisor: int) -> None:
+    """This process gets a SIGTERM when its parent is gone, even by `kill -9`."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
+    if os.getppid() != supervisor:  # it went before the line above
+        sys.exit(EXIT_OK)
+
+
+def supervise(command_lines: Sequence[Sequence[str]], pace: WorkerPace | None = None) -> int:
+    """Every command runs until a signal: SIGTERM and SIGINT are passed on, a second one kills.
+
+    Returns the exit code: 0 or 130 by the signal, 78 if a worker said so, 69 if none could start
+    for want of what they need, else that of a worker that failed while it was asked to end.
+    """
+    return _Supervisor(command_lines, pace or WorkerPace(), SystemClock()).run()
+
+
+class _Worker:
+    """One command: its process, if it runs now, and when it is to run again, if not."""
+
+    __slots__ = ("address", "command", "due_s", "ends", "launched_s", "process", "unread")
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self.command = list(command)
+        self.process: subprocess.Popen[bytes] | None = None
+        self.address = ""  # where it serves, once it said so
+        self.ends = 0  # in a row
+        self.launched_s = 0.0
+        self.due_s = 0.0
+        self.unread = b""  # a line that has not ended
+
+    @property
+    def fileno(self) -> int:
+        assert self.process is not None and self.process.stdout is not None
+        return self.process.stdout.fileno()
+
+
+class _Supervisor:
+    """Works in the main thread of a process that does nothing else."""
+
+    def __init__(
+        self, command_lines: Sequence[Sequence[str]], pace: WorkerPace, clock: Clock
+    ) -> None:
+        self._workers = [_Worker(command) for command in command_lines]
+        self._pace = pace
+        self._clock = clock
+        self._selector = selectors.DefaultSelector()
+        self._asked: signal.Signals | None = None
+        self._code: int | None = None  # known as soon as all are to end
+        self._killed = False
+        self._all_told = False
+        self._any_started = False
+
+    def run(self) -> int:
+        with self._signals():
+            try:
+                while self._code is None or self._living():
+                    self._start_due()
+                    self._listen()
+                    self._reap()
+            finally:
+                self._send(signal.SIGKILL)
+        assert self._code is not None
+        return self._code
+
+    def _listen(self) -> None:
+        """Until something happened: a worker said a word or ended, a signal came, one is due."""
+        for key, _ in self._selector.select(self._wait_s()):
+            if isinstance(key.data, _Worker):
+                self._read(key.data)
+            else:
+                key.data.recv(4096)  # a signal; its handler has run
+
+    # -- signals ---------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _signals(self) -> Generator[None]:
+        """Signals wake the selector up."""
+        woken, wakes = socket.socketpair()
+        for end in (woken, wakes):
+            end.setblocking(False)
+        self._selector.register(woken, selectors.EVENT_READ, woken)
+        handlers = {
+            signal.SIGTERM: self._on_asked,
+            signal.SIGINT: self._on_asked,
+            signal.SIGCHLD: _on_child,
+        }
+        previous = {number: signal.signal(number, handlers[number]) for number in handlers}
+        fd_before = signal.set_wakeup_fd(wakes.fileno(), warn_on_full_buffer=False)
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(fd_before)
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+            self._selector.close()
+            woken.close()
+            wakes.close()
+
+    def _on_asked(self, number: int, _: FrameType | None) -> None:
+        if self._asked is not None:
+            self._code = 128 + number
+            self._killed = True
+            self._send(signal.SIGKILL)
+            return
+        self._asked = signal.Signals(number)
+        self._code = EXIT_INTERRUPTED if self._asked is signal.SIGINT else EXIT_OK
+        self._send(self._asked)
+
+    def _end_all(self, code: int) -> None:
+        """No worker is started again, and those that run are asked to end."""
+        if self._code is None:
+            self._code = code
+            self._send(signal.SIGTERM)
+
+    def _send(self, number: signal.Signals) -> None:
+        for worker in self._workers:
+            if worker.process is not None:
+                worker.process.send_signal(number)
+
+    # -- starts ----------------------------------------------------------------------------------
+
+    def _living(self) -> bool:
+        return any(worker.process is not None for worker in self._workers)
+
+    def _wait_s(self) -> float | None:
+        """Until the next start that is due; None: there is none."""
+        if self._code is not None:
+            return None
+        due = [worker.due_s for worker in self._workers if worker.process is None]
+        return max(0.0, min(due) - self._clock.monotonic_s()) if due else None
+
+    def _start_due(self) -> None:
+        for worker in self._workers:
+            now_s = self._clock.monotonic_s()
+            if self._code is None and worker.process is None and worker.due_s <= now_s:
+                self._launch(worker, now_s)
+
+    def _launch(self, worker: _Worker, now_s: float) -> None:
+        worker.launched_s = now_s
+        try:
+            # A group of its own: Ctrl-C reaches the workers through this process only.
+            worker.process = subprocess.Popen(
+                worker.command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                bufsize=0,
+                process_group=0,
+            )
+        except OSError as error:  # no memory, too many processes
+            self._again(worker, str(error))
+            return
+        os.set_blocking(worker.fileno, False)
+        self._selector.register(worker.fileno, selectors.EVENT_READ, worker)
+        if self._asked is not None:  # the signal came while the process was being made
+            worker.process.send_signal(self._asked)
+
+    # -- what workers say ------------------------------------------------------------------------
+
+    def _read(self, worker: _Worker) -> bool:
+        """What the worker has written goes on to our own output. False: there will be no more."""
+        try:
+            chunk = os.read(worker.fileno, _LINE_BYTES_MAX)
+        except BlockingIOError:
+            return True
+        *lines, worker.unread = (worker.unread + chunk).split(b"\n")
+        if len(worker.unread) > _LINE_BYTES_MAX or (not chunk and worker.unread):
+            lines.append(worker.unread)
+            worker.unread = b""
+        for line in lines:
+            self._heard(worker, line)
+        if not chunk:
+            self._selector.unregister(worker.fileno)
+        return bool(chunk)
+
+    def _heard(self, worker: _Worker, line: bytes) -> None:
+        _say(line)
+        started = _STARTED.match(line)
+        if started is None:
+            return
+        worker.address = started[1].decode()
+        self._any_started = True
+        addresses = [other.address for other in self._workers]
+        if all(addresses) and not self._all_told:
+            self._all_told = True
+            servers = ",".join(addresses)
+            _say(f"gateways started: bootstrap.servers={servers} workers={len(addresses)}".encode())
+
+    # -- ends ------------------------------------------------------------------------------------
+
+    def _reap(self) -> None:
+        for worker in self._workers:
+            code = worker.process.poll() if worker.process is not None else None
+            if code is not None:
+                self._ended(worker, code if code >= 0 else 128 - code)
+
+    def _ended(self, worker: _Worker, code: int) -> None:
+        """The process is gone; `code` as shells count."""
+        assert worker.process is not None and worker.process.stdout is not None
+        if worker.fileno in self._selector.get_map():
+            _ = self._read(worker)  # its last words; a child of its own may hold the pipe open
+        if worker.fileno in self._selector.get_map():
+            self._selector.unregister(worker.fileno)
+        worker.process.stdout.close()
+        worker.process = None
+        worker.address = ""
+        if self._code is not None:
+            self._ended_as_asked(code)
+        elif code == EXIT_CONFIG or (code == EXIT_UNREACHABLE and not self._any_started):
+            self._end_all(code)
+        else:
+            self._again(worker, f"exit code {code}")
+
+    def _ended_as_asked(self, code: int) -> None:
+        """A worker that failed over the end is not hidden by the others."""
+        expected = (EXIT_OK, EXIT_INTERRUPTED, 128 + signal.SIGTERM, 128 + signal.SIGINT)
+        if self._asked is not None and not self._killed and code not in expected:
+            self._code = code
+
+    def _again(self, worker: _Worker, why: str) -> None:
+        """It is started again after a while, longer each time."""
+        now_s = self._clock.monotonic_s()
+        steady = now_s - worker.launched_s >= self._pace.steady_s
+        worker.ends = 1 if steady else worker.ends + 1
+        wait_s = self._pace.wait_s(worker.ends)
+        worker.due_s = now_s + wait_s
+        place = self._workers.index(worker)
+        logger().warning("a worker ended", worker=place, reason=why, again_in_s=wait_s)
+
+
+def _on_child(_number: int, _frame: FrameType | None) -> None:
+    """A child ended: the selector wakes up, and looks."""
+
+
+def _say(line: bytes) -> None:
+    with contextlib.suppress(OSError):  # nobody reads stdout: no reason not to serve
+        os.write(1, line + b"\n")

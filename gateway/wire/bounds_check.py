@@ -1,0 +1,278 @@
+"""Walks a request's bytes before they become objects, and believes no count.
+
+kio's native reader takes memory for an array by its declared count before it looks for the bytes:
+a request of forty bytes that claims 2^31 topics ends the process ("memory allocation failed", an
+abort that nothing can catch). So every body is walked here first: no objects, each count held
+against the bytes that are left and against a bound on all elements together. An empty struct takes
+3 bytes on the wire and more than a hundred in memory; the bound keeps that harmless too.
+
+The walk must agree with kio on where each field ends, or a count could hide from it: it is strict
+where kio may be lenient, and tests/hostile holds the two against each other. Tagged fields that kio
+does not know are cut out on the way: it refuses them, and KIP-482 wants them ignored.
+Source: KAFKA-14063 (arrays allocated by a declared count), CVE-2022-34917.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from gateway.wire.schema import FIXED, FieldShape, shape_of
+from ledger.ids import Buffer
+
+ELEMENTS_MAX = 250_000
+"""Array elements in one request; the largest honest one is a Fetch of all 200 000 partitions."""
+
+_TAGS_MAX = 64
+_NULL, _PRESENT = 0xFF, 1  # KIP-893: the byte in front of a nullable struct
+_int16_at = struct.Struct(">h").unpack_from
+_int32_at = struct.Struct(">i").unpack_from
+
+
+class Tally:
+    """What one walk counts, and what it finds to cut out."""
+
+    __slots__ = ("cuts", "elements_left")
+
+    def __init__(self) -> None:
+        self.elements_left = ELEMENTS_MAX
+        self.cuts: list[tuple[int, int, bytes]] = []  # (start, end, what comes there instead)
+
+
+Skip = Callable[[Buffer, int, Tally], int]
+"""(bytes, where a value starts, tally) -> where it ends, perhaps past the end."""
+
+
+class OversizedMessage(ValueError):
+    """A count or length that the bytes cannot hold, or more elements than a request may hold."""
+
+
+def checked(skip: Skip, buffer: Buffer, offset: int) -> tuple[Buffer, int]:
+    """The body at `offset`, safe to be read, and where it starts: `buffer` itself, or a copy
+    without the tagged fields that are unknown. `skip` is the `walker` of its class.
+
+    Raises BombFound.
+    """
+    tally = Tally()
+    try:
+        end = skip(buffer, offset, tally)
+    except (IndexError, struct.error):
+        raise OversizedMessage("cut short") from None
+    if end > len(buffer):
+        raise OversizedMessage("cut short")
+    if not tally.cuts:
+        return buffer, offset
+    return _without(tally.cuts, buffer, offset, end), 0
+
+
+def _without(cuts: list[tuple[int, int, bytes]], buffer: Buffer, start: int, end: int) -> bytes:
+    kept: list[Buffer] = []
+    for cut_start, cut_end, instead in cuts:
+        kept += (buffer[start:cut_start], instead)
+        start = cut_end
+    kept.append(buffer[start:end])
+    return b"".join(kept)
+
+
+@cache
+def walker(entity: type[Any]) -> Skip:
+    """The walk over one kio class."""
+    shape = shape_of(entity)
+    skips = _merged([_field(field, shape.flexible) for field in shape.fields])
+    if not shape.flexible:
+        return _sequence(skips)
+    tagged = {field.tag or 0: _field(field, flexible=True) for field in shape.tagged}
+    return _flexible(skips, {tag: _sequence(_merged([step])) for tag, step in tagged.items()})
+
+
+def _merged(steps: list[int | Skip]) -> list[Skip]:
+    """Neighbours of fixed width become one step."""
+    merged: list[Skip] = []
+    width = 0
+    for step in steps:
+        if isinstance(step, int):
+            width += step
+            continue
+        if width:
+            merged.append(_fixed(width))
+            width = 0
+        merged.append(step)
+    if width:
+        merged.append(_fixed(width))
+    return merged
+
+
+def _fixed(width: int) -> Skip:
+    return lambda buffer, position, tally: position + width
+
+
+def _sequence(skips: list[Skip]) -> Skip:
+    if len(skips) == 1:
+        return skips[0]
+
+    def skip_all(buffer: Buffer, position: int, tally: Tally) -> int:
+        for skip in skips:
+            position = skip(buffer, position, tally)
+        return position
+
+    return skip_all
+
+
+def _flexible(skips: list[Skip], tagged: dict[int, Skip]) -> Skip:
+    """Fields, then tagged fields: nearly always none of those."""
+
+    def skip_all(buffer: Buffer, position: int, tally: Tally) -> int:
+        for skip in skips:
+            position = skip(buffer, position, tally)
+        if buffer[position]:
+            return _skip_tags(buffer, position, tally, tagged)
+        return position + 1
+
+    return skip_all
+
+
+def _skip_tags(buffer: Buffer, start: int, tally: Tally, tagged: dict[int, Skip]) -> int:
+    count, position = _varint(buffer, start)
+    if count > _TAGS_MAX:
+        raise OversizedMessage("too many tagged fields")
+    unknown: list[tuple[int, int, bytes]] = []
+    known_cuts = len(tally.cuts)
+    fields_start = position
+    for _ in range(count):
+        tag_start = position
+        tag, position = _varint(buffer, position)
+        size, position = _varint(buffer, position)
+        end = position + size
+        known = tagged.get(tag)
+        if known is None:
+            unknown.append((tag_start, end, b""))
+        # kio reads a known tag by its type, whatever its size says: so the two must be the same.
+        elif known(buffer, position, tally) != end or len(tally.cuts) != known_cuts:
+            raise OversizedMessage("a tagged field of another size than its own")
+        position = end
+    if unknown:
+        # At most 64 are left: their count takes one byte.
+        tally.cuts.append((start, fields_start, bytes((count - len(unknown),))))
+        tally.cuts += unknown
+    return position
+
+
+def skip_tags(buffer: Buffer, position: int) -> int:
+    """Where a header's tagged fields end; we know none. Raises BombFound."""
+    try:
+        if not buffer[position]:
+            return position + 1
+        end = _skip_tags(buffer, position, Tally(), {})
+    except IndexError:
+        raise OversizedMessage("header cut short") from None
+    if end > len(buffer):
+        raise OversizedMessage("header cut short")
+    return end
+
+
+def _varint(buffer: Buffer, position: int) -> tuple[int, int]:
+    value = 0
+    for shift in (0, 7, 14, 21, 28):
+        byte = buffer[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+    raise OversizedMessage("a varint of more than five bytes")
+
+
+def _field(shape: FieldShape, flexible: bool) -> int | Skip:
+    """A width, or a step for what has none."""
+    value = _value(shape, flexible)
+    if not shape.array:
+        return value
+    item = _fixed(value) if isinstance(value, int) else value
+    width = value if isinstance(value, int) else 0
+    return _compact_array(item, width) if flexible else _array(item, width)
+
+
+def _array(item: Skip, width: int) -> Skip:
+    def skip_array(buffer: Buffer, position: int, tally: Tally) -> int:
+        count = _int32_at(buffer, position)[0]
+        if count < -1:
+            raise OversizedMessage("a negative count")
+        return _skip_items(buffer, position + 4, tally, count, item, width)
+
+    return skip_array
+
+
+def _compact_array(item: Skip, width: int) -> Skip:
+    def skip_array(buffer: Buffer, position: int, tally: Tally) -> int:
+        count = buffer[position]
+        if count < 0x80:
+            position += 1
+        else:
+            count, position = _varint(buffer, position)
+        return _skip_items(buffer, position, tally, count - 1, item, width)
+
+    return skip_array
+
+
+def _skip_items(
+    buffer: Buffer, position: int, tally: Tally, count: int, item: Skip, width: int
+) -> int:
+    """`count` elements of at least a byte each; of `width` if that is known."""
+    if count <= 0:
+        return position
+    tally.elements_left -= count
+    if tally.elements_left < 0 or count > len(buffer) - position:
+        raise OversizedMessage("more elements than bytes, or than a request may hold")
+    if width:
+        return position + count * width
+    for _ in range(count):
+        position = item(buffer, position, tally)
+    return position
+
+
+def _value(shape: FieldShape, flexible: bool) -> int | Skip:
+    if shape.struct is not None:
+        inner = walker(shape.struct)
+        return _nullable(inner) if shape.nullable and not shape.array else inner
+    if shape.kind == "uuid":
+        return 16
+    if shape.kind in FIXED:
+        return struct.calcsize(">" + FIXED[shape.kind])
+    if flexible:
+        return _compact_bytes
+    return _string if shape.kind == "string" else _bytes
+
+
+def _compact_bytes(buffer: Buffer, position: int, tally: Tally) -> int:
+    size = buffer[position]
+    if size < 0x80:
+        return position + (size or 1)
+    size, position = _varint(buffer, position)
+    return position + max(size - 1, 0)
+
+
+def _string(buffer: Buffer, position: int, tally: Tally) -> int:
+    size = _int16_at(buffer, position)[0]
+    if size < -1:
+        raise OversizedMessage("a negative length")
+    return position + 2 + max(size, 0)
+
+
+def _bytes(buffer: Buffer, position: int, tally: Tally) -> int:
+    size = _int32_at(buffer, position)[0]
+    if size < -1:
+        raise OversizedMessage("a negative length")
+    return position + 4 + max(size, 0)
+
+
+def _nullable(inner: Skip) -> Skip:
+    def skip(buffer: Buffer, position: int, tally: Tally) -> int:
+        marker = buffer[position]
+        if marker == _NULL:
+            return position + 1
+        if marker != _PRESENT:
+            raise OversizedMessage("neither a struct nor null")
+        return inner(buffer, position + 1, tally)
+
+    return skip

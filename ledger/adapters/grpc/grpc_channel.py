@@ -1,0 +1,45 @@
+"""A gRPC channel to one bookie: its options and its credentials."""
+
+from __future__ import annotations
+
+from ledger.adapters.grpc.grpc_config import (
+    MESSAGE_BYTES_MAX,
+    WINDOW_BYTES,
+    GrpcClientConfig,
+    TlsFiles,
+)
+from ledger.adapters.grpc.grpc_library import aio, grpc
+
+SERVICE = "ledger.wire.Bookie"
+
+
+def open_channel(
+    host: str, port: int, config: GrpcClientConfig, credentials: grpc.ChannelCredentials | None
+) -> aio.Channel:
+    """A channel that connects at its first call and shares nothing with any other."""
+    milliseconds = 1000
+    options = [
+        ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+        ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+        ("grpc.http2.bdp_probe", 0),
+        ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
+        ("grpc.use_local_subchannel_pool", 1),
+        ("grpc.enable_retries", 0),
+        ("grpc.enable_http_proxy", 0),
+        ("grpc.keepalive_time_ms", int(config.keepalive_s * milliseconds)),
+        ("grpc.keepalive_timeout_ms", int(config.keepalive_timeout_s * milliseconds)),
+        ("grpc.min_reconnect_backoff_ms", int(config.connect_timeout_s * milliseconds)),
+    ]
+    target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    if credentials is None:
+        return aio.insecure_channel(target, options)
+    return aio.secure_channel(target, credentials, options)
+
+
+def client_credentials(tls: TlsFiles) -> grpc.ChannelCredentials:
+    """Raises OSError when a file cannot be read."""
+    return grpc.ssl_channel_credentials(
+        root_certificates=tls.ca.read_bytes(),
+        private_key=tls.key.read_bytes(),
+        certificate_chain=tls.cert.read_bytes(),
+    )

@@ -1,0 +1,170 @@
+"""One connection to one bookie, from the first attempt until it breaks.
+
+What is added and asked before the bookie has said who it is, waits; when the attempt fails or
+the connection breaks, all of it is answered UNREACHABLE at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+from ledger.adapters.grpc.grpc_channel import SERVICE, open_channel
+from ledger.adapters.grpc.grpc_config import GrpcClientConfig
+from ledger.adapters.grpc.grpc_library import aio, grpc
+from ledger.adapters.grpc.grpc_streams import AddStream, ReadStream
+from ledger.ids import BookieId
+from ledger.ports.bookies import Status
+from ledger.wire.bookie_frames import BadFrame, decode_welcome, encode_hello
+
+Address = tuple[str, int]
+_GOODBYE_S: Final = 0.5  # for the bookie to end the streams that this side has ended
+_BROKEN: Final = (aio.AioRpcError, asyncio.InvalidStateError, aio.UsageError, BadFrame)
+_Call = aio.StreamStreamCall[bytes, bytes]
+
+
+class Link:
+    """`run` keeps it; everybody else only calls `adds`, `reads` and `call`."""
+
+    def __init__(
+        self,
+        bookie: BookieId,
+        address: Address,
+        config: GrpcClientConfig,
+        credentials: grpc.ChannelCredentials | None,
+    ) -> None:
+        self.bookie = bookie
+        self.address = address
+        self.adds = AddStream(config)
+        self.reads = ReadStream()
+        self.opened: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        """True once the bookie has said that it is the one; False when it was not reached."""
+        self._config = config
+        self._credentials = credentials
+        self._channel: aio.Channel | None = None
+        self._closing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.refusal = Status.UNREACHABLE
+        """What is said of all that the bookie did not answer."""
+
+    @property
+    def is_open(self) -> bool:
+        """The bookie has said who it is, and nothing broke since."""
+        return self.was_open and not self.adds.over
+
+    @property
+    def was_open(self) -> bool:
+        return self.opened.done() and self.opened.result()
+
+    async def run(self, on_opened: Callable[[], None]) -> None:
+        """Returns when the connection could not be made or broke. Everything is answered then."""
+        channel = open_channel(*self.address, self._config, self._credentials)
+        self._channel = channel
+        try:
+            async with asyncio.timeout(self._config.connect_timeout_s):
+                adds = await self._open(channel, "Adds")
+                reads = await self._open(channel, "Reads")
+            self.opened.set_result(True)
+            on_opened()
+            await self._serve(adds, reads)
+        except (*_BROKEN, TimeoutError):
+            pass
+        finally:
+            self._fail()
+            await channel.close()
+
+    def close(self) -> None:
+        """`run` answers everything and returns soon."""
+        if not self._closing.done():
+            self._closing.set_result(None)
+        self._fail()
+
+    async def call(self, method: str, request: bytes) -> bytes | None:
+        """The answer to a control call, None when there is none."""
+        if not await asyncio.shield(self.opened) or self._channel is None:
+            return None
+        call: aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(
+            f"/{SERVICE}/{method}"
+        )
+        try:
+            return await call(request, timeout=self._config.control_timeout_s)
+        except (aio.AioRpcError, aio.UsageError):
+            return None
+        except asyncio.CancelledError:
+            # A channel that is closed cancels its calls: that is no cancellation of the caller.
+            if _is_cancelled_itself():
+                raise
+            return None
+
+    async def _open(self, channel: aio.Channel, stream: str) -> _Call:
+        """A stream to this very bookie. Raises AioRpcError, BadFrame, InvalidStateError."""
+        streams: aio.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(
+            f"/{SERVICE}/{stream}"
+        )
+        call = streams()
+        await call.write(encode_hello(self.bookie))
+        message = await _read(call)
+        status, entry_bytes_max = decode_welcome(message)
+        if status is not Status.OK:
+            self.refusal = status
+            raise BadFrame(f"{self.address} is not {self.bookie}: {status.name}")
+        self.adds.entry_bytes_max = min(entry_bytes_max, self.adds.entry_bytes_max)
+        return call
+
+    async def _serve(self, adds: _Call, reads: _Call) -> None:
+        """Messages go out and come in until something fails or `close` is called."""
+        loops: list[Coroutine[Any, Any, None]] = [
+            _send(adds, self.adds.next_message),
+            _receive(adds, self.adds.on_message),
+            _send(reads, self.reads.next_message),
+            _receive(reads, self.reads.on_message),
+        ]
+        tasks = [asyncio.create_task(one) for one in loops]
+        ends: list[asyncio.Future[None]] = [*tasks, self.adds.silent, self._closing]
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            self._fail()
+            await asyncio.wait(tasks, timeout=_GOODBYE_S)
+        finally:
+            self._fail()
+            for task in tasks:
+                task.cancel()
+            for ended in await asyncio.gather(*tasks, return_exceptions=True):
+                self._report(ended)
+
+    def _report(self, ended: BaseException | None) -> None:
+        """What ended a loop is known: the bookie's end of the stream; or it is our fault."""
+        if ended is not None and not isinstance(ended, (*_BROKEN, asyncio.CancelledError)):
+            loop = asyncio.get_running_loop()
+            loop.call_exception_handler({"message": "a bookie's stream", "exception": ended})
+
+    def _fail(self) -> None:
+        self.adds.fail(self.refusal)
+        self.reads.fail(self.refusal)
+        if not self.opened.done():
+            self.opened.set_result(False)
+
+
+def _is_cancelled_itself() -> bool:
+    """Somebody wants this very task to end."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
+
+
+async def _send(call: _Call, next_message: Callable[[], Coroutine[Any, Any, bytes | None]]) -> None:
+    while (message := await next_message()) is not None:
+        await call.write(message)
+    await call.done_writing()
+
+
+async def _receive(call: _Call, on_message: Callable[[bytes], None]) -> None:
+    while True:
+        on_message(await _read(call))
+
+
+async def _read(call: _Call) -> bytes:
+    """The next message. Raises AioRpcError, BadFrame at the end of the stream."""
+    message = await call.read()
+    if not isinstance(message, bytes):
+        raise BadFrame("the bookie ended the stream")
+    return message

@@ -1,0 +1,269 @@
+"""The metadata store of another process on this machine, over gRPC: for reading only.
+
+`gateway dev` shows its store like that, so that segments can be read beside it. Every change is
+refused with `ReadOnlyStore`. Watches go over one stream; a read waits until the watches that were
+set before it are armed, so that whoever watches and then reads misses nothing. When the stream
+breaks it is made anew, every watch is told once, and so is `watch_session`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final, NoReturn
+
+from google.protobuf.message import DecodeError, Message
+
+from ledger.adapters.grpc.grpc_channel import open_channel
+from ledger.adapters.grpc.grpc_config import GrpcClientConfig
+from ledger.adapters.grpc.grpc_library import aio, keep_running
+from ledger.errors import MetadataUnavailable, NoNode, ReadOnlyStore
+from ledger.ports.metadata import ANY_VERSION, Node, Op, Unwatch
+from ledger.wire import metadata_pb2 as pb
+
+SERVICE: Final = "ledger.wire.Metadata"
+_CALL_S: Final = 10.0
+_RECONNECT_S: Final = 0.5  # between attempts: it is the same machine
+_RETRY_S, _RETRY_S_MAX = 0.05, 1.0
+_BROKEN: Final = (aio.AioRpcError, aio.UsageError, asyncio.InvalidStateError, DecodeError)
+_Watching = aio.StreamStreamCall[bytes, bytes]
+
+
+class GrpcMetadata:
+    """A `MetadataStore` that cannot be changed. Connects at the first call; `close` it."""
+
+    def __init__(self, host: str, port: int) -> None:
+        keep_running()
+        self._place = f"{host}:{port}"
+        config = GrpcClientConfig(connect_timeout_s=_RECONNECT_S)
+        self._channel = open_channel(host, port, config, None)
+        self._watches: dict[str, list[Callable[[], None]]] = {}
+        self._renewed: list[Callable[[], None]] = []
+        self._asked: dict[str, asyncio.Future[None]] = {}  # done: armed on the stream
+        self._numbers: dict[str, int] = {}  # of the last request for a path
+        self._number = 0
+        self._to_send: list[pb.WatchRequest] = []
+        self._sending = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._closed = False
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
+    # Reading.
+
+    async def get(self, path: str) -> Node:
+        reply = pb.NodesReply()
+        await self._call("Get", pb.PathRequest(path=path), reply)
+        if not reply.nodes:
+            raise NoNode(path)
+        return Node(reply.nodes[0].data, reply.nodes[0].version)
+
+    async def exists(self, path: str) -> bool:
+        reply = pb.NodesReply()
+        await self._call("Get", pb.PathRequest(path=path, without_data=True), reply)
+        return bool(reply.nodes)
+
+    async def children(self, path: str) -> list[str]:
+        reply = pb.ChildrenReply()
+        await self._call("Children", pb.PathRequest(path=path), reply)
+        if not reply.found:
+            raise NoNode(path)
+        return list(reply.names)
+
+    async def read_tree(self, path: str) -> dict[str, Node]:
+        nodes = await self._tree(pb.PathRequest(path=path))
+        return {node.path: Node(node.data, node.version) for node in nodes}
+
+    async def paths(self, path: str) -> list[str]:
+        return [
+            node.path for node in await self._tree(pb.PathRequest(path=path, without_data=True))
+        ]
+
+    async def sync(self, path: str) -> None:
+        """The server reads what is committed: only watches have to be waited for."""
+        await self._until_armed()
+
+    async def _tree(self, request: pb.PathRequest) -> list[pb.StoredNode]:
+        await self._until_armed()
+        call: aio.UnaryStreamMultiCallable[bytes, bytes] = self._channel.unary_stream(
+            f"/{SERVICE}/Tree"
+        )
+        found: list[pb.StoredNode] = []
+        try:
+            async for message in call(request.SerializeToString(), timeout=_CALL_S):
+                found += pb.NodesReply.FromString(message).nodes
+        except _BROKEN as error:
+            raise self._unavailable(error) from error
+        return found
+
+    async def _call(self, method: str, request: pb.PathRequest, reply: Message) -> None:
+        await self._until_armed()
+        call: aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(
+            f"/{SERVICE}/{method}"
+        )
+        try:
+            reply.ParseFromString(await call(request.SerializeToString(), timeout=_CALL_S))
+        except _BROKEN as error:
+            raise self._unavailable(error) from error
+
+    def _unavailable(self, error: Exception) -> MetadataUnavailable:
+        said = error.details() if isinstance(error, aio.AioRpcError) else str(error)
+        return MetadataUnavailable(f"{self._place}: {said}")
+
+    # Nothing is changed.
+
+    async def set(self, path: str, data: bytes, version: int) -> int:
+        self._refuse(path)
+
+    async def create(
+        self,
+        path: str,
+        data: bytes = b"",
+        *,
+        ephemeral: bool = False,
+        sequential: bool = False,
+        parents: bool = False,
+    ) -> str:
+        self._refuse(path)
+
+    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        self._refuse(path)
+
+    async def multi(self, ops: Sequence[Op]) -> None:
+        self._refuse(ops[0].path if ops else "/")
+
+    def _refuse(self, path: str) -> NoReturn:
+        raise ReadOnlyStore(f"{self._place} shows {path} for reading only")
+
+    # Watching.
+
+    def watch(self, path: str, on_changed: Callable[[], None]) -> Unwatch:
+        watchers = self._watches.setdefault(path, [])
+        watchers.append(on_changed)
+        if path not in self._asked:
+            self._ask(path)
+        armed = True
+
+        def unwatch() -> None:
+            nonlocal armed
+            if not armed:
+                return
+            armed = False
+            watchers.remove(on_changed)
+            if not watchers and self._watches.get(path) is watchers:
+                del self._watches[path]
+                self._forget(path)
+
+        return unwatch
+
+    def watch_session(self, on_renewed: Callable[[], None]) -> Unwatch:
+        self._renewed.append(on_renewed)
+
+        def unwatch() -> None:
+            if on_renewed in self._renewed:
+                self._renewed.remove(on_renewed)
+
+        return unwatch
+
+    async def close(self) -> None:
+        """The connection is gone."""
+        self._closed = True
+        self._watches.clear()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self._channel.close()
+
+    def _ask(self, path: str) -> None:
+        loop = asyncio.get_running_loop()
+        self._asked[path] = loop.create_future()
+        self._send(path)
+        if self._task is None:
+            self._task = loop.create_task(self._keep())
+
+    def _forget(self, path: str) -> None:
+        asked = self._asked.pop(path, None)
+        if asked is not None:
+            asked.cancel()
+            del self._numbers[path]
+            self._to_send.append(pb.WatchRequest(path=path, stop=True))
+            self._sending.set()
+
+    def _send(self, path: str) -> None:
+        self._number += 1
+        self._numbers[path] = self._number
+        self._to_send.append(pb.WatchRequest(path=path, number=self._number))
+        self._sending.set()
+
+    async def _until_armed(self) -> None:
+        """Every watch that was set before is. Raises MetadataUnavailable."""
+        if self._closed:
+            raise MetadataUnavailable(f"the connection to {self._place} is closed")
+        waiting = [asked for asked in self._asked.values() if not asked.done()]
+        if not waiting:
+            return
+        _, late = await asyncio.wait(waiting, timeout=_CALL_S)
+        if late:
+            raise MetadataUnavailable(f"{self._place} does not answer")
+
+    async def _keep(self) -> None:
+        """One stream after the other; what was watched on a broken one is told."""
+        wait_s = _RETRY_S
+        while True:
+            try:
+                await self._one_stream()
+            except _BROKEN:
+                pass
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, _RETRY_S_MAX)
+            armed = [path for path, asked in self._asked.items() if asked.done()]
+            for path in armed:
+                self._asked[path] = asyncio.get_running_loop().create_future()
+            self._to_send.clear()
+            for path in self._watches:
+                self._send(path)
+            if armed:
+                self._tell_all(armed)
+
+    def _tell_all(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            self._tell(path)
+        for on_renewed in tuple(self._renewed):
+            on_renewed()
+
+    async def _one_stream(self) -> None:
+        """Until it breaks."""
+        call: aio.StreamStreamMultiCallable[bytes, bytes] = self._channel.stream_stream(
+            f"/{SERVICE}/Watch"
+        )
+        watching = call()
+        writer = asyncio.ensure_future(self._write(watching))
+        try:
+            while isinstance(message := await watching.read(), bytes):
+                news = pb.WatchNews.FromString(message)
+                if not news.armed:
+                    self._tell(news.path)
+                elif news.armed == self._numbers.get(news.path):
+                    self._on_armed(self._asked[news.path])
+        finally:
+            writer.cancel()
+            watching.cancel()
+            await asyncio.gather(writer, return_exceptions=True)
+
+    async def _write(self, watching: _Watching) -> None:
+        while True:
+            await self._sending.wait()
+            self._sending.clear()
+            to_send, self._to_send = self._to_send, []
+            for request in to_send:
+                await watching.write(request.SerializeToString())
+
+    def _on_armed(self, asked: asyncio.Future[None]) -> None:
+        if not asked.done():
+            asked.set_result(None)
+
+    def _tell(self, path: str) -> None:
+        for on_changed in tuple(self._watches.get(path, ())):
+            on_changed()

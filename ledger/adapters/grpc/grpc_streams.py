@@ -1,0 +1,235 @@
+"""The client's ends of the two streams to a bookie: what waits, what is under way, who asked.
+
+Both live as long as one connection. They know no gRPC: the connection takes messages out
+(`next_message`), brings messages in (`on_message`), and says when all is over (`fail`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+from ledger.adapters.grpc.grpc_config import MESSAGE_BYTES_MAX, GrpcClientConfig
+from ledger.ids import Buffer, EntryId, LedgerId
+from ledger.ports.bookies import OnAdded, Status
+from ledger.wire.bookie_frames import (
+    ADD_HEADER_BYTES,
+    FRAME_BYTES_MAX,
+    AddsWriter,
+    Answer,
+    Ask,
+    BadFrame,
+    Question,
+    decode_added,
+    decode_answers,
+    encode_questions,
+)
+
+_TICKS: Final = 8  # looks at the pending adds in one add timeout
+
+
+class AddStream:
+    """Adds to one bookie, in order; every one of them is answered once.
+
+    Adds are numbered; `_pending` holds what is to be called, oldest first. One timer for all:
+    at each tick the next number is remembered, and what is older than all ticks is late.
+    """
+
+    __slots__ = (
+        "_config",
+        "_loop",
+        "_next",
+        "_pending",
+        "_queue",
+        "_queue_bytes",
+        "_quiet_ticks",
+        "_ticks",
+        "_timer",
+        "_waiting",
+        "entry_bytes_max",
+        "over",
+        "silent",
+    )
+
+    def __init__(self, config: GrpcClientConfig) -> None:
+        self._config = config
+        self._loop = asyncio.get_running_loop()
+        self._next = 0
+        self._pending: dict[int, OnAdded] = {}
+        self._queue: deque[AddsWriter] = deque()
+        self._queue_bytes = 0
+        self._waiting: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._ticks: deque[int] = deque()
+        self._quiet_ticks = 0
+        self.entry_bytes_max = MESSAGE_BYTES_MAX - FRAME_BYTES_MAX
+        self.over = False
+        self.silent: asyncio.Future[None] = self._loop.create_future()
+        """Done once adds were late and nothing else came either in all that time."""
+
+    def add(
+        self,
+        ledger: LedgerId,
+        entry: EntryId,
+        master_key: bytes,
+        body: Sequence[Buffer],
+        on_added: OnAdded,
+        recovery: bool,
+    ) -> None:
+        """As `Bookies.add`, while the stream is not over."""
+        length = sum(map(len, body))
+        if length > self.entry_bytes_max or ledger < 0 or entry < 0:
+            self._loop.call_soon(on_added, Status.BAD_REQUEST)
+            return
+        if self._queue_bytes + length > self._config.queue_bytes_max and self._queue:
+            self._loop.call_soon(on_added, Status.OVERLOADED)
+            return
+        queue, number = self._queue, self._next
+        if not queue or queue[-1].size + ADD_HEADER_BYTES + length > self._config.message_bytes:
+            queue.append(AddsWriter(number))
+        queue[-1].add(ledger, entry, master_key, body, length, recovery)
+        self._queue_bytes += length
+        self._pending[number] = on_added
+        self._next = number + 1
+        self._wake()
+        if self._timer is None:
+            self._watch()
+
+    async def next_message(self) -> bytes | None:
+        """The adds that wait, up to a message full, once there are any; None when all is over."""
+        while not self._queue:
+            if self.over:
+                return None
+            self._waiting = self._loop.create_future()
+            await self._waiting
+        adds = self._queue.popleft()
+        self._queue_bytes -= adds.body_bytes
+        return adds.encode()
+
+    def on_message(self, message: bytes) -> None:
+        """Raises BadFrame."""
+        self._quiet_ticks = 0
+        pending = self._pending
+        for first, count, status in decode_added(message):
+            if first + count > self._next:
+                raise BadFrame(f"an answer to add {first + count - 1} of {self._next}")
+            for number in range(first, first + count):
+                on_added = pending.pop(number, None)
+                if on_added is not None:
+                    self._tell(on_added, status)
+
+    def fail(self, status: Status) -> None:
+        """Nothing more comes: every pending add has this status."""
+        self.over = True
+        self._wake()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.silent.cancel()
+        self._queue.clear()
+        self._queue_bytes = 0
+        pending, self._pending = self._pending, {}
+        for on_added in pending.values():
+            self._tell(on_added, status)
+
+    def _wake(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    def _tell(self, on_added: OnAdded, status: Status) -> None:
+        try:
+            on_added(status)
+        except Exception as error:  # noqa: BLE001  one caller must not silence the others
+            self._loop.call_exception_handler({"message": "on_added raised", "exception": error})
+
+    def _watch(self) -> None:
+        self._ticks.append(self._next)
+        self._timer = self._loop.call_later(self._config.add_timeout_s / _TICKS, self._on_tick)
+
+    def _on_tick(self) -> None:
+        """Adds that were there `_TICKS` ticks ago are late."""
+        self._timer = None
+        self._quiet_ticks += 1
+        if len(self._ticks) == _TICKS:
+            self._expire(self._ticks.popleft())
+        if self._pending:
+            self._watch()
+        else:
+            self._ticks.clear()
+            self._quiet_ticks = 0
+
+    def _expire(self, below: int) -> None:
+        pending = self._pending
+        late: list[OnAdded] = []
+        while pending and (number := next(iter(pending))) < below:
+            late.append(pending.pop(number))
+        if late and self._quiet_ticks >= _TICKS and not self.silent.done():
+            self.silent.set_result(None)
+        for on_added in late:
+            self._tell(on_added, Status.UNREACHABLE)
+
+
+class ReadStream:
+    """Questions to one bookie; whoever gives up waiting is forgotten here and told of there."""
+
+    __slots__ = ("_loop", "_next", "_pending", "_queue", "_waiting", "over")
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._next = 0
+        self._pending: dict[int, asyncio.Future[Answer]] = {}
+        self._queue: list[Question] = []
+        self._waiting: asyncio.Future[None] | None = None
+        self.over = False
+
+    async def ask(self, question: Question) -> Answer:
+        """The bookie's answer, or UNREACHABLE. The question's number is given here."""
+        if self.over:
+            return Answer(0, Status.UNREACHABLE)
+        number = self._next
+        self._next = number + 1
+        answered: asyncio.Future[Answer] = self._loop.create_future()
+        self._pending[number] = answered
+        self._send(question._replace(number=number))
+        try:
+            return await answered
+        finally:
+            if self._pending.pop(number, None) is not None and not self.over:
+                self._send(Question(Ask.CANCEL, number))
+
+    async def next_message(self) -> bytes | None:
+        """The questions that wait, once there are any; None when all is over."""
+        while not self._queue:
+            if self.over:
+                return None
+            self._waiting = self._loop.create_future()
+            await self._waiting
+        questions, self._queue = self._queue, []
+        return encode_questions(questions)
+
+    def on_message(self, message: bytes) -> None:
+        """Raises BadFrame."""
+        for answer in decode_answers(message):
+            answered = self._pending.pop(answer.number, None)
+            if answered is not None and not answered.done():
+                answered.set_result(answer)
+
+    def fail(self, status: Status) -> None:
+        """Nothing more comes: every pending question has this status."""
+        self.over = True
+        self._wake()
+        self._queue.clear()
+        pending, self._pending = self._pending, {}
+        for answered in pending.values():
+            if not answered.done():
+                answered.set_result(Answer(0, status))
+
+    def _send(self, question: Question) -> None:
+        self._queue.append(question)
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)

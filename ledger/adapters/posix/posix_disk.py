@@ -1,0 +1,333 @@
+"""The disk port on a POSIX directory: writes past the page cache where that is possible, vectored
+writes and fdatasync elsewhere, reads that do not wait."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Final, Literal
+
+from ledger.adapters.posix.direct_write import DirectWriter, Staging
+from ledger.adapters.posix.spare_file import SPARE_NAME, SpareFile
+from ledger.errors import DirectoryInUse
+from ledger.ids import Buffer
+from ledger.ports.disk import OnSynced
+
+SyncMode = Literal["inline", "thread", "auto", "never"]
+"""Who waits for fdatasync: the event loop, a thread, whichever is better now, or nobody."""
+
+_BUFFERS_MAX: Final = os.sysconf("SC_IOV_MAX")
+_INLINE_S_MAX: Final = 0.002  # "auto": a loop that stands still longer hurts more than a thread
+_AVERAGE_SHARE: Final = 0.125  # weight of the newest sync in the moving average
+_SPARE_PAYS_BYTES: Final = 192 * 1024  # writes larger on average gain less than zeros cost
+_READ_THREADS: Final = 4
+_NOWAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)
+
+
+class PosixDisk:
+    """One directory, locked. Nothing is written into it by opening it.
+
+    Raises DirectoryInUse while another process (or object) holds it.
+    """
+
+    def __init__(self, path: Path, sync_mode: SyncMode = "auto") -> None:
+        path.mkdir(parents=True, exist_ok=True)
+        self._path = path
+        self._directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(self._directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._directory)
+            raise DirectoryInUse(f"{path} is held by another process") from error
+        self._syncs = _Syncs(sync_mode)
+        self._readers = ThreadPoolExecutor(_READ_THREADS, thread_name_prefix="disk-read")
+        self._spare = SpareFile(self._directory)
+        self._staging = Staging()
+
+    def names(self) -> list[str]:
+        return sorted(path.name for path in self._path.iterdir() if path.name != SPARE_NAME)
+
+    def create(self, name: str, expected_bytes: int = 0) -> PosixLogFile:
+        if expected_bytes and name not in self.names() and self._spare.take(name, expected_bytes):
+            return self._open(name, os.O_RDWR, expected_bytes)
+        return self._open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, expected_bytes)
+
+    def open(self, name: str) -> PosixLogFile:
+        file = self._open(name, os.O_RDWR)
+        file.expect_random_reads()
+        return file
+
+    def unlink(self, name: str) -> None:
+        os.unlink(name, dir_fd=self._directory)
+
+    def sync_directory(self) -> None:
+        if self._syncs.mode != "never":
+            os.fsync(self._directory)
+
+    def free_bytes(self) -> int:
+        state = os.fstatvfs(self._directory)
+        return state.f_bavail * state.f_frsize
+
+    def close(self) -> None:
+        """The directory is free for others; every file was closed before."""
+        self._syncs.close()
+        self._spare.close()
+        self._readers.shutdown(wait=True)
+        os.close(self._directory)
+
+    def _open(self, name: str, flags: int, expected_bytes: int = 0) -> PosixLogFile:
+        handle = os.open(name, flags | os.O_CLOEXEC, 0o644, dir_fd=self._directory)
+        file = PosixLogFile(handle, self._syncs, self._readers)
+        if expected_bytes:
+            direct = DirectWriter.open(name, self._directory, self._staging)
+            file.expect_growth(self._spare, expected_bytes, direct)
+        return file
+
+
+class PosixLogFile:
+    """One open file."""
+
+    __slots__ = (
+        "_closed",
+        "_direct",
+        "_dirty",
+        "_expected_bytes",
+        "_handle",
+        "_readers",
+        "_spare",
+        "_syncs",
+        "_users",
+        "_writes",
+    )
+
+    def __init__(self, handle: int, syncs: _Syncs, readers: ThreadPoolExecutor) -> None:
+        self._handle = handle
+        self._syncs = syncs
+        self._readers = readers
+        self._direct: DirectWriter | None = None
+        self._spare: SpareFile | None = None
+        self._expected_bytes = 0
+        self._dirty = True  # the page cache may hold what the disk lacks, from whomever
+        self._users = 1  # ours, and one for each call under way in a thread
+        self._closed = False
+        self._writes = 0
+
+    def expect_growth(
+        self, spare: SpareFile, expected_bytes: int, direct: DirectWriter | None
+    ) -> None:
+        """A log file: written in blocks, followed by another one of its size."""
+        self._spare, self._expected_bytes, self._direct = spare, expected_bytes, direct
+
+    def expect_random_reads(self) -> None:
+        """No read-ahead: it would cache room that another handle is about to write."""
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self._handle, 0, 0, os.POSIX_FADV_RANDOM)
+
+    def write(self, buffers: Sequence[Buffer], position: int) -> None:
+        size = sum(map(len, buffers))
+        self._writes += 1
+        if self._write_direct(buffers, position, size):
+            return
+        self._dirty = True
+        if len(buffers) <= _BUFFERS_MAX and os.pwritev(self._handle, buffers, position) == size:
+            return
+        _write_in_parts(self._handle, buffers, position)
+
+    def _write_direct(self, buffers: Sequence[Buffer], position: int, size: int) -> bool:
+        """The bytes are durable, or wait for the thread of the next sync; False: neither."""
+        direct, syncs = self._direct, self._syncs
+        if direct is None or not direct.takes(position, size):
+            return False
+        if syncs.inline:
+            began_s = time.perf_counter()
+            written = direct.write(buffers, position, size)
+            syncs.note(time.perf_counter() - began_s)
+            return written
+        if syncs.mode == "never" or position + size > self.size():
+            return False  # room that is not reserved may be missing: only `write` may say so
+        direct.stage(buffers, position, size)
+        return True
+
+    def sync(self, on_synced: OnSynced) -> None:
+        staged = self._direct if self._direct is not None and self._direct.staged else None
+        dirty, self._dirty = self._dirty, False
+        if staged is None and not dirty:
+            on_synced(None)
+            return
+
+        def work() -> None:
+            if staged is not None:
+                staged.flush()
+            if dirty:
+                os.fdatasync(self._handle)
+
+        self._syncs.sync(self, work, on_synced)
+
+    def read_now(self, position: int, size: int) -> Buffer | None:
+        if not _NOWAIT:
+            return None
+        found = bytearray(size)
+        try:
+            got = os.preadv(self._handle, [found], position, _NOWAIT)
+        except OSError as error:
+            if error.errno in (errno.EAGAIN, errno.EOPNOTSUPP):
+                return None
+            raise
+        if got < size:
+            if position + got < self.size():
+                return None
+            del found[got:]
+        return found
+
+    async def read(self, position: int, size: int) -> Buffer:
+        now = self.read_now(position, size)
+        if now is not None:
+            return now
+        try:
+            reading = self._readers.submit(self._read, position, size)
+        except RuntimeError as error:  # the pool was shut down
+            raise OSError(errno.EBADF, "the disk was closed") from error
+        self.hold()
+        # At its end, also where the caller gave up before a thread was free: then none ever runs.
+        reading.add_done_callback(lambda _: self.release())
+        return await asyncio.wrap_future(reading)
+
+    def size(self) -> int:
+        return os.fstat(self._handle).st_size
+
+    def preallocate(self, position: int, size: int) -> None:
+        if self._spare is not None and 0 < position < self._writes * _SPARE_PAYS_BYTES:
+            self._spare.prepare(self._expected_bytes)  # it grows: another will follow
+        if position + size <= self.size():
+            return
+        try:
+            os.posix_fallocate(self._handle, position, size)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EOPNOTSUPP, errno.EINVAL, errno.EFBIG):
+                raise
+
+    def truncate(self, size: int) -> None:
+        self._dirty = True
+        os.ftruncate(self._handle, size)
+
+    def close(self) -> None:
+        """The handle is given back once the reads and syncs under way are through."""
+        assert not self._closed
+        self._closed = True
+        self.release()
+
+    def hold(self) -> None:
+        """A thread is about to use the handle."""
+        with _USERS_LOCK:
+            self._users += 1
+
+    def release(self) -> None:
+        """That thread is through."""
+        with _USERS_LOCK:
+            self._users -= 1
+            last = self._users == 0
+        if last:
+            os.close(self._handle)
+            if self._direct is not None:
+                self._direct.forget()
+                self._direct.close()
+
+    def _read(self, position: int, size: int) -> bytes:
+        parts: list[bytes] = []
+        while size > 0 and (part := os.pread(self._handle, size, position)):
+            parts.append(part)
+            position += len(part)
+            size -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+_USERS_LOCK: Final = threading.Lock()  # counts of all files: held for an addition only
+
+
+def _write_in_parts(handle: int, buffers: Sequence[Buffer], position: int) -> None:
+    """All of `buffers` is written, however little each call takes."""
+    waiting = [memoryview(buffer) for buffer in buffers if len(buffer)]
+    at = 0
+    while at < len(waiting):
+        written = os.pwritev(handle, waiting[at : at + _BUFFERS_MAX], position)
+        if written == 0:
+            raise OSError(errno.ENOSPC, "the disk took no bytes")
+        position += written
+        while written and written >= len(waiting[at]):
+            written -= len(waiting[at])
+            at += 1
+        if written:
+            waiting[at] = waiting[at][written:]
+
+
+class _Syncs:
+    """Makes things durable where the mode says and knows how long it took of late."""
+
+    def __init__(self, mode: SyncMode) -> None:
+        self.mode: Final[SyncMode] = mode
+        self._average_s = 0.0
+        self._thread: threading.Thread | None = None
+        self._waiting: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+
+    @property
+    def inline(self) -> bool:
+        """The event loop itself waits for the disk, now."""
+        return self.mode == "inline" or (self.mode == "auto" and self._average_s < _INLINE_S_MAX)
+
+    def note(self, took_s: float) -> None:
+        """The disk needed so long to make something durable."""
+        self._average_s += (took_s - self._average_s) * _AVERAGE_SHARE
+
+    def sync(self, file: PosixLogFile, work: Callable[[], None], on_synced: OnSynced) -> None:
+        """`work` waits for the disk and raises OSError; it uses `file`."""
+        if self.mode == "never":
+            on_synced(None)
+        elif self.inline:
+            on_synced(self._timed(work))
+        else:
+            self._in_thread(file, work, on_synced)
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self._waiting.put(None)
+            self._thread.join()
+
+    def _timed(self, work: Callable[[], None]) -> OSError | None:
+        began_s = time.perf_counter()
+        try:
+            work()
+        except OSError as error:
+            return error
+        self.note(time.perf_counter() - began_s)
+        return None
+
+    def _in_thread(self, file: PosixLogFile, work: Callable[[], None], on_synced: OnSynced) -> None:
+        loop = asyncio.get_running_loop()
+
+        def run() -> None:
+            try:
+                error = self._timed(work)
+            finally:
+                file.release()
+            try:
+                loop.call_soon_threadsafe(on_synced, error)
+            except RuntimeError:  # the loop has ended: nobody waits any more
+                return
+
+        file.hold()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="disk-sync", daemon=True)
+            self._thread.start()
+        self._waiting.put(run)
+
+    def _work(self) -> None:
+        while (job := self._waiting.get()) is not None:
+            job()

@@ -1,0 +1,15 @@
+"""The machine's clocks."""
+
+from __future__ import annotations
+
+import time
+
+
+class SystemClock:
+    """The machine's clocks."""
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic_s(self) -> float:
+        return time.monotonic()

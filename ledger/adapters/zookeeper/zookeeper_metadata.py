@@ -1,0 +1,353 @@
+# kazoo has no types.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+"""The metadata store of a cluster: Apache ZooKeeper, through kazoo.
+
+Requests of one store are sent and answered in the order they were asked, many under way at once.
+A lost connection fails what was under way (MetadataUnavailable: the outcome is unknown) and is made
+again; what is asked meanwhile waits for it, for a session's time at most. A lost session is
+replaced by a new one; `watch_session` tells.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from itertools import islice
+from typing import Any, Final
+
+from kazoo.exceptions import (
+    BadVersionError,
+    KazooException,
+    NoChildrenForEphemeralsError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    RolledBackError,
+    RuntimeInconsistency,
+)
+from kazoo.protocol import serialization as wire
+from kazoo.security import OPEN_ACL_UNSAFE
+
+from ledger.adapters.zookeeper.zookeeper_bridge import ZooKeeperBridge
+from ledger.adapters.zookeeper.zookeeper_watches import Watches
+from ledger.errors import (
+    BadVersion,
+    EntryTooLarge,
+    MetadataError,
+    MetadataUnavailable,
+    NodeExists,
+    NoNode,
+    NotEmpty,
+)
+from ledger.ports.metadata import (
+    ANY_VERSION,
+    NODE_BYTES_MAX,
+    Check,
+    Create,
+    Delete,
+    Node,
+    Op,
+    Set,
+    Unwatch,
+)
+
+REQUEST_BYTES_MAX = 0xFFFFF  # ZooKeeper's jute.maxbuffer, unless its operator set another
+_OP_BYTES = 9  # what goes before each operation of a multi
+_WALK_REQUESTS = 128  # of one walk under way; others find room beside it
+
+_EPHEMERAL = 1
+_SEQUENTIAL = 2
+_SKIPPED = (RolledBackError, RuntimeInconsistency)  # of a multi: undone, or never tried
+
+_ERRORS: Final[tuple[tuple[type[KazooException], type[MetadataError]], ...]] = (
+    (NoNodeError, NoNode),
+    (NodeExistsError, NodeExists),
+    (NotEmptyError, NotEmpty),
+    (BadVersionError, BadVersion),
+)
+
+
+async def connect_zookeeper(
+    servers: str,
+    *,
+    session_ms: int = 10_000,
+    chroot: str = "",
+    connect_s: float = 10.0,
+    make_root: bool = True,
+) -> ZooKeeperMetadata:
+    """A store on a session that serves; its root is `chroot`, which is made if missing.
+
+    `servers` is `host:port,host:port`, with the root behind it if `chroot` is not given
+    (`host:port/root`). Without `make_root` nothing is made: below a root that is missing all is
+    NoNode. Raises MetadataUnavailable after `connect_s`.
+    """
+    hosts, _, below = servers.partition("/")
+    root = chroot or f"/{below}"
+    store = ZooKeeperMetadata(hosts, session_ms, "" if root == "/" else root)
+    await store.start(connect_s, make_root=make_root)
+    return store
+
+
+class ZooKeeperMetadata:
+    """The `MetadataStore` of a cluster, as `connect_zookeeper` makes it."""
+
+    def __init__(self, servers: str, session_ms: int, root: str) -> None:
+        assert not root or (_checked(root) and root != "/"), root
+        self._root = root
+        self._bridge = ZooKeeperBridge(servers, session_ms, self)
+        self._watches = Watches(self._arm)
+        self._session_watchers: list[Callable[[], None]] = []
+        self._untold = 0  # lost sessions that not everybody has heard of
+        self._closed = False
+
+    async def start(self, timeout_s: float, *, make_root: bool) -> None:
+        """Called once, by `connect_zookeeper`."""
+        await self._bridge.start(timeout_s)
+        try:
+            if self._root and make_root:
+                await self._create_parents(self._root, under="")
+        except BaseException:
+            await self.close()
+            raise
+
+    @property
+    def negotiated_session_ms(self) -> int:
+        """What the server grants; it rounds up to its ticks and keeps to its own bounds."""
+        return self._bridge.session_ms
+
+    @property
+    def last_answered_s(self) -> float:
+        """When the last request or ping that was answered was sent; time.monotonic().
+
+        0 from the moment in which a session is found lost until all who watch that were told.
+        """
+        return 0.0 if self._untold else self._bridge.last_answered_s
+
+    async def get(self, path: str) -> Node:
+        data, stat = await self._ask(wire.GetData(self._full(path), None), path)
+        return Node(data or b"", stat.version)
+
+    async def exists(self, path: str) -> bool:
+        return await self._ask(wire.Exists(self._full(path), None), path) is not None
+
+    async def set(self, path: str, data: bytes, version: int) -> int:
+        stat = await self._ask(wire.SetData(self._full(path), _bounded(path, data), version), path)
+        return stat.version
+
+    async def create(
+        self,
+        path: str,
+        data: bytes = b"",
+        *,
+        ephemeral: bool = False,
+        sequential: bool = False,
+        parents: bool = False,
+    ) -> str:
+        """As the port says. A sequential create whose reply is lost may leave a node behind."""
+        flags = _EPHEMERAL * ephemeral | _SEQUENTIAL * sequential
+        request = _create(self._full(path), _bounded(path, data), flags)
+        while True:
+            try:
+                created = await self._ask(request, path)
+            except NoNode:
+                if not parents:
+                    raise
+                await self._create_parents(self._full(_parent(path)), under=self._root)
+            else:
+                return created[len(self._root) :]
+
+    async def _create_parents(self, full: str, *, under: str) -> None:
+        """`full` and what is above it, below `under`, exists; others may make it as well."""
+        missing = [full]
+        while missing:
+            try:
+                await self._ask(_create(missing[-1], b"", 0), missing[-1])
+                missing.pop()
+            except NodeExists:
+                missing.pop()
+            except NoNode:
+                above = _parent(missing[-1])
+                if above in ("/", under or "/"):
+                    raise
+                missing.append(above)
+
+    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        assert path != "/"
+        await self._ask(wire.Delete(self._full(path), version), path)
+
+    async def multi(self, ops: Sequence[Op]) -> None:
+        """As the port says; EntryTooLarge when all of it is more than a server takes at once."""
+        requests = [self._op(op) for op in ops]
+        size = sum(len(request.serialize()) + _OP_BYTES for request in requests)
+        if size > REQUEST_BYTES_MAX:
+            raise EntryTooLarge(f"{len(ops)} operations of {size} bytes in one multi")
+        results = await self._ask(wire.Transaction(requests), "multi")
+        for op, result in zip(ops, results, strict=True):
+            if isinstance(result, KazooException) and not isinstance(result, _SKIPPED):
+                raise _as_ours(result, op.path)
+
+    async def children(self, path: str) -> list[str]:
+        return sorted(await self._ask(wire.GetChildren(self._full(path), None), path))
+
+    async def read_tree(self, path: str) -> dict[str, Node]:
+        """As the port says."""
+        tree: dict[str, Node] = {}
+        with_children = [path]
+        while with_children:
+            found: list[str] = []
+            async for node, names in self._each(wire.GetChildren, with_children):
+                found.extend(_below(node, names))
+            with_children = []
+            async for node, (data, stat) in self._each(wire.GetData, found):
+                tree[node] = Node(data or b"", stat.version)
+                if stat.numChildren:
+                    with_children.append(node)
+            # One that went since it was listed may have got another name: its parent once more.
+            again = {_parent(node) for node in found if node not in tree}
+            if again:
+                tree = _without(tree, again)
+                with_children = [*again, *(node for node in with_children if node in tree)]
+        return tree
+
+    async def paths(self, path: str) -> list[str]:
+        found: list[str] = []
+        level = [path]
+        while level:
+            below: list[str] = []
+            async for node, names in self._each(wire.GetChildren, level):
+                below.extend(_below(node, names))
+            found.extend(below)
+            level = below
+        return sorted(found)
+
+    async def sync(self, path: str) -> None:
+        await self._ask(wire.Sync(self._full(path)), path)
+
+    def watch(self, path: str, on_changed: Callable[[], None]) -> Unwatch:
+        """As the port says; "later" is what follows this call or any read asked after it."""
+        return self._watches.watch(self._full(path), on_changed)
+
+    def watch_session(self, on_renewed: Callable[[], None]) -> Unwatch:
+        def notify() -> None:
+            if notify in self._session_watchers:
+                on_renewed()
+
+        def unwatch() -> None:
+            if notify in self._session_watchers:
+                self._session_watchers.remove(notify)
+
+        self._session_watchers.append(notify)
+        return unwatch
+
+    async def close(self) -> None:
+        """Ephemeral nodes are gone; if no server answered for two seconds, they go by expiry."""
+        self._watches.close()
+        self._session_watchers.clear()
+        await self._bridge.close()
+
+    # News of the bridge.
+
+    def on_connected(self, *, renewed: bool) -> None:
+        self._watches.on_connected(renewed=renewed)
+        if renewed:
+            loop = asyncio.get_running_loop()
+            self._untold += 1
+            for notify in self._session_watchers:
+                loop.call_soon(notify)
+            loop.call_soon(self._on_told)
+
+    def _on_told(self) -> None:
+        self._untold -= 1
+
+    def on_fired(self, path: str) -> None:
+        self._watches.on_fired(path)
+
+    # Requests.
+
+    async def _ask(self, request: Any, path: str) -> Any:
+        try:
+            return await self._bridge.ask(request)
+        except KazooException as error:
+            raise _as_ours(error, path) from error
+
+    async def _each(self, request: Any, nodes: Sequence[str]) -> AsyncIterator[tuple[str, Any]]:
+        """(node, answer) for each of `nodes` that exists, some requests at a time."""
+        waiting = iter(nodes)
+        while some := list(islice(waiting, _WALK_REQUESTS)):
+            asked = [self._bridge.ask(request(self._full(node), None)) for node in some]
+            answers = await asyncio.gather(*asked, return_exceptions=True)
+            for node, answer in zip(some, answers, strict=True):
+                if isinstance(answer, NoNodeError):
+                    continue  # it went while we walked
+                if isinstance(answer, KazooException):
+                    raise _as_ours(answer, node) from answer
+                if isinstance(answer, BaseException):
+                    raise answer
+                yield node, answer
+
+    def _arm(self, full: str) -> tuple[Any, Any]:
+        ask = self._bridge.ask
+        return ask(wire.Exists(full, _fired)), ask(wire.GetChildren2(full, _fired))
+
+    def _full(self, path: str) -> str:
+        assert _checked(path), path
+        if not self._root:
+            return path
+        return self._root if path == "/" else self._root + path
+
+    def _op(self, op: Op) -> Any:
+        full = self._full(op.path)
+        match op:
+            case Create(path, data, ephemeral):
+                return _create(full, _bounded(path, data), _EPHEMERAL * ephemeral)
+            case Set(path, data, version):
+                return wire.SetData(full, _bounded(path, data), version)
+            case Delete(_, version):
+                return wire.Delete(full, version)
+            case Check(_, version):
+                return wire.CheckVersion(full, version)
+
+
+def _fired(_: Any) -> None:
+    """Names our watches to kazoo; the handler takes their events before they are called."""
+
+
+def _create(full: str, data: bytes, flags: int) -> wire.Create:
+    return wire.Create(full, data, OPEN_ACL_UNSAFE, flags)
+
+
+def _checked(path: str) -> bool:
+    if not path.startswith("/") or "\0" in path:
+        return False
+    return path == "/" or not {"", ".", ".."}.intersection(path[1:].split("/"))
+
+
+def _parent(path: str) -> str:
+    return path.rpartition("/")[0] or "/"
+
+
+def _below(path: str, names: Sequence[str]) -> list[str]:
+    prefix = "" if path == "/" else path
+    return [f"{prefix}/{name}" for name in names]
+
+
+def _without(tree: dict[str, Node], parents: set[str]) -> dict[str, Node]:
+    """The tree but for all that is below any of `parents`."""
+    below = tuple(f"{parent.rstrip('/')}/" for parent in parents)
+    return {path: node for path, node in tree.items() if not path.startswith(below)}
+
+
+def _bounded(path: str, data: bytes) -> bytes:
+    assert len(data) <= NODE_BYTES_MAX, f"{path}: {len(data)} bytes"
+    return data
+
+
+def _as_ours(error: KazooException, path: str) -> Exception:
+    """What callers know. All that is not certain about the outcome is MetadataUnavailable."""
+    if isinstance(error, NoChildrenForEphemeralsError):
+        return AssertionError(f"{path}: what is above is ephemeral and has no children")
+    for theirs, ours in _ERRORS:
+        if isinstance(error, theirs):
+            return ours(path)
+    return MetadataUnavailable(f"{path}: {type(error).__name__} {error}".rstrip())

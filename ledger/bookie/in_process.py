@@ -1,0 +1,163 @@
+"""The bookies port over bookies of this process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ledger.adapters.posix.posix_disk import PosixDisk, SyncMode
+from ledger.adapters.rocksdb.rocks_table import RocksTable
+from ledger.adapters.system.clock import SystemClock
+from ledger.adapters.system.machine import boot_id, new_instance
+from ledger.bookie.bookie import EVERY_LEDGER, Bookie
+from ledger.bookie.config import BookieConfig
+from ledger.bookie.directory import claim_directory
+from ledger.ids import BookieId, Buffer, EntryId, LedgerId
+from ledger.ports.bookies import (
+    BookieInfo,
+    BookieStats,
+    EntriesReply,
+    OnAdded,
+    ReadManyReply,
+    ReadReply,
+    Status,
+)
+from ledger.ports.clock import Clock
+
+
+class LocalBookies:
+    """Bookies by id. Calls on an unknown one answer UNREACHABLE."""
+
+    def __init__(self, bookies: Sequence[Bookie]) -> None:
+        self._bookies = {bookie.bookie_id: bookie for bookie in bookies}
+        self._loop = asyncio.get_running_loop()
+
+    def available(self) -> tuple[BookieId, ...]:
+        return tuple(name for name, bookie in self._bookies.items() if bookie.writable)
+
+    def registered(self) -> Mapping[BookieId, BookieInfo]:
+        return {
+            name: BookieInfo(read_only=not bookie.writable)
+            for name, bookie in self._bookies.items()
+            if bookie.failure is None
+        }
+
+    def add(
+        self,
+        bookie: BookieId,
+        ledger: LedgerId,
+        entry: EntryId,
+        master_key: bytes,
+        body: Sequence[Buffer],
+        on_added: OnAdded,
+        *,
+        recovery: bool = False,
+    ) -> None:
+        node = self._bookies.get(bookie)
+        if node is None:
+            self._loop.call_soon(on_added, Status.UNREACHABLE)
+        else:
+            node.add(ledger, entry, master_key, body, on_added, recovery=recovery)
+
+    async def read(
+        self,
+        bookie: BookieId,
+        ledger: LedgerId,
+        entry: EntryId,
+        *,
+        fence_key: bytes | None = None,
+    ) -> ReadReply:
+        node = self._bookies.get(bookie)
+        if node is None:
+            return ReadReply(Status.UNREACHABLE)
+        if fence_key is not None:
+            status = await node.fence(ledger, fence_key)
+            if status is not Status.OK:
+                return ReadReply(status)
+        return await node.read(ledger, entry)
+
+    async def read_many(
+        self, bookie: BookieId, ledger: LedgerId, first: EntryId, last: EntryId, max_bytes: int
+    ) -> ReadManyReply:
+        node = self._bookies.get(bookie)
+        if node is None:
+            return ReadManyReply(Status.UNREACHABLE)
+        return await node.read_many(ledger, first, last, max_bytes)
+
+    async def read_lac(self, bookie: BookieId, ledger: LedgerId) -> ReadReply:
+        node = self._bookies.get(bookie)
+        return ReadReply(Status.UNREACHABLE) if node is None else await node.read_lac(ledger)
+
+    async def write_lac(
+        self, bookie: BookieId, ledger: LedgerId, master_key: bytes, lac: EntryId
+    ) -> Status:
+        node = self._bookies.get(bookie)
+        if node is None:
+            return Status.UNREACHABLE
+        return await node.write_lac(ledger, master_key, lac)
+
+    async def wait_lac(
+        self, bookie: BookieId, ledger: LedgerId, previous: EntryId, timeout_s: float
+    ) -> ReadReply:
+        node = self._bookies.get(bookie)
+        if node is None:
+            return ReadReply(Status.UNREACHABLE)
+        return await node.wait_lac(ledger, previous, timeout_s)
+
+    async def list_entries(self, bookie: BookieId, ledger: LedgerId) -> EntriesReply:
+        node = self._bookies.get(bookie)
+        return EntriesReply(Status.UNREACHABLE) if node is None else await node.list_entries(ledger)
+
+    async def end_limbo(self, bookie: BookieId, ledger: LedgerId, master_key: bytes) -> Status:
+        node = self._bookies.get(bookie)
+        return Status.UNREACHABLE if node is None else await node.end_limbo(ledger, master_key)
+
+    async def stats(self, bookie: BookieId) -> BookieStats:
+        node = self._bookies.get(bookie)
+        return BookieStats(Status.UNREACHABLE) if node is None else await node.stats()
+
+
+class LocalBookie:
+    """One bookie on a directory of its own, with all that it stands on."""
+
+    def __init__(self, path: Path, bookie: Bookie, disk: PosixDisk, table: RocksTable) -> None:
+        self.path = path
+        self.bookie = bookie
+        self._disk = disk
+        self._table = table
+
+    async def close(self) -> None:
+        """Everything is settled, durable and given back."""
+        await self.bookie.stop()
+        self._table.close()
+        self._disk.close()
+
+
+async def open_local_bookie(
+    path: Path,
+    *,
+    name: str = "bookie",
+    config: BookieConfig | None = None,
+    sync_mode: SyncMode = "auto",
+    next_ledger: LedgerId = EVERY_LEDGER,
+    clock: Clock | None = None,
+) -> LocalBookie:
+    """A bookie serves from the directory `path`, which is made if need be.
+
+    Raises DirectoryInUse, ForeignDirectory (nothing was written then), OSError, CorruptFormat.
+    `next_ledger`: see `Bookie.start`.
+    """
+    disk = PosixDisk(path, sync_mode)
+    table: RocksTable | None = None
+    try:
+        await claim_directory(disk, new_instance)
+        table = RocksTable(path / "index")
+        bookie = Bookie(disk, table, clock or SystemClock(), new_instance, name=name, config=config)
+        await bookie.start(boot_id=boot_id(), next_ledger=next_ledger)
+    except BaseException:
+        if table is not None:
+            table.close()
+        disk.close()
+        raise
+    return LocalBookie(path, bookie, disk, table)

@@ -1,0 +1,59 @@
+"""A `Cluster` that is what a test writes down: who lives, who leads, whether the lease is held."""
+
+import asyncio
+
+from gateway.cluster.port import Leader, Member
+
+
+def member(node_id, rack="", *, leaving=False):
+    return Member(node_id, f"host{node_id}", 9000 + node_id, rack, f"token{node_id}", leaving)
+
+
+class PaperCluster:
+    """`leaders` and `ring` are by partition number; `leader_of_others` is for all other ones."""
+
+    def __init__(self, node_id, members, *, leader_of_others=None):
+        self.node_id = node_id
+        self.alive = members
+        self.leaders = {}
+        self.leader_of_others = leader_of_others or Leader()
+        self.ring = [each.node_id for each in members]
+        self.lease = True
+        self.coordinators = {}  # group: member, None, or an error to raise
+        self.silent = set()  # groups of which nothing can be found out
+        self.led = asyncio.Event()
+        self.led.set()
+        self.waited_s = []
+
+    def lease_held(self):
+        return self.lease
+
+    def members(self):
+        return self.alive
+
+    def leader(self, key):
+        return self.leaders.get(key.partition, self.leader_of_others)
+
+    def replicas(self, key, count):
+        first = self.leader(key).node_id
+        return [first, *(node for node in self.ring if node != first)][:count]
+
+    def owns(self, key):
+        return self.leader(key).node_id == self.node_id
+
+    async def wait_led(self, topic_id, timeout_s):
+        self.waited_s.append(timeout_s)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.led.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def coordinator(self, group):
+        known = self.coordinators.get(group)
+        if isinstance(known, Exception):
+            raise known
+        if group in self.silent:
+            await asyncio.Event().wait()
+        return known

@@ -1,0 +1,93 @@
+"""Goal: however gateways come, go, hang and are cut off, one leads, and no promise is broken.
+
+Method: three real gateways (cluster, partitions, groups) on virtual time over real ledgers and
+bookies; `ClusterOwnershipWorld` knows every promise. Then the same with known mistakes planted:
+each must be found. Repeat a seed with `python -m tests.sim.test_shared_streams SEED [SEED]`.
+"""
+
+import sys
+
+import pytest
+
+from gateway.cluster.coordinator_ownership import CoordinatorOwnership
+from gateway.cluster.membership import Membership
+from gateway.cluster.zookeeper_cluster import ZooKeeperCluster
+from gateway.groups.loaded_groups import LoadedGroups
+from gateway.topics.partition import Partition
+from tests.sim.gateway_world import ClusterOwnershipWorld
+from tests.sim.loop import simulate
+
+SEEDS = 24
+BLOCKS = 3
+PLANTED_SEEDS_MAX = 100
+
+
+def run(seed):
+    """What is wrong after this seed's story; a hang or a crash of ours is wrong too."""
+    try:
+        return simulate(ClusterOwnershipWorld(seed).run())
+    except Exception as error:
+        return [f"{type(error).__name__}: {error}"]
+
+
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_every_promise_of_a_cluster_is_kept(block):
+    for seed in range(block * SEEDS // BLOCKS, (block + 1) * SEEDS // BLOCKS):
+        assert run(seed) == [], f"repeat with: python -m tests.sim.test_shared_streams {seed}"
+
+
+# -- planted mistakes: each one is a way to be wrong that the world must see ----------------------
+
+
+def a_lease_is_never_over(patch):
+    """T18: what a gateway held is held while nobody tells it otherwise."""
+    patch.setattr(ZooKeeperCluster, "lease_held", lambda self: True)
+
+
+def acknowledgements_need_no_lease(patch):
+    patch.setattr(Partition, "_may_answer", lambda self: True)
+
+
+def whoever_is_not_in_the_list_is_dead(patch):
+    """Streams are then taken from the living, whose reads nothing stops."""
+
+    async def is_dead(self, who):
+        return who.token != self.self_member.token
+
+    patch.setattr(Membership, "is_dead", is_dead)
+    patch.setattr(Membership, "is_known_dead", lambda self, who: who != self.incarnation)
+
+
+def a_coordinator_needs_no_claim(patch):
+    """T21: the old one answers from its memory."""
+
+    async def claim(self, group):
+        """Ours."""
+
+    patch.setattr(CoordinatorOwnership, "claim", claim)
+    patch.setattr(LoadedGroups, "serves", lambda self: True)
+
+
+PLANTED = {  # and a seed that found it: the search begins there
+    a_lease_is_never_over: 85,
+    acknowledgements_need_no_lease: 22,
+    whoever_is_not_in_the_list_is_dead: 70,
+    a_coordinator_needs_no_claim: 149,
+}
+
+
+@pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
+def test_a_planted_mistake_is_found(plant, monkeypatch):
+    plant(monkeypatch)
+    first = PLANTED[plant]
+    assert any(run(seed) for seed in range(first, first + PLANTED_SEEDS_MAX))
+
+
+if __name__ == "__main__":
+    wrong = 0
+    for number in range(int(sys.argv[1]), int(sys.argv[-1]) + 1):
+        found = run(number)
+        wrong += bool(found)
+        if found or len(sys.argv) == 2:
+            print(number, found[:5], flush=True)
+    sys.exit(wrong > 0)
