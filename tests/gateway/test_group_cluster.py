@@ -37,7 +37,7 @@ class Host:
             world.cluster.clock,
             GroupLimits(),
             store=store,
-            claims=gateway.process.clustered,
+            claims=gateway.cluster,
         )
         gateway.cluster.on_expired(self.groups.lost)
         gateway.cluster.on_members_changed(self._members_changed)
