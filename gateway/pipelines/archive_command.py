@@ -6,7 +6,6 @@ import signal
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,17 +13,19 @@ import typer
 from gateway.admin.cli import DEFAULT_BOOTSTRAP, usage
 from gateway.admin.group_words import read_moment
 from gateway.admin.output import Format, as_json, as_table, emit, headings
+from gateway.pipelines.archives import ArchiveFormat
 from gateway.pipelines.archives.archive_job import (
     EARLIEST,
     LATEST,
     ArchiveJob,
-    Report,
-    Wanted,
-    Watcher,
+    ArchiveReport,
+    ArchiveRequest,
+    ArchiveWatcher,
 )
-from gateway.pipelines.archives.rounds import Round
+from gateway.pipelines.archives.rounds import ArchiveRound
 from gateway.pipelines.job import Bootstrap, Conf, Master, Output, run_job
 from gateway.pipelines.shared.errors import JobError
+from gateway.pipelines.shared.kafka_source import Isolation
 from ledger.adapters.system.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -35,26 +36,12 @@ _OFFSETS_MAX = 5_000_000
 _FILE_BYTES = 128 * 1024 * 1024
 
 
-class Kind(StrEnum):
-    """Of archives."""
-
-    parquet = "parquet"
-    iceberg = "iceberg"
-
-
-class Isolation(StrEnum):
-    """Which records a reader sees."""
-
-    read_committed = "read_committed"
-    read_uncommitted = "read_uncommitted"
-
-
 _Topics = Annotated[list[str] | None, typer.Argument(help="Topics to archive.")]
 _Pattern = Annotated[
     str, typer.Option("--pattern", help="Also topics whose whole name matches, now or later.")
 ]
 _To = Annotated[str, typer.Option("--to", help="A directory, or catalog.namespace.table.")]
-_Kind = Annotated[Kind, typer.Option("--format", help="parquet or iceberg.")]
+_Kind = Annotated[ArchiveFormat, typer.Option("--format", help="parquet or iceberg.")]
 _From = Annotated[
     str,
     typer.Option(
@@ -96,7 +83,7 @@ def archive(
     topics: _Topics = None,
     pattern: _Pattern = "",
     to: _To = "",
-    kind: _Kind = Kind.parquet,
+    kind: _Kind = ArchiveFormat.parquet,
     begin: _From = EARLIEST,
     follow: _Follow = False,
     interval_s: _Interval = 10.0,
@@ -117,20 +104,20 @@ def archive(
         usage("--to: name a directory, or a table with --format iceberg", output)
     if not topics and not pattern:
         usage("name a topic, or a --pattern", output)
-    wanted = Wanted(
+    wanted = ArchiveRequest(
         topics=tuple(topics or ()),
         pattern=pattern,
         start=_start(begin, output),
         offsets_per_round_max=offsets_max,
         accept_loss=accept_loss,
         allow_gaps=allow_gaps,
-        isolation=isolation.value,
+        isolation=isolation,
         interval_s=interval_s,
         timeout_s=timeout_s,
         file_bytes=file_bytes if compact else 0,
     )
 
-    def work(spark: SparkSession) -> Report:
+    def work(spark: SparkSession) -> ArchiveReport:
         from gateway.pipelines.archives import open_archive
 
         target = open_archive(spark, to, kind.value)
@@ -182,7 +169,7 @@ def _ending(follow: bool) -> Generator[_Ending]:
             signal.signal(number, handler)
 
 
-class _Progress(Watcher):
+class _Progress(ArchiveWatcher):
     """A bar on stderr, when that is a terminal; failures that are borne are lines on it anyway."""
 
     def __init__(self) -> None:
@@ -207,7 +194,7 @@ class _Progress(Watcher):
     def on_planned(self, offsets: int) -> None:
         self._show(total=self._done + offsets)
 
-    def on_committed(self, done: Round) -> None:
+    def on_committed(self, done: ArchiveRound) -> None:
         self._done += done.offsets
         self._show(completed=self._done)
 
@@ -219,7 +206,7 @@ class _Progress(Watcher):
             self._bar.update(self._task, completed=completed, total=total)
 
 
-def _rows(report: Report) -> list[dict[str, Any]]:
+def _rows(report: ArchiveReport) -> list[dict[str, Any]]:
     return [
         {
             "topic": place.topic,
@@ -233,7 +220,7 @@ def _rows(report: Report) -> list[dict[str, Any]]:
     ]
 
 
-def _as_data(report: Report, to: str, kind: Kind) -> dict[str, Any]:
+def _as_data(report: ArchiveReport, to: str, kind: ArchiveFormat) -> dict[str, Any]:
     """Programs read it: keys stay what they are. `lost`: offsets that were deleted too early."""
     return {
         "archive": to,
@@ -246,7 +233,7 @@ def _as_data(report: Report, to: str, kind: Kind) -> dict[str, Any]:
     }
 
 
-def _as_text(report: Report, to: str) -> str:
+def _as_text(report: ArchiveReport, to: str) -> str:
     lines: list[str] = []
     if report.places:
         columns = headings("topic", "partition", "start", "end", "offsets", "lost")

@@ -13,16 +13,17 @@ import typer
 from gateway.admin.cli import DEFAULT_BOOTSTRAP, EXIT_FAILED, usage
 from gateway.admin.group_words import read_moment
 from gateway.admin.output import Format, as_json, emit
-from gateway.pipelines.audits.audit_job import Step, Wanted
+from gateway.pipelines.audits.audit_job import AuditRequest, Step
 from gateway.pipelines.audits.audit_job import audit as compared
-from gateway.pipelines.audits.counting import Times
-from gateway.pipelines.audits.model import Align, Isolation, Report
+from gateway.pipelines.audits.counting import TimeRange
+from gateway.pipelines.audits.model import Align, AuditReport
 from gateway.pipelines.audits.report import as_data, as_text
-from gateway.pipelines.audits.sources import Access, open_sides, parse_source
+from gateway.pipelines.audits.sources import SourceAccess, open_sides, parse_source
 from gateway.pipelines.job import Bootstrap, Conf, Master, Output, run_job
 from gateway.pipelines.shared.errors import JobError
-from gateway.pipelines.shared.partitions import Place
-from gateway.pipelines.shared.topics import Bounds
+from gateway.pipelines.shared.kafka_source import Isolation
+from gateway.pipelines.shared.partitions import TopicPartition
+from gateway.pipelines.shared.topics import OffsetBounds
 from ledger.adapters.system.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -89,21 +90,21 @@ def audit(
     """Compare two of topic, segments and archive; ends with 1 when records are LOST or differ."""
     try:
         sources = parse_source(left), parse_source(right)
-        wanted = Wanted(
+        wanted = AuditRequest(
             align,
             examples,
             common,
             allow_gaps,
-            Times(_moment("--start-time", start_time), _moment("--end-time", end_time)),
+            TimeRange(_moment("--start-time", start_time), _moment("--end-time", end_time)),
             _offsets("--left-offsets", left_offsets),
             _offsets("--right-offsets", right_offsets),
         )
     except JobError as error:
         usage(str(error), output)
-    access = Access(bootstrap, metadata, isolation)
+    access = SourceAccess(bootstrap, metadata, isolation)
     others = access._replace(bootstrap=right_bootstrap or bootstrap)
 
-    def work(spark: SparkSession) -> Report:
+    def work(spark: SparkSession) -> AuditReport:
         with _progress() as on_step:
             on_step("asking what there is")
             sides = open_sides(spark, *sources, access, others)
@@ -136,13 +137,13 @@ def _moment(option: str, word: str) -> int | None:
         raise JobError(f"{option}: {error}", "USAGE") from None
 
 
-def _offsets(option: str, text: str) -> dict[Place, Bounds] | None:
+def _offsets(option: str, text: str) -> dict[TopicPartition, OffsetBounds] | None:
     """{"topic":{"0":[first,end]}}; None for nothing."""
     if not text:
         return None
     try:
         found = {
-            Place(topic, int(partition)): Bounds(int(first), int(end))
+            TopicPartition(topic, int(partition)): OffsetBounds(int(first), int(end))
             for topic, partitions in json.loads(text).items()
             for partition, (first, end) in partitions.items()
         }

@@ -24,7 +24,7 @@ from gateway.admin.cli import (
 )
 from gateway.admin.output import Format
 from gateway.pipelines.shared.errors import JobError
-from gateway.pipelines.shared.spark_errors import told
+from gateway.pipelines.shared.spark_errors import translate_spark_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -72,10 +72,10 @@ def run_job(
     try:
         running = running_session()
         if running is not None:
-            return told(lambda: work(running))
+            return translate_spark_errors(lambda: work(running))
         spark = new_session(name, master, settings)
         try:
-            return told(lambda: work(spark))
+            return translate_spark_errors(lambda: work(spark))
         finally:
             _stop(spark)
     except JobError as error:

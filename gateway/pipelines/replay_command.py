@@ -10,8 +10,9 @@ import typer
 from gateway.admin.cli import DEFAULT_BOOTSTRAP, usage
 from gateway.admin.group_words import read_time
 from gateway.admin.output import Format, as_json, as_table, emit, headings
+from gateway.pipelines.archives import ArchiveFormat
 from gateway.pipelines.job import Bootstrap, Conf, Master, Output, run_job
-from gateway.pipelines.replays.model import Report, Request, default_state
+from gateway.pipelines.replays.model import ReplayReport, ReplayRequest, default_state
 from gateway.pipelines.replays.plan import parse_offsets
 from gateway.pipelines.shared.errors import JobError
 
@@ -21,13 +22,6 @@ if TYPE_CHECKING:
 
 _TIME_MS_MAX = 253_402_300_799_999
 """The last millisecond of the year 9999, of which Spark's and Python's days are the same."""
-
-
-class Source(StrEnum):
-    """What kind of archive."""
-
-    parquet = "parquet"
-    iceberg = "iceberg"
 
 
 class Compression(StrEnum):
@@ -47,7 +41,7 @@ _Topic = Annotated[str, typer.Option("--topic", "-t", help="The archived topic."
 _ToTopic = Annotated[
     str, typer.Option("--to-topic", help="Where to; else a topic of the same name.")
 ]
-_Kind = Annotated[Source, typer.Option("--format", help="parquet or iceberg.")]
+_Kind = Annotated[ArchiveFormat, typer.Option("--format", help="parquet or iceberg.")]
 _StartTime = Annotated[
     str, typer.Option("--start-time", help="Not older: 2024-01-31T12:00:00Z, or ms.")
 ]
@@ -78,7 +72,7 @@ def replay(
     source: _From,
     topic: _Topic,
     to_topic: _ToTopic = "",
-    kind: _Kind = Source.parquet,
+    kind: _Kind = ArchiveFormat.parquet,
     start_time: _StartTime = "",
     end_time: _EndTime = "",
     offsets: _Offsets = "",
@@ -100,11 +94,11 @@ def replay(
             " records are told apart by producer id and sequence",
             output,
         )
-    if kind is Source.iceberg and not state:
+    if kind is ArchiveFormat.iceberg and not state:
         usage("--state: name a directory for it, on a disk, NFS or HDFS", output)
     if offsets and (start_time or end_time):
         usage("--offsets and times: give one or the other", output)
-    request = Request(
+    request = ReplayRequest(
         topic,
         to_topic or topic,
         start_ms=_time("--start-time", start_time, output),
@@ -115,9 +109,9 @@ def replay(
         stall_s_max=timeout_s,
     )
 
-    def work(spark: SparkSession) -> Report:
+    def work(spark: SparkSession) -> ReplayReport:
         from gateway.pipelines.archives import open_archive
-        from gateway.pipelines.replays.progress import shown
+        from gateway.pipelines.replays.progress import show_progress
         from gateway.pipelines.replays.replay_job import check_other_topic
         from gateway.pipelines.replays.replay_job import replay as run_replay
 
@@ -125,7 +119,7 @@ def replay(
         if not to_topic:
             check_other_topic(archive, bootstrap, topic)
         place = state or default_state(source, request)
-        with shown(spark, bootstrap) as watcher:
+        with show_progress(spark, bootstrap) as watcher:
             return run_replay(spark, archive, bootstrap, request, place, watcher=watcher)
 
     report = run_job("replay", master, conf, output, work)
@@ -153,7 +147,7 @@ def _time(option: str, text: str, output: Format) -> int | None:
         usage(f"{option}: {error}, or milliseconds since 1970", output)
 
 
-def _data(report: Report) -> dict[str, object]:
+def _data(report: ReplayReport) -> dict[str, object]:
     """Documented in docs/spark.md."""
     return {
         "topic": report.topic,
@@ -166,7 +160,7 @@ def _data(report: Report) -> dict[str, object]:
     }
 
 
-def _text(report: Report) -> str:
+def _text(report: ReplayReport) -> str:
     rows = [each._asdict() for each in report.partitions]
     columns = headings("partition", "records", "written", "base_offset", "end_offset", "looks")
     written = sum(each.written for each in report.partitions)

@@ -402,12 +402,12 @@ def test_the_next_reader_is_served_where_the_first_one_could_not_be(tmp_path):
 
 
 def test_the_next_task_of_a_worker_reads_on_though_the_gateway_was_killed_in_between(tmp_path):
-    from gateway.pipelines.direct.batch import LedgerReader
-    from gateway.pipelines.direct.link import drop_link
+    from gateway.pipelines.direct.batch import LedgerBatchReader
     from gateway.pipelines.direct.options import parse
+    from gateway.pipelines.direct.storage_connection import drop_cached
 
     with Gateway(tmp_path / "data") as broker:
-        reader = LedgerReader(parse({"metadata": broker.ledgers, "path": "between"}))
+        reader = LedgerBatchReader(parse({"metadata": broker.ledgers, "path": "between"}))
 
         def rows():
             return sum(rows.num_rows for each in reader.partitions() for rows in reader.read(each))
@@ -420,7 +420,7 @@ def test_the_next_task_of_a_worker_reads_on_though_the_gateway_was_killed_in_bet
             loader.send("between", b"c")
             assert rows() == 3
         finally:
-            drop_link(broker.ledgers, None)
+            drop_cached(broker.ledgers, None)
 
 
 def test_who_asks_for_watches_and_never_reads_is_not_heeded_for_ever(tmp_path):

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from gateway.pipelines.archives.port import Archive, Commit, Lost
+from gateway.pipelines.archives.port import Archive, Commit, LostOffsets
 from gateway.pipelines.shared.errors import JobError
-from gateway.pipelines.shared.partitions import COLUMNS, OffsetRange, Place
+from gateway.pipelines.shared.partitions import COLUMNS, OffsetRange, TopicPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -54,7 +54,9 @@ def frame(spark: SparkSession, records: Iterable[Row]) -> DataFrame:
     return spark.createDataFrame([tuple(one[:-1]) for one in records], COLUMNS).coalesce(1)
 
 
-def commit(*ranges: OffsetRange, lost: tuple[Lost, ...] = (), sparse: bool = False) -> Commit:
+def commit(
+    *ranges: OffsetRange, lost: tuple[LostOffsets, ...] = (), sparse: bool = False
+) -> Commit:
     topics = {each.topic for each in ranges}
     ids = {topic: f"id of {topic}" for topic in topics}
     return Commit(ranges, ids, lost, frozenset(topics) if sparse else frozenset())
@@ -118,7 +120,11 @@ class ArchiveContract:
         assert self.append(spark, name, *then)
         archive = self.opened(spark, name)
         state = archive.state()
-        assert state.ends == {Place("a", 0): 31, Place("a", 1): 9, Place("b", 0): 8}
+        assert state.ends == {
+            TopicPartition("a", 0): 31,
+            TopicPartition("a", 1): 9,
+            TopicPartition("b", 0): 8,
+        }
         assert state.topic_ids == {"a": "id of a", "b": "id of b"}
         joined = OffsetRange("a", 0, 3, 31), OffsetRange("a", 1, 0, 9), OffsetRange("b", 0, 5, 8)
         assert archive.ranges() == list(joined)
@@ -129,7 +135,7 @@ class ArchiveContract:
         before = self.opened(spark, name).state().version
         assert self.append(spark, name, OffsetRange("a", 0, 7, 7))
         archive = self.opened(spark, name)
-        assert archive.state().ends == {Place("a", 0): 7}
+        assert archive.state().ends == {TopicPartition("a", 0): 7}
         assert archive.state().version != before
         assert archive.ranges() == []
 
@@ -142,7 +148,7 @@ class ArchiveContract:
         assert one.append(frame(spark, rows(mine)), commit(mine), seen[0])
         assert not other.append(frame(spark, rows(theirs)), commit(theirs), seen[1])
         assert read(other) == rows(mine)
-        assert other.state().ends == {Place("a", 0): 4}
+        assert other.state().ends == {TopicPartition("a", 0): 4}
         rest = OffsetRange("a", 0, 4, 6)
         assert other.append(frame(spark, rows(rest)), commit(rest), other.state())
         assert read(one) == rows(theirs)
@@ -184,12 +190,12 @@ class ArchiveContract:
 
     def test_what_was_lost_is_kept_and_parts_the_ranges(self, spark: SparkSession, name: str):
         first, gone, then = (OffsetRange("a", 0, *each) for each in ((0, 4), (4, 9), (9, 12)))
-        lost = (Lost(gone, 1_700_000_000_000),)
+        lost = (LostOffsets(gone, 1_700_000_000_000),)
         assert self.append(spark, name, first)
         assert self.append(spark, name, then, lost=lost)
         archive = self.opened(spark, name)
         assert archive.state().lost == lost
-        assert archive.state().ends == {Place("a", 0): 12}
+        assert archive.state().ends == {TopicPartition("a", 0): 12}
         assert archive.ranges() == [first, then]
         assert read(archive) == rows(first, then)
 
@@ -214,7 +220,7 @@ class ArchiveContract:
         assert again.state().topic_ids == {"a": "id of a"}
         assert again.compact(64 * 1024 * 1024) == (2, 2)
         assert self.append(spark, name, OffsetRange("a", 0, 9, 11))
-        assert again.state().ends == {Place("a", 0): 11, Place("a", 1): 5}
+        assert again.state().ends == {TopicPartition("a", 0): 11, TopicPartition("a", 1): 5}
         assert read(archive, "a")[:11] == rows(OffsetRange("a", 0, 0, 11))
 
 

@@ -17,18 +17,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import Producer
+from confluent_kafka import TopicPartition as PartitionOffset
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from typer.testing import CliRunner, Result
 
-from gateway.pipelines.archives.archive_job import ArchiveJob, Report, Wanted, Watcher
+from gateway.pipelines.archives.archive_job import (
+    ArchiveJob,
+    ArchiveReport,
+    ArchiveRequest,
+    ArchiveWatcher,
+)
 from gateway.pipelines.archives.parquet import ParquetArchive
 from gateway.pipelines.archives.port import ArchiveState
-from gateway.pipelines.archives.rounds import Round, next_round
+from gateway.pipelines.archives.rounds import ArchiveRound, next_round
 from gateway.pipelines.commands import job_app
 from gateway.pipelines.shared.errors import DataLost, JobError
-from gateway.pipelines.shared.partitions import OffsetRange, Place
-from gateway.pipelines.shared.topics import Bounds
+from gateway.pipelines.shared.partitions import OffsetRange, TopicPartition
+from gateway.pipelines.shared.topics import OffsetBounds
 from tests.peers.gateway import Gateway
 from tests.peers.processes import wait_until
 from tests.pipelines.archive_contract import Row
@@ -77,7 +83,7 @@ class Broker(NamedTuple):
         self.admin.create_partitions([NewPartitions(topic, total)])[topic].result(10)
 
     def truncate(self, topic: str, before: int) -> None:
-        at = TopicPartition(topic, 0, before)
+        at = PartitionOffset(topic, 0, before)
         self.admin.delete_records([at])[at].result(10)
 
     def produce(self, *ranges: OffsetRange, codec: str = "none") -> None:
@@ -112,9 +118,11 @@ class Rig:
         archive = ParquetArchive(self.spark, str(self.path), at_step=at_step)
         keys = ("watcher", "stop")
         more = {key: wanted.pop(key) for key in keys if key in wanted}
-        return ArchiveJob(self.spark, archive, self.bootstrap, Wanted(topics, **wanted), **more)
+        return ArchiveJob(
+            self.spark, archive, self.bootstrap, ArchiveRequest(topics, **wanted), **more
+        )
 
-    def run(self, *topics: str, **wanted: Any) -> Report:
+    def run(self, *topics: str, **wanted: Any) -> ArchiveReport:
         return self.job(*topics, **wanted).run()
 
     def ranges(self) -> list[OffsetRange]:
@@ -126,14 +134,14 @@ def rig(spark: SparkSession, broker: Broker, tmp_path: Path) -> Rig:
     return Rig(spark, broker.bootstrap, tmp_path / "archive")
 
 
-class Between(Watcher):
+class Between(ArchiveWatcher):
     """Does one thing after each commit, in turn."""
 
     def __init__(self, *work: Callable[[], object]) -> None:
         self._work = list(work)
         self.retries: list[JobError] = []
 
-    def on_committed(self, done: Round) -> None:
+    def on_committed(self, done: ArchiveRound) -> None:
         if self._work:
             self._work.pop(0)()
 
@@ -284,11 +292,11 @@ def test_a_topic_that_is_not_there_and_a_server_that_is_not_there_are_said_at_on
 
 
 def state(**ends: int) -> ArchiveState:
-    return ArchiveState("1", {Place(topic, 0): end for topic, end in ends.items()})
+    return ArchiveState("1", {TopicPartition(topic, 0): end for topic, end in ends.items()})
 
 
-def planned(before: ArchiveState, bounds: dict[str, tuple[int, int]], most: int) -> Round:
-    found = {Place(topic, 0): Bounds(*each) for topic, each in bounds.items()}
+def planned(before: ArchiveState, bounds: dict[str, tuple[int, int]], most: int) -> ArchiveRound:
+    found = {TopicPartition(topic, 0): OffsetBounds(*each) for topic, each in bounds.items()}
     return next_round(before, found, {}, {}, most, 7)
 
 

@@ -23,9 +23,9 @@ import pytest
 
 from gateway.pipelines.archives.parquet import ParquetArchive
 from gateway.pipelines.archives.parquet_log import CHECKPOINT_EVERY
-from gateway.pipelines.archives.port import Commit, Lost
+from gateway.pipelines.archives.port import Commit, LostOffsets
 from gateway.pipelines.shared.errors import JobError
-from gateway.pipelines.shared.partitions import OffsetRange, Place
+from gateway.pipelines.shared.partitions import OffsetRange, TopicPartition
 from tests.pipelines.archive_contract import ArchiveContract, Row, commit, frame, row, rows
 
 if TYPE_CHECKING:
@@ -165,8 +165,11 @@ def test_files_without_the_wanted_offsets_are_not_opened(spark: SparkSession, tm
     archive = ParquetArchive(spark, str(path))
     wanted = OffsetRange("a", 0, 2, 4), OffsetRange("b", 0, 0, 1)
     for each in archive.files():
-        place = Place(each.topic, each.partition)
-        if (place, each.min_offset) not in {(Place("a", 0), 0), (Place("b", 0), 0)}:
+        place = TopicPartition(each.topic, each.partition)
+        if (place, each.min_offset) not in {
+            (TopicPartition("a", 0), 0),
+            (TopicPartition("b", 0), 0),
+        }:
             (path / each.path).unlink()
     found = archive.read(["a", "b"], wanted).select("topic", "partition", "offset").collect()
     expected = rows(FIRST, OffsetRange("b", 0, 0, 2))
@@ -206,7 +209,7 @@ def test_an_append_that_dies_at_any_step_is_done_exactly_once(spark: SparkSessio
         assert all(one in rows(*AFTER) for one in seen)
         assert len({one[2:5] for one in seen}) == len(seen), f"{step}: twice in the directory"
         state = ParquetArchive(spark, str(copy)).state()
-        assert state.ends[Place("a", 0)] == (14 if committed else 4), step
+        assert state.ends[TopicPartition("a", 0)] == (14 if committed else 4), step
         if not committed:
             assert append(spark, copy, *MORE), step
         files = ParquetArchive(spark, str(copy)).files()
@@ -341,7 +344,7 @@ def log_of(path: Path, spark: SparkSession, count: int) -> ParquetArchive:
     nothing = spark.createDataFrame([], "offset BIGINT")
     for n in range(count):
         place = ("a", n % 3)
-        gone = Lost(OffsetRange(*place, n // 3, n // 3 + 1), n)
+        gone = LostOffsets(OffsetRange(*place, n // 3, n // 3 + 1), n)
         empty = OffsetRange(*place, n // 3 + 1, n // 3 + 1)
         assert archive.append(nothing, Commit((empty,), {"a": "id"}, (gone,)), archive.state())
     return archive
@@ -356,7 +359,7 @@ def test_opening_reads_the_last_checkpoint_and_what_came_after(spark: SparkSessi
     opened = ParquetArchive(spark, str(tmp_path / "archive")).state()
     assert opened == written
     assert len(opened.lost) == count
-    assert opened.ends == {Place("a", n): (count - n + 2) // 3 for n in range(3)}
+    assert opened.ends == {TopicPartition("a", n): (count - n + 2) // 3 for n in range(3)}
 
 
 class Died(Exception):

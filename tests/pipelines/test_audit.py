@@ -11,16 +11,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from gateway.pipelines.audits.audit_job import Wanted, audit
+from gateway.pipelines.audits.audit_job import AuditRequest, audit
 from gateway.pipelines.audits.columns import BUCKET
-from gateway.pipelines.audits.counting import Times
-from gateway.pipelines.audits.model import Align, Compared, Loss, Report, Rules, Side
+from gateway.pipelines.audits.counting import TimeRange
+from gateway.pipelines.audits.model import (
+    Align,
+    AuditReport,
+    CleanupRules,
+    LossReason,
+    PartitionComparison,
+    Side,
+)
 from gateway.pipelines.audits.report import as_data, as_text
-from gateway.pipelines.audits.sides import in_ranges, rules_of
+from gateway.pipelines.audits.sides import cleanup_rules, filter_ranges
 from gateway.pipelines.audits.sources import parse_source
 from gateway.pipelines.shared.errors import JobError
-from gateway.pipelines.shared.partitions import OffsetRange, Place
-from gateway.pipelines.shared.topics import Bounds
+from gateway.pipelines.shared.partitions import OffsetRange, TopicPartition
+from gateway.pipelines.shared.topics import OffsetBounds
 from ledger.adapters.system.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -56,14 +63,18 @@ def log(topic: str, partition: int, first: int = 0, count: int = COUNT) -> list[
 
 
 def side(
-    spark: SparkSession, name: str, records: Iterable[One], bounds: dict[Place, Bounds], **more: Any
+    spark: SparkSession,
+    name: str,
+    records: Iterable[One],
+    bounds: dict[TopicPartition, OffsetBounds],
+    **more: Any,
 ) -> Side:
     rows = [(*one[:6], list(one.headers) or None) for one in records]
     frame = spark.createDataFrame(rows, SCHEMA).selectExpr(
         "key", "value", "topic", "partition", "offset",
         "timestamp_millis(ms) AS timestamp", "0 AS timestampType", "headers",
     )  # fmt: skip
-    return Side(name, bounds, lambda ranges: in_ranges(spark, frame, ranges), **more)
+    return Side(name, bounds, lambda ranges: filter_ranges(spark, frame, ranges), **more)
 
 
 class Damage:
@@ -72,16 +83,16 @@ class Damage:
     def __init__(self) -> None:
         self.left: list[One] = []
         self.right: list[One] = []
-        self.left_bounds: dict[Place, Bounds] = {}
-        self.right_bounds: dict[Place, Bounds] = {}
+        self.left_bounds: dict[TopicPartition, OffsetBounds] = {}
+        self.right_bounds: dict[TopicPartition, OffsetBounds] = {}
 
     def partition(self, topic: str, number: int, start: int = 0) -> None:
         """One more, equal on both sides; the right one has nothing below `start`."""
         records = log(topic, number)
         self.left += records
         self.right += records[start:]
-        self.left_bounds[Place(topic, number)] = Bounds(0, COUNT)
-        self.right_bounds[Place(topic, number)] = Bounds(start, COUNT)
+        self.left_bounds[TopicPartition(topic, number)] = OffsetBounds(0, COUNT)
+        self.right_bounds[TopicPartition(topic, number)] = OffsetBounds(start, COUNT)
 
     def change(self, topic: str, number: int, at_offset: int, **fields: Any) -> None:
         at = next(n for n, one in enumerate(self.right) if one[2:5] == (topic, number, at_offset))
@@ -116,46 +127,48 @@ def damaged() -> Damage:
     found.partition("large", 0, start=30)
     found.partition("tidy", 0)
     found.remove("tidy", 0, 2, 3, COUNT - 1)  # the last is the only one of its key from then on
-    found.left_bounds[Place("plain", 9)] = Bounds(0, COUNT)
+    found.left_bounds[TopicPartition("plain", 9)] = OffsetBounds(0, COUNT)
     found.left += log("plain", 9)
     return found
 
 
 RULES = {
-    "plain": Rules(),
-    "old": Rules(retention_ms=1000),
-    "large": Rules(retention_bytes=100),
-    "tidy": Rules(compact=True, delete=False),
+    "plain": CleanupRules(),
+    "old": CleanupRules(retention_ms=1000),
+    "large": CleanupRules(retention_bytes=100),
+    "tidy": CleanupRules(compact=True, delete=False),
 }
 
 
 @pytest.fixture(scope="module")
-def report(spark: SparkSession) -> Report:
+def report(spark: SparkSession) -> AuditReport:
     """Left an archive, right the topic."""
     found = damaged()
     left = side(spark, "archive", found.left, found.left_bounds)
     right = side(spark, "topic", found.right, found.right_bounds, rules=RULES, ordered=True)
-    return audit(spark, left, right, Wanted(examples=100))
+    return audit(spark, left, right, AuditRequest(examples=100))
 
 
-def partition(report: Report, number: int, topic: str = "plain") -> Compared:
+def partition(report: AuditReport, number: int, topic: str = "plain") -> PartitionComparison:
     (found,) = [each for each in report.partitions if each.place == (topic, number)]
     return found
 
 
-def losses(report: Report, number: int, topic: str = "plain") -> dict[str, tuple[int, int, int]]:
+def losses(
+    report: AuditReport, number: int, topic: str = "plain"
+) -> dict[str, tuple[int, int, int]]:
     """Of the right side: per reason how many, the first and the last."""
     here = [each for each in report.missing if each.place == (topic, number)]
     assert all(each.on == "right" for each in here)
     return {str(each.loss): (each.records, each.first, each.last) for each in here}
 
 
-def what(report: Report, number: int) -> dict[int, tuple[str, ...]]:
+def what(report: AuditReport, number: int) -> dict[int, tuple[str, ...]]:
     here = [each for each in report.examples if each.place == ("plain", number)]
     return {each.position: each.what for each in here}
 
 
-def test_equal_partitions_have_equal_checksums_and_no_findings(report: Report) -> None:
+def test_equal_partitions_have_equal_checksums_and_no_findings(report: AuditReport) -> None:
     found = partition(report, EQUAL)
     assert found.left.checksum == found.right.checksum != 0
     assert (found.left.records, found.left.gaps, found.right.duplicates) == (COUNT, 0, 0)
@@ -164,18 +177,20 @@ def test_equal_partitions_have_equal_checksums_and_no_findings(report: Report) -
     assert not losses(report, EQUAL) and not what(report, EQUAL)
 
 
-def test_records_missing_inside_the_log_are_lost(report: Report) -> None:
+def test_records_missing_inside_the_log_are_lost(report: AuditReport) -> None:
     assert losses(report, HOLE) == {"LOST": (2, 7, 8)}
     assert what(report, HOLE) == dict.fromkeys((7, 8), ("missing on the right",))
     assert partition(report, HOLE).right.gaps == 2
 
 
-def test_what_differs_in_a_record_is_named(report: Report) -> None:
+def test_what_differs_in_a_record_is_named(report: AuditReport) -> None:
     assert what(report, VALUE) == {3: ("value", "timestamp")}
     assert partition(report, VALUE).differ == 1
 
 
-def test_a_record_that_is_there_twice_is_found_where_the_count_is_right(report: Report) -> None:
+def test_a_record_that_is_there_twice_is_found_where_the_count_is_right(
+    report: AuditReport,
+) -> None:
     found = partition(report, TWICE)
     assert (found.left.records, found.right.records) == (COUNT, COUNT)
     assert (found.right.duplicates, found.left.duplicates) == (1, 0)
@@ -183,56 +198,56 @@ def test_a_record_that_is_there_twice_is_found_where_the_count_is_right(report: 
     assert what(report, TWICE) == {9: ("2 times on the right",), 10: ("missing on the right",)}
 
 
-def test_a_null_key_is_no_null_value(report: Report) -> None:
+def test_a_null_key_is_no_null_value(report: AuditReport) -> None:
     assert what(report, NULLS) == {5: ("key", "value")}
 
 
-def test_headers_count(report: Report) -> None:
+def test_headers_count(report: AuditReport) -> None:
     assert what(report, HEADERS) == {6: ("headers",)}
 
 
-def test_an_offset_that_neither_side_has_is_a_gap(report: Report) -> None:
+def test_an_offset_that_neither_side_has_is_a_gap(report: AuditReport) -> None:
     found = partition(report, BOTH)
     assert (found.gaps, found.unexplained_gaps) == (1, 1)
     assert not losses(report, BOTH)
 
 
-def test_what_was_cut_off_is_truncated(report: Report) -> None:
+def test_what_was_cut_off_is_truncated(report: AuditReport) -> None:
     assert losses(report, CUT) == {"truncated": (12, 0, 11)}
 
 
-def test_what_is_older_than_the_retention_is_expired(report: Report) -> None:
+def test_what_is_older_than_the_retention_is_expired(report: AuditReport) -> None:
     assert losses(report, 0, "old") == {"expired": (30, 0, 29)}
 
 
-def test_what_is_more_than_the_retention_keeps_is_expired(report: Report) -> None:
+def test_what_is_more_than_the_retention_keeps_is_expired(report: AuditReport) -> None:
     assert losses(report, 0, "large") == {"expired": (30, 0, 29)}
 
 
 def test_a_key_that_comes_again_is_compacted_and_one_that_does_not_is_lost(
-    report: Report,
+    report: AuditReport,
 ) -> None:
     assert losses(report, 0, "tidy") == {"compacted": (2, 2, 3), "LOST": (1, 39, 39)}
 
 
-def test_a_missing_last_record_is_lost_and_so_is_a_whole_partition(report: Report) -> None:
+def test_a_missing_last_record_is_lost_and_so_is_a_whole_partition(report: AuditReport) -> None:
     assert losses(report, TAIL) == {"LOST": (1, COUNT - 1, COUNT - 1)}
     assert losses(report, 9) == {"LOST": (COUNT, 0, COUNT - 1)}
 
 
-def test_all_that_is_not_explained_counts_as_a_difference(report: Report) -> None:
+def test_all_that_is_not_explained_counts_as_a_difference(report: AuditReport) -> None:
     lost = 2 + 1 + 1 + COUNT + 1  # a hole, one for another, a tail, a partition, a last of its key
     differ, twice, disorder, gaps = 3, 1, 1, 1
-    assert report.losses[Loss.LOST] == lost
+    assert report.losses[LossReason.LOST] == lost
     assert report.differences == lost + differ + twice + disorder + gaps
     assert report.verdict == "differs"
 
 
-def test_people_and_programs_are_told_the_same(report: Report) -> None:
+def test_people_and_programs_are_told_the_same(report: AuditReport) -> None:
     data, text = as_data(report), as_text(report)
-    assert data["losses"]["LOST"] == report.losses[Loss.LOST]
+    assert data["losses"]["LOST"] == report.losses[LossReason.LOST]
     assert len(data["partitions"]) == len(report.partitions)
-    assert f"{report.losses[Loss.LOST]} LOST" in text
+    assert f"{report.losses[LossReason.LOST]} LOST" in text
     assert "plain-3 at 9: 2 times on the right" in text
     assert str(partition(report, EQUAL).left.checksum) in text
 
@@ -246,17 +261,17 @@ def tidy(
     spark: SparkSession,
     records: list[One],
     missing: set[int],
-    rules: Rules,
-    wanted: Wanted | None = None,
+    rules: CleanupRules,
+    wanted: AuditRequest | None = None,
     end: int = COUNT,
     **more: Any,
-) -> Report:
+) -> AuditReport:
     """All records beside those of a compacted topic that ends at `end` and lacks some."""
-    left = side(spark, "all", records, {Place("t", 0): Bounds(0, COUNT)})
+    left = side(spark, "all", records, {TopicPartition("t", 0): OffsetBounds(0, COUNT)})
     kept = [one for one in records if one.offset not in missing and one.offset < end]
-    bounds = {Place("t", 0): Bounds(0, end)}
+    bounds = {TopicPartition("t", 0): OffsetBounds(0, end)}
     right = side(spark, "topic", kept, bounds, rules={"t": rules}, **more)
-    return audit(spark, left, right, wanted or Wanted())
+    return audit(spark, left, right, wanted or AuditRequest())
 
 
 def aged(hours: dict[int, int], keys: dict[int, bytes], nulls: set[int]) -> list[One]:
@@ -272,7 +287,7 @@ def aged(hours: dict[int, int], keys: dict[int, bytes], nulls: set[int]) -> list
     ]
 
 
-COMPACT = Rules(compact=True, delete=False)
+COMPACT = CleanupRules(compact=True, delete=False)
 
 
 def test_a_deletion_may_go_when_it_was_kept_as_long_as_the_topic_says(spark: SparkSession) -> None:
@@ -305,14 +320,15 @@ def test_what_is_too_new_to_be_compacted_is_lost_and_supersedes_nothing(
 
 def test_what_never_was_in_a_log_compacted_nothing_there(spark: SparkSession) -> None:
     records = aged({}, {3: b"k", 30: b"k"}, nulls=set())
-    report = tidy(spark, records, {3}, COMPACT, Wanted(common=True), end=20)
+    report = tidy(spark, records, {3}, COMPACT, AuditRequest(common=True), end=20)
     assert losses(report, 0, "t") == {"LOST": (1, 3, 3), "outside": (20, 20, 39)}
 
 
 def test_what_was_not_asked_for_may_still_have_compacted(spark: SparkSession) -> None:
     records = aged({}, {3: b"k", 30: b"k"}, nulls=set())
-    wanted = Wanted(
-        left_offsets={Place("t", 0): Bounds(0, 20)}, right_offsets={Place("t", 0): Bounds(0, 20)}
+    wanted = AuditRequest(
+        left_offsets={TopicPartition("t", 0): OffsetBounds(0, 20)},
+        right_offsets={TopicPartition("t", 0): OffsetBounds(0, 20)},
     )
     report = tidy(spark, records, {3}, COMPACT, wanted)
     assert losses(report, 0, "t") == {"compacted": (1, 3, 3)}
@@ -321,12 +337,12 @@ def test_what_was_not_asked_for_may_still_have_compacted(spark: SparkSession) ->
 def test_what_came_while_an_audit_reads_may_have_compacted(spark: SparkSession) -> None:
     """The archive ends where the log did when it was looked at; a cleaner took 3 afterwards."""
     records = aged({}, {3: b"k", 30: b"k"}, set())
-    bounds = {Place("t", 0): Bounds(0, 20)}
+    bounds = {TopicPartition("t", 0): OffsetBounds(0, 20)}
     left = side(spark, "archive", records[:20], bounds)
     kept = [one for one in records if one.offset not in (3, 4)]
-    grown = {Place("t", 0): Bounds(0, COUNT)}
+    grown = {TopicPartition("t", 0): OffsetBounds(0, COUNT)}
     right = side(spark, "topic", kept, bounds, rules={"t": COMPACT}, now=lambda: grown)
-    report = audit(spark, left, right, Wanted())
+    report = audit(spark, left, right, AuditRequest())
     assert losses(report, 0, "t") == {"compacted": (1, 3, 3), "LOST": (1, 4, 4)}
 
 
@@ -342,26 +358,29 @@ def test_a_record_without_a_key_does_not_outlive_compaction(spark: SparkSession)
 def test_nothing_is_compacted_in_a_log_whose_other_reader_knows_that_it_never_is(
     spark: SparkSession,
 ) -> None:
-    records, bounds = aged({}, {3: b"k", 30: b"k"}, set()), {Place("t", 0): Bounds(0, COUNT)}
+    records, bounds = (
+        aged({}, {3: b"k", 30: b"k"}, set()),
+        {TopicPartition("t", 0): OffsetBounds(0, COUNT)},
+    )
     ids = {"t": "one"}
-    left = side(spark, "segments", records, bounds, rules={"t": Rules()}, topic_ids=ids)
+    left = side(spark, "segments", records, bounds, rules={"t": CleanupRules()}, topic_ids=ids)
     kept = [one for one in records if one.offset != 3]
     right = side(spark, "topic", kept, bounds, rules={"t": COMPACT}, topic_ids=ids)
-    assert losses(audit(spark, left, right, Wanted()), 0, "t") == {"LOST": (1, 3, 3)}
+    assert losses(audit(spark, left, right, AuditRequest()), 0, "t") == {"LOST": (1, 3, 3)}
 
 
 def test_a_gap_of_both_is_only_explained_where_both_are_compacted(spark: SparkSession) -> None:
     kept = [one for one in log("t", 0) if one.offset != 7]
-    bounds = {Place("t", 0): Bounds(0, COUNT)}
-    for left_rules, unexplained in ((Rules(), 1), (COMPACT, 0)):
+    bounds = {TopicPartition("t", 0): OffsetBounds(0, COUNT)}
+    for left_rules, unexplained in ((CleanupRules(), 1), (COMPACT, 0)):
         left = side(spark, "left", kept, bounds, rules={"t": left_rules})
         right = side(spark, "right", kept, bounds, rules={"t": COMPACT})
-        (found,) = audit(spark, left, right, Wanted()).partitions
+        (found,) = audit(spark, left, right, AuditRequest()).partitions
         assert (found.gaps, found.unexplained_gaps) == (1, unexplained)
 
 
 def test_another_record_of_an_aborted_transaction_explains_nothing(spark: SparkSession) -> None:
-    records, bounds = log("t", 0), {Place("t", 0): Bounds(0, COUNT)}
+    records, bounds = log("t", 0), {TopicPartition("t", 0): OffsetBounds(0, COUNT)}
     left = side(spark, "archive", records, bounds)
     aborted = [one._replace(value=b"other") if one.offset == 4 else one for one in records]
     shown = [one for one in records if one.offset not in (4, 5)]
@@ -370,10 +389,10 @@ def test_another_record_of_an_aborted_transaction_explains_nothing(spark: SparkS
         "topic",
         shown,
         bounds,
-        rules={"t": Rules()},
+        rules={"t": CleanupRules()},
         uncommitted=side(spark, "uncommitted", aborted, bounds).read,
     )
-    report = audit(spark, left, right, Wanted())
+    report = audit(spark, left, right, AuditRequest())
     assert losses(report, 0, "t") == {"aborted": (1, 5, 5), "LOST": (1, 4, 4)}
 
 
@@ -384,10 +403,10 @@ def test_offsets_that_were_accepted_as_lost_explain_no_others(
     """Both sides have what was accepted, and both lack as many others."""
     gone, accepted = {base + 20, base + 21}, OffsetRange("t", 0, base + 4, base + 6)
     records = [one for one in log("t", 0, base) if one.offset not in gone]
-    bounds = {Place("t", 0): Bounds(base, base + COUNT)}
+    bounds = {TopicPartition("t", 0): OffsetBounds(base, base + COUNT)}
     left = side(spark, "archive", records, bounds, accepted=(accepted,))
-    right = side(spark, "topic", records, bounds, rules={"t": Rules()})
-    (found,) = audit(spark, left, right, Wanted()).partitions
+    right = side(spark, "topic", records, bounds, rules={"t": CleanupRules()})
+    (found,) = audit(spark, left, right, AuditRequest()).partitions
     assert (found.gaps, found.unexplained_gaps) == (2, 2)
 
 
@@ -395,11 +414,11 @@ def test_offsets_that_were_accepted_as_lost_and_are_gone_are_explained(
     spark: SparkSession,
 ) -> None:
     records = [one for one in log("t", 0) if one.offset not in (4, 5, 20)]
-    bounds = {Place("t", 0): Bounds(0, COUNT)}
+    bounds = {TopicPartition("t", 0): OffsetBounds(0, COUNT)}
     accepted = (OffsetRange("t", 0, 5, 6), OffsetRange("t", 0, 19, 21), OffsetRange("t", 1, 4, 5))
     left = side(spark, "archive", records, bounds, accepted=accepted)
-    right = side(spark, "topic", records, bounds, rules={"t": Rules()})
-    (found,) = audit(spark, left, right, Wanted()).partitions
+    right = side(spark, "topic", records, bounds, rules={"t": CleanupRules()})
+    (found,) = audit(spark, left, right, AuditRequest()).partitions
     assert (found.gaps, found.unexplained_gaps) == (3, 1)
 
 
@@ -410,7 +429,7 @@ def test_nothing_is_explained_by_another_topic_of_that_name(spark: SparkSession)
         spark,
         "archive",
         records[:6] + records[10:],
-        {Place("t", 0): Bounds(0, COUNT)},
+        {TopicPartition("t", 0): OffsetBounds(0, COUNT)},
         topic_ids={"t": "old"},
         accepted=(OffsetRange("t", 0, 6, 10),),
     )
@@ -418,29 +437,29 @@ def test_nothing_is_explained_by_another_topic_of_that_name(spark: SparkSession)
         spark,
         "topic",
         records[5:],
-        {Place("t", 0): Bounds(5, COUNT)},
+        {TopicPartition("t", 0): OffsetBounds(5, COUNT)},
         topic_ids={"t": "new"},
-        rules={"t": Rules()},
+        rules={"t": CleanupRules()},
     )
-    report = audit(spark, left, right, Wanted())
-    assert report.losses[Loss.LOST] == 5 + 4 and report.verdict == "differs"
+    report = audit(spark, left, right, AuditRequest())
+    assert report.losses[LossReason.LOST] == 5 + 4 and report.verdict == "differs"
     assert "topic t has another id on each side (old, new)" in report.notes[0]
 
 
 def test_a_copy_in_another_cluster_is_explained_by_its_own_log(spark: SparkSession) -> None:
     """Two logs of one name that are both there are two clusters' topics: none was made anew."""
     records = aged(dict.fromkeys(range(8), 30), {3: b"k", 9: b"k"}, nulls=set())
-    bounds = {Place("t", 0): Bounds(0, COUNT)}
-    left = side(spark, "here", records, bounds, topic_ids={"t": "one"}, rules={"t": Rules()})
+    bounds = {TopicPartition("t", 0): OffsetBounds(0, COUNT)}
+    left = side(spark, "here", records, bounds, topic_ids={"t": "one"}, rules={"t": CleanupRules()})
     right = side(
         spark,
         "there",
         records[5:20] + records[21:],
-        {Place("t", 0): Bounds(5, COUNT)},
+        {TopicPartition("t", 0): OffsetBounds(5, COUNT)},
         topic_ids={"t": "two"},
-        rules={"t": Rules(retention_ms=24 * HOUR_MS)},
+        rules={"t": CleanupRules(retention_ms=24 * HOUR_MS)},
     )
-    report = audit(spark, left, right, Wanted())
+    report = audit(spark, left, right, AuditRequest())
     assert losses(report, 0, "t") == {"expired": (5, 0, 4), "LOST": (1, 20, 20)}
     assert "a copy: " in report.notes[0]
 
@@ -450,16 +469,18 @@ def test_a_copy_in_another_cluster_is_explained_by_its_own_log(spark: SparkSessi
 
 def test_what_may_be_missing_is_no_difference(spark: SparkSession) -> None:
     records = log("t", 0)
-    place = Place("t", 0)
-    left = side(spark, "left", records, {place: Bounds(0, COUNT)}, rules={"t": Rules()})
+    place = TopicPartition("t", 0)
+    left = side(
+        spark, "left", records, {place: OffsetBounds(0, COUNT)}, rules={"t": CleanupRules()}
+    )
     right = side(
         spark,
         "right",
         records[5:7] + records[9:30],
-        {place: Bounds(5, 30)},
+        {place: OffsetBounds(5, 30)},
         accepted=(OffsetRange("t", 0, 7, 8), OffsetRange("t", 0, 8, 9)),
     )
-    report = audit(spark, left, right, Wanted(common=True))
+    report = audit(spark, left, right, AuditRequest(common=True))
     assert losses(report, 0, "t") == {"outside": (15, 0, 39), "accepted": (2, 7, 8)}
     assert (report.verdict, report.differences, report.examples) == ("explained", 0, ())
 
@@ -467,13 +488,13 @@ def test_what_may_be_missing_is_no_difference(spark: SparkSession) -> None:
 def test_what_an_aborted_transaction_wrote_is_seen_by_who_reads_uncommitted(
     spark: SparkSession,
 ) -> None:
-    records, bounds = log("t", 0), {Place("t", 0): Bounds(0, COUNT)}
+    records, bounds = log("t", 0), {TopicPartition("t", 0): OffsetBounds(0, COUNT)}
     everything = side(spark, "all", records, bounds)
     shown = [one for one in records if one.offset not in (4, 5)]
     committed = side(
-        spark, "committed", shown, bounds, rules={"t": Rules()}, uncommitted=everything.read
+        spark, "committed", shown, bounds, rules={"t": CleanupRules()}, uncommitted=everything.read
     )
-    report = audit(spark, everything, committed, Wanted())
+    report = audit(spark, everything, committed, AuditRequest())
     assert losses(report, 0, "t") == {"aborted": (2, 4, 5)}
     assert report.verdict == "explained"
 
@@ -481,11 +502,13 @@ def test_what_an_aborted_transaction_wrote_is_seen_by_who_reads_uncommitted(
 def test_a_copy_with_other_offsets_and_name_is_equal_by_rank(spark: SparkSession) -> None:
     first, again, holes = (log("t", 0), log("u", 0, 700), log("u", 1, 700))
     source = [*first, *(one._replace(partition=1) for one in first if one.offset not in (3, 4))]
-    left = side(spark, "t", source, {Place("t", n): Bounds(0, COUNT) for n in (0, 1)})
+    left = side(
+        spark, "t", source, {TopicPartition("t", n): OffsetBounds(0, COUNT) for n in (0, 1)}
+    )
     copies = [*again, *(one for one in holes if one.offset not in (710, 711))]
-    ends = {Place("u", n): Bounds(700, 700 + COUNT) for n in (0, 1)}
+    ends = {TopicPartition("u", n): OffsetBounds(700, 700 + COUNT) for n in (0, 1)}
     right = side(spark, "u", copies, ends, ordered=True)
-    report = audit(spark, left, right, Wanted(Align.rank, examples=1))
+    report = audit(spark, left, right, AuditRequest(Align.rank, examples=1))
     dense, gappy = report.partitions
     assert (dense.differ, dense.left.checksum) == (0, dense.right.checksum)
     # Numbered, records 3 to 9 of the one stand beside 5 to 11 of the other.
@@ -497,11 +520,11 @@ def test_a_copy_with_other_offsets_and_name_is_equal_by_rank(spark: SparkSession
 
 
 def test_only_the_wanted_offsets_and_times_are_compared(spark: SparkSession) -> None:
-    records, bounds = log("t", 0), {Place("t", 0): Bounds(0, COUNT)}
+    records, bounds = log("t", 0), {TopicPartition("t", 0): OffsetBounds(0, COUNT)}
     left = side(spark, "left", records, bounds)
     right = side(spark, "right", records[10:20], bounds)
-    ranges = {Place("t", 0): Bounds(10, 30)}
-    wanted = Wanted(times=Times(None, START_MS + 20), left_offsets=ranges)
+    ranges = {TopicPartition("t", 0): OffsetBounds(10, 30)}
+    wanted = AuditRequest(times=TimeRange(None, START_MS + 20), left_offsets=ranges)
     report = audit(spark, left, right, wanted)
     assert (report.verdict, report.partitions[0].left.records) == ("equal", 10)
 
@@ -509,17 +532,23 @@ def test_only_the_wanted_offsets_and_times_are_compared(spark: SparkSession) -> 
 def test_what_was_not_asked_for_is_not_called_truncated(spark: SparkSession) -> None:
     records = log("t", 0)
     left = side(
-        spark, "topic", records[5:], {Place("t", 0): Bounds(5, COUNT)}, rules={"t": Rules()}
+        spark,
+        "topic",
+        records[5:],
+        {TopicPartition("t", 0): OffsetBounds(5, COUNT)},
+        rules={"t": CleanupRules()},
     )
-    right = side(spark, "archive", records, {Place("t", 0): Bounds(0, COUNT)})
-    wanted = Wanted(examples=0, left_offsets={Place("t", 0): Bounds(10, COUNT)})
+    right = side(spark, "archive", records, {TopicPartition("t", 0): OffsetBounds(0, COUNT)})
+    wanted = AuditRequest(
+        examples=0, left_offsets={TopicPartition("t", 0): OffsetBounds(10, COUNT)}
+    )
     report = audit(spark, left, right, wanted)
-    assert (report.losses[Loss.truncated], report.losses[Loss.LOST]) == (5, 5)
+    assert (report.losses[LossReason.truncated], report.losses[LossReason.LOST]) == (5, 5)
 
 
 def test_offsets_of_a_place_that_is_not_there_are_refused(spark: SparkSession) -> None:
-    left = side(spark, "left", log("t", 0), {Place("t", 0): Bounds(0, COUNT)})
-    wanted = Wanted(left_offsets={Place("typo", 0): Bounds(0, 10)})
+    left = side(spark, "left", log("t", 0), {TopicPartition("t", 0): OffsetBounds(0, COUNT)})
+    wanted = AuditRequest(left_offsets={TopicPartition("typo", 0): OffsetBounds(0, 10)})
     with pytest.raises(JobError, match="left has no typo-0"):
         audit(spark, left, left, wanted)
 
@@ -541,8 +570,8 @@ def test_what_is_no_source_is_refused_with_the_grammar(text: str) -> None:
 
 
 def test_the_settings_of_a_topic_say_what_may_go() -> None:
-    assert rules_of({}) == Rules()
+    assert cleanup_rules({}) == CleanupRules()
     told = {"cleanup.policy": "compact,delete", "retention.ms": "5", "retention.bytes": "-1"}
-    assert rules_of(told) == Rules(compact=True, delete=True, retention_ms=5)
+    assert cleanup_rules(told) == CleanupRules(compact=True, delete=True, retention_ms=5)
     told = {"cleanup.policy": "compact", "delete.retention.ms": "0", "min.compaction.lag.ms": "7"}
-    assert rules_of(told) == COMPACT._replace(tombstone_ms=0, lag_ms=7)
+    assert cleanup_rules(told) == COMPACT._replace(tombstone_ms=0, lag_ms=7)

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner
 
-from gateway.pipelines.audits.audit_job import Wanted, audit
-from gateway.pipelines.audits.counting import renamed
+from gateway.pipelines.audits.audit_job import AuditRequest, audit
+from gateway.pipelines.audits.counting import rename_topic
 from gateway.pipelines.audits.model import Side
-from gateway.pipelines.audits.sources import Access, Source, open_sides
+from gateway.pipelines.audits.sources import AuditSource, SourceAccess, open_sides
 from gateway.pipelines.shared.errors import JobError
-from gateway.pipelines.shared.partitions import Place
-from gateway.pipelines.shared.topics import Bounds
+from gateway.pipelines.shared.partitions import TopicPartition
+from gateway.pipelines.shared.topics import OffsetBounds
 from gateway.process.cli import app
 from tests.compat.clients.base import ProducerOptions, Record
 from tests.compat.clients.with_aiokafka import Aiokafka
@@ -133,9 +133,9 @@ def test_a_copy_that_lacks_a_record_and_changed_one_ends_with_1(rig: Rig) -> Non
     assert [each["what"] for each in told["examples"]] == [["value"], ["missing on the right"]]
 
 
-def twice(spark: SparkSession, rig: Rig, source: Source) -> tuple[Side, Side]:
+def twice(spark: SparkSession, rig: Rig, source: AuditSource) -> tuple[Side, Side]:
     """Both sides of an audit, opened and not read."""
-    access = Access(rig.gateway.bootstrap, rig.metadata)
+    access = SourceAccess(rig.gateway.bootstrap, rig.metadata)
     return open_sides(spark, source, source, access, access)
 
 
@@ -145,13 +145,13 @@ def test_a_topic_that_was_made_anew_while_it_was_read_is_not_judged(
 ) -> None:
     name = f"anew-{kind}"
     rig.topic(name, records(20))
-    sides = twice(spark, rig, Source(kind, name, None))
+    sides = twice(spark, rig, AuditSource(kind, name, None))
     rig.loader.delete_topic(name)
     wait_until(lambda: name not in rig.loader.topics(), "the topic to go")
     rig.topic(name, records(20))
     wait_until(lambda: rig.loader.bounds(name, 0)[1] == 20, "its records to be there")
     with pytest.raises(JobError, match="deleted and made anew while it was read") as refused:
-        audit(spark, *sides, Wanted())
+        audit(spark, *sides, AuditRequest())
     assert refused.value.code == "TOPIC_MADE_ANEW"
 
 
@@ -161,17 +161,21 @@ def test_what_goes_while_it_is_read_is_called_neither_lost_nor_equal(
 ) -> None:
     name = f"moves-{kind}"
     rig.topic(name, records(20))
-    sides = twice(spark, rig, Source(kind, name, None))
+    sides = twice(spark, rig, AuditSource(kind, name, None))
     rig.loader.delete_records(name, 5)
     with pytest.raises(Exception, match=r"(?i)data.?lo(ss|st)"):
-        audit(spark, *sides, Wanted())
+        audit(spark, *sides, AuditRequest())
 
 
 def test_of_segments_nothing_is_free_to_be_compacted(spark: SparkSession, rig: Rig) -> None:
     rig.loader.create_topic("tidy", 1, {"cleanup.policy": "compact"})
-    access = Access(rig.gateway.bootstrap, rig.metadata)
+    access = SourceAccess(rig.gateway.bootstrap, rig.metadata)
     sides = open_sides(
-        spark, Source("topic", "tidy", None), Source("segments", "tidy", None), access, access
+        spark,
+        AuditSource("topic", "tidy", None),
+        AuditSource("segments", "tidy", None),
+        access,
+        access,
     )
     assert [side.rules["tidy"].compact for side in sides] == [True, False]
 
@@ -179,16 +183,16 @@ def test_of_segments_nothing_is_free_to_be_compacted(spark: SparkSession, rig: R
 def test_a_topic_tells_where_it_begins_and_ends_by_now(spark: SparkSession, rig: Rig) -> None:
     """By the name that it has in the audit."""
     rig.topic("grows", records(3))
-    access = Access(rig.gateway.bootstrap)
-    source = Source("topic", "grows", None)
-    side = renamed(open_sides(spark, source, source, access, access)[1], "as-this")
+    access = SourceAccess(rig.gateway.bootstrap)
+    source = AuditSource("topic", "grows", None)
+    side = rename_topic(open_sides(spark, source, source, access, access)[1], "as-this")
     rig.loader.delete_records("grows", 1)
     producer = rig.loader.producer(ProducerOptions())
     producer.send("grows", records(2), 0)
     producer.wait()
     producer.close()
-    place = Place("as-this", 0)
-    assert (side.bounds, side.now()) == ({place: Bounds(0, 3)}, {place: Bounds(1, 5)})
+    place = TopicPartition("as-this", 0)
+    assert (side.bounds, side.now()) == ({place: OffsetBounds(0, 3)}, {place: OffsetBounds(1, 5)})
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.pipelines.audits.columns import BUCKET, PARTIALS, SUMS
-from gateway.pipelines.audits.partials import judged, partials
+from gateway.pipelines.audits.partials import add_density, count_partials
 
 KEYS = ["topic", "partition", "bucket"]
 HASHES = st.integers(-(2**63), 2**63 - 1)
@@ -65,7 +65,7 @@ def buckets(
     ordered: bool = False,
 ) -> pandas.DataFrame:
     """What Spark has in the end: rows of one bucket put together, and judged."""
-    rows = list(partials(bases or {}, ordered)(in_batches(records, cuts)))
+    rows = list(count_partials(bases or {}, ordered)(in_batches(records, cuts)))
     if not rows:
         return pandas.DataFrame()
     frame = pa.Table.from_batches(rows).to_pandas()
@@ -73,7 +73,7 @@ def buckets(
     merged = frame.groupby(KEYS, as_index=False).agg({**how, **dict.fromkeys(SUMS, "sum")})
     names = [column.split()[0] for column in PARTIALS.split(", ")]
     batch = pa.RecordBatch.from_pandas(merged[names], preserve_index=False)
-    return pa.Table.from_batches(list(judged([batch]))).to_pandas().set_index(KEYS)
+    return pa.Table.from_batches(list(add_density([batch]))).to_pandas().set_index(KEYS)
 
 
 def total(row: pandas.Series, name: str) -> int:

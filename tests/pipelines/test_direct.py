@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway.pipelines.direct import register
-from gateway.pipelines.direct.batch import LedgerReader
-from gateway.pipelines.direct.checkpoint import Offsets
+from gateway.pipelines.direct.batch import LedgerBatchReader
+from gateway.pipelines.direct.checkpoint import OffsetsJson
 from gateway.pipelines.direct.options import parse
 from gateway.pipelines.direct.stream import LedgerStreamReader
 from gateway.pipelines.shared.errors import DataLost
@@ -154,7 +154,7 @@ def test_what_is_removed_under_a_read_is_told(rig: Rig, fail: bool) -> None:
     rig.loader.create_topic(topic)
     rig.add(topic, count=20)
     given = {"metadata": rig.metadata, "path": topic, "failOnDataLoss": str(fail)}
-    reader = LedgerReader(parse(given | {"endingOffsets": rig.ends(topic)}))
+    reader = LedgerBatchReader(parse(given | {"endingOffsets": rig.ends(topic)}))
     (planned,) = reader.partitions()
     assert sum(each.num_rows for each in reader.read(planned)) == 20
     rig.loader.delete_topic(topic)
@@ -268,14 +268,14 @@ def test_a_running_stream_goes_on_at_the_start_of_the_topic_that_was_made_anew(
     given = {"metadata": rig.metadata, "path": topic, "startingOffsets": "earliest"}
     reader = LedgerStreamReader(parse(given | {"failOnDataLoss": "false"}, streaming=True))
 
-    def rows(start: Offsets, end: Offsets) -> list[int]:
+    def rows(start: OffsetsJson, end: OffsetsJson) -> list[int]:
         planned = reader.partitions(start, end)
         found = [rows for each in planned for rows in reader.read(each)]
         return [offset for each in found for offset in each.column("offset").to_pylist()]
 
     try:
         first = reader.initialOffset()
-        old: Offsets = {}
+        old: OffsetsJson = {}
         wait_until(lambda: old.update(reader.latestOffset()) or old[topic] == {"0": 10}, "its end")
         rig.loader.delete_topic(topic)
         wait_until(lambda: topic not in rig.loader.topics(), "the topic to go")

@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.pipelines.direct.checkpoint import Position, from_json, to_json
-from gateway.pipelines.direct.offsets import Source, TopicMadeAnew
-from gateway.pipelines.direct.options import EARLIEST, LATEST, Edge, Options, Tls, parse
-from gateway.pipelines.direct.plan import limited, wanted
+from gateway.pipelines.direct.checkpoint import StreamOffsets, from_json, to_json
+from gateway.pipelines.direct.offsets import PartitionSource, TopicRecreated
+from gateway.pipelines.direct.options import EARLIEST, LATEST, OffsetLimit, Options, TlsPaths, parse
+from gateway.pipelines.direct.pruning import limit_trigger, pushed_filters
 from gateway.pipelines.shared.errors import JobError
-from gateway.pipelines.shared.partitions import OffsetRange, Place
+from gateway.pipelines.shared.partitions import OffsetRange, TopicPartition
 
 BASE = {"metadata": "grpc://127.0.0.1:3181"}
 
@@ -73,30 +73,30 @@ def test_partitions_can_be_assigned() -> None:
 
 def test_a_batch_reads_all_that_is_there() -> None:
     found = options()
-    assert (found.starting, found.ending) == (Edge(EARLIEST), Edge(LATEST))
+    assert (found.starting, found.ending) == (OffsetLimit(EARLIEST), OffsetLimit(LATEST))
 
 
 def test_a_stream_begins_at_the_end() -> None:
-    assert options(streaming=True).starting == Edge(LATEST)
+    assert options(streaming=True).starting == OffsetLimit(LATEST)
 
 
 def test_offsets_are_written_as_for_the_kafka_source() -> None:
     found = options(startingOffsets='{"t":{"0":23,"1":-2}}', endingOffsets='{"t":{"0":-1,"1":9}}')
-    assert found.starting.offsets == {Place("t", 0): 23, Place("t", 1): EARLIEST}
-    assert found.ending.offsets == {Place("t", 0): LATEST, Place("t", 1): 9}
+    assert found.starting.offsets == {TopicPartition("t", 0): 23, TopicPartition("t", 1): EARLIEST}
+    assert found.ending.offsets == {TopicPartition("t", 0): LATEST, TopicPartition("t", 1): 9}
 
 
 def test_a_time_counts_before_times_of_partitions_and_those_before_offsets() -> None:
     times = '{"t":{"0":5}}'
     found = options(startingTimestamp="7", startingOffsetsByTimestamp=times)
-    assert found.starting == Edge(time_ms=7)
+    assert found.starting == OffsetLimit(time_ms=7)
     found = options(startingOffsetsByTimestamp=times, startingOffsets="earliest")
-    assert found.starting == Edge(times_ms={Place("t", 0): 5})
+    assert found.starting == OffsetLimit(times_ms={TopicPartition("t", 0): 5})
 
 
 def test_certificates_are_all_given_or_none() -> None:
     files = {"tls.ca": "a", "tls.certificate": "b", "tls.key": "c"}
-    assert options(**files).tls == Tls("a", "b", "c")
+    assert options(**files).tls == TlsPaths("a", "b", "c")
     with pytest.raises(JobError, match="all three, or none"):
         options(**{"tls.ca": "a"})
 
@@ -147,7 +147,7 @@ def test_what_is_missing_is_named(given: dict[str, str], message: str) -> None:
 
 def test_a_stream_ends_only_where_it_is_told_to() -> None:
     assert options(streaming=True).ending is None
-    assert options(streaming=True, endingOffsets="latest").ending == Edge(LATEST)
+    assert options(streaming=True, endingOffsets="latest").ending == OffsetLimit(LATEST)
 
 
 # -- filters ---------------------------------------------------------------------------------
@@ -178,13 +178,13 @@ RANGE = OffsetRange("t", 1, 100, 200)
     ],
 )
 def test_filters_narrow_a_range(filters: list[Any], left: OffsetRange | None) -> None:
-    assert wanted(filters).narrowed(RANGE) == left
+    assert pushed_filters(filters).narrowed(RANGE) == left
 
 
 def test_a_filter_on_time_leaves_out_what_is_older() -> None:
     since = datetime(2026, 1, 1, 0, 0, 0, 500, tzinfo=UTC)
     after_ms = int(since.timestamp() * 1000)
-    found = wanted([GreaterThanOrEqual(("timestamp",), since)])
+    found = pushed_filters([GreaterThanOrEqual(("timestamp",), since)])
     assert not found.may_hold(None, after_ms)  # before the half millisecond
     assert found.may_hold(None, after_ms + 1)
     assert found.may_hold(None, None)
@@ -192,30 +192,33 @@ def test_a_filter_on_time_leaves_out_what_is_older() -> None:
 
 def test_a_filter_on_time_leaves_out_what_is_newer() -> None:
     until = datetime(2026, 1, 1, tzinfo=UTC)
-    found = wanted([LessThan(("timestamp",), until)])
+    found = pushed_filters([LessThan(("timestamp",), until)])
     assert found.may_hold(int(until.timestamp() * 1000) - 1, None)
     assert not found.may_hold(int(until.timestamp() * 1000), None)
 
 
 def test_a_time_without_a_zone_prunes_nothing() -> None:
-    assert wanted([GreaterThan(("timestamp",), datetime(2026, 1, 1))]) == wanted([])
+    assert pushed_filters([GreaterThan(("timestamp",), datetime(2026, 1, 1))]) == pushed_filters([])
 
 
 # -- a trigger's limit -------------------------------------------------------------------------
 
 
 def test_without_a_limit_a_trigger_goes_to_the_end() -> None:
-    assert limited(None, {}, {Place("t", 0): 9}) == {Place("t", 0): 9}
+    assert limit_trigger(None, {}, {TopicPartition("t", 0): 9}) == {TopicPartition("t", 0): 9}
 
 
 def test_a_limit_is_shared_in_proportion() -> None:
-    begin = {Place("t", 0): 0, Place("t", 1): 100}
-    end = {Place("t", 0): 300, Place("t", 1): 200}
-    assert limited(40, begin, end) == {Place("t", 0): 30, Place("t", 1): 110}
+    begin = {TopicPartition("t", 0): 0, TopicPartition("t", 1): 100}
+    end = {TopicPartition("t", 0): 300, TopicPartition("t", 1): 200}
+    assert limit_trigger(40, begin, end) == {
+        TopicPartition("t", 0): 30,
+        TopicPartition("t", 1): 110,
+    }
 
 
 places = st.dictionaries(
-    st.builds(Place, st.just("t"), st.integers(0, 9)),
+    st.builds(TopicPartition, st.just("t"), st.integers(0, 9)),
     st.tuples(st.integers(0, 50), st.integers(0, 1000)),
     min_size=1,
 )
@@ -223,11 +226,11 @@ places = st.dictionaries(
 
 @given(st.integers(1, 2000), places)
 def test_a_limited_trigger_moves_on_and_never_too_far(
-    limit: int, ranges: dict[Place, tuple[int, int]]
+    limit: int, ranges: dict[TopicPartition, tuple[int, int]]
 ) -> None:
     begin = {place: start for place, (start, _) in ranges.items()}
     end = {place: start + size for place, (start, size) in ranges.items()}
-    found = limited(limit, begin, end)
+    found = limit_trigger(limit, begin, end)
     assert found.keys() == end.keys()
     for place, at in found.items():
         assert begin[place] <= at <= end[place]
@@ -257,14 +260,14 @@ def stream(**given: str) -> Any:
     """Of a topic of one partition, whose id is `id`."""
     from gateway.pipelines.direct.stream import LedgerStreamReader
 
-    place = Place("t", 0)
-    sources = {place: Source(place, "id", cast("Any", _Late()))}
+    place = TopicPartition("t", 0)
+    sources = {place: PartitionSource(place, "id", cast("Any", _Late()))}
 
     class Reader(LedgerStreamReader):
         def _connected(self) -> Any:
             return _Runner()
 
-        def _look(self) -> dict[Place, Source]:
+        def _look(self) -> dict[TopicPartition, PartitionSource]:
             return sources
 
     return Reader(options(streaming=True, **given))
@@ -281,7 +284,7 @@ def test_a_topic_that_was_made_anew_with_fewer_partitions_is_called_so() -> None
     at = {"t": {"0": 7, "1": 3}, "t@old": {}}
     reader = stream()
     reader.partitions(at, at)
-    with pytest.raises(TopicMadeAnew, match="its id was old, is id"):
+    with pytest.raises(TopicRecreated, match="its id was old, is id"):
         reader.latestOffset()
     reader = stream(failOnDataLoss="false")
     reader.partitions(at, at)
@@ -292,15 +295,15 @@ def test_a_topic_that_was_made_anew_with_fewer_partitions_is_called_so() -> None
 
 
 def test_a_checkpoint_is_read_with_and_without_ids_of_topics() -> None:
-    places = {Place("a.b", 10): 5, Place("a.b", 9): 6, Place("c", 0): 0}
-    position = Position(places, {"a.b": "id-1", "gone": "id-2"})
+    places = {TopicPartition("a.b", 10): 5, TopicPartition("a.b", 9): 6, TopicPartition("c", 0): 0}
+    position = StreamOffsets(places, {"a.b": "id-1", "gone": "id-2"})
     told = to_json(position)
     assert told == {"a.b": {"9": 6, "10": 5}, "c": {"0": 0}, "a.b@id-1": {}}
-    assert from_json(told) == Position(places, {"a.b": "id-1"})
-    assert from_json({"c": {"0": 1}}) == Position({Place("c", 0): 1})
+    assert from_json(told) == StreamOffsets(places, {"a.b": "id-1"})
+    assert from_json({"c": {"0": 1}}) == StreamOffsets({TopicPartition("c", 0): 1})
 
 
 def test_a_topic_is_another_one_only_where_both_ids_are_known() -> None:
-    position = Position({}, {"same": "1", "other": "2", "gone": "3"})
+    position = StreamOffsets({}, {"same": "1", "other": "2", "gone": "3"})
     assert position.others({"same": "1", "other": "9", "new": "4"}) == ["other"]
-    assert Position({}).others({"t": "1"}) == []
+    assert StreamOffsets({}).others({"t": "1"}) == []

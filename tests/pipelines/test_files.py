@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gateway.pipelines.shared.errors import JobError
-from gateway.pipelines.shared.files import Files, HadoopFiles, LocalFiles, joined, open_files
+from gateway.pipelines.shared.files import Files, HadoopFiles, LocalFiles, join_path, open_files
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,35 +33,35 @@ def base(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 def test_the_second_of_a_name_is_refused_and_the_first_stays(files: Files, base: str) -> None:
-    path = joined(base, "deep", "1.json")
+    path = join_path(base, "deep", "1.json")
     assert files.put_if_absent(path, b"first\x00\xff")
     assert not files.put_if_absent(path, b"second")
     assert files.read(path) == b"first\x00\xff"
-    assert files.names(joined(base, "deep")) == ["1.json"]
+    assert files.names(join_path(base, "deep")) == ["1.json"]
     assert {*os.listdir(f"{base}/deep")} <= {"1.json", ".1.json.crc"}
 
 
 def test_what_is_not_there_reads_as_nothing(files: Files, base: str) -> None:
-    assert files.read(joined(base, "no")) is None
-    assert files.names(joined(base, "no")) == []
-    assert files.modified_ms(joined(base, "no")) is None
-    files.remove(joined(base, "no"))
+    assert files.read(join_path(base, "no")) is None
+    assert files.names(join_path(base, "no")) == []
+    assert files.modified_ms(join_path(base, "no")) is None
+    files.remove(join_path(base, "no"))
 
 
 def test_a_move_may_be_made_again(files: Files, base: str) -> None:
-    source, target = joined(base, "_s", "x"), joined(base, "k=1%2F", "x")
+    source, target = join_path(base, "_s", "x"), join_path(base, "k=1%2F", "x")
     files.put_if_absent(source, b"data")
     files.move(source, target)
     files.move(source, target)
     assert files.read(target) == b"data" and files.read(source) is None
     with pytest.raises(JobError):
-        files.move(source, joined(base, "elsewhere"))
+        files.move(source, join_path(base, "elsewhere"))
 
 
 def test_a_directory_goes_with_all_in_it(files: Files, base: str) -> None:
-    files.put_if_absent(joined(base, "d", "e", "f"), b"")
-    assert files.modified_ms(joined(base, "d"))
-    files.remove(joined(base, "d"))
+    files.put_if_absent(join_path(base, "d", "e", "f"), b"")
+    assert files.modified_ms(join_path(base, "d"))
+    files.remove(join_path(base, "d"))
     assert files.names(base) == []
 
 

@@ -17,29 +17,31 @@ from gateway.pipelines.archives.history import (
     OFFSETS_KEY,
     PLAIN_CHARS_MAX,
     TOPIC_IDS_KEY,
-    History,
+    ArchiveHistory,
     from_properties,
     from_ranges,
 )
-from gateway.pipelines.archives.port import Commit, Lost
+from gateway.pipelines.archives.port import Commit, LostOffsets
 from gateway.pipelines.shared.errors import JobError
-from gateway.pipelines.shared.partitions import OffsetRange, Place
+from gateway.pipelines.shared.partitions import OffsetRange, TopicPartition
 
-PLACES = [Place("a", 0), Place("a", 1), Place("b.c-d", 0)]
+PLACES = [TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b.c-d", 0)]
 steps = st.lists(
     st.tuples(st.sampled_from(PLACES), st.integers(0, 4), st.integers(0, 5)), max_size=12
 )
 
 
 @given(first=st.integers(0, 9), steps=steps)
-def test_ranges_and_ends_are_those_of_all_commits(first: int, steps: list[tuple[Place, int, int]]):
-    history, held = History(), dict[Place, set[int]]()
-    ends = dict[Place, int]()
+def test_ranges_and_ends_are_those_of_all_commits(
+    first: int, steps: list[tuple[TopicPartition, int, int]]
+):
+    history, held = ArchiveHistory(), dict[TopicPartition, set[int]]()
+    ends = dict[TopicPartition, int]()
     for place, gone, length in steps:
         known = place in ends
         start = ends.get(place, first)
         gone = gone if known else 0
-        lost = (Lost(OffsetRange(*place, start, start + gone), 7),) if gone else ()
+        lost = (LostOffsets(OffsetRange(*place, start, start + gone), 7),) if gone else ()
         taken = OffsetRange(*place, start + gone, start + gone + length)
         history = history.after(Commit((taken,), {place.topic: "id"}, lost))
         held.setdefault(place, set()).update(range(taken.start, taken.end))

@@ -21,7 +21,7 @@ from gateway.pipelines.archives.iceberg import TRUSTED_KEY, IcebergArchive
 from gateway.pipelines.archives.iceberg_table import STAGING_AGE_MS_MAX
 from gateway.pipelines.archives.port import ArchiveState
 from gateway.pipelines.shared.errors import JobError
-from gateway.pipelines.shared.partitions import OffsetRange, Place
+from gateway.pipelines.shared.partitions import OffsetRange, TopicPartition
 from ledger.adapters.system.clock import SystemClock
 from tests.pipelines.archive_contract import ArchiveContract, Row, commit, frame, read, row, rows
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 _numbers = itertools.count()
-HERE = Place("a", 0)
+HERE = TopicPartition("a", 0)
 STEPS = ("branch", "write", "check", "publish")
 
 

@@ -23,19 +23,19 @@ from gateway.pipelines.archives import open_archive
 from gateway.pipelines.archives.parquet import ParquetArchive
 from gateway.pipelines.archives.port import Archive, ArchiveState, Commit
 from gateway.pipelines.commands import job_app
-from gateway.pipelines.replays.model import Report, Request, default_state
+from gateway.pipelines.replays.model import ReplayReport, ReplayRequest, default_state
 from gateway.pipelines.replays.plan import (
     PartitionPlan,
-    Plan,
+    ReplayChunk,
+    ReplayPlan,
     Selection,
-    Stretch,
-    chosen_ranges,
+    next_chunk,
     parse_offsets,
-    stretch_from,
+    select_ranges,
 )
 from gateway.pipelines.replays.replay_job import check_other_topic
 from gateway.pipelines.replays.replay_job import replay as run_replay
-from gateway.pipelines.replays.task import numbered
+from gateway.pipelines.replays.task import number_records
 from gateway.pipelines.shared.errors import JobError
 from gateway.pipelines.shared.kafka_source import read_ranges
 from gateway.pipelines.shared.partitions import OffsetRange
@@ -121,8 +121,8 @@ def new_topic(gateway: Gateway, name: str, partitions: int, config: dict[str, st
 
 
 @pytest.fixture
-def replay(spark: SparkSession, world: World) -> Callable[[Request], Report]:
-    def run(request: Request) -> Report:
+def replay(spark: SparkSession, world: World) -> Callable[[ReplayRequest], ReplayReport]:
+    def run(request: ReplayRequest) -> ReplayReport:
         state = default_state(world.path, request)
         return run_replay(spark, world.archive, world.gateway.bootstrap, request, state)
 
@@ -162,9 +162,9 @@ def originals() -> dict[int, list[Record]]:
 
 
 def test_all_comes_back_as_it_was_and_a_second_run_adds_nothing(
-    world: World, replay: Callable[[Request], Report], unused: Callable[[], str]
+    world: World, replay: Callable[[ReplayRequest], ReplayReport], unused: Callable[[], str]
 ):
-    request = Request(SOURCE, unused(), create=True)
+    request = ReplayRequest(SOURCE, unused(), create=True)
     first = replay(request)
     assert read(world, request.target) == originals() == read(world, SOURCE)
     assert [(each.records, each.written) for each in first.partitions] == [(EACH, EACH)] * 3
@@ -206,7 +206,7 @@ def test_a_long_topic_is_replayed_a_stretch_at_a_time(
     at_once: int,
 ):
     """What a task sorts does not grow with the topic. Of two seconds, some stretches are empty."""
-    request = Request(SOURCE, unused(), start_ms, end_ms, create=True)
+    request = ReplayRequest(SOURCE, unused(), start_ms, end_ms, create=True)
     archive, bootstrap = _Noted(world.archive), world.gateway.bootstrap
     report = run_replay(spark, archive, bootstrap, request, str(tmp_path), offsets_at_once=at_once)
     chosen = {
@@ -231,7 +231,7 @@ def test_a_job_that_was_killed_is_gone_on_with(
 
     All offsets, or those of a time, so with gaps; at once, or in stretches.
     """
-    request = Request(SOURCE, unused(), start_ms, create=True, codec="zstd")
+    request = ReplayRequest(SOURCE, unused(), start_ms, create=True, codec="zstd")
     chosen = {
         partition: [one for one in records if one.timestamp_ms >= (start_ms or 0)]
         for partition, records in originals().items()
@@ -268,10 +268,10 @@ class _Cut:
 
 
 def test_a_range_of_time_is_chosen_by_the_records_own_times(
-    world: World, replay: Callable[[Request], Report], unused: Callable[[], str]
+    world: World, replay: Callable[[ReplayRequest], ReplayReport], unused: Callable[[], str]
 ):
     start_ms, end_ms = START_MS + 50_000, START_MS + 90_000
-    request = Request(SOURCE, unused(), start_ms, end_ms, create=True)
+    request = ReplayRequest(SOURCE, unused(), start_ms, end_ms, create=True)
     replay(request)
     assert read(world, request.target) == {
         partition: [one for one in records if start_ms <= one.timestamp_ms < end_ms]
@@ -280,9 +280,9 @@ def test_a_range_of_time_is_chosen_by_the_records_own_times(
 
 
 def test_a_range_of_offsets_is_chosen(
-    world: World, replay: Callable[[Request], Report], unused: Callable[[], str]
+    world: World, replay: Callable[[ReplayRequest], ReplayReport], unused: Callable[[], str]
 ):
-    request = Request(SOURCE, unused(), offsets={1: (5, 300)}, create=True)
+    request = ReplayRequest(SOURCE, unused(), offsets={1: (5, 300)}, create=True)
     replay(request)
     assert read(world, request.target) == {0: [], 1: originals()[1][5:300], 2: []}
 
@@ -295,27 +295,27 @@ def test_an_iceberg_table_is_as_good(
     records = read_ranges(spark, world.gateway.bootstrap, ranges)
     assert table.append(records, Commit(ranges, {SOURCE: "an id"}), table.state())
     start_ms = START_MS + 60_000
-    request = Request(SOURCE, unused(), start_ms, create=True)
+    request = ReplayRequest(SOURCE, unused(), start_ms, create=True)
     run_replay(spark, table, world.gateway.bootstrap, request, str(tmp_path))
     chosen = [one for one in originals()[1] if one.timestamp_ms >= start_ms]
     assert read(world, request.target) == {0: [], 1: chosen}
 
 
 def test_what_does_not_fit_the_target_is_said_before_anything_is_written(
-    world: World, replay: Callable[[Request], Report], unused: Callable[[], str]
+    world: World, replay: Callable[[ReplayRequest], ReplayReport], unused: Callable[[], str]
 ):
-    def fails(request: Request, code: str) -> None:
+    def fails(request: ReplayRequest, code: str) -> None:
         with pytest.raises(JobError) as failed:
             replay(request)
         assert failed.value.code == code
 
     keeps = {"retention.ms": "-1"}
     stamped = {**keeps, "message.timestamp.type": "LogAppendTime"}
-    fails(Request(SOURCE, unused()), "UNKNOWN_TOPIC")
-    fails(Request(SOURCE, new_topic(world.gateway, unused(), 3, stamped)), "LOG_APPEND_TIME")
-    fails(Request(SOURCE, new_topic(world.gateway, unused(), 3, {})), "WOULD_EXPIRE")
-    fails(Request(SOURCE, new_topic(world.gateway, unused(), 2, keeps)), "TOO_FEW_PARTITIONS")
-    fails(Request("other", unused()), "NOT_ARCHIVED")
+    fails(ReplayRequest(SOURCE, unused()), "UNKNOWN_TOPIC")
+    fails(ReplayRequest(SOURCE, new_topic(world.gateway, unused(), 3, stamped)), "LOG_APPEND_TIME")
+    fails(ReplayRequest(SOURCE, new_topic(world.gateway, unused(), 3, {})), "WOULD_EXPIRE")
+    fails(ReplayRequest(SOURCE, new_topic(world.gateway, unused(), 2, keeps)), "TOO_FEW_PARTITIONS")
+    fails(ReplayRequest("other", unused()), "NOT_ARCHIVED")
     with pytest.raises(JobError, match="--to-topic"):
         check_other_topic(world.archive, world.gateway.bootstrap, SOURCE)
 
@@ -323,7 +323,7 @@ def test_what_does_not_fit_the_target_is_said_before_anything_is_written(
 def test_the_state_of_another_replay_is_refused(
     spark: SparkSession, world: World, unused: Callable[[], str], tmp_path: Path
 ):
-    request = Request(SOURCE, unused(), offsets={0: (0, 1)}, create=True)
+    request = ReplayRequest(SOURCE, unused(), offsets={0: (0, 1)}, create=True)
     bootstrap = world.gateway.bootstrap
     run_replay(spark, world.archive, bootstrap, request, str(tmp_path))
     other = replace(request, offsets={0: (0, 2)})
@@ -355,34 +355,34 @@ def test_offsets_that_are_not_what_they_were_are_an_error(offsets: list[int]):
         }
     )
     with pytest.raises(JobError) as failed:
-        stretch = Stretch(0, 3, 6, 3, last=False)
-        list(numbered(PartitionPlan(0, 0, 10, 0, 9), stretch, iter([(0, batch)])))
+        stretch = ReplayChunk(0, 3, 6, 3, last=False)
+        list(number_records(PartitionPlan(0, 0, 10, 0, 9), stretch, iter([(0, batch)])))
     assert failed.value.code == "SOURCE_CHANGED"
 
 
 def test_stretches_pass_over_what_is_not_selected_and_end_with_the_last_record():
     ranges = (OffsetRange(SOURCE, 1, 0, 99), *(OffsetRange(SOURCE, 0, n, n + 4) for n in (2, 20)))
     selection, partition = Selection(SOURCE, ranges), PartitionPlan(0, 7, 8, 2, 23)
-    assert stretch_from(selection, partition, 2, 0, 3) == Stretch(0, 2, 5, 0, last=False)
-    assert stretch_from(selection, partition, 5, 3, 3) == Stretch(0, 5, 8, 3, last=False)
-    assert stretch_from(selection, partition, 8, 4, 4) == Stretch(0, 20, 24, 4, last=True)
-    assert stretch_from(selection, partition, 2, 0, 99) == Stretch(0, 2, 24, 0, last=True)
+    assert next_chunk(selection, partition, 2, 0, 3) == ReplayChunk(0, 2, 5, 0, last=False)
+    assert next_chunk(selection, partition, 5, 3, 3) == ReplayChunk(0, 5, 8, 3, last=False)
+    assert next_chunk(selection, partition, 8, 4, 4) == ReplayChunk(0, 20, 24, 4, last=True)
+    assert next_chunk(selection, partition, 2, 0, 99) == ReplayChunk(0, 2, 24, 0, last=True)
 
 
 def test_a_plan_that_is_damaged_or_newer_is_refused():
     for text in ("", "{}", "[]", '{"format": 1}', '{"format": 2}'):
         with pytest.raises(JobError) as failed:
-            Plan.decode(text.encode(), "place")
+            ReplayPlan.decode(text.encode(), "place")
         assert failed.value.code == "BAD_STATE" and "place" in str(failed.value)
 
 
 def test_offsets_that_are_not_archived_are_said():
     archived = [OffsetRange("t", 0, 5, 10), OffsetRange("t", 0, 12, 20), OffsetRange("u", 0, 0, 9)]
-    assert chosen_ranges("t", archived, None) == tuple(archived[:2])
-    assert chosen_ranges("t", archived, {0: (6, 9)}) == (OffsetRange("t", 0, 6, 9),)
+    assert select_ranges("t", archived, None) == tuple(archived[:2])
+    assert select_ranges("t", archived, {0: (6, 9)}) == (OffsetRange("t", 0, 6, 9),)
     for asked in ({0: (4, 6)}, {0: (9, 13)}, {0: (19, 21)}, {1: (0, 1)}):
         with pytest.raises(JobError, match="not all archived"):
-            chosen_ranges("t", archived, asked)
+            select_ranges("t", archived, asked)
 
 
 def test_offsets_are_told_as_json():

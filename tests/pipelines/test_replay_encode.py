@@ -10,7 +10,7 @@ from aiokafka.record.default_records import DefaultRecordBatch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gateway.pipelines.replays.encode import Encoder, Rows
+from gateway.pipelines.replays.encode import Encoder, RecordRows
 from gateway.pipelines.replays.plan import SEQUENCE_MAX
 
 some_bytes = st.one_of(st.none(), st.binary(max_size=40))
@@ -35,7 +35,7 @@ def test_each_record_is_in_its_batch_as_it_was(records, first, batch_bytes):
     encoder = Encoder(7, 3, 0, batch_bytes)
     found, number = [], first
     for end, data in encoder.batches(
-        Rows(first, times, keys, values, headers), first, SEQUENCE_MAX
+        RecordRows(first, times, keys, values, headers), first, SEQUENCE_MAX
     ):
         batch = DefaultRecordBatch(data)
         assert batch.validate_crc()

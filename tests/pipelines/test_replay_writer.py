@@ -13,10 +13,10 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from gateway.pipelines.replays.encode import Encoder, Rows
-from gateway.pipelines.replays.plan import PartitionPlan, Plan, Selection
-from gateway.pipelines.replays.target import look_at, new_producer_id
-from gateway.pipelines.replays.writer import Limits, PartitionWriter
+from gateway.pipelines.replays.encode import Encoder, RecordRows
+from gateway.pipelines.replays.plan import PartitionPlan, ReplayPlan, Selection
+from gateway.pipelines.replays.target import describe_target, new_producer_id
+from gateway.pipelines.replays.writer import PartitionWriter, WriterLimits
 from gateway.pipelines.shared.errors import JobError
 from gateway.pipelines.shared.topics import Topics
 from tests.peers.broker import Broker
@@ -50,10 +50,10 @@ def new_topic(broker: Broker, name: str) -> str:
     return name
 
 
-def plan_for(broker: Broker, target: str, count: int = COUNT) -> Plan:
-    found = look_at(Topics(broker.bootstrap), broker.bootstrap, target)
+def plan_for(broker: Broker, target: str, count: int = COUNT) -> ReplayPlan:
+    found = describe_target(Topics(broker.bootstrap), broker.bootstrap, target)
     producer = new_producer_id(broker.bootstrap)
-    return Plan(
+    return ReplayPlan(
         asked="",
         selection=Selection("source", ()),
         target=target,
@@ -66,10 +66,10 @@ def plan_for(broker: Broker, target: str, count: int = COUNT) -> Plan:
 
 
 def writer(
-    plan: Plan, broker: Broker, batch_bytes: int = BATCH_BYTES, stall_s_max: float = 30.0
+    plan: ReplayPlan, broker: Broker, batch_bytes: int = BATCH_BYTES, stall_s_max: float = 30.0
 ) -> PartitionWriter:
     encoder = Encoder(plan.producer_id, plan.producer_epoch, 0, batch_bytes)
-    limits = Limits(stall_s_max, 5.0)
+    limits = WriterLimits(stall_s_max, 5.0)
     return PartitionWriter(plan, plan.partitions[0], broker.bootstrap, encoder, limits)
 
 
@@ -77,11 +77,11 @@ def value(number: int) -> bytes:
     return b"%d" % number
 
 
-def records(first: int = 0, end: int = COUNT, step: int = 100) -> Iterator[Rows]:
+def records(first: int = 0, end: int = COUNT, step: int = 100) -> Iterator[RecordRows]:
     for start in range(first, end, step):
         numbers = range(start, min(end, start + step))
         values: list[bytes | None] = [value(number) for number in numbers]
-        yield Rows(start, [1_000 + n for n in numbers], [None] * len(numbers), values, None)
+        yield RecordRows(start, [1_000 + n for n in numbers], [None] * len(numbers), values, None)
 
 
 def read(broker: Broker, topic: str) -> list[bytes]:
@@ -105,7 +105,7 @@ class Stopped(Exception):
     """The process that wrote is gone."""
 
 
-def stopping(source: Iterable[Rows], after: int) -> Iterator[Rows]:
+def stopping(source: Iterable[RecordRows], after: int) -> Iterator[RecordRows]:
     for rows in source:
         if rows.first >= after:
             raise Stopped
@@ -147,7 +147,7 @@ def test_two_that_write_the_same_at_once_write_it_once(gateway: Gateway, topic: 
     plan = plan_for(gateway, topic())
     zombie = writer(plan, gateway, batch_bytes=700)
 
-    def interleaved() -> Iterator[Rows]:
+    def interleaved() -> Iterator[RecordRows]:
         """While one waits for its next rows, the other has written some as well."""
         for rows in records():
             yield rows
@@ -165,7 +165,7 @@ def test_two_that_write_the_same_at_once_write_it_once(gateway: Gateway, topic: 
 def test_a_killed_gateway_is_waited_for(gateway: Gateway, topic: Callable[[], str]):
     plan = plan_for(gateway, topic())
 
-    def harmed() -> Iterator[Rows]:
+    def harmed() -> Iterator[RecordRows]:
         for rows in records():
             yield rows
             if rows.first in (0, 900, 2_900):
@@ -180,7 +180,7 @@ def test_a_killed_gateway_is_waited_for(gateway: Gateway, topic: Callable[[], st
 def test_it_gives_up_when_nothing_moves_any_more(gateway: Gateway, topic: Callable[[], str]):
     plan = plan_for(gateway, topic())
 
-    def harmed() -> Iterator[Rows]:
+    def harmed() -> Iterator[RecordRows]:
         for rows in records():
             if rows.first == 1_000:
                 gateway.kill()
@@ -206,7 +206,7 @@ def produce(broker: Broker, topic: str) -> None:
 def test_who_else_writes_there_is_noticed(gateway: Gateway, topic: Callable[[], str], at: int):
     plan = plan_for(gateway, topic())
 
-    def disturbed() -> Iterator[Rows]:
+    def disturbed() -> Iterator[RecordRows]:
         for rows in records():
             if rows.first == at:
                 produce(gateway, plan.target)
@@ -262,6 +262,6 @@ def test_a_source_that_has_other_records_now_is_an_error(
 
 def test_a_record_that_is_too_large_is_named(gateway: Gateway, topic: Callable[[], str]):
     plan = plan_for(gateway, topic(), count=2)
-    rows = Rows(0, [0, 0], [None, None], [b"small", b"x" * 2_000_000], None)
+    rows = RecordRows(0, [0, 0], [None, None], [b"small", b"x" * 2_000_000], None)
     with pytest.raises(JobError, match=r"max\.message\.bytes.*record 1 of the replay"):
         writer(plan, gateway).write([rows])

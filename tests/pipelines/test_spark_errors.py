@@ -12,7 +12,7 @@ from py4j.clientserver import ClientServer, JavaParameters
 from py4j.protocol import Py4JNetworkError
 
 from gateway.pipelines.shared.errors import JobError
-from gateway.pipelines.shared.spark_errors import told
+from gateway.pipelines.shared.spark_errors import translate_spark_errors
 
 
 def test_a_jvm_that_has_died_is_said_in_one_line() -> None:
@@ -20,7 +20,7 @@ def test_a_jvm_that_has_died_is_said_in_one_line() -> None:
         taken.bind(("127.0.0.1", 0))  # and does not listen
         peer = ClientServer(JavaParameters(port=taken.getsockname()[1], auto_convert=False))
         with pytest.raises(JobError, match=r"^Spark's JVM has ended.*start the job again$") as said:
-            told(lambda: peer.jvm.java.lang.System.nanoTime())
+            translate_spark_errors(lambda: peer.jvm.java.lang.System.nanoTime())
         assert said.value.code == "SPARK_GONE"
         peer.shutdown()
 
@@ -30,5 +30,5 @@ def test_a_call_that_broke_off_is_said_by_its_innermost_cause() -> None:
         raise Py4JNetworkError("An error occurred\nCaused by: first\n\tat x\nCaused by: the one")
 
     with pytest.raises(JobError, match=r"^Spark: the one$") as said:
-        told(work)
+        translate_spark_errors(work)
     assert said.value.code == "SPARK_FAILED"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from gateway.pipelines.shared.errors import JobError
@@ -11,13 +12,18 @@ if TYPE_CHECKING:
 
     from gateway.pipelines.archives.port import Archive
 
-FORMATS = ("parquet", "iceberg")
+
+class ArchiveFormat(StrEnum):
+    """How an archive stores its records."""
+
+    parquet = "parquet"
+    iceberg = "iceberg"
 
 
 def open_archive(spark: SparkSession, to: str, format: str) -> Archive:
-    """The archive at `to`, which need not exist: a directory, or a table `catalog.namespace.table`.
+    """Open the archive at `to`: a directory, or a table `catalog.namespace.table`.
 
-    Raises JobError for a format that is none of `FORMATS`, and for a place that cannot be one.
+    It need not exist. Raises JobError for an unknown format and for an unsuitable location.
     """
     if format == "parquet":
         from gateway.pipelines.archives.parquet import ParquetArchive
@@ -27,4 +33,4 @@ def open_archive(spark: SparkSession, to: str, format: str) -> Archive:
         from gateway.pipelines.archives.iceberg import IcebergArchive
 
         return IcebergArchive(spark, to)
-    raise JobError(f"format {format!r}: must be one of {', '.join(FORMATS)}", "USAGE")
+    raise JobError(f"format {format!r}: must be one of {', '.join(ArchiveFormat)}", "USAGE")

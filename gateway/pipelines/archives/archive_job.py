@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
-from gateway.pipelines.archives.port import Archive, ArchiveState, Compacted
-from gateway.pipelines.archives.rounds import Round, check_lost, check_topics, next_round
+from gateway.pipelines.archives.port import Archive, ArchiveState, CompactionResult
+from gateway.pipelines.archives.rounds import ArchiveRound, check_lost, check_topic_ids, next_round
 from gateway.pipelines.shared.errors import JobError
-from gateway.pipelines.shared.kafka_source import read_ranges
-from gateway.pipelines.shared.partitions import COLUMNS, Place
-from gateway.pipelines.shared.spark_errors import told
-from gateway.pipelines.shared.topics import Bounds, Topics
+from gateway.pipelines.shared.kafka_source import Isolation, read_ranges
+from gateway.pipelines.shared.partitions import COLUMNS, TopicPartition
+from gateway.pipelines.shared.spark_errors import translate_spark_errors
+from gateway.pipelines.shared.topics import OffsetBounds, Topics
 from ledger.adapters.system.clock import SystemClock
 from ledger.ports.clock import Clock
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 EARLIEST, LATEST = "earliest", "latest"
-READ_COMMITTED = "read_committed"
 _OFFSETS_PER_TASK = 250_000
 """What a task sorts does not grow with the topic; a file of so many records is not small."""
 _PAUSE_S = 0.2
@@ -39,7 +38,7 @@ _COMPACT_EVERY = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ArchiveRequest:
     """What is to be archived, and how.
 
     `start`: where a topic begins that is not archived yet: earliest, latest or a time in
@@ -53,14 +52,14 @@ class Wanted:
     offsets_per_round_max: int = 5_000_000
     accept_loss: bool = False
     allow_gaps: bool = False
-    isolation: str = READ_COMMITTED
+    isolation: Isolation = Isolation.read_committed
     interval_s: float = 10.0
     timeout_s: float = 120.0
     file_bytes: int = 0
 
 
 @dataclass(slots=True)
-class PlaceReport:
+class PartitionReport:
     """Of one place: archived from `start` to `end` - 1, of which `lost` offsets were gone."""
 
     start: int
@@ -69,20 +68,22 @@ class PlaceReport:
 
 
 @dataclass(slots=True)
-class Report:
+class ArchiveReport:
     """What a job has done so far."""
 
     commits: int = 0
     offsets: int = 0
     lost: int = 0
-    places: dict[Place, PlaceReport] = field(default_factory=dict[Place, PlaceReport])
-    compacted: Compacted | None = None
+    places: dict[TopicPartition, PartitionReport] = field(
+        default_factory=dict[TopicPartition, PartitionReport]
+    )
+    compacted: CompactionResult | None = None
 
-    def add(self, done: Round) -> None:
+    def add(self, done: ArchiveRound) -> None:
         self.commits += 1
         self.offsets += done.offsets
         for each in done.ranges:
-            report = self.places.setdefault(each.place, PlaceReport(each.start, each.end))
+            report = self.places.setdefault(each.place, PartitionReport(each.start, each.end))
             report.end = each.end
         for each in done.lost:
             self.lost += each.range.length
@@ -90,18 +91,18 @@ class Report:
             report.start = min(report.start, each.range.start)
             report.lost += each.range.length
 
-    def add_compacted(self, done: Compacted) -> None:
+    def add_compacted(self, done: CompactionResult) -> None:
         before = self.compacted.files_before if self.compacted else done.files_before
-        self.compacted = Compacted(before, done.files_after)
+        self.compacted = CompactionResult(before, done.files_after)
 
 
-class Watcher:
+class ArchiveWatcher:
     """Is told how a job goes; this one does not care."""
 
     def on_planned(self, offsets: int) -> None:
         """So many offsets are still to be archived."""
 
-    def on_committed(self, done: Round) -> None: ...
+    def on_committed(self, done: ArchiveRound) -> None: ...
 
     def on_retry(self, error: JobError, wait_s: float) -> None: ...
 
@@ -114,9 +115,9 @@ class ArchiveJob:
         spark: SparkSession,
         archive: Archive,
         bootstrap: str,
-        wanted: Wanted,
+        wanted: ArchiveRequest,
         *,
-        watcher: Watcher | None = None,
+        watcher: ArchiveWatcher | None = None,
         clock: Clock | None = None,
         stop: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -126,13 +127,13 @@ class ArchiveJob:
         self._bootstrap = bootstrap
         self._topics = Topics(bootstrap)
         self._wanted = wanted
-        self._watcher = watcher or Watcher()
+        self._watcher = watcher or ArchiveWatcher()
         self._clock = clock or SystemClock()
         self._stop = stop
         self._answered = False
-        self.report = Report()
+        self.report = ArchiveReport()
 
-    def run(self) -> Report:
+    def run(self) -> ArchiveReport:
         """All that was in the topics when it began is archived, unless it was told to stop."""
         names = self._topics.named(self._wanted.topics, self._wanted.pattern)
         targets = {place: each.latest for place, each in self._bounds(names).items()}
@@ -141,7 +142,7 @@ class ArchiveJob:
         self._compact()
         return self.report
 
-    def follow(self) -> Report:
+    def follow(self) -> ArchiveReport:
         """What comes is archived every `interval_s`, until it is told to stop."""
         compacted_at = 0
         while not self._stop():
@@ -161,14 +162,14 @@ class ArchiveJob:
 
     # --- one round ------------------------------------------------------------------------------
 
-    def _round(self, targets: Mapping[Place, int]) -> bool:
+    def _round(self, targets: Mapping[TopicPartition, int]) -> bool:
         """False: there is nothing to do. Else it is done, or somebody else was faster."""
         wanted = self._wanted
         names = self._topics.named(wanted.topics, wanted.pattern)
         state = self._archive.state()
         facts = {name: self._topics.facts(name) for name in names}
         ids = {name: each.topic_id for name, each in facts.items() if each.topic_id is not None}
-        check_topics(state.topic_ids, ids)
+        check_topic_ids(state.topic_ids, ids)
         bounds = self._bounds(names)
         self._answered = True
         plan = next_round(
@@ -190,15 +191,17 @@ class ArchiveJob:
             self._watcher.on_committed(plan)
         return True
 
-    def _bounds(self, names: list[str]) -> dict[Place, Bounds]:
-        return self._topics.bounds(names, committed=self._wanted.isolation == READ_COMMITTED)
+    def _bounds(self, names: list[str]) -> dict[TopicPartition, OffsetBounds]:
+        return self._topics.bounds(
+            names, committed=self._wanted.isolation is Isolation.read_committed
+        )
 
     def _compacts(self, name: str) -> bool:
         return "compact" in (self._topics.settings(name).get("cleanup.policy") or "")
 
     def _starts(
-        self, names: list[str], state: ArchiveState, bounds: Mapping[Place, Bounds]
-    ) -> dict[Place, int]:
+        self, names: list[str], state: ArchiveState, bounds: Mapping[TopicPartition, OffsetBounds]
+    ) -> dict[TopicPartition, int]:
         """Of topics that are new; a partition that came later begins at its first offset."""
         known = {place.topic for place in state.ends}
         new = [name for name in names if name not in known]
@@ -213,11 +216,11 @@ class ArchiveJob:
             place: end if (at := found.get(place)) is None else at for place, end in latest.items()
         }
 
-    def _records(self, plan: Round) -> DataFrame:
+    def _records(self, plan: ArchiveRound) -> DataFrame:
         ranges = [each for each in plan.ranges if each.length]
         if not ranges:
             return self._spark.createDataFrame([], COLUMNS)
-        options = {"kafka.isolation.level": self._wanted.isolation}
+        options = {"kafka.isolation.level": str(self._wanted.isolation)}
         tasks = -(-plan.offsets // _OFFSETS_PER_TASK)
         if tasks > len(ranges):
             options["minPartitions"] = str(tasks)
@@ -230,7 +233,7 @@ class ArchiveJob:
         failing_since_s: float | None = None
         while True:
             try:
-                return told(work)
+                return translate_spark_errors(work)
             except JobError as error:
                 now_s = self._clock.monotonic_s()
                 since_s = failing_since_s = now_s if failing_since_s is None else failing_since_s
@@ -247,7 +250,11 @@ class ArchiveJob:
             time.sleep(min(_PAUSE_S, left_s))
 
 
-def _left(state: ArchiveState, bounds: Mapping[Place, Bounds], targets: Mapping[Place, int]) -> int:
+def _left(
+    state: ArchiveState,
+    bounds: Mapping[TopicPartition, OffsetBounds],
+    targets: Mapping[TopicPartition, int],
+) -> int:
     return sum(
         max(0, targets.get(place, each.latest) - state.ends.get(place, each.earliest))
         for place, each in bounds.items()

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gateway.pipelines.shared.errors import JobError
-from gateway.pipelines.shared.partitions import OffsetRange, Place
+from gateway.pipelines.shared.partitions import OffsetRange, TopicPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -15,7 +15,7 @@ _OFFSETS_AT_ONCE = 65_536
 """Whose hashes are in memory at a time."""
 
 
-class Found(NamedTuple):
+class OffsetSummary(NamedTuple):
     """What is there of a place; `fold` is the bits of all hashed offsets, exclusive-or'ed."""
 
     records: int
@@ -23,9 +23,9 @@ class Found(NamedTuple):
     max_offset: int
     fold: int
 
-    def plus(self, other: Found) -> Found:
+    def plus(self, other: OffsetSummary) -> OffsetSummary:
         """Of both."""
-        return Found(
+        return OffsetSummary(
             self.records + other.records,
             min(self.min_offset, other.min_offset),
             max(self.max_offset, other.max_offset),
@@ -48,7 +48,7 @@ FOLD = "bit_xor(xxhash64(offset))"
 def check_records(
     ranges: Iterable[OffsetRange],
     sparse: frozenset[str],
-    found: dict[Place, Found],
+    found: dict[TopicPartition, OffsetSummary],
     records: DataFrame,
 ) -> None:
     """Nothing happens if `found` is what these ranges hold; else JobError says what is not.
@@ -67,7 +67,7 @@ def check_records(
     _check_distinct(thin, found, records)
 
 
-def _is_dense(wanted: OffsetRange, found: Found | None, sparse: frozenset[str]) -> bool:
+def _is_dense(wanted: OffsetRange, found: OffsetSummary | None, sparse: frozenset[str]) -> bool:
     """True: as many records as offsets. False: fewer, and they may be. Else raises JobError."""
     if found and (found.min_offset < wanted.start or found.max_offset >= wanted.end):
         raise _wrong(f"{wanted}: records of {found.min_offset} to {found.max_offset} came")
@@ -114,7 +114,7 @@ def _xxhash64(numbers: Any) -> Any:
 
 
 def _check_distinct(
-    ranges: list[OffsetRange], found: dict[Place, Found], records: DataFrame
+    ranges: list[OffsetRange], found: dict[TopicPartition, OffsetSummary], records: DataFrame
 ) -> None:
     if not ranges:
         return
@@ -123,7 +123,7 @@ def _check_distinct(
     topics = sorted({each.topic for each in ranges})
     some = records.where(records["topic"].isin(topics)).groupBy("topic", "partition")
     counted = some.agg(count_distinct("offset").alias("distinct")).collect()
-    distinct = {Place(row["topic"], row["partition"]): row["distinct"] for row in counted}
+    distinct = {TopicPartition(row["topic"], row["partition"]): row["distinct"] for row in counted}
     for each in ranges:
         count = found[each.place].records
         if distinct[each.place] != count:

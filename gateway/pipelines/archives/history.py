@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gateway.pipelines.archives.port import ArchiveState, Commit, Lost
+from gateway.pipelines.archives.port import ArchiveState, Commit, LostOffsets
 from gateway.pipelines.shared.errors import JobError
-from gateway.pipelines.shared.partitions import OffsetRange, Place
+from gateway.pipelines.shared.partitions import OffsetRange, TopicPartition
 
 FORMAT = "1"
 PREFIX = "archive."
@@ -32,15 +32,15 @@ _Spans = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class ArchiveHistory:
     """Per place the archived ranges, joined and in order; an empty one only as the first."""
 
-    spans: Mapping[Place, _Spans] = field(default_factory=dict[Place, _Spans])
+    spans: Mapping[TopicPartition, _Spans] = field(default_factory=dict[TopicPartition, _Spans])
     topic_ids: Mapping[str, str] = field(default_factory=dict[str, str])
-    lost: tuple[Lost, ...] = ()
+    lost: tuple[LostOffsets, ...] = ()
 
     @property
-    def ends(self) -> dict[Place, int]:
+    def ends(self) -> dict[TopicPartition, int]:
         """Per place the offset after the last archived or lost one."""
         found = {place: spans[-1][1] for place, spans in self.spans.items()}
         for each in self.lost:
@@ -59,7 +59,7 @@ class History:
     def state(self, version: str) -> ArchiveState:
         return ArchiveState(version, self.ends, dict(self.topic_ids), self.lost)
 
-    def after(self, commit: Commit) -> History:
+    def after(self, commit: Commit) -> ArchiveHistory:
         """With that commit. Raises JobError when its ranges do not follow on the ends."""
         ends = self.ends
         for each in (*(one.range for one in commit.lost), *commit.ranges):
@@ -71,7 +71,7 @@ class History:
         for each in commit.ranges:
             spans[each.place] = _joined(spans.get(each.place, ()), (each.start, each.end))
         topic_ids = {**self.topic_ids, **commit.topic_ids}
-        return History(spans, topic_ids, (*self.lost, *commit.lost))
+        return ArchiveHistory(spans, topic_ids, (*self.lost, *commit.lost))
 
     def properties(self) -> dict[str, str]:
         """Such that `from_properties` gives it back."""
@@ -87,12 +87,12 @@ class History:
         }
 
 
-def from_ranges(ranges: Iterable[OffsetRange]) -> History:
+def from_ranges(ranges: Iterable[OffsetRange]) -> ArchiveHistory:
     """One that holds these, of topics whose ids nobody knows."""
-    return History().after(Commit(tuple(ranges), {}))
+    return ArchiveHistory().after(Commit(tuple(ranges), {}))
 
 
-def from_properties(properties: Mapping[str, str], where: str) -> History | None:
+def from_properties(properties: Mapping[str, str], where: str) -> ArchiveHistory | None:
     """The one that they describe; None: they describe none.
 
     Raises JobError when they are of a newer version, or damaged; `where` says whose they are.
@@ -108,19 +108,23 @@ def from_properties(properties: Mapping[str, str], where: str) -> History | None
     try:
         offsets = dict(_unpack(properties[OFFSETS_KEY]))
         spans = {
-            Place(topic, int(partition)): tuple((int(start), int(end)) for start, end in pairs)
+            TopicPartition(topic, int(partition)): tuple(
+                (int(start), int(end)) for start, end in pairs
+            )
             for topic, places in offsets.items()
             for partition, pairs in dict(places).items()
             if pairs
         }
         topic_ids = _texts(_unpack(properties[TOPIC_IDS_KEY]))
         lost = tuple(
-            Lost(OffsetRange(str(topic), int(partition), int(start), int(end)), int(noticed_ms))
+            LostOffsets(
+                OffsetRange(str(topic), int(partition), int(start), int(end)), int(noticed_ms)
+            )
             for topic, partition, start, end, noticed_ms in _unpack(properties[LOST_KEY])
         )
     except (KeyError, TypeError, ValueError, zlib.error) as error:
         raise JobError(f"{where}: damaged: {error!r}", "DAMAGED_ARCHIVE") from error
-    return History(spans, topic_ids, lost)
+    return ArchiveHistory(spans, topic_ids, lost)
 
 
 def _joined(spans: _Spans, new: tuple[int, int]) -> _Spans:

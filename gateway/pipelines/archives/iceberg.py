@@ -12,18 +12,18 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from gateway.pipelines.archives.checking import FOLD, Found, check_records
+from gateway.pipelines.archives.checking import FOLD, OffsetSummary, check_records
 from gateway.pipelines.archives.history import (
     FORMAT_KEY,
     KEYS,
-    History,
+    ArchiveHistory,
     from_properties,
     from_ranges,
 )
-from gateway.pipelines.archives.iceberg_table import IcebergTable, Snapshot
-from gateway.pipelines.archives.port import ArchiveState, Commit, Compacted
+from gateway.pipelines.archives.iceberg_table import IcebergSnapshot, IcebergTable
+from gateway.pipelines.archives.port import ArchiveState, Commit, CompactionResult
 from gateway.pipelines.shared.errors import JobError
-from gateway.pipelines.shared.partitions import COLUMNS, OffsetRange, Place
+from gateway.pipelines.shared.partitions import COLUMNS, OffsetRange, TopicPartition
 from ledger.adapters.system.clock import SystemClock
 from ledger.ports.clock import Clock
 
@@ -64,7 +64,7 @@ class IcebergArchive:
         self._spark = spark
         self._table = IcebergTable(spark, table, clock or SystemClock())
         self._at_step = at_step
-        self._known: tuple[Snapshot | None, History] = (None, History())
+        self._known: tuple[IcebergSnapshot | None, ArchiveHistory] = (None, ArchiveHistory())
 
     def state(self) -> ArchiveState:
         """As committed now; of an archive that does not exist yet: empty."""
@@ -105,8 +105,8 @@ class IcebergArchive:
         branch: str,
         records: DataFrame,
         commit: Commit,
-        current: Snapshot | None,
-        history: History,
+        current: IcebergSnapshot | None,
+        history: ArchiveHistory,
     ) -> bool:
         properties = history.properties()
         self._at_step("write")
@@ -134,28 +134,28 @@ class IcebergArchive:
             records = records.where(records["topic"].isin(list(topics)))
         return records.selectExpr(*_NAMES, _DAY)
 
-    def compact(self, file_bytes_max: int) -> Compacted:
+    def compact(self, file_bytes_max: int) -> CompactionResult:
         """Files of one topic, partition and day are few, of about that size; same records."""
         if not self._table.exists() or self._table.current is None:
-            return Compacted(0, 0)
+            return CompactionResult(0, 0)
         before = self._table.metadata("data_files").count()
         self._table.rewrite(file_bytes_max)
-        return Compacted(before, self._table.metadata("data_files").count())
+        return CompactionResult(before, self._table.metadata("data_files").count())
 
     # --- what is in it -------------------------------------------------------------------------
 
-    def _look(self) -> tuple[Snapshot | None, History]:
+    def _look(self) -> tuple[IcebergSnapshot | None, ArchiveHistory]:
         """The head of the main line, and what is in it."""
         if not self._table.exists():
-            return None, History()
+            return None, ArchiveHistory()
         current = self._table.current
         if current != self._known[0]:
             self._known = (current, self._history(current))
         return self._known
 
-    def _history(self, current: Snapshot | None) -> History:
+    def _history(self, current: IcebergSnapshot | None) -> ArchiveHistory:
         """What is in it as of `current`. Raises JobError when that cannot be told for sure."""
-        oldest: Snapshot | None = None
+        oldest: IcebergSnapshot | None = None
         foreign = False
         for each in self._table.lineage(current):
             found = from_properties(each.summary, f"{self._table.name}, snapshot {each.id}")
@@ -167,12 +167,12 @@ class IcebergArchive:
             foreign = foreign or each.operation not in ("replace", "delete")
             oldest = each
         if current is None or oldest is None:
-            return History()
+            return ArchiveHistory()
         if oldest.parent_id is not None and (kept := self._kept(current, oldest)) is not None:
             return kept
         return self._adopted(current)
 
-    def _kept(self, current: Snapshot, oldest: Snapshot) -> History | None:
+    def _kept(self, current: IcebergSnapshot, oldest: IcebergSnapshot) -> ArchiveHistory | None:
         """As the table's properties say; None: they are of another line of snapshots."""
         properties = {key: self._table.property(key) for key in (*KEYS, SNAPSHOT_KEY, SEQUENCE_KEY)}
         present = {key: value for key, value in properties.items() if value is not None}
@@ -188,7 +188,7 @@ class IcebergArchive:
             self._expect_all(found, current)
         return found
 
-    def _expect_nothing_beyond(self, history: History) -> None:
+    def _expect_nothing_beyond(self, history: ArchiveHistory) -> None:
         """Raises JobError when others have added records that an append would double."""
         ends = history.ends
         for place, last in self._last_offsets().items():
@@ -200,7 +200,7 @@ class IcebergArchive:
                     "FOREIGN_RECORDS",
                 )
 
-    def _expect_all(self, history: History, current: Snapshot) -> None:
+    def _expect_all(self, history: ArchiveHistory, current: IcebergSnapshot) -> None:
         """Raises JobError when the last records are not there: perhaps a rollback took them."""
         there = self._last_offsets()
         for each in history.ranges:
@@ -214,7 +214,7 @@ class IcebergArchive:
                     "UNSURE_STATE",
                 )
 
-    def _last_offsets(self) -> dict[Place, int]:
+    def _last_offsets(self) -> dict[TopicPartition, int]:
         """The greatest offset there may be of each place, by what is known of the files."""
         current = self._table.current
         assert current is not None
@@ -233,11 +233,13 @@ class IcebergArchive:
                 .collect()
             )
             if not any(row["topic"] is None or row["max(unknown)"] for row in rows):
-                return {Place(row["topic"], row["partition"]): row["max(last)"] for row in rows}
+                return {
+                    TopicPartition(row["topic"], row["partition"]): row["max(last)"] for row in rows
+                }
         found = _found(self._table.data(current.id))
         return {place: each.max_offset for place, each in found.items()}
 
-    def _adopted(self, current: Snapshot) -> History:
+    def _adopted(self, current: IcebergSnapshot) -> ArchiveHistory:
         """By the records alone, of a table that nothing says anything about (a copy)."""
         records = self._table.data(current.id)
         found = _found(records)
@@ -256,11 +258,11 @@ class IcebergArchive:
         return from_ranges(ranges)
 
 
-def _version(current: Snapshot | None) -> str:
+def _version(current: IcebergSnapshot | None) -> str:
     return "" if current is None else str(current.id)
 
 
-def _found(records: DataFrame) -> dict[Place, Found]:
+def _found(records: DataFrame) -> dict[TopicPartition, OffsetSummary]:
     """What is there of each place."""
     from pyspark.sql.functions import expr
 
@@ -275,7 +277,7 @@ def _found(records: DataFrame) -> dict[Place, Found]:
         .collect()
     )
     return {
-        Place(row["topic"], row["partition"]): Found(
+        TopicPartition(row["topic"], row["partition"]): OffsetSummary(
             row["count"], row["first"], row["last"], row["fold"]
         )
         for row in rows

@@ -42,7 +42,7 @@ _PROPERTIES = {
 }
 
 
-class Snapshot(NamedTuple):
+class IcebergSnapshot(NamedTuple):
     """`parent_id` may name one that is expired; None: it is the first."""
 
     id: int
@@ -130,11 +130,11 @@ class IcebergTable:
     # --- what is there -------------------------------------------------------------------------
 
     @property
-    def current(self) -> Snapshot | None:
+    def current(self) -> IcebergSnapshot | None:
         """The head of the main line; None: nothing was ever added."""
         return _snapshot(self._loaded.currentSnapshot())
 
-    def lineage(self, newest: Snapshot | None) -> Iterator[Snapshot]:
+    def lineage(self, newest: IcebergSnapshot | None) -> Iterator[IcebergSnapshot]:
         """That one and its ancestors, as far back as they are kept."""
         while newest is not None:
             yield newest
@@ -142,7 +142,7 @@ class IcebergTable:
                 return
             newest = self.snapshot(newest.parent_id)
 
-    def snapshot(self, snapshot_id: int) -> Snapshot | None:
+    def snapshot(self, snapshot_id: int) -> IcebergSnapshot | None:
         return _snapshot(self._loaded.snapshot(snapshot_id))
 
     def property(self, key: str) -> str | None:
@@ -153,7 +153,7 @@ class IcebergTable:
         """All records as of a snapshot."""
         return self._read("", {"snapshot-id": str(snapshot_id)})
 
-    def added(self, snapshot: Snapshot) -> DataFrame:
+    def added(self, snapshot: IcebergSnapshot) -> DataFrame:
         """Only the records that an append has added."""
         since = {"start-snapshot-id": str(snapshot.parent_id)}
         return self._read("", {**since, "end-snapshot-id": str(snapshot.id)})
@@ -172,7 +172,7 @@ class IcebergTable:
 
     # --- what changes it -----------------------------------------------------------------------
 
-    def branch(self, on: Snapshot | None) -> str:
+    def branch(self, on: IcebergSnapshot | None) -> str:
         """The name of a new branch that begins at that snapshot."""
         name = f"{_BRANCH}{self._clock.now_ms()}_{uuid4().hex[:12]}"
 
@@ -187,7 +187,9 @@ class IcebergTable:
         self._commit(change)
         return name
 
-    def append(self, branch: str, records: DataFrame, summary: Mapping[str, str]) -> Snapshot:
+    def append(
+        self, branch: str, records: DataFrame, summary: Mapping[str, str]
+    ) -> IcebergSnapshot:
         """The snapshot that holds the records now, at the head of the branch."""
         self._forget()
         writer = records.writeTo(f"{self.sql_name}.`branch_{branch}`")
@@ -201,7 +203,11 @@ class IcebergTable:
         return head
 
     def publish(
-        self, branch: str, staged: Snapshot, on: Snapshot | None, properties: Mapping[str, str]
+        self,
+        branch: str,
+        staged: IcebergSnapshot,
+        on: IcebergSnapshot | None,
+        properties: Mapping[str, str],
     ) -> bool:
         """True: the main line goes on from `on` with `staged`, and the properties are set.
 
@@ -276,7 +282,7 @@ class IcebergTable:
         self._loaded.refresh()
         self._forget()
 
-    def _head(self, branch: str) -> Snapshot | None:
+    def _head(self, branch: str) -> IcebergSnapshot | None:
         reference = self._loaded.refs().get(branch)
         return None if reference is None else self.snapshot(reference.snapshotId())
 
@@ -304,11 +310,13 @@ class IcebergTable:
         raise JobError(f"{self.name}: others change it all the time; try again", "BUSY_TABLE")
 
 
-def _snapshot(of: Any) -> Snapshot | None:
+def _snapshot(of: Any) -> IcebergSnapshot | None:
     if of is None:
         return None
     summary = of.summary()
     ours: dict[str, str] = {}
     if summary.containsKey(FORMAT_KEY):
         ours = {key: summary.get(key) for key in (*KEYS, RUN_KEY) if summary.containsKey(key)}
-    return Snapshot(of.snapshotId(), of.parentId(), of.sequenceNumber(), of.operation(), ours)
+    return IcebergSnapshot(
+        of.snapshotId(), of.parentId(), of.sequenceNumber(), of.operation(), ours
+    )

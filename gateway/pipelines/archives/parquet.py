@@ -12,13 +12,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from gateway.pipelines.archives.checking import Found, check_records
-from gateway.pipelines.archives.parquet_log import CommitLog, Contents, DataFile, Entry
-from gateway.pipelines.archives.port import ArchiveState, Commit, Compacted
-from gateway.pipelines.archives.staging import FILE_COLUMNS, Counted, Run, Staging
+from gateway.pipelines.archives.checking import OffsetSummary, check_records
+from gateway.pipelines.archives.parquet_log import ArchiveContents, CommitEntry, CommitLog, DataFile
+from gateway.pipelines.archives.port import ArchiveState, Commit, CompactionResult
+from gateway.pipelines.archives.staging import (
+    FILE_COLUMNS,
+    StagedFile,
+    StagingDirectory,
+    StagingRun,
+)
 from gateway.pipelines.shared.errors import JobError
-from gateway.pipelines.shared.files import LocalFiles, joined, local_path, open_files
-from gateway.pipelines.shared.partitions import OffsetRange, Place
+from gateway.pipelines.shared.files import LocalFiles, join_path, local_path, open_files
+from gateway.pipelines.shared.partitions import OffsetRange, TopicPartition
 from ledger.adapters.system.clock import SystemClock
 from ledger.ports.clock import Clock
 
@@ -59,7 +64,7 @@ class ParquetArchive:
         self._root = _absolute(path) if isinstance(files, LocalFiles) else path.rstrip("/")
         self._at_step = at_step
         self._log = CommitLog(files, self._root)
-        self._staging = Staging(spark, files, self._root, self._clock, at_step)
+        self._staging = StagingDirectory(spark, files, self._root, self._clock, at_step)
 
     def state(self) -> ArchiveState:
         return self._log.refresh().state
@@ -76,11 +81,11 @@ class ParquetArchive:
         if contents.state.version != on.version:
             return False
         run = self._staging.new_run()
-        staged: list[Counted] = []
+        staged: list[StagedFile] = []
         with self._staging.kept_only_if_done(run):
             if any(each.length for each in commit.ranges):
                 staged = self._staged(records, commit, run)
-        entry = Entry(
+        entry = CommitEntry(
             number=contents.number + 1,
             run=run.name,
             at_ms=self._clock.now_ms(),
@@ -101,29 +106,29 @@ class ParquetArchive:
         files = [each for each in self.files() if not topics or each.topic in topics]
         return self._frame(files if within is None else _holding(files, within))
 
-    def compact(self, file_bytes_max: int) -> Compacted:
+    def compact(self, file_bytes_max: int) -> CompactionResult:
         """As the port says; files of half the size and more are left alone."""
         files = self.files()
         for batch in _batches(files, file_bytes_max):
             self._rewrite(batch, file_bytes_max)
-        return Compacted(len(files), len(self.files()))
+        return CompactionResult(len(files), len(self.files()))
 
-    def _staged(self, records: DataFrame, commit: Commit, run: Run) -> list[Counted]:
+    def _staged(self, records: DataFrame, commit: Commit, run: StagingRun) -> list[StagedFile]:
         """The files of these records. Raises JobError when they are not those of the commit."""
         if any(each.topic == _NO_PARTITION for each in commit.ranges):
             raise JobError(f"a topic named {_NO_PARTITION} cannot be archived as Parquet")
         self._staging.write(records, run)
         staged = self._staging.counted(run)
-        found: dict[Place, Found] = {}
+        found: dict[TopicPartition, OffsetSummary] = {}
         for file, each in staged:
-            place = Place(file.topic, file.partition)
+            place = TopicPartition(file.topic, file.partition)
             found[place] = found[place].plus(each) if place in found else each
         written = self._staging.frame(run)
         check_records(commit.ranges, commit.sparse, found, written)
         self._at_step("checked")
         return staged
 
-    def _put(self, entry: Entry, run: Run) -> bool:
+    def _put(self, entry: CommitEntry, run: StagingRun) -> bool:
         # When this raises nobody knows if the commit is there, so what it names must stay.
         self._staging.check_age(run)
         won = self._log.put(entry)
@@ -131,7 +136,7 @@ class ParquetArchive:
             self._at_step("committed")
         return won
 
-    def _recovered(self) -> Contents:
+    def _recovered(self) -> ArchiveContents:
         """All that is committed, each file in its place, whoever had to move it."""
         number = -1
         # While files are moved the log may be read again, with commits whose files are not moved.
@@ -149,7 +154,7 @@ class ParquetArchive:
         if not files:
             return self._spark.createDataFrame([], FILE_COLUMNS)
         reader = self._spark.read.schema(FILE_COLUMNS).option("basePath", self._root)
-        paths = [joined(self._root, each.path) for each in files]
+        paths = [join_path(self._root, each.path) for each in files]
         return reader.parquet(*paths).select(*_NAMES)
 
     # --- compaction -----------------------------------------------------------------------------
@@ -176,14 +181,16 @@ class ParquetArchive:
             self._staging.discard(run.name)
         self._recovered()
 
-    def _replaced(self, old: Sequence[DataFile], new: tuple[DataFile, ...], run: Run) -> bool:
+    def _replaced(
+        self, old: Sequence[DataFile], new: tuple[DataFile, ...], run: StagingRun
+    ) -> bool:
         """False: somebody else has replaced some of the old ones."""
         removed = tuple(each.path for each in old)
         while True:
             contents = self._log.refresh()
             if any(path not in contents.files for path in removed):
                 return False
-            entry = Entry(
+            entry = CommitEntry(
                 number=contents.number + 1,
                 run=run.name,
                 at_ms=self._clock.now_ms(),
@@ -196,7 +203,7 @@ class ParquetArchive:
 
 def _holding(files: Sequence[DataFile], wanted: Sequence[OffsetRange]) -> list[DataFile]:
     """The files that may hold one of these offsets."""
-    places: dict[Place, list[OffsetRange]] = {}
+    places: dict[TopicPartition, list[OffsetRange]] = {}
     for each in wanted:
         places.setdefault(each.place, []).append(each)
     return [
@@ -204,7 +211,7 @@ def _holding(files: Sequence[DataFile], wanted: Sequence[OffsetRange]) -> list[D
         for file in files
         if any(
             file.min_offset < each.end and each.start <= file.max_offset
-            for each in places.get(Place(file.topic, file.partition), ())
+            for each in places.get(TopicPartition(file.topic, file.partition), ())
         )
     ]
 

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from gateway.pipelines.archives.port import ArchiveState, Lost
+from gateway.pipelines.archives.port import ArchiveState, LostOffsets
 from gateway.pipelines.shared.errors import JobError
-from gateway.pipelines.shared.files import Files, joined
-from gateway.pipelines.shared.partitions import OffsetRange, Place
+from gateway.pipelines.shared.files import Files, join_path
+from gateway.pipelines.shared.partitions import OffsetRange, TopicPartition
 
 FORMAT = 1
 COMMITS = "_commits"
@@ -43,7 +43,7 @@ class DataFile(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CommitEntry:
     """One commit. Its files stand in the staging directory of `run` until they are moved."""
 
     number: int
@@ -51,7 +51,7 @@ class Entry:
     at_ms: int
     ranges: tuple[OffsetRange, ...] = ()
     topic_ids: Mapping[str, str] = field(default_factory=dict[str, str])
-    lost: tuple[Lost, ...] = ()
+    lost: tuple[LostOffsets, ...] = ()
     files: tuple[DataFile, ...] = ()
     removed: tuple[str, ...] = ()
 
@@ -71,7 +71,7 @@ class Entry:
         )
 
     @classmethod
-    def decode(cls, path: str, data: bytes) -> Entry:
+    def decode(cls, path: str, data: bytes) -> CommitEntry:
         try:
             fields = _fields(path, data)
             return cls(
@@ -88,16 +88,16 @@ class Entry:
             raise _damaged(path, repr(error)) from error
 
 
-class Contents:
+class ArchiveContents:
     """What commits 1 to `number` add up to."""
 
     def __init__(self) -> None:
         self.number = 0
-        self.ends: dict[Place, int] = {}
+        self.ends: dict[TopicPartition, int] = {}
         self.topic_ids: dict[str, str] = {}
-        self.lost: list[Lost] = []
+        self.lost: list[LostOffsets] = []
         self.files: dict[str, DataFile] = {}
-        self._ranges: dict[Place, list[OffsetRange]] = {}
+        self._ranges: dict[TopicPartition, list[OffsetRange]] = {}
 
     @property
     def state(self) -> ArchiveState:
@@ -110,7 +110,7 @@ class Contents:
         """In order, joined where they are consecutive, none of them empty."""
         return [each for place in sorted(self._ranges) for each in self._ranges[place]]
 
-    def apply(self, entry: Entry) -> None:
+    def apply(self, entry: CommitEntry) -> None:
         """`entry` is the last commit in it. Raises ValueError when it does not follow."""
         if entry.number != self.number + 1:
             raise ValueError(f"commit {entry.number} does not follow {self.number}")
@@ -155,12 +155,14 @@ class Contents:
         )
 
     @classmethod
-    def decode(cls, path: str, data: bytes) -> Contents:
+    def decode(cls, path: str, data: bytes) -> ArchiveContents:
         contents = cls()
         try:
             fields = _fields(path, data)
             contents.number = fields["number"]
-            contents.ends = {Place(topic, index): end for topic, index, end in fields["ends"]}
+            contents.ends = {
+                TopicPartition(topic, index): end for topic, index, end in fields["ends"]
+            }
             contents.topic_ids = fields["topic_ids"]
             contents.lost = list(_to_lost(fields["lost"]))
             files = (DataFile(*each) for each in fields["files"])
@@ -177,13 +179,13 @@ class CommitLog:
 
     def __init__(self, files: Files, root: str) -> None:
         self._files = files
-        self._directory = joined(root, COMMITS)
-        self._contents: Contents | None = None
+        self._directory = join_path(root, COMMITS)
+        self._contents: ArchiveContents | None = None
         self._summed_up = 0
-        self.recent: dict[str, Entry] = {}
+        self.recent: dict[str, CommitEntry] = {}
         """By run, commits that no checkpoint covered when they were read."""
 
-    def refresh(self) -> Contents:
+    def refresh(self) -> ArchiveContents:
         """All that is committed now."""
         if self._contents is None:
             self._contents = self._from_checkpoint()
@@ -198,7 +200,7 @@ class CommitLog:
             self.recent[entry.run] = entry
         return contents
 
-    def put(self, entry: Entry) -> bool:
+    def put(self, entry: CommitEntry) -> bool:
         """True: it is committed. False: another one has its number."""
         return self._files.put_if_absent(self._path(entry.number), entry.encode())
 
@@ -211,23 +213,23 @@ class CommitLog:
         self._summed_up = contents.number
         self.recent.clear()
 
-    def _from_checkpoint(self) -> Contents:
+    def _from_checkpoint(self) -> ArchiveContents:
         names = self._files.names(self._directory)
         sums = [name for name in names if name.endswith(f"{_CHECKPOINT}.json")]
         for name in reversed(sums):
-            path = joined(self._directory, name)
+            path = join_path(self._directory, name)
             data = self._files.read(path)
             if data is not None:
-                return Contents.decode(path, data)
-        return Contents()
+                return ArchiveContents.decode(path, data)
+        return ArchiveContents()
 
-    def _read(self, number: int) -> Entry | None:
+    def _read(self, number: int) -> CommitEntry | None:
         path = self._path(number)
         data = self._files.read(path)
-        return None if data is None else Entry.decode(path, data)
+        return None if data is None else CommitEntry.decode(path, data)
 
     def _path(self, number: int, kind: str = "") -> str:
-        return joined(self._directory, f"{number:020d}{kind}.json")
+        return join_path(self._directory, f"{number:020d}{kind}.json")
 
 
 def _json(value: Any) -> bytes:
@@ -244,12 +246,12 @@ def _fields(path: str, data: bytes) -> Any:
     return fields
 
 
-def _from_lost(lost: Iterable[Lost]) -> list[Any]:
+def _from_lost(lost: Iterable[LostOffsets]) -> list[Any]:
     return [[*each.range, each.noticed_ms] for each in lost]
 
 
-def _to_lost(rows: Iterable[Any]) -> tuple[Lost, ...]:
-    return tuple(Lost(OffsetRange(*each[:4]), each[4]) for each in rows)
+def _to_lost(rows: Iterable[Any]) -> tuple[LostOffsets, ...]:
+    return tuple(LostOffsets(OffsetRange(*each[:4]), each[4]) for each in rows)
 
 
 def _damaged(path: str, what: str) -> JobError:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from gateway.pipelines.shared.partitions import OffsetRange, Place
+from gateway.pipelines.shared.partitions import OffsetRange, TopicPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -19,7 +19,7 @@ ROW_GROUP_BYTES = 16 * 1024 * 1024
 """Of Parquet files. A task that writes or reads one holds it in the heap."""
 
 
-class Lost(NamedTuple):
+class LostOffsets(NamedTuple):
     """Offsets that were gone before they could be archived, and that somebody accepted so."""
 
     range: OffsetRange
@@ -35,9 +35,9 @@ class ArchiveState:
     """
 
     version: str
-    ends: Mapping[Place, int] = field(default_factory=dict[Place, int])
+    ends: Mapping[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])
     topic_ids: Mapping[str, str] = field(default_factory=dict[str, str])
-    lost: tuple[Lost, ...] = ()
+    lost: tuple[LostOffsets, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +50,11 @@ class Commit:
 
     ranges: tuple[OffsetRange, ...]
     topic_ids: Mapping[str, str]
-    lost: tuple[Lost, ...] = ()
+    lost: tuple[LostOffsets, ...] = ()
     sparse: frozenset[str] = frozenset()
 
 
-class Compacted(NamedTuple):
+class CompactionResult(NamedTuple):
     """What a compaction did."""
 
     files_before: int
@@ -90,6 +90,6 @@ class Archive(Protocol):
         """What is archived, joined where it is consecutive, in order."""
         ...
 
-    def compact(self, file_bytes_max: int) -> Compacted:
+    def compact(self, file_bytes_max: int) -> CompactionResult:
         """Files of one topic, partition and day are few, of about that size; same records."""
         ...

@@ -5,32 +5,32 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gateway.pipelines.archives.port import ArchiveState, Commit, Lost
+from gateway.pipelines.archives.port import ArchiveState, Commit, LostOffsets
 from gateway.pipelines.shared.errors import DataLost, JobError
-from gateway.pipelines.shared.partitions import OffsetRange, Place
-from gateway.pipelines.shared.topics import Bounds
+from gateway.pipelines.shared.partitions import OffsetRange, TopicPartition
+from gateway.pipelines.shared.topics import OffsetBounds
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class ArchiveRound:
     """What one round adds: per place first what is lost, then a range; an empty one where new."""
 
     ranges: tuple[OffsetRange, ...]
-    lost: tuple[Lost, ...]
+    lost: tuple[LostOffsets, ...]
 
     @property
     def offsets(self) -> int:
         return sum(each.length for each in self.ranges)
 
     @property
-    def places(self) -> list[Place]:
+    def places(self) -> list[TopicPartition]:
         return [each.place for each in self.ranges]
 
     def commit(self, topic_ids: Mapping[str, str], sparse: frozenset[str]) -> Commit:
         return Commit(self.ranges, topic_ids, self.lost, sparse)
 
 
-def check_topics(archived: Mapping[str, str], found: Mapping[str, str]) -> None:
+def check_topic_ids(archived: Mapping[str, str], found: Mapping[str, str]) -> None:
     """Raises JobError when a topic is another one than that of the same name in the archive."""
     for topic in sorted(found):
         before = archived.get(topic)
@@ -44,12 +44,12 @@ def check_topics(archived: Mapping[str, str], found: Mapping[str, str]) -> None:
 
 def next_round(
     state: ArchiveState,
-    bounds: Mapping[Place, Bounds],
-    starts: Mapping[Place, int],
-    targets: Mapping[Place, int],
+    bounds: Mapping[TopicPartition, OffsetBounds],
+    starts: Mapping[TopicPartition, int],
+    targets: Mapping[TopicPartition, int],
     offsets_max: int,
     now_ms: int,
-) -> Round:
+) -> ArchiveRound:
     """What comes next of every place, about `offsets_max` offsets in all, at least one of each.
 
     `starts`: where places begin that the archive does not know, else at their first offset.
@@ -57,8 +57,8 @@ def next_round(
     what is archived of it.
     """
     assert offsets_max > 0, offsets_max
-    begins: dict[Place, int] = {}
-    lost: list[Lost] = []
+    begins: dict[TopicPartition, int] = {}
+    lost: list[LostOffsets] = []
     for place, (earliest, latest) in sorted(bounds.items()):
         end = state.ends.get(place)
         if end is None:
@@ -72,7 +72,7 @@ def next_round(
             )
         begins[place] = max(earliest, end)
         if earliest > end:
-            lost.append(Lost(OffsetRange(*place, end, earliest), now_ms))
+            lost.append(LostOffsets(OffsetRange(*place, end, earliest), now_ms))
     left = {
         place: max(0, min(targets.get(place, bounds[place].latest), bounds[place].latest) - begin)
         for place, begin in begins.items()
@@ -84,10 +84,10 @@ def next_round(
         for place, begin in begins.items()
         if takes[place] or place in gone or place not in state.ends
     )
-    return Round(ranges, tuple(lost))
+    return ArchiveRound(ranges, tuple(lost))
 
 
-def check_lost(lost: tuple[Lost, ...]) -> None:
+def check_lost(lost: tuple[LostOffsets, ...]) -> None:
     """Raises DataLost, which says how to go on, if anything is."""
     if not lost:
         return
@@ -101,7 +101,7 @@ def check_lost(lost: tuple[Lost, ...]) -> None:
     )
 
 
-def _shares(left: Mapping[Place, int], offsets_max: int) -> dict[Place, int]:
+def _shares(left: Mapping[TopicPartition, int], offsets_max: int) -> dict[TopicPartition, int]:
     total = sum(left.values())
     if total <= offsets_max:
         return dict(left)

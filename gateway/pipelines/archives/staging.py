@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
-from gateway.pipelines.archives.checking import FOLD, Found
-from gateway.pipelines.archives.parquet_log import DataFile, Entry
+from gateway.pipelines.archives.checking import FOLD, OffsetSummary
+from gateway.pipelines.archives.parquet_log import CommitEntry, DataFile
 from gateway.pipelines.archives.port import ROW_GROUP_BYTES
 from gateway.pipelines.shared.errors import JobError
 from gateway.pipelines.shared.files import (
     Files,
     LocalFiles,
-    joined,
+    join_path,
     local_path,
     make_directories,
 )
@@ -37,21 +37,21 @@ _COMMIT_MS_MAX = 12 * _HOUR_MS
 _DEAD_MS = 24 * _HOUR_MS
 
 
-class Run(NamedTuple):
+class StagingRun(NamedTuple):
     """One try to commit. `name` begins with the time, so that anybody sees how old it is."""
 
     name: str
     began_ms: int
 
 
-class Counted(NamedTuple):
+class StagedFile(NamedTuple):
     """A staged file, and which offsets are in it."""
 
     file: DataFile
-    found: Found
+    found: OffsetSummary
 
 
-class Staging:
+class StagingDirectory:
     """The directory `_staging` of an archive, with one directory per run."""
 
     def __init__(
@@ -68,11 +68,11 @@ class Staging:
         self._clock = clock
         self._at_step = at_step
 
-    def new_run(self) -> Run:
+    def new_run(self) -> StagingRun:
         now_ms = self._clock.now_ms()
-        return Run(f"{now_ms:013d}-{uuid4().hex}", now_ms)
+        return StagingRun(f"{now_ms:013d}-{uuid4().hex}", now_ms)
 
-    def write(self, records: DataFrame, run: Run, rows_per_file_max: int = 0) -> None:
+    def write(self, records: DataFrame, run: StagingRun, rows_per_file_max: int = 0) -> None:
         """The records are in files of the run, one file per place and task, by offset; durable.
 
         Nothing is shuffled: each task sorts its own, on disk if need be. 0: files of any length.
@@ -89,12 +89,12 @@ class Staging:
             _sync_tree(local_path(out))
         self._at_step("staged")
 
-    def frame(self, run: Run) -> DataFrame:
+    def frame(self, run: StagingRun) -> DataFrame:
         """What the run has written, as it is on disk."""
         out = self._at(run.name)
         return self._spark.read.schema(FILE_COLUMNS).option("basePath", out).parquet(out)
 
-    def counted(self, run: Run) -> list[Counted]:
+    def counted(self, run: StagingRun) -> list[StagedFile]:
         """The files of the run, without those that have no rows."""
         from pyspark.sql.functions import expr
 
@@ -109,7 +109,7 @@ class Staging:
             "max_timestamp_ms": "unix_millis(max(timestamp))",
             "fold": FOLD,
         }
-        counted: list[Counted] = []
+        counted: list[StagedFile] = []
         for row in files.agg(*(expr(sql).alias(name) for name, sql in wanted.items())).collect():
             file = DataFile(
                 path=self._below(run, row["file_path"]),
@@ -122,11 +122,11 @@ class Staging:
                 min_timestamp_ms=row["min_timestamp_ms"],
                 max_timestamp_ms=row["max_timestamp_ms"],
             )
-            found = Found(file.rows, file.min_offset, file.max_offset, row["fold"])
-            counted.append(Counted(file, found))
+            found = OffsetSummary(file.rows, file.min_offset, file.max_offset, row["fold"])
+            counted.append(StagedFile(file, found))
         return sorted(counted)
 
-    def check_age(self, run: Run) -> None:
+    def check_age(self, run: StagingRun) -> None:
         """Raises JobError when the run is so old that others may soon take it for dead."""
         if self._clock.now_ms() - run.began_ms > _COMMIT_MS_MAX:
             raise JobError(
@@ -137,13 +137,13 @@ class Staging:
 
     def runs(self) -> list[str]:
         """Oldest first."""
-        return self._files.names(joined(self._root, STAGING))
+        return self._files.names(join_path(self._root, STAGING))
 
     def discard(self, run: str) -> None:
         self._files.remove(self._at(run))
 
     @contextmanager
-    def kept_only_if_done(self, run: Run) -> Generator[None]:
+    def kept_only_if_done(self, run: StagingRun) -> Generator[None]:
         """What fails in here leaves nothing staged."""
         done = False
         try:
@@ -161,18 +161,18 @@ class Staging:
             if dash and began.isdecimal() and now_ms - int(began) > _DEAD_MS:
                 self.discard(run)
 
-    def finish(self, entry: Entry, counts: Callable[[str], bool]) -> None:
+    def finish(self, entry: CommitEntry, counts: Callable[[str], bool]) -> None:
         """The files of a commit are in their places, what it replaces is gone, the run is gone.
 
         Many may do so at once. `counts` tells whether a file is in the archive by now.
         """
         for path in entry.removed:
-            self._files.remove(joined(self._root, path))
+            self._files.remove(join_path(self._root, path))
             self._at_step("removed one")
         for file in entry.files:
-            target = joined(self._root, file.path)
+            target = join_path(self._root, file.path)
             try:
-                self._files.move(joined(self._at(entry.run), file.path), target)
+                self._files.move(join_path(self._at(entry.run), file.path), target)
             except JobError:
                 # Somebody else may have moved it, and a third one compacted it since.
                 if counts(file.path):
@@ -182,9 +182,9 @@ class Staging:
         self._at_step("finished")
 
     def _at(self, run: str) -> str:
-        return joined(self._root, STAGING, run)
+        return join_path(self._root, STAGING, run)
 
-    def _below(self, run: Run, uri: str) -> str:
+    def _below(self, run: StagingRun, uri: str) -> str:
         """The path of a staged file below its run."""
         path = unquote(urlsplit(uri).path)
         before, _, below = path.partition(f"/{STAGING}/{run.name}/")

@@ -12,27 +12,27 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.pipelines.audits.columns import BUCKET
 from gateway.pipelines.audits.counting import (
-    KEYS,
-    PLACE,
-    Times,
+    BUCKET_KEYS,
+    PARTITION_KEYS,
+    TimeRange,
+    add_positions,
     bucket_of,
-    buckets,
-    clipped,
-    narrow,
-    positioned,
-    some,
-    table,
+    clip,
+    count_buckets,
+    hash_records,
+    non_empty,
+    small_frame,
 )
-from gateway.pipelines.audits.model import SIDES, Align, Side, strangers
-from gateway.pipelines.shared.partitions import OffsetRange, Place
-from gateway.pipelines.shared.topics import Bounds
+from gateway.pipelines.audits.model import SIDES, Align, Side, unrelated_topics
+from gateway.pipelines.shared.partitions import OffsetRange, TopicPartition
+from gateway.pipelines.shared.topics import OffsetBounds
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row, SparkSession
 
 
 @dataclass(frozen=True, slots=True)
-class Sums:
+class PartitionSums:
     """A partition as its buckets say: `left` and `right` have the figures of a side, or None.
 
     `same`: records in buckets that are equal and hold each position once; `open_first` and
@@ -47,7 +47,7 @@ class Sums:
 
 
 @dataclass(frozen=True, slots=True)
-class Pairs:
+class PairCounts:
     """What joining the open buckets of a partition says; positions, not records, but `again`:
     records that are there once too often."""
 
@@ -63,17 +63,17 @@ class Comparison:
     """One audit under way. The owner calls `close` in the end."""
 
     def __init__(
-        self, spark: SparkSession, left: Side, right: Side, align: Align, times: Times
+        self, spark: SparkSession, left: Side, right: Side, align: Align, times: TimeRange
     ) -> None:
         self.spark = spark
         self.sides = {"left": left, "right": right}
         self.align = align
         self.times = times
-        self.strangers = strangers(left, right)
+        self.strangers = unrelated_topics(left, right)
         self.bases = {name: self._bases(side) for name, side in self.sides.items()}
         self._kept: list[DataFrame] = []
 
-    def _bases(self, side: Side) -> dict[Place, int]:
+    def _bases(self, side: Side) -> dict[TopicPartition, int]:
         ranked = self.align is Align.rank
         return {place: each.earliest if ranked else 0 for place, each in side.bounds.items()}
 
@@ -88,23 +88,25 @@ class Comparison:
         return frame
 
     def joined_buckets(self) -> DataFrame:
-        """KEYS, the columns of BUCKETS as left_... and right_..., and `same`."""
+        """BUCKET_KEYS, the columns of BUCKETS as left_... and right_..., and `same`."""
         from pyspark.sql import functions as F
 
         frames: list[DataFrame] = []
         for name, side in self.sides.items():
-            frame = buckets(side, self.bases[name], self.times)
-            others = [column for column in frame.columns if column not in KEYS]
+            frame = count_buckets(side, self.bases[name], self.times)
+            others = [column for column in frame.columns if column not in BUCKET_KEYS]
             frames.append(
-                frame.select(*KEYS, *(F.col(each).alias(f"{name}_{each}") for each in others))
+                frame.select(
+                    *BUCKET_KEYS, *(F.col(each).alias(f"{name}_{each}") for each in others)
+                )
             )
         equal = F.col("left_dense") & F.col("right_dense")
         for each in ("first", "last", "records", "placed_high", "placed_low"):
             equal &= F.col(f"left_{each}") == F.col(f"right_{each}")
-        joined = frames[0].join(frames[1], KEYS, "full_outer")
+        joined = frames[0].join(frames[1], BUCKET_KEYS, "full_outer")
         return self.keep(joined.withColumn("same", F.coalesce(equal, F.lit(False))))
 
-    def sums(self, joined: DataFrame) -> dict[Place, Sums]:
+    def sums(self, joined: DataFrame) -> dict[TopicPartition, PartitionSums]:
         """Per partition. Of many buckets, one row comes to the driver."""
         from pyspark.sql import functions as F
 
@@ -115,10 +117,10 @@ class Comparison:
         ]
         for name in SIDES:
             figures += _figures(name)
-        rows = joined.groupBy(*PLACE).agg(*figures).collect()
-        return {Place(row["topic"], row["partition"]): _sums(row) for row in rows}
+        rows = joined.groupBy(*PARTITION_KEYS).agg(*figures).collect()
+        return {TopicPartition(row["topic"], row["partition"]): _sums(row) for row in rows}
 
-    def unranked(self, sums: Mapping[Place, Sums]) -> set[Place]:
+    def unranked(self, sums: Mapping[TopicPartition, PartitionSums]) -> set[TopicPartition]:
         """Partitions whose records have to be numbered: an offset less the base is no rank."""
         if self.align is Align.offset:
             return set()
@@ -127,12 +129,16 @@ class Comparison:
         }
 
     def groups(
-        self, joined: DataFrame, sums: Mapping[Place, Sums], numbered: set[Place]
+        self,
+        joined: DataFrame,
+        sums: Mapping[TopicPartition, PartitionSums],
+        numbered: set[TopicPartition],
     ) -> DataFrame | None:
-        """A row for each position of the open buckets, and of all positions of `numbered` places.
+        """Group the records of open buckets, and all of `numbered` partitions, by position.
 
-        Columns: PLACE, position, left and right (how many), left_offset, left_ms, left_low and
-        left_high (the least and the greatest hash), the same of right. None: nothing is open.
+        Columns: topic, partition, position; left and right (the number of records there);
+        left_offset, left_ms, left_low and left_high (the smallest and the greatest hash), and the
+        same for right. Returns None if no bucket is open.
         """
         from pyspark.sql import functions as F
 
@@ -161,86 +167,96 @@ class Comparison:
                 F.min(F.when(here, F.col("hash"))).alias(f"{name}_low"),
                 F.max(F.when(here, F.col("hash"))).alias(f"{name}_high"),
             ]
-        return self.keep(rows.groupBy(*PLACE, "position").agg(*figures))
+        return self.keep(rows.groupBy(*PARTITION_KEYS, "position").agg(*figures))
 
     def held_in(
         self, joined: DataFrame, groups: DataFrame | None, ranges: Sequence[OffsetRange]
-    ) -> dict[Place, int]:
+    ) -> dict[TopicPartition, int]:
         """Per partition: positions that a side has among these ranges, which do not overlap."""
         from pyspark.sql import functions as F
 
         if not ranges:
             return {}
         known = F.broadcast(
-            table(self.spark, ranges, "topic STRING, partition INT, start BIGINT, end BIGINT")
+            small_frame(self.spark, ranges, "topic STRING, partition INT, start BIGINT, end BIGINT")
         )
-        same = joined.where("same").join(known, PLACE)
+        same = joined.where("same").join(known, PARTITION_KEYS)
         length = F.least(F.col("left_last") + 1, "end") - F.greatest("left_first", "start")
-        parts = [same.select(*PLACE, F.greatest(length, F.lit(0)).alias("held"))]
+        parts = [same.select(*PARTITION_KEYS, F.greatest(length, F.lit(0)).alias("held"))]
         if groups is not None:
-            here = groups.join(known, PLACE).where("position >= start AND position < end")
-            parts.append(here.select(*PLACE, F.lit(1).cast("bigint").alias("held")))
-        found: dict[Place, int] = {}
+            here = groups.join(known, PARTITION_KEYS).where("position >= start AND position < end")
+            parts.append(here.select(*PARTITION_KEYS, F.lit(1).cast("bigint").alias("held")))
+        found: dict[TopicPartition, int] = {}
         for part in parts:
-            for row in part.groupBy(*PLACE).agg(F.sum("held").alias("held")).collect():
-                place = Place(row["topic"], row["partition"])
+            for row in part.groupBy(*PARTITION_KEYS).agg(F.sum("held").alias("held")).collect():
+                place = TopicPartition(row["topic"], row["partition"])
                 found[place] = found.get(place, 0) + row["held"]
         return found
 
-    def doubled(self, numbered: set[Place]) -> dict[tuple[str, Place], int]:
+    def doubled(self, numbered: set[TopicPartition]) -> dict[tuple[str, TopicPartition], int]:
         """Per side and numbered partition: records whose offset was there before."""
         from pyspark.sql import functions as F
 
-        found: dict[tuple[str, Place], int] = {}
+        found: dict[tuple[str, TopicPartition], int] = {}
         for name, side in self.sides.items():
-            ranges = some(side.bounds, numbered)
+            ranges = non_empty(side.bounds, numbered)
             if not ranges:
                 continue
-            rows = narrow(side.read(ranges), self.times).groupBy(*PLACE, "offset").count()
-            rows = rows.groupBy(*PLACE).agg(F.sum(F.col("count") - 1).alias("again"))
+            rows = (
+                hash_records(side.read(ranges), self.times)
+                .groupBy(*PARTITION_KEYS, "offset")
+                .count()
+            )
+            rows = rows.groupBy(*PARTITION_KEYS).agg(F.sum(F.col("count") - 1).alias("again"))
             for row in rows.collect():
-                found[name, Place(row["topic"], row["partition"])] = row["again"]
+                found[name, TopicPartition(row["topic"], row["partition"])] = row["again"]
         return found
 
-    def ranges(self, name: str, sums: Mapping[Place, Sums]) -> dict[Place, Bounds]:
+    def ranges(
+        self, name: str, sums: Mapping[TopicPartition, PartitionSums]
+    ) -> dict[TopicPartition, OffsetBounds]:
         """Offsets of a side that hold its open buckets."""
         side, bases = self.sides[name], self.bases[name]
-        found: dict[Place, Bounds] = {}
+        found: dict[TopicPartition, OffsetBounds] = {}
         for place, each in sums.items():
             if place in side.bounds and each.open_first is not None and each.open_end is not None:
                 base = bases[place]
                 bounds = side.bounds[place]
-                found[place] = clipped(bounds, base + each.open_first, base + each.open_end)
-        return some(found, found)
+                found[place] = clip(bounds, base + each.open_first, base + each.open_end)
+        return non_empty(found, found)
 
     def _open_rows(
-        self, name: str, joined: DataFrame, sums: Mapping[Place, Sums], numbered: set[Place]
+        self,
+        name: str,
+        joined: DataFrame,
+        sums: Mapping[TopicPartition, PartitionSums],
+        numbered: set[TopicPartition],
     ) -> DataFrame | None:
         from pyspark.sql import functions as F
 
         ranges = self.ranges(name, {p: each for p, each in sums.items() if p not in numbered})
         if not ranges:
             return None
-        rows = narrow(self.sides[name].read(ranges), self.times)
-        rows = positioned(self.spark, rows, self.bases[name])
+        rows = hash_records(self.sides[name].read(ranges), self.times)
+        rows = add_positions(self.spark, rows, self.bases[name])
         rows = rows.withColumn("bucket", bucket_of(F.col("position")))
-        wanted = joined.where("NOT same").select(*KEYS)
-        return rows.join(F.broadcast(wanted), KEYS, "left_semi").drop("bucket")
+        wanted = joined.where("NOT same").select(*BUCKET_KEYS)
+        return rows.join(F.broadcast(wanted), BUCKET_KEYS, "left_semi").drop("bucket")
 
-    def _numbered_rows(self, name: str, places: list[Place]) -> DataFrame | None:
+    def _numbered_rows(self, name: str, places: list[TopicPartition]) -> DataFrame | None:
         """Whole partitions with `position` by rank: sorted, on disk where memory does not do."""
         from pyspark.sql import Window
         from pyspark.sql import functions as F
 
-        ranges = some(self.sides[name].bounds, places)
+        ranges = non_empty(self.sides[name].bounds, places)
         if not ranges:
             return None
-        rows = narrow(self.sides[name].read(ranges), self.times)
-        rank = F.row_number().over(Window.partitionBy(*PLACE).orderBy("offset"))
+        rows = hash_records(self.sides[name].read(ranges), self.times)
+        rank = F.row_number().over(Window.partitionBy(*PARTITION_KEYS).orderBy("offset"))
         return rows.withColumn("position", rank.cast("bigint") - 1)
 
 
-def pairs(groups: DataFrame) -> dict[Place, Pairs]:
+def count_pairs(groups: DataFrame) -> dict[TopicPartition, PairCounts]:
     """Per partition, from `Comparison.groups`."""
     from pyspark.sql import functions as F
 
@@ -250,17 +266,19 @@ def pairs(groups: DataFrame) -> dict[Place, Pairs]:
         F.count_if(F.col("right") > 0).alias("right"),
         F.sum(F.greatest(F.col("left") - 1, F.lit(0))).alias("left_again"),
         F.sum(F.greatest(F.col("right") - 1, F.lit(0))).alias("right_again"),
-        F.count_if(differing()).alias("differ"),
+        F.count_if(records_differ()).alias("differ"),
     ]
-    rows = groups.groupBy(*PLACE).agg(*figures).collect()
-    names = list(Pairs.__slots__)
+    rows = groups.groupBy(*PARTITION_KEYS).agg(*figures).collect()
+    names = list(PairCounts.__slots__)
     return {
-        Place(row["topic"], row["partition"]): Pairs(**{name: row[name] for name in names})
+        TopicPartition(row["topic"], row["partition"]): PairCounts(
+            **{name: row[name] for name in names}
+        )
         for row in rows
     }
 
 
-def differing() -> Column:
+def records_differ() -> Column:
     """Both sides have records at the position, and not the same ones."""
     from pyspark.sql import functions as F
 
@@ -290,7 +308,7 @@ def _figures(name: str) -> list[Column]:
     ]
 
 
-def _sums(row: Row) -> Sums:
+def _sums(row: Row) -> PartitionSums:
     sides: list[dict[str, Any] | None] = []
     for name in SIDES:
         if row[f"{name}_records"] is None:
@@ -305,7 +323,7 @@ def _sums(row: Row) -> Sums:
         high, low = int(row[f"{name}_content_high"]), int(row[f"{name}_content_low"])
         sides.append({**told, "checksum": (high << 32) + low})
     first, last = row["open_first"], row["open_last"]
-    return Sums(
+    return PartitionSums(
         sides[0],
         sides[1],
         row["same"],

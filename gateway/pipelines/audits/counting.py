@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gateway.pipelines.audits.columns import BUCKET, BUCKETS, PARTIALS, SUMS
 from gateway.pipelines.audits.model import Ranges, Side
-from gateway.pipelines.shared.partitions import Place
-from gateway.pipelines.shared.topics import Bounds
+from gateway.pipelines.shared.partitions import TopicPartition
+from gateway.pipelines.shared.topics import OffsetBounds
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-KEYS = ["topic", "partition", "bucket"]
-PLACE = ["topic", "partition"]
+BUCKET_KEYS = ["topic", "partition", "bucket"]
+PARTITION_KEYS = ["topic", "partition"]
 
 _HASH = (
     "xxhash64(key IS NULL, key, value IS NULL, value, timestamp, coalesce(size(headers), 0),"
@@ -26,14 +26,14 @@ _HASH = (
 MS = "coalesce(unix_millis(timestamp), -1L)"
 
 
-class Times(NamedTuple):
+class TimeRange(NamedTuple):
     """Records from `start_ms` and before `end_ms`; None: no bound."""
 
     start_ms: int | None = None
     end_ms: int | None = None
 
 
-def renamed(side: Side, name: str) -> Side:
+def rename_topic(side: Side, name: str) -> Side:
     """The same, with its one topic called `name`."""
     from pyspark.sql import functions as F
 
@@ -42,10 +42,10 @@ def renamed(side: Side, name: str) -> Side:
         return side
 
     def there(places: Ranges) -> Ranges:
-        return {Place(topic, place.partition): each for place, each in places.items()}
+        return {TopicPartition(topic, place.partition): each for place, each in places.items()}
 
     def now() -> Ranges:
-        return {Place(name, place.partition): each for place, each in side.now().items()}
+        return {TopicPartition(name, place.partition): each for place, each in side.now().items()}
 
     def calling(frame: DataFrame) -> DataFrame:
         return frame.withColumn("topic", F.lit(name))
@@ -59,48 +59,48 @@ def renamed(side: Side, name: str) -> Side:
 
     return replace(
         side,
-        bounds={Place(name, place.partition): each for place, each in side.bounds.items()},
+        bounds={TopicPartition(name, place.partition): each for place, each in side.bounds.items()},
         read=read,
         uncommitted=None if side.uncommitted is None else uncommitted,
         rules={name: side.rules[topic]} if topic in side.rules else {},
         accepted=tuple(each._replace(topic=name) for each in side.accepted),
         topic_ids={},
-        logs={Place(name, place.partition): each for place, each in side.logs.items()},
+        logs={TopicPartition(name, place.partition): each for place, each in side.logs.items()},
         now=now,
     )
 
 
-def narrow(frame: DataFrame, times: Times) -> DataFrame:
+def hash_records(frame: DataFrame, times: TimeRange) -> DataFrame:
     """Place, offset, milliseconds and hash of each record: all that a comparison needs."""
-    chosen = frame.selectExpr(*PLACE, "offset", f"{MS} AS ms", f"{_HASH} AS hash")
-    return within(chosen, times)
+    chosen = frame.selectExpr(*PARTITION_KEYS, "offset", f"{MS} AS ms", f"{_HASH} AS hash")
+    return filter_times(chosen, times)
 
 
-def within(frame: DataFrame, times: Times) -> DataFrame:
+def filter_times(frame: DataFrame, times: TimeRange) -> DataFrame:
     if times.start_ms is not None:
         frame = frame.where(f"ms >= {times.start_ms}")
     return frame if times.end_ms is None else frame.where(f"ms < {times.end_ms}")
 
 
-def buckets(side: Side, bases: Mapping[Place, int], times: Times) -> DataFrame:
+def count_buckets(side: Side, bases: Mapping[TopicPartition, int], times: TimeRange) -> DataFrame:
     """A row of BUCKETS for each that holds records; little, however long the topic is."""
     from pyspark.sql import functions as F
 
-    from gateway.pipelines.audits.partials import judged, partials  # with numpy
+    from gateway.pipelines.audits.partials import add_density, count_partials  # with numpy
 
     plain = {(place.topic, place.partition): base for place, base in bases.items() if base}
-    counted = narrow(side.read(side.bounds), times).mapInArrow(
-        partials(plain, side.ordered), PARTIALS
+    counted = hash_records(side.read(side.bounds), times).mapInArrow(
+        count_partials(plain, side.ordered), PARTIALS
     )
     lowest = [F.min(name).alias(name) for name in ("first", "first_ms")]
     highest = [F.max(name).alias(name) for name in ("last", "last_ms")]
     sums = [F.sum(name).alias(name) for name in SUMS]
     order = [column.split()[0] for column in PARTIALS.split(", ")]
-    merged = counted.groupBy(*KEYS).agg(*lowest, *highest, *sums).select(*order)
-    return merged.mapInArrow(judged, BUCKETS)
+    merged = counted.groupBy(*BUCKET_KEYS).agg(*lowest, *highest, *sums).select(*order)
+    return merged.mapInArrow(add_density, BUCKETS)
 
 
-def table(spark: SparkSession, rows: Iterable[Sequence[Any]], schema: str) -> DataFrame:
+def small_frame(spark: SparkSession, rows: Iterable[Sequence[Any]], schema: str) -> DataFrame:
     """A small frame of these rows; unlike createDataFrame, without a Python process."""
     import json
 
@@ -111,15 +111,17 @@ def table(spark: SparkSession, rows: Iterable[Sequence[Any]], schema: str) -> Da
     return spark.sql(query, args={"rows": text})
 
 
-def positioned(spark: SparkSession, frame: DataFrame, bases: Mapping[Place, int]) -> DataFrame:
+def add_positions(
+    spark: SparkSession, frame: DataFrame, bases: Mapping[TopicPartition, int]
+) -> DataFrame:
     """The frame with `position`: the offset less the base of its place."""
     from pyspark.sql import functions as F
 
     if not any(bases.values()):
         return frame.withColumn("position", F.col("offset"))
     rows = [(*place, base) for place, base in bases.items()]
-    known = table(spark, rows, "topic STRING, partition INT, base BIGINT")
-    found = frame.join(F.broadcast(known), PLACE)
+    known = small_frame(spark, rows, "topic STRING, partition INT, base BIGINT")
+    found = frame.join(F.broadcast(known), PARTITION_KEYS)
     return found.withColumn("position", F.col("offset") - F.col("base")).drop("base")
 
 
@@ -129,12 +131,14 @@ def bucket_of(position: Column) -> Column:
     return F.shiftright(position, BUCKET.bit_length() - 1)
 
 
-def clipped(bounds: Bounds, first: int, end: int) -> Bounds:
+def clip(bounds: OffsetBounds, first: int, end: int) -> OffsetBounds:
     start = min(max(bounds.earliest, first), bounds.latest)
-    return Bounds(start, max(start, min(bounds.latest, end)))
+    return OffsetBounds(start, max(start, min(bounds.latest, end)))
 
 
-def some(ranges: Mapping[Place, Bounds], places: Iterable[Place]) -> dict[Place, Bounds]:
+def non_empty(
+    ranges: Mapping[TopicPartition, OffsetBounds], places: Iterable[TopicPartition]
+) -> dict[TopicPartition, OffsetBounds]:
     """Those of these places that are not empty."""
     found = {place: ranges[place] for place in places if place in ranges}
     return {place: each for place, each in found.items() if each.latest > each.earliest}

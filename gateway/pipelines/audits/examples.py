@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from gateway.pipelines.audits.compare import PLACE, SIDES, Comparison, differing
-from gateway.pipelines.audits.counting import table
-from gateway.pipelines.audits.model import Example, Loss
-from gateway.pipelines.shared.partitions import Place
-from gateway.pipelines.shared.topics import Bounds
+from gateway.pipelines.audits.compare import Comparison, records_differ
+from gateway.pipelines.audits.counting import PARTITION_KEYS, small_frame
+from gateway.pipelines.audits.model import SIDES, DifferenceExample, LossReason
+from gateway.pipelines.shared.partitions import TopicPartition
+from gateway.pipelines.shared.topics import OffsetBounds
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
@@ -32,53 +32,53 @@ _FIELDS = (
 )
 
 
-def examples(
+def find_examples(
     comparison: Comparison, groups: DataFrame, lost: Sequence[DataFrame], count: int
-) -> list[Example]:
+) -> list[DifferenceExample]:
     """At most `count`, in order of place and position; `lost`: rows of `Losses.found`."""
     from pyspark.sql import functions as F
 
     offsets = [f"{name}_offset" for name in SIDES]
-    wrong = groups.where(differing() | (F.col("left") > 1) | (F.col("right") > 1))
-    chosen = wrong.select(*PLACE, "position", *SIDES, *offsets)
+    wrong = groups.where(records_differ() | (F.col("left") > 1) | (F.col("right") > 1))
+    chosen = wrong.select(*PARTITION_KEYS, "position", *SIDES, *offsets)
     for rows in lost:
-        keys = rows.where(F.col("loss") == str(Loss.LOST)).select(*PLACE, "position")
-        one_sided = groups.join(keys, [*PLACE, "position"], "left_semi")
+        keys = rows.where(F.col("loss") == str(LossReason.LOST)).select(*PARTITION_KEYS, "position")
+        one_sided = groups.join(keys, [*PARTITION_KEYS, "position"], "left_semi")
         chosen = chosen.unionByName(one_sided.select(*chosen.columns))
-    first = chosen.distinct().orderBy(*PLACE, "position").limit(count).collect()
+    first = chosen.distinct().orderBy(*PARTITION_KEYS, "position").limit(count).collect()
     records = {name: _records(comparison, name, first) for name in SIDES}
-    found: list[Example] = []
+    found: list[DifferenceExample] = []
     for row in first:
-        place = Place(row["topic"], row["partition"])
+        place = TopicPartition(row["topic"], row["partition"])
         here = [records[name].get((place, row[f"{name}_offset"]), []) for name in SIDES]
         what = _what(row, here)
         left, right = (_shown(each[0]) if each else None for each in here)
-        found.append(Example(place, row["position"], what, left, right))
+        found.append(DifferenceExample(place, row["position"], what, left, right))
     return found
 
 
 def _records(
     comparison: Comparison, name: str, rows: Sequence[Row]
-) -> dict[tuple[Place, int | None], list[Row]]:
+) -> dict[tuple[TopicPartition, int | None], list[Row]]:
     """A few columns of these records of a side; the driver holds no whole value."""
     from pyspark.sql import functions as F
 
     side = comparison.sides[name]
-    wanted: dict[Place, list[int]] = {}
+    wanted: dict[TopicPartition, list[int]] = {}
     for row in rows:
         if row[f"{name}_offset"] is not None:
-            place = Place(row["topic"], row["partition"])
+            place = TopicPartition(row["topic"], row["partition"])
             wanted.setdefault(place, []).append(row[f"{name}_offset"])
     if not wanted:
         return {}
-    ranges = {place: Bounds(min(each), max(each) + 1) for place, each in wanted.items()}
+    ranges = {place: OffsetBounds(min(each), max(each) + 1) for place, each in wanted.items()}
     keys = [(*place, offset) for place, each in wanted.items() for offset in each]
-    known = table(comparison.spark, keys, "topic STRING, partition INT, offset BIGINT")
-    chosen = side.read(ranges).join(F.broadcast(known), [*PLACE, "offset"], "left_semi")
-    found: dict[tuple[Place, int | None], list[Row]] = {}
+    known = small_frame(comparison.spark, keys, "topic STRING, partition INT, offset BIGINT")
+    chosen = side.read(ranges).join(F.broadcast(known), [*PARTITION_KEYS, "offset"], "left_semi")
+    found: dict[tuple[TopicPartition, int | None], list[Row]] = {}
     # Offsets that are there a thousand times show twice what there is to see.
-    for row in chosen.selectExpr(*PLACE, *_FIELDS).limit(4 * len(keys)).collect():
-        place = Place(row["topic"], row["partition"])
+    for row in chosen.selectExpr(*PARTITION_KEYS, *_FIELDS).limit(4 * len(keys)).collect():
+        place = TopicPartition(row["topic"], row["partition"])
         found.setdefault((place, row["offset"]), []).append(row)
     return found
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gateway.pipelines.shared.partitions import OffsetRange, Place
-from gateway.pipelines.shared.topics import Bounds
+from gateway.pipelines.shared.partitions import OffsetRange, TopicPartition
+from gateway.pipelines.shared.topics import OffsetBounds
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -24,14 +24,7 @@ class Align(StrEnum):
     rank = "rank"
 
 
-class Isolation(StrEnum):
-    """Whether records of open and aborted transactions are read; as Kafka names it."""
-
-    read_committed = "read_committed"
-    read_uncommitted = "read_uncommitted"
-
-
-class Loss(StrEnum):
+class LossReason(StrEnum):
     """Why a record is on one side only. All but LOST are explained, by facts of the other side."""
 
     truncated = "truncated"  # below the log's start, and no retention would have removed it
@@ -43,7 +36,7 @@ class Loss(StrEnum):
     LOST = "LOST"
 
 
-class Rules(NamedTuple):
+class CleanupRules(NamedTuple):
     """What a topic's settings let a broker remove; -1: no limit.
 
     Of a compacted topic nothing goes before it is `lag_ms` old, and no deletion (a null value)
@@ -59,7 +52,7 @@ class Rules(NamedTuple):
     lag_ms: int = 0
 
 
-Ranges = Mapping[Place, Bounds]
+Ranges = Mapping[TopicPartition, OffsetBounds]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +72,14 @@ class Side:
     read: Callable[[Ranges], DataFrame]
     uncommitted: Callable[[Ranges], DataFrame] | None = None
     ordered: bool = False
-    rules: Mapping[str, Rules] = field(default_factory=dict[str, Rules])
+    rules: Mapping[str, CleanupRules] = field(default_factory=dict[str, CleanupRules])
     accepted: tuple[OffsetRange, ...] = ()
     topic_ids: Mapping[str, str] = field(default_factory=dict[str, str])
-    logs: Ranges = field(default_factory=dict[Place, Bounds])
-    now: Callable[[], Ranges] = dict[Place, Bounds]
+    logs: Ranges = field(default_factory=dict[TopicPartition, OffsetBounds])
+    now: Callable[[], Ranges] = dict[TopicPartition, OffsetBounds]
     confirm: Callable[[], None] = lambda: None
 
-    def log(self, place: Place) -> Bounds:
+    def log(self, place: TopicPartition) -> OffsetBounds:
         """All that the source has of a place of `bounds`, also what is not asked for."""
         return self.logs.get(place, self.bounds[place])
 
@@ -95,7 +88,7 @@ class Side:
         return sorted({place.topic for place in self.bounds})
 
 
-def strangers(left: Side, right: Side) -> frozenset[str]:
+def unrelated_topics(left: Side, right: Side) -> frozenset[str]:
     """Topics of one name that are two, of which the one is only archived: what a live log was free
     to remove, or an archive accepts, says nothing of the other. Two live ones are of two clusters:
     there a log explains what it lacks of the one that it is a copy of.
@@ -109,7 +102,7 @@ def strangers(left: Side, right: Side) -> frozenset[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class PartitionTotals:
     """What one side holds of a partition. `last`, `end`: offsets; `gaps`: offsets from `start` to
     `end` that are not there; `disorder`, `back` (timestamps below the one before): None where the
     source has no order. `checksum`: sum of the hashes of key, value, headers and timestamp."""
@@ -126,12 +119,12 @@ class Held:
     checksum: int = 0
 
 
-class Missing(NamedTuple):
+class MissingRecords(NamedTuple):
     """Records that `on` ("left" or "right") does not have: `first` to `last` are offsets."""
 
-    place: Place
+    place: TopicPartition
     on: str
-    loss: Loss
+    loss: LossReason
     records: int
     first: int
     last: int
@@ -139,10 +132,10 @@ class Missing(NamedTuple):
     last_ms: int
 
 
-class Example(NamedTuple):
+class DifferenceExample(NamedTuple):
     """A place where the sides differ. `what` differs; values are cut to a few bytes."""
 
-    place: Place
+    place: TopicPartition
     position: int
     what: tuple[str, ...]
     left: Mapping[str, Any] | None
@@ -150,43 +143,43 @@ class Example(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class PartitionComparison:
     """A partition, on both sides. `differ`: records that are on both, not with the same content;
     `gaps`: offsets that neither has."""
 
-    place: Place
-    left: Held
-    right: Held
+    place: TopicPartition
+    left: PartitionTotals
+    right: PartitionTotals
     differ: int = 0
     gaps: int = 0
     unexplained_gaps: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class AuditReport:
     """All that was found; `examples` are the first few of what is not explained."""
 
     left: str
     right: str
     align: Align
-    partitions: tuple[Compared, ...]
-    missing: tuple[Missing, ...]
-    examples: tuple[Example, ...] = ()
+    partitions: tuple[PartitionComparison, ...]
+    missing: tuple[MissingRecords, ...]
+    examples: tuple[DifferenceExample, ...] = ()
     notes: tuple[str, ...] = ()
 
-    def held(self, name: str) -> list[Held]:
+    def held(self, name: str) -> list[PartitionTotals]:
         """Of the side "left" or "right", per partition."""
         return [each.left if name == "left" else each.right for each in self.partitions]
 
     @property
-    def losses(self) -> dict[Loss, int]:
+    def losses(self) -> dict[LossReason, int]:
         """Records that one side does not have, by reason; all reasons, also those of 0."""
-        return {loss: sum(m.records for m in self.missing if m.loss is loss) for loss in Loss}
+        return {loss: sum(m.records for m in self.missing if m.loss is loss) for loss in LossReason}
 
     @property
     def differences(self) -> int:
         """LOST, different, doubled and misplaced records, and offsets gone from both."""
-        found = self.losses[Loss.LOST]
+        found = self.losses[LossReason.LOST]
         for each in self.partitions:
             found += each.differ + each.unexplained_gaps
             for held in (each.left, each.right):

@@ -41,7 +41,7 @@ _UP_TO_HIGH = np.concatenate(([0], np.cumsum(_PRINT_HIGH)))
 _UP_TO_LOW = np.concatenate(([0], np.cumsum(_PRINT_LOW)))
 
 
-class _Before:
+class _LastSeen:
     """The last position and timestamp of each place that came, to see the order across batches."""
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class _Before:
         return disorder, back
 
 
-def partials(bases: Places, ordered: bool) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
+def count_partials(bases: Places, ordered: bool) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
     """A function for mapInArrow: NARROW in, PARTIALS out, a row per run of one bucket.
 
     A position is the offset less the place's base (0 where there is none). `ordered`: records come
@@ -70,7 +70,7 @@ def partials(bases: Places, ordered: bool) -> Callable[[Batches], Iterator[pa.Re
     """
 
     def count(batches: Batches) -> Iterator[pa.RecordBatch]:
-        before = _Before() if ordered else None
+        before = _LastSeen() if ordered else None
         for batch in batches:
             if batch.num_rows:
                 yield _counted(batch, bases, before)
@@ -83,7 +83,7 @@ def _starts(changes: Any) -> Any:
     return np.concatenate(([0], np.flatnonzero(changes) + 1))
 
 
-def _counted(batch: pa.RecordBatch, bases: Places, before: _Before | None) -> pa.RecordBatch:
+def _counted(batch: pa.RecordBatch, bases: Places, before: _LastSeen | None) -> pa.RecordBatch:
     import pyarrow as pa
 
     names = batch.column(0).dictionary_encode()
@@ -123,7 +123,7 @@ def _counted(batch: pa.RecordBatch, bases: Places, before: _Before | None) -> pa
     return pa.RecordBatch.from_arrays(columns, names=_names(PARTIALS))
 
 
-def judged(batches: Batches) -> Iterator[pa.RecordBatch]:
+def add_density(batches: Batches) -> Iterator[pa.RecordBatch]:
     """For mapInArrow: PARTIALS in, one row per bucket, BUCKETS out."""
     import pyarrow as pa
 

@@ -7,7 +7,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from gateway.admin.output import as_table, headings
-from gateway.pipelines.audits.model import SIDES, Compared, Example, Held, Missing, Report
+from gateway.pipelines.audits.model import (
+    SIDES,
+    AuditReport,
+    DifferenceExample,
+    MissingRecords,
+    PartitionComparison,
+    PartitionTotals,
+)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _VERDICTS = {
@@ -17,7 +24,7 @@ _VERDICTS = {
 }
 
 
-def as_data(report: Report) -> dict[str, Any]:
+def as_data(report: AuditReport) -> dict[str, Any]:
     """What `-o json` prints.
 
     left, right: the sources. align: offset or rank. verdict: equal, explained (all that is missing
@@ -50,7 +57,7 @@ def as_data(report: Report) -> dict[str, Any]:
     }
 
 
-def _partition(each: Compared) -> dict[str, Any]:
+def _partition(each: PartitionComparison) -> dict[str, Any]:
     return {
         **each.place._asdict(),
         "left": _held(each.left),
@@ -61,21 +68,21 @@ def _partition(each: Compared) -> dict[str, Any]:
     }
 
 
-def _held(held: Held) -> dict[str, Any]:
+def _held(held: PartitionTotals) -> dict[str, Any]:
     return {**asdict(held), "checksum": str(held.checksum)}
 
 
-def _missing(each: Missing) -> dict[str, Any]:
+def _missing(each: MissingRecords) -> dict[str, Any]:
     told = each._asdict()
     return {**told.pop("place")._asdict(), **told, "loss": str(each.loss)}
 
 
-def _example(each: Example) -> dict[str, Any]:
+def _example(each: DifferenceExample) -> dict[str, Any]:
     told = each._asdict()
     return {**told.pop("place")._asdict(), **told, "what": list(each.what)}
 
 
-def as_text(report: Report) -> str:
+def as_text(report: AuditReport) -> str:
     """Tables: what the sides hold, what is missing, examples; then notes and the verdict."""
     columns = headings(
         "topic", "partition", "side", "start", "end", "records", "gaps", "duplicates", "disorder",
@@ -93,7 +100,7 @@ def as_text(report: Report) -> str:
     return "\n\n".join(parts)
 
 
-def _rows(each: Compared) -> list[dict[str, Any]]:
+def _rows(each: PartitionComparison) -> list[dict[str, Any]]:
     return [
         {
             **each.place._asdict(),
@@ -107,7 +114,7 @@ def _rows(each: Compared) -> list[dict[str, Any]]:
     ]
 
 
-def _missing_row(each: Missing) -> dict[str, Any]:
+def _missing_row(each: MissingRecords) -> dict[str, Any]:
     return {
         **each.place._asdict(),
         "missing_on": each.on,
@@ -118,7 +125,7 @@ def _missing_row(each: Missing) -> dict[str, Any]:
     }
 
 
-def _example_line(each: Example) -> str:
+def _example_line(each: DifferenceExample) -> str:
     lines = [f"{each.place} at {each.position}: {', '.join(each.what)}"]
     for name, record in zip(SIDES, (each.left, each.right), strict=True):
         if record is not None:
@@ -127,7 +134,7 @@ def _example_line(each: Example) -> str:
     return "\n".join(lines)
 
 
-def _verdict(report: Report) -> str:
+def _verdict(report: AuditReport) -> str:
     figures = {str(loss): count for loss, count in report.losses.items() if count}
     figures |= {
         "with other content": sum(each.differ for each in report.partitions),

@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from gateway.pipelines.audits.model import Isolation, Ranges, Rules, Side
-from gateway.pipelines.audits.sides import check_same
+from gateway.pipelines.audits.model import CleanupRules, Ranges, Side
+from gateway.pipelines.audits.sides import check_same_topic
 from gateway.pipelines.direct import register
-from gateway.pipelines.direct.offsets import Sources
+from gateway.pipelines.direct.offsets import PartitionSources
 from gateway.pipelines.direct.options import Options, parse
 from gateway.pipelines.direct.storage import open_storage, read_topic
 from gateway.pipelines.shared.errors import JobError
-from gateway.pipelines.shared.kafka_source import offsets_json
-from gateway.pipelines.shared.partitions import Place
-from gateway.pipelines.shared.topics import Bounds
+from gateway.pipelines.shared.kafka_source import Isolation, offsets_json
+from gateway.pipelines.shared.partitions import TopicPartition
+from gateway.pipelines.shared.topics import OffsetBounds
 from gateway.topics.catalog import Topic
 from gateway.topics.configs import topic_config
 
@@ -39,7 +39,7 @@ def segments_side(
     options = parse({"metadata": metadata, "subscribe": topic})
     facts, bounds = asyncio.run(_looked_up(options))
     config = topic_config(facts.configs)
-    rules = Rules(
+    rules = CleanupRules(
         compact=False,
         delete="delete" in config.cleanup_policy,
         retention_ms=config.retention_ms,
@@ -60,7 +60,7 @@ def segments_side(
 
     def confirm() -> None:
         now, _ = asyncio.run(_looked_up(options))
-        check_same(topic, str(facts.topic_id), str(now.topic_id))
+        check_same_topic(topic, str(facts.topic_id), str(now.topic_id))
 
     committed = isolation is Isolation.read_committed
     return Side(
@@ -77,15 +77,15 @@ def segments_side(
     )
 
 
-async def _looked_up(options: Options) -> tuple[Topic, dict[Place, Bounds]]:
+async def _looked_up(options: Options) -> tuple[Topic, dict[TopicPartition, OffsetBounds]]:
     async with open_storage(options.metadata, *(options.tls or ())) as storage:
         (name,) = options.topics
         topic = await read_topic(storage.store, name)
-        sources = Sources(storage, options)
+        sources = PartitionSources(storage, options)
         try:
             found = await sources.look()
             return topic, {
-                place: Bounds(each.scan.start_sequence_id, each.scan.end_sequence_id)
+                place: OffsetBounds(each.scan.start_sequence_id, each.scan.end_sequence_id)
                 for place, each in found.items()
             }
         finally:

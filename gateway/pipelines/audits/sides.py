@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from gateway.pipelines.archives.port import Archive
-from gateway.pipelines.audits.counting import table
-from gateway.pipelines.audits.model import Isolation, Ranges, Rules, Side
+from gateway.pipelines.audits.counting import small_frame
+from gateway.pipelines.audits.model import CleanupRules, Ranges, Side
 from gateway.pipelines.shared.errors import JobError
-from gateway.pipelines.shared.kafka_source import read_ranges
-from gateway.pipelines.shared.partitions import OffsetRange, Place
-from gateway.pipelines.shared.topics import Bounds, Topics
+from gateway.pipelines.shared.kafka_source import Isolation, read_ranges
+from gateway.pipelines.shared.partitions import OffsetRange, TopicPartition
+from gateway.pipelines.shared.topics import OffsetBounds, Topics
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 _SPELT_OUT = 64  # ranges that a condition may list
 
 
-def rules_of(settings: Mapping[str, str | None]) -> Rules:
+def cleanup_rules(settings: Mapping[str, str | None]) -> CleanupRules:
     """What the settings of a topic let a broker remove."""
-    known = Rules()
+    known = CleanupRules()
     policies = [each.strip() for each in (settings.get("cleanup.policy") or "delete").split(",")]
-    return Rules(
+    return CleanupRules(
         compact="compact" in policies,
         delete="delete" in policies,
         retention_ms=int(settings.get("retention.ms") or -1),
@@ -46,7 +46,7 @@ def topic_side(
         return read_ranges(spark, bootstrap, wanted, options)
 
     def confirm() -> None:
-        check_same(topic, topic_id, topics.facts(topic).topic_id)
+        check_same_topic(topic, topic_id, topics.facts(topic).topic_id)
 
     committed = isolation is Isolation.read_committed
     topic_id = topics.facts(topic).topic_id  # before its bounds
@@ -58,14 +58,14 @@ def topic_side(
         if committed
         else None,
         ordered=True,
-        rules={topic: rules_of(topics.settings(topic))},
+        rules={topic: cleanup_rules(topics.settings(topic))},
         topic_ids={} if topic_id is None else {topic: topic_id},
         now=lambda: topics.bounds([topic]),
         confirm=confirm,
     )
 
 
-def check_same(topic: str, before: str | None, now: str | None) -> None:
+def check_same_topic(topic: str, before: str | None, now: str | None) -> None:
     """Raises JobError when both ids are known, and are not of one topic."""
     if before is not None and now is not None and before != now:
         raise JobError(
@@ -94,27 +94,29 @@ def archive_side(
         raise JobError(f"{name} holds {', '.join(topics)}: add #TOPIC to say which", "USAGE")
     if chosen[0] not in topics:
         raise JobError(f"{name}: it holds {', '.join(topics)}", "UNKNOWN_TOPIC")
-    bounds = {place: Bounds(end, end) for place, end in state.ends.items()}
-    bounds |= spans(ranges)
+    bounds = {place: OffsetBounds(end, end) for place, end in state.ends.items()}
+    bounds |= range_bounds(ranges)
     return Side(
         name,
         {place: each for place, each in bounds.items() if place.topic in chosen},
-        read=lambda wanted: in_ranges(spark, archive.read(chosen), wanted),
+        read=lambda wanted: filter_ranges(spark, archive.read(chosen), wanted),
         accepted=tuple(lost.range for lost in state.lost if lost.range.topic in chosen),
         topic_ids={each: state.topic_ids[each] for each in chosen if each in state.topic_ids},
     )
 
 
-def spans(ranges: list[OffsetRange]) -> dict[Place, Bounds]:
+def range_bounds(ranges: list[OffsetRange]) -> dict[TopicPartition, OffsetBounds]:
     """Per place, from the first to the last offset of its ranges."""
-    found: dict[Place, Bounds] = {}
+    found: dict[TopicPartition, OffsetBounds] = {}
     for each in ranges:
-        known = found.get(each.place, Bounds(each.start, each.end))
-        found[each.place] = Bounds(min(known.earliest, each.start), max(known.latest, each.end))
+        known = found.get(each.place, OffsetBounds(each.start, each.end))
+        found[each.place] = OffsetBounds(
+            min(known.earliest, each.start), max(known.latest, each.end)
+        )
     return found
 
 
-def in_ranges(spark: SparkSession, frame: DataFrame, wanted: Ranges) -> DataFrame:
+def filter_ranges(spark: SparkSession, frame: DataFrame, wanted: Ranges) -> DataFrame:
     """The records of these ranges, `COLUMNS` alone."""
     from pyspark.sql import functions as F
 
@@ -127,6 +129,6 @@ def in_ranges(spark: SparkSession, frame: DataFrame, wanted: Ranges) -> DataFram
             here |= one & (offset >= each.earliest) & (offset < each.latest)
         return frame.where(here).select(*columns)
     rows = [(*place, *each) for place, each in wanted.items()]
-    known = table(spark, rows, "topic STRING, partition INT, first BIGINT, end BIGINT")
+    known = small_frame(spark, rows, "topic STRING, partition INT, first BIGINT, end BIGINT")
     near = frame.join(F.broadcast(known), ["topic", "partition"])
     return near.where("offset >= first AND offset < end").select(*columns)

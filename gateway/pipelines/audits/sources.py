@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from gateway.pipelines.archives import open_archive
-from gateway.pipelines.audits.model import Isolation, Side
+from gateway.pipelines.audits.model import Side
 from gateway.pipelines.audits.sides import archive_side, topic_side
 from gateway.pipelines.shared.errors import JobError
+from gateway.pipelines.shared.kafka_source import Isolation
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -16,7 +17,7 @@ KINDS = ("topic", "archive", "iceberg", "segments")
 _ARCHIVES = {"archive": "parquet", "iceberg": "iceberg"}
 
 
-class Source(NamedTuple):
+class AuditSource(NamedTuple):
     """`kind:where[#topic]`, as somebody wrote it."""
 
     kind: str
@@ -27,7 +28,7 @@ class Source(NamedTuple):
         return f"{self.kind}:{self.where}{'' if self.topic is None else f'#{self.topic}'}"
 
 
-class Access(NamedTuple):
+class SourceAccess(NamedTuple):
     """How sources are reached: servers, metadata of the storage, which records are read."""
 
     bootstrap: str
@@ -35,7 +36,7 @@ class Access(NamedTuple):
     isolation: Isolation = Isolation.read_committed
 
 
-def parse_source(text: str) -> Source:
+def parse_source(text: str) -> AuditSource:
     """Raises JobError that says the grammar."""
     kind, colon, where = text.partition(":")
     topic = None
@@ -47,11 +48,15 @@ def parse_source(text: str) -> Source:
             " iceberg:CATALOG.NAMESPACE.TABLE[#TOPIC]",
             "USAGE",
         )
-    return Source(kind, where, topic)
+    return AuditSource(kind, where, topic)
 
 
 def open_sides(
-    spark: SparkSession, left: Source, right: Source, left_access: Access, right_access: Access
+    spark: SparkSession,
+    left: AuditSource,
+    right: AuditSource,
+    left_access: SourceAccess,
+    right_access: SourceAccess,
 ) -> tuple[Side, Side]:
     """Both, as they stand now; an archive of many topics is cut to the topic of the other one."""
     wanted = [each.where if each.kind not in _ARCHIVES else each.topic for each in (left, right)]
@@ -61,7 +66,9 @@ def open_sides(
     )
 
 
-def _open(spark: SparkSession, source: Source, access: Access, others: str | None) -> Side:
+def _open(
+    spark: SparkSession, source: AuditSource, access: SourceAccess, others: str | None
+) -> Side:
     if source.kind == "topic":
         return topic_side(spark, str(source), source.where, access.bootstrap, access.isolation)
     if source.kind == "segments":

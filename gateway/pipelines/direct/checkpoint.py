@@ -15,18 +15,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gateway.pipelines.shared.kafka_source import offsets_json
-from gateway.pipelines.shared.partitions import Place
+from gateway.pipelines.shared.partitions import TopicPartition
 
-Offsets = dict[str, dict[str, int]]
+OffsetsJson = dict[str, dict[str, int]]
 
 _OF = "@"
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class StreamOffsets:
     """The next offset of each place; `topic_ids` by name, where they are known."""
 
-    offsets: Mapping[Place, int]
+    offsets: Mapping[TopicPartition, int]
     topic_ids: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def others(self, topic_ids: Mapping[str, str]) -> list[str]:
@@ -36,10 +36,10 @@ class Position:
         )
 
 
-def to_json(position: Position) -> Offsets:
+def to_json(position: StreamOffsets) -> OffsetsJson:
     """Such that `from_json` gives it back; ids of topics that have no offset are left out."""
     offsets = {(place.topic, place.partition): at for place, at in position.offsets.items()}
-    found: Offsets = json.loads(offsets_json(offsets))
+    found: OffsetsJson = json.loads(offsets_json(offsets))
     ids = {
         f"{topic}{_OF}{position.topic_ids[topic]}": dict[str, int]()
         for topic in found
@@ -48,12 +48,12 @@ def to_json(position: Position) -> Offsets:
     return found | ids
 
 
-def from_json(offsets: Offsets) -> Position:
+def from_json(offsets: OffsetsJson) -> StreamOffsets:
     """What a checkpoint holds: with ids, or as Spark's Kafka source writes it."""
     ids = dict(name.split(_OF, 1) for name in offsets if _OF in name)
     found = {
-        Place(topic, int(partition)): offset
+        TopicPartition(topic, int(partition)): offset
         for topic, partitions in offsets.items()
         for partition, offset in partitions.items()
     }
-    return Position(found, ids)
+    return StreamOffsets(found, ids)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 
-from gateway.pipelines.direct.batch import FilteringReader, LedgerReader
+from gateway.pipelines.direct.batch import FilteringBatchReader, LedgerBatchReader
 from gateway.pipelines.direct.options import parse
 from gateway.pipelines.direct.stream import LedgerStreamReader
 from gateway.pipelines.shared.partitions import COLUMNS
@@ -32,7 +32,7 @@ class LedgerSource(DataSource):
         return str(dict(self.options).get("includeheaders", "")).lower() == "true"
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return LedgerReader(parse(self.options))
+        return LedgerBatchReader(parse(self.options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return LedgerStreamReader(parse(self.options, streaming=True))
@@ -42,4 +42,4 @@ class FilteringSource(LedgerSource):
     """For a pyspark that pushes filters down, where that is switched on."""
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return FilteringReader(parse(self.options))
+        return FilteringBatchReader(parse(self.options))

@@ -22,8 +22,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from gateway.pipelines.direct import walk
+from gateway.pipelines.direct.gather import gather_bytes
 from gateway.pipelines.direct.headers import HEADER, header_counts, headers_column
-from gateway.pipelines.direct.pieces import taken
 from gateway.pipelines.direct.walk import Bytes, Positions, varints
 from gateway.wire import batches
 from gateway.wire.batches import BatchHeader, BatchRefused
@@ -170,8 +170,8 @@ class Decoder:
         appended = np.array([bool(h.attributes & batches.LOG_APPEND_TIME) for h in headers])
         self._grow_constants(count)
         columns = [
-            taken(records.data, records.keys, records.key_lengths),
-            taken(records.data, records.values, records.value_lengths),
+            gather_bytes(records.data, records.keys, records.key_lengths),
+            gather_bytes(records.data, records.values, records.value_lengths),
             self._topics.slice(0, count),
             self._partitions.slice(0, count),
             pa.array(offsets),
@@ -198,7 +198,7 @@ class Decoder:
         """Of one large batch; each has its own copy of its bytes."""
         try:
             array = np.frombuffer(body, np.uint8)
-            for found in walk.stretches(body, array, header.records, RECORDS_AT_ONCE):
+            for found in walk.find_records_in_parts(body, array, header.records, RECORDS_AT_ONCE):
                 low = 0
                 for high in _cuts(np.diff(found.ends, prepend=found.starts[0]), _PIECE_BYTES):
                     begin, end = int(found.starts[low]), int(found.ends[high - 1])
@@ -218,7 +218,7 @@ class Decoder:
         ends = list(accumulate(map(len, bodies)))
         begins = [0, *ends[:-1]]
         try:
-            starts, record_ends = walk.walk(data, array, begins, ends, counts)
+            starts, record_ends = walk.find_records(data, array, begins, ends, counts)
             return _fields(data, array, starts, record_ends, counts)
         except (ValueError, IndexError) as error:
             raise self._corrupt(headers[0], str(error)) from error

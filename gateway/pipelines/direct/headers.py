@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from gateway.pipelines.direct.pieces import nulls_of, taken
+from gateway.pipelines.direct.gather import gather_bytes, validity_buffer
 from gateway.pipelines.direct.walk import Bytes, Positions, varints
 
 HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 
 
-class _Found(NamedTuple):
+class _HeaderBounds(NamedTuple):
     """One element per header, in order of records."""
 
     keys: Positions
@@ -44,16 +44,16 @@ def headers_column(
     edges = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=edges[1:])
     total = int(edges[-1])
-    found = _Found(*(np.empty(total, np.int64) for _ in _Found._fields))
+    found = _HeaderBounds(*(np.empty(total, np.int64) for _ in _HeaderBounds._fields))
     _walk(array, at, ends, counts, edges[:-1], found)
-    keys = _texts(taken(data, found.keys, found.key_lengths))
-    values = taken(data, found.values, found.value_lengths)
+    keys = _texts(gather_bytes(data, found.keys, found.key_lengths))
+    values = gather_bytes(data, found.values, found.value_lengths)
     structs = pa.StructArray.from_arrays([keys, values], fields=list(HEADER))
     lists = pa.ListArray.from_arrays(pa.array(edges.astype(np.int32)), structs)
     return pa.Array.from_buffers(
         lists.type,
         len(counts),
-        [nulls_of(counts == 0), lists.buffers()[1]],
+        [validity_buffer(counts == 0), lists.buffers()[1]],
         children=[structs],
     )
 
@@ -64,7 +64,7 @@ def _walk(
     ends: Positions,
     counts: Positions,
     places: Positions,
-    found: _Found,
+    found: _HeaderBounds,
 ) -> None:
     """`found` is filled. Records must end where their last header does."""
     step = 0

@@ -11,12 +11,12 @@ import sys
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-from gateway.pipelines.direct.checkpoint import Position
+from gateway.pipelines.direct.checkpoint import StreamOffsets
 from gateway.pipelines.direct.decode import DECOMPRESSED_BYTES_MAX
-from gateway.pipelines.direct.options import EARLIEST, LATEST, Edge, Options
+from gateway.pipelines.direct.options import EARLIEST, LATEST, OffsetLimit, Options
 from gateway.pipelines.direct.storage import ReadStorage, read_topic, read_topics
 from gateway.pipelines.shared.errors import DataLost, JobError
-from gateway.pipelines.shared.partitions import OffsetRange, Place
+from gateway.pipelines.shared.partitions import OffsetRange, TopicPartition
 from gateway.topics.catalog import Topic
 from gateway.topics.partitions import stream_name
 from gateway.wire import batches
@@ -30,15 +30,15 @@ _LOOK_S, _LOOKS = 0.1, 30  # at what is acknowledged, where an offset lies beyon
 T = TypeVar("T")
 
 
-class Source(NamedTuple):
+class PartitionSource(NamedTuple):
     """A partition that is read: its stream as it was when looked at."""
 
-    place: Place
+    place: TopicPartition
     topic_id: str
     scan: StreamScan
 
 
-class TopicMadeAnew(DataLost):
+class TopicRecreated(DataLost):
     """Another topic of that name is there now: the offsets of the old one are other records'."""
 
     def __init__(self, message: str) -> None:
@@ -46,21 +46,21 @@ class TopicMadeAnew(DataLost):
         self.code = "TOPIC_MADE_ANEW"
 
 
-class Sources:
+class PartitionSources:
     """All partitions of the options, open until `close`."""
 
     def __init__(self, storage: ReadStorage, options: Options) -> None:
         self._storage = storage
         self._options = options
-        self._open: dict[Place, Source] = {}
+        self._open: dict[TopicPartition, PartitionSource] = {}
 
-    async def look(self) -> dict[Place, Source]:
+    async def look(self) -> dict[TopicPartition, PartitionSource]:
         """The partitions that there are now, each as it is now. Raises JobError, LedgerError."""
         topics = await self._topics()
-        wanted: dict[Place, Topic] = {}
+        wanted: dict[TopicPartition, Topic] = {}
         for topic in topics:
             for index in self._options.assigned.get(topic.name, range(topic.partitions)):
-                wanted[Place(topic.name, index)] = topic
+                wanted[TopicPartition(topic.name, index)] = topic
         if len(wanted) > _PARTITIONS_MAX:
             raise JobError(f"{len(wanted)} partitions are more than {_PARTITIONS_MAX}")
         for place, source in list(self._open.items()):
@@ -89,7 +89,7 @@ class Sources:
                     )
         return found
 
-    async def _source(self, place: Place, topic: Topic) -> Source:
+    async def _source(self, place: TopicPartition, topic: Topic) -> PartitionSource:
         known = self._open.get(place)
         if known is not None:
             await known.scan.refresh()
@@ -103,7 +103,7 @@ class Sources:
             )
         except NoNode as error:
             raise JobError(f"{place} went away while it was looked at", "UNKNOWN_TOPIC") from error
-        return Source(place, str(topic.topic_id), scan)
+        return PartitionSource(place, str(topic.topic_id), scan)
 
     def close(self) -> None:
         for source in self._open.values():
@@ -126,12 +126,14 @@ async def _gathered(work: Sequence[Awaitable[T]]) -> list[T]:
     return [each for each in found if not isinstance(each, BaseException)]
 
 
-async def starts(sources: Mapping[Place, Source], options: Options) -> dict[Place, int]:
+async def start_offsets(
+    sources: Mapping[TopicPartition, PartitionSource], options: Options
+) -> dict[TopicPartition, int]:
     """Where reading begins, never below what is there. Raises JobError, DataLost."""
     edge = options.starting
-    _named("startingOffsets", edge, sources)
-    await reached(sources, edge.offsets or {})
-    found = await _resolved(sources, edge, EARLIEST)
+    _check_named("startingOffsets", edge, sources)
+    await wait_until_known(sources, edge.offsets or {})
+    found = await _resolve(sources, edge, EARLIEST)
     for place, offset in found.items():
         if offset is None and not options.latest_where_no_time:
             raise JobError(
@@ -143,17 +145,19 @@ async def starts(sources: Mapping[Place, Source], options: Options) -> dict[Plac
         place: sources[place].scan.end_sequence_id if offset is None else offset
         for place, offset in found.items()
     }
-    return not_lost(known, sources, options.fail_on_data_loss)
+    return clamp_to_logs(known, sources, options.fail_on_data_loss)
 
 
-async def ends(sources: Mapping[Place, Source], options: Options) -> dict[Place, int]:
+async def end_offsets(
+    sources: Mapping[TopicPartition, PartitionSource], options: Options
+) -> dict[TopicPartition, int]:
     """One past the last offset that is read, never above what is there. Raises JobError."""
     edge = options.ending
     assert edge is not None, "a stream without an end"
-    _named("endingOffsets", edge, sources)
-    await reached(sources, edge.offsets or {})
-    found: dict[Place, int] = {}
-    for place, offset in (await _resolved(sources, edge, LATEST)).items():
+    _check_named("endingOffsets", edge, sources)
+    await wait_until_known(sources, edge.offsets or {})
+    found: dict[TopicPartition, int] = {}
+    for place, offset in (await _resolve(sources, edge, LATEST)).items():
         end = sources[place].scan.end_sequence_id
         if offset is not None and offset > end:
             raise JobError(f"endingOffsets: {place} ends at {end}, before {offset}", "BEYOND_END")
@@ -161,11 +165,13 @@ async def ends(sources: Mapping[Place, Source], options: Options) -> dict[Place,
     return found
 
 
-def not_lost(
-    begin: Mapping[Place, int], sources: Mapping[Place, Source], fail: bool
-) -> dict[Place, int]:
+def clamp_to_logs(
+    begin: Mapping[TopicPartition, int],
+    sources: Mapping[TopicPartition, PartitionSource],
+    fail: bool,
+) -> dict[TopicPartition, int]:
     """`begin`, moved to where a log begins or ends now. Raises DataLost, or says it on stderr."""
-    found: dict[Place, int] = {}
+    found: dict[TopicPartition, int] = {}
     lost: list[OffsetRange] = []
     for place, offset in begin.items():
         scan = sources[place].scan
@@ -173,11 +179,11 @@ def not_lost(
         if found[place] != offset:
             lost.append(OffsetRange(*place, *sorted((offset, found[place]))))
     if lost:
-        tell_lost(lost, "removed, or never there", fail)
+        report_loss(lost, "removed, or never there", fail)
     return found
 
 
-def tell_lost(lost: Iterable[OffsetRange], why: str, fail: bool) -> None:
+def report_loss(lost: Iterable[OffsetRange], why: str, fail: bool) -> None:
     """Raises DataLost where losses are to fail, else says them."""
     ranges = tuple(lost)
     said = f"{', '.join(map(str, ranges))}: {why}"
@@ -186,13 +192,13 @@ def tell_lost(lost: Iterable[OffsetRange], why: str, fail: bool) -> None:
     print(f"format(ledger): left out {said}", file=sys.stderr)
 
 
-def topic_ids(sources: Mapping[Place, Source]) -> dict[str, str]:
+def topic_ids(sources: Mapping[TopicPartition, PartitionSource]) -> dict[str, str]:
     """By name, of the topics that there are now."""
     return {place.topic: source.topic_id for place, source in sources.items()}
 
 
-def tell_made_anew(
-    position: Position, sources: Mapping[Place, Source], fail: bool
+def report_recreated(
+    position: StreamOffsets, sources: Mapping[TopicPartition, PartitionSource], fail: bool
 ) -> frozenset[str]:
     """Topics of which there is another one now than `position` is of. Raises TopicMadeAnew where
     losses are to fail, else says them."""
@@ -202,7 +208,7 @@ def tell_made_anew(
         ids = [f"{name} (its id was {position.topic_ids[name]}, is {now[name]})" for name in others]
         said = f"deleted and made anew: {', '.join(ids)}; the offsets are other records' now"
         if fail:
-            raise TopicMadeAnew(
+            raise TopicRecreated(
                 f"{said}. Begin with another checkpointLocation; or let the query go on from the"
                 " start of the new topic, without what it had not read of the old one, with"
                 " failOnDataLoss=false"
@@ -211,7 +217,9 @@ def tell_made_anew(
     return frozenset(others)
 
 
-def _named(option: str, edge: Edge, sources: Mapping[Place, Source]) -> None:
+def _check_named(
+    option: str, edge: OffsetLimit, sources: Mapping[TopicPartition, PartitionSource]
+) -> None:
     """Where places are named, all are, and no others. Source: Spark, KafkaOffsetReaderAdmin."""
     named = edge.offsets if edge.offsets is not None else edge.times_ms
     if named is None or named.keys() == sources.keys():
@@ -223,7 +231,9 @@ def _named(option: str, edge: Edge, sources: Mapping[Place, Source]) -> None:
     raise JobError(f"{option}: must name all partitions: {'; '.join(said)}", "BAD_OPTION")
 
 
-async def reached(sources: Mapping[Place, Source], wanted: Mapping[Place, int]) -> None:
+async def wait_until_known(
+    sources: Mapping[TopicPartition, PartitionSource], wanted: Mapping[TopicPartition, int]
+) -> None:
     """Offsets that are named are known here too, if they are there: readers hear of the last ones
     a little later than the producer did, and others, or a checkpoint, may have told the offsets."""
     for _ in range(_LOOKS):
@@ -238,12 +248,12 @@ async def reached(sources: Mapping[Place, Source], wanted: Mapping[Place, int]) 
         await _gathered([scan.refresh() for scan in behind])
 
 
-async def _resolved(
-    sources: Mapping[Place, Source], edge: Edge, otherwise: int
-) -> dict[Place, int | None]:
+async def _resolve(
+    sources: Mapping[TopicPartition, PartitionSource], edge: OffsetLimit, otherwise: int
+) -> dict[TopicPartition, int | None]:
     """None: a time after the last record's."""
 
-    async def one(source: Source) -> int | None:
+    async def one(source: PartitionSource) -> int | None:
         place, scan = source.place, source.scan
         time_ms = edge.time_ms if edge.times_ms is None else edge.times_ms[place]
         if time_ms is not None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar, cast
 
 from gateway.pipelines.shared.errors import JobError
-from gateway.pipelines.shared.partitions import Place
+from gateway.pipelines.shared.partitions import TopicPartition
 
 EARLIEST, LATEST = -2, -1
 """As offsets, in JSON too."""
@@ -34,16 +34,16 @@ _KNOWN = {name.lower(): name for name in _OURS}
 T = TypeVar("T")
 
 
-class Edge(NamedTuple):
+class OffsetLimit(NamedTuple):
     """Where reading begins or ends: a time, or offsets; `offset` where no place is named."""
 
     offset: int | None = None
-    offsets: Mapping[Place, int] | None = None
+    offsets: Mapping[TopicPartition, int] | None = None
     time_ms: int | None = None
-    times_ms: Mapping[Place, int] | None = None
+    times_ms: Mapping[TopicPartition, int] | None = None
 
 
-class Tls(NamedTuple):
+class TlsPaths(NamedTuple):
     """Paths of PEM files, for bookies that want them; all or none."""
 
     ca: str
@@ -59,14 +59,14 @@ class Options:
     topics: tuple[str, ...] = ()
     pattern: str = ""
     assigned: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
-    starting: Edge
-    ending: Edge | None = Edge(LATEST)  # None: of a stream without an end
+    starting: OffsetLimit
+    ending: OffsetLimit | None = OffsetLimit(LATEST)  # None: of a stream without an end
     latest_where_no_time: bool = False
     fail_on_data_loss: bool = True
     include_headers: bool = False
     offsets_per_trigger_max: int | None = None
     slice_bytes: int = SLICE_BYTES
-    tls: Tls | None = None
+    tls: TlsPaths | None = None
 
 
 def parse(given: Mapping[str, str], streaming: bool = False) -> Options:
@@ -158,24 +158,24 @@ def _assigned(text: str) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def _starting(texts: Mapping[str, str], streaming: bool) -> Edge:
+def _starting(texts: Mapping[str, str], streaming: bool) -> OffsetLimit:
     by_time = _by_time(texts, "starting")
     if by_time is not None:
         return by_time
     text = texts.get("startingOffsets", "latest" if streaming else "earliest").strip()
     if text.lower() == "earliest":
-        return Edge(EARLIEST)
+        return OffsetLimit(EARLIEST)
     if text.lower() == "latest":
         if not streaming:
             raise _fault("startingOffsets latest: a batch would be empty; leave it out")
-        return Edge(LATEST)
+        return OffsetLimit(LATEST)
     offsets = _places(text, "startingOffsets", EARLIEST)
     if not streaming and LATEST in offsets.values():
         raise _fault("startingOffsets: -1 (latest) cannot begin a batch")
-    return Edge(offsets=offsets)
+    return OffsetLimit(offsets=offsets)
 
 
-def _ending(texts: Mapping[str, str], streaming: bool) -> Edge | None:
+def _ending(texts: Mapping[str, str], streaming: bool) -> OffsetLimit | None:
     names = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
     if streaming and not any(name in texts for name in names):
         return None
@@ -184,28 +184,28 @@ def _ending(texts: Mapping[str, str], streaming: bool) -> Edge | None:
         return by_time
     text = texts.get("endingOffsets", "latest").strip()
     if text.lower() == "latest":
-        return Edge(LATEST)
+        return OffsetLimit(LATEST)
     if text.lower() == "earliest":
         raise _fault("endingOffsets earliest: nothing would be read")
-    return Edge(offsets=_places(text, "endingOffsets", LATEST))
+    return OffsetLimit(offsets=_places(text, "endingOffsets", LATEST))
 
 
-def _by_time(texts: Mapping[str, str], edge: str) -> Edge | None:
+def _by_time(texts: Mapping[str, str], edge: str) -> OffsetLimit | None:
     """As the Kafka source, one time for all counts before times of each."""
     time_ms = _optional(texts, f"{edge}Timestamp", _count)
     if time_ms is not None:
-        return Edge(time_ms=time_ms)
+        return OffsetLimit(time_ms=time_ms)
     name = f"{edge}OffsetsByTimestamp"
     if name not in texts:
         return None
-    return Edge(times_ms=_places(texts[name], name, 0))
+    return OffsetLimit(times_ms=_places(texts[name], name, 0))
 
 
-def _places(text: str, name: str, lowest: int) -> dict[Place, int]:
+def _places(text: str, name: str, lowest: int) -> dict[TopicPartition, int]:
     words = "earliest, latest or " if name == "startingOffsets" else ""
     words = "latest or " if name == "endingOffsets" else words
     shape = f'{name}: must be {words}JSON like {{"topic":{{"0":23,"1":-1}}}}'
-    found: dict[Place, int] = {}
+    found: dict[TopicPartition, int] = {}
     for topic, partitions in _object(text, shape).items():
         if not isinstance(partitions, dict):
             raise _fault(shape)
@@ -214,7 +214,7 @@ def _places(text: str, name: str, lowest: int) -> dict[Place, int]:
                 raise _fault(shape)
             if number < lowest:
                 raise _fault(f"{name}: {number} of {topic}-{partition} is below {lowest}")
-            found[Place(topic, int(partition))] = number
+            found[TopicPartition(topic, int(partition))] = number
     return found
 
 
@@ -256,14 +256,14 @@ def _positive(name: str, text: str) -> int:
     return number
 
 
-def _tls(texts: Mapping[str, str]) -> Tls | None:
+def _tls(texts: Mapping[str, str]) -> TlsPaths | None:
     names = ("tls.ca", "tls.certificate", "tls.key")
     told = [name for name in names if texts.get(name)]
     if not told:
         return None
     if len(told) < len(names):
         raise _fault(f"{', '.join(names)}: all three, or none")
-    return Tls(*(texts[name] for name in names))
+    return TlsPaths(*(texts[name] for name in names))
 
 
 def _fault(message: str) -> JobError:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
 
-from gateway.pipelines.direct.link import drop_link, is_kept, kept_link
-from gateway.pipelines.direct.offsets import Source, tell_lost
+from gateway.pipelines.direct.offsets import PartitionSource, report_loss
 from gateway.pipelines.direct.options import Options
-from gateway.pipelines.direct.plan import Wanted
+from gateway.pipelines.direct.pruning import PushedFilters
+from gateway.pipelines.direct.storage_connection import cached_connection, drop_cached, is_cached
 from gateway.pipelines.shared.errors import JobError
-from gateway.pipelines.shared.partitions import OffsetRange, Place
+from gateway.pipelines.shared.partitions import OffsetRange, TopicPartition
 from ledger.errors import (
     EntryUnknown,
     LedgerError,
@@ -34,26 +34,29 @@ _GONE = (Truncated, NoSuchLedger, NoNode)
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class SliceTask:
     """Records of one place; may be pickled."""
 
-    place: Place
+    place: TopicPartition
     piece: Slice
 
 
 class SlicePartition(InputPartition):
     """What one task of Spark reads."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: SliceTask) -> None:
         super().__init__(task)
         self.task = task
 
 
-async def tasks_of(
-    ranges: Iterable[OffsetRange], sources: Mapping[Place, Source], slice_bytes: int, wanted: Wanted
-) -> list[Task]:
+async def plan_tasks(
+    ranges: Iterable[OffsetRange],
+    sources: Mapping[TopicPartition, PartitionSource],
+    slice_bytes: int,
+    wanted: PushedFilters,
+) -> list[SliceTask]:
     """Slices that hold what is wanted of these ranges. Raises JobError."""
-    tasks: list[Task] = []
+    tasks: list[SliceTask] = []
     for whole in ranges:
         each = wanted.narrowed(whole)
         if each is None:
@@ -63,14 +66,14 @@ async def tasks_of(
         except LedgerError as error:
             raise _fault(each, error) from error
         tasks += [
-            Task(each.place, piece)
+            SliceTask(each.place, piece)
             for piece in pieces
             if wanted.may_hold(None, piece.timestamp_max)
         ]
     return tasks
 
 
-def read_task(task: Task, options: Options) -> Iterator[pa.RecordBatch]:
+def read_task(task: SliceTask, options: Options) -> Iterator[pa.RecordBatch]:
     """The task's records. Memory: two chunks of the slice, and what decoding one batch takes."""
     from gateway.pipelines.direct.decode import Decoder
 
@@ -82,19 +85,19 @@ def read_task(task: Task, options: Options) -> Iterator[pa.RecordBatch]:
             yield from decoder.decode([each.data for each in chunk], piece.first, piece.end)
             following = chunk[-1].end_sequence_id
     except LedgerError as error:
-        drop_link(options.metadata, options.tls)
+        drop_cached(options.metadata, options.tls)
         left = OffsetRange(*task.place, following, piece.end)
         if not isinstance(error, _GONE):
             raise _fault(left, error) from error
-        tell_lost([left], f"removed while they were read ({error})", options.fail_on_data_loss)
+        report_loss([left], f"removed while they were read ({error})", options.fail_on_data_loss)
 
 
 def _chunks(piece: Slice, options: Options) -> Iterator[list[ScannedRecord]]:
     """The slice's, in order. Where a kept link leads may be gone, as when bookies came back
     elsewhere: then a new one goes on, once."""
     where = options.metadata, options.tls
-    was_kept = is_kept(*where)
-    link = kept_link(*where)
+    was_kept = is_cached(*where)
+    link = cached_connection(*where)
     try:
         for chunk in link.each(read_slice(link.storage.store, link.storage.client, piece)):
             yield chunk
@@ -102,7 +105,7 @@ def _chunks(piece: Slice, options: Options) -> Iterator[list[ScannedRecord]]:
     except (EntryUnknown, MetadataUnavailable):
         if not was_kept:
             raise
-        drop_link(*where)
+        drop_cached(*where)
         yield from _chunks(piece, options)
 
 

@@ -27,7 +27,7 @@ _RUN_MIN = 8
 _SINGLES = 64  # records that are walked one by one before a run is looked for again
 
 
-class Found(NamedTuple):
+class RecordBounds(NamedTuple):
     """Of every record: where it begins (behind its length) and ends; in order."""
 
     starts: Positions
@@ -73,14 +73,16 @@ def varints(data: Bytes, at: Positions) -> tuple[Positions, Positions]:
     return ((values >> 1) & 0x7FFFFFFFFFFFFFFF) ^ -(values & 1), behind
 
 
-def walk(data: bytes, array: Bytes, begins: list[int], ends: list[int], counts: list[int]) -> Found:
+def find_records(
+    data: bytes, array: Bytes, begins: list[int], ends: list[int], counts: list[int]
+) -> RecordBounds:
     """All records of batches whose bodies lie at `begins` to `ends` of `data`.
 
     `array` is `data` as numpy sees it. Raises ValueError or IndexError when a body does not hold
     exactly as many records as `counts` says.
     """
     records = sum(counts)
-    found = Found(np.empty(records, np.int64), np.empty(records, np.int64))
+    found = RecordBounds(np.empty(records, np.int64), np.empty(records, np.int64))
     sizes = np.array(counts, np.int64)
     places = np.cumsum(sizes) - sizes
     left = _Batches(np.array(begins, np.int64), np.array(ends, np.int64), sizes, places)
@@ -93,11 +95,13 @@ def walk(data: bytes, array: Bytes, begins: list[int], ends: list[int], counts: 
         return found
     for begin, end, count, place in zip(*(each.tolist() for each in left), strict=True):
         stretch = slice(place, place + count)
-        _one_batch(data, array, begin, end, Found(found.starts[stretch], found.ends[stretch]))
+        _one_batch(
+            data, array, begin, end, RecordBounds(found.starts[stretch], found.ends[stretch])
+        )
     return found
 
 
-def _alike(data: bytes, array: Bytes, batches: _Batches, found: Found) -> _Batches:
+def _alike(data: bytes, array: Bytes, batches: _Batches, found: RecordBounds) -> _Batches:
     """Batches of the most common size and count may be laid out as the first of them is: those
     that are, are found. The others are returned."""
     shapes = (batches.ends - batches.begins) << 32 | batches.counts
@@ -107,7 +111,7 @@ def _alike(data: bytes, array: Bytes, batches: _Batches, found: Found) -> _Batch
     members = shapes == kinds[often.argmax()]
     group = batches.those(members)
     begin, end, count = int(group.begins[0]), int(group.ends[0]), int(group.counts[0])
-    first = Found(np.empty(count, np.int64), np.empty(count, np.int64))
+    first = RecordBounds(np.empty(count, np.int64), np.empty(count, np.int64))
     _one_batch(data, array, begin, end, first)
     moved = (group.begins - begin)[:, None]
     lengths_at = np.concatenate(([begin], first.ends[:-1]))
@@ -122,7 +126,7 @@ def _alike(data: bytes, array: Bytes, batches: _Batches, found: Found) -> _Batch
     return batches.those(~members)
 
 
-def _in_step(array: Bytes, batches: _Batches, found: Found) -> None:
+def _in_step(array: Bytes, batches: _Batches, found: RecordBounds) -> None:
     """The k-th records of all batches are found in the k-th step."""
     order = np.argsort(-batches.counts, kind="stable")  # those that have a k-th record come first
     at, limits, counts, places = (each[order] for each in batches)
@@ -146,12 +150,14 @@ def _all_used(at: Positions, limits: Positions) -> None:
         raise ValueError("the records do not fill their batch")
 
 
-def _one_batch(data: Buffer, array: Bytes, at: int, end: int, found: Found) -> None:
+def _one_batch(data: Buffer, array: Bytes, at: int, end: int, found: RecordBounds) -> None:
     if _following(data, array, at, end, found) != end:
         raise ValueError("the records do not fill their batch")
 
 
-def stretches(data: Buffer, array: Bytes, count: int, records_max: int) -> Iterator[Found]:
+def find_records_in_parts(
+    data: Buffer, array: Bytes, count: int, records_max: int
+) -> Iterator[RecordBounds]:
     """The records of one batch, whose body is `data`, at most `records_max` at a time.
 
     Raises as `walk` does, but what is wrong only when it comes there.
@@ -159,7 +165,7 @@ def stretches(data: Buffer, array: Bytes, count: int, records_max: int) -> Itera
     at, end = 0, len(data)
     while count:
         some = min(count, records_max)
-        found = Found(np.empty(some, np.int64), np.empty(some, np.int64))
+        found = RecordBounds(np.empty(some, np.int64), np.empty(some, np.int64))
         at = _following(data, array, at, end, found)
         count -= some
         if at > end or (at == end) == bool(count):
@@ -167,12 +173,12 @@ def stretches(data: Buffer, array: Bytes, count: int, records_max: int) -> Itera
         yield found
 
 
-def _following(data: Buffer, array: Bytes, at: int, end: int, found: Found) -> int:
+def _following(data: Buffer, array: Bytes, at: int, end: int, found: RecordBounds) -> int:
     """As many records as `found` has room for, from `at` on: by runs where there are any. Returns
     the position behind them; behind `end`, `found` may not be full."""
     count, done, singles = len(found.starts), 0, _SINGLES
     while done < count:
-        left = Found(found.starts[done:], found.ends[done:])
+        left = RecordBounds(found.starts[done:], found.ends[done:])
         taken = _run(data, array, at, end, left)
         if taken < _RUN_MIN:
             taken = _singly(data, at, left, singles)
@@ -186,7 +192,7 @@ def _following(data: Buffer, array: Bytes, at: int, end: int, found: Found) -> i
     return at
 
 
-def _run(data: Buffer, array: Bytes, at: int, end: int, left: Found) -> int:
+def _run(data: Buffer, array: Bytes, at: int, end: int, left: RecordBounds) -> int:
     """Records in a row, from `at` on, whose lengths are the same; how many. 0: too few."""
     length, start = one_varint(data, at)
     size = start + length - at
@@ -211,7 +217,7 @@ def _same(array: Bytes, at: int, start: int, size: int, count: int) -> int:
     return count
 
 
-def _singly(data: Buffer, at: int, left: Found, count: int) -> int:
+def _singly(data: Buffer, at: int, left: RecordBounds, count: int) -> int:
     starts: list[int] = []
     ends: list[int] = []
     for _ in range(min(count, len(left.starts))):

@@ -18,7 +18,7 @@ _NO_HEADERS: Headers = []
 _NO_TIME_MS = -1
 
 
-class Rows(NamedTuple):
+class RecordRows(NamedTuple):
     """Consecutive records of one partition, as Python lists; `first` numbers the first one."""
 
     first: int
@@ -32,12 +32,12 @@ class Rows(NamedTuple):
         return self.first + len(self.timestamps_ms)
 
 
-def rows_of(batch: pyarrow.RecordBatch, first: int) -> Rows:
+def record_rows(batch: pyarrow.RecordBatch, first: int) -> RecordRows:
     """The batch's columns `timestamp`, `key`, `value` and `headers`."""
     import pyarrow
 
     microseconds = batch.column("timestamp").cast(pyarrow.int64()).to_pylist()
-    return Rows(
+    return RecordRows(
         first,
         [each // 1000 for each in microseconds],
         batch.column("key").to_pylist(),
@@ -67,7 +67,9 @@ class Encoder:
         self._codec = codec
         self._batch_bytes = batch_bytes
 
-    def batches(self, rows: Rows, start: int, sequence_max: int) -> Iterator[tuple[int, bytes]]:
+    def batches(
+        self, rows: RecordRows, start: int, sequence_max: int
+    ) -> Iterator[tuple[int, bytes]]:
         """From record number `start` on; with each the number after its last record."""
         at = start - rows.first
         assert at >= 0
@@ -86,7 +88,7 @@ class Encoder:
             yield rows.first + at, bytes(builder.build())
 
 
-def _fill(builder: Any, rows: Rows, at: int) -> int:
+def _fill(builder: Any, rows: RecordRows, at: int) -> int:
     """The place of the first record that had no more room."""
     append = builder.append
     timestamps, keys, values, headers = rows.timestamps_ms, rows.keys, rows.values, rows.headers

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from gateway.pipelines.shared.files import joined
+from gateway.pipelines.shared.files import join_path
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ReplayRequest:
     """What is asked for. `offsets`: per partition from, and up to but not including."""
 
     topic: str
@@ -36,7 +36,7 @@ class Request:
         return json.dumps(asked, separators=(",", ":"))
 
 
-class Replayed(NamedTuple):
+class ReplayedPartition(NamedTuple):
     """One partition: `written` by this run, of `records` that are there now."""
 
     partition: int
@@ -47,17 +47,17 @@ class Replayed(NamedTuple):
     looks: int
 
 
-class Report(NamedTuple):
+class ReplayReport(NamedTuple):
     """`resumed`: an earlier run, or another one, had begun it."""
 
     topic: str
     target: str
     state: str
     resumed: bool
-    partitions: tuple[Replayed, ...]
+    partitions: tuple[ReplayedPartition, ...]
 
 
-def default_state(directory: str, request: Request) -> str:
+def default_state(directory: str, request: ReplayRequest) -> str:
     """Beside the archive's data, where readers do not look: one directory for each request."""
     digest = hashlib.sha256(request.line().encode()).hexdigest()[:16]
-    return joined(directory, "_replays", digest)
+    return join_path(directory, "_replays", digest)

@@ -47,7 +47,7 @@ class PartitionPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class ReplayChunk:
     """Source offsets `first` to `end` - 1 of a partition, to be written at once; `number` is that
     of their first record. `last`: no record of the plan comes after them."""
 
@@ -72,7 +72,7 @@ class Selection:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ReplayPlan:
     """`asked` is the request in one line; `topic_id` tells the life of the target that is meant,
     `source_id` that of the archived topic ("": nobody knows)."""
 
@@ -92,7 +92,7 @@ class Plan:
         return f"{text}\n".encode()
 
     @classmethod
-    def decode(cls, data: bytes, path: str) -> Plan:
+    def decode(cls, data: bytes, path: str) -> ReplayPlan:
         """What `encode` gave. Raises JobError that names `path`."""
         try:
             fields: dict[str, Any] = json.loads(data)
@@ -112,9 +112,9 @@ class Plan:
             raise JobError(f"{path}: no state of a replay: {error!r}", "BAD_STATE") from error
 
 
-def stretch_from(
+def next_chunk(
     selection: Selection, partition: PartitionPlan, offset: int, number: int, offsets_max: int
-) -> Stretch:
+) -> ReplayChunk:
     """At most so many offsets, from the first that is selected at `offset` or after it on.
 
     `number`: of the record that comes first there; `offset` is not beyond the last one's.
@@ -123,10 +123,10 @@ def stretch_from(
     ends = [each for each in selection.of(partition.partition) if each.end > offset]
     first = max(offset, min((each.start for each in ends), default=offset))
     end = min(first + offsets_max, partition.last + 1)
-    return Stretch(partition.partition, first, end, number, end > partition.last)
+    return ReplayChunk(partition.partition, first, end, number, end > partition.last)
 
 
-def chosen_ranges(
+def select_ranges(
     topic: str, archived: Iterable[OffsetRange], asked: Mapping[int, tuple[int, int]] | None
 ) -> tuple[OffsetRange, ...]:
     """What to replay: all that is archived of the topic, or of `asked` partitions from ... to.

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from gateway.admin.client import AdminClient, Unreachable
 from gateway.admin.topics import LATEST, offsets
-from gateway.pipelines.replays.plan import Plan
-from gateway.pipelines.replays.replay_job import Watcher
+from gateway.pipelines.replays.plan import ReplayPlan
+from gateway.pipelines.replays.replay_job import ReplayWatcher
 from gateway.pipelines.shared.errors import JobError
 from gateway.wire.client_link import AdminError
 
@@ -24,7 +24,7 @@ _LOOK_S = 1.0
 
 
 @contextmanager
-def shown(spark: SparkSession, bootstrap: str) -> Generator[Watcher]:
+def show_progress(spark: SparkSession, bootstrap: str) -> Generator[ReplayWatcher]:
     """A bar on stderr when that is a terminal; failures that are borne are lines on it anyway."""
     if not sys.stderr.isatty():
         yield _Lines()
@@ -36,7 +36,7 @@ def shown(spark: SparkSession, bootstrap: str) -> Generator[Watcher]:
         yield _Bar(spark, bootstrap, bar)
 
 
-class _Lines(Watcher):
+class _Lines(ReplayWatcher):
     def on_retry(self, error: JobError, wait_s: float) -> None:
         print(f"gateway: {error}; again in {wait_s:.0f} s", file=sys.stderr)
 
@@ -49,9 +49,9 @@ class _Bar(_Lines):
         self._bootstrap = bootstrap
         self._bar = bar
         self._task = bar.add_task("measured", total=None)
-        self._plan: Plan | None = None
+        self._plan: ReplayPlan | None = None
 
-    def on_planned(self, plan: Plan, written: int) -> None:
+    def on_planned(self, plan: ReplayPlan, written: int) -> None:
         self._plan = plan
         total = sum(each.count for each in plan.partitions)
         self._bar.update(self._task, description="replayed", total=total, completed=written)

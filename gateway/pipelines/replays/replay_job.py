@@ -14,28 +14,28 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from gateway.pipelines.archives.port import Archive
 from gateway.pipelines.replays.encode import CODECS
-from gateway.pipelines.replays.model import Replayed, Report, Request
+from gateway.pipelines.replays.model import ReplayedPartition, ReplayReport, ReplayRequest
 from gateway.pipelines.replays.plan import (
     PartitionPlan,
-    Plan,
+    ReplayChunk,
+    ReplayPlan,
     Selection,
-    Stretch,
-    chosen_ranges,
-    stretch_from,
+    next_chunk,
+    select_ranges,
 )
 from gateway.pipelines.replays.target import (
-    Target,
-    check_room,
+    ReplayTarget,
+    check_target,
     create_if_missing,
-    look_at,
+    describe_target,
     new_producer_id,
 )
-from gateway.pipelines.replays.task import RESULT, Sending, new_writer, writing
-from gateway.pipelines.replays.writer import Limits
+from gateway.pipelines.replays.task import RESULT, SendOptions, chunk_writer, new_writer
+from gateway.pipelines.replays.writer import WriterLimits
 from gateway.pipelines.shared.errors import JobError
-from gateway.pipelines.shared.files import joined, open_files
+from gateway.pipelines.shared.files import join_path, open_files
 from gateway.pipelines.shared.partitions import OffsetRange
-from gateway.pipelines.shared.spark_errors import told
+from gateway.pipelines.shared.spark_errors import translate_spark_errors
 from gateway.pipelines.shared.topics import Topics
 from ledger.adapters.system.clock import SystemClock
 from ledger.ports.clock import Clock
@@ -58,10 +58,10 @@ _SALTS = 64  # candidates for each task, so that one is found that Spark sends t
 _ARROW_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
 
-class Watcher:
+class ReplayWatcher:
     """Told what a replay does. Nobody is told by default."""
 
-    def on_planned(self, plan: Plan, written: int) -> None:
+    def on_planned(self, plan: ReplayPlan, written: int) -> None:
         """So many of the plan's records were there already."""
 
     def on_retry(self, error: JobError, wait_s: float) -> None: ...
@@ -75,34 +75,36 @@ def replay(
     spark: SparkSession,
     archive: Archive,
     bootstrap: str,
-    request: Request,
+    request: ReplayRequest,
     state: str,
     *,
-    watcher: Watcher | None = None,
+    watcher: ReplayWatcher | None = None,
     clock: Clock | None = None,
     offsets_at_once: int = OFFSETS_AT_ONCE,
-) -> Report:
+) -> ReplayReport:
     """All records that were asked for are in the target, once each, in order. Raises JobError.
 
     `state` is a directory; an empty one begins anew. `offsets_at_once`: of each partition.
     """
-    job = _Job(archive, bootstrap, request, watcher or Watcher(), clock or SystemClock())
+    job = _ReplayRun(
+        archive, bootstrap, request, watcher or ReplayWatcher(), clock or SystemClock()
+    )
     files = open_files(spark, state)
-    path = joined(state, PLAN)
+    path = join_path(state, PLAN)
     data = files.read(path)
     resumed = data is not None
     if data is None:
         files.put_if_absent(path, job.begin().encode())
         data = files.read(path)  # ours, or that of whoever was quicker
         assert data is not None, "nobody removes a plan"
-    plan = Plan.decode(data, path)
+    plan = ReplayPlan.decode(data, path)
     if plan.asked != request.line():
         raise JobError(
             f"{path} is the state of another replay ({plan.asked}); give another --state",
             "OTHER_REPLAY",
         )
     job.check_source(plan, path)
-    return Report(
+    return ReplayReport(
         request.topic, request.target, state, resumed, job.write(spark, plan, offsets_at_once)
     )
 
@@ -124,11 +126,16 @@ def check_other_topic(archive: Archive, bootstrap: str, topic: str) -> None:
         )
 
 
-class _Job:
+class _ReplayRun:
     """One run. What fails for reasons that pass is tried again, once a server has answered."""
 
     def __init__(
-        self, archive: Archive, bootstrap: str, request: Request, watcher: Watcher, clock: Clock
+        self,
+        archive: Archive,
+        bootstrap: str,
+        request: ReplayRequest,
+        watcher: ReplayWatcher,
+        clock: Clock,
     ) -> None:
         self._archive = archive
         self._bootstrap = bootstrap
@@ -137,25 +144,25 @@ class _Job:
         self._clock = clock
         self._topics = Topics(bootstrap)
 
-    def begin(self) -> Plan:
+    def begin(self) -> ReplayPlan:
         """What is to be written and where, and the producer id for it."""
         request = self._request
-        ranges = chosen_ranges(request.topic, self._archive.ranges(), request.offsets)
+        ranges = select_ranges(request.topic, self._archive.ranges(), request.offsets)
         if request.create:
             known = [p.partition for p in self._archive.state().ends if p.topic == request.topic]
             known += [each.partition for each in ranges]
             create_if_missing(self._topics, request.target, max(known) + 1)
-        look_at(self._topics, self._bootstrap, request.target)  # before what takes long
+        describe_target(self._topics, self._bootstrap, request.target)  # before what takes long
         selection = Selection(request.topic, ranges, request.start_ms, request.end_ms)
-        found = told(lambda: _measured(self._archive, selection))
+        found = translate_spark_errors(lambda: _measured(self._archive, selection))
         target = self._patiently(self._look)
-        check_room(
+        check_target(
             target,
             max((row.partition for row in found), default=-1) + 1,
             max((self._clock.now_ms() - row.oldest_ms for row in found), default=0),
         )
         producer = self._patiently(lambda: new_producer_id(self._bootstrap))
-        return Plan(
+        return ReplayPlan(
             asked=request.line(),
             selection=selection,
             target=request.target,
@@ -172,7 +179,7 @@ class _Job:
             source_id=self._source_id(),
         )
 
-    def check_source(self, plan: Plan, path: str) -> None:
+    def check_source(self, plan: ReplayPlan, path: str) -> None:
         """Raises JobError when the plan is for records of another topic of that name."""
         now = self._source_id()
         if plan.source_id and now and plan.source_id != now:
@@ -185,23 +192,25 @@ class _Job:
     def _source_id(self) -> str:
         return self._archive.state().topic_ids.get(self._request.topic, "")
 
-    def write(self, spark: SparkSession, plan: Plan, offsets_at_once: int) -> tuple[Replayed, ...]:
+    def write(
+        self, spark: SparkSession, plan: ReplayPlan, offsets_at_once: int
+    ) -> tuple[ReplayedPartition, ...]:
         """All of it is there."""
         room = int(self._look().batch_bytes_max * _BATCH_ROOM)
-        sending = Sending(
+        sending = SendOptions(
             self._bootstrap,
             CODECS[self._request.codec],
             min(_BATCH_BYTES, room),
-            Limits(self._request.stall_s_max),
+            WriterLimits(self._request.stall_s_max),
         )
         begun = {each.partition: _place(plan, each, sending) for each in plan.partitions}
         self._watcher.on_planned(plan, sum(begun.values()))
-        writing = _Writing(spark, self._archive, plan, sending, offsets_at_once)
-        self._watcher.run(lambda: told(lambda: writing.run(begun)))
+        writing = _ChunkedWrite(spark, self._archive, plan, sending, offsets_at_once)
+        self._watcher.run(lambda: translate_spark_errors(lambda: writing.run(begun)))
         return tuple(_replayed(each, writing.done.get(each.partition)) for each in plan.partitions)
 
-    def _look(self) -> Target:
-        return look_at(self._topics, self._bootstrap, self._request.target)
+    def _look(self) -> ReplayTarget:
+        return describe_target(self._topics, self._bootstrap, self._request.target)
 
     def _patiently(self, work: Callable[[], T]) -> T:
         end_s = self._clock.monotonic_s() + self._request.stall_s_max
@@ -218,7 +227,7 @@ class _Job:
 # the plan
 
 
-class _Found(NamedTuple):
+class _PartitionExtent(NamedTuple):
     partition: int
     records: int
     first: int
@@ -227,7 +236,7 @@ class _Found(NamedTuple):
     record_bytes_max: int
 
 
-def _measured(archive: Archive, selection: Selection) -> list[_Found]:
+def _measured(archive: Archive, selection: Selection) -> list[_PartitionExtent]:
     """What the selection holds, per partition, in order."""
     from pyspark.sql import functions as F
 
@@ -251,7 +260,7 @@ def _measured(archive: Archive, selection: Selection) -> list[_Found]:
         )
         .collect()  # one row per partition
     )
-    return sorted(_Found(*row) for row in rows)
+    return sorted(_PartitionExtent(*row) for row in rows)
 
 
 def _selected(archive: Archive, selection: Selection, within: Sequence[OffsetRange]) -> DataFrame:
@@ -281,7 +290,7 @@ def _day(timestamp_ms: int) -> Any:
 # writing
 
 
-def _place(plan: Plan, partition: PartitionPlan, sending: Sending) -> int:
+def _place(plan: ReplayPlan, partition: PartitionPlan, sending: SendOptions) -> int:
     writer = new_writer(plan, partition, sending)
     try:
         return writer.find_place()
@@ -289,26 +298,26 @@ def _place(plan: Plan, partition: PartitionPlan, sending: Sending) -> int:
         writer.close()
 
 
-class _Done(NamedTuple):
+class _WrittenSoFar(NamedTuple):
     """What was done for a partition."""
 
     written: int = 0
     looks: int = 1
 
-    def plus(self, row: Any) -> _Done:
+    def plus(self, row: Any) -> _WrittenSoFar:
         """Each stretch looks at the target once; further looks are worth telling."""
-        return _Done(self.written + row["written"], self.looks + row["looks"] - 1)
+        return _WrittenSoFar(self.written + row["written"], self.looks + row["looks"] - 1)
 
 
-class _Writing:
+class _ChunkedWrite:
     """All partitions side by side, a stretch of each at a time; `done` is what was done."""
 
     def __init__(
         self,
         spark: SparkSession,
         archive: Archive,
-        plan: Plan,
-        sending: Sending,
+        plan: ReplayPlan,
+        sending: SendOptions,
         offsets_at_once: int,
     ) -> None:
         self._spark = spark
@@ -316,7 +325,7 @@ class _Writing:
         self._plan = plan
         self._sending = sending
         self._offsets_at_once = offsets_at_once
-        self.done: dict[int, _Done] = {}
+        self.done: dict[int, _WrittenSoFar] = {}
 
     def run(self, begun: Mapping[int, int]) -> None:
         """Nothing is left of the partitions; `begun` tells which records were there already."""
@@ -333,7 +342,7 @@ class _Writing:
             numbers = {each.partition: each.number for each in stretches}
             for row in rows:
                 partition = row["partition"]
-                self.done[partition] = self.done.get(partition, _Done()).plus(row)
+                self.done[partition] = self.done.get(partition, _WrittenSoFar()).plus(row)
                 numbers[partition] = row["number"]
             ends = {each.partition: each.end for each in stretches if not each.last}
             stretches = [
@@ -342,11 +351,11 @@ class _Writing:
                 if each.partition in ends
             ]
 
-    def _stretch(self, partition: PartitionPlan, offset: int, number: int) -> Stretch:
+    def _stretch(self, partition: PartitionPlan, offset: int, number: int) -> ReplayChunk:
         selection = self._plan.selection
-        return stretch_from(selection, partition, offset, number, self._offsets_at_once)
+        return next_chunk(selection, partition, offset, number, self._offsets_at_once)
 
-    def _write(self, stretches: Sequence[Stretch]) -> list[Any]:
+    def _write(self, stretches: Sequence[ReplayChunk]) -> list[Any]:
         """The stretches are written, or a row of `RESULT` says why one is not."""
         spark, selection = self._spark, self._plan.selection
         within = [
@@ -365,14 +374,14 @@ class _Writing:
         before = spark.conf.get(_ARROW_ROWS)
         spark.conf.set(_ARROW_ROWS, str(arrow_rows))
         try:
-            work = writing(self._plan, self._sending, stretches)
+            work = chunk_writer(self._plan, self._sending, stretches)
             return ordered.mapInArrow(work, RESULT).collect()  # one per partition
         finally:
             spark.conf.set(_ARROW_ROWS, str(before))
 
 
 def _raise_failures(
-    rows: Sequence[Any], left: Sequence[PartitionPlan], stretches: Sequence[Stretch]
+    rows: Sequence[Any], left: Sequence[PartitionPlan], stretches: Sequence[ReplayChunk]
 ) -> None:
     failed = sorted((row["partition"], row["error"], row["code"]) for row in rows if row["code"])
     if failed:
@@ -412,9 +421,9 @@ def _one_task_each(spark: SparkSession, records: DataFrame, partitions: Sequence
     return records.repartition(count, F.element_at(F.create_map(*words), F.col("partition")))
 
 
-def _replayed(partition: PartitionPlan, done: _Done | None) -> Replayed:
-    written, looks = done or _Done()
-    return Replayed(
+def _replayed(partition: PartitionPlan, done: _WrittenSoFar | None) -> ReplayedPartition:
+    written, looks = done or _WrittenSoFar()
+    return ReplayedPartition(
         partition.partition,
         partition.count,
         written,

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from gateway.admin.client import AdminClient, raise_for
 from gateway.pipelines.shared.errors import JobError
-from gateway.pipelines.shared.topics import Topics, asked
+from gateway.pipelines.shared.topics import Topics, run_admin
 
 _DESCRIBE_CONFIGS, _INIT_PRODUCER_ID = 32, 22
 _TOPIC_RESOURCE = 2
@@ -17,7 +17,7 @@ CREATED_WITH = {"message.timestamp.type": "CreateTime", "retention.ms": "-1"}
 """Of a topic that the job makes: replayed records are old, and retention goes by their time."""
 
 
-class Target(NamedTuple):
+class ReplayTarget(NamedTuple):
     """`ends`: per partition the offset that the next record gets."""
 
     name: str
@@ -44,7 +44,7 @@ def create_if_missing(topics: Topics, name: str, partitions: int) -> None:
             raise
 
 
-def look_at(topics: Topics, bootstrap: str, name: str) -> Target:
+def describe_target(topics: Topics, bootstrap: str, name: str) -> ReplayTarget:
     """The topic as it is now. Raises JobError that says the fix when it cannot be replayed into."""
     try:
         facts = topics.facts(name)
@@ -61,10 +61,10 @@ def look_at(topics: Topics, bootstrap: str, name: str) -> Target:
             "LOG_APPEND_TIME",
         )
     ends = {place.partition: found.latest for place, found in topics.bounds([name]).items()}
-    return Target(name, facts.topic_id or "", configs, ends)
+    return ReplayTarget(name, facts.topic_id or "", configs, ends)
 
 
-def check_room(target: Target, partitions: int, oldest_age_ms: int) -> None:
+def check_target(target: ReplayTarget, partitions: int, oldest_age_ms: int) -> None:
     """It has that many partitions, and keeps what is that old. Raises JobError."""
     name = target.name
     if len(target.ends) < partitions:
@@ -99,7 +99,7 @@ def _configs(bootstrap: str, name: str) -> dict[str, str]:
         raise_for(result.error_code, result.error_message, name)
         return {each.name: each.value for each in result.configs if each.value is not None}
 
-    return asked(bootstrap, work)
+    return run_admin(bootstrap, work)
 
 
 def new_producer_id(bootstrap: str) -> ProducerId:
@@ -123,4 +123,4 @@ def new_producer_id(bootstrap: str) -> ProducerId:
         raise_for(answer.error_code, None, "a producer id")
         return ProducerId(answer.producer_id, answer.producer_epoch)
 
-    return asked(bootstrap, work)
+    return run_admin(bootstrap, work)

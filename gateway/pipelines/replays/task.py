@@ -7,9 +7,9 @@ from itertools import groupby, pairwise
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gateway.pipelines.replays.encode import Encoder, Rows, rows_of
-from gateway.pipelines.replays.plan import PartitionPlan, Plan, Stretch
-from gateway.pipelines.replays.writer import Limits, PartitionWriter
+from gateway.pipelines.replays.encode import Encoder, RecordRows, record_rows
+from gateway.pipelines.replays.plan import PartitionPlan, ReplayChunk, ReplayPlan
+from gateway.pipelines.replays.writer import PartitionWriter, WriterLimits
 from gateway.pipelines.shared.errors import JobError
 from gateway.wire.client_link import AdminError, Unreachable
 
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 
 RESULT = "partition INT, number BIGINT, written BIGINT, looks INT, code STRING, error STRING"
 """`number`: of the record after the last one that came."""
-Slice = tuple[int, Any]
+PartitionSlice = tuple[int, Any]
 
 
-class Sending(NamedTuple):
+class SendOptions(NamedTuple):
     """How batches are sent; `codec` is Kafka's number."""
 
     bootstrap: str
     codec: int
     batch_bytes: int
-    limits: Limits
+    limits: WriterLimits
 
 
-def writing(
-    plan: Plan, sending: Sending, stretches: Sequence[Stretch]
+def chunk_writer(
+    plan: ReplayPlan, sending: SendOptions, stretches: Sequence[ReplayChunk]
 ) -> Callable[[Iterable[pyarrow.RecordBatch]], Iterable[pyarrow.RecordBatch]]:
     """For `mapInArrow`: one row of `RESULT` for each partition that came, failed or not."""
 
@@ -60,13 +60,13 @@ def _schema() -> pyarrow.Schema:
     return pyarrow.schema(list(kinds.items()))
 
 
-def new_writer(plan: Plan, partition: PartitionPlan, sending: Sending) -> PartitionWriter:
+def new_writer(plan: ReplayPlan, partition: PartitionPlan, sending: SendOptions) -> PartitionWriter:
     encoder = Encoder(plan.producer_id, plan.producer_epoch, sending.codec, sending.batch_bytes)
     return PartitionWriter(plan, partition, sending.bootstrap, encoder, sending.limits)
 
 
 def _written(
-    plan: Plan, sending: Sending, stretch: Stretch, parts: Iterator[Slice]
+    plan: ReplayPlan, sending: SendOptions, stretch: ReplayChunk, parts: Iterator[PartitionSlice]
 ) -> dict[str, Any]:
     """Failures are told, not raised: Spark would try again what cannot succeed."""
     (partition,) = (each for each in plan.partitions if each.partition == stretch.partition)
@@ -74,7 +74,7 @@ def _written(
     code = error = None
     number = stretch.number
     try:
-        number = writer.write(numbered(partition, stretch, parts), stretch.last)
+        number = writer.write(number_records(partition, stretch, parts), stretch.last)
         if partition.dense and number != stretch.end - partition.first:
             raise _changed(partition, partition.first + number)
     except (JobError, AdminError) as failed:
@@ -93,7 +93,7 @@ def _written(
     }
 
 
-def _slices(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[Slice]:
+def _slices(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[PartitionSlice]:
     """Each batch, cut where the partition changes."""
     import numpy
 
@@ -106,7 +106,9 @@ def _slices(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[Slice]:
             yield int(partitions[start]), batch.slice(start, end - start)
 
 
-def numbered(partition: PartitionPlan, stretch: Stretch, parts: Iterator[Slice]) -> Iterator[Rows]:
+def number_records(
+    partition: PartitionPlan, stretch: ReplayChunk, parts: Iterator[PartitionSlice]
+) -> Iterator[RecordRows]:
     """Every record of the stretch with its number in the replay.
 
     Raises JobError when offsets are not in order, or some are missing.
@@ -121,7 +123,7 @@ def numbered(partition: PartitionPlan, stretch: Stretch, parts: Iterator[Slice])
         if lowest < 1 or (partition.dense and highest > 1):
             raise _changed(partition, int(offsets[0]))
         last = int(offsets[-1])
-        yield rows_of(batch, number)
+        yield record_rows(batch, number)
         number += batch.num_rows
 
 

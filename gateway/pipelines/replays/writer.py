@@ -18,9 +18,9 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from gateway.admin.client import parse_bootstrap
-from gateway.pipelines.replays.connection import Connection
-from gateway.pipelines.replays.encode import Encoder, Rows
-from gateway.pipelines.replays.plan import SEQUENCE_MAX, PartitionPlan, Plan
+from gateway.pipelines.replays.blocking_connection import BlockingConnection
+from gateway.pipelines.replays.encode import Encoder, RecordRows
+from gateway.pipelines.replays.plan import SEQUENCE_MAX, PartitionPlan, ReplayPlan
 from gateway.pipelines.shared.errors import JobError
 from gateway.wire import batches
 from gateway.wire.client_link import Unreachable
@@ -41,18 +41,18 @@ _SEQUENCES = frozenset(
 """Somebody else of this replay was quicker, or the server forgot: the end tells."""
 
 
-class Limits(NamedTuple):
+class WriterLimits(NamedTuple):
     """`stall_s_max`: how long without progress before it is given up."""
 
     stall_s_max: float = 120.0
     answer_s_max: float = 30.0
 
 
-class _LookAgain(Exception):
+class _LookupNeeded(Exception):
     """The server, or the place in the target, has to be found anew."""
 
 
-class _Flight(NamedTuple):
+class _InFlight(NamedTuple):
     first: int
     end: int
 
@@ -65,11 +65,11 @@ class PartitionWriter:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: ReplayPlan,
         partition: PartitionPlan,
         bootstrap: str,
         encoder: Encoder,
-        limits: Limits,
+        limits: WriterLimits,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
         self._plan = plan
@@ -78,9 +78,9 @@ class PartitionWriter:
         self._encoder = encoder
         self._limits = limits
         self._pause = pause
-        self._connection: Connection | None = None
-        self._held: deque[Rows] = deque()
-        self._flights: deque[_Flight] = deque()
+        self._connection: BlockingConnection | None = None
+        self._held: deque[RecordRows] = deque()
+        self._flights: deque[_InFlight] = deque()
         self._acked = 0
         self._posted = 0
         self._room = 1
@@ -102,7 +102,7 @@ class PartitionWriter:
         self._again(None)
         return self._acked
 
-    def write(self, source: Iterable[Rows], last: bool = True) -> int:
+    def write(self, source: Iterable[RecordRows], last: bool = True) -> int:
         """All records of `source`, which comes in order and may begin before the place, are there.
 
         Returns the number after that of its last record. `last`: it is the end of the partition's
@@ -122,12 +122,12 @@ class PartitionWriter:
             self._held.append(rows)
             try:
                 self._post_rows(rows)
-            except (_LookAgain, Unreachable) as error:
+            except (_LookupNeeded, Unreachable) as error:
                 self._again(error)
         while self._flights:
             try:
                 self._take()
-            except (_LookAgain, Unreachable) as error:
+            except (_LookupNeeded, Unreachable) as error:
                 self._again(error)
         if last and max(index, self._acked) != self._part.count:
             raise JobError(
@@ -144,7 +144,7 @@ class PartitionWriter:
 
     # sending
 
-    def _post_rows(self, rows: Rows) -> None:
+    def _post_rows(self, rows: RecordRows) -> None:
         start = max(rows.first, self._posted)
         if start >= rows.end:
             return
@@ -152,9 +152,9 @@ class PartitionWriter:
         for end, data in self._encoder.batches(rows, start, SEQUENCE_MAX):
             while len(self._flights) >= self._room:
                 self._take()
-            self._post(_Flight(self._posted, end), data)
+            self._post(_InFlight(self._posted, end), data)
 
-    def _post(self, flight: _Flight, data: bytes) -> None:
+    def _post(self, flight: _InFlight, data: bytes) -> None:
         connection = self._connection
         assert connection is not None
         part = {"index": self._part.partition, "records": data}
@@ -184,7 +184,7 @@ class PartitionWriter:
         if produced.error_code is not ErrorCode.none:
             self._refused(produced, flight)
         if produced.base_offset < 0:
-            raise _LookAgain(f"{self.place}: the server did not say where the batch is")
+            raise _LookupNeeded(f"{self.place}: the server did not say where the batch is")
         if produced.base_offset != self._part.base_offset + flight.first:
             self._foreign(produced.base_offset)
         self._on_durable(flight.end)
@@ -197,12 +197,12 @@ class PartitionWriter:
         while self._held and self._held[0].end <= self._acked:
             self._held.popleft()
 
-    def _refused(self, produced: Any, flight: _Flight) -> NoReturn:
+    def _refused(self, produced: Any, flight: _InFlight) -> NoReturn:
         code = produced.error_code
         said = getattr(produced, "error_message", None)
         message = f"{self.place}: {code.name.upper()}{': ' + said if said else ''}"
         if code.retriable or code in _SEQUENCES:
-            raise _LookAgain(message)
+            raise _LookupNeeded(message)
         if code in (ErrorCode.message_too_large, ErrorCode.record_list_too_large):
             message += "; raise the topic's max.message.bytes and start the same replay again"
         raise JobError(f"{message} (record {flight.first} of the replay)", code.name.upper())
@@ -223,7 +223,7 @@ class PartitionWriter:
                 for rows in list(self._held):
                     self._post_rows(rows)
                 return
-            except (_LookAgain, Unreachable) as again:
+            except (_LookupNeeded, Unreachable) as again:
                 error = again
             if self._acked > before:
                 wait_s = _RETRY_S
@@ -256,18 +256,18 @@ class PartitionWriter:
         self._posted = found
         self._on_durable(found)
 
-    def _leader(self) -> Connection:
+    def _leader(self) -> BlockingConnection:
         """A connection to who leads the partition now."""
         fault: Exception | None = None
         for host, port in self._servers:
             try:
-                return self._leader_by(Connection(host, port, self._limits.answer_s_max))
-            except (Unreachable, _LookAgain) as error:
+                return self._leader_by(BlockingConnection(host, port, self._limits.answer_s_max))
+            except (Unreachable, _LookupNeeded) as error:
                 fault = error
         assert fault is not None
         raise fault
 
-    def _leader_by(self, asked: Connection) -> Connection:
+    def _leader_by(self, asked: BlockingConnection) -> BlockingConnection:
         """Who that server names; `asked` is closed unless it is the one."""
         keep = False
         try:
@@ -276,17 +276,17 @@ class PartitionWriter:
             answer = asked.ask(_METADATA, fields, _METADATA_MAX)
             (topic,) = answer.topics
             if topic.error_code is not ErrorCode.none:
-                raise _LookAgain(f"{self._plan.target}: {topic.error_code.name.upper()}")
+                raise _LookupNeeded(f"{self._plan.target}: {topic.error_code.name.upper()}")
             check_topic_id(self._plan, getattr(topic, "topic_id", None))
             brokers = {each.node_id: each for each in answer.brokers}
             leaders = {each.partition_index: each.leader_id for each in topic.partitions}
             leader = brokers.get(leaders.get(self._part.partition, -1))
             if leader is None:
-                raise _LookAgain(f"{self.place}: nobody leads it now")
+                raise _LookupNeeded(f"{self.place}: nobody leads it now")
             keep = asked.peer == f"{leader.host}:{leader.port}"
             if keep:
                 return asked
-            return Connection(leader.host, leader.port, self._limits.answer_s_max)
+            return BlockingConnection(leader.host, leader.port, self._limits.answer_s_max)
         finally:
             if not keep:
                 asked.close()
@@ -303,7 +303,7 @@ class PartitionWriter:
         answer = self._connection.ask(_LIST_OFFSETS, fields)
         ((found,),) = (each.partitions for each in answer.topics)
         if found.error_code is not ErrorCode.none:
-            raise _LookAgain(f"{self.place}: {found.error_code.name.upper()}")
+            raise _LookupNeeded(f"{self.place}: {found.error_code.name.upper()}")
         if found.offset < self._part.base_offset:
             raise JobError(
                 f"{self.place}: ends at {found.offset} and ended at {self._part.base_offset} when"
@@ -353,7 +353,7 @@ class PartitionWriter:
         assert self._connection is not None
         answer = self._connection.ask(_FETCH, fields, _FETCH_MAX)
         if answer.error_code is not ErrorCode.none:
-            raise _LookAgain(f"{self.place}: {answer.error_code.name.upper()}")
+            raise _LookupNeeded(f"{self.place}: {answer.error_code.name.upper()}")
         ((found,),) = (each.partitions for each in answer.responses)
         if found.error_code is ErrorCode.offset_out_of_range:
             raise JobError(
@@ -362,7 +362,7 @@ class PartitionWriter:
                 "TARGET_LOST",
             )
         if found.error_code is not ErrorCode.none or not found.records:
-            raise _LookAgain(f"{self.place}: offset {offset}: {found.error_code.name.upper()}")
+            raise _LookupNeeded(f"{self.place}: offset {offset}: {found.error_code.name.upper()}")
         return batches.read_header(found.records)
 
     def _foreign(self, offset: int) -> NoReturn:
@@ -373,7 +373,7 @@ class PartitionWriter:
         )
 
 
-def check_topic_id(plan: Plan, topic_id: object) -> None:
+def check_topic_id(plan: ReplayPlan, topic_id: object) -> None:
     """Raises JobError when the target is another topic of the same name by now."""
     if topic_id is None or not plan.topic_id or str(topic_id) == plan.topic_id:
         return

@@ -88,7 +88,7 @@ def open_files(spark: SparkSession | None, path: str) -> Files:
     return HadoopFiles(spark)
 
 
-def joined(directory: str, *names: str) -> str:
+def join_path(directory: str, *names: str) -> str:
     """The path below `directory`, whatever its scheme."""
     return "/".join((directory.rstrip("/"), *names))
 
@@ -104,7 +104,7 @@ class LocalFiles:
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
         target = local_path(path)
-        with _told(path):
+        with _file_errors(path):
             make_directories(target.parent)
             temporary = target.with_name(f"{_HIDDEN}{target.name}.{uuid4().hex}")
             try:
@@ -116,14 +116,14 @@ class LocalFiles:
         return won
 
     def read(self, path: str) -> bytes | None:
-        with _told(path):
+        with _file_errors(path):
             try:
                 return local_path(path).read_bytes()
             except FileNotFoundError:
                 return None
 
     def names(self, directory: str) -> list[str]:
-        with _told(directory):
+        with _file_errors(directory):
             try:
                 names = [each.name for each in local_path(directory).iterdir()]
             except FileNotFoundError:
@@ -132,7 +132,7 @@ class LocalFiles:
 
     def move(self, source: str, target: str) -> None:
         old, new = local_path(source), local_path(target)
-        with _told(source):
+        with _file_errors(source):
             make_directories(new.parent)
             try:
                 old.rename(new)
@@ -144,14 +144,14 @@ class LocalFiles:
 
     def remove(self, path: str) -> None:
         found = local_path(path)
-        with _told(path):
+        with _file_errors(path):
             try:
                 shutil.rmtree(found) if found.is_dir() else found.unlink()
             except FileNotFoundError:
                 pass
 
     def modified_ms(self, path: str) -> int | None:
-        with _told(path):
+        with _file_errors(path):
             try:
                 return local_path(path).stat().st_mtime_ns // 1_000_000
             except FileNotFoundError:
@@ -170,7 +170,7 @@ class HadoopFiles:
         self._configuration: Any = spark.sparkContext._jsc.hadoopConfiguration()  # pyright: ignore
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
-        with _told(path):
+        with _file_errors(path):
             target = self._path(path)
             system = target.getFileSystem(self._configuration)
             temporary = self._hadoop.fs.Path(
@@ -188,7 +188,7 @@ class HadoopFiles:
                 system.delete(temporary, False)
 
     def read(self, path: str) -> bytes | None:
-        with _told(path):
+        with _file_errors(path):
             found = self._path(path)
             system = found.getFileSystem(self._configuration)
             if not system.exists(found):
@@ -200,7 +200,7 @@ class HadoopFiles:
                 stream.close()
 
     def names(self, directory: str) -> list[str]:
-        with _told(directory):
+        with _file_errors(directory):
             found = self._path(directory)
             system = found.getFileSystem(self._configuration)
             if not system.exists(found):
@@ -209,7 +209,7 @@ class HadoopFiles:
         return sorted(name for name in names if name[0] != _HIDDEN)
 
     def move(self, source: str, target: str) -> None:
-        with _told(source):
+        with _file_errors(source):
             old, new = self._path(source), self._path(target)
             system = old.getFileSystem(self._configuration)
             if not system.exists(old):
@@ -222,12 +222,12 @@ class HadoopFiles:
                 self._renamed(old, new)
 
     def remove(self, path: str) -> None:
-        with _told(path):
+        with _file_errors(path):
             found = self._path(path)
             found.getFileSystem(self._configuration).delete(found, True)
 
     def modified_ms(self, path: str) -> int | None:
-        with _told(path):
+        with _file_errors(path):
             found = self._path(path)
             system = found.getFileSystem(self._configuration)
             if not system.exists(found):
@@ -252,7 +252,7 @@ class HadoopFiles:
 
 
 @contextmanager
-def _told(path: str) -> Generator[None]:
+def _file_errors(path: str) -> Generator[None]:
     """What the file system says becomes one line that names the path."""
     try:
         yield

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from gateway.pipelines.shared.partitions import OffsetRange
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+class Isolation(StrEnum):
+    """Whether records of open and aborted transactions are read; as Kafka names it."""
+
+    read_committed = "read_committed"
+    read_uncommitted = "read_uncommitted"
 
 
 def offsets_json(offsets: Mapping[tuple[str, int], int]) -> str:

@@ -11,7 +11,7 @@ COLUMNS = (
 """Those of Spark's Kafka source with `includeHeaders`: same names, types and order."""
 
 
-class Place(NamedTuple):
+class TopicPartition(NamedTuple):
     """A partition of a topic."""
 
     topic: str
@@ -30,8 +30,8 @@ class OffsetRange(NamedTuple):
     end: int
 
     @property
-    def place(self) -> Place:
-        return Place(self.topic, self.partition)
+    def place(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
 
     @property
     def length(self) -> int:

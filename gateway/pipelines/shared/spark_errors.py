@@ -10,7 +10,7 @@ from gateway.pipelines.shared.errors import JobError
 T = TypeVar("T")
 
 
-def told(work: Callable[[], T]) -> T:
+def translate_spark_errors(work: Callable[[], T]) -> T:
     """What `work` returns. Spark's errors become JobErrors: SPARK_REFUSED where a rerun meets the
     same (a plan that cannot be), SPARK_GONE where its JVM has died, else SPARK_FAILED."""
     from py4j.protocol import Py4JError

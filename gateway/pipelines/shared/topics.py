@@ -10,19 +10,19 @@ from typing import NamedTuple, TypeVar
 from gateway.admin import topics as asking
 from gateway.admin.client import AdminClient, AdminError, Unreachable
 from gateway.pipelines.shared.errors import JobError
-from gateway.pipelines.shared.partitions import Place
+from gateway.pipelines.shared.partitions import TopicPartition
 
 T = TypeVar("T")
 
 
-class Bounds(NamedTuple):
+class OffsetBounds(NamedTuple):
     """The first offset there is, and the one that the next record gets."""
 
     earliest: int
     latest: int
 
 
-class TopicFacts(NamedTuple):
+class TopicDescription(NamedTuple):
     """`topic_id` tells one life of a topic from the next; `configs` are what it overrides."""
 
     topic_id: str | None
@@ -60,46 +60,48 @@ class Topics:
             raise JobError("no topic is named, and none matches the pattern", "NO_TOPIC")
         return sorted(found)
 
-    def facts(self, name: str) -> TopicFacts:
+    def facts(self, name: str) -> TopicDescription:
         row = self._ask(lambda client: asking.describe_topic(client, name))
-        return TopicFacts(row["topic_id"], len(row["partitions"]), row["configs"])
+        return TopicDescription(row["topic_id"], len(row["partitions"]), row["configs"])
 
     def settings(self, name: str) -> dict[str, str | None]:
         """Every setting of the topic as it counts, defaults too."""
         return self._ask(lambda client: asking.settings(client, name))
 
-    def bounds(self, names: Iterable[str], *, committed: bool = False) -> dict[Place, Bounds]:
+    def bounds(
+        self, names: Iterable[str], *, committed: bool = False
+    ) -> dict[TopicPartition, OffsetBounds]:
         """Of every partition; with `committed`, the latest is that of readers of such records.
 
         Raises JobError when one cannot be told: nothing is guessed.
         """
 
-        async def work(client: AdminClient) -> dict[Place, Bounds]:
+        async def work(client: AdminClient) -> dict[TopicPartition, OffsetBounds]:
             places = await _partitions(client, list(names))
             # The earliest first: what moves meanwhile only makes the range smaller.
             first = await asking.offsets(client, places, asking.EARLIEST)
             last = await asking.offsets(client, places, asking.LATEST, committed=committed)
-            found: dict[Place, Bounds] = {}
+            found: dict[TopicPartition, OffsetBounds] = {}
             for topic, indexes in places.items():
                 for index in indexes:
-                    place = Place(topic, index)
+                    place = TopicPartition(topic, index)
                     if place not in first or place not in last:
                         raise JobError(f"{place}: nobody can tell its offsets now", "NO_LEADER")
-                    found[place] = Bounds(first[place], last[place])
+                    found[place] = OffsetBounds(first[place], last[place])
             return found
 
         return self._ask(work)
 
-    def at_time(self, names: Iterable[str], timestamp_ms: int) -> dict[Place, int | None]:
+    def at_time(self, names: Iterable[str], timestamp_ms: int) -> dict[TopicPartition, int | None]:
         """The first offset not older than that, of every partition; None: there is none."""
 
-        async def work(client: AdminClient) -> dict[Place, int | None]:
+        async def work(client: AdminClient) -> dict[TopicPartition, int | None]:
             places = await _partitions(client, list(names))
             found = await asking.offsets(client, places, timestamp_ms)
-            told: dict[Place, int | None] = {}
+            told: dict[TopicPartition, int | None] = {}
             for topic, indexes in places.items():
                 for index in indexes:
-                    place = Place(topic, index)
+                    place = TopicPartition(topic, index)
                     if place not in found:
                         raise JobError(f"{place}: nobody can tell its offsets now", "NO_LEADER")
                     told[place] = found[place] if found[place] >= 0 else None
@@ -112,10 +114,10 @@ class Topics:
         self._ask(lambda client: asking.create_topic(client, name, partitions, -1, configs))
 
     def _ask(self, work: Callable[[AdminClient], Awaitable[T]]) -> T:
-        return asked(self._bootstrap, work)
+        return run_admin(self._bootstrap, work)
 
 
-def asked(bootstrap: str, work: Callable[[AdminClient], Awaitable[T]]) -> T:
+def run_admin(bootstrap: str, work: Callable[[AdminClient], Awaitable[T]]) -> T:
     """What `work` brought back over a connection of its own. Raises JobError."""
 
     async def run() -> T:

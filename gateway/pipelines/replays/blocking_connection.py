@@ -18,7 +18,7 @@ class _Posted(NamedTuple):
     correlation_id: int
 
 
-class Connection:
+class BlockingConnection:
     """Requests are answered in order; several may be under way. Anything may raise Unreachable.
 
     After that it is of no use any more: close it.

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from gateway.pipelines.shared.partitions import OffsetRange, Place
+from gateway.pipelines.shared.partitions import OffsetRange, TopicPartition
 
 _BELOW, _ABOVE = -(1 << 63), (1 << 63) - 1
 
@@ -31,7 +31,7 @@ class Interval:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class PushedFilters:
     """What may pass all filters. `times_us` since 1970; `topics` None: any."""
 
     topics: frozenset[str] | None = None
@@ -56,9 +56,9 @@ class Wanted:
         return not below and not above
 
 
-def wanted(filters: Iterable[Any]) -> Wanted:
+def pushed_filters(filters: Iterable[Any]) -> PushedFilters:
     """What may pass them all. A filter that says nothing of place or time narrows nothing."""
-    found = Wanted()
+    found = PushedFilters()
     for each in filters:
         column = _column(each)
         if column == "topic":
@@ -127,9 +127,9 @@ def _number(value: Any) -> int | None:
     return None
 
 
-def limited(
-    limit: int | None, starts: Mapping[Place, int], ends: Mapping[Place, int]
-) -> dict[Place, int]:
+def limit_trigger(
+    limit: int | None, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
     """The ends of a trigger of at most about `limit` offsets, each place in proportion.
 
     A place that has records gets at least one. Source: Spark, KafkaMicroBatchStream.rateLimit.

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from gateway.pipelines.direct.walk import Positions
 
 
-def taken(data: bytes, starts: Positions, lengths: Positions) -> pa.Array:
+def gather_bytes(data: bytes, starts: Positions, lengths: Positions) -> pa.Array:
     """A binary column of the bytes of `data` at `starts`; null where the length is below 0.
 
     Positions rise, and no two stretches overlap. What lies between them counts as elements of a
@@ -31,6 +31,6 @@ def taken(data: bytes, starts: Positions, lengths: Positions) -> pa.Array:
     return pieces.take(pa.array(wanted, mask=nulls if nulls.any() else None))
 
 
-def nulls_of(nulls: NDArray[Any]) -> pa.Buffer | None:
+def validity_buffer(nulls: NDArray[Any]) -> pa.Buffer | None:
     """The validity buffer of a column that is null there; None when it is null nowhere."""
     return pa.py_buffer(np.packbits(~nulls, bitorder="little")) if nulls.any() else None

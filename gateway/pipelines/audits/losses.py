@@ -5,22 +5,37 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from gateway.pipelines.audits.compare import PLACE, Comparison
-from gateway.pipelines.audits.counting import MS, Times, clipped, narrow, some, table
-from gateway.pipelines.audits.model import Align, Loss, Missing, Ranges, Rules, Side
-from gateway.pipelines.shared.partitions import OffsetRange, Place
-from gateway.pipelines.shared.topics import Bounds
+from gateway.pipelines.audits.compare import Comparison
+from gateway.pipelines.audits.counting import (
+    MS,
+    PARTITION_KEYS,
+    TimeRange,
+    clip,
+    hash_records,
+    non_empty,
+    small_frame,
+)
+from gateway.pipelines.audits.model import (
+    Align,
+    CleanupRules,
+    LossReason,
+    MissingRecords,
+    Ranges,
+    Side,
+)
+from gateway.pipelines.shared.partitions import OffsetRange, TopicPartition
+from gateway.pipelines.shared.topics import OffsetBounds
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
 
 OTHER = {"left": "right", "right": "left"}
-_OFFSET = [*PLACE, "offset"]
+_OFFSET = [*PARTITION_KEYS, "offset"]
 _FOREVER_MS = (1 << 63) - 1
 _RECORD_BYTES_MIN = 10  # of a record, besides its key and value
 
 
-class Losses:
+class LossClassifier:
     """Typed losses of the side `on`. `now_ms` decides what retention may have removed by now;
     `common`: what lies before or after all that the side holds is no loss."""
 
@@ -33,14 +48,17 @@ class Losses:
         self._now_ms = now_ms
         self._common = common
 
-    def found(self, groups: DataFrame) -> tuple[list[Missing], DataFrame]:
-        """A line per partition and reason, and the rows: PLACE, position, offset, ms and hash (of
-        the other side), records, loss."""
+    def found(self, groups: DataFrame) -> tuple[list[MissingRecords], DataFrame]:
+        """Return one line per partition and reason, and the rows behind them.
+
+        Columns of the rows: topic, partition, position, records, loss, and the other side's
+        offset, ms and hash.
+        """
         from pyspark.sql import functions as F
 
         has = OTHER[self._on]
         rows = groups.where(F.col(self._on) == 0).select(
-            *PLACE,
+            *PARTITION_KEYS,
             "position",
             F.col(f"{has}_offset").alias("offset"),
             F.col(f"{has}_ms").alias("ms"),
@@ -48,42 +66,42 @@ class Losses:
             F.col(f"{has}_low").alias("hash"),
         )
         if self._comparison.align is Align.rank:
-            rows = rows.withColumn("loss", F.lit(str(Loss.LOST)))
+            rows = rows.withColumn("loss", F.lit(str(LossReason.LOST)))
             return self._lines(_summary(rows.withColumn("inside", F.lit(False)))), rows
         rows = self._comparison.keep(self._accepted(self._by_place(rows)))
         summary = _summary(rows)
         doubtful = {
-            _place(row): Bounds(row["offset_min"], row["offset_max"] + 1)
+            _place(row): OffsetBounds(row["offset_min"], row["offset_max"] + 1)
             for row in summary
-            if row["inside"] and row["loss"] == Loss.LOST
+            if row["inside"] and row["loss"] == LossReason.LOST
         }
         others = self._looked_up(rows, doubtful)
         if others is not None:
             rows, summary = others, _summary(others)
         return self._by_size(self._lines(summary)), rows
 
-    def _lines(self, summary: Iterable[Row]) -> list[Missing]:
-        lines: dict[tuple[Place, Loss], Missing] = {}
+    def _lines(self, summary: Iterable[Row]) -> list[MissingRecords]:
+        lines: dict[tuple[TopicPartition, LossReason], MissingRecords] = {}
         for row in summary:
-            key = _place(row), Loss(row["loss"])
+            key = _place(row), LossReason(row["loss"])
             figures = (row[name] for name in ("offset_min", "offset_max", "ms_min", "ms_max"))
-            line = Missing(key[0], self._on, key[1], row["records"], *figures)
+            line = MissingRecords(key[0], self._on, key[1], row["records"], *figures)
             lines[key] = _added(lines[key], line) if key in lines else line
         return list(lines.values())
 
-    def _rules(self, place: Place) -> Rules | None:
+    def _rules(self, place: TopicPartition) -> CleanupRules | None:
         """None: nobody knows a live log that is of the topic that the other side holds."""
         if place.topic in self._comparison.strangers:
             return None
         return self._side.rules.get(place.topic)
 
-    def _log_start(self, place: Place) -> int | None:
+    def _log_start(self, place: TopicPartition) -> int | None:
         """Of a live log."""
         if self._rules(place) is None:
             return None
         return self._side.log(place).earliest
 
-    def _gone_ms(self, place: Place) -> int | None:
+    def _gone_ms(self, place: TopicPartition) -> int | None:
         """Records from before this time may have been removed for their age."""
         rules = self._rules(place)
         if rules is None or not rules.delete or rules.retention_ms < 0:
@@ -94,7 +112,7 @@ class Losses:
         """`loss` by bounds and age; `inside`: of a live log, in its own range."""
         from pyspark.sql import functions as F
 
-        facts = table(
+        facts = small_frame(
             self._spark,
             [
                 (*place, *each, self._log_start(place), self._gone_ms(place))
@@ -105,12 +123,12 @@ class Losses:
         below = F.col("offset") < F.col("log")
         beyond = (F.col("offset") < F.col("start")) | (F.col("offset") >= F.col("end"))
         loss = (
-            F.when(below & (F.col("ms") < F.col("gone_ms")), str(Loss.expired))
-            .when(below, str(Loss.truncated))
-            .when(beyond & F.lit(self._common), str(Loss.outside))
-            .otherwise(str(Loss.LOST))
+            F.when(below & (F.col("ms") < F.col("gone_ms")), str(LossReason.expired))
+            .when(below, str(LossReason.truncated))
+            .when(beyond & F.lit(self._common), str(LossReason.outside))
+            .otherwise(str(LossReason.LOST))
         )
-        known = rows.join(F.broadcast(facts), PLACE, "left").withColumn("loss", loss)
+        known = rows.join(F.broadcast(facts), PARTITION_KEYS, "left").withColumn("loss", loss)
         inside = F.coalesce(F.col("log").isNotNull() & ~beyond, F.lit(False))
         return known.withColumn("inside", inside).drop("start", "end", "log", "gone_ms")
 
@@ -118,10 +136,10 @@ class Losses:
         from pyspark.sql import functions as F
 
         strangers = self._comparison.strangers
-        ranges = joined(each for each in self._side.accepted if each.topic not in strangers)
+        ranges = merge_ranges(each for each in self._side.accepted if each.topic not in strangers)
         if not ranges:
             return rows
-        known = table(
+        known = small_frame(
             self._spark,
             ranges,
             "its_topic STRING, its_partition INT, start BIGINT, end BIGINT",
@@ -130,7 +148,7 @@ class Losses:
             F.col("partition") == F.col("its_partition")
         )
         here &= (F.col("offset") >= F.col("start")) & (F.col("offset") < F.col("end"))
-        loss = F.when(F.col("start").isNotNull(), str(Loss.accepted)).otherwise(F.col("loss"))
+        loss = F.when(F.col("start").isNotNull(), str(LossReason.accepted)).otherwise(F.col("loss"))
         found = rows.join(F.broadcast(known), here, "left").withColumn("loss", loss)
         return found.drop(*known.columns)
 
@@ -138,22 +156,22 @@ class Losses:
         """What is LOST inside a live log: has its key a later record, was it aborted? None: no."""
         from pyspark.sql import functions as F
 
-        doubtful = rows.where(F.col("inside") & (F.col("loss") == str(Loss.LOST)))
+        doubtful = rows.where(F.col("inside") & (F.col("loss") == str(LossReason.LOST)))
         doubtful = doubtful.select(*_OFFSET, "hash")
         found: list[DataFrame] = []
         compact = {place: each for place, each in spans.items() if self._is_compacted(place)}
         if compact:
             found.append(self._compacted(doubtful, compact))
         if spans and self._side.uncommitted is not None:
-            shown = narrow(self._side.uncommitted(spans), Times())
+            shown = hash_records(self._side.uncommitted(spans), TimeRange())
             aborted = shown.join(doubtful, [*_OFFSET, "hash"], "left_semi").select(*_OFFSET)
-            found.append(aborted.withColumn("why", F.lit(str(Loss.aborted))))
+            found.append(aborted.withColumn("why", F.lit(str(LossReason.aborted))))
         for each in found:
             rows = rows.join(each.distinct(), _OFFSET, "left")
             rows = rows.withColumn("loss", F.coalesce("why", "loss")).drop("why")
         return self._comparison.keep(rows) if found else None
 
-    def _is_compacted(self, place: Place) -> bool:
+    def _is_compacted(self, place: TopicPartition) -> bool:
         """The log may be, and nobody who reads the same one knows that it never is."""
         rules = self._rules(place)
         if rules is None or not rules.compact:
@@ -175,7 +193,7 @@ class Losses:
 
         logs = self._by_now(spans)
         facts = F.broadcast(
-            table(
+            small_frame(
                 self._spark,
                 [(*place, *self._cleaned_ms(place)) for place in logs],
                 "topic STRING, partition INT, settled_ms BIGINT, deleted_ms BIGINT",
@@ -184,7 +202,7 @@ class Losses:
         held = [
             side.read(ranges)
             .selectExpr(*_OFFSET, "key", "value IS NULL AS deletes", f"{MS} AS ms")
-            .join(facts, PLACE)
+            .join(facts, PARTITION_KEYS)
             for side, ranges in ((self._other, _within(self._other, logs)), (self._side, logs))
         ]
         gone = held[0].join(doubtful.select(*_OFFSET), _OFFSET, "left_semi")
@@ -192,23 +210,23 @@ class Losses:
         for other in held[1:]:
             every = every.unionByName(other)
         last = every.where("key IS NOT NULL AND ms <= settled_ms").join(
-            gone.select(*PLACE, "key").distinct(), [*PLACE, "key"], "left_semi"
+            gone.select(*PARTITION_KEYS, "key").distinct(), [*PARTITION_KEYS, "key"], "left_semi"
         )
-        last = last.groupBy(*PLACE, "key").agg(F.max("offset").alias("last"))
-        found = gone.join(last, [*PLACE, "key"], "left").where(
+        last = last.groupBy(*PARTITION_KEYS, "key").agg(F.max("offset").alias("last"))
+        found = gone.join(last, [*PARTITION_KEYS, "key"], "left").where(
             "ms <= settled_ms AND (key IS NULL OR last > offset) OR deletes AND ms <= deleted_ms"
         )
-        return found.select(*_OFFSET, F.lit(str(Loss.compacted)).alias("why"))
+        return found.select(*_OFFSET, F.lit(str(LossReason.compacted)).alias("why"))
 
-    def _by_now(self, spans: Ranges) -> dict[Place, Bounds]:
+    def _by_now(self, spans: Ranges) -> dict[TopicPartition, OffsetBounds]:
         """From where these begin to where the logs end by now."""
-        now, found = self._side.now(), dict[Place, Bounds]()
+        now, found = self._side.now(), dict[TopicPartition, OffsetBounds]()
         for place, each in spans.items():
             log = self._side.log(place)
-            found[place] = Bounds(each.earliest, max(log.latest, now.get(place, log).latest))
+            found[place] = OffsetBounds(each.earliest, max(log.latest, now.get(place, log).latest))
         return found
 
-    def _cleaned_ms(self, place: Place) -> tuple[int, int]:
+    def _cleaned_ms(self, place: TopicPartition) -> tuple[int, int]:
         """Records from before or at the first time may be compacted, deletions at the second."""
         rules = self._rules(place)
         assert rules is not None
@@ -216,36 +234,38 @@ class Losses:
         deleted_ms = self._now_ms - rules.lag_ms - rules.tombstone_ms
         return settled_ms, max(deleted_ms, -_FOREVER_MS)
 
-    def _by_size(self, lines: list[Missing]) -> list[Missing]:
+    def _by_size(self, lines: list[MissingRecords]) -> list[MissingRecords]:
         """Truncated is expired where all that was there is more than the retention keeps."""
         from pyspark.sql import functions as F
 
-        limits: dict[Place, int] = {}
+        limits: dict[TopicPartition, int] = {}
         for line in lines:
             limit = self._bytes_max(line.place)
-            if line.loss is Loss.truncated and limit is not None:
+            if line.loss is LossReason.truncated and limit is not None:
                 limits[line.place] = limit
         if not limits:
             return lines
         wanted = {place: self._other.bounds[place] for place in limits}
         size = f"coalesce(length(key), 0) + coalesce(length(value), 0) + {_RECORD_BYTES_MIN}"
-        held = self._other.read(wanted).groupBy(*PLACE).agg(F.expr(f"sum({size}) AS bytes"))
+        held = (
+            self._other.read(wanted).groupBy(*PARTITION_KEYS).agg(F.expr(f"sum({size}) AS bytes"))
+        )
         over = {_place(row) for row in held.collect() if row["bytes"] > limits[_place(row)]}
         return [
-            line._replace(loss=Loss.expired)
-            if line.place in over and line.loss is Loss.truncated
+            line._replace(loss=LossReason.expired)
+            if line.place in over and line.loss is LossReason.truncated
             else line
             for line in lines
         ]
 
-    def _bytes_max(self, place: Place) -> int | None:
+    def _bytes_max(self, place: TopicPartition) -> int | None:
         rules = self._rules(place)
         if rules is None or not rules.delete or rules.retention_bytes < 0:
             return None
         return rules.retention_bytes
 
 
-def joined(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
+def merge_ranges(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
     """The same offsets, in order, no two ranges of a place that overlap or touch."""
     found: list[OffsetRange] = []
     for each in sorted(ranges):
@@ -256,10 +276,10 @@ def joined(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
     return found
 
 
-def _within(side: Side, ranges: Ranges) -> dict[Place, Bounds]:
+def _within(side: Side, ranges: Ranges) -> dict[TopicPartition, OffsetBounds]:
     """What of these ranges the side's logs hold; no empty ones."""
-    found = {p: clipped(side.log(p), *each) for p, each in ranges.items() if p in side.bounds}
-    return some(found, found)
+    found = {p: clip(side.log(p), *each) for p, each in ranges.items() if p in side.bounds}
+    return non_empty(found, found)
 
 
 def _summary(rows: DataFrame) -> list[Row]:
@@ -268,14 +288,14 @@ def _summary(rows: DataFrame) -> list[Row]:
     figures = [F.sum("records").alias("records")]
     for name in ("offset", "ms"):
         figures += [F.min(name).alias(f"{name}_min"), F.max(name).alias(f"{name}_max")]
-    return rows.groupBy(*PLACE, "loss", "inside").agg(*figures).collect()
+    return rows.groupBy(*PARTITION_KEYS, "loss", "inside").agg(*figures).collect()
 
 
-def _place(row: Row) -> Place:
-    return Place(row["topic"], row["partition"])
+def _place(row: Row) -> TopicPartition:
+    return TopicPartition(row["topic"], row["partition"])
 
 
-def _added(one: Missing, other: Missing) -> Missing:
+def _added(one: MissingRecords, other: MissingRecords) -> MissingRecords:
     return one._replace(
         records=one.records + other.records,
         first=min(one.first, other.first),

@@ -11,16 +11,16 @@ import functools
 from collections.abc import AsyncGenerator, Coroutine, Iterator
 from typing import Any, TypeVar
 
-from gateway.pipelines.direct.options import Tls
+from gateway.pipelines.direct.options import TlsPaths
 from gateway.pipelines.direct.storage import ReadStorage, open_storage
 
 T = TypeVar("T")
 
 
-class Link:
+class StorageConnection:
     """`close` it in the end; only one call at a time."""
 
-    def __init__(self, metadata: str, tls: Tls | None) -> None:
+    def __init__(self, metadata: str, tls: TlsPaths | None) -> None:
         """Connected. Raises JobError."""
         self._loop = _loop_of_process()
         self._context = open_storage(metadata, *(tls or ()))
@@ -53,23 +53,23 @@ def _loop_of_process() -> asyncio.AbstractEventLoop:
     return asyncio.new_event_loop()
 
 
-_kept: dict[tuple[str, Tls | None], Link] = {}
+_kept: dict[tuple[str, TlsPaths | None], StorageConnection] = {}
 
 
-def kept_link(metadata: str, tls: Tls | None) -> Link:
+def cached_connection(metadata: str, tls: TlsPaths | None) -> StorageConnection:
     """This process's, made at the first call. Whoever meets an error over it calls `drop_link`."""
     link = _kept.get((metadata, tls))
     if link is None:
-        link = _kept[metadata, tls] = Link(metadata, tls)
+        link = _kept[metadata, tls] = StorageConnection(metadata, tls)
     return link
 
 
-def is_kept(metadata: str, tls: Tls | None) -> bool:
+def is_cached(metadata: str, tls: TlsPaths | None) -> bool:
     """A link of an earlier task is there, and nobody knows whether it still leads anywhere."""
     return (metadata, tls) in _kept
 
 
-def drop_link(metadata: str, tls: Tls | None) -> None:
+def drop_cached(metadata: str, tls: TlsPaths | None) -> None:
     """The next task makes a new one."""
     link = _kept.pop((metadata, tls), None)
     if link is not None:
