@@ -127,8 +127,8 @@ async def serve(config: GatewayConfig, parts: Parts, stops: list[Stop]) -> Runni
         cluster=cluster,
         advertised_host=config.advertised_host,
     )
-    still_s_max = parts.session_ms / 1000 * _STILL_SHARE if shared else None
-    server = Server(Dispatcher(rows(), ctx), config.connection, still_s_max)
+    stall_s_max = parts.session_ms / 1000 * _STILL_SHARE if shared else None
+    server = Server(Dispatcher(rows(), ctx), config.connection, stall_s_max)
     return await _start(Running(server, ctx, stops), shared)
 
 

@@ -1,90 +1,75 @@
 """One client connection: frames in, replies out in request order, with every wait bounded.
 
-Reading stops, and so the peer's sending, while too many requests are under way, while the peer does
-not take its replies, or while the memory for requests is spent; `_Hold` names the reasons. Replies
-that become ready in one turn of the loop leave with one write.
+The connection stops reading, which stops the peer from sending, while too many requests are
+unanswered, while the peer does not read its replies, or while the memory for requests is used up;
+`_Hold` names the reasons. Replies that become ready in one turn of the loop leave with one write.
 """
 
 from __future__ import annotations
 
 import asyncio
-import struct
 from collections import deque
 from enum import IntFlag
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from gateway.handlers.api import Handle, Peer, Request
 from gateway.log import logger
-from gateway.server.dispatch import PRODUCE, Refused
+from gateway.server.dispatch import PRODUCE, RequestRefused
+from gateway.server.registry import ConnectionRegistry
+from gateway.server.reply_queue import ReplyParts, ReplyQueue, ReplySlot
 from gateway.server.timeouts import IDLE, ConnectionTimeouts
 from gateway.wire.frames import BadFrame, FrameReader
 from ledger.ids import Buffer
 
-if TYPE_CHECKING:
-    from gateway.server.registry import Hub
-
 FETCH = 1
 
 HOT_KEYS = frozenset((PRODUCE, FETCH))
-"""Produce and Fetch are accepted at once; others wait their turn behind a slow one, as in Kafka."""
+"""Produce and Fetch start at once; other requests wait for a slow one before them, as in Kafka."""
 
 WRITE_HIGH_BYTES = 256 * 1024
-"""Unsent bytes beyond which no more requests are read."""
+"""With more unsent bytes than this, the connection reads no requests."""
 
 FRAMES_PER_TURN_MAX = 64
-"""Then other connections have their turn."""
-
-JOIN_BYTES_MAX = 4096
-"""Smaller answers go out as one buffer with their size in front."""
-
-_SIZE = struct.Struct(">i")
+"""After this many frames in one turn of the loop, other connections have their turn."""
 
 
 class _Hold(IntFlag):
+    """Reasons why the connection reads nothing."""
+
     NOTHING = 0
-    IN_FLIGHT = 1  # enough requests are under way
-    MEMORY = 2  # the process has no memory for more
-    WRITING = 4  # the peer does not take its replies
-    TURN = 8  # others have their turn first
-    CLOSING = 16  # for good: the connection ends when what it asked has been answered
+    IN_FLIGHT = 1  # too many requests are unanswered, or too many reply bytes wait
+    MEMORY = 2  # the memory for requests of this process is used up
+    WRITING = 4  # the peer does not read its replies
+    TURN = 8  # other connections have their turn first
+    CLOSING = 16  # never released: the connection closes once every request is answered
 
 
 _IN_FLIGHT, _MEMORY = int(_Hold.IN_FLIGHT), int(_Hold.MEMORY)
 _WRITING, _TURN, _CLOSING = int(_Hold.WRITING), int(_Hold.TURN), int(_Hold.CLOSING)
 
 
-class _Slot:
-    """The place of one reply in the order; filled when the answer is ready."""
+class _Slot(ReplySlot):
+    """A place in the reply queue whose reply a handler still owes."""
 
-    __slots__ = (
-        "connection",
-        "frame_bytes",
-        "future",
-        "ready",
-        "reply",
-        "request",
-        "waiting_bytes",
-    )
+    __slots__ = ("connection", "future", "request")
 
     def __init__(self, connection: Connection, request: Request, frame_bytes: int) -> None:
+        super().__init__(frame_bytes)
         self.connection = connection
         self.request = request
-        self.frame_bytes = frame_bytes
-        self.future: asyncio.Future[Any] | None = None  # whose result is the reply
-        self.ready = False
-        self.reply: list[Buffer] | tuple[Buffer, ...] = ()
-        self.waiting_bytes = 0  # of a reply that waits for earlier ones
+        # The future of the handler's result, once there is one; a Fetch is cancelled through it.
+        self.future: asyncio.Future[Any] | None = None
 
     def follow(self, future: asyncio.Future[Any]) -> None:
-        """The reply is this future's result."""
+        """Reply with the result of `future`."""
         self.future = future
         future.add_done_callback(self.on_done)
 
     def on_done(self, future: asyncio.Future[Any]) -> None:
-        """The handler's future has its result. Runs on the loop."""
+        """Pass the handler's result or error to the connection. Runs on the loop."""
         connection = self.connection
         if future.cancelled():
-            connection.fail(self, Refused("cancelled"))
+            connection.fail(self, RequestRefused("cancelled"))
             return
         error = future.exception()
         if error is not None:
@@ -94,24 +79,21 @@ class _Slot:
 
 
 class Connection(asyncio.BufferedProtocol):
-    """Lives from accept until its last request is finished, even when the peer left before."""
+    """Exists from accept until its last request has finished, even if the peer left before."""
 
     __slots__ = (
         "_chain",
         "_chain_task",
         "_flush_due",
         "_held",
-        "_hub",
-        "_largest_waiting",
         "_memory_bytes",
         "_out",
-        "_out_bytes",
-        "_patience",
         "_peer",
         "_reader",
-        "_slots",
+        "_registry",
+        "_replies",
+        "_timeouts",
         "_transport",
-        "_waiting_bytes",
         "frames",
         "largest_write",
         "lost",
@@ -119,26 +101,36 @@ class Connection(asyncio.BufferedProtocol):
         "written_bytes",
     )
 
-    def __init__(self, hub: Hub) -> None:
-        self._hub = hub
-        self._reader = FrameReader(hub.scratch, hub.limits.frame_bytes_max)
+    def __init__(self, registry: ConnectionRegistry) -> None:
+        self._registry = registry
+        # Bytes received and not yet taken as frames.
+        self._reader = FrameReader(registry.scratch, registry.limits.frame_bytes_max)
+        # From connection_made until connection_lost.
         self._transport: asyncio.Transport | None = None
-        self._peer: Peer | None = None
+        self._peer: Peer | None = None  # set once, by connection_made
+        # `_Hold` reasons. The transport reads only while it is 0; CLOSING is never cleared.
         self._held = 0
-        self._slots: deque[_Slot] = deque()
+        # Unanswered requests in request order, each with the place of its reply.
+        self._replies = ReplyQueue()
+        # Slots of cold requests that wait for an earlier cold one, each with a coroutine if its
+        # handler was already called. `_chain_task` runs them one after another, and is None when
+        # the chain is empty.
         self._chain: deque[tuple[_Slot, Handle, Any]] = deque()
         self._chain_task: asyncio.Task[None] | None = None
+        # Framed replies that leave with the next write. `_flush_due` is True while a callback
+        # of the loop will write them.
         self._out: list[Buffer] = []
-        self._out_bytes = 0
         self._flush_due = False
-        self._waiting_bytes = 0  # of replies that wait for earlier ones
-        self._largest_waiting = 0
-        self._memory_bytes = 0  # of partial and waiting frames
-        self._patience = ConnectionTimeouts()
+        # Bytes of partial and waiting frames, as counted in the memory of the process.
+        self._memory_bytes = 0
+        self._timeouts = ConnectionTimeouts()
+        # Counters that only grow; `ConnectionTimeouts` compares them about once a second.
         self.frames: int = 0
         self.received_bytes = 0
         self.written_bytes = 0
+        # The largest single write so far: one large reply is no sign of a peer that does not read.
         self.largest_write = 0
+        # Set once: the peer is gone. Replies are dropped, and the last one removes the connection.
         self.lost = False
 
     # --- what the transport calls ---------------------------------------------------------------
@@ -148,8 +140,8 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = transport = cast(asyncio.Transport, transport)
         self._peer = peer_of(transport)
         transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
-        self._patience.opened_s = self._hub.loop.time()
-        if not self._hub.admit(self, self._peer.host):
+        self._timeouts.opened_s = self._registry.loop.time()
+        if not self._registry.admit(self, self._peer.host):
             self.lost = True
             transport.abort()
 
@@ -162,7 +154,7 @@ class Connection(asyncio.BufferedProtocol):
         self._take_frames()
 
     def eof_received(self) -> bool:
-        """The peer sends no more; Kafka's clients then want no more either."""
+        """Close the connection: a Kafka client that sends no more reads no more either."""
         return False
 
     def pause_writing(self) -> None:
@@ -172,47 +164,46 @@ class Connection(asyncio.BufferedProtocol):
         self._release(_WRITING)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """What is under way ends by itself and its replies go nowhere; a Fetch stops waiting."""
+        """Cancel waiting Fetches; other requests run on, and their replies are dropped."""
         if self.lost:
             return
         self.lost = True
         self._held |= _CLOSING
         self._transport = None
         self._out.clear()
-        self._keep_memory(0)
-        for _, _, begun in self._chain:
+        self._count_memory(0)
+        for slot, _, begun in self._chain:
             if begun is not None:
                 begun.close()
-        waiting = {id(slot) for slot, _, _ in self._chain}
+            slot.ready = True
         self._chain.clear()
-        for slot in self._slots:
-            if id(slot) in waiting:
-                slot.ready = True
-            elif slot.request.key == FETCH and slot.future is not None:
-                slot.future.cancel()
+        for slot in self._replies.discard():
+            future = cast(_Slot, slot).future
+            if cast(_Slot, slot).request.key == FETCH and future is not None:
+                future.cancel()
         self._drain()
 
     # --- frames in ------------------------------------------------------------------------------
 
     def _take_frames(self) -> None:
-        """Every whole frame that may be taken now is with its handler."""
+        """Start the handlers of all whole frames that may be taken now."""
         reader = self._reader
         try:
             self._take_turn(reader)
         except BadFrame as bad:
             self._refuse(_hint(bad))
-        except Refused as refused:
+        except RequestRefused as refused:
             self._refuse(str(refused))
         except Exception as error:  # noqa: BLE001 - last resort: a bug of ours ends no process
             logger().error("connection failed", exc_info=error)
             self.abort("our fault")
         reader.keep()
-        self._keep_memory(reader.held_bytes)
+        self._count_memory(reader.held_bytes)
         if self._out:
             self._flush()
 
     def _take_turn(self, reader: FrameReader) -> None:
-        """At most FRAMES_PER_TURN_MAX frames are accepted. Raises BadFrame, Refused."""
+        """Accept up to FRAMES_PER_TURN_MAX frames. Raises BadFrame, RequestRefused."""
         turn_ends = self.frames + FRAMES_PER_TURN_MAX
         while not self._held:
             if self.frames == turn_ends:
@@ -228,8 +219,8 @@ class Connection(asyncio.BufferedProtocol):
             self._accept(frame)
 
     def _accept(self, frame: bytes | memoryview) -> None:
-        """One request is under way, or answered already. Raises Refused."""
-        dispatcher = self._hub.dispatcher
+        """Start the handler of one request, or queue the request. Raises RequestRefused."""
+        dispatcher = self._registry.dispatcher
         assert self._peer is not None
         request, handle = dispatcher.open(frame, self._peer)
         if self._chain_task is not None and request.key not in HOT_KEYS:
@@ -238,47 +229,46 @@ class Connection(asyncio.BufferedProtocol):
         try:
             result = dispatcher.start(request, handle)
         except Exception as error:  # noqa: BLE001 - last resort: a bug of ours ends no process
-            self._add_ready(request, dispatcher.apology(request, error))
+            self._add_ready(request, dispatcher.error_reply(request, error))
             return
         if isinstance(result, asyncio.Future):
             self._slot(request, len(frame)).follow(cast("asyncio.Future[Any]", result))
         elif asyncio.iscoroutine(result):
             self._chain.append((self._slot(request, len(frame)), handle, result))
             if self._chain_task is None:
-                self._chain_task = self._hub.loop.create_task(self._run_chain())
+                self._chain_task = self._registry.loop.create_task(self._run_chain())
         else:
             self._add_result(request, result)
 
     def _add_result(self, request: Request, result: Any) -> None:
-        dispatcher = self._hub.dispatcher
+        dispatcher = self._registry.dispatcher
         try:
             reply = dispatcher.encode(request, result)
         except Exception as error:  # noqa: BLE001 - last resort: a bug of ours ends no process
-            reply = dispatcher.apology(request, error)
+            reply = dispatcher.error_reply(request, error)
         self._add_ready(request, reply)
 
-    def _add_ready(self, request: Request, reply: list[Buffer] | tuple[Buffer, ...]) -> None:
-        if not self._slots:
-            self._emit(reply)
+    def _add_ready(self, request: Request, reply: ReplyParts) -> None:
+        if not self._replies:
+            self._replies.pack(reply, self._out)
             return
         slot = self._slot(request, 0)
-        slot.reply = reply
-        slot.ready = True
-        self._let_wait(slot)
+        self._replies.fill(slot, reply)
+        self._bound_waiting()
 
     def _slot(self, request: Request, frame_bytes: int) -> _Slot:
         slot = _Slot(self, request, frame_bytes)
-        self._slots.append(slot)
-        memory = self._hub.memory
+        unanswered = self._replies.add(slot)
+        memory = self._registry.memory
         memory.take(frame_bytes)
-        if len(self._slots) >= self._hub.limits.requests_in_flight_max:
+        if unanswered >= self._registry.limits.requests_in_flight_max:
             self._hold(_IN_FLIGHT)
         if memory.full:
             self._wait_for_memory()
         return slot
 
     async def _run_chain(self) -> None:
-        """Requests of cold handlers, one after another."""
+        """Run the requests of cold handlers, one after another."""
         try:
             while self._chain:
                 await self._run_link(*self._chain.popleft())
@@ -286,11 +276,11 @@ class Connection(asyncio.BufferedProtocol):
             self._chain_task = None
 
     async def _run_link(self, slot: _Slot, handle: Handle, begun: Any) -> None:
-        """One request of the chain is answered, or followed until it is."""
+        """Answer one request of the chain, or follow the future of its result."""
         try:
             result = begun
             if begun is None:
-                result = self._hub.dispatcher.start(slot.request, handle)
+                result = self._registry.dispatcher.start(slot.request, handle)
             if isinstance(result, asyncio.Future):
                 slot.follow(cast("asyncio.Future[Any]", result))
                 return
@@ -304,86 +294,67 @@ class Connection(asyncio.BufferedProtocol):
     # --- replies out ----------------------------------------------------------------------------
 
     def finish(self, slot: _Slot, result: Any) -> None:
-        """`slot`'s handler has answered."""
+        """Queue the reply that the handler of `slot` returned."""
+        reply: ReplyParts = ()
         if not self.lost:
             try:
-                slot.reply = self._hub.dispatcher.encode(slot.request, result)
+                reply = self._registry.dispatcher.encode(slot.request, result)
             except Exception as error:  # noqa: BLE001 - last resort: a bug of ours ends no process
                 self.fail(slot, error)
                 return
-        slot.ready = True
-        if slot is self._slots[0]:
+        if self._replies.fill(slot, reply):
             self._drain()
         else:
-            self._let_wait(slot)
+            self._bound_waiting()
 
-    def _let_wait(self, slot: _Slot) -> None:
-        """The answer waits for earlier ones. Few may: a client has one large answer coming."""
-        slot.waiting_bytes = sum(map(len, slot.reply))
-        self._waiting_bytes += slot.waiting_bytes
-        self._largest_waiting = max(self._largest_waiting, slot.waiting_bytes)
-        if self._waiting_bytes > self._hub.limits.write_buffer_bytes_max:
+    def _bound_waiting(self) -> None:
+        """Stop reading, or close, if too many bytes wait for earlier replies.
+
+        A client may expect one large reply, so the largest does not count against it.
+        """
+        replies, bytes_max = self._replies, self._registry.limits.write_buffer_bytes_max
+        if replies.waiting_bytes > bytes_max:
             self._hold(_IN_FLIGHT)
-            if (
-                self._waiting_bytes - self._largest_waiting
-                > self._hub.limits.write_buffer_bytes_max
-            ):
+            if replies.overflows(bytes_max):
                 self.abort("asks for more than it waits for")
 
     def fail(self, slot: _Slot, error: BaseException) -> None:
-        """`slot`'s handler has failed: the peer is told, or the connection ends."""
-        slot.ready = True
+        """Queue an error reply for the failed handler of `slot`, or end the connection."""
+        replies = self._replies
         try:
-            if isinstance(error, Refused):
+            if isinstance(error, RequestRefused):
                 raise error
-            slot.reply = self._hub.dispatcher.apology(slot.request, error)
-        except Refused as refused:
+            slot.reply = self._registry.dispatcher.error_reply(slot.request, error)
+        except RequestRefused as refused:
             self.abort(str(refused))
-        if self._slots and slot is self._slots[0]:
+        if replies.skip(slot):
             self._drain()
 
     def _drain(self) -> None:
-        """Replies that are ready, up to the first that is not, are on their way."""
-        slots = self._slots
-        memory = self._hub.memory
-        while slots and slots[0].ready:
-            slot = slots.popleft()
-            if slot.frame_bytes:
-                memory.give(slot.frame_bytes)
-            self._waiting_bytes -= slot.waiting_bytes
-            if not self.lost:
-                self._emit(slot.reply)
+        """Pass on the replies at the front that are ready, and read on if few are left."""
+        replies = self._replies
+        freed = replies.drain(self._out)
+        if freed:
+            self._registry.memory.give(freed)
         if self.lost:
-            if not slots:
-                self._hub.forget(self)
+            if not replies:
+                self._registry.remove(self)
             return
         if self._out and not self._flush_due:
             self._flush_due = True
-            self._hub.loop.call_soon(self._flush_now)
+            self._registry.loop.call_soon(self._flush_now)
         if self._held & _IN_FLIGHT:
             self._release_in_flight()
-        if self._held & _CLOSING and not slots:
+        if self._held & _CLOSING and not replies:
             self._close()
 
     def _release_in_flight(self) -> None:
-        """More requests may be taken on when enough of the earlier ones are answered."""
-        limits = self._hub.limits
-        few = 2 * len(self._slots) <= limits.requests_in_flight_max
-        if few and self._waiting_bytes <= limits.write_buffer_bytes_max:
-            self._largest_waiting = 0
+        """Read requests again once half of the allowed number is unanswered."""
+        limits, replies = self._registry.limits, self._replies
+        few = 2 * len(replies) <= limits.requests_in_flight_max
+        if few and replies.waiting_bytes <= limits.write_buffer_bytes_max:
+            replies.relax()
             self._release(_IN_FLIGHT)
-
-    def _emit(self, reply: list[Buffer] | tuple[Buffer, ...]) -> None:
-        """Put one answer behind those that leave with the next write."""
-        if len(reply) == 1 and len(reply[0]) <= JOIN_BYTES_MAX:
-            body = reply[0]
-            self._out.append(_SIZE.pack(len(body)) + body)
-            self._out_bytes += 4 + len(body)
-        elif reply:
-            size = sum(map(len, reply))
-            self._out.append(_SIZE.pack(size))
-            self._out += reply
-            self._out_bytes += 4 + size
 
     def _flush_now(self) -> None:
         self._flush_due = False
@@ -391,18 +362,18 @@ class Connection(asyncio.BufferedProtocol):
             self._flush()
 
     def _flush(self) -> None:
-        """All that is ready is the transport's; a peer that never reads is cut off."""
-        transport, out, size = self._transport, self._out, self._out_bytes
-        self._out, self._out_bytes = [], 0
+        """Write all ready replies; end the connection of a peer that does not read."""
+        transport, out, size = self._transport, self._out, self._replies.sent()
+        self._out = []
         if transport is None or transport.is_closing():
             return
-        pulse = self._hub.pulse
-        if pulse is not None and pulse.stood_still():
+        stall_detector = self._registry.stall_detector
+        if stall_detector is not None and stall_detector.stalled():
             self.abort("this process stood still")
             return
         if self._held & _WRITING:
             backlog = transport.get_write_buffer_size() + size - self.largest_write
-            if backlog > self._hub.limits.write_buffer_bytes_max:
+            if backlog > self._registry.limits.write_buffer_bytes_max:
                 self.abort("reads no replies")
                 return
         elif size > self.largest_write:
@@ -419,13 +390,13 @@ class Connection(asyncio.BufferedProtocol):
         self._held |= reason
 
     def _release(self, reason: int) -> None:
-        """Reading goes on in the loop's next turn, unless there are other reasons to stop."""
+        """Read again in the loop's next turn, unless another reason to stop remains."""
         self._held &= ~reason
         if not self._held:
-            self._hub.loop.call_soon(self._resume)
+            self._registry.loop.call_soon(self._resume)
 
     def _resume(self) -> None:
-        """Go on with frames that are here already, then with reading."""
+        """Take the frames that were already received, then read on."""
         if self._held or self._transport is None:
             return
         self._reader.resume()
@@ -434,56 +405,57 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def _may_admit(self, frame_bytes: int) -> bool:
-        if self._hub.memory.admits(frame_bytes - self._memory_bytes):
+        if self._registry.memory.admits(frame_bytes - self._memory_bytes):
             return True
         self._wait_for_memory()
         return False
 
     def _wait_for_memory(self) -> None:
         self._hold(_MEMORY)
-        self._hub.memory.wait(self.on_memory)
+        self._registry.memory.wait(self.on_memory)
 
     def on_memory(self) -> None:
-        """There is memory for requests again."""
+        """Read on: memory for requests was returned."""
         if self._held & _MEMORY and not self.lost:
             self._release(_MEMORY)
 
-    def _keep_memory(self, held_bytes: int) -> None:
-        """Count what the reader keeps between turns."""
+    def _count_memory(self, held_bytes: int) -> None:
+        """Count the bytes that the reader keeps between turns."""
         more = held_bytes - self._memory_bytes
         if not more:
             return
         self._memory_bytes = held_bytes
         if more > 0:
-            self._hub.memory.take(more)
+            self._registry.memory.take(more)
         else:
-            self._hub.memory.give(-more)
+            self._registry.memory.give(-more)
 
     # --- ending ---------------------------------------------------------------------------------
 
     def close_when_answered(self) -> None:
-        """Nothing more is read; the connection ends when all it asked has been answered."""
+        """Read nothing more, and close once every request is answered."""
         self._hold(_CLOSING)
-        if not self._slots:
+        if not self._replies:
             self._close()
 
-    def cut_if_waiting(self) -> None:
-        """The connection ends if anybody waits for an answer: what was decided is old."""
-        if self._slots or self._out:
-            self._out, self._out_bytes = [], 0
+    def abort_if_unanswered(self) -> None:
+        """End the connection if it owes a reply: the reply may be outdated."""
+        if self._replies or self._out:
+            self._out = []
+            self._replies.sent()
             self.abort("this process stood still")
 
-    def abort(self, why: str) -> None:
-        """The connection ends now. Unsent replies are lost."""
+    def abort(self, reason: str) -> None:
+        """End the connection now. Unsent replies are lost."""
         self._held |= _CLOSING
         if self._transport is not None and not self._transport.is_closing():
-            self._hub.say("connection closed", self._peer, why)
+            self._registry.warn("connection closed", self._peer, reason)
             self._transport.abort()
 
-    def _refuse(self, why: str) -> None:
-        """The peer sent what no client sends. Earlier requests are still answered."""
-        self._hub.refused += 1
-        self._hub.say("connection refused", self._peer, why)
+    def _refuse(self, reason: str) -> None:
+        """Log bytes that no client sends, and close. Earlier requests are still answered."""
+        self._registry.refused += 1
+        self._registry.warn("connection refused", self._peer, reason)
         self.close_when_answered()
 
     def _close(self) -> None:
@@ -493,24 +465,24 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.close()
 
     def check(self, now_s: float) -> None:
-        """Called about once a second: ends connections that wait for what does not come."""
+        """End the connection if it exceeded a timeout. Runs about once a second."""
         transport = self._transport
         if transport is None:
             return
         backlog = transport.get_write_buffer_size()
-        why = self._patience.verdict(self, now_s, backlog, self._hub.limits)
-        if why is None:
+        reason = self._timeouts.exceeded(self, now_s, backlog, self._registry.limits)
+        if reason is None:
             return
-        if why == IDLE:
+        if reason == IDLE:
             transport.close()
         else:
-            self._hub.refused += 1
-            self.abort(why)
+            self._registry.refused += 1
+            self.abort(reason)
 
     @property
     def waits_for_us(self) -> bool:
-        """Reading is stopped on our side, or answers are owed: silence is not the peer's fault."""
-        return bool(self._held or self._slots)
+        """True if this side stopped reading or owes a reply, so the peer may be silent."""
+        return bool(self._held or self._replies)
 
     @property
     def partial_bytes(self) -> int:
@@ -518,7 +490,7 @@ class Connection(asyncio.BufferedProtocol):
 
 
 def peer_of(transport: asyncio.BaseTransport) -> Peer:
-    """Both ends of the connection, as text."""
+    """Return the addresses of both ends as text."""
     host, port = _address(transport.get_extra_info("peername"))
     local_host, local_port = _address(transport.get_extra_info("sockname"))
     return Peer(host, port, local_host, local_port)

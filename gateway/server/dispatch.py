@@ -1,6 +1,7 @@
-"""A frame becomes a request for the row that serves it; a result becomes the bytes of its answer.
+"""Turns a frame into a request for the handler of its key, and a result into the reply's bytes.
 
-Nothing here waits. What cannot be answered raises `Refused`: the connection is closed.
+Nothing here waits. A request that cannot be answered raises `RequestRefused`, which closes its
+connection.
 """
 
 from __future__ import annotations
@@ -36,33 +37,35 @@ _HEAD_BYTES = _HEAD.size
 _CLIENT_IDS_MAX = 1024
 
 
-class Refused(Exception):
-    """This request gets no answer: its connection has to end. The text is for the log."""
+class RequestRefused(Exception):
+    """This request gets no reply, and its connection has to end. The text is for the log."""
 
 
 class _Route(NamedTuple):
-    """What one key and version leads to. Built at first use: schemas load lazily."""
+    """The handler and codec of one key and version. Built at first use: schemas load lazily."""
 
-    version: int  # of the answer
+    version: int  # of the reply
     handle: Handle
-    codec: RequestCodec | None  # None: the body is not read
+    codec: RequestCodec | None  # None if the body is not decoded
 
 
 class Dispatcher:
-    """The rows of this process, and the way from bytes to them and back."""
+    """Routes the requests of a process to the handlers of its API table."""
 
     def __init__(self, apis: Mapping[int, Api], ctx: Context) -> None:
-        self._apis = apis
+        self._apis = apis  # by key; never changes
         self._ctx = ctx
+        # Routes used so far, by key and version. Bounded by the versions that are served.
         self._routes: dict[tuple[int, int], _Route] = {}
+        # Decoded client ids, cleared when there are too many: clients choose them.
         self._client_ids: dict[bytes, str] = {}
 
     def open(self, frame: bytes | memoryview, peer: Peer) -> tuple[Request, Handle]:
-        """The request in `frame` and who handles it. Raises Refused."""
+        """Decode `frame`. Returns the request and its handler. Raises RequestRefused."""
         try:
             key, version, correlation_id, name_bytes = _head_of(frame)
         except struct.error:
-            raise Refused("header cut short") from None
+            raise RequestRefused("header cut short") from None
         route = self._routes.get((key, version)) or self._route(key, version)
         client_id, position = self._client_id(frame, name_bytes)
         body = None
@@ -73,15 +76,15 @@ class Dispatcher:
                     position = skip_tags(frame, position)
                 body = decode_with(codec, frame, position)
             except (OversizedMessage, MalformedMessage) as error:
-                raise Refused(f"malformed {error}") from None
+                raise RequestRefused(f"malformed {error}") from None
         return Request(key, route.version, correlation_id, client_id, peer, body), route.handle
 
     def start(self, request: Request, handle: Handle) -> Any:
-        """What the handler said: a Result, or a future or coroutine of one. Raises its errors."""
+        """Call the handler. Returns a Result, or a future or coroutine of one."""
         return handle(request, self._ctx)
 
     def encode(self, request: Request, result: Any) -> list[Buffer] | tuple[Buffer, ...]:
-        """The bytes of a Result, frame size not included; () for no answer. Raises TypeError."""
+        """Encode a Result, without the frame size; () if there is no reply. Raises TypeError."""
         if isinstance(result, Reply):
             return encode_response(request.key, request.version, request.correlation_id, result)
         if isinstance(result, list | tuple):
@@ -90,12 +93,12 @@ class Dispatcher:
             return ()
         raise TypeError(f"a handler of key {request.key} gave a {type(result).__name__}")
 
-    def apology(self, request: Request, error: BaseException) -> list[Buffer]:
-        """The answer where a handler failed. Raises Refused where the API has no room for one.
+    def error_reply(self, request: Request, error: BaseException) -> list[Buffer]:
+        """Encode the reply of a failed handler.
 
-        A producer is told REQUEST_TIMED_OUT, the one code that means "unknown": after
-        UNKNOWN_SERVER_ERROR an idempotent one would give its batch a new sequence and duplicate it.
-        Source: KAFKA-14034.
+        Raises RequestRefused if the API has no error field. A producer receives REQUEST_TIMED_OUT,
+        the only code that means "unknown": after UNKNOWN_SERVER_ERROR an idempotent producer
+        assigns its batch a new sequence, which duplicates it. Source: KAFKA-14034.
         """
         name = self._apis[request.key].name
         logger().error(
@@ -109,24 +112,24 @@ class Dispatcher:
             if request.key == PRODUCE:
                 return [_timed_out(request)]
             if "error_code" not in response_class(request.key, request.version).__slots__:
-                raise Refused(f"{name} failed")
+                raise RequestRefused(f"{name} failed")
             failed = Reply(error_code=UNKNOWN_SERVER_ERROR)
             return encode_response(request.key, request.version, request.correlation_id, failed)
         except (LookupError, TypeError, AttributeError, struct.error):
-            raise Refused(f"{name} failed") from None
+            raise RequestRefused(f"{name} failed") from None
 
     def _route(self, key: int, version: int) -> _Route:
         api = self._apis.get(key)
         if api is None:
-            raise Refused(f"unknown api key {key}")
+            raise RequestRefused(f"unknown api key {key}")
         if version not in api.versions:
             if key != API_VERSIONS:
-                raise Refused(f"{api.name} version {version} is not served")
+                raise RequestRefused(f"{api.name} version {version} is not served")
             return _Route(0, self._unsupported, None)
         try:
             codec = request_codec(key, version)
         except NoSuchSchema as error:
-            raise Refused(f"no schema for {error}") from None
+            raise RequestRefused(f"no schema for {error}") from None
         route = _Route(version, api.handle, codec)
         self._routes[key, version] = route
         return route
@@ -135,14 +138,14 @@ class Dispatcher:
         return reply_for(self._apis.values(), UNSUPPORTED_VERSION)
 
     def _client_id(self, frame: bytes | memoryview, name_bytes: int) -> tuple[str | None, int]:
-        """The client's name for itself, and where the header goes on."""
+        """Return the client id, and the position where the header continues."""
         if name_bytes <= 0:
             if name_bytes < -1:
-                raise Refused("client id of negative length")
+                raise RequestRefused("client id of negative length")
             return (None if name_bytes else ""), _HEAD_BYTES
         end = _HEAD_BYTES + name_bytes
         if end > len(frame):
-            raise Refused("client id cut short")
+            raise RequestRefused("client id cut short")
         raw = bytes(frame[_HEAD_BYTES:end])
         known = self._client_ids.get(raw)
         if known is not None:
@@ -150,7 +153,7 @@ class Dispatcher:
         try:
             name = raw.decode()
         except UnicodeDecodeError:
-            raise Refused("client id is not UTF-8") from None
+            raise RequestRefused("client id is not UTF-8") from None
         if len(self._client_ids) >= _CLIENT_IDS_MAX:
             self._client_ids.clear()
         self._client_ids[raw] = name
@@ -158,9 +161,9 @@ class Dispatcher:
 
 
 def _timed_out(request: Request) -> bytes:
-    """REQUEST_TIMED_OUT for each partition of a Produce. Raises Refused for acks=0."""
+    """Encode REQUEST_TIMED_OUT for each partition. Raises RequestRefused for acks=0."""
     if request.body.acks == 0:
-        raise Refused("Produce with acks=0 failed")
+        raise RequestRefused("Produce with acks=0 failed")
     by_id = request.version >= 13
     topics = [
         (

@@ -8,7 +8,7 @@ import contextlib
 from gateway.config import ConnectionLimits
 from gateway.server.connection import Connection
 from gateway.server.dispatch import Dispatcher
-from gateway.server.registry import Hub
+from gateway.server.registry import ConnectionRegistry
 
 BACKLOG = 1024
 DRAIN_S = 5.0
@@ -21,48 +21,49 @@ class Server:
         self,
         dispatcher: Dispatcher,
         limits: ConnectionLimits,
-        still_s_max: float | None = None,
+        stall_s_max: float | None = None,
     ) -> None:
-        """`still_s_max`: see `StallDetector`; None: no other process answers for this one."""
-        self._still_s_max = still_s_max
+        """`stall_s_max`: see `StallDetector`. None if no other broker can take over."""
+        self._stall_s_max = stall_s_max
         self._dispatcher = dispatcher
         self._limits = limits
-        self._hub: Hub | None = None
+        self._registry: ConnectionRegistry | None = None
         self._listener: asyncio.Server | None = None
         self.host = ""
         self.port = 0
 
     @property
-    def hub(self) -> Hub:
-        """What the connections share. Only after `start`."""
-        assert self._hub is not None
-        return self._hub
+    def registry(self) -> ConnectionRegistry:
+        """Return what the connections share. Only after `start`."""
+        assert self._registry is not None
+        return self._registry
 
     async def start(self, host: str, port: int) -> None:
-        """Clients can connect; `port` 0 takes any free one, see `self.port`. Raises OSError."""
-        hub = self._hub = Hub(self._dispatcher, self._limits, self._still_s_max)
-        self._listener = await hub.loop.create_server(
-            lambda: Connection(hub), host, port, backlog=BACKLOG
+        """Listen. Port 0 takes any free one, which `self.port` then holds. Raises OSError."""
+        registry = ConnectionRegistry(self._dispatcher, self._limits, self._stall_s_max)
+        self._registry = registry
+        self._listener = await registry.loop.create_server(
+            lambda: Connection(registry), host, port, backlog=BACKLOG
         )
         self.host = host
         self.port = self._listener.sockets[0].getsockname()[1]
-        hub.start()
+        registry.start()
 
     async def stop(self, drain_s: float = DRAIN_S) -> None:
-        """Nothing is accepted or read any more; what was asked is answered within `drain_s`.
+        """Stop accepting and reading; answer the requests at hand within `drain_s` seconds.
 
-        After that the remaining connections are cut. Their handlers' work is not cancelled here:
-        it belongs to the parts behind the handlers, which stop next.
+        Then abort the connections that remain. Their handlers are not cancelled here: the
+        components behind the handlers stop next and end them.
         """
         if self._listener is None:
             return
         self._listener.close()
-        hub = self.hub
-        for connection in list(hub.connections):
+        registry = self.registry
+        for connection in list(registry.connections):
             connection.close_when_answered()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(hub.empty.wait(), drain_s)
-        for connection in list(hub.connections):
+            await asyncio.wait_for(registry.empty.wait(), drain_s)
+        for connection in list(registry.connections):
             connection.abort("stopping")
-        hub.stop()
+        registry.stop()
         self._listener = None

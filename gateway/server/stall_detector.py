@@ -1,7 +1,8 @@
-"""Notices that this process stood still: stopped, swapped out, or its machine paused.
+"""Detects that this process stood still: it was stopped or swapped out, or its machine paused.
 
-While it stood, others may have taken over, and what it had decided to say before is old. A lease is
-looked at before an answer is decided; this is for the time between that and the socket.
+Meanwhile another broker may have taken over, and a reply that was decided before may be outdated.
+A lease is checked before a reply is decided; the stall detector covers the time from there to the
+socket.
 """
 
 from __future__ import annotations
@@ -11,34 +12,39 @@ from collections.abc import Callable
 
 
 class StallDetector:
-    """Beats on the loop from `start` to `stop`; `on_still` runs when it was interrupted."""
+    """Wakes up regularly from `start` to `stop`, and calls `on_stall` if it woke up too late."""
 
-    __slots__ = ("_beat_s", "_loop", "_on_still", "_still_s_max", "_timer")
+    __slots__ = ("_loop", "_on_stall", "_stall_s_max", "_timer", "_woken_s")
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, still_s_max: float, on_still: Callable[[], None]
+        self, loop: asyncio.AbstractEventLoop, stall_s_max: float, on_stall: Callable[[], None]
     ) -> None:
         self._loop = loop
-        self._still_s_max = still_s_max
-        self._on_still = on_still
-        self._beat_s = loop.time()
+        self._stall_s_max = stall_s_max
+        self._on_stall = on_stall
+        # The loop's time at the last wake-up. Never falls.
+        self._woken_s = loop.time()
+        # The next wake-up. None before `start` and after `stop`.
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        self._beat_s = self._loop.time()
-        self._beat()
+        """Wake up regularly from now on. Once."""
+        assert self._timer is None
+        self._woken_s = self._loop.time()
+        self._wake()
 
     def stop(self) -> None:
+        """Wake up no more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def stood_still(self) -> bool:
-        """The last beat is so old that another process may answer by now."""
-        return self._loop.time() - self._beat_s > self._still_s_max
+    def stalled(self) -> bool:
+        """True if the last wake-up is so long ago that another broker may have taken over."""
+        return self._loop.time() - self._woken_s > self._stall_s_max
 
-    def _beat(self) -> None:
-        if self.stood_still():
-            self._on_still()
-        self._beat_s = self._loop.time()
-        self._timer = self._loop.call_later(self._still_s_max / 2, self._beat)
+    def _wake(self) -> None:
+        if self.stalled():
+            self._on_stall()
+        self._woken_s = self._loop.time()
+        self._timer = self._loop.call_later(self._stall_s_max / 2, self._wake)

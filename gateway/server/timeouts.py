@@ -1,6 +1,6 @@
-"""For how long a connection may keep us waiting: counters looked at about once a second, no timers.
+"""The timeouts of one connection, checked about once a second instead of by timers.
 
-The hot path only counts; whether something moved since the last look is all that matters here.
+The hot path only counts bytes and frames; a check compares the counters with those of the last one.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from typing import Protocol
 from gateway.config import ConnectionLimits
 
 FRAME_BYTES_PER_S_MIN = 16 * 1024
-"""A frame may take `frame_s_max`, and longer only at this pace."""
+"""A frame may arrive for `frame_s_max` seconds, and longer only at this rate."""
 
 IDLE = "idle"
 
 
-class Watched(Protocol):
-    """What is looked at."""
+class ConnectionCounters(Protocol):
+    """The counters of a connection that a check reads."""
 
     frames: int
     received_bytes: int
@@ -30,31 +30,35 @@ class Watched(Protocol):
 
 
 class ConnectionTimeouts:
-    """What the coarse timer saw last, and for how long nothing moved."""
+    """The counters at the last check, and for how many seconds nothing has moved."""
 
     __slots__ = (
+        "checked_s",
         "frames",
         "opened_s",
         "partial_s",
         "received_bytes",
-        "seen_s",
         "sent_bytes",
         "silent_s",
         "stalled_s",
     )
 
     def __init__(self) -> None:
-        self.opened_s = self.seen_s = 0.0
+        self.opened_s = 0.0  # when the connection was accepted; set once, by the connection
+        self.checked_s = 0.0  # when the last check ran; 0 before the first
+        # The counters at the last check.
         self.frames: int = 0
         self.received_bytes: int = 0
-        self.sent_bytes: int = 0
+        self.sent_bytes: int = 0  # written and taken by the operating system
+        # For how many seconds, up to the last check: no byte came; the same frame was incomplete;
+        # unsent bytes did not move. Each is 0 again as soon as something moves.
         self.silent_s = self.partial_s = self.stalled_s = 0.0
 
-    def verdict(
-        self, connection: Watched, now_s: float, backlog: int, limits: ConnectionLimits
+    def exceeded(
+        self, connection: ConnectionCounters, now_s: float, backlog: int, limits: ConnectionLimits
     ) -> str | None:
-        """Why this connection has to end, or None."""
-        self._look(connection, now_s, backlog)
+        """Return the reason why this connection has to end, or None."""
+        self._update(connection, now_s, backlog)
         if self.stalled_s > limits.frame_s_max:
             return "reads no replies"
         if connection.waits_for_us:
@@ -70,9 +74,9 @@ class ConnectionTimeouts:
             return IDLE
         return None
 
-    def _look(self, connection: Watched, now_s: float, backlog: int) -> None:
-        elapsed_s = now_s - (self.seen_s or self.opened_s)
-        self.seen_s = now_s
+    def _update(self, connection: ConnectionCounters, now_s: float, backlog: int) -> None:
+        elapsed_s = now_s - (self.checked_s or self.opened_s)
+        self.checked_s = now_s
         waits = connection.waits_for_us
         same_bytes = connection.received_bytes == self.received_bytes
         same_frame = connection.frames == self.frames and connection.partial_bytes > 0

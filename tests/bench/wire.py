@@ -14,7 +14,7 @@ from gateway.config import ConnectionLimits
 from gateway.handlers.api import Api, Reply
 from gateway.server.connection import Connection
 from gateway.server.dispatch import Dispatcher
-from gateway.server.registry import Hub
+from gateway.server.registry import ConnectionRegistry
 from gateway.wire.fetch_reply import PartitionFetched, encode_fetch
 from gateway.wire.messages import encode_request
 from gateway.wire.produce_reply import PartitionProduced, encode_produce
@@ -122,8 +122,8 @@ async def heartbeat():
 
 async def measure(api, frame, answer):
     """Best of three, in microseconds for each request."""
-    hub = Hub(Dispatcher({api.key: api}, None), ConnectionLimits())
-    connection = Connection(hub)
+    registry = ConnectionRegistry(Dispatcher({api.key: api}, None), ConnectionLimits())
+    connection = Connection(registry)
     connection.connection_made(Sink())
     best = float("inf")
     for _ in range(3):

@@ -79,7 +79,7 @@ def test_a_large_request_and_a_large_answer_arrive_whole(loop_factory):
         body = {"acks": 1, "timeout": 1, "topic_data": [topic]}
         writer.write(framed(0, 9, 1, body))
         assert await frame_from(reader) == b"head" + records[:5_000_000] + records[:99]
-        assert server.hub.memory.used_bytes == 0
+        assert server.registry.memory.used_bytes == 0
         writer.close()
         await server.stop()
 
@@ -99,7 +99,7 @@ def test_peers_that_reset_say_nothing_on_stderr_and_hurt_nobody(loop_factory, ca
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(framed(12, 0, 5, BEAT))
         await frame_from(reader)
-        while len(server.hub.connections) > 1:
+        while len(server.registry.connections) > 1:
             await asyncio.sleep(0)
         writer.close()
         await server.stop()
@@ -144,7 +144,7 @@ def test_stopping_does_not_wait_for_ever(loop_factory):
         server = await serving(heartbeat(lambda *_: asyncio.get_running_loop().create_future()))
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(framed(12, 0, 7, BEAT))
-        while not server.hub.memory.used_bytes:
+        while not server.registry.memory.used_bytes:
             await asyncio.sleep(0)
         await server.stop(drain_s=0.05)
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):

@@ -7,7 +7,7 @@ import asyncio
 from gateway.config import ConnectionLimits
 from gateway.server.connection import Connection
 from gateway.server.dispatch import Dispatcher
-from gateway.server.registry import Hub
+from gateway.server.registry import ConnectionRegistry
 from gateway.wire.messages import decode_response, encode_request
 
 
@@ -115,13 +115,14 @@ class Wire(asyncio.Transport):
 
 
 def hub_for(*apis, ctx=None, **limits):
-    """A hub that serves these rows. Call on a running loop."""
-    return Hub(Dispatcher({api.key: api for api in apis}, ctx), ConnectionLimits(**limits))
+    """A registry that serves these rows. Call on a running loop."""
+    dispatcher = Dispatcher({api.key: api for api in apis}, ctx)
+    return ConnectionRegistry(dispatcher, ConnectionLimits(**limits))
 
 
-def connect(hub, **options):
+def connect(registry, **options):
     """A new connection and the peer's end of it."""
-    return Wire(Connection(hub), **options)
+    return Wire(Connection(registry), **options)
 
 
 def request(key, version, correlation_id, body=None, client_id="test"):

@@ -16,7 +16,7 @@ from kio.schema.index import api_key_map, schema_name_map
 from kio.static.constants import EntityType
 
 from gateway.handlers.api import Api, Peer
-from gateway.server.dispatch import Dispatcher, Refused
+from gateway.server.dispatch import Dispatcher, RequestRefused
 from gateway.wire.bounds_check import ELEMENTS_MAX
 from gateway.wire.messages import (
     MalformedMessage,
@@ -84,7 +84,7 @@ def test_a_request_cut_at_any_byte_is_refused(key, version):
     request, _ = dispatcher.open(frame, PEER)
     assert request.client_id == "me"
     for size in range(len(frame)):
-        with pytest.raises(Refused):
+        with pytest.raises(RequestRefused):
             dispatcher.open(frame[:size], PEER)
 
 
@@ -141,14 +141,14 @@ def test_random_bytes_are_refused(noise):
         head = key.to_bytes(2, "big") + version.to_bytes(2, "big") + b"\0\0\0\1\xff\xff"
         try:
             dispatcher_for(key, version).open(head + noise, PEER)
-        except Refused:
+        except RequestRefused:
             pass
 
 
 @pytest.mark.parametrize("header", range(10))
 def test_a_header_cut_short_is_refused(header):
     frame, _ = valid(12, 0)
-    with pytest.raises(Refused):
+    with pytest.raises(RequestRefused):
         dispatcher_for(12, 0).open(frame[:header], PEER)
 
 
@@ -156,13 +156,13 @@ def test_a_header_cut_short_is_refused(header):
 def test_a_client_id_of_impossible_length_is_refused(length):
     frame, _ = valid(12, 0)
     lying = frame[:8] + length.to_bytes(2, "big", signed=True) + frame[10:]
-    with pytest.raises(Refused):
+    with pytest.raises(RequestRefused):
         dispatcher_for(12, 0).open(lying, PEER)
 
 
 def test_a_client_id_that_is_no_text_is_refused():
     frame, _ = valid(12, 0)
-    with pytest.raises(Refused):
+    with pytest.raises(RequestRefused):
         dispatcher_for(12, 0).open(frame[:10] + b"\xff\xfe" + frame[12:], PEER)
 
 
@@ -180,7 +180,7 @@ def test_a_client_id_that_is_no_text_is_refused():
 )
 def test_a_header_with_impossible_tags_is_refused(tags):
     frame, start = valid(3, 12)
-    with pytest.raises(Refused):
+    with pytest.raises(RequestRefused):
         dispatcher_for(3, 12).open(frame[: start - 1] + tags, PEER)
 
 

@@ -1,0 +1,128 @@
+"""The replies of one connection: slots in request order, and the bytes that may be sent now.
+
+A Kafka client expects replies in the order of its requests, although handlers finish in any order.
+The queue knows no transport, loop or handler: a connection adds slots, fills them, and takes the
+bytes that are ready. Source: Kafka, `SocketServer` and `RequestChannel` keep the same order by
+muting a connection; here several requests of one connection run at once.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from typing import Final
+
+from ledger.ids import Buffer
+
+JOIN_BYTES_MAX: Final = 4096
+"""A reply of at most this many bytes leaves as one buffer, with its size in front."""
+
+_SIZE = struct.Struct(">i")
+
+ReplyParts = list[Buffer] | tuple[Buffer, ...]
+"""The buffers of one reply without its frame size. Empty if the request gets no reply."""
+
+
+class ReplySlot:
+    """The place of one reply in the order."""
+
+    __slots__ = ("frame_bytes", "ready", "reply", "waiting_bytes")
+
+    def __init__(self, frame_bytes: int) -> None:
+        # Memory that the request occupies until its reply has left the queue. 0 if none is counted.
+        self.frame_bytes = frame_bytes
+        # True from `fill` or `skip` on, once for each slot. Slots leave only from the front.
+        self.ready = False
+        # Set by `fill`. Stays empty for a request without a reply, and after `discard`.
+        self.reply: ReplyParts = ()
+        # Bytes of a reply that is ready behind an unanswered request; 0 at the front.
+        self.waiting_bytes = 0
+
+
+class ReplyQueue:
+    """Slots of one connection, oldest request first, and the replies that are ready to send."""
+
+    __slots__ = ("_largest_waiting", "_slots", "discarding", "ready_bytes", "waiting_bytes")
+
+    def __init__(self) -> None:
+        # Requests without a reply on its way, in request order. The connection bounds their number.
+        self._slots: deque[ReplySlot] = deque()
+        # Bytes of all replies that wait for an earlier one; the sum over the slots. Never negative.
+        self.waiting_bytes = 0
+        # The largest such reply since the last `relax`: a client may expect one large answer.
+        self._largest_waiting = 0
+        # Bytes that `pack` and `drain` appended to the caller's list since the last `sent`.
+        self.ready_bytes = 0
+        # Set once, by `discard`: the peer is gone, so replies are dropped and only counted off.
+        self.discarding = False
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def add(self, slot: ReplySlot) -> int:
+        """Append the slot of the newest request. Returns how many requests are unanswered."""
+        self._slots.append(slot)
+        return len(self._slots)
+
+    def fill(self, slot: ReplySlot, reply: ReplyParts) -> bool:
+        """Store the reply. Returns True if it is the next to leave: call `drain` then."""
+        slot.reply = reply
+        slot.ready = True
+        if slot is self._slots[0]:
+            return True
+        slot.waiting_bytes = size = sum(map(len, reply))
+        self.waiting_bytes += size
+        if size > self._largest_waiting:
+            self._largest_waiting = size
+        return False
+
+    def skip(self, slot: ReplySlot) -> bool:
+        """Mark the request as ended without a reply. Returns True if `drain` has work now."""
+        slot.ready = True
+        return bool(self._slots) and slot is self._slots[0]
+
+    def pack(self, reply: ReplyParts, out: list[Buffer]) -> None:
+        """Append one framed reply to `out`. Only while no slot is queued, or from `drain`."""
+        if len(reply) == 1 and len(reply[0]) <= JOIN_BYTES_MAX:
+            body = reply[0]
+            out.append(_SIZE.pack(len(body)) + body)
+            self.ready_bytes += 4 + len(body)
+        elif reply:
+            size = sum(map(len, reply))
+            out.append(_SIZE.pack(size))
+            out += reply
+            self.ready_bytes += 4 + size
+
+    def drain(self, out: list[Buffer]) -> int:
+        """Append the replies at the front that are ready to `out`.
+
+        Returns the request bytes that these slots had occupied.
+        """
+        slots = self._slots
+        freed = 0
+        while slots and slots[0].ready:
+            slot = slots.popleft()
+            freed += slot.frame_bytes
+            self.waiting_bytes -= slot.waiting_bytes
+            if not self.discarding:
+                self.pack(slot.reply, out)
+        return freed
+
+    def sent(self) -> int:
+        """Return the bytes appended since the last call, and start counting anew."""
+        size, self.ready_bytes = self.ready_bytes, 0
+        return size
+
+    def relax(self) -> None:
+        """Forget the largest waiting reply, once few enough requests are unanswered."""
+        self._largest_waiting = 0
+
+    def overflows(self, bytes_max: int) -> bool:
+        """True if the waiting replies, without the largest of them, exceed `bytes_max`."""
+        return self.waiting_bytes - self._largest_waiting > bytes_max
+
+    def discard(self) -> list[ReplySlot]:
+        """Drop all replies from now on. Returns the slots that are still unanswered."""
+        self.discarding = True
+        self.ready_bytes = 0
+        return [slot for slot in self._slots if not slot.ready]
