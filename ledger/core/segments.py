@@ -1,4 +1,4 @@
-"""The log segments of one stream: their metadata as bytes, and how a position finds its segment.
+"""One log segment: its metadata as bytes, and its place among the others.
 
     in progress ──▶ completed ──▶ partially truncated ──▶ truncated ──▶ (deleted)
 
@@ -8,8 +8,7 @@ Sequence id = start of segment + position in it: dense over the stream, and Kafk
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from itertools import pairwise
@@ -151,61 +150,26 @@ def order(segments: Iterable[Segment], *, where: str) -> list[Segment]:
     return ordered
 
 
-def find(segments: Sequence[Segment], sequence_id: int) -> int:
-    """Index of the last segment that starts at or before `sequence_id`; -1: below them all.
+def visible(segments: Iterable[Segment]) -> list[Segment]:
+    """The segments whose place in the stream is known: up to the first one in progress.
 
-    Empty segments share their start with the next one, which is the one found.
-    """
-    return bisect_right(segments, sequence_id, key=lambda segment: segment.start_sequence_id) - 1
-
-
-def unmarked(segments: Sequence[Segment], start_sequence_id: int) -> list[Segment]:
-    """Completed segments that begin below where readers start and are not truncated as a whole.
-
-    All of them but perhaps the last end there or before: those are to be TRUNCATED, the last is
-    PARTIALLY_TRUNCATED. Source: seed 000, "Truncation"; one in progress is never touched.
+    What an owner writes after it waits for its count (at most two are in progress).
     """
     found: list[Segment] = []
     for segment in segments:
-        if not segment.completed or segment.start_sequence_id >= start_sequence_id:
-            break
-        if segment.truncation is not Truncation.TRUNCATED:
+        if segment.completed:
             found.append(segment)
+            continue
+        found.append(started_after(found[-1] if found else None, segment))
+        break
     return found
 
 
-def expired(
-    segments: Sequence[Segment],
-    *,
-    now_ms: int,
-    ttl_ms: int,
-    bytes_max: int,
-    sizes: Sequence[int],
-    kept_long_enough: Collection[int] = (),
-) -> int:
-    """How many of the oldest segments TTL, size and truncation allow to remove.
+def started_after(before: Segment | None, segment: Segment) -> Segment:
+    """A segment in progress with the start that follows from the completed one before it.
 
-    Only completed ones, in order, never the newest completed one that holds an entry: its end
-    carries the sequence on, and its state snapshot may be the only one. `ttl_ms` counts from
-    completion; -1 in either bound means none. A truncated segment counts no bytes; its number is
-    in `kept_long_enough` once its grace period is over. Source: seed 000, "TTL".
+    DistributedLog itself writes -1 there until the segment is completed.
     """
-    truncated = [segment.truncation is Truncation.TRUNCATED for segment in segments]
-    total = sum(size for size, gone in zip(sizes, truncated, strict=True) if not gone)
-    removable = 0
-    newest = max(
-        (i for i, s in enumerate(segments) if s.completed and s.last_entry >= 0), default=0
-    )
-    for index, segment in enumerate(segments[:newest]):
-        if not segment.completed:
-            break
-        old = 0 <= ttl_ms <= now_ms - segment.completion_ms
-        if truncated[index]:
-            due = segment.number in kept_long_enough
-        else:
-            due = 0 <= bytes_max <= total - sizes[index]
-            total -= sizes[index]
-        if not old and not due:
-            break
-        removable += 1
-    return removable
+    assert not segment.completed
+    start = before.end_sequence_id if before else max(segment.start_sequence_id, 0)
+    return replace(segment, start_sequence_id=start)

@@ -14,6 +14,10 @@ from ledger.errors import CorruptFormat
 
 _COUNT = Struct(">I")
 NO_TIMESTAMP = -1
+"""None of the records has a timestamp."""
+
+ANY_TIMESTAMP = 2**63 - 1
+"""The records were not read, so any timestamp may be among them."""
 
 
 class SparseIndex:

@@ -18,22 +18,18 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from ledger.core import segments as log_segments
-from ledger.core.segments import Segment
-from ledger.core.snapshot_format import Snapshot
-from ledger.core.sparse_index import SparseIndex
+from ledger.core.segment_table import SegmentTable
+from ledger.core.segments import Segment, visible
 from ledger.errors import (
     CorruptFormat,
     LedgerError,
     NoNode,
     NoSuchLedger,
     StreamUnavailable,
-    Truncated,
 )
-from ledger.ids import EntryId
-from ledger.streams.reads import Bounds, SegmentReads
+from ledger.streams.reads import SegmentReads
 from ledger.streams.recovery import read_head_snapshot
-from ledger.streams.segment_list import SegmentList, visible
+from ledger.streams.segment_list import SegmentList
 from ledger.streams.segment_tail import SegmentTail
 from ledger.streams.stream import StreamServices
 from ledger.streams.tail_cache import StoredRecord, StreamTail
@@ -58,10 +54,6 @@ class FollowedStream:
         """`on_advanced` is called with the end when it moved, and when `failed` was set;
         `on_trouble` with each error that is only tried again."""
         self.name = name
-        self.epoch = 0  # the newest that a segment was seen of
-        self.start_sequence_id = 0
-        self.end_sequence_id = 0
-        self.segments: list[Segment] = []
         self.failed: LedgerError | None = None  # it is closed, and why
         self._services = services
         self._timestamp_max = timestamp_max
@@ -70,8 +62,7 @@ class FollowedStream:
         self._list = SegmentList(services.metadata, name)
         self._list_changed = asyncio.Event()  # the store told; not yet read
         self._news = asyncio.Event()  # `segments` changed, or readers came to the end
-        self._epochs: dict[int, int] = {}
-        self._timestamps: dict[int, int] = {}  # of completed segments
+        self._table = SegmentTable()
         self._live: SegmentTail | None = None
         self._tail = StreamTail(services.cache)
         self._pulled_end = -1  # of the last record in the tail cache
@@ -83,13 +74,28 @@ class FollowedStream:
         self._listing = asyncio.Lock()  # a later list never loses against an earlier one
         self._reads = SegmentReads(
             services.client,
-            self.segments,
+            self._table,
             services.limits,
             services.cursors,
-            self._bounds,
-            self._live_index,
             timestamp_max,
         )
+
+    @property
+    def epoch(self) -> int:
+        """The newest one that a segment was seen of."""
+        return self._table.epoch
+
+    @property
+    def start_sequence_id(self) -> int:
+        return self._table.start_sequence_id
+
+    @property
+    def end_sequence_id(self) -> int:
+        return self._table.end_sequence_id
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        return self._table.segments
 
     # -- life ---------------------------------------------------------------------------------
 
@@ -130,7 +136,7 @@ class FollowedStream:
     async def _find_end(self) -> None:
         """The end is at or past everything that was shown to anyone before, if bookies answer."""
         try:
-            segment = self._in_progress()
+            segment = self._table.in_progress
             if segment is not None:
                 live = await self._live_tail(segment)
                 await live.jump()
@@ -171,6 +177,7 @@ class FollowedStream:
         if self._live is not None:
             self._live.close()
             self._live = None
+            self._table.follow(None)
 
     async def _until_over(self, step: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Repeats `step`. What may pass is tried again; CorruptFormat and NoNode are raised."""
@@ -210,12 +217,11 @@ class FollowedStream:
         segments = visible(self._list.segments)
         await self._learn_epochs(segments)
         self._check_live(segments)
-        self.segments[:] = segments
-        self._forget_removed()
-        self.start_sequence_id = max(self.start_sequence_id, self._list.start_sequence_id)
-        end = segments[-1].end_sequence_id if segments else 0
+        table = self._table
+        table.relist(segments)
+        table.move_start(self._list.start_sequence_id)
         self._news.set()
-        self._advance(max(end, self.start_sequence_id))
+        self._advance(max(table.listed_end_sequence_id, table.start_sequence_id))
 
     def _check_live(self, segments: list[Segment]) -> None:
         """Nothing that was shown as committed is missing where its segment was completed."""
@@ -226,16 +232,10 @@ class FollowedStream:
             if segment.record_count < live.count:
                 raise CorruptFormat(f"{self.name}: segment {segment.number} lost records")
 
-    def _forget_removed(self) -> None:
-        oldest = self.segments[0].number if self.segments else 0
-        for known in (self._epochs, self._timestamps):
-            for number in [n for n in known if n < oldest]:
-                del known[number]
-
     async def _learn_epochs(self, segments: list[Segment]) -> None:
         """From the head of the newest segment that has records; it names those before it."""
         for segment in reversed(segments):
-            if not segment.record_count or segment.number in self._epochs:
+            if not segment.record_count or self._table.knows(segment.number):
                 continue
             try:
                 reader = await self._services.client.open(segment.ledger)
@@ -243,29 +243,10 @@ class FollowedStream:
             except NoSuchLedger:
                 head = None  # truncated, or a change of the list is on its way
             if head is not None:
-                self._on_snapshot(segment.number, head)
-            self._own_epoch(segment.number)
-
-    def _own_epoch(self, number: int) -> None:
-        """DistributedLog itself writes no heads; there every segment is its own epoch."""
-        if number not in self._epochs:
-            self._epochs[number] = number
-            self.epoch = max(self.epoch, number)
-
-    def _on_snapshot(self, number: int, snapshot: Snapshot) -> None:
-        for summary in snapshot.summaries:
-            self._epochs[summary.number] = summary.epoch
-            self.epoch = max(self.epoch, summary.epoch)
-            if summary.number < number:
-                self._timestamps[summary.number] = summary.timestamp_max
-        if snapshot.index_before_number:
-            self._reads.remember_index(snapshot.index_before_number, snapshot.index_before)
+                self._table.learn(segment.number, head)
+            self._table.learn_own_epoch(segment.number, segment.start_sequence_id)
 
     # -- the tail -----------------------------------------------------------------------------
-
-    def _in_progress(self) -> Segment | None:
-        last = self.segments[-1] if self.segments else None
-        return None if last is None or last.completed else last
 
     async def _keep_tail(self) -> None:
         await self._until_over(self._tail_round)
@@ -273,11 +254,11 @@ class FollowedStream:
     async def _tail_round(self) -> None:
         """One step further in the segment that is followed, or on to the next one."""
         self._news.clear()
-        live, segment = self._live, self._in_progress()
+        live, segment = self._live, self._table.in_progress
         if live is not None and (segment is None or segment.number != live.number):
             if await self._pull_rest(live):
                 return
-            self._reads.remember_index(live.number, live.index)
+            self._table.remember_index(live.number, live.index)
             self._drop_live()
         if segment is None:
             await self._news.wait()
@@ -295,8 +276,8 @@ class FollowedStream:
 
         False: there is no more of it, or whoever wants it has to read it from the segment.
         """
-        listed = next((s for s in reversed(self.segments) if s.number == live.number), None)
-        if listed is None or live.entry >= listed.last_entry or not self._pulling:
+        listed = self._table.segment(live.number)
+        if listed is None or live.last_entry >= listed.last_entry or not self._pulling:
             return False
         live.confirmed(listed.last_entry)
         try:
@@ -317,10 +298,11 @@ class FollowedStream:
                 segment,
                 services.limits,
                 self._timestamp_max,
-                self._on_snapshot,
+                self._table.learn,
             )
         await live.open()
         self._live = live
+        self._table.follow(live)
         return live
 
     async def _pull(self, live: SegmentTail) -> None:
@@ -353,12 +335,11 @@ class FollowedStream:
 
     def _advanced_live(self, live: SegmentTail) -> None:
         if live.count:
-            self._own_epoch(live.number)
+            self._table.learn_own_epoch(live.number, live.start_sequence_id)
         self._advance(live.end_sequence_id)
 
     def _advance(self, end_sequence_id: int) -> None:
-        if end_sequence_id > self.end_sequence_id:
-            self.end_sequence_id = end_sequence_id
+        if self._table.move_end(end_sequence_id):
             self._on_advanced(end_sequence_id)
 
     def asked(self, sequence_id: int) -> None:
@@ -376,23 +357,9 @@ class FollowedStream:
 
     def epoch_at(self, sequence_id: int) -> int:
         """The epoch of the ownership that wrote this sequence id; at the end, the newest."""
-        at = log_segments.find(self.segments, sequence_id)
-        number = self.segments[at].number if at >= 0 else 0
-        return self._epochs.get(number, self.epoch)
+        return self._table.epoch_at(sequence_id)
 
     # -- reading ------------------------------------------------------------------------------
-
-    def _bounds(self, segment: Segment) -> Bounds:
-        live = self._live
-        if segment.completed:
-            return Bounds(segment.last_entry, segment.end_sequence_id)
-        if live is not None and live.number == segment.number:
-            return Bounds(live.entry, live.end_sequence_id)
-        return Bounds(EntryId(-1), segment.start_sequence_id)
-
-    def _live_index(self, segment: Segment) -> SparseIndex | None:
-        live = self._live
-        return live.index if live is not None and live.number == segment.number else None
 
     def read_cached(self, sequence_id: int, bytes_max: int) -> list[StoredRecord] | None:
         """As `read`, from memory, or None when it is not all there."""
@@ -410,8 +377,7 @@ class FollowedStream:
         and past it. Raises Truncated below the start, StreamUnavailable when it is not open or
         could not be read now.
         """
-        if sequence_id < self.start_sequence_id:
-            raise Truncated(f"{sequence_id} is below the start {self.start_sequence_id}")
+        self._table.check_start(sequence_id)
         if not self.is_open:
             raise self.failed or StreamUnavailable(f"{self.name} is not followed now")
         self.asked(sequence_id)
@@ -420,7 +386,7 @@ class FollowedStream:
         cached = self.read_cached(sequence_id, bytes_max)
         if cached is not None:
             return cached
-        records = await self._reads.read_for(self, sequence_id, bytes_max, self._relist)
+        records = await self._reads.read(sequence_id, bytes_max, self._relist)
         if records:
             self.asked(records[-1].end_sequence_id)
         elif sequence_id < self.end_sequence_id:
@@ -432,16 +398,7 @@ class FollowedStream:
 
         Only records that end past `first` and past the stream's start count.
         """
-        for segment in list(self.segments):
-            known = self._timestamps.get(segment.number)
-            if segment.completed and known is not None and known < timestamp:
-                continue
-            if segment.completed and segment.end_sequence_id <= first:
-                continue
-            found = await self._reads.find_timestamp(self, segment, timestamp, first)
-            if found is not None:
-                return found
-        return None
+        return await self._reads.find_timestamp(timestamp, first, self.read)
 
 
 async def _wait(event: asyncio.Event, timeout_s: float) -> None:

@@ -11,12 +11,11 @@ import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from ledger.client.client import LedgerClient
 from ledger.client.reader import LedgerReader
 from ledger.core import records as log_records
-from ledger.core import segments as log_segments
+from ledger.core.segment_table import SegmentTable
 from ledger.core.segments import Segment
 from ledger.core.sparse_index import SparseIndex
 from ledger.errors import (
@@ -36,15 +35,6 @@ _TURNS_BEFORE_READING_AHEAD = 4
 """Turns of the loop after which the answer that a read was for is on its way to the client."""
 
 _READERS_MAX = 8
-_INDEXES_MAX = 16
-
-
-@dataclass(slots=True)
-class Bounds:
-    """How far a segment may be read now: entries up to `last_entry`, records below `end`."""
-
-    last_entry: EntryId
-    end_sequence_id: int
 
 
 @dataclass(slots=True)
@@ -53,15 +43,6 @@ class _Cursor:
     next_entry: int
     ready: deque[StoredRecord] = field(default_factory=deque[StoredRecord])
     ahead: asyncio.Task[list[StoredRecord]] | None = None
-
-
-class Readable(Protocol):
-    """A stream that reads by `SegmentReads`, its own cache in front."""
-
-    @property
-    def start_sequence_id(self) -> int: ...
-
-    async def read(self, sequence_id: int, bytes_max: int) -> list[StoredRecord]: ...
 
 
 class CursorLimit:
@@ -83,36 +64,47 @@ class CursorLimit:
 
 
 class SegmentReads:
-    """Reads of one stream's segments. `segments` is the owner's list and changes under us."""
+    """Reads of one stream's segments. `table` changes between any two steps of a read."""
 
     def __init__(
         self,
         client: LedgerClient,
-        segments: list[Segment],
+        table: SegmentTable,
         limits: StreamLimits,
         cursors: CursorLimit,
-        bounds: Callable[[Segment], Bounds],
-        known_index: Callable[[Segment], SparseIndex | None],
         timestamp_max: Callable[[memoryview], int],
     ) -> None:
         self._client = client
-        self._segments = segments
+        self._table = table
         self._limits = limits
         self._limit = cursors
-        self._bounds = bounds
-        self._known_index = known_index
         self._timestamp_max = timestamp_max
         self._readers: OrderedDict[int, LedgerReader] = OrderedDict()
-        self._indexes: OrderedDict[int, SparseIndex] = OrderedDict()
         self._cursors: dict[int, _Cursor] = {}
 
-    def remember_index(self, number: int, index: SparseIndex) -> None:
-        self._indexes[number] = index
-        self._indexes.move_to_end(number)
-        while len(self._indexes) > _INDEXES_MAX:
-            self._indexes.popitem(last=False)
+    async def read(
+        self,
+        sequence_id: int,
+        bytes_max: int,
+        on_ledger_gone: Callable[[], Awaitable[None]] | None = None,
+    ) -> list[StoredRecord]:
+        """As `_read`. Segments may be removed under our hands, but only those below the start.
 
-    async def read(self, sequence_id: int, bytes_max: int) -> list[StoredRecord]:
+        `on_ledger_gone` looks again where the start is now. Raises Truncated below it.
+        """
+        while True:
+            try:
+                return await self._read(sequence_id, bytes_max)
+            except LedgerError as error:
+                if on_ledger_gone is not None and isinstance(error, NoSuchLedger):
+                    await on_ledger_gone()
+                if sequence_id < self._table.start_sequence_id:
+                    raise Truncated(f"{sequence_id} is now below the start") from error
+                if not isinstance(error, Truncated):
+                    raise
+                # Its cursor stood at the end of a removed segment: look for the place anew.
+
+    async def _read(self, sequence_id: int, bytes_max: int) -> list[StoredRecord]:
         """Records from the one that holds `sequence_id`; at least one, about `bytes_max` in all, or
         those before one that cannot be read now.
 
@@ -172,7 +164,7 @@ class SegmentReads:
             self._limit.taken(self, sequence_id)
             self.forget(sequence_id)
         self._readers.clear()
-        self._indexes.clear()
+        self._table.forget_indexes()
 
     def _keep(self, cursor: _Cursor, taken: list[StoredRecord], turns: int) -> None:
         """The reader's next place is remembered; what it will ask for is here or on its way."""
@@ -187,8 +179,8 @@ class SegmentReads:
         chunk = self._limits.read_chunk_bytes
         if 2 * ready >= chunk and (ready >= chunk or ready >= _size(taken)):
             return
-        segment = self._segment(cursor.number)
-        if segment is not None and cursor.next_entry <= self._bounds(segment).last_entry:
+        segment = self._table.segment(cursor.number)
+        if segment is not None and cursor.next_entry <= self._table.last_readable_entry(segment):
             cursor.ahead = asyncio.get_running_loop().create_task(self._read_ahead(cursor, turns))
             cursor.ahead.add_done_callback(_look_at)
 
@@ -199,11 +191,8 @@ class SegmentReads:
         return await self._read_chunk(cursor)
 
     async def _seek(self, sequence_id: int) -> _Cursor | None:
-        at = log_segments.find(self._segments, sequence_id)
-        if at < 0:
-            return None
-        segment = self._segments[at]
-        if sequence_id >= self._bounds(segment).end_sequence_id:
+        segment = self._table.find(sequence_id)
+        if segment is None or sequence_id >= self._table.readable_end(segment):
             return None
         index = await self.index_of(segment)
         return _Cursor(segment.number, index.entry_for(sequence_id))
@@ -219,37 +208,31 @@ class SegmentReads:
                 cursor.ready.extend(await ahead)
                 continue
             segment = self._listed(cursor.number)
-            if cursor.next_entry <= self._bounds(segment).last_entry:
+            if cursor.next_entry <= self._table.last_readable_entry(segment):
                 cursor.ready.extend(await self._read_chunk(cursor))
                 continue
             # Only a completed segment has an end; the next one begins there.
-            if not segment.completed or self._segment(cursor.number + 1) is None:
+            if not segment.completed or self._table.segment(cursor.number + 1) is None:
                 return False
             cursor.number, cursor.next_entry = cursor.number + 1, 0
         return True
 
     def _listed(self, number: int) -> Segment:
-        segment = self._segment(number)
+        segment = self._table.segment(number)
         if segment is None:
             raise Truncated(f"segment {number} is gone")
         return segment
 
-    def _segment(self, number: int) -> Segment | None:
-        """As it is listed now. Numbers in the list are dense."""
-        segments = self._segments
-        at = number - segments[0].number if segments else -1
-        return segments[at] if 0 <= at < len(segments) else None
-
     async def _read_chunk(self, cursor: _Cursor) -> list[StoredRecord]:
         reader = await self._reader(self._listed(cursor.number))
         segment = self._listed(cursor.number)  # it may have been completed while we waited
-        bounds = self._bounds(segment)
-        if cursor.next_entry > bounds.last_entry:
+        last_entry = self._table.last_readable_entry(segment)
+        if cursor.next_entry > last_entry:
             raise StreamUnavailable(f"segment {cursor.number} is being recovered")
-        if reader.last_add_confirmed < bounds.last_entry:
-            reader.last_add_confirmed = bounds.last_entry
+        if reader.last_add_confirmed < last_entry:
+            reader.last_add_confirmed = last_entry
         entries = await reader.read(
-            EntryId(cursor.next_entry), bounds.last_entry, self._limits.read_chunk_bytes
+            EntryId(cursor.next_entry), last_entry, self._limits.read_chunk_bytes
         )
         if not entries:
             raise NoSuchEntry(f"ledger {segment.ledger} entry {cursor.next_entry}")
@@ -281,72 +264,63 @@ class SegmentReads:
                 self._readers.popitem(last=False)
         return reader
 
-    async def read_for(
-        self,
-        stream: Readable,
-        sequence_id: int,
-        bytes_max: int,
-        on_ledger_gone: Callable[[], Awaitable[None]] | None = None,
-    ) -> list[StoredRecord]:
-        """As `read`. Segments may be removed under our hands, but only those below the start.
-
-        `on_ledger_gone` looks again where the start is now. Raises Truncated below it.
-        """
-        while True:
-            try:
-                return await self.read(sequence_id, bytes_max)
-            except LedgerError as error:
-                if on_ledger_gone is not None and isinstance(error, NoSuchLedger):
-                    await on_ledger_gone()
-                if sequence_id < stream.start_sequence_id:
-                    raise Truncated(f"{sequence_id} is now below the start") from error
-                if not isinstance(error, Truncated):
-                    raise
-                # Its cursor stood at the end of a removed segment: look for the place anew.
-
     async def find_timestamp(
-        self, stream: Readable, segment: Segment, timestamp: int, first: int
+        self,
+        timestamp: int,
+        first: int,
+        read: Callable[[int, int], Awaitable[list[StoredRecord]]],
     ) -> StoredRecord | None:
-        """The segment's first record, of those that end past `first` and past the stream's start,
-        whose greatest timestamp is at least `timestamp`."""
+        """The first record, of those that end past `first` and past the stream's start, whose
+        greatest timestamp is at least `timestamp`; None: there is none.
+
+        `read` is the stream's own, with its cache in front.
+        """
+        for segment in self._table.with_timestamp(timestamp, first):
+            found = await self._find_in(segment, timestamp, first, read)
+            if found is not None:
+                return found
+        return None
+
+    async def _find_in(
+        self,
+        segment: Segment,
+        timestamp: int,
+        first: int,
+        read: Callable[[int, int], Awaitable[list[StoredRecord]]],
+    ) -> StoredRecord | None:
+        table = self._table
         index = await self.index_of(segment)
-        at = max(segment.start_sequence_id, stream.start_sequence_id, first)
+        at = max(segment.start_sequence_id, table.start_sequence_id, first)
         if len(index):
             from_point = index.sequence_id_for_timestamp(timestamp, at)
             if from_point is None:
                 return None
             at = from_point
-        end = self._bounds(segment).end_sequence_id
+        end = table.readable_end(segment)
         while at < end:
-            for record in await stream.read(at, self._limits.read_chunk_bytes):
+            for record in await read(at, self._limits.read_chunk_bytes):
                 if record.timestamp_max >= timestamp and record.sequence_id < end:
                     return record
                 at = record.end_sequence_id
-            at = max(at, stream.start_sequence_id)  # it may move while we read
+            at = max(at, table.start_sequence_id)  # it may move while we read
         return None
 
     async def index_of(self, segment: Segment) -> SparseIndex:
         """The segment's sparse index; empty (search from its start) when none was written."""
-        known = self._known_index(segment)
-        if known is not None:
-            return known
-        known = self._indexes.get(segment.number)
-        if known is not None:
-            self._indexes.move_to_end(segment.number)
-            return known
+        table = self._table
+        index = table.index(segment.number)
+        if index is not None:
+            return index
         index = SparseIndex()
-        for later in list(self._segments):
-            last_entry = self._bounds(later).last_entry
-            if later.number <= segment.number or last_entry < 0:
-                continue
+        later = table.next_with_entries(segment.number)
+        if later is not None:
+            last_entry = table.last_readable_entry(later)
             reader = await self._reader(later)
             reader.last_add_confirmed = max(reader.last_add_confirmed, last_entry)
             head = await read_head_snapshot(reader, last_entry)
-            if head is not None:
-                if head.index_before_number == segment.number:
-                    index = head.index_before
-                break
-        self.remember_index(segment.number, index)
+            if head is not None and head.index_before_number == segment.number:
+                index = head.index_before
+        table.remember_index(segment.number, index)
         return index
 
 

@@ -11,14 +11,14 @@ State = the last complete snapshot plus what follows it, at most one
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from ledger.client.client import LedgerClient
 from ledger.client.reader import LedgerReader
 from ledger.core import records as log_records
 from ledger.core.records import Record
-from ledger.core.segments import EMPTY_TXID, Segment
+from ledger.core.segments import EMPTY_TXID, Segment, started_after
 from ledger.core.snapshot_format import Snapshot, Summary, decode_snapshot, is_part, join
 from ledger.core.sparse_index import SparseIndex
 from ledger.errors import CorruptFormat
@@ -85,20 +85,13 @@ async def load_stream(
             continue
         if left_over is not None:
             await store.complete(*left_over)
-        before = _starting_after(segments[at - 1] if at else None, segment)
+        before = started_after(segments[at - 1] if at else None, segment)
         reader = await client.recover(segment.ledger)
         segments[at] = await _completed(reader, before, clock.now_ms())
         left_over = before, segments[at]
     loaded = Loaded(segments, left_over=left_over)
     await _rebuild(loaded, client, state)
     return loaded
-
-
-def _starting_after(before: Segment | None, segment: Segment) -> Segment:
-    """DistributedLog itself writes -1 while in progress: the start follows from the one before."""
-    if before is None:
-        return replace(segment, start_sequence_id=max(segment.start_sequence_id, 0))
-    return replace(segment, start_sequence_id=before.end_sequence_id)
 
 
 async def _completed(reader: LedgerReader, segment: Segment, now_ms: int) -> Segment:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ledger.client.client import LedgerClient
-from ledger.core import segments as log_segments
+from ledger.core.segment_table import SegmentTable
 from ledger.core.segments import Segment, Truncation
 from ledger.errors import BadVersion, CorruptFormat, LedgerError, NoSuchLedger
 from ledger.ids import EntryId, LedgerId
@@ -24,7 +24,7 @@ from ledger.streams.segment_store import SegmentStore
 
 
 class Retention:
-    """Of one stream. All calls under its owner's lock; `segments` is the owner's list.
+    """Of one stream. All calls under its owner's lock; `table` is the owner's.
 
     Raises BadVersion when somebody else owns the stream.
     """
@@ -34,18 +34,16 @@ class Retention:
         store: SegmentStore,
         client: LedgerClient,
         clock: Clock,
-        segments: list[Segment],
+        table: SegmentTable,
         reads: SegmentReads,
         config: Callable[[], StreamConfig],
-        size_of: Callable[[Segment], int],
     ) -> None:
         self._store = store
         self._client = client
         self._clock = clock
-        self._segments = segments
+        self._table = table
         self._reads = reads
         self._config = config
-        self._size_of = size_of
         self._marked_start = -1  # the start for which all marks are set
         self._truncated_ms: dict[int, int] = {}  # by number: since when, as far as we know: the
         # grace period begins again with another process, rather longer than shorter
@@ -54,6 +52,7 @@ class Retention:
     async def truncate(self, sequence_id: int) -> None:
         """Readers start at `sequence_id` or later, durably, whatever becomes of the marks."""
         await self._store.remove([], sequence_id)
+        self._table.move_start(self._store.start_sequence_id)
         await self._mark_if_possible()
 
     async def _mark_if_possible(self) -> None:
@@ -66,19 +65,19 @@ class Retention:
 
     async def _mark(self) -> None:
         """Segments below the start say so: truncated, or from which entry and slot on active."""
-        start = self._store.start_sequence_id
+        table = self._table
+        start = table.start_sequence_id
         if start == self._marked_start:
             return
-        due = log_segments.unmarked(self._segments, start)
-        changes = [(segment, await self._marked(segment, start)) for segment in due]
+        changes = [(each, await self._marked(each, start)) for each in table.unmarked()]
         changes = [(before, after) for before, after in changes if before != after]
         if changes:
             await self._store.mark(changes)
-        for before, after in changes:
-            self._segments[self._segments.index(before)] = after
+        table.mark([after for _, after in changes])
+        for _, after in changes:
             if after.truncation is Truncation.TRUNCATED:
                 self._truncated_ms[after.number] = self._clock.now_ms()
-        if all(s.completed or s.start_sequence_id >= start for s in self._segments):
+        if all(s.completed or s.start_sequence_id >= start for s in table.segments):
             self._marked_start = start
 
     async def _marked(self, segment: Segment, start: int) -> Segment:
@@ -108,18 +107,16 @@ class Retention:
         await self._mark_if_possible()
         config, now_ms = self._config(), self._clock.now_ms()
         due: set[int] = set()
-        for segment in self._segments:
+        for segment in self._table.segments:
             if segment.truncation is not Truncation.TRUNCATED:
                 break
             since_ms = self._truncated_ms.setdefault(segment.number, now_ms)
             if now_ms - since_ms >= config.truncated_keep_ms:
                 due.add(segment.number)
-        count = log_segments.expired(
-            self._segments,
+        count = self._table.expired(
             now_ms=now_ms,
             ttl_ms=config.retention_ms,
             bytes_max=config.retention_bytes,
-            sizes=[self._size_of(segment) for segment in self._segments],
             kept_long_enough=due,
         )
         if count:
@@ -129,9 +126,11 @@ class Retention:
 
     async def _remove(self, count: int) -> None:
         """The oldest `count` segments leave: first the list, then their ledgers."""
-        removed = self._segments[:count]
-        await self._store.remove(removed, self._segments[count].start_sequence_id)
-        del self._segments[:count]
+        table = self._table
+        removed = table.segments[:count]
+        await self._store.remove(removed, table.segments[count].start_sequence_id)
+        table.remove_oldest(count)
+        table.move_start(self._store.start_sequence_id)
         for segment in removed:
             self._truncated_ms.pop(segment.number, None)
             self._removed.append(segment.ledger)

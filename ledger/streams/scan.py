@@ -19,17 +19,16 @@ from typing import NamedTuple, NoReturn
 from ledger.client.client import LedgerClient
 from ledger.client.reader import Entries, LedgerReader
 from ledger.core import records as log_records
-from ledger.core import segments as log_segments
-from ledger.core.segments import Segment
-from ledger.core.snapshot_format import Snapshot, Summary
-from ledger.core.sparse_index import SparseIndex
+from ledger.core.segment_table import SegmentTable
+from ledger.core.segments import Segment, visible
+from ledger.core.sparse_index import ANY_TIMESTAMP, SparseIndex
 from ledger.errors import CorruptFormat, NoSuchLedger, StreamUnavailable, Truncated
 from ledger.ids import EntryId, LedgerId
 from ledger.ports.metadata import MetadataStore
 from ledger.streams.config import StreamLimits
-from ledger.streams.reads import Bounds, CursorLimit, SegmentReads
-from ledger.streams.segment_list import SegmentList, visible
-from ledger.streams.segment_tail import ANY_TIMESTAMP, SegmentTail
+from ledger.streams.reads import CursorLimit, SegmentReads
+from ledger.streams.segment_list import SegmentList
+from ledger.streams.segment_tail import SegmentTail
 from ledger.streams.tail_cache import StoredRecord
 
 CHUNK_BYTES = 4 * 1024 * 1024
@@ -79,22 +78,17 @@ class StreamScan:
     ) -> None:
         """`timestamp_max` is of one record's data; only `find_timestamp` needs it."""
         self.name = name
-        self.start_sequence_id = 0
-        self.end_sequence_id = 0
-        self.segments: list[Segment] = []
         self._client = client
         self._limits = limits or StreamLimits()
         self._timestamp_max = timestamp_max
         self._list = SegmentList(store, name)
+        self._table = SegmentTable()
         self._newest: SegmentTail | None = None  # of the last segment that may hold records
-        self._summaries: dict[int, Summary] = {}
         self._reads = SegmentReads(
             client,
-            self.segments,
+            self._table,
             self._limits,
             CursorLimit(1),
-            self._bounds,
-            self._newest_index,
             timestamp_max,
         )
 
@@ -119,9 +113,25 @@ class StreamScan:
     def close(self) -> None:
         """Nothing is held any more."""
         self._reads.clear()
+        self._drop_newest()
+
+    def _drop_newest(self) -> None:
         if self._newest is not None:
             self._newest.close()
             self._newest = None
+            self._table.follow(None)
+
+    @property
+    def start_sequence_id(self) -> int:
+        return self._table.start_sequence_id
+
+    @property
+    def end_sequence_id(self) -> int:
+        return self._table.end_sequence_id
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        return self._table.segments
 
     # -- what there is ------------------------------------------------------------------------
 
@@ -145,46 +155,30 @@ class StreamScan:
         holding = [s for s in segments if not s.completed or s.last_entry >= 0]
         newest = holding[-1] if holding else None
         if self._newest is not None and (newest is None or newest.number != self._newest.number):
-            self._newest.close()
-            self._newest = None
-        end = segments[-1].end_sequence_id if segments else 0
+            self._drop_newest()
+        end = 0
         if newest is not None:
             tail = await self._tail_of(newest)
-            end = max(end, tail.end_sequence_id)
+            end = tail.end_sequence_id
             if newest.completed and tail.end_sequence_id != newest.end_sequence_id:
                 raise CorruptFormat(f"{self.name}: segment {newest.number} lost records")
-        self.segments[:] = segments
-        self.start_sequence_id = self._list.start_sequence_id
-        self.end_sequence_id = max(end, self.start_sequence_id, self.end_sequence_id)
+        table = self._table
+        table.relist(segments)
+        table.move_start(self._list.start_sequence_id)
+        table.move_end(max(end, table.listed_end_sequence_id, table.start_sequence_id))
 
     async def _tail_of(self, segment: Segment) -> SegmentTail:
         tail = self._newest
         if tail is None:
             tail = SegmentTail(
-                self._client, segment, self._limits, self._timestamp_max, self._on_snapshot
+                self._client, segment, self._limits, self._timestamp_max, self._table.learn
             )
             self._newest = tail
+            self._table.follow(tail)
         await tail.open()
         await tail.sync()
         await tail.jump()
         return tail
-
-    def _on_snapshot(self, number: int, snapshot: Snapshot) -> None:
-        self._summaries.update({s.number: s for s in snapshot.summaries if s.number < number})
-        if snapshot.index_before_number:
-            self._reads.remember_index(snapshot.index_before_number, snapshot.index_before)
-
-    def _bounds(self, segment: Segment) -> Bounds:
-        newest = self._newest
-        if segment.completed:
-            return Bounds(segment.last_entry, segment.end_sequence_id)
-        if newest is not None and newest.number == segment.number:
-            return Bounds(newest.entry, newest.end_sequence_id)
-        return Bounds(EntryId(-1), segment.start_sequence_id)
-
-    def _newest_index(self, segment: Segment) -> SparseIndex | None:
-        newest = self._newest
-        return newest.index if newest is not None and newest.number == segment.number else None
 
     # -- slices -------------------------------------------------------------------------------
 
@@ -197,19 +191,14 @@ class StreamScan:
         assert slice_bytes > 0
         if first >= end:
             return []
-        if first < self.start_sequence_id:
-            raise Truncated(f"{self.name}: {first} is below the start {self.start_sequence_id}")
+        self._table.check_start(first)
         if end > self.end_sequence_id:
             raise StreamUnavailable(
                 f"{self.name}: {end} is wanted, known to be committed is {self.end_sequence_id}"
             )
         found: list[Slice] = []
-        at = max(log_segments.find(self.segments, first), 0)
-        for segment in self.segments[at:]:
-            low = max(first, segment.start_sequence_id)
-            high = min(end, self._bounds(segment).end_sequence_id)
-            if low < high:
-                found += await self._cut_segment(segment, low, high, slice_bytes)
+        for segment, low, high in self._table.overlapping(first, end):
+            found += await self._cut_segment(segment, low, high, slice_bytes)
         if sum(each.end - each.first for each in found) != end - first:
             raise CorruptFormat(f"{self.name}: no segments hold all of {first} to {end}")
         return found
@@ -217,7 +206,7 @@ class StreamScan:
     async def _cut_segment(
         self, segment: Segment, low: int, high: int, slice_bytes: int
     ) -> list[Slice]:
-        bounds = self._bounds(segment)
+        last_entry = self._table.last_readable_entry(segment)
         index = await self._index_of(segment)
         record_bytes = await self._record_bytes(segment, index)
         wanted = max(1, round((high - low) * record_bytes / slice_bytes))
@@ -226,7 +215,7 @@ class StreamScan:
         for (first, entry), (after, next_entry) in zip(
             points, [*points[1:], (high, None)], strict=True
         ):
-            last = _entry_before(index, after, bounds.last_entry, next_entry)
+            last = _entry_before(index, after, last_entry, next_entry)
             slices.append(
                 Slice(
                     stream=self.name,
@@ -251,9 +240,8 @@ class StreamScan:
 
     async def _record_bytes(self, segment: Segment, index: SparseIndex) -> float:
         """How many bytes one of its records has, on the average."""
-        summary = self._summaries.get(segment.number)
         if segment.completed:
-            size = summary.size_bytes if summary is not None else 0
+            size = self._table.size_of(segment)
             if not size:
                 try:
                     size = (await self._client.read_metadata(segment.ledger)).length or 0
@@ -271,32 +259,23 @@ class StreamScan:
     ) -> int | None:
         """The greatest timestamp that these records may have."""
         bound = index.timestamp_max_between(first, end) if len(index) else None
-        summary = self._summaries.get(segment.number)
-        if bound is None and summary is not None:
-            bound = summary.timestamp_max
-        return bound if bound is not None and 0 <= bound < ANY_TIMESTAMP else None
+        if bound is None:
+            bound = self._table.timestamp_max_of(segment)
+        return bound if 0 <= bound < ANY_TIMESTAMP else None
 
     # -- single records -----------------------------------------------------------------------
 
     async def read(self, sequence_id: int, bytes_max: int) -> list[StoredRecord]:
         """Records from the one that holds `sequence_id`, about so many bytes; none at the end."""
-        if sequence_id < self.start_sequence_id:
-            raise Truncated(f"{sequence_id} is below the start {self.start_sequence_id}")
-        return await self._reads.read_for(self, sequence_id, bytes_max, self.refresh)
+        self._table.check_start(sequence_id)
+        return await self._reads.read(sequence_id, bytes_max, self.refresh)
 
     async def find_timestamp(self, timestamp: int, first: int = 0) -> StoredRecord | None:
         """The first record whose greatest timestamp is at least `timestamp`; None: there is none.
 
         Only those that end past `first`. Needs the `timestamp_max` that `open` was given.
         """
-        for segment in list(self.segments):
-            summary = self._summaries.get(segment.number)
-            if segment.completed and summary is not None and summary.timestamp_max < timestamp:
-                continue
-            found = await self._reads.find_timestamp(self, segment, timestamp, first)
-            if found is not None:
-                return found
-        return None
+        return await self._reads.find_timestamp(timestamp, first, self.read)
 
 
 def _points(index: SparseIndex, low: int, high: int, wanted: int) -> list[tuple[int, int]]:

@@ -7,7 +7,6 @@ long the stream is. Source: DistributedLog, "Log segment notifications" (seed 00
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from ledger.core.segments import Segment, decode_segment, order
 from ledger.errors import CorruptFormat, MetadataUnavailable, NoNode
@@ -80,20 +79,3 @@ class SegmentList:
 def _newest(segments: list[Segment]) -> int:
     """The newest completed one's number: it never falls, but a new session may look back."""
     return max((segment.number for segment in segments if segment.completed), default=0)
-
-
-def visible(segments: list[Segment]) -> list[Segment]:
-    """Those whose place in the stream is known: up to the first that is in progress.
-
-    What an owner writes after it waits for its count (at most two are in progress). The start of
-    a segment in progress follows from the one before, as DistributedLog itself writes -1 there.
-    """
-    found: list[Segment] = []
-    for segment in segments:
-        if segment.completed:
-            found.append(segment)
-            continue
-        start = found[-1].end_sequence_id if found else max(segment.start_sequence_id, 0)
-        found.append(replace(segment, start_sequence_id=start))
-        break
-    return found

@@ -17,18 +17,18 @@ from ledger.client.tail import TailReader
 from ledger.core import records as log_records
 from ledger.core.segments import Segment
 from ledger.core.snapshot_format import Snapshot, decode_snapshot, is_part, join
-from ledger.core.sparse_index import SparseIndex
+from ledger.core.sparse_index import ANY_TIMESTAMP, SparseIndex
 from ledger.errors import CorruptFormat
 from ledger.ids import EntryId
 from ledger.streams.config import StreamLimits
 from ledger.streams.tail_cache import StoredRecord
 
-ANY_TIMESTAMP = 2**63 - 1
-"""In the index, of a stretch that was not read: whatever is looked for may be in it."""
-
 
 class SegmentTail:
-    """One task's; `close` it in the end. `entry` and `count` never fall."""
+    """One task's; `close` it in the end. `last_entry` and `count` never fall."""
+
+    timestamp_max = ANY_TIMESTAMP  # records that a jump left out may have any
+    size_bytes = 0  # not counted
 
     def __init__(
         self,
@@ -41,9 +41,9 @@ class SegmentTail:
         """`on_snapshot` is given the segment's number and a state snapshot found in it."""
         self.number = segment.number
         self.start_sequence_id = segment.start_sequence_id
-        self.entry = EntryId(-1)  # the last one whose records are counted
+        self.last_entry = EntryId(-1)  # the last one whose records are counted
         self.count = 0  # user records up to it
-        self.ended = False  # the ledger is closed, and `entry` is its last
+        self.ended = False  # the ledger is closed, and `last_entry` is its last
         self.index = SparseIndex(limits.index_stride_bytes)
         self._client = client
         self._ledger = segment.ledger
@@ -95,7 +95,7 @@ class SegmentTail:
         Raises EntryUnknown, NoSuchEntry, NoSuchLedger; what was given before stands.
         """
         reader, tailer = self._opened()
-        wanted = EntryId(self.entry + 1)
+        wanted = EntryId(self.last_entry + 1)
         found: list[StoredRecord] = []
         if wanted <= reader.last_add_confirmed:
             last = reader.last_add_confirmed
@@ -112,7 +112,7 @@ class SegmentTail:
         self, entries: Iterable[tuple[EntryId, memoryview]], found: list[StoredRecord]
     ) -> None:
         for entry, payload in entries:
-            assert entry == self.entry + 1
+            assert entry == self.last_entry + 1
             first, size, timestamp_max = self.end_sequence_id, 0, -1
             before = len(found)
             for record in log_records.parse_entry(payload):
@@ -133,7 +133,7 @@ class SegmentTail:
                 )
                 self.count += record.records
                 size += log_records.SET_HEAD_BYTES + len(data)
-            self.entry = entry
+            self.last_entry = entry
             if len(found) > before:
                 timestamp_max = max(r.timestamp_max for r in found[before:])
                 self.index.add(first, entry, size, timestamp_max)
@@ -156,18 +156,18 @@ class SegmentTail:
     async def wait(self, timeout_s: float) -> bool:
         """True: more is confirmed than is counted here. Raises as `pull`."""
         reader, tailer = self._opened()
-        lac = await tailer.wait_lac(self.entry, timeout_s)
-        self.ended = self.ended or (reader.metadata.closed and lac <= self.entry)
-        return lac > self.entry
+        lac = await tailer.wait_lac(self.last_entry, timeout_s)
+        self.ended = self.ended or (reader.metadata.closed and lac <= self.last_entry)
+        return lac > self.last_entry
 
     async def jump(self) -> None:
-        """`entry` and `count` are as of the last add confirmed, by reading that one entry.
+        """`last_entry` and `count` are as of the last add confirmed, by reading that one entry.
 
         Raises as `pull`.
         """
         reader, _ = self._opened()
         lac = reader.last_add_confirmed
-        if lac <= self.entry:
+        if lac <= self.last_entry:
             return
         [(_, payload)] = await reader.read(lac, lac, 1)
         *_, final = log_records.parse_entry(payload)
@@ -175,13 +175,13 @@ class SegmentTail:
         if count < self.count:
             raise CorruptFormat(f"ledger {self._ledger} entry {lac}: {count} after {self.count}")
         if not count:  # at its head: what there is is the snapshot
-            while self.entry < lac:
+            while self.last_entry < lac:
                 await self.pull(0.0)
             return
         await self._index_up_to(lac, log_records.snapshot_distance(payload))
         if count > self.count:
-            self._index_gap(self.count, self.entry)
-        self.entry, self.count, self._headed = lac, count, True
+            self._index_gap(self.count, self.last_entry)
+        self.last_entry, self.count, self._headed = lac, count, True
 
     def _index_gap(self, count: int, entry: int) -> None:
         """What follows was not read, so it may hold any timestamp. Its length is not known."""
@@ -191,7 +191,11 @@ class SegmentTail:
     async def _index_up_to(self, lac: EntryId, distance: int) -> None:
         """The index of the newest snapshot is in place of what was read less densely."""
         first = lac - distance if distance else 0
-        if first <= self._snapshot_entry or first < self.entry or (not distance and self.count):
+        if (
+            first <= self._snapshot_entry
+            or first < self.last_entry
+            or (not distance and self.count)
+        ):
             return
         found = await self._read_snapshot(EntryId(first), lac)
         self._snapshot_entry = first
@@ -201,8 +205,8 @@ class SegmentTail:
         self._on_snapshot(self.number, snapshot)
         self.index = snapshot.index
         self.index.stride_bytes = self._limits.index_stride_bytes
-        if entry > self.entry:
-            self.entry, self.count = entry, count
+        if entry > self.last_entry:
+            self.last_entry, self.count = entry, count
 
     async def _read_snapshot(
         self, first: EntryId, last: EntryId

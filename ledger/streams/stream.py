@@ -15,9 +15,9 @@ import asyncio
 from collections.abc import Callable
 
 from ledger.client.writer import LedgerWriter
-from ledger.core import segments as log_segments
+from ledger.core.segment_table import SegmentTable
 from ledger.core.segments import Segment
-from ledger.core.snapshot_format import Snapshot, Summary
+from ledger.core.snapshot_format import Snapshot
 from ledger.core.sparse_index import SparseIndex
 from ledger.errors import (
     BadVersion,
@@ -27,10 +27,10 @@ from ledger.errors import (
     StreamUnavailable,
     Truncated,
 )
-from ledger.ids import Buffer, EntryId
+from ledger.ids import Buffer
 from ledger.streams.config import StreamConfig
 from ledger.streams.next_ledger import NextLedger
-from ledger.streams.reads import Bounds, SegmentReads
+from ledger.streams.reads import SegmentReads
 from ledger.streams.recovery import Loaded, OwnerState, load_stream
 from ledger.streams.retention import Retention
 from ledger.streams.segment_store import SegmentStore
@@ -58,24 +58,19 @@ class Stream:
         on_failed: Callable[[LedgerError], None],
     ) -> None:
         self.name = name
-        self.epoch = 0  # first segment number of this ownership, from `open` on
-        self.segments: list[Segment] = []
         self._services = services
         self._config = config
         self._state = state
         self._on_advanced = on_advanced
         self._on_failed = on_failed
         self._store = SegmentStore(services.metadata, name)
+        self._table = SegmentTable()
         self._tail = StreamTail(services.cache)
-        self._summaries: dict[int, Summary] = {}
-        self._index_before = SparseIndex()
-        self._index_before_number = 0
         self._writer: SegmentWriter | None = None
         self._ledger_writer: LedgerWriter | None = None
         self._segment_bytes = 0  # of the settings, which cost too much to be asked at each entry
         self._begun_ms = 0
         self._jitter_ms = 0
-        self._end_sequence_id = 0
         self._change = asyncio.Lock()
         self._closing = False
         self._rolling: asyncio.Task[None] | None = None
@@ -84,21 +79,18 @@ class Stream:
         self._begun: tuple[Segment, LedgerWriter] | None = None  # listed, without a writer yet
         self._reads = SegmentReads(
             services.client,
-            self.segments,
+            self._table,
             services.limits,
             services.cursors,
-            self._bounds,
-            self._live_index,
             state.timestamp_max,
         )
         self._retention = Retention(
             self._store,
             services.client,
             services.clock,
-            self.segments,
+            self._table,
             self._reads,
             config,
-            self._size_of,
         )
 
     # -- life ---------------------------------------------------------------------------------
@@ -130,20 +122,16 @@ class Stream:
                 await self._head_is_durable()
 
     def _take(self, loaded: Loaded) -> None:
-        self.segments[:] = loaded.segments
-        self._summaries = loaded.summaries
-        self._index_before = loaded.index
-        self._index_before_number = loaded.index_number
-        self._end_sequence_id = (
-            loaded.segments[-1].end_sequence_id
-            if loaded.segments
-            else self._store.start_sequence_id
-        )
         self._reads.clear()
         self._tail.clear()
-        if loaded.index_number:
-            self._reads.remember_index(loaded.index_number, loaded.index)
-        self.epoch = self._store.number_max + 1
+        self._table.reset(
+            loaded.segments,
+            loaded.summaries,
+            loaded.index,
+            loaded.index_number,
+            start_sequence_id=self._store.start_sequence_id,
+            epoch=self._store.number_max + 1,
+        )
 
     async def _may_begin(self) -> bool:
         """False: there is nowhere to write to now, and what there is is read on without it."""
@@ -220,7 +208,8 @@ class Stream:
     def _drop_writer(self) -> None:
         """What readers were shown stays the end until the stream is opened again."""
         if self._writer is not None:
-            self._end_sequence_id = max(self._end_sequence_id, self._writer.end_sequence_id)
+            self._table.move_end(self._writer.end_sequence_id)
+            self._table.follow(None)
             self._writer.retire()
         self._writer = self._ledger_writer = self._begun = None
 
@@ -245,15 +234,24 @@ class Stream:
     @property
     def next_sequence_id(self) -> int:
         """What the next accepted record gets."""
-        return self._writer.next_sequence_id if self._writer else self._end_sequence_id
+        return self._writer.next_sequence_id if self._writer else self._table.end_sequence_id
 
     @property
     def end_sequence_id(self) -> int:
-        return self._writer.end_sequence_id if self._writer else self._end_sequence_id
+        return self._writer.end_sequence_id if self._writer else self._table.end_sequence_id
 
     @property
     def start_sequence_id(self) -> int:
-        return self._store.start_sequence_id
+        return self._table.start_sequence_id
+
+    @property
+    def epoch(self) -> int:
+        """First segment number of this ownership, from `open` on."""
+        return self._table.epoch
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        return self._table.segments
 
     def _advanced(self, end_sequence_id: int) -> None:
         writer = self._writer
@@ -298,20 +296,19 @@ class Stream:
         """The next segment takes records; `left_over` is listed as completed in the same step."""
         if self._begun is None:
             await self._next_ledger.ready()
-            begun = self._next_segment(self._end_sequence_id)
+            begun = self._next_segment(self._table.end_sequence_id)
             if left_over is None:
                 await self._store.start(begun[0])
             else:
                 await self._store.complete(*left_over, begun[0])
             self._begun = begun
         (segment, ledger_writer), self._begun = self._begun, None
-        number, start = segment.number, segment.start_sequence_id
         config, services = self._config(), self._services
-        self.segments.append(segment)
+        self._table.begin(segment)
         writer = SegmentWriter(
             ledger_writer,
-            number=number,
-            start_sequence_id=start,
+            number=segment.number,
+            start_sequence_id=segment.start_sequence_id,
             tail=self._tail,
             limits=services.limits,
             take_snapshot=self._snapshot,
@@ -319,7 +316,6 @@ class Stream:
             on_failed=self._on_failed,
         )
         self._heed(writer, config)
-        self._summaries[number] = Summary(number, -1, 0, self.epoch, start)
         self._ledger_writer = ledger_writer
         self._begun_ms = services.clock.now_ms()
         self._jitter_ms = segment.ledger * 7919 % (config.segment_jitter_ms + 1)
@@ -327,16 +323,10 @@ class Stream:
         if taking_over is not None:
             writer.adopt(taking_over.take_waiting())
         self._writer = writer
+        self._table.follow(writer)
 
     def _snapshot(self, index: SparseIndex, end_sequence_id: int) -> Snapshot:
-        listed = {segment.number for segment in self.segments}
-        return Snapshot(
-            summaries=[s for n, s in sorted(self._summaries.items()) if n in listed],
-            index_before=self._index_before,
-            index_before_number=self._index_before_number,
-            index=index,
-            owner_state=self._state.encode(end_sequence_id),
-        )
+        return self._table.snapshot(index, self._state.encode(end_sequence_id))
 
     async def _complete_segment(self, writer: SegmentWriter) -> None:
         """The writer's segment is closed and listed as completed; its index is remembered.
@@ -344,7 +334,7 @@ class Stream:
         In a roll the next segment is listed in the same step, and takes nothing before.
         """
         assert self._ledger_writer is not None
-        segment = self.segments[-1]
+        segment = self._table.segments[-1]
         writer.retire()
         last_entry = await self._ledger_writer.close()
         assert last_entry == writer.last_dlsn.entry
@@ -360,18 +350,12 @@ class Stream:
             begun = self._next_segment(completed.end_sequence_id)
         await self._store.complete(segment, completed, begun and begun[0])
         self._begun = begun
-        self.segments[-1] = completed
-        self._end_sequence_id = completed.end_sequence_id
-        self._summaries[completed.number] = Summary(
-            completed.number,
-            writer.timestamp_max,
-            self._ledger_writer.length,
-            self.epoch,
-            completed.start_sequence_id,
+        self._table.complete(
+            completed,
+            timestamp_max=writer.timestamp_max,
+            size_bytes=self._ledger_writer.length,
+            index=writer.index,
         )
-        if completed.record_count:
-            self._index_before, self._index_before_number = writer.index, completed.number
-            self._reads.remember_index(completed.number, writer.index)
 
     def roll_soon(self) -> None:
         """A new segment takes over; what is accepted meanwhile waits in order and goes there."""
@@ -464,14 +448,10 @@ class Stream:
         """
         async with self._change:
             try:
-                count = await self._retention.expire()
+                return await self._retention.expire()
             except BadVersion as error:
                 self._is_anothers(error)
                 raise
-            if count:
-                first = self.segments[0].number
-                self._summaries = {n: s for n, s in self._summaries.items() if n >= first}
-        return count
 
     def _is_anothers(self, error: LedgerError) -> None:
         """Somebody else changed the stream's metadata: whoever owns it opens it again."""
@@ -480,40 +460,15 @@ class Stream:
         else:
             self._on_failed(error)
 
-    def _size_of(self, segment: Segment) -> int:
-        if not segment.completed and self._writer is not None:
-            return self._writer.size_bytes
-        summary = self._summaries.get(segment.number)
-        return summary.size_bytes if summary else 0
-
     @property
     def size_bytes(self) -> int:
-        return sum(self._size_of(segment) for segment in self.segments)
+        return self._table.size_bytes
 
     def epoch_at(self, sequence_id: int) -> int:
         """The epoch of the ownership that wrote (or will write) this sequence id."""
-        at = log_segments.find(self.segments, sequence_id)
-        summary = self._summaries.get(self.segments[at].number) if at >= 0 else None
-        return summary.epoch if summary else self.epoch
+        return self._table.epoch_at(sequence_id)
 
     # -- reading ------------------------------------------------------------------------------
-
-    def _live_index(self, segment: Segment) -> SparseIndex | None:
-        """The index that the writer holds, or that of the newest segment with records."""
-        writer = self._writer
-        if writer is not None and writer.number == segment.number:
-            return writer.index
-        if segment.number == self._index_before_number:
-            return self._index_before
-        return None
-
-    def _bounds(self, segment: Segment) -> Bounds:
-        writer = self._writer
-        if segment.completed:
-            return Bounds(segment.last_entry, segment.end_sequence_id)
-        if writer is not None and writer.number == segment.number:
-            return Bounds(writer.last_dlsn.entry, writer.end_sequence_id)
-        return Bounds(EntryId(-1), segment.start_sequence_id)
 
     def read_cached(self, sequence_id: int, bytes_max: int) -> list[StoredRecord] | None:
         """As `read`, from memory, or None when it is not all there.
@@ -531,14 +486,13 @@ class Stream:
         At least one (whole, whatever its size), else about `bytes_max` bytes. Empty only at the
         readable end. Raises Truncated below the start.
         """
-        if sequence_id < self.start_sequence_id:
-            raise Truncated(f"{sequence_id} is below the start {self.start_sequence_id}")
+        self._table.check_start(sequence_id)
         if sequence_id >= self.end_sequence_id:
             return []
         cached = self.read_cached(sequence_id, bytes_max)
         if cached is not None:
             return cached
-        records = await self._reads.read_for(self, sequence_id, bytes_max)
+        records = await self._reads.read(sequence_id, bytes_max)
         if not records and sequence_id < self.end_sequence_id:
             raise StreamUnavailable(f"{self.name}: {sequence_id} could not be read now")
         return records
@@ -548,23 +502,9 @@ class Stream:
 
         Only records that end past `first` and past the stream's start count.
         """
-        for segment in list(self.segments):
-            if self._timestamp_max_of(segment) < timestamp:
-                continue
-            if segment.completed and segment.end_sequence_id <= first:
-                continue
-            found = await self._reads.find_timestamp(self, segment, timestamp, first)
-            if found is not None:
-                return found
-        return None
-
-    def _timestamp_max_of(self, segment: Segment) -> int:
-        if not segment.completed and self._writer is not None:
-            return self._writer.timestamp_max
-        summary = self._summaries.get(segment.number)
-        return summary.timestamp_max if summary else -1
+        return await self._reads.find_timestamp(timestamp, first, self.read)
 
     @property
     def timestamp_max(self) -> int:
         """An upper bound of the durable records' timestamps; -1: none has any."""
-        return max(map(self._timestamp_max_of, self.segments), default=-1)
+        return self._table.timestamp_max

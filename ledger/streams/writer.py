@@ -155,6 +155,10 @@ class SegmentWriter:
             await self._quiet.wait()
 
     @property
+    def last_entry(self) -> EntryId:
+        return self.last_dlsn.entry
+
+    @property
     def last_txid(self) -> int:
         return self.end_sequence_id - 1 if self.durable_count else EMPTY_TXID
 

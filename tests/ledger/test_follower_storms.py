@@ -381,7 +381,7 @@ def the_end_is_forgotten_when_it_idles(patch):
 
     async def forget(self):
         await close(self)
-        self.end_sequence_id = self.start_sequence_id
+        self._table.end_sequence_id = self.start_sequence_id
 
     patch.setattr(FollowedStream, "close", forget)
 

@@ -84,7 +84,7 @@ def test_a_segment_rolls_at_its_size():
         for _ in range(20):
             await owner.add(5, size=100)
         await asyncio.sleep(1)
-        sizes = [owner.stream._size_of(s) for s in owner.stream.segments[:-1]]
+        sizes = [owner.stream._table.size_of(s) for s in owner.stream.segments[:-1]]
         assert len(sizes) >= 3
         assert all(4000 <= size < 8000 for size in sizes)
         assert await everything(owner) == answered(owner)

@@ -81,7 +81,7 @@ def next_segment_takes_records_before_the_last_is_closed(patch):
     async def complete_later(self, writer):
         complete = Segment.complete
         segment = self.segments[-1]
-        self.segments[-1] = complete(
+        completed = complete(
             segment,
             record_count=writer.durable_count,
             last_txid=writer.last_txid,
@@ -89,6 +89,7 @@ def next_segment_takes_records_before_the_last_is_closed(patch):
             last_slot=writer.last_dlsn.slot,
             completion_ms=0,
         )
+        self._table.mark([completed])
 
     patch.setattr(Stream, "_complete_segment", complete_later)
 
@@ -113,9 +114,9 @@ def a_reader_keeps_its_idea_of_a_segment(patch):
     fill = SegmentReads._fill
 
     async def skip_to_the_next(self, cursor):
-        segment = self._segment(cursor.number)
+        segment = self._table.segment(cursor.number)
         at_end = segment is not None and segment.completed and not cursor.ready
-        if at_end and self._segment(cursor.number + 1) is not None and cursor.next_entry > 1:
+        if at_end and self._table.segment(cursor.number + 1) is not None and cursor.next_entry > 1:
             cursor.number, cursor.next_entry, cursor.ahead = cursor.number + 1, 0, None
         return await fill(self, cursor)
 
