@@ -1,47 +1,36 @@
-"""The `bookie` command line. Only what a command needs is imported: starting fast is a feature."""
+"""The `bookie` command line. Only what a command needs is imported, so that it starts fast."""
 
 from __future__ import annotations
 
 import sys
-from importlib import import_module
 from typing import Final
 
-_EXIT_USAGE: Final = 2
-_EXIT_CONFIG: Final = 78  # sysexits.h: EX_CONFIG
-_COMMANDS: Final = {
-    "serve": ("ledger.node.serve", "run", "run one storage node"),
-    "audit": ("ledger.node.audit", "run", "watch over the copies of all ledgers, and mend them"),
-    "check-config": (
-        "ledger.node.serve",
-        "check_config",
-        "say what is wrong with serve's settings",
-    ),
-}
-_HELP: Final = "\n".join(
-    [
-        "usage: bookie COMMAND [--help] ...",
-        "",
-        "The storage tier of a streaming gateway.",
-        "",
-        *(f"  {name:14}{said}" for name, (_, _, said) in _COMMANDS.items()),
-    ]
+from ledger.command_line.exit_codes import EXIT_CONFIG
+from ledger.command_line.program import Deferred, Group
+
+program: Final = Group(
+    "bookie",
+    "The storage tier of a streaming gateway.",
+    {
+        "serve": Deferred(
+            "ledger.node.serve", "serve", "Store entries of ledgers, as one bookie of a cluster."
+        ),
+        "audit": Deferred(
+            "ledger.node.audit", "audit", "Find under-replicated ledgers and re-replicate them."
+        ),
+        "check-config": Deferred(
+            "ledger.node.serve", "check_config", "Check the settings of `bookie serve`."
+        ),
+    },
 )
 
 
 def main() -> None:
-    """The console script."""
+    """Run the console script."""
     if not __debug__:
         print("bookie: python -O removes the assertions that guard the data", file=sys.stderr)
-        sys.exit(_EXIT_CONFIG)
-    command, *arguments = sys.argv[1:] or ["--help"]
-    if command in ("--help", "-h"):
-        print(_HELP)
-        sys.exit(0)
-    if command not in _COMMANDS:
-        print(f"bookie: no command {command!r}; bookie --help lists them", file=sys.stderr)
-        sys.exit(_EXIT_USAGE)
-    module, function, _ = _COMMANDS[command]
-    sys.exit(getattr(import_module(module), function)(arguments))
+        sys.exit(EXIT_CONFIG)
+    program(args=sys.argv[1:] or ["--help"], prog_name="bookie")
 
 
 if __name__ == "__main__":

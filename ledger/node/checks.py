@@ -1,4 +1,4 @@
-"""Whether a bookie can start as it is configured: looked at before anything is written."""
+"""Checks of a bookie's settings, made before anything is written."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ANY_ADDRESS: Final = ("0.0.0.0", "::", "")
 
 
 def offline_faults(settings: Settings) -> list[str]:
-    """All that can be known without a network; one line each."""
+    """Return all faults that can be found without a network, a line for each."""
     return [
         *settings.faults,
         *_relation_faults(settings),
@@ -31,7 +31,7 @@ def offline_faults(settings: Settings) -> list[str]:
 
 
 def port_faults(settings: Settings) -> list[str]:
-    """Whether nobody else listens there now."""
+    """Return a fault if the address is in use, or is not of this machine."""
     host, port = settings["host"], settings["port"]
     if port == 0 or settings.faulty & {"host", "port"}:
         return []
@@ -47,10 +47,10 @@ def port_faults(settings: Settings) -> list[str]:
 
 
 def listen_fault(host: str, port: str, error: OSError) -> str:
-    """What to say when the address cannot be listened on; both arguments say where it is from."""
+    """Return the fault of an address that cannot be bound; the arguments name its source."""
     if error.errno == errno.EADDRINUSE:
-        return f"{port}: in use (--port takes another one)"
-    return f"{host}, {port}: cannot listen there: {error.strerror or error}"
+        return f"{port}: in use; pass another --port"
+    return f"{host}, {port}: cannot listen on this address: {error.strerror or error}"
 
 
 def _relation_faults(settings: Settings) -> Iterator[str]:
@@ -80,19 +80,22 @@ def _file_faults(place: str, file: Path, *, secret: bool) -> Iterator[str]:
         yield f"{place}: {error.strerror}"
         return
     if not pem:
-        yield f"{place}: is not PEM"
+        yield f"{place}: is not a PEM file"
     if secret and mode & (stat.S_IROTH | stat.S_IWOTH):
-        yield f"{place}: everybody can read it; chmod 600"
+        yield f"{place}: other users can read it; run chmod 600"
 
 
 def _listener_faults(settings: Settings) -> Iterator[str]:
     host, secure = settings["host"], settings["tls-cert"] is not None
     if host in _ANY_ADDRESS and not settings["advertised-host"]:
-        yield f"{settings.place('host')}: say with advertised-host where clients reach it"
+        yield (
+            f"{settings.place('host')}: clients cannot connect to this address; name one that they "
+            "can with advertised-host"
+        )
     if not secure and not settings["allow-insecure"] and not _is_loopback(host):
         yield (
-            f"{settings.place('host')}: beyond this machine it wants tls-cert, tls-key and tls-ca, "
-            "or allow-insecure"
+            f"{settings.place('host')}: other machines can reach it, so it needs tls-cert, tls-key "
+            "and tls-ca, or allow-insecure"
         )
 
 

@@ -1,34 +1,43 @@
-"""The flags and the file of `bookie serve`, and all that is wrong with them at once.
+"""The options of `bookie serve` and `bookie audit`: their flags, the file of `serve`, their faults.
 
-A flag and a key of the file have one name. A flag goes before the file, the file before the
-default. Faults are lines of text: of the file with its name and line.
+A flag and a key of the file have one name. A flag overrides the file, the file overrides the
+default. All faults are found at once; each is one line, those of the file with its name and line.
 """
 
 from __future__ import annotations
 
-import argparse
 import difflib
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
+import click
+
 from ledger.bookie.config import ENTRY_BYTES_MAX
-from ledger.node import units
+from ledger.command_line import units
+from ledger.command_line.program import UNITS_HELP, Command, Flags, OldSpelling
 from ledger.node.config import NodeConfig
+from ledger.repair.config import RepairConfig
 
 _TIB: Final = 2**40
 _FILE_BYTES_MAX: Final = 64 * 1024
+_TIME_S_MAX: Final = 10 * 365 * 86_400.0
+_NODE: Final = NodeConfig()
+_REPAIR: Final = RepairConfig()
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One setting: how it is read and what it is for."""
+    """One option: how its value is parsed, what its help shows, and its default."""
 
+    kind: str  # placeholder of its value in the help
     parse: units.Parse[Any]
-    said: str
+    help: str
+    default: object
+    old: tuple[str, str] | None = None  # a hidden older name, and the unit of a bare number
 
     @property
     def is_switch(self) -> bool:
@@ -37,65 +46,224 @@ class Option:
 
 OPTIONS: Final[dict[str, Option]] = {
     "zookeeper": Option(
-        units.servers, "ZooKeeper servers, host:port by commas; /chroot at the end"
+        "SERVERS",
+        units.servers,
+        "ZooKeeper servers: host:port,host:port, with an optional /chroot at the end",
+        _NODE.zookeeper,
     ),
-    "data": Option(units.path, "directory of all data of this bookie; made if missing"),
-    "host": Option(units.text, "address to listen on"),
-    "port": Option(units.whole(0, 65_535), "gRPC port; 0 takes any free one"),
-    "advertised-host": Option(units.text, "where clients reach it, if not at --host"),
-    "rack": Option(units.rack, "where it stands; copies go to different racks"),
-    "name": Option(units.name, "begins its id; the rest comes from the directory"),
+    "data": Option(
+        "DIR", units.path, "directory of all data of this bookie; made if missing", _NODE.data
+    ),
+    "host": Option("HOST", units.text, "address to listen on", _NODE.host),
+    "port": Option("PORT", units.whole(0, 65_535), "gRPC port; 0 takes any free port", _NODE.port),
+    "advertised-host": Option(
+        "HOST",
+        units.text,
+        "address at which clients reach it, if not --host",
+        _NODE.advertised_host,
+    ),
+    "rack": Option(
+        "RACK", units.rack, "its rack; copies of an entry go to different racks", _NODE.rack
+    ),
+    "name": Option(
+        "NAME", units.name, "first part of its id; the rest comes from its directory", _NODE.name
+    ),
     "journal-sync": Option(
+        "MODE",
         units.one_of("group", "never"),
-        "group: synced before each acknowledgement; never: not at all",
+        "group: entries are synced before they are acknowledged; never: they are not",
+        _NODE.journal_sync,
     ),
-    "disk-free-min": Option(units.size(0, 1024 * _TIB), "read-only with less free space than this"),
-    "disk-used-max": Option(units.percent(1, 100), "read-only when more of the disk is used"),
-    "disk-used-resume": Option(units.percent(1, 99), "writable again when less of it is used"),
-    "gc-interval": Option(units.duration(0.1, 86_400), "how often to look for deleted ledgers"),
+    "disk-free-min": Option(
+        "SIZE",
+        units.size(0, 1024 * _TIB),
+        "becomes read-only with less free disk space",
+        _NODE.disk_free_min,
+    ),
+    "disk-used-max": Option(
+        "PERCENT",
+        units.percent(1, 100),
+        "becomes read-only when more of the disk is used",
+        _NODE.disk_used_max,
+    ),
+    "disk-used-resume": Option(
+        "PERCENT",
+        units.percent(1, 99),
+        "becomes writable again when less of the disk is used",
+        _NODE.disk_used_resume,
+    ),
+    "gc-interval": Option(
+        "DURATION",
+        units.duration(0.1, 86_400),
+        "time between two searches for deleted ledgers",
+        _NODE.gc_interval,
+    ),
     "rewrite-share": Option(
-        units.percent(0, 90), "rewrite log files of which less than this is needed; 0: none"
+        "PERCENT",
+        units.percent(0, 90),
+        "rewrites a log file of which a smaller share is live; 0 rewrites none",
+        _NODE.rewrite_share,
     ),
-    "entry-max": Option(units.size(1024, ENTRY_BYTES_MAX), "largest entry taken"),
-    "queue-max": Option(units.size(1024, _TIB), "bytes that may wait for the disk"),
-    "tls-cert": Option(units.path, "PEM certificate; with --tls-key and --tls-ca"),
-    "tls-key": Option(units.path, "PEM private key, not readable by others"),
-    "tls-ca": Option(units.path, "PEM certificates of who signs peers"),
-    "allow-insecure": Option(units.boolean, "listen beyond this machine without TLS"),
+    "entry-max": Option(
+        "SIZE", units.size(1024, ENTRY_BYTES_MAX), "largest entry that it stores", _NODE.entry_max
+    ),
+    "queue-max": Option(
+        "SIZE",
+        units.size(1024, _TIB),
+        "bytes that may wait for the disk before adds are refused",
+        _NODE.queue_max,
+    ),
+    "tls-cert": Option(
+        "FILE",
+        units.path,
+        "PEM file with its certificate; needs --tls-key and --tls-ca",
+        _NODE.tls_cert,
+    ),
+    "tls-key": Option(
+        "FILE",
+        units.path,
+        "PEM file with its private key; only its owner and group may read it",
+        _NODE.tls_key,
+    ),
+    "tls-ca": Option(
+        "FILE",
+        units.path,
+        "PEM file with the CA certificates that sign peer certificates",
+        _NODE.tls_ca,
+    ),
+    "allow-insecure": Option(
+        "",
+        units.boolean,
+        "accept connections from other machines without TLS",
+        _NODE.allow_insecure,
+    ),
     "session": Option(
-        units.duration(0.2, 300), "silence after which ZooKeeper forgets this bookie"
+        "DURATION",
+        units.duration(0.2, 300),
+        "ZooKeeper session timeout: how long it stays registered after it died",
+        _NODE.session,
     ),
     "zookeeper-wait": Option(
-        units.duration(0.1, 86_400), "how long to wait at the start for ZooKeeper"
+        "DURATION",
+        units.duration(0.1, 86_400),
+        "how long to wait for ZooKeeper at the start",
+        _NODE.zookeeper_wait,
     ),
-    "drain": Option(units.duration(0, 600), "what calls under way get at the end"),
+    "drain": Option(
+        "DURATION",
+        units.duration(0, 600),
+        "time for calls under way to finish when it stops",
+        _NODE.drain,
+    ),
 }
+"""Options of `bookie serve`, which are keys of its file too."""
+
+AUDIT_OPTIONS: Final[dict[str, Option]] = {
+    "zookeeper": Option(
+        "SERVERS",
+        units.servers,
+        "ZooKeeper servers: host:port,host:port, with an optional /chroot at the end",
+        _NODE.zookeeper,
+    ),
+    "delay": Option(
+        "DURATION",
+        units.duration(0.0, _TIME_S_MAX),
+        "how long a bookie may be absent before its ledgers are re-replicated",
+        _REPAIR.delay_s,
+        ("--delay-s", "s"),
+    ),
+    "grace": Option(
+        "DURATION",
+        units.duration(0.0, _TIME_S_MAX),
+        "time for a writer to replace a failed bookie before its ledger is fenced",
+        _REPAIR.grace_s,
+        ("--grace-s", "s"),
+    ),
+    "interval": Option(
+        "DURATION",
+        units.duration(0.1, _TIME_S_MAX),
+        "time between two audits of the metadata of all ledgers",
+        _REPAIR.interval_s,
+        ("--interval-s", "s"),
+    ),
+    "full-check-interval": Option(
+        "DURATION",
+        units.duration(0.1, _TIME_S_MAX),
+        "time between two checks of the entries that each bookie holds",
+        _REPAIR.full_check_s,
+        ("--full-check-s", "s"),
+    ),
+    "ledgers-at-once": Option(
+        "COUNT",
+        units.whole(1, 1000),
+        "ledgers that this process re-replicates at a time",
+        _REPAIR.ledgers_at_once,
+    ),
+    "copy-rate": Option(
+        "SIZE",
+        units.rate(0, _TIB),
+        "bytes per second that this process copies at most; 0: no limit",
+        _REPAIR.copy_bytes_per_s_max,
+        ("--bytes-per-s", ""),
+    ),
+    "session": Option(
+        "DURATION",
+        units.duration(0.2, 300),
+        "ZooKeeper session timeout: how long its locks last after it died",
+        10.0,
+    ),
+    "tls-cert": Option(
+        "FILE", units.path, "PEM file with its certificate; needs --tls-key and --tls-ca", None
+    ),
+    "tls-key": Option("FILE", units.path, "PEM file with its private key", None),
+    "tls-ca": Option(
+        "FILE", units.path, "PEM file with the CA certificates that sign bookie certificates", None
+    ),
+}
+"""Options of `bookie audit`."""
+
+_COUNTS: Final = ("port", "ledgers-at-once")
 
 
-def parser(prog: str, description: str) -> argparse.ArgumentParser:
-    """The flags. What is not given is None: the file may say it, or else the default."""
-    flags = argparse.ArgumentParser(
-        prog=prog,
-        description=description,
-        epilog="Sizes: 256MiB, 1GiB. Times: 500ms, 10s, 5m. A file given with --config has a line "
-        'like `port = 3181` or `gc-interval = "5m"` for each setting; flags go before it.',
-        allow_abbrev=False,
-    )
-    flags.add_argument("--config", metavar="FILE", help="TOML file with any of the settings below")
-    for name, option in OPTIONS.items():
-        said = f"{option.said} (default: {_shown(name)})"
+def options_command(
+    name: str,
+    description: str,
+    options: Mapping[str, Option],
+    run: Callable[[Flags], int],
+    *others: click.Option,
+) -> Command:
+    """Return the command of these options, which are text until `Settings` parses them."""
+    parameters: list[click.Parameter] = list(others)
+    for each, option in options.items():
+        help_text = f"{option.help}  [default: {_shown(each, option.default)}]"
         if option.is_switch:
-            flags.add_argument(
-                f"--{name}", action=argparse.BooleanOptionalAction, default=None, help=said
-            )
-        else:
-            flags.add_argument(f"--{name}", metavar="...", help=said.replace("%", "%%"))
-    return flags
+            names = [f"--{each}/--no-{each}"]
+            parameters.append(click.Option(names, default=None, help=help_text))
+            continue
+        parameters.append(click.Option([f"--{each}"], metavar=option.kind, help=help_text))
+        if option.old is not None:
+            old, unit = option.old
+            parameters.append(OldSpelling([old], of=_field(each), unit=unit))
+
+    def callback(**values: Any) -> int:
+        return run(Flags(**values))
+
+    return Command(name, params=parameters, help=description, epilog=UNITS_HELP, callback=callback)
 
 
-def _shown(name: str) -> str:
-    """The default, as one would write it."""
-    default = _default(name)
+def serve_command(name: str, description: str, run: Callable[[Flags], int]) -> Command:
+    """Return a command with the options of `bookie serve`."""
+    file = click.Option(
+        ["--config"],
+        metavar="FILE",
+        help='TOML file with a line like `port = 3181` or `gc-interval = "5m"` for each option '
+        "below; a flag overrides it",
+    )
+    return options_command(name, description, OPTIONS, run, file)
+
+
+def _shown(name: str, default: object) -> str:
+    """Return the default as one would write it."""
     if default is None or default == "":
         return "none"
     if isinstance(default, bool):
@@ -104,13 +272,9 @@ def _shown(name: str) -> str:
         return units.show_time(default)
     if name in ("disk-used-max", "disk-used-resume", "rewrite-share"):
         return f"{default}%"
-    if isinstance(default, int) and name != "port":
+    if isinstance(default, int) and name not in _COUNTS:
         return units.show_size(default)
     return str(default)
-
-
-def _default(name: str) -> object:
-    return getattr(NodeConfig(), _field(name))
 
 
 def _field(name: str) -> str:
@@ -118,43 +282,61 @@ def _field(name: str) -> str:
 
 
 class Settings:
-    """What was said, by flags and by the file, and what is wrong with it."""
+    """The values of options, where each comes from, and their faults."""
 
-    def __init__(self, flags: argparse.Namespace) -> None:
+    def __init__(self, flags: Flags, options: Mapping[str, Option]) -> None:
+        # One line for each value that cannot be parsed, and the names of these options.
         self.faults: list[str] = []
         self.faulty: set[str] = set()
-        self._places: dict[str, str] = {}
+        self._options = options
+        # By option: its parsed value, and its source as errors name it. An option that was not
+        # given, or whose value is faulty, is in neither and has its default.
         self._values: dict[str, Any] = {}
-        if flags.config is not None:
-            self._read_file(Path(flags.config))
-        for name in OPTIONS:
-            said = getattr(flags, _field(name))
-            if said is not None:
-                self._take(name, said, f"--{name}" + ("" if said is True else f" {said}"))
+        self._places: dict[str, str] = {}
+        self._read_files(flags)
+        for name in options:
+            written = getattr(flags, _field(name))
+            if written is not None:
+                place = f"--{name}" + ("" if written is True else f" {written}")
+                self._take(name, written, place)
 
     def __getitem__(self, name: str) -> Any:
-        """The value of an option: as said, or its default."""
-        return self._values.get(name, _default(name))
+        """Return the value of an option: as given, or its default."""
+        return self._values.get(name, self._options[name].default)
 
     def place(self, name: str) -> str:
-        """Where the value comes from, to begin a fault with."""
-        return self._places.get(name, f"--{name} {_shown(name)}")
+        """Return the source of a value, to begin a fault with."""
+        return self._places.get(name, f"--{name} {_shown(name, self._options[name].default)}")
+
+    def _read_files(self, flags: Flags) -> None:
+        """Take values from files before those of flags. This class has none."""
+
+    def _take(self, name: str, written: object, place: str) -> None:
+        try:
+            self._values[name] = self._options[name].parse(written)
+            self._places[name] = place
+        except ValueError as fault:
+            self.faults.append(f"{place}: {fault}")
+            self.faulty.add(name)
+
+
+class NodeSettings(Settings):
+    """The options of `bookie serve`, from flags and from the file that `--config` names."""
+
+    def __init__(self, flags: Flags) -> None:
+        super().__init__(flags, OPTIONS)
 
     def config(self) -> NodeConfig:
-        """The configuration. Only when there are no faults."""
+        """Return the configuration. There must be no faults."""
         assert not self.faults
         known = {field.name for field in fields(NodeConfig)}
         values = {_field(name): self[name] for name in OPTIONS}
         assert values.keys() == known
         return NodeConfig(**values)
 
-    def _take(self, name: str, said: object, place: str) -> None:
-        try:
-            self._values[name] = OPTIONS[name].parse(said)
-            self._places[name] = place
-        except ValueError as fault:
-            self.faults.append(f"{place}: {fault}")
-            self.faulty.add(name)
+    def _read_files(self, flags: Flags) -> None:
+        if flags.config is not None:
+            self._read_file(Path(flags.config))
 
     def _read_file(self, file: Path) -> None:
         try:
@@ -168,11 +350,11 @@ class Settings:
             self.faults.append(f"--config {file}: {reason}")
             return
         try:
-            said = tomllib.loads(written)
+            values = tomllib.loads(written)
         except tomllib.TOMLDecodeError as error:
             self.faults.append(_toml_fault(file, str(error), written))
             return
-        for name, value in said.items():
+        for name, value in values.items():
             place = f"{file}:{_line_of(name, written)}: {name}"
             if name in OPTIONS:
                 self._take(name, value, f"{place} = {_as_written(value)}")
@@ -192,14 +374,14 @@ def _nearest(name: str) -> str:
 
 
 def _toml_fault(file: Path, message: str, written: str) -> str:
-    """With the line in front."""
+    """Return the fault with its line in front."""
     at = re.search(r" \(at (?:line (\d+), column \d+|end of document)\)", message)
     line = at[1] if at is not None and at[1] else written.count("\n") + 1
     return f"{file}:{line}: {message.replace(at[0], '') if at is not None else message}"
 
 
 def _line_of(name: str, written: str) -> int:
-    """The line where the key, or the table of that name, stands; 1 if it hides."""
+    """Return the line of the key, or of the table of that name; 1 if it is not found."""
     key = re.escape(name)
     begins = re.compile(rf"""\s*\[*\s*["']?{key}["']?\s*[=.\]]""")
     return next(_lines_matching(begins, written), 1)

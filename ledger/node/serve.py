@@ -8,7 +8,14 @@ import gc
 from functools import partial
 from typing import Any, Final
 
-from ledger.adapters.system.process import EXIT_OK, ExitAsked, loop_factory
+from ledger.adapters.system.process import ExitAsked, loop_factory
+from ledger.command_line.exit_codes import (
+    EXIT_CONFIG,
+    EXIT_DISK,
+    EXIT_OK,
+    EXIT_UNREACHABLE,
+)
+from ledger.command_line.program import Flags
 from ledger.errors import (
     BookieIdInUse,
     CorruptFormat,
@@ -20,39 +27,43 @@ from ledger.errors import (
 from ledger.log import logger
 from ledger.node.checks import listen_fault, offline_faults, port_faults
 from ledger.node.config import NodeConfig
-from ledger.node.options import Settings, parser
-from ledger.node.process import EXIT_CONFIG, EXIT_DISK, EXIT_UNREACHABLE, say_faults
+from ledger.node.options import NodeSettings, serve_command
+from ledger.node.process import print_faults
 
 _RETRY_S: Final = 1.0
-_COLLECT_AFTER: Final = (20_000, 20, 100)  # objects of an add die by count; cycles are rare here
+_COLLECT_AFTER: Final = (20_000, 20, 100)  # adds make no cycles, so collect rarely
 
 
-def run(arguments: list[str]) -> int:
-    """Serves until a signal. Returns the exit code; usage errors exit with 2 from here."""
-    settings = Settings(
-        parser("bookie serve", "Store entries of ledgers, as one bookie of a cluster.").parse_args(
-            arguments
-        )
-    )
+def _run(flags: Flags) -> int:
+    """Serve until a signal. Returns the exit code."""
+    settings = NodeSettings(flags)
     faults = offline_faults(settings) + port_faults(settings)
     if faults:
-        say_faults(faults)
+        print_faults(faults)
         return EXIT_CONFIG
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         return runner.run(_serve(settings.config(), settings))
 
 
-def check_config(arguments: list[str]) -> int:
-    """Says all that is wrong with the settings of `bookie serve`; starts and writes nothing."""
-    settings = Settings(
-        parser("bookie check-config", "Check the settings of `bookie serve`.").parse_args(arguments)
-    )
-    faults = offline_faults(settings)
-    say_faults(faults)
+def _check(flags: Flags) -> int:
+    """Print all faults of the settings. Returns the exit code; nothing is started or written."""
+    faults = offline_faults(NodeSettings(flags))
+    print_faults(faults)
     return EXIT_CONFIG if faults else EXIT_OK
 
 
-async def _serve(config: NodeConfig, settings: Settings) -> int:
+serve: Final = serve_command("serve", "Store entries of ledgers, as one bookie of a cluster.", _run)
+check_config: Final = serve_command(
+    "check-config",
+    """Check the settings of `bookie serve`.
+
+    Prints one line for each fault and exits with 78 if there is any. Starts and writes nothing.
+    """,
+    _check,
+)
+
+
+async def _serve(config: NodeConfig, settings: NodeSettings) -> int:
     from ledger.node.storage_node import StorageNode
 
     asked = ExitAsked()
@@ -68,15 +79,16 @@ async def _serve(config: NodeConfig, settings: Settings) -> int:
         code = _code_of_start(starting, config, settings)
         if code != EXIT_OK:
             return code
-        # What lives from start to end is not looked at again by the cyclic collector.
+        # Exclude objects that live until the end from cyclic garbage collection.
         gc.collect()
         gc.freeze()
         gc.set_threshold(*_COLLECT_AFTER)
-        _say_started(node)
+        _print_started(node)
         failing = asyncio.ensure_future(node.bookie.failed())
         await asyncio.wait({failing, ended}, return_when=asyncio.FIRST_COMPLETED)
         if failing.done():
-            say_faults([f"{config.data}: nothing more is acknowledged: {failing.result()}"])
+            fault = f"nothing more is acknowledged: {failing.result()}"
+            print_faults([f"{settings.place('data')}: {fault}; check the disk, then start again"])
             return EXIT_DISK
         failing.cancel()
         return ended.result()
@@ -85,35 +97,37 @@ async def _serve(config: NodeConfig, settings: Settings) -> int:
         await node.stop()
 
 
-def _code_of_start(starting: asyncio.Future[None], config: NodeConfig, settings: Settings) -> int:
-    """EXIT_OK if the start succeeded; else what it failed with was said."""
+def _code_of_start(
+    starting: asyncio.Future[None], config: NodeConfig, settings: NodeSettings
+) -> int:
+    """Return EXIT_OK if the start succeeded; otherwise print its error and return its code."""
     error = starting.exception()
     if error is None:
         return EXIT_OK
     if isinstance(error, MetadataUnavailable):
-        say_faults([f"{settings.place('zookeeper')}: {error}"])
+        print_faults([f"{settings.place('zookeeper')}: {error}"])
         return EXIT_UNREACHABLE
     if isinstance(error, (DirectoryInUse, ForeignDirectory, CorruptFormat, BookieIdInUse)):
-        say_faults([f"{settings.place('data')}: {error}"])
+        print_faults([f"{settings.place('data')}: {error}"])
         return EXIT_CONFIG
     if isinstance(error, ForeignLayout):
-        say_faults([f"{settings.place('zookeeper')}: {error}"])
+        print_faults([f"{settings.place('zookeeper')}: {error}"])
         return EXIT_CONFIG
     if isinstance(error, OSError):
         return _code_of_os_error(error, config, settings)
     raise error
 
 
-def _code_of_os_error(error: OSError, config: NodeConfig, settings: Settings) -> int:
+def _code_of_os_error(error: OSError, config: NodeConfig, settings: NodeSettings) -> int:
     if error.filename is None and port_faults(settings):
-        say_faults([listen_fault(settings.place("host"), settings.place("port"), error)])
+        print_faults([listen_fault(settings.place("host"), settings.place("port"), error)])
         return EXIT_CONFIG
-    say_faults([f"{settings.place('data')}: {error}"])
+    print_faults([f"{settings.place('data')}: {error}"])
     return EXIT_DISK
 
 
 async def _connect(config: NodeConfig, make_root: bool) -> Any:
-    """A session with ZooKeeper, waited for as long as the settings say."""
+    """Open a session with ZooKeeper, retrying for as long as `--zookeeper-wait` says."""
     from ledger.adapters.zookeeper.zookeeper_metadata import connect_zookeeper
 
     loop = asyncio.get_running_loop()
@@ -134,8 +148,8 @@ async def _connect(config: NodeConfig, make_root: bool) -> Any:
             await asyncio.sleep(min(_RETRY_S, left_s))
 
 
-def _say_started(node: Any) -> None:
-    """One line, for people and for whoever waits for it."""
+def _print_started(node: Any) -> None:
+    """Print one line, for people and for programs that wait for it."""
     host = f"[{node.host}]" if ":" in node.host else node.host
-    with contextlib.suppress(OSError):  # nobody reads stdout: no reason not to serve
+    with contextlib.suppress(OSError):  # a closed stdout is no reason not to serve
         print(f"started bookie={node.bookie.bookie_id} address={host}:{node.port}", flush=True)

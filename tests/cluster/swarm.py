@@ -23,8 +23,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from ledger.command_line.exit_codes import EXIT_DISK, EXIT_UNREACHABLE
 from ledger.errors import LedgerError
-from ledger.node.process import EXIT_DISK, EXIT_UNREACHABLE
 from tests.cluster.client import Session
 from tests.cluster.world import World, fill, pause, resume, small_disk, wait
 from tests.peers.bookie import BookieProcess

@@ -205,7 +205,7 @@ def test_an_auditor_that_is_killed_at_work_is_followed_by_another(world):
     world.wait_acked(5 * MORE, "ledgers to mend")
     dead = world.bookies[2]
     dead.kill()
-    slow = world.auditor("--bytes-per-s", "64KiB")
+    slow = world.auditor("--copy-rate", "64KiB")
     world.end_clients("write")
     world.close_all()
     named = sum(dead.id in str(metadata.fragments) for metadata in world.metadata())

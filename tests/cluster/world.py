@@ -31,7 +31,7 @@ from tests.peers.proxy import Proxy
 from tests.peers.zookeeper import ZooKeeper
 
 T = TypeVar("T")
-AUDIT = ("--delay-s", "1", "--grace-s", "2", "--interval-s", "2", "--session", "2s")
+AUDIT = ("--delay", "1s", "--grace", "2s", "--interval", "2s", "--session", "2s")
 JUDGE_S_MAX = 180.0
 LOOK_S = 0.1
 MORE = 300  # acknowledged entries: a few groups of each writer
@@ -158,7 +158,7 @@ class World:
 
     def audit_once(self) -> None:
         """Every ledger was looked at, and all that lacked a copy has it."""
-        auditor = self.auditor("--once", "--delay-s", "0", "--grace-s", "0")
+        auditor = self.auditor("--once", "--delay", "0", "--grace", "0")
         wait_until(lambda: auditor.exit_code is not None, "the audit to end", 90.0)
         assert auditor.exit_code == 0, auditor.output()[-3000:]
 

@@ -14,9 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from ledger.node import units
+from ledger.command_line.program import flags_of
+from ledger.node.audit import audit
 from ledger.node.config import NodeConfig
-from ledger.node.options import OPTIONS, Settings, parser
+from ledger.node.options import AUDIT_OPTIONS, OPTIONS, NodeSettings, Settings
+from ledger.node.serve import serve
+from ledger.repair.config import RepairConfig
 from tests.peers.processes import free_port
 
 ENDS_S_MAX = 30
@@ -34,8 +37,12 @@ def bookie(*words: object) -> tuple[int, list[str], str]:
     return done.returncode, done.stderr.splitlines(), done.stdout
 
 
-def settings_of(*words: object) -> Settings:
-    return Settings(parser("bookie serve", "").parse_args(list(map(str, words))))
+def settings_of(*words: object) -> NodeSettings:
+    return NodeSettings(flags_of(serve, list(map(str, words))))
+
+
+def audit_settings(*words: object) -> Settings:
+    return Settings(flags_of(audit, list(map(str, words))), AUDIT_OPTIONS)
 
 
 def snapshot(place: Path) -> dict[str, bytes | None]:
@@ -56,8 +63,11 @@ FILE_FAULTS = [
     ("port = 70000", ":1: port = 70000: must be a whole number between 0 and 65535"),
     ("port = true", ":1: port = true: must be a whole number"),
     ("data = 7", ":1: data = 7: must be text"),
-    ("gc-interval = 600", ":1: gc-interval = 600: must be a time in ms, s, m, h, such as 10s"),
-    ("gc-interval = '10 days'", ':1: gc-interval = "10 days": must be a time'),
+    (
+        "gc-interval = 600",
+        ":1: gc-interval = 600: must be a duration in ms, s, m, h, d, such as 10s",
+    ),
+    ("gc-interval = '10 days'", ':1: gc-interval = "10 days": must be a duration'),
     ("disk-free-min = '1GB'", ':1: disk-free-min = "1GB": must be a size in B, KiB'),
     ("disk-free-min = -1", ":1: disk-free-min = -1: must be a size"),
     ("entry-max = '1TiB'", ':1: entry-max = "1TiB": must be between 1KiB and 16448KiB'),
@@ -70,8 +80,14 @@ FILE_FAULTS = [
     ("name = 'a/b'", ':1: name = "a/b": must be letters'),
     ("zookeeper = 'localhost'", ':1: zookeeper = "localhost": must be host:port'),
     ("allow-insecure = 'yes'", ':1: allow-insecure = "yes": must be true or false'),
-    ("host = '0.0.0.0'\nallow-insecure = true", ':1: host = "0.0.0.0": say with advertised-host'),
-    ("host = '10.1.2.3'", ':1: host = "10.1.2.3": beyond this machine it wants tls-cert'),
+    (
+        "host = '0.0.0.0'\nallow-insecure = true",
+        ':1: host = "0.0.0.0": clients cannot connect to this address',
+    ),
+    (
+        "host = '10.1.2.3'",
+        ':1: host = "10.1.2.3": other machines can reach it, so it needs tls-cert',
+    ),
     ("port = 1\nport = 2", ":2: Cannot overwrite a value"),
     ("port = ", ":1: Invalid value"),
     ("tls-cert = 'here.pem'", 'tls-cert = "here.pem": needs tls-key and tls-ca too'),
@@ -139,8 +155,8 @@ def test_the_help_names_commands_and_every_flag_with_its_default():
     assert code == 0
     assert all(f"--{name}" in out for name in OPTIONS)
     out = " ".join(out.split())
-    assert "(default: 256MiB)" in out
-    assert out.count("(default: ") == len(OPTIONS)
+    assert "[default: 256MiB]" in out
+    assert out.count("[default: ") == len(OPTIONS)
 
 
 def test_without_assertions_it_does_not_start():
@@ -169,7 +185,7 @@ def test_a_key_that_everybody_can_read_is_refused(tmp_path):
     code, said, _ = bookie("check-config", *tls(tmp_path, 0o644), *data)
     assert code == 78
     assert said == [
-        f"bookie: --tls-key {tmp_path}/key.pem: everybody can read it; chmod 600",
+        f"bookie: --tls-key {tmp_path}/key.pem: other users can read it; run chmod 600",
     ]
     assert bookie("check-config", *tls(tmp_path, 0o640), *data) == (0, [], "")
 
@@ -200,7 +216,7 @@ def test_a_port_in_use_is_said_before_anything_is_written(tmp_path):
         port = taken.getsockname()[1]
         code, said, _ = bookie("serve", "--port", port, "--data", tmp_path / "data")
     assert code == 78
-    assert said == [f"bookie: --port {port}: in use (--port takes another one)"]
+    assert said == [f"bookie: --port {port}: in use; pass another --port"]
     assert not (tmp_path / "data").exists()
 
 
@@ -211,7 +227,7 @@ def test_an_address_of_another_machine_is_said_plainly(tmp_path):
     )
     assert code == 78
     assert len(said) == 1
-    assert "cannot listen there" in said[0]
+    assert "cannot listen on this address" in said[0]
 
 
 @pytest.mark.parametrize(
@@ -267,75 +283,39 @@ def test_the_defaults_are_those_of_the_dataclass():
     assert settings_of().config() == NodeConfig()
 
 
-@pytest.mark.parametrize(
-    ("parse", "value", "found"),
-    [
-        (units.size(0, 2**50), "256MiB", 256 * 2**20),
-        (units.size(0, 2**50), "1.5 GiB", 3 * 2**29),
-        (units.size(0, 2**50), 4096, 4096),
-        (units.size(0, 2**50), "4096", 4096),
-        (units.duration(0, 1e9), "500ms", 0.5),
-        (units.duration(0, 1e9), "10s", 10.0),
-        (units.duration(0, 1e9), "1.5h", 5400.0),
-        (units.percent(0, 100), "95%", 95),
-        (units.percent(0, 100), 95, 95),
-        (units.whole(0, 9), "7", 7),
-        (units.boolean, True, True),
-        (units.servers, "a:1,[::1]:2,10.0.0.1:3/x/y", "a:1,[::1]:2,10.0.0.1:3/x/y"),
-        (units.rack, "/row-1/rack_2", "/row-1/rack_2"),
-        (units.path, "some/where", Path("some/where")),
-    ],
-)
-def test_values_are_read_with_their_units(parse, value, found):
-    assert parse(value) == found
+def test_the_defaults_of_audit_are_those_of_the_dataclass():
+    settings, default = audit_settings(), RepairConfig()
+    assert [settings[name] for name in ("delay", "grace", "interval", "full-check-interval")] == [
+        *(default.delay_s, default.grace_s, default.interval_s, default.full_check_s)
+    ]
+    assert settings["ledgers-at-once"] == default.ledgers_at_once
+    assert settings["copy-rate"] == default.copy_bytes_per_s_max
 
 
 @pytest.mark.parametrize(
-    ("parse", "value"),
+    ("old", "new", "name", "value"),
     [
-        (units.size(0, 9), "1.5.5MiB"),
-        (units.size(0, 9), True),
-        (units.size(0, 9), "-1"),
-        (units.size(0, 9), ""),
-        (units.size(0, 9), "10B"),
-        (units.duration(0, 9), "10"),
-        (units.duration(0, 9), "10S"),
-        (units.duration(0, 9), None),
-        (units.percent(0, 100), "95.5%"),
-        (units.percent(0, 100), 101),
-        (units.whole(0, 9), "٧"),
-        (units.whole(0, 9), 1.0),
-        (units.boolean, "true"),
-        (units.boolean, 1),
-        (units.servers, "a:1,"),
-        (units.servers, "a:1/"),
-        (units.servers, "a:1/x//y"),
-        (units.servers, "a"),
-        (units.rack, "row"),
-        (units.rack, "/"),
-        (units.name, "-x"),
-        (units.name, "a:b"),
-        (units.path, "a\tb"),
-        (units.path, ""),
-        (units.text, 3),
+        (("--delay-s", "90"), ("--delay", "90s"), "delay", 90.0),
+        (("--delay-s", "0.5"), ("--delay", "500ms"), "delay", 0.5),
+        (("--grace-s", "60"), ("--grace", "1m"), "grace", 60.0),
+        (("--interval-s", "7200"), ("--interval", "2h"), "interval", 7200.0),
+        (("--full-check-s", "3600"), ("--full-check-interval", "1h"), "full-check-interval", 3600),
+        (("--bytes-per-s", "65536"), ("--copy-rate", "64KiB"), "copy-rate", 65_536),
+        (("--bytes-per-s", "64KiB"), ("--copy-rate", "64KiB/s"), "copy-rate", 65_536),
     ],
 )
-def test_what_is_no_such_value_is_refused(parse, value):
-    with pytest.raises(ValueError, match="must be"):
-        parse(value)
+def test_an_old_name_of_a_flag_means_what_it_meant(old, new, name, value):
+    assert audit_settings(*old)[name] == audit_settings(*new)[name] == value
 
 
-@pytest.mark.parametrize(
-    ("shown", "said"),
-    [
-        (units.show_size(0), "0B"),
-        (units.show_size(2**30), "1GiB"),
-        (units.show_size(2**30 + 1), f"{2**30 + 1}B"),
-        (units.show_time(0.0), "0ms"),
-        (units.show_time(0.5), "500ms"),
-        (units.show_time(600.0), "10m"),
-        (units.show_time(90.0), "90s"),
-    ],
-)
-def test_values_are_shown_as_people_write_them(shown, said):
-    assert shown == said
+def test_a_duration_needs_its_unit():
+    assert audit_settings("--delay", "10").faults == [
+        "--delay 10: must be a duration in ms, s, m, h, d, such as 10s"
+    ]
+    assert audit_settings("--delay", "0")["delay"] == 0.0
+
+
+def test_an_old_and_a_new_name_at_once_are_refused():
+    code, said, _ = bookie("audit", "--delay-s", "1", "--delay", "2s")
+    assert (code, len(said)) == (2, 1)
+    assert "--delay-s is an old name of --delay" in said[0]

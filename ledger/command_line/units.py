@@ -1,7 +1,7 @@
-"""What people write in flags and files, as values: sizes, times, shares, names.
+"""Sizes, durations, percentages, names and addresses, read from flags and configuration files.
 
-Each function takes what a flag (text) or TOML (text, number, boolean) holds and raises ValueError
-with what it should be instead.
+Each function takes a value as it was written: text from a flag; text, a number or a boolean from
+TOML. It returns the parsed value, or raises ValueError with the accepted form.
 """
 
 from __future__ import annotations
@@ -15,24 +15,32 @@ T = TypeVar("T")
 Parse = Callable[[object], T]
 
 _SIZES: Final = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
-_TIMES: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-_NUMBER = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z%]*)")
+_TIMES: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
+_NUMBER = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z%]*)", re.ASCII)
+_ISO_DURATION = re.compile(
+    r"P(?=.)(?:(?P<d>\d+)D)?(?:T(?=.)(?:(?P<h>\d+)H)?(?:(?P<m>\d+)M)?"
+    r"(?:(?P<s>\d+(?:\.\d{1,9})?)S)?)?",
+    re.ASCII,
+)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _RACK = re.compile(r"(/[A-Za-z0-9_.-]+)+")
 _HOST = r"(?:[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])"
-_SERVERS = re.compile(rf"{_HOST}:\d{{1,5}}(,{_HOST}:\d{{1,5}})*(/[^/,\s\0]+)*")
+_SERVERS = re.compile(rf"{_HOST}:\d{{1,5}}(,{_HOST}:\d{{1,5}})*(/[^/,\s\0]+)*", re.ASCII)
 
 
 def text(value: object) -> str:
+    """Parse text of at least one character."""
     if not isinstance(value, str) or not value:
         raise ValueError("must be text")
     return value
 
 
-def matching(pattern: re.Pattern[str], said: str) -> Parse[str]:
+def matching(pattern: re.Pattern[str], form: str) -> Parse[str]:
+    """Parse text that matches `pattern`; `form` describes it in errors."""
+
     def parse(value: object) -> str:
         if not pattern.fullmatch(text(value)):
-            raise ValueError(f"must be {said}")
+            raise ValueError(f"must be {form}")
         return text(value)
 
     return parse
@@ -40,10 +48,13 @@ def matching(pattern: re.Pattern[str], said: str) -> Parse[str]:
 
 name: Parse[str] = matching(_NAME, "letters, digits, '-', '_' and '.'")
 rack: Parse[str] = matching(_RACK, "a path such as /row-1/rack-2")
-servers: Parse[str] = matching(_SERVERS, "host:port, or several by commas, and perhaps a /chroot")
+servers: Parse[str] = matching(
+    _SERVERS, "host:port, or several separated by commas, with an optional /chroot at the end"
+)
 
 
 def path(value: object) -> Path:
+    """Parse a path."""
     found = text(value)
     if any(character in found for character in "\t\n\r\0"):
         raise ValueError("must be a path without tabs and line ends")
@@ -51,23 +62,33 @@ def path(value: object) -> Path:
 
 
 def boolean(value: object) -> bool:
+    """Parse a boolean of TOML, or the presence of a switch."""
     if not isinstance(value, bool):
         raise ValueError("must be true or false")
     return value
 
 
 def one_of(*choices: str) -> Parse[str]:
+    """Parse one of these words."""
+
     def parse(value: object) -> str:
         if value not in choices:
-            raise ValueError(f"must be {' or '.join(choices)}")
+            raise ValueError(f"must be {listed(choices)}")
         return str(value)
 
     return parse
 
 
+def listed(words: tuple[str, ...] | list[str]) -> str:
+    """Return the words as a sentence lists them: `a, b or c`."""
+    return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
+
 def whole(first: int, last: int) -> Parse[int]:
+    """Parse a whole number between `first` and `last`."""
+
     def parse(value: object) -> int:
-        if isinstance(value, str) and value.isascii() and value.isdigit():
+        if isinstance(value, str) and re.fullmatch(r"-?[0-9]+", value):
             value = int(value)
         if not isinstance(value, int) or isinstance(value, bool) or not first <= value <= last:
             raise ValueError(f"must be a whole number between {first} and {last}")
@@ -76,7 +97,16 @@ def whole(first: int, last: int) -> Parse[int]:
     return parse
 
 
+def integer(value: object) -> int:
+    """Parse a whole number; the caller checks its range."""
+    if isinstance(value, str) and re.fullmatch(r"[+-]?[0-9]+", value):
+        return int(value)
+    raise ValueError("must be a whole number")
+
+
 def percent(first: int, last: int) -> Parse[int]:
+    """Parse a percentage, written as `95%` or 95."""
+
     def parse(value: object) -> int:
         bare = value.removesuffix("%").strip() if isinstance(value, str) else value
         try:
@@ -88,7 +118,7 @@ def percent(first: int, last: int) -> Parse[int]:
 
 
 def size(first: int, last: int) -> Parse[int]:
-    """Bytes, from `512MiB` and its like; a bare number is bytes."""
+    """Parse a number of bytes such as `512MiB`; a number without a unit is bytes."""
 
     def parse(value: object) -> int:
         found = _scaled(value, _SIZES, "B")
@@ -101,18 +131,43 @@ def size(first: int, last: int) -> Parse[int]:
     return parse
 
 
-def duration(first_s: float, last_s: float) -> Parse[float]:
-    """Seconds, from `500ms`, `10s`, `5m`, `1h`; a bare number has no unit and is refused."""
+def rate(first: int, last: int) -> Parse[int]:
+    """Parse a number of bytes per second: a size such as `64MiB`, with or without `/s`."""
+
+    def parse(value: object) -> int:
+        return size(first, last)(value.removesuffix("/s") if isinstance(value, str) else value)
+
+    return parse
+
+
+def duration(first_s: float, last_s: float, *, bare: str = "") -> Parse[float]:
+    """Parse a number of seconds such as `500ms`, `10s`, `5m`, `1h`, `7d` or `PT1H30M`.
+
+    A number without a unit is refused, except 0, unless `bare` names the unit that it has.
+    """
 
     def parse(value: object) -> float:
-        found = _scaled(value, _TIMES, "")
+        found = seconds(value, bare=bare)
         if found is None:
-            raise ValueError(f"must be a time in {', '.join(_TIMES)}, such as 10s")
+            raise ValueError(f"must be a duration in {', '.join(_TIMES)}, such as 10s")
         if not first_s <= found <= last_s:
             raise ValueError(f"must be between {show_time(first_s)} and {show_time(last_s)}")
         return found
 
     return parse
+
+
+def seconds(value: object, *, bare: str = "") -> float | None:
+    """Return the seconds of a duration as `duration` parses it, or None if it is none."""
+    found = _scaled(value, _TIMES, bare)
+    if found is not None or not isinstance(value, str):
+        return found
+    if value == "0":
+        return 0.0
+    iso = _ISO_DURATION.fullmatch(value)
+    if iso is None:
+        return None
+    return sum(float(count) * _TIMES[unit] for unit, count in iso.groupdict().items() if count)
 
 
 def _scaled(value: object, units: Mapping[str, float], bare: str) -> float | None:
@@ -124,7 +179,7 @@ def _scaled(value: object, units: Mapping[str, float], bare: str) -> float | Non
 
 
 def show_size(value: int) -> str:
-    """As people write it: the largest unit that leaves a whole number."""
+    """Format a size in the largest unit that leaves a whole number."""
     return next(
         f"{value // scale}{unit}"
         for unit, scale in reversed(_SIZES.items())
@@ -133,7 +188,7 @@ def show_size(value: int) -> str:
 
 
 def show_time(value_s: float) -> str:
-    """As people write it: the largest unit that leaves a whole number."""
+    """Format a duration in the largest unit that leaves a whole number."""
     return next(
         f"{round(value_s / scale)}{unit}"
         for unit, scale in reversed(_TIMES.items())

@@ -1,0 +1,14 @@
+"""Exit codes of every command; those above 63 are from sysexits.h."""
+
+from __future__ import annotations
+
+from typing import Final
+
+EXIT_OK: Final = 0
+EXIT_FAILED: Final = 1  # the server refused, a check found damage, a job found differences
+EXIT_USAGE: Final = 2
+EXIT_UNREACHABLE: Final = 69  # EX_UNAVAILABLE: no server, no ZooKeeper
+EXIT_DISK: Final = 74  # EX_IOERR: the disk of a bookie failed
+EXIT_REFUSED: Final = 77  # EX_NOPERM: not authorized
+EXIT_CONFIG: Final = 78  # EX_CONFIG: cannot start as configured
+EXIT_INTERRUPTED: Final = 130  # Ctrl-C, as shells count it

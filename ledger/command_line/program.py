@@ -1,0 +1,286 @@
+"""Commands of both programs, on click.
+
+Every command, at every level, has `-h`, `--help` and `--version`. A usage error is one line on
+stderr and exit code 2. The commands of a group are imported only when they are named: neither the
+help nor the start of a server pays for a module that it does not use.
+
+Compared with plain click: errors are one line instead of three, an option may have a hidden old
+spelling, and a callback may return an exit code.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any, ClassVar, Generic, TypeVar
+
+import click
+from click.core import ParameterSource
+from click.exceptions import NoArgsIsHelpError, NoSuchCommand
+
+from ledger.command_line.exit_codes import EXIT_INTERRUPTED, EXIT_USAGE
+from ledger.command_line.units import Parse, listed
+from ledger.command_line.version import __version__
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+_BARE_NUMBER = re.compile(r"-?\d+(\.\d+)?", re.ASCII)
+_JSON_WORDS = ("-ojson", "-o=json", "--output=json")
+UNITS_HELP = "Durations: 500ms, 10s, 5m, 1h, 7d. Sizes: 64KiB, 256MiB, 1GiB."
+
+_SETTINGS: Mapping[str, Any] = {
+    "help_option_names": ["-h", "--help"],
+    "show_default": True,
+    "max_content_width": 100,
+}
+
+
+class Flags(SimpleNamespace):
+    """The values of a command's options, by name."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"there is no option {name!r}")
+
+
+class OneLineError(click.ClickException):
+    """A usage error: one line on stderr, as JSON if the command was asked for JSON."""
+
+    exit_code: ClassVar[int] = EXIT_USAGE
+
+    def __init__(self, program: str, message: str, *, as_json: bool) -> None:
+        super().__init__(message)
+        self._program = program
+        self._as_json = as_json
+
+    def show(self, file: Any = None) -> None:
+        from ledger.command_line.output import print_failure
+
+        print_failure(self._program, self.message, "USAGE", as_json=self._as_json)
+
+
+class Value(click.ParamType[T], Generic[T]):
+    """The type of an option whose value one of the functions of `units` parses."""
+
+    def __init__(self, name: str, parse: Parse[T]) -> None:
+        self.name = name  # in upper case, the placeholder that the help shows
+        self._parse = parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> T:
+        if not isinstance(value, str):
+            return value  # a default of this very type
+        try:
+            return self._parse(value)
+        except ValueError as fault:
+            self.fail(f"{value}: {fault}", param, ctx)
+
+
+class OldSpelling(click.Option):
+    """A hidden option that sets another one, for scripts that were written before it."""
+
+    def __init__(self, names: Sequence[str], *, of: str, unit: str, **attributes: Any) -> None:
+        super().__init__(names, hidden=True, type=str, **attributes)
+        self._of = of
+        self._unit = unit  # of a number without one: the unit that the old name had
+
+    def hand_over(self, command: click.Command, ctx: click.Context) -> None:
+        """Set the option that this one spells, if this one was given."""
+        value = ctx.params.pop(self.name)
+        if value is None:
+            return
+        new = next(each for each in command.params if each.name == self._of)
+        if ctx.get_parameter_source(self._of) is ParameterSource.COMMANDLINE:
+            message = f"{self.opts[0]} is an old name of {_spelling(new)}: pass one of the two"
+            raise click.UsageError(message, ctx)
+        if _BARE_NUMBER.fullmatch(value):
+            value += self._unit
+        try:
+            ctx.params[self._of] = new.type_cast_value(ctx, value)
+        except click.BadParameter as fault:
+            raise click.BadParameter(fault.message, ctx, self) from None
+
+
+def old_spelling(name: str, *, of: str, unit: str = "") -> Callable[[F], F]:
+    """Let the option `name` set the option `of`; a number without a unit is in `unit`."""
+    return click.option(name, cls=OldSpelling, of=of, unit=unit)
+
+
+class _Common(click.Command):
+    """The options of every command and every group, and the form of their usage errors."""
+
+    def __init__(self, *arguments: Any, **attributes: Any) -> None:
+        super().__init__(*arguments, context_settings=dict(_SETTINGS), **attributes)
+        self.params.append(_version_option())
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        words = list(args)
+        try:
+            return super().make_context(info_name, args, parent, **extra)
+        except NoArgsIsHelpError:
+            raise
+        except click.UsageError as error:
+            path = " ".join(filter(None, (parent and parent.command_path, info_name)))
+            raise _one_line(error, path, words) from None
+
+
+class Command(_Common):
+    """One command. Its callback may return an exit code; Ctrl-C ends it with 130."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        rest = super().parse_args(ctx, args)
+        for option in self.params:
+            if isinstance(option, OldSpelling):
+                option.hand_over(self, ctx)
+        return rest
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            code = super().invoke(ctx)
+        except KeyboardInterrupt:
+            code = EXIT_INTERRUPTED
+        ctx.exit(code or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Deferred:
+    """A command that is imported when it is named: `attribute` of `module`."""
+
+    module: str
+    attribute: str
+    help: str  # the first line of its help, so that a list of commands imports none
+
+    def load(self) -> click.Command:
+        return getattr(import_module(self.module), self.attribute)
+
+
+class Group(_Common, click.Group):
+    """Commands under one name, in the order of their declaration."""
+
+    command_class = Command
+
+    def __init__(
+        self,
+        name: str,
+        help: str,
+        deferred: Mapping[str, Deferred] | None = None,
+    ) -> None:
+        super().__init__(name, help=help)
+        self.deferred = dict(deferred or {})
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*self.deferred, *self.commands]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        deferred = self.deferred.get(cmd_name)
+        if deferred is None:
+            return super().get_command(ctx, cmd_name)
+        return deferred.load()
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = [(name, deferred.help) for name, deferred in self.deferred.items()]
+        for name, command in self.commands.items():
+            rows.append((name, (command.help or "").partition("\n")[0]))
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        words = list(ctx.args)
+        try:
+            return super().invoke(ctx)
+        except click.UsageError as error:  # no such command, or none at all
+            raise _one_line(error, ctx.command_path, words) from None
+
+
+def flags_of(command: click.Command, words: Sequence[str]) -> Flags:
+    """Return the values of the options that these words set, and the defaults of the others."""
+    return Flags(**command.make_context(command.name, list(words)).params)
+
+
+def _version_option() -> click.Option:
+    return click.Option(
+        ["--version"],
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        help="Show the version and exit.",
+        callback=_print_version,
+    )
+
+
+def _print_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
+    if asked and not ctx.resilient_parsing:
+        print(f"{program_name(ctx)} {__version__}")
+        ctx.exit()
+
+
+def program_name(ctx: click.Context | None) -> str:
+    """Return `gateway` or `bookie`, to begin messages with."""
+    name = None if ctx is None else ctx.find_root().info_name
+    return (name or "gateway").partition(" ")[0]
+
+
+# usage errors
+
+
+def _one_line(error: click.UsageError, path: str, words: Sequence[str]) -> OneLineError:
+    """Return the error as one line; `path` is the command as it was called."""
+    message = _message(error, f"see `{path} --help`")
+    return OneLineError(path.partition(" ")[0], message, as_json=_ask_for_json(words))
+
+
+def _ask_for_json(words: Sequence[str]) -> bool:
+    if any(word in _JSON_WORDS for word in words):
+        return True
+    return any(name in ("-o", "--output") and value == "json" for name, value in pairwise(words))
+
+
+def _message(error: click.UsageError, see: str) -> str:
+    if isinstance(error, click.NoSuchOption):
+        known = [name for option in _shown_options(error.ctx) for name in option.opts]
+        return f"no option {error.option_name}{_nearest(error.option_name, known)}; {see}"
+    if isinstance(error, NoSuchCommand):
+        known = _command_names(error.ctx)
+        return f"no command {error.command_name}{_nearest(error.command_name, known)}; {see}"
+    if isinstance(error, click.MissingParameter) and error.param is not None:
+        return f"{_spelling(error.param)} is missing; {see}"
+    if isinstance(error, click.BadParameter) and error.param is not None:
+        return f"{_spelling(error.param)} {error.message}"
+    if isinstance(error, click.BadOptionUsage):  # `--yes=1`, or `--data` and no word after it
+        fault = "takes no value" if "does not take" in error.message else "needs a value"
+        return f"{error.option_name} {fault}; {see}"
+    message = error.message.rstrip(".")
+    return f"{message[:1].lower()}{message[1:]}; {see}"
+
+
+def _spelling(parameter: click.Parameter) -> str:
+    if isinstance(parameter, click.Argument):
+        return parameter.human_readable_name
+    return max(parameter.opts, key=len)
+
+
+def _shown_options(ctx: click.Context | None) -> list[click.Option]:
+    parameters = [] if ctx is None else ctx.command.params
+    options = [each for each in parameters if isinstance(each, click.Option)]
+    return [each for each in options if not each.hidden]
+
+
+def _command_names(ctx: click.Context | None) -> list[str]:
+    group = None if ctx is None else ctx.command
+    return group.list_commands(ctx) if ctx and isinstance(group, click.Group) else []
+
+
+def _nearest(word: str, known: Sequence[str]) -> str:
+    from difflib import get_close_matches
+
+    near = get_close_matches(word, known, 2)
+    return f": did you mean {listed(near)}?" if near else ""
