@@ -136,3 +136,8 @@ class StreamUnavailable(LedgerError):
     """The stream is being opened or recovered; try again."""
 
     retryable = True
+
+
+def copy_error(error: LedgerError) -> LedgerError:
+    """Return a new exception of the same kind: one raised twice would collect both tracebacks."""
+    return type(error)(*error.args)

@@ -10,24 +10,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import NamedTuple
 
 from ledger.client import metadata_format
 from ledger.client.config import LedgerClientConfig
-from ledger.core.ledger_metadata import LedgerMetadata
+from ledger.core.ledger_metadata import LedgerMetadata, Versioned
 from ledger.errors import BadVersion, MetadataUnavailable, NodeExists, NoNode, NoSuchLedger
 from ledger.ids import LedgerId
 from ledger.ports.metadata import MetadataStore
 
 Change = Callable[[LedgerMetadata], LedgerMetadata | None]
 """The value to store, or None when the one read is already right. May raise to withdraw."""
-
-
-class Versioned(NamedTuple):
-    """Metadata and the version they were read with."""
-
-    metadata: LedgerMetadata
-    version: int
 
 
 class Patience:

@@ -1,4 +1,4 @@
-"""An open ledger's one writer: runs `AddPipeline` and `EnsembleChange` against the bookies."""
+"""The writer of an open ledger: carries out the decisions of `core.ledger_writing`."""
 
 from __future__ import annotations
 
@@ -8,20 +8,32 @@ from functools import partial
 
 from ledger.client.config import LedgerClientConfig
 from ledger.client.health import SICK, BookieHealth
-from ledger.client.update_metadata import LedgerMetadataStore, Versioned
+from ledger.client.update_metadata import LedgerMetadataStore
 from ledger.core.add_pipeline import AddPipeline
-from ledger.core.ensemble_change import Again, EnsembleChange, Seat
+from ledger.core.ensemble_change import EnsembleSlot, Resend
 from ledger.core.entry_format import EntryFormat, master_key
-from ledger.core.ledger_metadata import LedgerMetadata, LedgerState
+from ledger.core.ledger_metadata import LedgerMetadata, Versioned
+from ledger.core.ledger_writing import (
+    ChooseSpares,
+    CompareAndSet,
+    Confirm,
+    Effect,
+    Fail,
+    LedgerWriting,
+    OverloadRetry,
+    ReadMetadata,
+    Refusal,
+    ReportHealth,
+    ReportPlaced,
+    StartTimer,
+)
 from ledger.errors import (
     AddFailed,
     EntryTooLarge,
-    Fenced,
     LedgerClosed,
     LedgerError,
     MetadataUnavailable,
-    StorageFull,
-    Unauthorized,
+    copy_error,
 )
 from ledger.ids import BookieId, Buffer, EntryId, LedgerId
 from ledger.ports.bookies import Bookies, Status
@@ -30,46 +42,42 @@ OnConfirmed = Callable[[LedgerError | None], None]
 Body = tuple[Buffer, ...]
 """A whole entry in parts: header and digest, then the payload's buffers."""
 
-
 _Item = tuple[Body, OnConfirmed]
-"""What a pending entry needs for a resend and for its end."""
+"""A pending entry: what to send to a bookie, and how to report the outcome."""
 
-_OVERLOADED_WAIT_S = 0.005
-_OVERLOADED_WAIT_S_MAX = 0.25
-_SPARE_WAIT_S = 0.1
-_SPARE_WAIT_S_MAX = 2.0
+_REFUSALS = {
+    Status.FENCED: Refusal.FENCED,
+    Status.UNAUTHORIZED: Refusal.UNAUTHORIZED,
+    Status.READ_ONLY: Refusal.NO_SPACE,
+    **dict.fromkeys(SICK, Refusal.UNHEALTHY),
+}
 
 
 class LedgerWriter:
     """Adds entries in order. Belongs to one task; every method runs on the event loop's thread.
 
-    A bookie that fails is replaced at once where a spare exists. Without one, writing goes on
-    while every write set keeps Qa that answer. After the first entry that cannot reach its ack
-    quorum the writer is over (`failed`): what was pending has an unknown outcome until the
-    ledger is recovered.
+    A bookie that fails is replaced at once if a spare exists. Without one, writing goes on while
+    every write set keeps Qa bookies that answer. The first entry that cannot reach its ack quorum
+    fails the writer (`failed`): the outcome of all pending entries is unknown until the ledger is
+    recovered.
     """
 
     __slots__ = (
         "__weakref__",
+        "_adds",
         "_bookies",
         "_change",
-        "_change_s_max",
-        "_changing",
-        "_closed",
+        "_close_lock",
         "_closing",
         "_entry_bytes_max",
+        "_exchange",
         "_format",
         "_health",
         "_key",
-        "_looking",
         "_loop",
         "_metadata_store",
-        "_overloaded_s_max",
-        "_pipeline",
-        "_refusal",
-        "_spare_wait_s",
-        "_version",
-        "_waiting",
+        "_waiters",
+        "_writing",
         "failed",
         "ledger",
         "on_failed",
@@ -77,368 +85,254 @@ class LedgerWriter:
 
     def __init__(
         self,
-        metadata: Versioned,
+        stored: Versioned,
         metadata_store: LedgerMetadataStore,
         bookies: Bookies,
         health: BookieHealth,
         config: LedgerClientConfig,
     ) -> None:
-        value = metadata.metadata
-        assert value.state is LedgerState.OPEN
-        assert len(value.fragments) == 1, "a writer starts at entry 0; taking over means recovery"
+        value = stored.metadata
         self.ledger: LedgerId = value.ledger
+        # The first error, once an entry or the writer has failed; None before, never reset.
         self.failed: LedgerError | None = None
+        # Called once, when `failed` is set. The owner sets it after construction.
         self.on_failed: Callable[[LedgerError], None] | None = None
-        self._version = metadata.version
         self._metadata_store = metadata_store
         self._bookies = bookies
         self._health = health
         self._format = EntryFormat(value.digest_type, value.password)
         self._key = master_key(value.password)
         self._entry_bytes_max = config.entry_bytes_max
-        self._overloaded_s_max = config.overloaded_s_max
-        self._change_s_max = config.ensemble_change_s_max
-        self._pipeline: AddPipeline[_Item] = AddPipeline(
+        self._adds: AddPipeline[_Item] = AddPipeline(
             ensemble_size=value.ensemble_size,
             write_quorum=value.write_quorum,
             ack_quorum=value.ack_quorum,
             entries_max=config.pending_entries_max,
             bytes_max=config.pending_bytes_max,
         )
-        self._change = EnsembleChange(value, self._pipeline, pause_s=config.failed_bookie_pause_s)
-        self._changing: asyncio.Task[None] | None = None
-        self._looking: asyncio.TimerHandle | None = None  # for spares, of which there were none
-        self._spare_wait_s = _SPARE_WAIT_S
-        self._refusal: LedgerError = AddFailed(f"ledger {self.ledger}")  # the last one heard
-        self._waiting: list[asyncio.Future[None]] = []
+        # All decisions. `_adds` and `_change` are parts of it, at hand for `add`.
+        self._writing: LedgerWriting[_Item] = LedgerWriting(
+            stored,
+            self._adds,
+            overloaded_s_max=config.overloaded_s_max,
+            change_s_max=config.ensemble_change_s_max,
+            failed_bookie_pause_s=config.failed_bookie_pause_s,
+        )
+        self._change = self._writing.change
+        # The last exchange with the metadata store; kept because the loop holds no task itself.
+        self._exchange: asyncio.Task[None] | None = None
+        # Callers of `room` and `close`. All are woken, and removed, whenever something changed.
+        self._waiters: list[asyncio.Future[None]] = []
+        # Set by `close`, for good: no more entries are accepted.
         self._closing = False
-        self._closed = asyncio.Lock()
+        # Held while one `close` waits and stores; others then find the ledger closed.
+        self._close_lock = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
 
     @property
     def lap(self) -> EntryId:
         """Last add pushed; -1 at first."""
-        return self._pipeline.lap
+        return self._adds.lap
 
     @property
     def lac(self) -> EntryId:
         """Last add confirmed: it and all before it are on Qa bookies. -1 at first."""
-        return self._pipeline.lac
+        return self._adds.lac
 
     @property
     def length(self) -> int:
         """Payload bytes of entries 0..lap."""
-        return self._pipeline.length
+        return self._adds.length
 
     @property
     def full(self) -> bool:
-        """`add` must wait for `room`. Never once the writer has failed: then `add` raises."""
-        return self._pipeline.full and self.failed is None
+        """True if `add` must wait for `room`. False once the writer has failed: `add` raises."""
+        return self._adds.full and self.failed is None
 
     @property
     def metadata(self) -> LedgerMetadata:
-        """As this writer last read or wrote them."""
+        """The ledger's metadata, as this writer last read or stored them."""
         return self._change.metadata
 
     def add(self, payload: Sequence[Buffer], on_confirmed: OnConfirmed) -> EntryId:
-        """Accepted, in order, on return; durable on Qa bookies when `on_confirmed(None)` runs.
+        """Accept the next entry; it is durable on Qa bookies when `on_confirmed(None)` runs.
 
-        `on_confirmed` runs in entry order, once, never inside `add`. With an error the outcome
-        is unknown until recovery. The buffers are never copied and must not change before.
-        Raises what the writer failed with, LedgerClosed, EntryTooLarge. Not while `full`.
+        `on_confirmed` runs once per entry, in entry order, never inside `add`. With an error, the
+        outcome is unknown until recovery. The buffers are never copied, so they must not change
+        before. Raises the writer's failure, LedgerClosed or EntryTooLarge. Not for use while
+        `full`.
         """
         if self.failed is not None:
-            raise _again(self.failed)
+            raise copy_error(self.failed)
         if self._closing:
             raise LedgerClosed(f"ledger {self.ledger} is being closed by its writer")
-        pipeline = self._pipeline
-        assert not pipeline.full
+        adds = self._adds
+        assert not adds.full
         size = sum(map(len, payload))
         if size > self._entry_bytes_max:
             raise EntryTooLarge(f"{size} bytes, at most {self._entry_bytes_max}")
-        entry = EntryId(pipeline.lap + 1)
-        length = pipeline.length + size
-        header = self._format.pack(self.ledger, entry, pipeline.lac, length, payload)
+        entry = adds.next_entry
+        length = adds.length + size
+        header = self._format.pack(self.ledger, entry, adds.lac, length, payload)
         body = (header, *payload)
-        pipeline.add(size, (body, on_confirmed))
+        item = (body, on_confirmed)
+        adds.add(size, item)
         send, sets = self._bookies.add, self._change.sets
-        for seat in sets[entry % len(sets)]:
-            on_added = partial(self._on_added, seat, entry, body)
-            send(seat.bookie, self.ledger, entry, self._key, body, on_added)
+        for slot in sets[entry % len(sets)]:
+            on_added = partial(self._on_added, slot, entry, item)
+            send(slot.bookie, self.ledger, entry, self._key, body, on_added)
         return entry
 
-    def _on_added(self, seat: Seat, entry: EntryId, body: Body, status: Status) -> None:
-        if seat.replaced:
+    # Answers of bookies
+
+    def _on_added(self, slot: EnsembleSlot, entry: EntryId, item: _Item, status: Status) -> None:
+        if slot.replaced:
             return
         if status is not Status.OK:
-            self._on_not_added(seat, entry, body, status)
+            self._on_not_added(slot, entry, item, status)
             return
-        confirmed = self._pipeline.on_added(seat.index, entry)
+        confirmed = self._adds.on_added(slot.index, entry)
         if confirmed:
-            self._tell_confirmed(confirmed)
+            self._confirm(confirmed)
 
-    def _tell_confirmed(self, confirmed: list[_Item]) -> None:
-        for _, on_confirmed in confirmed:
+    def _confirm(self, items: list[_Item]) -> None:
+        for _, on_confirmed in items:
             on_confirmed(None)
-        if self._pipeline.error is not None:
-            self._tell_failed()
-        if self._waiting and not self._pipeline.full:
-            self._wake()
+        if self.failed is not None:
+            self._carry_out(self._writing.after_confirm())
+        if self._waiters and not self._adds.full:
+            self._notify_waiters()
 
-    def _on_not_added(self, seat: Seat, entry: EntryId, body: Body, status: Status) -> None:
+    def _on_not_added(
+        self, slot: EnsembleSlot, entry: EntryId, item: _Item, status: Status
+    ) -> None:
+        now_s = self._loop.time()
         if status is Status.OVERLOADED:
-            give_up_at_s = self._loop.time() + self._overloaded_s_max
-            self._send_later(seat, entry, body, _OVERLOADED_WAIT_S, give_up_at_s)
+            self._carry_out(self._writing.on_overloaded(slot, entry, item, now_s))
+            return
+        refusal = _REFUSALS.get(status, Refusal.OTHER)
+        self._carry_out(self._writing.on_refused(slot, entry, refusal, status.name, now_s))
+
+    def _on_retried(self, retry: OverloadRetry[_Item], status: Status) -> None:
+        if status is Status.OVERLOADED:
+            now_s = self._loop.time()
+            self._carry_out(self._writing.on_overloaded_again(retry, status.name, now_s))
         else:
-            self._on_refused(seat, entry, status)
+            self._on_added(retry.slot, retry.entry, retry.item, status)
 
-    # An overloaded bookie wrote nothing, so it may be asked again, until it takes the entry or
-    # time is up. What is pending stays bounded, so its lack of room climbs to `room`.
+    # Effects, in the order in which they were decided. Results of those that cannot wait are
+    # reported before the next effect is carried out.
 
-    def _send_later(
-        self, seat: Seat, entry: EntryId, body: Body, wait_s: float, give_up_at_s: float
-    ) -> None:
-        self._loop.call_later(wait_s, self._send_again, seat, entry, body, wait_s, give_up_at_s)
+    def _carry_out(self, effects: Sequence[Effect[_Item]]) -> None:
+        for effect in effects:
+            match effect:
+                case Resend(slot, entry, item):
+                    self._send(slot, entry, item, partial(self._on_added, slot, entry, item))
+                case OverloadRetry(slot, entry, item):
+                    self._send(slot, entry, item, partial(self._on_retried, effect))
+                case StartTimer(delay_s, retry):
+                    self._loop.call_later(delay_s, self._on_timer, retry)
+                case ChooseSpares():
+                    self._choose_spares(effect)
+                case ReadMetadata() | CompareAndSet():
+                    self._exchange = self._loop.create_task(self._ask_store(effect))
+                    self._exchange.add_done_callback(self._on_exchange_over)
+                case Confirm(items):
+                    self._confirm(items)
+                case Fail(error, items):
+                    self._fail(error, items)
+                case ReportHealth() | ReportPlaced():
+                    self._report(effect)
+        self._notify_waiters()
 
-    def _send_again(
-        self, seat: Seat, entry: EntryId, body: Body, waited_s: float, give_up_at_s: float
-    ) -> None:
-        if seat.replaced:
-            return
-        wait_s = min(2 * waited_s, _OVERLOADED_WAIT_S_MAX)
-        on_added = partial(self._on_added_late, seat, entry, body, wait_s, give_up_at_s)
-        self._bookies.add(seat.bookie, self.ledger, entry, self._key, body, on_added)
-
-    def _on_added_late(
-        self,
-        seat: Seat,
-        entry: EntryId,
-        body: Body,
-        wait_s: float,
-        give_up_at_s: float,
-        status: Status,
-    ) -> None:
-        if status is not Status.OVERLOADED:
-            self._on_added(seat, entry, body, status)
-        elif self._loop.time() < give_up_at_s:
-            self._send_later(seat, entry, body, wait_s, give_up_at_s)
-        elif not seat.replaced:
-            self._on_refused(seat, entry, status)
-
-    def _on_refused(self, seat: Seat, entry: EntryId, status: Status) -> None:
-        pipeline = self._pipeline
-        if self._closing and pipeline.empty:
-            return  # one copy fewer of an entry that has enough
-        place = f"ledger {self.ledger} entry {entry} at {seat.bookie}"
-        if status is Status.FENCED:
-            self._fail(Fenced(f"{place}: a reader has taken this ledger over"))
-            return
-        if status is Status.UNAUTHORIZED:
-            self._fail(Unauthorized(f"{place}: the master key does not match"))
-            return
-        if status is Status.READ_ONLY and pipeline.write_quorum == 1:
-            # The only bookie refused: the entry is nowhere, so nothing after it will be kept.
-            self._refusal = StorageFull(f"{place}: no room")
+    def _report(self, effect: ReportHealth | ReportPlaced) -> None:
+        if isinstance(effect, ReportHealth):
+            self._health.on_result(effect.bookie, ok=effect.ok)
         else:
-            self._refusal = AddFailed(f"{place}: {status.name}")
-        if not seat.failed and status in SICK:
-            self._health.on_result(seat.bookie, ok=False)
-        self._change.on_failed(seat, self._loop.time())
-        stuck = pipeline.on_refused(seat.index, entry)
-        if stuck or self._looking is None:
-            self._mend()
+            self._health.on_placed(effect.bookies, effect.size)
 
-    def _fail(self, error: LedgerError) -> None:
-        """Whatever is pending fails, and nothing more is taken."""
-        self._pipeline.fail(error)
-        self._tell_failed()
+    def _send(
+        self, slot: EnsembleSlot, entry: EntryId, item: _Item, on_added: Callable[[Status], None]
+    ) -> None:
+        self._bookies.add(slot.bookie, self.ledger, entry, self._key, item[0], on_added)
 
-    # Failed bookies are replaced, all that have failed so far at a time, by one task: the only
-    # await is for the metadata store. Adds go on meanwhile, to the bookies as committed.
+    def _on_timer(self, retry: OverloadRetry[_Item] | None) -> None:
+        self._carry_out(self._writing.on_timer(retry, self._loop.time()))
 
-    def _mend(self) -> None:
-        """Spares take the places of failed bookies; or what needed one has failed."""
-        pipeline = self._pipeline
-        if self._changing is not None or self._start_change():
-            return
-        if pipeline.error is None:
-            self._look_later()
-        pipeline.fail_out_of_reach(self._refusal)
-        if pipeline.error is not None:
-            self._tell_failed()
-
-    def _start_change(self) -> bool:
-        """False: there is nobody to choose, or no use in it any more."""
-        pipeline = self._pipeline
-        if pipeline.error is not None or (self._closing and not pipeline.out_of_reach):
-            return False
-        spares = self._choose_spares()
-        if spares:
-            self._changing = self._loop.create_task(self._replace(spares))
-            self._changing.add_done_callback(self._on_change_over)
-        return bool(spares)
-
-    def _choose_spares(self) -> dict[int, BookieId]:
-        """By index of the failed bookie; fewer than have failed, or none, when they are few."""
-        change = self._change
-        ensemble = list(change.metadata.last_fragment.ensemble)
-        paused = change.paused(self._loop.time())
+    def _choose_spares(self, request: ChooseSpares) -> None:
+        ensemble = list(request.ensemble)
         spares: dict[int, BookieId] = {}
-        for seat in change.failed:
+        for index in request.indexes:
             spare = self._health.choose_replacement(
-                tuple(ensemble),
-                seat.index,
-                write_quorum=change.metadata.write_quorum,
-                failed=paused,
+                tuple(ensemble), index, write_quorum=request.write_quorum, failed=request.paused
             )
             if spare is not None:
-                spares[seat.index] = ensemble[seat.index] = spare
-        return spares
+                spares[index] = ensemble[index] = spare
+        live, now_s = self._bookies.available(), self._loop.time()
+        self._carry_out(self._writing.on_spares_chosen(request, spares, live, now_s))
 
-    async def _replace(self, spares: dict[int, BookieId]) -> None:
-        give_up_at_s = self._loop.time() + self._change_s_max
+    async def _ask_store(self, request: ReadMetadata | CompareAndSet) -> None:
+        writing, store = self._writing, self._metadata_store
         try:
-            known = await self._read_metadata(give_up_at_s)
+            if isinstance(request, ReadMetadata):
+                known = await store.read(request.ledger)
+                effects = writing.on_metadata_read(known, self._loop.time())
+            else:
+                stored = await store.update(request.known, request.change.apply)
+                effects = writing.on_change_stored(stored, self._loop.time())
         except MetadataUnavailable as error:
-            # Nothing was proposed: the ensemble is as committed, and what can be confirmed may be.
-            self._refusal = error
-            self._look_later()
-            self._pipeline.fail_out_of_reach(error)
-            return
-        if self._pipeline.error is not None:
-            return
-        proposal = self._change.propose(spares)
-        while True:
-            try:
-                stored = await self._metadata_store.update(known, proposal.apply)
-                break
-            except MetadataUnavailable:
-                # Whether it happened is not known, and it may yet happen: nothing is confirmed.
-                if self._loop.time() >= give_up_at_s:
-                    raise
-        self._version = stored.version
-        again = self._change.on_committed(stored.metadata)
-        if self._pipeline.error is None:
-            self._spare_wait_s = _SPARE_WAIT_S
-            self._send_all(again)
-            self._tell_confirmed(self._pipeline.release())
+            effects = writing.on_metadata_unavailable(error, self._loop.time())
+        except LedgerError as error:
+            effects = writing.on_change_failed(error)
+        self._carry_out(effects)
 
-    async def _read_metadata(self, give_up_at_s: float) -> Versioned:
-        """Asked first, so that a store that is away does not hold up what can be confirmed."""
-        while True:
-            try:
-                return await self._metadata_store.read(self.ledger)
-            except MetadataUnavailable:
-                if self._loop.time() >= give_up_at_s or self._pipeline.error is not None:
-                    raise
-
-    def _send_all(self, again: list[Again[_Item]]) -> None:
-        for seat, entry, (body, _) in again:
-            on_added = partial(self._on_added, seat, entry, body)
-            self._bookies.add(seat.bookie, self.ledger, entry, self._key, body, on_added)
-
-    def _on_change_over(self, task: asyncio.Task[None]) -> None:
-        self._changing = None
-        error = AddFailed(f"ledger {self.ledger}") if task.cancelled() else task.exception()
-        if error is not None:
-            known = isinstance(error, LedgerError)
-            self._pipeline.fail(error if known else AddFailed(f"ledger {self.ledger}: {error!r}"))
-        if self._pipeline.error is not None:
-            self._pipeline.fail_out_of_reach(self._refusal)  # what lost its quorum meanwhile
-            self._tell_failed()
-        elif self._change.failed and self._looking is None:
-            self._mend()
-        self._wake()
-        if error is not None and not isinstance(error, LedgerError):
+    def _on_exchange_over(self, task: asyncio.Task[None]) -> None:
+        """A cancelled exchange, or one with an unexpected exception, fails the writer."""
+        if task.cancelled():
+            self._carry_out(self._writing.on_change_failed(AddFailed(f"ledger {self.ledger}")))
+        elif (error := task.exception()) is not None:
+            failure = AddFailed(f"ledger {self.ledger}: {error!r}")
+            self._carry_out(self._writing.on_change_failed(failure))
             raise error
 
-    # Without spares: while entries are pending they are looked for again and again; otherwise the
-    # next refusal does it.
-
-    def _look_later(self) -> None:
-        if self._looking is None:
-            self._looking = self._loop.call_later(self._spare_wait_s, self._look_again)
-            self._spare_wait_s = min(2 * self._spare_wait_s, _SPARE_WAIT_S_MAX)
-
-    def _look_again(self) -> None:
-        self._looking = None
-        if self._changing is not None or self._pipeline.empty or self._start_change():
-            return
-        if self._pipeline.error is None:
-            self._send_all(self._change.rejoin(self._bookies.available()))
-            if self._change.failed:
-                self._look_later()
-
-    def _tell_failed(self) -> None:
-        """Pending entries got the error, oldest first, as far as none before may succeed."""
-        pipeline = self._pipeline
-        error = pipeline.error
-        assert error is not None
+    def _fail(self, error: LedgerError, items: list[_Item]) -> None:
         first = self.failed is None
         self.failed = error
-        for _, on_confirmed in pipeline.take_failed():
+        for _, on_confirmed in items:
             on_confirmed(error)
-        self._wake()
         if first and self.on_failed is not None:
             self.on_failed(error)
 
+    # Waiting
+
     async def room(self) -> None:
-        """Returns when there is room for an entry, or when the writer has failed."""
+        """Wait until there is room for an entry, or the writer has failed."""
         while self.full:
-            await self._news()
+            await self._wait_for_progress()
 
     async def close(self) -> EntryId:
-        """The ledger is CLOSED at its last confirmed entry, which is returned.
+        """Close the ledger at its last confirmed entry, which is returned.
 
-        Waits for what is pending. Raises what the writer failed with (recover the ledger then),
-        Fenced when a reader is recovering it, LedgerClosed when it was closed elsewhere.
+        Waits for pending entries. Raises the writer's failure (recover the ledger then), Fenced
+        if a reader is recovering it, LedgerClosed if it was closed elsewhere.
         Source: seed 001, "Closing a ledger as a writer".
         """
         self._closing = True
-        async with self._closed:
-            while not self._pipeline.empty or self._changing is not None:
-                await self._news()
-            if self.failed is not None:
-                raise _again(self.failed)
-            known = Versioned(self._change.metadata, self._version)
-            stored = await self._metadata_store.update(known, self._close_change)
-            self._change.metadata, self._version = stored
-            self._report_health()
+        self._writing.on_close()
+        async with self._close_lock:
+            while (request := self._writing.close_request()) is None:
+                await self._wait_for_progress()
+            stored = await self._metadata_store.update(request.known, request.change.apply)
+            self._carry_out(self._writing.on_closed(stored))
         return self.lac
 
-    def _report_health(self) -> None:
-        metadata, pipeline = self._change.metadata, self._pipeline
-        ensemble = metadata.last_fragment.ensemble
-        copies = pipeline.lac_length * pipeline.write_quorum
-        self._health.on_placed(ensemble, copies // pipeline.ensemble_size)
-        failed = {seat.bookie for seat in self._change.failed}
-        for bookie in failed.symmetric_difference(ensemble):
-            self._health.on_result(bookie, ok=True)
+    async def _wait_for_progress(self) -> None:
+        waiter = self._loop.create_future()
+        self._waiters.append(waiter)
+        await waiter
 
-    def _close_change(self, current: LedgerMetadata) -> LedgerMetadata | None:
-        last = self._pipeline.lac
-        if current.state is LedgerState.OPEN:
-            return current.close(last, self._pipeline.lac_length)
-        if current.state is LedgerState.IN_RECOVERY:
-            raise Fenced(f"ledger {self.ledger} is being recovered by a reader")
-        if current.last_entry != last:
-            raise LedgerClosed(
-                f"ledger {self.ledger} was closed at {current.last_entry}, not at {last}"
-            )
-        return None
-
-    async def _news(self) -> None:
-        waiting = asyncio.get_running_loop().create_future()
-        self._waiting.append(waiting)
-        await waiting
-
-    def _wake(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for one in waiting:
-            if not one.done():
-                one.set_result(None)
-
-
-def _again(error: LedgerError) -> LedgerError:
-    """A new exception with the same meaning, so that tracebacks do not pile up on one."""
-    return type(error)(*error.args)
+    def _notify_waiters(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)

@@ -52,6 +52,7 @@ class AddPipeline(Generic[Item]):
         "lac_length",
         "lap",
         "length",
+        "next_entry",
         "write_quorum",
     )
 
@@ -71,6 +72,7 @@ class AddPipeline(Generic[Item]):
         self.write_quorum = write_quorum
         self.ack_quorum = ack_quorum
         self.lap = last_confirmed  # last add pushed
+        self.next_entry = EntryId(last_confirmed + 1)
         self.lac = last_confirmed  # last add confirmed
         self.length = 0  # payload bytes of the entries added here, 0..lap for a writer
         self.lac_length = 0  # the same up to lac
@@ -107,8 +109,8 @@ class AddPipeline(Generic[Item]):
     def add(self, size: int, item: Item) -> EntryId:
         """Accept one entry of `size` payload bytes; ids rise by one in call order."""
         assert self._error is None
-        entry = EntryId(self.lap + 1)
-        self.lap = entry
+        entry = self.lap = self.next_entry
+        self.next_entry = EntryId(entry + 1)
         self.length += size
         self._pending.append(Pending(entry, self.length, item))
         return entry

@@ -1,15 +1,17 @@
-"""Bookies that fail while a ledger is written are replaced, and nothing acknowledged is lost by it.
+"""Replacing bookies that fail while a ledger is written, without losing an acknowledged entry.
 
     a bookie fails ─▶ propose spares, hold all confirms ─▶ compare-and-set the metadata
-        ─▶ committed: what the replaced ones said of pending entries is void, those entries go to
-           the new ones, confirming goes on in order; bookies that failed meanwhile come next
-        ─▶ no spare: the ensemble stays; writing goes on where Qa of it answer, spares are awaited
+        ─▶ stored: acknowledgements of the replaced bookies are void for pending entries, which
+           are sent to the new bookies; confirming goes on in order
+        ─▶ no spare: the ensemble stays; writing goes on while Qa members of a write set answer
 
-One change at a time. Three rules keep L17 (no entry counts copies that its fragment does not
-name): while a change is in flight nothing is confirmed, since its outcome may stay unknown for
-long; a bookie holds a *seat*, and what it says counts only while that seat is its own; what is
-resent is decided by comparing ensembles place by place, after the store has said what it holds.
-Pure. `client.writer` chooses the spares, talks to the store and sends.
+One change runs at a time. Three rules keep L17 (an entry never counts a copy on a bookie that its
+fragment does not name):
+- While a change is in flight, no entry is confirmed: its outcome may stay unknown for long.
+- An acknowledgement belongs to an `EnsembleSlot`, and is ignored once the slot is replaced.
+- The entries to send again follow from comparing the stored ensemble with the slots, index by
+  index, and not from the proposal.
+Pure. `core.ledger_writing` decides when to change the ensemble.
 Source: seed 001, "Writing to the ledger"; apache/bookkeeper #1591, #3005, #4097, #4459, #4651.
 """
 
@@ -28,39 +30,42 @@ from ledger.ids import BookieId, EntryId
 Item = TypeVar("Item")
 
 
-class Seat:
-    """One place of the ensemble while one bookie holds it; a successor gets a new seat."""
+class EnsembleSlot:
+    """One index of the ensemble while one bookie holds it; a new bookie gets a new slot."""
 
     __slots__ = ("bookie", "failed", "index", "replaced")
 
     def __init__(self, index: int, bookie: BookieId) -> None:
         self.index = index
         self.bookie = bookie
-        self.failed = False  # it did not take an entry, and should be replaced
-        self.replaced = False  # whatever is still said from here counts for nothing
+        # The bookie did not take an entry and should be replaced. Cleared by `retry_failed`.
+        self.failed = False
+        # Another bookie has the index: answers to adds sent here are ignored. Never cleared.
+        self.replaced = False
 
 
-class Again(NamedTuple, Generic[Item]):
-    """An entry to be sent to the bookie that holds `seat` now."""
+class Resend(NamedTuple, Generic[Item]):
+    """Send a pending entry to the bookie in `slot`."""
 
-    seat: Seat
+    slot: EnsembleSlot
     entry: EntryId
     item: Item
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """Entries from `first` on leave the bookies in `failed` for those in `spares`, by index."""
+    """From entry `first` on, the bookies in `spares` replace those in `failed`, both by index."""
 
     first: EntryId
     failed: Mapping[int, BookieId]
     spares: Mapping[int, BookieId]
 
     def apply(self, current: LedgerMetadata) -> LedgerMetadata | None:
-        """What to store where `current` is stored; None when there is nothing left to replace.
+        """Return the metadata to store in place of `current`, or None if nothing is to be replaced.
 
-        So one's own success, whose reply was lost, is no defeat; and fragments that others
-        changed meanwhile are kept as they are. Raises Fenced or LedgerClosed: this writer is over.
+        A change of this writer whose reply was lost thus counts as a success. Fragments that
+        others changed meanwhile stay as they are. Raises Fenced or LedgerClosed if this writer
+        has lost the ledger.
         """
         name = f"ledger {current.ledger}"
         if current.state is LedgerState.IN_RECOVERY:
@@ -79,93 +84,101 @@ class Proposal:
 
 
 class EnsembleChange(Generic[Item]):
-    """The seats of one open ledger's last ensemble, over the entries pending there."""
+    """The slots of an open ledger's last ensemble, and the change of it that is in flight."""
 
-    __slots__ = ("_adds", "_pause_s", "_paused_until_s", "_seats", "metadata", "proposal", "sets")
+    __slots__ = ("_adds", "_pause_s", "_paused_until_s", "_slots", "metadata", "proposal", "sets")
 
     def __init__(
         self, metadata: LedgerMetadata, adds: AddPipeline[Item], *, pause_s: float
     ) -> None:
-        """`pause_s`: so long a bookie that failed here is not chosen again."""
-        self.metadata = metadata  # as last committed or read by this writer
-        self.proposal: Proposal | None = None  # under way
-        self.sets: tuple[tuple[Seat, ...], ...] = ()  # entry e goes to the seats sets[e % E]
+        """A bookie that fails here is not chosen again for `pause_s` seconds."""
+        # As this writer last read or stored it. Its last ensemble names the bookies of `_slots`.
+        self.metadata = metadata
+        # The change in flight, or None. While it is set, `_adds` is held and confirms nothing.
+        self.proposal: Proposal | None = None
+        # Entry e goes to the slots sets[e % E]. Rebuilt from `_slots` after each change.
+        self.sets: tuple[tuple[EnsembleSlot, ...], ...] = ()
         self._adds = adds
         self._pause_s = pause_s
+        # Bookies that failed, and until when they are no spares. `paused` drops the expired ones.
         self._paused_until_s: dict[BookieId, float] = {}
-        self._seats = [
-            Seat(index, bookie) for index, bookie in enumerate(metadata.last_fragment.ensemble)
+        # By index, E of them, none replaced. A slot is exchanged when a change is stored.
+        self._slots = [
+            EnsembleSlot(index, bookie)
+            for index, bookie in enumerate(metadata.last_fragment.ensemble)
         ]
         self._arrange()
 
     def _arrange(self) -> None:
         sets = write_sets(self.metadata.ensemble_size, self.metadata.write_quorum)
-        self.sets = tuple(tuple(self._seats[index] for index in one) for one in sets)
+        self.sets = tuple(tuple(self._slots[index] for index in one) for one in sets)
 
     @property
-    def failed(self) -> list[Seat]:
-        """Seats whose bookie should be replaced."""
-        return [seat for seat in self._seats if seat.failed]
+    def failed(self) -> list[EnsembleSlot]:
+        """Slots whose bookie should be replaced."""
+        return [slot for slot in self._slots if slot.failed]
 
-    def on_failed(self, seat: Seat, now_s: float) -> None:
-        """The bookie at `seat` did not take an entry."""
-        if not seat.replaced:
-            seat.failed = True
-            self._paused_until_s[seat.bookie] = now_s + self._pause_s
+    def on_failed(self, slot: EnsembleSlot, now_s: float) -> None:
+        """Note that the bookie in `slot` did not take an entry."""
+        if not slot.replaced:
+            slot.failed = True
+            self._paused_until_s[slot.bookie] = now_s + self._pause_s
 
     def paused(self, now_s: float) -> Collection[BookieId]:
-        """Bookies that failed here so lately that they are no spares."""
+        """Bookies that failed here less than `pause_s` seconds ago, and so are no spares."""
         self._paused_until_s = {
             bookie: until_s for bookie, until_s in self._paused_until_s.items() if until_s > now_s
         }
         return self._paused_until_s.keys()
 
     def propose(self, spares: Mapping[int, BookieId]) -> Proposal:
-        """What to compare-and-set; until it is settled nothing is confirmed."""
+        """Return the change to compare-and-set, and hold all confirms until it is settled."""
         assert self.proposal is None
         assert spares
-        failed = {index: self._seats[index].bookie for index in spares}
+        failed = {index: self._slots[index].bookie for index in spares}
         self._adds.hold()
         self.proposal = Proposal(EntryId(self._adds.lac + 1), failed, spares)
         return self.proposal
 
-    def on_committed(self, stored: LedgerMetadata) -> list[Again[Item]]:
-        """The store holds `stored`. What to send to the bookies that are new, oldest entry first.
+    def on_committed(self, stored: LedgerMetadata) -> list[Resend[Item]]:
+        """Adopt `stored`, and return what to send to the new bookies, oldest entry first.
 
-        Then `AddPipeline.release`: entries that leave it before are not resent.
+        Call `AddPipeline.release` afterwards: entries released before are not resent.
         """
         assert self.proposal is not None
         self.proposal = None
         self.metadata = stored
-        new: list[Seat] = []
+        new: list[EnsembleSlot] = []
         for index, bookie in enumerate(stored.last_fragment.ensemble):
-            if bookie == self._seats[index].bookie:
+            if bookie == self._slots[index].bookie:
                 continue
-            self._seats[index].replaced = True
-            self._seats[index].failed = False
-            self._seats[index] = Seat(index, bookie)
+            self._slots[index].replaced = True
+            self._slots[index].failed = False
+            self._slots[index] = EnsembleSlot(index, bookie)
             self._adds.forget(index)
-            new.append(self._seats[index])
+            new.append(self._slots[index])
         self._arrange()
-        return self._again(new, self._adds.pending())
+        return self._resends(new, self._adds.pending())
 
-    def _again(self, seats: list[Seat], pending: list[Pending[Item]]) -> list[Again[Item]]:
+    def _resends(
+        self, slots: list[EnsembleSlot], pending: list[Pending[Item]]
+    ) -> list[Resend[Item]]:
         return [
-            Again(seat, one.entry, one.item)
+            Resend(slot, one.entry, one.item)
             for one in pending
-            for seat in seats
-            if seat.index in self._adds.write_set(one.entry)
+            for slot in slots
+            if slot.index in self._adds.write_set(one.entry)
         ]
 
-    def rejoin(self, live: Collection[BookieId]) -> list[Again[Item]]:
-        """Failed bookies that are `live` keep their seats: what to send to them once more.
+    def retry_failed(self, live: Collection[BookieId]) -> list[Resend[Item]]:
+        """Keep failed bookies that are `live`, and return the refused entries to send to them.
 
-        For want of spares. An add that they may already hold is the same add.
+        For use without spares. A bookie that already holds such an entry takes it as a repeat.
         """
         assert self.proposal is None
-        again: list[Again[Item]] = []
-        for seat in self.failed:
-            if seat.bookie in live:
-                seat.failed = False
-                again += self._again([seat], self._adds.take_refused(seat.index))
-        return sorted(again, key=lambda one: one.entry)
+        resends: list[Resend[Item]] = []
+        for slot in self.failed:
+            if slot.bookie in live:
+                slot.failed = False
+                resends += self._resends([slot], self._adds.take_refused(slot.index))
+        return sorted(resends, key=lambda one: one.entry)

@@ -107,3 +107,10 @@ class LedgerMetadata:
         assert first >= self.last_fragment.first
         kept = self.fragments[:-1] if first == self.last_fragment.first else self.fragments
         return replace(self, fragments=(*kept, Fragment(first, ensemble)))
+
+
+class Versioned(NamedTuple):
+    """Ledger metadata, with the version of their node in the metadata store."""
+
+    metadata: LedgerMetadata
+    version: int

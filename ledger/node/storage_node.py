@@ -18,15 +18,18 @@ from ledger.adapters.system import machine
 from ledger.adapters.system.clock import SystemClock
 from ledger.bookie.bookie import Bookie
 from ledger.bookie.config import BookieConfig
-from ledger.bookie.directory import VERSION, bookie_id, claim_directory
-from ledger.bookie.gc.scheduler import GcScheduler
+from ledger.bookie.directory import (
+    VERSION,
+    Standing,
+    bookie_id,
+    claim_directory,
+)
 from ledger.bookie.grpc_server import BookieServer
-from ledger.bookie.identity_file import StartCount
 from ledger.errors import LedgerError
 from ledger.ids import BookieId
-from ledger.node.cluster_ledgers import ClusterLedgers
 from ledger.node.config import NodeConfig
-from ledger.node.identity import BookieIdentity, is_new, load_identity
+from ledger.node.garbage import GarbageCollector
+from ledger.node.identity import Identity, is_new, learn_identity
 from ledger.node.losses import ledgers_at_risk
 from ledger.ports.bookies import BookieInfo
 from ledger.ports.metadata import MetadataStore
@@ -92,11 +95,10 @@ class StorageNode:
         )
         await registration.start()
         self._stops.append(lambda: _bounded(registration.stop()))
-        ledgers = ClusterLedgers(store, identity)
-        collector = GcScheduler(
-            *(bookie, ledgers.list_all, ledgers.exists),
+        collector = GarbageCollector(
+            *(bookie, store, identity),
             interval_s=config.gc_interval,
-            compaction_threshold=config.rewrite_share / 100,
+            rewrite_share=config.rewrite_share / 100,
             log=self._log,
         )
         collector.start()
@@ -134,12 +136,12 @@ class StorageNode:
 
     async def _identify(
         self, disk: PosixDisk, store: MetadataStore, cluster: str, name: BookieId
-    ) -> BookieIdentity:
+    ) -> Identity:
         data = self._config.data.absolute()
         place = (data / VERSION).stat().st_ino
         made_of = Cookie(name, str(data), (str(data),), cluster, (str(data / "index"),))
-        wanted = StartCount(cluster, name, 0, "stopped", place)
-        return await load_identity(disk, store, wanted, cookie.encode(made_of))
+        wanted = Standing(cluster, name, 0, "stopped", place)
+        return await learn_identity(disk, store, wanted, cookie.encode(made_of))
 
     async def _open_bookie(self, disk: PosixDisk, store: MetadataStore) -> Bookie:
         config = self._config
@@ -156,7 +158,7 @@ class StorageNode:
         return bookie
 
     async def _settle_losses(
-        self, bookie: Bookie, store: MetadataStore, identity: BookieIdentity
+        self, bookie: Bookie, store: MetadataStore, identity: Identity
     ) -> None:
         """What may be lost is never denied, and takes no writer's adds any more."""
         replayed = bookie.replayed
@@ -180,7 +182,7 @@ class StorageNode:
         )
 
     def _watch_room(
-        self, bookie: Bookie, registration: Registration, collector: GcScheduler
+        self, bookie: Bookie, registration: Registration, collector: GarbageCollector
     ) -> None:
         task = asyncio.get_running_loop().create_task(
             self._keep_watching_room(bookie, registration, collector)
@@ -193,7 +195,7 @@ class StorageNode:
         self._stops.append(stop)
 
     async def _keep_watching_room(
-        self, bookie: Bookie, registration: Registration, collector: GcScheduler
+        self, bookie: Bookie, registration: Registration, collector: GarbageCollector
     ) -> None:
         """Registered as what it is; short of room, it looks for some again and again."""
         was_writable = True  # one that begins without room says so too
@@ -204,15 +206,15 @@ class StorageNode:
                 self._say_room(bookie)
                 await registration.set_read_only(not was_writable)
             if not was_writable and looks % _LOOKS_PER_COLLECTION == 0:
-                collector.request()
+                collector.soon()
             looks += 1
             await asyncio.sleep(_LOOK_S)
-            bookie.check_disk_space()
+            bookie.look_for_room()
 
     def _say_room(self, bookie: Bookie) -> None:
         if bookie.failure is not None:
             return  # another line says that
-        free, needed = bookie.disk_space
+        free, needed = bookie.room
         if bookie.writable:
             self._log().warning("writable again", free_bytes=free)
             return
@@ -247,7 +249,7 @@ def _tls(config: NodeConfig) -> TlsFiles | None:
     return TlsFiles(cert=config.tls_cert, key=config.tls_key, ca=config.tls_ca)
 
 
-async def _stop_bookie(bookie: Bookie, identity: BookieIdentity) -> None:
+async def _stop_bookie(bookie: Bookie, identity: Identity) -> None:
     """Settled and closed; only a bookie that did not fail has stopped cleanly."""
     failed = bookie.failure is not None
     await bookie.stop()

@@ -22,19 +22,19 @@ from ledger.core.ledger_metadata import Fragment, LedgerMetadata
 from ledger.ids import BookieId, EntryId
 from ledger.ports.bookies import BookieInfo
 from ledger.repair.checker import (
-    UNKNOWN_CONTENTS,
-    LedgerCheck,
-    LedgerFragment,
-    MissingCopies,
-    ReplicaContents,
+    SILENT,
+    Check,
+    Holding,
+    Lack,
+    Span,
     bookies_of,
-    fragments_of,
     share_of,
+    spans,
 )
-from ledger.repair.entry_ranges import EntryRanges, as_text, difference, intersection
+from ledger.repair.runs import Runs, as_text, common, minus
 
 
-class QuorumSizes(NamedTuple):
+class Quorum(NamedTuple):
     """How wide a ledger is, or should be."""
 
     ensemble_size: int
@@ -43,18 +43,18 @@ class QuorumSizes(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class FillCopies:
+class Fill:
     """Copy `missing` to the bookie that should have it."""
 
-    lack: MissingCopies
-    missing: EntryRanges
+    lack: Lack
+    missing: Runs
 
 
 @dataclass(frozen=True, slots=True)
-class ReplaceBookie:
+class Replace:
     """Copy the whole share of an index to another bookie, then swap that one in."""
 
-    span: LedgerFragment
+    span: Span
     index: int
 
     @property
@@ -70,7 +70,7 @@ class EndLimbo:
 
 
 @dataclass(frozen=True, slots=True)
-class RecoverLedger:
+class Fence:
     """Recover the ledger once the grace period is over; its last fragment cannot be mended else."""
 
     bookies: tuple[BookieId, ...]  # why
@@ -78,19 +78,19 @@ class RecoverLedger:
 
 
 @dataclass(frozen=True, slots=True)
-class WidenEnsemble:
+class Widen:
     """Copy every entry to so many more bookies, then make them members, all in one set."""
 
-    quorum: QuorumSizes
+    quorum: Quorum
 
 
-RepairStep = FillCopies | ReplaceBookie | EndLimbo | RecoverLedger | WidenEnsemble
+Step = Fill | Replace | EndLimbo | Fence | Widen
 
 
-class RepairPlan(NamedTuple):
+class Plan(NamedTuple):
     """Steps that can be tried now, and why anything else must wait. Neither: it is whole."""
 
-    steps: tuple[RepairStep, ...]
+    steps: tuple[Step, ...]
     reasons: tuple[str, ...]
 
     @property
@@ -99,11 +99,11 @@ class RepairPlan(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class BookieView:
+class View:
     """What is known of the bookies at the moment."""
 
     registered: Mapping[BookieId, BookieInfo]
-    holdings: Mapping[BookieId, ReplicaContents]
+    holdings: Mapping[BookieId, Holding]
     gone: frozenset[BookieId] = frozenset()  # away for too long, or being emptied
     refused: frozenset[BookieId] = frozenset()  # did not take a good copy instead of a bad one
 
@@ -112,24 +112,22 @@ class BookieView:
         return info is not None and not info.read_only
 
 
-def plan_repair(
-    metadata: LedgerMetadata, lac: EntryId, found: LedgerCheck, view: BookieView
-) -> RepairPlan:
+def decide(metadata: LedgerMetadata, lac: EntryId, found: Check, view: View) -> Plan:
     """What to do next about what `found` says."""
     planner = _Planner(metadata, found, view)
-    for span in fragments_of(metadata, lac):
+    for span in spans(metadata, lac):
         if span.closed:
             planner.mend_closed(span)
         else:
             planner.look_at_open(span)
     planner.end_limbos(lac)
     planner.widen()
-    return RepairPlan(tuple(planner.steps), tuple(dict.fromkeys(planner.reasons)))
+    return Plan(tuple(planner.steps), tuple(dict.fromkeys(planner.reasons)))
 
 
 class _Planner:
-    def __init__(self, metadata: LedgerMetadata, found: LedgerCheck, view: BookieView) -> None:
-        self.steps: list[RepairStep] = []
+    def __init__(self, metadata: LedgerMetadata, found: Check, view: View) -> None:
+        self.steps: list[Step] = []
         self.reasons: list[str] = []
         self._metadata = metadata
         self._view = view
@@ -137,15 +135,15 @@ class _Planner:
         self._lacks = {(lack.span.first, lack.index): lack for lack in found.lacks}
         self._explain_unshown(found)
 
-    def _explain_unshown(self, found: LedgerCheck) -> None:
+    def _explain_unshown(self, found: Check) -> None:
         if found.hopeless:
             text = as_text(found.hopeless)
             self.reasons.append(f"hopeless: entries {text} are gone from the bookies that answer")
-        waiting = difference(found.unshown, found.hopeless)
+        waiting = minus(found.unshown, found.hopeless)
         if waiting:
             self.reasons.append(f"entries {as_text(waiting)} are shown by no bookie now")
 
-    def mend_closed(self, span: LedgerFragment) -> None:
+    def mend_closed(self, span: Span) -> None:
         for index, bookie in enumerate(span.fragment.ensemble):
             lack = self._lacks.get((span.first, index))
             if bookie in self._view.gone:
@@ -153,14 +151,14 @@ class _Planner:
             elif lack is not None:
                 self._mend(lack)
 
-    def _replace(self, span: LedgerFragment, index: int) -> None:
+    def _replace(self, span: Span, index: int) -> None:
         """Only a whole share may be swapped in."""
-        if not intersection(share_of(span, index, self._metadata), self._unshown):
-            self.steps.append(ReplaceBookie(span, index))
+        if not common(share_of(span, index, self._metadata), self._unshown):
+            self.steps.append(Replace(span, index))
 
-    def _mend(self, lack: MissingCopies) -> None:
+    def _mend(self, lack: Lack) -> None:
         view, bookie = self._view, lack.bookie
-        holding = view.holdings.get(bookie, UNKNOWN_CONTENTS)
+        holding = view.holdings.get(bookie, SILENT)
         if bookie not in view.registered:
             self.reasons.append(f"{bookie} is away")
         elif not (holding.complete or holding.limbo):
@@ -168,18 +166,18 @@ class _Planner:
         elif bookie in view.refused or not view.is_writable(bookie):
             self._replace(lack.span, lack.index)
         else:
-            there = difference(lack.missing, self._unshown)
+            there = minus(lack.missing, self._unshown)
             if there:
-                self.steps.append(FillCopies(lack, there))
+                self.steps.append(Fill(lack, there))
 
-    def look_at_open(self, span: LedgerFragment) -> None:
+    def look_at_open(self, span: Span) -> None:
         """Its writer may be at work: only what no writer can mend is touched, and fenced first."""
         view = self._view
         ensemble = span.fragment.ensemble
         gone = tuple(bookie for bookie in ensemble if bookie in view.gone)
-        limbo = tuple(b for b in ensemble if view.holdings.get(b, UNKNOWN_CONTENTS).limbo)
+        limbo = tuple(b for b in ensemble if view.holdings.get(b, SILENT).limbo)
         if gone or limbo:
-            self.steps.append(RecoverLedger((*gone, *limbo), needs_spare=not limbo))
+            self.steps.append(Fence((*gone, *limbo), needs_spare=not limbo))
         elif any((span.first, index) in self._lacks for index in range(len(ensemble))):
             self.reasons.append("copies are missing in the last fragment, which is open")
 
@@ -188,12 +186,12 @@ class _Planner:
         lacking = {lack.bookie for lack in self._lacks.values()}
         still_open = {
             bookie
-            for span in fragments_of(self._metadata, lac)
+            for span in spans(self._metadata, lac)
             if not span.closed
             for bookie in span.fragment.ensemble
         }
         for bookie in sorted(bookies_of(self._metadata) - lacking - still_open):
-            if self._view.holdings.get(bookie, UNKNOWN_CONTENTS).limbo:
+            if self._view.holdings.get(bookie, SILENT).limbo:
                 self.steps.append(EndLimbo(bookie))
 
     def widen(self) -> None:
@@ -201,10 +199,10 @@ class _Planner:
             return
         wanted = wider_quorum(self._metadata)
         if wanted is not None:
-            self.steps.append(WidenEnsemble(wanted))
+            self.steps.append(Widen(wanted))
 
 
-def wider_quorum(metadata: LedgerMetadata) -> QuorumSizes | None:
+def wider_quorum(metadata: LedgerMetadata) -> Quorum | None:
     """How wide a closed ledger should become that was made narrower; None: it is wide enough.
 
     Every bookie of such a ledger holds every entry (E = Qw), and so will the added ones.
@@ -216,10 +214,10 @@ def wider_quorum(metadata: LedgerMetadata) -> QuorumSizes | None:
         return None
     if wanted.write_quorum <= metadata.write_quorum:
         return None
-    return QuorumSizes(wanted.write_quorum, wanted.write_quorum, wanted.ack_quorum)
+    return Quorum(wanted.write_quorum, wanted.write_quorum, wanted.ack_quorum)
 
 
-def wanted_quorum(metadata: LedgerMetadata) -> QuorumSizes | None:
+def wanted_quorum(metadata: LedgerMetadata) -> Quorum | None:
     """What its maker would have chosen had there been more bookies; None: it did."""
     try:
         numbers = [int(part) for part in metadata.custom[WANTED_QUORUM].split(b",")]
@@ -228,11 +226,11 @@ def wanted_quorum(metadata: LedgerMetadata) -> QuorumSizes | None:
         return None
     if not ensemble_size >= write_quorum >= ack_quorum >= 1:
         return None
-    return QuorumSizes(ensemble_size, write_quorum, ack_quorum)
+    return Quorum(ensemble_size, write_quorum, ack_quorum)
 
 
 def swapped(
-    metadata: LedgerMetadata, span: LedgerFragment, index: int, bookie: BookieId
+    metadata: LedgerMetadata, span: Span, index: int, bookie: BookieId
 ) -> LedgerMetadata | None:
     """`bookie` at `index` of the span's fragment; None: it is there already.
 
@@ -255,9 +253,9 @@ class FragmentChanged(Exception):
     """Somebody else changed the fragment meanwhile: look at the ledger again."""
 
 
-def _fragment(metadata: LedgerMetadata, span: LedgerFragment) -> tuple[int, Fragment]:
+def _fragment(metadata: LedgerMetadata, span: Span) -> tuple[int, Fragment]:
     """The fragment with the same entries as the span's, now."""
-    for now in fragments_of(metadata, span.last):
+    for now in spans(metadata, span.last):
         if now.first == span.first and now.last == span.last and now.closed:
             return metadata.fragments.index(now.fragment), now.fragment
     raise FragmentChanged(f"ledger {metadata.ledger} fragment {span.first}")
@@ -266,7 +264,7 @@ def _fragment(metadata: LedgerMetadata, span: LedgerFragment) -> tuple[int, Frag
 def widened(
     metadata: LedgerMetadata,
     before: LedgerMetadata,
-    quorum: QuorumSizes,
+    quorum: Quorum,
     added: Mapping[EntryId, tuple[BookieId, ...]],
 ) -> LedgerMetadata | None:
     """`before` with the bookies `added` to each fragment, by its first entry; None: it is so.

@@ -52,7 +52,7 @@ class Walk:
     shape: tuple
     draw: random.Random
     stored: LedgerMetadata = None
-    sends: list = field(default_factory=list)  # (seat, entry), not answered
+    sends: list = field(default_factory=list)  # (slot, entry), not answered
     said: set = field(default_factory=set)  # (bookie, index, which time it sits there, entry)
     sits: dict = field(default_factory=dict)  # by index: (bookie, index, which time)
     confirmed: list = field(default_factory=list)
@@ -75,36 +75,36 @@ class Walk:
         if self.adds.error is not None or self.adds.full:
             return
         entry = self.adds.add(1, self.adds.lap + 1)
-        for seat in self.change.sets[entry % self.shape[0]]:
-            self.send(seat, entry)
+        for slot in self.change.sets[entry % self.shape[0]]:
+            self.send(slot, entry)
 
-    def send(self, seat, entry):
-        assert not seat.replaced
-        self.sends.append((seat, self.sits[seat.index], entry))
+    def send(self, slot, entry):
+        assert not slot.replaced
+        self.sends.append((slot, self.sits[slot.index], entry))
 
     def answer(self, ok=None):
         if not self.sends:
             return
-        seat, sits, entry = self.sends.pop(self.draw.randrange(len(self.sends)))
+        slot, sits, entry = self.sends.pop(self.draw.randrange(len(self.sends)))
         if ok or (ok is None and self.draw.random() < 0.7):
             self.said.add((*sits, entry))
-            if not seat.replaced:
-                self.confirmed += self.adds.on_added(seat.index, entry)
-        elif not seat.replaced:
-            self.change.on_failed(seat, 0.0)
-            self.adds.on_refused(seat.index, entry)
+            if not slot.replaced:
+                self.confirmed += self.adds.on_added(slot.index, entry)
+        elif not slot.replaced:
+            self.change.on_failed(slot, 0.0)
+            self.adds.on_refused(slot.index, entry)
 
     def begin(self):
         failed = self.change.failed
         if self.draw.random() < 0.2:
             gone = self.draw.sample(failed, self.draw.randint(0, len(failed)))
-            live = [seat.bookie for seat in self.change.sets[0] if seat not in gone]
-            for seat, entry, item in self.change.rejoin(live):
+            live = [slot.bookie for slot in self.change.sets[0] if slot not in gone]
+            for slot, entry, item in self.change.retry_failed(live):
                 assert item == entry
-                self.send(seat, entry)
+                self.send(slot, entry)
         elif failed:
             mended = self.draw.sample(failed, self.draw.randint(1, len(failed)))
-            self.change.propose({seat.index: self.spare() for seat in mended})
+            self.change.propose({slot.index: self.spare() for slot in mended})
 
     def spare(self):
         """A new one, or one that sat here before."""
@@ -125,9 +125,9 @@ class Walk:
             name, _, time = self.sits[index]
             if name != bookie:
                 self.sits[index] = (bookie, index, time + 1)
-        for seat, entry, item in self.change.on_committed(wanted):
+        for slot, entry, item in self.change.on_committed(wanted):
             assert item == entry
-            self.send(seat, entry)
+            self.send(slot, entry)
         self.confirmed += self.adds.release()
 
     def compare(self):
@@ -164,8 +164,8 @@ def test_once_all_bookies_answer_everything_is_confirmed_on_the_bookies_that_met
         walk.settle()
     live = walk.stored.last_fragment.ensemble
     while walk.sends or walk.change.failed:
-        for seat, entry, _ in walk.change.rejoin(live):
-            walk.send(seat, entry)
+        for slot, entry, _ in walk.change.retry_failed(live):
+            walk.send(slot, entry)
         while walk.sends:
             walk.answer(ok=True)
             walk.compare()
@@ -270,8 +270,8 @@ def test_what_a_replaced_bookie_acknowledged_is_void_and_sent_again():
     adds.add(1, "a")
     acked(adds, change, (1, 0))
     change.on_failed(change.sets[0][1], 0.0)
-    again = changed(adds, change, {1: "b9"})
-    assert [(one.seat.bookie, one.entry, one.item) for one in again] == [("b9", 0, "a")]
+    resends = changed(adds, change, {1: "b9"})
+    assert [(one.slot.bookie, one.entry, one.item) for one in resends] == [("b9", 0, "a")]
     assert adds.release() == []
     assert acked(adds, change, (0, 0)) == []
     assert acked(adds, change, (1, 0)) == ["a"]
@@ -283,8 +283,8 @@ def test_entries_that_are_confirmed_by_the_others_go_to_the_new_bookie_too():
     fail(adds, change, 1, 0)
     change.propose({1: "b9"})
     acked(adds, change, (0, 0), (2, 0))
-    again = change.on_committed(change.proposal.apply(change.metadata))
-    assert [one.entry for one in again] == [0]
+    resends = change.on_committed(change.proposal.apply(change.metadata))
+    assert [one.entry for one in resends] == [0]
 
 
 def test_only_the_write_set_is_sent_to():
@@ -292,8 +292,8 @@ def test_only_the_write_set_is_sent_to():
     for item in "abcdef":
         adds.add(1, item)
     change.on_failed(change.sets[1][0], 0.0)
-    again = changed(adds, change, {1: "b9"})
-    assert [one.entry for one in again] == [0, 1, 4, 5]
+    resends = changed(adds, change, {1: "b9"})
+    assert [one.entry for one in resends] == [0, 1, 4, 5]
 
 
 def test_a_seat_that_was_taken_by_another_is_dead():
@@ -301,7 +301,7 @@ def test_a_seat_that_was_taken_by_another_is_dead():
     old = change.sets[0][1]
     change.on_failed(old, 0.0)
     changed(adds, change, {1: "b9"})
-    new = next(seat for seat in change.sets[0] if seat.index == 1)
+    new = next(slot for slot in change.sets[0] if slot.index == 1)
     assert (old.replaced, new.replaced, new.bookie) == (True, False, "b9")
     change.on_failed(old, 0.0)
     assert change.failed == []
@@ -315,8 +315,8 @@ def test_a_bookie_that_comes_back_to_its_place_begins_anew():
     changed(adds, change, {1: "b9"})
     adds.release()
     change.on_failed(change.sets[0][1], 0.0)
-    again = changed(adds, change, {1: "b1"})
-    assert [one.seat.bookie for one in again] == ["b1"]
+    resends = changed(adds, change, {1: "b1"})
+    assert [one.slot.bookie for one in resends] == ["b1"]
     assert adds.release() == acked(adds, change, (0, 0)) == []
 
 
@@ -327,9 +327,9 @@ def test_what_changed_is_found_by_comparing_place_by_place():
     fail(adds, change, 1, 0)
     change.propose({1: "b9"})
     stored = replace(change.metadata, fragments=(Fragment(0, ("b9", "b1", "b2")),))
-    again = change.on_committed(stored)
-    assert [(one.seat.index, one.seat.bookie) for one in again] == [(0, "b9")]
-    assert [seat.bookie for seat in change.failed] == ["b1"]
+    resends = change.on_committed(stored)
+    assert [(one.slot.index, one.slot.bookie) for one in resends] == [(0, "b9")]
+    assert [slot.bookie for slot in change.failed] == ["b1"]
 
 
 def test_bookies_that_fail_meanwhile_are_left_for_the_next_change():
@@ -338,7 +338,7 @@ def test_bookies_that_fail_meanwhile_are_left_for_the_next_change():
     change.propose({1: "b9"})
     change.on_failed(change.sets[0][2], 0.0)
     change.on_committed(change.proposal.apply(change.metadata))
-    assert [seat.bookie for seat in change.failed] == ["b2"]
+    assert [slot.bookie for slot in change.failed] == ["b2"]
     with pytest.raises(AssertionError):
         change.propose({})
 
@@ -401,7 +401,7 @@ def test_a_bookie_that_answers_again_is_asked_again_for_what_it_had_refused():
     acked(adds, change, (1, 0))
     fail(adds, change, 1, 1)
     fail(adds, change, 2, 0)
-    again = change.rejoin({"b1"})
-    assert [(one.seat.bookie, one.entry, one.item) for one in again] == [("b1", 1, "b")]
-    assert [seat.bookie for seat in change.failed] == ["b2"]
+    resends = change.retry_failed({"b1"})
+    assert [(one.slot.bookie, one.entry, one.item) for one in resends] == [("b1", 1, "b")]
+    assert [slot.bookie for slot in change.failed] == ["b2"]
     assert acked(adds, change, (0, 0), (0, 1), (1, 1)) == ["a", "b"]

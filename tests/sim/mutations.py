@@ -21,15 +21,16 @@ from ledger.client.reader import LedgerReader
 from ledger.client.update_metadata import LedgerMetadataStore, Versioned
 from ledger.client.writer import LedgerWriter
 from ledger.core.add_pipeline import AddPipeline
-from ledger.core.ensemble_change import EnsembleChange, Seat
+from ledger.core.ensemble_change import EnsembleChange, EnsembleSlot
 from ledger.core.entry_format import EntryFormat
+from ledger.core.ledger_writing import Closing
 from ledger.core.quorum import Coverage
 from ledger.core.read_plan import ReadPlan
 from ledger.errors import BadVersion, Fenced, MetadataUnavailable, NoNode
 from ledger.ids import EntryId
 from ledger.ports.bookies import ReadReply, Status
 from ledger.registry.layout import LEDGERS
-from ledger.repair.repair_task import RepairRound
+from ledger.repair.attempt import Round
 from tests.sim import families, planted, swarm_hosts
 from tests.sim.disk import SimLogFile
 from tests.sim.exhaustive.mistakes import MISTAKES
@@ -179,8 +180,10 @@ async def own_success_is_defeat(self, known, change):
 
 async def closes_over_what_is_pending(self):
     self._closing = True
-    known = Versioned(self._change.metadata, self._version)
-    await self._metadata_store.update(known, self._close_change)
+    writing, adds = self._writing, self._adds
+    writing.on_close()
+    known = Versioned(writing.change.metadata, writing.version)
+    await self._metadata_store.update(known, Closing(adds.lac, adds.lac_length).apply)
     return self.lac
 
 
@@ -227,7 +230,7 @@ def leaves_pending_behind(self, spares):
     return self.proposal
 
 
-_look = RepairRound.look
+_look = Round.look
 
 
 async def ends_limbo_first(self):
@@ -242,7 +245,7 @@ def learns_one_more(self, lac):
     self.last_add_confirmed = max(self.last_add_confirmed, lac + (lac >= 0))
 
 
-async def collects_by_one_listing(held, list_ledgers, ledger_exists):
+async def collects_by_one_listing(held, list_ledgers, still_named):
     """One look, at a follower that may be behind."""
     (store,) = list_ledgers.args
     living = {ledger_of_path(path) for path in await store.paths(LEDGERS)}
@@ -253,7 +256,7 @@ def without_digest(self, body, ledger, entry):
     return memoryview(body)[self._payload_at :]
 
 
-class NeverReplaced(Seat):
+class NeverReplaced(EnsembleSlot):
     """What comes from a seat that was given away still counts."""
 
     __slots__ = ()
@@ -326,7 +329,7 @@ MUTATIONS = (
     Mutation(
         "T10",
         "what a replaced bookie says later still counts",
-        patched(Seat, replaced=NeverReplaced.replaced),
+        patched(EnsembleSlot, replaced=NeverReplaced.replaced),
         families.Changing,
     ),
     Mutation(
@@ -420,7 +423,7 @@ MUTATIONS = (
     Mutation(
         "L15",
         "limbo ends before the share is whole",
-        patched(RepairRound, look=ends_limbo_first),
+        patched(Round, look=ends_limbo_first),
         families.Mended,
     ),
     Mutation(
@@ -432,13 +435,13 @@ MUTATIONS = (
     Mutation(
         "L18",
         "a bookie collects what one old listing lacks",
-        patched(swarm_hosts, find_deleted_ledgers=collects_by_one_listing),
+        patched(swarm_hosts, _missing=collects_by_one_listing),
         families.Lagging,
     ),
     Mutation(
         "L19",
         "repair names a bookie before it has its share",
-        patched(RepairRound, _copy_all=swaps_before_copying),
+        patched(Round, _copy_all=swaps_before_copying),
         families.Mended,
     ),
 )

@@ -81,7 +81,7 @@ class Faults:
         self.calm()
         for bookie in self.bookies():
             if isinstance(bookie, DiskBookie) and bookie.up:
-                bookie.bookie.check_disk_space()
+                bookie.bookie.look_for_room()
 
     # -- who -----------------------------------------------------------------------------------
 

@@ -18,18 +18,28 @@ from dataclasses import replace
 import pytest
 
 from ledger.core.add_pipeline import AddPipeline
-from ledger.core.ensemble_change import EnsembleChange
-from ledger.core.ledger_metadata import Fragment, LedgerMetadata
+from ledger.core.ledger_metadata import Fragment, LedgerMetadata, Versioned
+from ledger.core.ledger_writing import ChooseSpares, Confirm, Fail, LedgerWriting, Refusal, Resend
 from ledger.errors import AddFailed, LedgerError
 from tests.stories.runner import names, play
 
 
+def worded_error(error):
+    if isinstance(error, AddFailed):
+        assert str(error).endswith("IO_ERROR"), "the last refusal is the reason"
+        return "AddFailed: too few of its bookies take it"
+    return f"{type(error).__name__}: {error}"
+
+
 class Teller:
-    """Feeds one line after the other to a writer's two machines, and words what comes of it."""
+    """Feeds one line after the other to a writer's decisions, and words the effects.
+
+    A choice of spares that the writer asked for is answered by the line that says how."""
 
     def __init__(self):
-        self.seats = {}  # every one there was, by bookie
+        self.slots = {}  # every one there was, by bookie
         self.stored = None
+        self.asked = None  # the ChooseSpares to answer
 
     async def execute(self, command):
         what, *words = command.split()
@@ -40,60 +50,83 @@ class Teller:
         shape = {"ensemble_size": int(e), "write_quorum": int(qw), "ack_quorum": int(qa)}
         bookies = tuple(ensemble.split(","))
         self.stored = LedgerMetadata(ledger=1, fragments=(Fragment(0, bookies),), **shape)
-        self.adds = AddPipeline(**shape, entries_max=100, bytes_max=1000)
-        self.change = EnsembleChange(self.stored, self.adds, pause_s=10.0)
+        self.writing = LedgerWriting(
+            Versioned(self.stored, 0),
+            AddPipeline(**shape, entries_max=100, bytes_max=1000),
+            overloaded_s_max=30.0,
+            change_s_max=30.0,
+            failed_bookie_pause_s=10.0,
+        )
         self.remember()
         return ["ready"]
 
     def remember(self):
-        for one in self.change.sets:
-            self.seats.update({seat.bookie: seat for seat in one})
+        for one in self.writing.change.sets:
+            self.slots.update({slot.bookie: slot for slot in one})
+
+    def worded(self, effects):
+        """What is sent, confirmed and failed. The rest is what the next lines are about."""
+        lines = []
+        for effect in effects:
+            match effect:
+                case Resend(slot, entry, _):
+                    lines.append(f"send {entry} to {slot.bookie}")
+                case Confirm(items):
+                    lines += [f"CONFIRMED {entry}" for entry in items]
+                case Fail(error, items):
+                    lines += [f"FAILED {entry}: {worded_error(error)}" for entry in items]
+                case ChooseSpares():
+                    self.asked = effect
+        return lines
 
     def on_add(self, entry):
-        assert self.adds.add(1, int(entry)) == int(entry)
-        seats = self.change.sets[int(entry) % len(self.change.sets)]
-        return [f"send {entry} to {seat.bookie}" for seat in seats]
+        assert self.writing.adds.add(1, int(entry)) == int(entry)
+        sets = self.writing.change.sets
+        return [f"send {entry} to {slot.bookie}" for slot in sets[int(entry) % len(sets)]]
 
     def on_added(self, bookie, entry):
-        seat = self.seats[bookie]
-        if seat.replaced:
+        slot = self.slots[bookie]
+        if slot.replaced:
             return [f"ignored: {bookie} was replaced"]
-        return self.confirmed(self.adds.on_added(seat.index, int(entry)))
-
-    def confirmed(self, entries):
-        return [*(f"CONFIRMED {entry}" for entry in entries), *self.failed()]
+        confirmed = self.writing.adds.on_added(slot.index, int(entry))
+        return self.worded([Confirm(confirmed), *self.writing.after_confirm()])
 
     def on_refused(self, bookie, entry):
-        seat = self.seats[bookie]
-        self.change.on_failed(seat, 0.0)
-        if self.adds.on_refused(seat.index, int(entry)):
-            return [f"{bookie} should be replaced; {entry} cannot be confirmed otherwise"]
-        return [f"{bookie} should be replaced"]
+        slot = self.slots[bookie]
+        lines = self.worded(
+            self.writing.on_refused(slot, int(entry), Refusal.UNHEALTHY, "IO_ERROR", 0.0)
+        )
+        assert slot.failed
+        if self.writing.adds.out_of_reach:
+            return [f"{bookie} should be replaced; {entry} cannot be confirmed otherwise", *lines]
+        return [f"{bookie} should be replaced", *lines]
 
     def on_propose(self, *moves):
         spares = {}
         for move in moves:
             old, new = move.split("->")
-            spares[self.seats[old].index] = new
-        self.proposal = self.change.propose(spares)
-        return [f"from {self.proposal.first} on, if the ledger is as it was when read"]
+            spares[self.slots[old].index] = new
+        self.writing.on_spares_chosen(self.asked, spares, (), 0.0)
+        [self.request] = self.writing.on_metadata_read(Versioned(self.stored, 0), 0.0)
+        first = self.request.change.first
+        return [f"from {first} on, if the ledger is as it was when read"]
 
     def on_store(self):
-        self.stored = self.proposal.apply(self.stored)
+        self.stored = self.request.change.apply(self.stored)
         return self.committed()
 
     def on_reply(self, lost):
         assert lost == "lost"
-        self.stored = self.proposal.apply(self.stored)
-        assert self.proposal.apply(self.stored) is None
+        self.stored = self.request.change.apply(self.stored)
+        assert self.writing.on_metadata_unavailable(LedgerError(), 0.0) == [self.request]
+        assert self.request.change.apply(self.stored) is None
         return ["it is there already", *self.committed()]
 
     def committed(self):
-        again = self.change.on_committed(self.stored)
+        effects = self.writing.on_change_stored(Versioned(self.stored, 1), 0.0)
         self.remember()
         fragments = "; ".join(f"{f.first} {','.join(f.ensemble)}" for f in self.stored.fragments)
-        sent = [f"send {one.entry} to {one.seat.bookie}" for one in again]
-        return [f"fragments {fragments}", *sent, *self.confirmed(self.adds.release())]
+        return [f"fragments {fragments}", *self.worded(effects)]
 
     def on_repaired(self, first, ensemble):
         changed = Fragment(int(first), tuple(ensemble.split(",")))
@@ -106,24 +139,18 @@ class Teller:
         if state != "open":
             found = found.close(int(last), 0) if state == "closed" else found.in_recovery()
         try:
-            self.proposal.apply(found)
+            self.request.change.apply(found)
         except LedgerError as error:
-            self.adds.fail(error)
-            return self.failed()
+            return self.worded(self.writing.on_change_failed(error))
         return ["try again"]
 
     def on_no(self, spare):
         assert spare == "spare"
-        self.adds.fail_out_of_reach(AddFailed("too few of its bookies take it"))
-        return self.failed()
-
-    def failed(self):
-        error = self.adds.error
-        entries = self.adds.take_failed()
-        return [f"FAILED {entry}: {type(error).__name__}: {error}" for entry in entries]
+        return self.worded(self.writing.on_spares_chosen(self.asked, {}, (), 0.0))
 
     def on_back(self, bookie):
-        return [f"send {one.entry} to {one.seat.bookie}" for one in self.change.rejoin({bookie})]
+        assert self.worded(self.writing.on_timer(None, 0.0)) == []
+        return self.worded(self.writing.on_spares_chosen(self.asked, {}, {bookie}, 0.0))
 
 
 @pytest.mark.parametrize("name", names("ensemble_"))

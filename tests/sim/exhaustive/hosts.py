@@ -17,10 +17,18 @@ from typing import NamedTuple
 
 from ledger.core import recovery
 from ledger.core.add_pipeline import AddPipeline
-from ledger.core.ensemble_change import EnsembleChange
-from ledger.core.ledger_metadata import LedgerMetadata
+from ledger.core.ensemble_change import Resend
+from ledger.core.ledger_metadata import LedgerMetadata, Versioned
+from ledger.core.ledger_writing import (
+    ChooseSpares,
+    CompareAndSet,
+    Confirm,
+    LedgerWriting,
+    ReadMetadata,
+    Refusal,
+)
 from ledger.core.quorum import coverage_size
-from ledger.errors import AddFailed, LedgerError
+from ledger.errors import LedgerError
 from tests.sim.exhaustive.freeze import Interner, freeze
 
 
@@ -63,10 +71,11 @@ def payload_of(entry):
 
 
 class Writer:
-    """As `client.writer` drives `AddPipeline` and `EnsembleChange`.
+    """As `client.writer` carries out what `LedgerWriting` decides.
 
     It sends all its entries at once, or (`patient`) each as soon as the one before is confirmed:
-    any other moment to send is one of these with messages that take longer.
+    any other moment to send is one of these with messages that take longer. Metadata are read in
+    the moment of the choice of spares; the timers never end.
     """
 
     pipeline_type = AddPipeline
@@ -76,19 +85,26 @@ class Writer:
         self.spares = list(spares)
         self.patient = patient
         self.over = False
+        self.in_flight = None  # the change that the store has not got yet
         self.committed = None  # what the store holds, before the writer has learnt it
-        self.adds = self.pipeline_type(
+        adds = self.pipeline_type(
             ensemble_size=metadata.ensemble_size,
             write_quorum=metadata.write_quorum,
             ack_quorum=metadata.ack_quorum,
             entries_max=100,
             bytes_max=100,
         )
-        self.change = EnsembleChange(metadata, self.adds, pause_s=1000.0)
+        self.writing = LedgerWriting(
+            Versioned(metadata, 0),
+            adds,
+            overloaded_s_max=1000.0,
+            change_s_max=1000.0,
+            failed_bookie_pause_s=1000.0,
+        )
 
     @property
     def acked(self):
-        return self.adds.lac
+        return self.writing.adds.lac
 
     def begin(self):
         count = 1 if self.patient else self.entries
@@ -98,83 +114,93 @@ class Writer:
         if self.over:
             return []
         effects = getattr(self, "on_" + event[0])(*event[1:])
-        if self.adds.error is not None:
-            self.adds.take_failed()
-            self.over = self.adds.empty
+        adds = self.writing.adds
+        self.over = self.over or (adds.error is not None and adds.empty)
         return effects
 
     def _add(self):
-        lac = self.adds.lac
-        entry = self.adds.add(1, self.adds.lap + 1)
-        sets = self.change.sets
+        adds, sets = self.writing.adds, self.writing.change.sets
+        lac = adds.lac
+        entry = adds.add(1, adds.lap + 1)
         request = Request("A", entry, lac)
         return [("send", number_of(s.bookie), request) for s in sets[entry % len(sets)]]
 
+    def _slot(self, bookie):
+        slots = self.writing.change._slots
+        return next((one for one in slots if one.bookie == name_of(bookie)), None)
+
+    def on_added(self, bookie, entry):
+        slot = self._slot(bookie)
+        if slot is None:
+            return []
+        confirmed = self.writing.adds.on_added(slot.index, entry)
+        return self._confirmed(confirmed) + self._carry_out(self.writing.after_confirm())
+
     def _confirmed(self, items):
         effects = [("acked", entry) for entry in items]
-        if items and self.patient and self.adds.lap + 1 < self.entries:
+        if items and self.patient and self.writing.adds.lap + 1 < self.entries:
             effects += self._add()
         return effects
 
-    def _seat(self, bookie):
-        return next((s for s in self.change._seats if s.bookie == name_of(bookie)), None)
-
-    def on_added(self, bookie, entry):
-        seat = self._seat(bookie)
-        return [] if seat is None else self._confirmed(self.adds.on_added(seat.index, entry))
-
     def on_lost(self, bookie, entry):
-        seat = self._seat(bookie)
-        if seat is None:
+        slot = self._slot(bookie)
+        if slot is None:
             return []
-        self.change.on_failed(seat, 0.0)
-        self.adds.on_refused(seat.index, entry)
-        self._mend()
-        return []
+        refused = self.writing.on_refused(slot, entry, Refusal.UNHEALTHY, "LOST", 0.0)
+        return self._carry_out(refused)
 
-    def _mend(self):
-        if self.change.proposal is not None or not self.change.failed:
-            return
-        spares = dict(zip((s.index for s in self.change.failed), self.spares, strict=False))
+    def _carry_out(self, decided):
+        effects = []
+        for one in decided:
+            match one:
+                case ChooseSpares():
+                    effects += self._choose_spares(one)
+                case ReadMetadata():
+                    known = Versioned(self.writing.change.metadata, 0)
+                    effects += self._carry_out(self.writing.on_metadata_read(known, 0.0))
+                case CompareAndSet():
+                    self.in_flight = one.change
+                case Resend(slot, entry, _):
+                    request = Request("A", entry, self._lac_of(entry))
+                    effects.append(("send", number_of(slot.bookie), request))
+                case Confirm(items):
+                    effects += self._confirmed(items)
+        return effects
+
+    def _choose_spares(self, request):
+        spares = dict(zip(request.indexes, self.spares, strict=False))
         self.spares = self.spares[len(spares) :]
-        if spares:
-            self.change.propose(spares)
-        else:
-            self.adds.fail_out_of_reach(AddFailed())
+        chosen = self.writing.on_spares_chosen(request, spares, (), 0.0)
+        return self._carry_out(chosen)
 
     def wants_to_change(self):
-        return self.change.proposal is not None and self.committed is None
+        return self.in_flight is not None
 
     def on_cas(self, stored):
         """The store applied the proposal, or said no; the writer has not heard of it yet."""
+        change, self.in_flight = self.in_flight, None
         try:
-            changed = self.change.proposal.apply(stored.value)
+            changed = change.apply(stored.value)
         except LedgerError as error:
-            self.adds.fail(error)
-            return []
+            return self._carry_out(self.writing.on_change_failed(error))
         self.committed = changed or stored.value
         return [] if changed is None else [("store", changed)]
 
     def on_learn(self):
         committed, self.committed = self.committed, None
-        effects = [
-            ("send", number_of(again.seat.bookie), Request("A", again.entry, self._lac_of(again)))
-            for again in self.change.on_committed(committed)
-        ]
-        effects += self._confirmed(self.adds.release())
-        self._mend()
-        return effects
+        return self._carry_out(self.writing.on_change_stored(Versioned(committed, 0), 0.0))
 
-    def _lac_of(self, again):
+    def _lac_of(self, entry):
         """The body is sent as it was packed when it was added."""
-        return again.entry - 1 if self.patient else -1
+        return entry - 1 if self.patient else -1
 
     def on_end(self):
         self.over = True
         return []
 
     def wants_to_close(self):
-        return self.adds.error is None and self.adds.empty and self.change.proposal is None
+        writing = self.writing
+        return writing.adds.error is None and writing.close_request() is not None
 
 
 class Recoverer:

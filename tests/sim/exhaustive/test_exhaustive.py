@@ -1,9 +1,10 @@
 """Goal: no order of messages, crashes and losses makes the pure cores break an invariant.
 
-Method: every reachable state of small worlds, each once, with the real `AddPipeline`,
-`EnsembleChange`, `Recovery`, `Guard` and `LedgerMetadata` as the parts that move. A commit searches
-the smaller worlds, `make proof-ledger` the others. Then known mistakes, which must be found; and
-the reductions that keep the search small, which must lose nothing where one can do without.
+Method: every reachable state of small worlds, each once, with the real `LedgerWriting`,
+`AddPipeline`, `EnsembleChange`, `Recovery`, `Guard` and `LedgerMetadata` as the parts that move. A
+commit searches the smaller worlds, `make proof-ledger` the others. Then known mistakes, which must
+be found; and the reductions that keep the search small, which must lose nothing where one can do
+without.
 """
 
 from dataclasses import replace

@@ -449,7 +449,7 @@ class World:
             self._check_copies("L2", metadata, kept, entry)
 
     def _check_not_moving(self, number, entry):
-        proposal = self.machines.objects[number].change.proposal
+        proposal = self.machines.objects[number].writing.change.proposal
         if proposal is not None and entry >= proposal.first:
             raise Violation(f"L17: {entry} is acknowledged while {proposal} is on its way")
 

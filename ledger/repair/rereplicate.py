@@ -26,21 +26,17 @@ from ledger.ids import BookieId, LedgerId
 from ledger.ports.bookies import Bookies
 from ledger.ports.clock import Clock
 from ledger.ports.metadata import MetadataStore
+from ledger.repair.attempt import Attempt, Found, Tools
 from ledger.repair.config import RepairConfig
-from ledger.repair.entry_copier import CopyBudget, RepairProgress
-from ledger.repair.repair_task import RepairServices, RepairTask, TaskResult
-from ledger.repair.retry_schedule import RetrySchedule
-from ledger.repair.spare_bookies import SpareBookies
-from ledger.repair.underreplicated_ledgers import (
-    RepairNote,
-    UnderreplicatedLedger,
-    UnderreplicatedLedgers,
-)
+from ledger.repair.copies import Budget, Progress
+from ledger.repair.schedule import Schedule
+from ledger.repair.spares import Spares
+from ledger.repair.underreplication import Mark, Note, Underreplication
 
 _RELEASE_S_MAX: Final = 2.0
 
 
-class RepairStatus(Enum):
+class Result(Enum):
     """What became of one attempt at a ledger."""
 
     MENDED = auto()  # whole, and off the list (or gone altogether)
@@ -49,14 +45,14 @@ class RepairStatus(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class RepairOutcome:
-    result: RepairStatus
+class Outcome:
+    result: Result
     reasons: tuple[str, ...] = ()  # why it is left
     again_s: float | None = None  # trying again that soon will do more
     progress: bool = False  # this attempt changed something
 
 
-class ReplicationWorker:
+class Repairer:
     """One worker process. `run` it, or call `work` for one pass over the list."""
 
     def __init__(
@@ -71,23 +67,23 @@ class ReplicationWorker:
     ) -> None:
         config = config or RepairConfig()
         client_config = client_config or LedgerClientConfig()
-        self.marks = UnderreplicatedLedgers(store, clock, owner)
-        self.progress = RepairProgress()
+        self.marks = Underreplication(store, clock, owner)
+        self.progress = Progress()
         self._config = config
         self._clock = clock
         self._chance = chance
-        self._tools = RepairServices(
+        self._tools = Tools(
             metadata=LedgerMetadataStore(store, client_config),
             client=LedgerClient(store, bookies, clock, client_config),
             bookies=bookies,
-            spares=SpareBookies(bookies, clock, chance),
-            budget=CopyBudget(config.in_flight_bytes_max, config.copy_bytes_per_s_max),
+            spares=Spares(bookies, clock, chance),
+            budget=Budget(config.in_flight_bytes_max, config.copy_bytes_per_s_max),
             progress=self.progress,
             config=config,
             client_config=client_config,
             grace_left_s=self._grace_left_s,
         )
-        self._schedule = RetrySchedule(config.backoff_s_min, config.backoff_s_max)
+        self._schedule = Schedule(config.backoff_s_min, config.backoff_s_max)
         self._open_since: dict[LedgerId, tuple[object, float]] = {}
         self._woken = asyncio.Event()
 
@@ -115,17 +111,17 @@ class ReplicationWorker:
         self._schedule.reset()
         self.wake()
 
-    async def work(self) -> dict[LedgerId, RepairOutcome]:
+    async def work(self) -> dict[LedgerId, Outcome]:
         """Every marked ledger that need not wait was tried once, in random order."""
         marked = await self.marks.ledgers()
         for gone in self._open_since.keys() - set(marked):
             del self._open_since[gone]
         return await self.work_on(self._schedule.ready(marked, self._clock.monotonic_s()))
 
-    async def work_on(self, ledgers: Iterable[LedgerId]) -> dict[LedgerId, RepairOutcome]:
+    async def work_on(self, ledgers: Iterable[LedgerId]) -> dict[LedgerId, Outcome]:
         """Each of these was tried once, a few at a time. Raises MetadataUnavailable."""
         waiting = sorted(ledgers, key=lambda _: self._chance())
-        outcomes: dict[LedgerId, RepairOutcome] = {}
+        outcomes: dict[LedgerId, Outcome] = {}
 
         async def work() -> None:
             while waiting:
@@ -144,14 +140,14 @@ class ReplicationWorker:
             await asyncio.gather(*workers, return_exceptions=True)
         return outcomes
 
-    async def _try(self, ledger: LedgerId) -> RepairOutcome:
+    async def _try(self, ledger: LedgerId) -> Outcome:
         try:
             outcome = await self.repair(ledger)
         except MetadataUnavailable:
             raise
         except LedgerError as error:
-            outcome = RepairOutcome(RepairStatus.LEFT, (str(error),))
-        if outcome.result is RepairStatus.MENDED:
+            outcome = Outcome(Result.LEFT, (str(error),))
+        if outcome.result is Result.MENDED:
             self._schedule.on_mended(ledger)
         else:
             now_s = self._clock.monotonic_s()
@@ -159,18 +155,16 @@ class ReplicationWorker:
             self._schedule.on_failed(ledger, now_s, again_s)
         return outcome
 
-    async def repair(self, ledger: LedgerId) -> RepairOutcome:
+    async def repair(self, ledger: LedgerId) -> Outcome:
         """One attempt at a marked ledger, under its lock. Raises LedgerError."""
         if not await self.marks.enabled():
-            return RepairOutcome(
-                RepairStatus.LEFT, ("repair is switched off in the whole cluster",)
-            )
+            return Outcome(Result.LEFT, ("repair is switched off in the whole cluster",))
         if not await self.marks.lock(ledger):
-            return RepairOutcome(RepairStatus.LOCKED)
+            return Outcome(Result.LOCKED)
         try:
             mark = await self.marks.get(ledger)
             if mark is None:
-                return RepairOutcome(RepairStatus.MENDED)
+                return Outcome(Result.MENDED)
             return await self._repair_locked(mark)
         finally:
             await self._release(ledger)
@@ -182,29 +176,25 @@ class ReplicationWorker:
         except (MetadataUnavailable, TimeoutError):
             pass  # the lock ends with the session
 
-    async def _repair_locked(self, mark: UnderreplicatedLedger) -> RepairOutcome:
+    async def _repair_locked(self, mark: Mark) -> Outcome:
         note = await self.marks.note(mark.ledger)
-        attempt = RepairTask(self._tools, mark, note, await self.marks.draining())
+        attempt = Attempt(self._tools, mark, note, await self.marks.draining())
         try:
             found = await attempt.run()
         except NoSuchLedger:  # deleted: nothing lacks copies
             await self.marks.done(mark)
-            return RepairOutcome(RepairStatus.MENDED)
+            return Outcome(Result.MENDED)
         if not found.whole:
             await self.marks.set_note(mark.ledger, self._new_note(attempt, found))
-            return RepairOutcome(
-                RepairStatus.LEFT, found.reasons, found.again_s, attempt.progressed
-            )
+            return Outcome(Result.LEFT, found.reasons, found.again_s, attempt.progressed)
         if not await self.marks.done(mark):
-            return RepairOutcome(
-                RepairStatus.LEFT, ("it was marked again",), 0.0, attempt.progressed
-            )
+            return Outcome(Result.LEFT, ("it was marked again",), 0.0, attempt.progressed)
         self.progress.ledgers += 1
         self._open_since.pop(mark.ledger, None)
-        return RepairOutcome(RepairStatus.MENDED, progress=attempt.progressed)
+        return Outcome(Result.MENDED, progress=attempt.progressed)
 
-    def _new_note(self, attempt: RepairTask, found: TaskResult) -> RepairNote:
-        return RepairNote(
+    def _new_note(self, attempt: Attempt, found: Found) -> Note:
+        return Note(
             suspects=frozenset(attempt.suspects),
             hopeless=found.hopeless,
             unshown=found.unshown,

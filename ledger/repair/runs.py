@@ -6,17 +6,17 @@ from collections.abc import Iterable, Iterator
 
 from ledger.ids import EntryId
 
-EntryRanges = tuple[tuple[EntryId, EntryId], ...]
+Runs = tuple[tuple[EntryId, EntryId], ...]
 
-EMPTY: EntryRanges = ()
+NOTHING: Runs = ()
 
 
-def ranges_of(entries: Iterable[int]) -> EntryRanges:
+def runs_of(entries: Iterable[int]) -> Runs:
     """The runs of some ids, in any order, repeated or not."""
-    return merged((entry, entry) for entry in sorted(entries))
+    return joined((entry, entry) for entry in sorted(entries))
 
 
-def merged(pairs: Iterable[tuple[int, int]]) -> EntryRanges:
+def joined(pairs: Iterable[tuple[int, int]]) -> Runs:
     """One set out of pairs that rise by their first id and may overlap; empty ones are dropped."""
     runs: list[tuple[EntryId, EntryId]] = []
     for first, last in pairs:
@@ -30,12 +30,12 @@ def merged(pairs: Iterable[tuple[int, int]]) -> EntryRanges:
     return tuple(runs)
 
 
-def union(one: EntryRanges, other: EntryRanges) -> EntryRanges:
+def union(one: Runs, other: Runs) -> Runs:
     """Ids in either."""
-    return merged(sorted((*one, *other)))
+    return joined(sorted((*one, *other)))
 
 
-def difference(one: EntryRanges, other: EntryRanges) -> EntryRanges:
+def minus(one: Runs, other: Runs) -> Runs:
     """Ids in `one` and not in `other`."""
     left: list[tuple[int, int]] = []
     at = 0
@@ -49,31 +49,31 @@ def difference(one: EntryRanges, other: EntryRanges) -> EntryRanges:
             start = other[next_at][1] + 1
             next_at += 1
         left.append((start, last))
-    return merged(left)
+    return joined(left)
 
 
-def intersection(one: EntryRanges, other: EntryRanges) -> EntryRanges:
+def common(one: Runs, other: Runs) -> Runs:
     """Ids in both."""
-    return difference(one, difference(one, other))
+    return minus(one, minus(one, other))
 
 
-def count(runs: EntryRanges) -> int:
+def count(runs: Runs) -> int:
     """How many ids there are."""
     return sum(last - first + 1 for first, last in runs)
 
 
-def contains(runs: EntryRanges, entry: int) -> bool:
+def contains(runs: Runs, entry: int) -> bool:
     """`entry` is one of them."""
     return any(first <= entry <= last for first, last in runs)
 
 
-def each(runs: EntryRanges) -> Iterator[EntryId]:
+def each(runs: Runs) -> Iterator[EntryId]:
     """Every id, rising."""
     for first, last in runs:
         yield from map(EntryId, range(first, last + 1))
 
 
-def in_at_least(times: int, sets: Iterable[EntryRanges]) -> EntryRanges:
+def in_at_least(times: int, sets: Iterable[Runs]) -> Runs:
     """Ids that `times` or more of the sets have."""
     assert times >= 1
     turns = sorted(turn for runs in sets for a, b in runs for turn in ((a, 1), (b + 1, -1)))
@@ -84,27 +84,27 @@ def in_at_least(times: int, sets: Iterable[EntryRanges]) -> EntryRanges:
             found.append((began, at - 1))
         depth += step
         began = at
-    return merged(found)
+    return joined(found)
 
 
-def as_text(runs: EntryRanges, runs_max: int = 8) -> str:
+def as_text(runs: Runs, runs_max: int = 8) -> str:
     """`0-4, 7, 9-12`; beyond `runs_max` runs only how many more there are."""
     shown = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs[:runs_max])
     left = len(runs) - runs_max
     return f"{shown} and {left} more runs" if left > 0 else shown
 
 
-def share(index: int, first: int, last: int, ensemble_size: int, write_quorum: int) -> EntryRanges:
+def share(index: int, first: int, last: int, ensemble_size: int, write_quorum: int) -> Runs:
     """Which of the entries first..last the bookie at `index` of their ensemble should hold.
 
     Entry e lives on indexes e mod E and the Qw - 1 after it, so an index has Qw of every E.
     """
     assert 0 <= index < ensemble_size
     if write_quorum == ensemble_size:
-        return merged([(first, last)])
+        return joined([(first, last)])
     runs: list[tuple[int, int]] = []
     start = first - (first - (index - write_quorum + 1)) % ensemble_size
     while start <= last:
         runs.append((max(first, start), min(last, start + write_quorum - 1)))
         start += ensemble_size
-    return merged(runs)
+    return joined(runs)

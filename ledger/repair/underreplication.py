@@ -22,7 +22,7 @@ from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.ports.clock import Clock
 from ledger.ports.metadata import ANY_VERSION, MetadataStore
 from ledger.registry.layout import UNDERREPLICATION
-from ledger.registry.underreplication_format import (
+from ledger.registry.underreplication import (
     DISABLED,
     ELECTION,
     LAYOUT,
@@ -37,7 +37,7 @@ from ledger.registry.underreplication_format import (
     ledger_path_of,
     lock_path,
 )
-from ledger.repair.entry_ranges import EMPTY, EntryRanges, merged
+from ledger.repair.runs import NOTHING, Runs, joined
 
 NOTES = f"{UNDERREPLICATION}/notes"
 DRAINING = f"{UNDERREPLICATION}/draining"
@@ -46,7 +46,7 @@ _REASONS_MAX = 20  # a note stays small, whatever is wrong
 _RUNS_MAX = 500
 
 
-class UnderreplicatedLedger(NamedTuple):
+class Mark(NamedTuple):
     """A ledger lacks copies. `version` rises with every mark."""
 
     ledger: LedgerId
@@ -56,20 +56,20 @@ class UnderreplicatedLedger(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class RepairNote:
+class Note:
     """What is known of a marked ledger beyond the mark."""
 
     suspects: frozenset[BookieId] = frozenset()  # their copies are to be read, not only listed
-    hopeless: EntryRanges = EMPTY  # no live bookie has these entries, and enough deny them
-    unshown: EntryRanges = EMPTY  # no live bookie shows these entries now (hopeless ones included)
+    hopeless: Runs = NOTHING  # no live bookie has these entries, and enough deny them
+    unshown: Runs = NOTHING  # no live bookie shows these entries now (hopeless ones included)
     reasons: tuple[str, ...] = ()  # why it could not be mended at the last attempt
     at_ms: int = 0  # when that was
 
 
-NO_NOTE = RepairNote()
+NO_NOTE = Note()
 
 
-class UnderreplicatedLedgers:
+class Underreplication:
     """The list in a metadata store. Every call may raise MetadataUnavailable: call again.
 
     `owner` names this process in its locks; no other process may use the same name.
@@ -109,7 +109,7 @@ class UnderreplicatedLedgers:
                 continue  # somebody marked or finished it in the same moment: look again
             return
 
-    async def get(self, ledger: LedgerId) -> UnderreplicatedLedger | None:
+    async def get(self, ledger: LedgerId) -> Mark | None:
         """The mark, or None. One that does not parse names no bookie."""
         try:
             node = await self._store.get(ledger_path_of(ledger))
@@ -119,16 +119,14 @@ class UnderreplicatedLedgers:
             missing, since_ms = decode_missing(node.data)
         except CorruptFormat:
             missing, since_ms = (), None
-        return UnderreplicatedLedger(
-            ledger, frozenset(map(BookieId, missing)), since_ms, node.version
-        )
+        return Mark(ledger, frozenset(map(BookieId, missing)), since_ms, node.version)
 
     async def ledgers(self) -> list[LedgerId]:
         """Every marked ledger, rising."""
         found = map(ledger_of_node, await self._store.paths(MISSING))
         return sorted(ledger for ledger in found if ledger is not None)
 
-    async def done(self, mark: UnderreplicatedLedger) -> bool:
+    async def done(self, mark: Mark) -> bool:
         """The mark is gone; False when the ledger was marked again since `mark` was read."""
         path = ledger_path_of(mark.ledger)
         try:
@@ -200,14 +198,14 @@ class UnderreplicatedLedgers:
 
     # -- notes -----------------------------------------------------------------------------------
 
-    async def note(self, ledger: LedgerId) -> RepairNote:
+    async def note(self, ledger: LedgerId) -> Note:
         """What was written down of the ledger, `NO_NOTE` if nothing."""
         try:
             return _decode_note((await self._store.get(_note_path(ledger))).data)
         except NoNode:
             return NO_NOTE
 
-    async def set_note(self, ledger: LedgerId, note: RepairNote) -> None:
+    async def set_note(self, ledger: LedgerId, note: Note) -> None:
         """The note says this; nothing is written when it says it already, but for the time."""
         known = await self.note(ledger)
         if _without_time(known) == _without_time(note):
@@ -228,7 +226,7 @@ class UnderreplicatedLedgers:
         known = await self.note(ledger)
         suspects = known.suspects | frozenset(bookies)
         await self.set_note(
-            ledger, RepairNote(suspects, known.hopeless, known.unshown, known.reasons, known.at_ms)
+            ledger, Note(suspects, known.hopeless, known.unshown, known.reasons, known.at_ms)
         )
         await self.mark(ledger, suspects)
 
@@ -262,11 +260,11 @@ def _note_path(ledger: LedgerId) -> str:
     return f"{NOTES}/{lock_path(ledger).rpartition('/')[2]}"
 
 
-def _without_time(note: RepairNote) -> tuple[object, ...]:
+def _without_time(note: Note) -> tuple[object, ...]:
     return note.suspects, note.hopeless, note.unshown, note.reasons
 
 
-def _encode_note(note: RepairNote) -> bytes:
+def _encode_note(note: Note) -> bytes:
     fields = {
         "suspects": sorted(note.suspects),
         "hopeless": note.hopeless[:_RUNS_MAX],
@@ -277,11 +275,11 @@ def _encode_note(note: RepairNote) -> bytes:
     return json.dumps(fields, ensure_ascii=False).encode()
 
 
-def _decode_note(data: bytes) -> RepairNote:
+def _decode_note(data: bytes) -> Note:
     """Only advice: one that does not parse says nothing."""
     try:
         fields = cast("dict[str, Any]", json.loads(data))
-        return RepairNote(
+        return Note(
             suspects=frozenset(map(BookieId, fields["suspects"])),
             hopeless=_runs(fields["hopeless"]),
             unshown=_runs(fields["unshown"]),
@@ -292,5 +290,5 @@ def _decode_note(data: bytes) -> RepairNote:
         return NO_NOTE
 
 
-def _runs(pairs: Iterable[tuple[int, int]]) -> EntryRanges:
-    return merged((EntryId(first), EntryId(last)) for first, last in pairs)
+def _runs(pairs: Iterable[tuple[int, int]]) -> Runs:
+    return joined((EntryId(first), EntryId(last)) for first, last in pairs)

@@ -20,26 +20,16 @@ from ledger.errors import BookieUnavailable, CorruptFormat, EntryUnknown
 from ledger.ids import NO_ENTRY, BookieId, Buffer, EntryId, LedgerId
 from ledger.ports.bookies import Bookies, EntriesReply, ReadManyReply, Status
 from ledger.repair.checker import (
-    UNKNOWN_CONTENTS,
-    LedgerFragment,
-    ReplicaContents,
+    SILENT,
+    Holding,
+    Span,
     bookies_of,
-    contents_of,
-    fragments_of,
+    holding_of,
     share_of,
+    spans,
 )
 from ledger.repair.config import RepairConfig
-from ledger.repair.entry_ranges import (
-    EMPTY,
-    EntryRanges,
-    contains,
-    count,
-    difference,
-    intersection,
-    merged,
-    ranges_of,
-    union,
-)
+from ledger.repair.runs import NOTHING, Runs, common, contains, count, joined, minus, runs_of, union
 
 _OVERLOADED_WAIT_S: Final = 0.05
 _PACE_S: Final = 0.02  # so far ahead of the allowed pace before anybody rests
@@ -47,7 +37,7 @@ _ABSENT: Final = (Status.NO_ENTRY, Status.NO_LEDGER)
 
 
 @dataclass(slots=True)
-class RepairProgress:
+class Progress:
     """What a process has mended since it started."""
 
     entries: int = 0
@@ -62,7 +52,7 @@ class RepairProgress:
     checked_bytes: int = 0
 
 
-class CopyBudget:
+class Budget:
     """Bytes under way at once, and bytes per second; who asks first gets first."""
 
     def __init__(self, bytes_max: int, bytes_per_s_max: int) -> None:
@@ -111,15 +101,15 @@ class CopyBudget:
                 turn.set_result(None)
 
 
-class EntryCopier:
+class Copies:
     """The copies of one ledger, on any bookie."""
 
     def __init__(
         self,
         metadata: LedgerMetadata,
         bookies: Bookies,
-        budget: CopyBudget,
-        progress: RepairProgress,
+        budget: Budget,
+        progress: Progress,
         config: RepairConfig,
         client_config: LedgerClientConfig,
     ) -> None:
@@ -144,27 +134,27 @@ class EntryCopier:
 
     async def survey(
         self, lac: EntryId, deep: Collection[BookieId] = ()
-    ) -> dict[BookieId, ReplicaContents]:
+    ) -> dict[BookieId, Holding]:
         """What each registered bookie of the ledger holds of its confirmed entries.
 
         The copies of bookies `deep`, and of those in limbo, are read and verified.
         """
-        parts = fragments_of(self._metadata, lac)
+        parts = spans(self._metadata, lac)
         names = sorted(bookies_of(self._metadata) & self._bookies.registered().keys())
         looks = [
             self.inspect(name, self._share_of(name, parts), deep=name in deep) for name in names
         ]
         return dict(zip(names, await asyncio.gather(*looks), strict=True))
 
-    async def lists(self, bookies: Collection[BookieId]) -> dict[BookieId, ReplicaContents]:
+    async def lists(self, bookies: Collection[BookieId]) -> dict[BookieId, Holding]:
         """What each of these says it holds, as far as they are registered; nothing is read."""
         names = sorted(frozenset(bookies) & self._bookies.registered().keys())
         replies = await asyncio.gather(*map(self.list, names))
-        return dict(zip(names, map(contents_of, replies), strict=True))
+        return dict(zip(names, map(holding_of, replies), strict=True))
 
-    def _share_of(self, bookie: BookieId, parts: list[LedgerFragment]) -> EntryRanges:
+    def _share_of(self, bookie: BookieId, parts: list[Span]) -> Runs:
         """What it should hold of all fragments together."""
-        entries = EMPTY
+        entries = NOTHING
         for span in parts:
             if bookie in span.fragment.ensemble:
                 index = span.fragment.ensemble.index(bookie)
@@ -190,20 +180,16 @@ class EntryCopier:
             return NO_ENTRY
         return reply.lac if reply.status is Status.OK else NO_ENTRY
 
-    async def inspect(
-        self, bookie: BookieId, entries: EntryRanges, *, deep: bool
-    ) -> ReplicaContents:
+    async def inspect(self, bookie: BookieId, entries: Runs, *, deep: bool) -> Holding:
         """What it holds. `deep`, or in limbo: `entries` are read and their digests verified."""
-        holding = contents_of(await self.list(bookie))
+        holding = holding_of(await self.list(bookie))
         if not (deep or holding.limbo) or not (holding.complete or holding.limbo):
             return holding
         good, damaged, told = await self._read_through(bookie, entries)
-        held = union(difference(holding.held, entries), union(good, damaged))
-        return ReplicaContents(held, holding.complete and told, damaged, holding.limbo)
+        held = union(minus(holding.held, entries), union(good, damaged))
+        return Holding(held, holding.complete and told, damaged, holding.limbo)
 
-    async def _read_through(
-        self, bookie: BookieId, entries: EntryRanges
-    ) -> tuple[EntryRanges, EntryRanges, bool]:
+    async def _read_through(self, bookie: BookieId, entries: Runs) -> tuple[Runs, Runs, bool]:
         """Entries that verify, those that do not, and whether it said something of all of them.
 
         Once it gives no answer at all it is asked no further: one that hangs would hold up this
@@ -218,7 +204,7 @@ class EntryCopier:
                 entry = EntryId(at)
                 reply = await self._ask(bookie, entry, last)
                 if reply.status is Status.UNREACHABLE:
-                    return merged(good), ranges_of(damaged), False
+                    return joined(good), runs_of(damaged), False
                 sound = self._sound(entry, reply.bodies)
                 self._progress.checked += max(1, len(sound))
                 if sound:
@@ -231,14 +217,10 @@ class EntryCopier:
                 elif reply.status not in _ABSENT:
                     told = False
                 at += 1
-        return merged(good), ranges_of(damaged), told
+        return joined(good), runs_of(damaged), told
 
     async def copy(
-        self,
-        entries: EntryRanges,
-        span: LedgerFragment,
-        holdings: Mapping[BookieId, ReplicaContents],
-        target: BookieId,
+        self, entries: Runs, span: Span, holdings: Mapping[BookieId, Holding], target: BookieId
     ) -> None:
         """`entries` of the span are durable on `target` too.
 
@@ -266,8 +248,8 @@ class EntryCopier:
         self,
         first: EntryId,
         last: EntryId,
-        span: LedgerFragment,
-        holdings: Mapping[BookieId, ReplicaContents],
+        span: Span,
+        holdings: Mapping[BookieId, Holding],
         lane: _Lane,
     ) -> None:
         """Everything of one run is on its way, unless the lane has failed."""
@@ -281,8 +263,8 @@ class EntryCopier:
         self,
         first: EntryId,
         last: EntryId,
-        span: LedgerFragment,
-        holdings: Mapping[BookieId, ReplicaContents],
+        span: Span,
+        holdings: Mapping[BookieId, Holding],
     ) -> Sequence[Buffer]:
         """Sound entries from `first` on, at least that one."""
         for source in self._sources(first, span, holdings):
@@ -298,13 +280,13 @@ class EntryCopier:
         )
 
     def _sources(
-        self, entry: EntryId, span: LedgerFragment, holdings: Mapping[BookieId, ReplicaContents]
+        self, entry: EntryId, span: Span, holdings: Mapping[BookieId, Holding]
     ) -> Iterable[BookieId]:
         """Members of the span that show a good copy, another one first for each stretch."""
         ensemble = span.fragment.ensemble
         start = entry % len(ensemble)
         for bookie in (*ensemble[start:], *ensemble[:start]):
-            if contains(holdings.get(bookie, UNKNOWN_CONTENTS).good, entry):
+            if contains(holdings.get(bookie, SILENT).good, entry):
                 yield bookie
 
     async def _ask(self, bookie: BookieId, first: EntryId, last: int) -> ReadManyReply:
@@ -333,27 +315,27 @@ class EntryCopier:
         except TimeoutError:
             return Status.UNREACHABLE
 
-    async def check_holds(self, bookie: BookieId, entries: EntryRanges) -> None:
+    async def check_holds(self, bookie: BookieId, entries: Runs) -> None:
         """Raises BookieUnavailable unless the bookie itself lists all of `entries`."""
-        holding = contents_of(await self.list(bookie))
-        missing = difference(entries, holding.held)
+        holding = holding_of(await self.list(bookie))
+        missing = minus(entries, holding.held)
         if missing:
             place = f"{bookie} does not list {count(missing)} entries that were copied to it"
             raise BookieUnavailable(f"ledger {self._metadata.ledger}: {place}")
 
-    async def missing_on(self, bookie: BookieId, entries: EntryRanges) -> EntryRanges:
+    async def missing_on(self, bookie: BookieId, entries: Runs) -> Runs:
         """Which of `entries` must be copied there: an attempt before may have got far.
 
         What it has already is read first: it may have been a member once, and lie there rotten.
         Raises BookieUnavailable when it gives no answer, or may have lost some.
         """
-        if entries == EMPTY:
-            return EMPTY
-        holding = contents_of(await self.list(bookie))
-        good, _, told = await self._read_through(bookie, intersection(entries, holding.held))
+        if entries == NOTHING:
+            return NOTHING
+        holding = holding_of(await self.list(bookie))
+        good, _, told = await self._read_through(bookie, common(entries, holding.held))
         if not (holding.complete and told):
             raise BookieUnavailable(f"{bookie} does not say which entries it has")
-        return difference(entries, good)
+        return minus(entries, good)
 
 
 class _Lane:
@@ -364,8 +346,8 @@ class _Lane:
         bookies: Bookies,
         target: BookieId,
         master_key: bytes,
-        budget: CopyBudget,
-        progress: RepairProgress,
+        budget: Budget,
+        progress: Progress,
         overloaded_s_max: float,
     ) -> None:
         self.error: BookieUnavailable | None = None
