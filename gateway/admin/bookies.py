@@ -15,7 +15,7 @@ from ledger.ports.bookies import BookieStats, Status
 from ledger.registry.cookie import cookie_path
 from ledger.registry.layout import COOKIES
 from ledger.repair.checker import bookies_of
-from ledger.repair.election import leader
+from ledger.repair.election import current_auditor
 
 Row = dict[str, Any]
 OnDrained = Callable[[int, int], None]
@@ -91,7 +91,7 @@ async def decommission(
         )
     await storage.marks.prepare()
     await storage.marks.drain(bookie)
-    if await _ledgers_of(storage, bookie) and await leader(storage.store) is None:
+    if await _ledgers_of(storage, bookie) and await current_auditor(storage.store) is None:
         raise AdminError(
             f"nobody mends ledgers: start `bookie audit`, then run this again; bookie {bookie} "
             "is marked to be emptied",

@@ -21,10 +21,18 @@ from ledger.errors import (
 from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.ports.bookies import ReadReply, Status
 from ledger.repair.accept_loss import LossAcceptor
-from ledger.repair.checker import SILENT, Holding, Span, bookies_of, check, share_of, spans
-from ledger.repair.election import leader
-from ledger.repair.explain import Facts, Said, explain_entry, explain_ledger
-from ledger.repair.runs import NOTHING, as_text, common, count, minus
+from ledger.repair.checker import (
+    UNKNOWN_CONTENTS,
+    LedgerFragment,
+    ReplicaContents,
+    bookies_of,
+    check_ledger,
+    fragments_of,
+    share_of,
+)
+from ledger.repair.election import current_auditor
+from ledger.repair.entry_ranges import EMPTY, as_text, count, difference, intersection
+from ledger.repair.explain import LedgerFacts, ReplicaAnswer, explain_entry, explain_ledger
 
 Row = dict[str, Any]
 OnProgress = Callable[[int, int], None]
@@ -82,7 +90,7 @@ async def show_ledger(storage: Storage, ledger: LedgerId) -> Row:
         "custom": {key: value.decode(errors="replace") for key, value in metadata.custom.items()},
         "copies": [
             _copy_row(storage, metadata, span, index, holdings)
-            for span in spans(metadata, lac)
+            for span in fragments_of(metadata, lac)
             for index in range(metadata.ensemble_size)
         ],
     }
@@ -91,14 +99,14 @@ async def show_ledger(storage: Storage, ledger: LedgerId) -> Row:
 def _copy_row(
     storage: Storage,
     metadata: LedgerMetadata,
-    span: Span,
+    span: LedgerFragment,
     index: int,
-    holdings: dict[BookieId, Holding],
+    holdings: dict[BookieId, ReplicaContents],
 ) -> Row:
     bookie = span.fragment.ensemble[index]
     share = share_of(span, index, metadata)
-    holding = holdings.get(bookie, SILENT)
-    missing = minus(share, holding.held)
+    holding = holdings.get(bookie, UNKNOWN_CONTENTS)
+    missing = difference(share, holding.held)
     certain = holding.complete
     return {
         "fragment": span.first,
@@ -175,13 +183,13 @@ async def _verify_one(storage: Storage, metadata: LedgerMetadata, mark: bool) ->
     copies = storage.copies(metadata)
     lac = await copies.read_lac()
     holdings = await copies.survey(lac, bookies_of(metadata))
-    found = check(metadata, lac, holdings)
+    found = check_ledger(metadata, lac, holdings)
     rows: list[Row] = []
     for lack in found.lacks:
-        holding = holdings.get(lack.bookie, SILENT)
-        damaged = common(lack.missing, holding.damaged)
-        missing = minus(lack.missing, damaged) if holding.complete else NOTHING
-        unknown = NOTHING if holding.complete else minus(lack.missing, damaged)
+        holding = holdings.get(lack.bookie, UNKNOWN_CONTENTS)
+        damaged = intersection(lack.missing, holding.damaged)
+        missing = difference(lack.missing, damaged) if holding.complete else EMPTY
+        unknown = EMPTY if holding.complete else difference(lack.missing, damaged)
         rows.append(
             {
                 "ledger": metadata.ledger,
@@ -191,7 +199,7 @@ async def _verify_one(storage: Storage, metadata: LedgerMetadata, mark: bool) ->
                 "missing": as_text(missing),
                 "damaged": as_text(damaged),
                 "unknown": as_text(unknown),
-                "shown_by_nobody": as_text(common(lack.missing, found.unshown)),
+                "shown_by_nobody": as_text(intersection(lack.missing, found.unshown)),
             }
         )
     if rows and mark:
@@ -269,22 +277,22 @@ async def why(storage: Storage, ledger: LedgerId, entry: EntryId | None) -> Row:
     }
 
 
-async def _facts(storage: Storage, ledger: LedgerId) -> Facts:
+async def _facts(storage: Storage, ledger: LedgerId) -> LedgerFacts:
     metadata = await storage.metadata_of(ledger)
     note = await storage.marks.note(ledger)
     copies = storage.copies(metadata)
     lac = await copies.read_lac()
     holdings = await copies.survey(lac, note.suspects)
-    return Facts(
+    return LedgerFacts(
         metadata=metadata,
         lac=lac,
         registered=storage.bookies.registered(),
         holdings=holdings,
-        found=check(metadata, lac, holdings),
+        found=check_ledger(metadata, lac, holdings),
         mark=await storage.marks.get(ledger),
         note=note,
         worker=await storage.marks.locked_by(ledger),
-        auditor=await leader(storage.store),
+        auditor=await current_auditor(storage.store),
         enabled=await storage.marks.enabled(),
         draining=await storage.marks.draining(),
         now_ms=storage.clock.now_ms(),
@@ -293,27 +301,27 @@ async def _facts(storage: Storage, ledger: LedgerId) -> Facts:
 
 async def _ask(
     storage: Storage, metadata: LedgerMetadata, bookie: BookieId, entry: EntryId
-) -> Said:
+) -> ReplicaAnswer:
     if bookie not in storage.bookies.registered():
-        return Said.AWAY
+        return ReplicaAnswer.AWAY
     try:
         async with asyncio.timeout(storage.client_config.read_timeout_s):
             reply = await storage.bookies.read(bookie, metadata.ledger, entry)
     except TimeoutError:
-        return Said.SILENT
+        return ReplicaAnswer.SILENT
     return _judge(metadata, entry, reply)
 
 
-def _judge(metadata: LedgerMetadata, entry: EntryId, reply: ReadReply) -> Said:
+def _judge(metadata: LedgerMetadata, entry: EntryId, reply: ReadReply) -> ReplicaAnswer:
     if reply.status in (Status.NO_ENTRY, Status.NO_LEDGER):
-        return Said.DENIES
+        return ReplicaAnswer.DENIES
     if reply.status is Status.UNKNOWN_LEDGER_STATE:
-        return Said.LIMBO
+        return ReplicaAnswer.LIMBO
     if reply.status is not Status.OK:
-        return Said.SILENT
+        return ReplicaAnswer.SILENT
     try:
         entry_format = EntryFormat(metadata.digest_type, metadata.password)
         entry_format.unpack(reply.body, metadata.ledger, entry)
     except CorruptFormat:
-        return Said.DAMAGED
-    return Said.SHOWS
+        return ReplicaAnswer.DAMAGED
+    return ReplicaAnswer.SHOWS

@@ -29,8 +29,8 @@ from ledger.registry.discovery import Discovery
 from ledger.registry.layout import read_instance_id
 from ledger.repair.auditor import Auditor
 from ledger.repair.config import RepairConfig
-from ledger.repair.copies import Budget, Copies, Progress
-from ledger.repair.underreplication import Underreplication
+from ledger.repair.entry_copier import CopyBudget, EntryCopier, RepairProgress
+from ledger.repair.underreplicated_ledgers import UnderreplicatedLedgers
 
 _SESSION_MS = 10_000
 _CONNECT_S = 5.0
@@ -51,14 +51,14 @@ class Storage:
         self.config = RepairConfig()
         self.metadata = LedgerMetadataStore(store, self.client_config)
         self.client = LedgerClient(store, bookies, clock, self.client_config)
-        self.marks = Underreplication(store, clock, owner)
+        self.marks = UnderreplicatedLedgers(store, clock, owner)
         self.auditor = Auditor(store, bookies, clock, self.marks, self.config)
-        self.progress = Progress()
+        self.progress = RepairProgress()
 
-    def copies(self, metadata: LedgerMetadata) -> Copies:
+    def copies(self, metadata: LedgerMetadata) -> EntryCopier:
         """A look at the copies of one ledger; what is read counts in `progress`."""
-        budget = Budget(self.config.in_flight_bytes_max, 0)
-        return Copies(
+        budget = CopyBudget(self.config.in_flight_bytes_max, 0)
+        return EntryCopier(
             metadata, self.bookies, budget, self.progress, self.config, self.client_config
         )
 

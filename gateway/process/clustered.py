@@ -20,8 +20,8 @@ from ledger.client.config import LedgerClientConfig
 from ledger.ids import BookieId
 from ledger.registry.discovery import Discovery
 from ledger.registry.layout import read_instance_id
-from ledger.repair.suspicions import Suspicions
-from ledger.repair.underreplication import Underreplication
+from ledger.repair.corruption_reports import CorruptionReporter
+from ledger.repair.underreplicated_ledgers import UnderreplicatedLedgers
 from ledger.streams.plain_log import PlainLogs, Quorum
 from ledger.streams.stream import StreamServices
 from subscriptions.rollout import open_store
@@ -55,8 +55,8 @@ async def _start(config: GatewayConfig, stops: list[Stop]) -> Running:
     stops.append(bookies.close)
     clock = SystemClock()
     client = LedgerClient(metadata, bookies, clock, LedgerClientConfig(rack=_rack(config)))
-    suspicions = Suspicions(
-        Underreplication(metadata, clock, BookieId(f"gateway-{config.node_id}"))
+    suspicions = CorruptionReporter(
+        UnderreplicatedLedgers(metadata, clock, BookieId(f"gateway-{config.node_id}"))
     )
     client.health.on_corrupt = suspicions.on_corrupt
     if not bookies.available():

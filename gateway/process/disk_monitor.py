@@ -31,11 +31,11 @@ class Watched(Protocol):
     def failure(self) -> OSError | None: ...
 
     @property
-    def room(self) -> tuple[int, int]:
+    def disk_space(self) -> tuple[int, int]:
         """Bytes free at the last look, and how many it takes for `writable`."""
         ...
 
-    def look_for_room(self) -> None: ...
+    def check_disk_space(self) -> None: ...
 
 
 class _Standing(Enum):
@@ -91,13 +91,13 @@ class EmbeddedBookieMonitor:
 def _look_at(bookie: Watched) -> _Standing:
     if bookie.failure is not None:
         return _Standing.ENDED
-    bookie.look_for_room()
+    bookie.check_disk_space()
     return _Standing.WRITABLE if bookie.writable else _Standing.SHORT
 
 
 def _say(standing: _Standing, data: Path, bookie: Watched) -> None:
     name = bookie.bookie_id
-    free, needed = bookie.room
+    free, needed = bookie.disk_space
     match standing:
         case _Standing.WRITABLE:
             logger().warning("writable again", bookie=name, free_bytes=free)

@@ -18,8 +18,8 @@ from gateway.topics.partitions import stream_name
 from ledger.adapters.sqlite.sqlite_metadata import SqliteMetadata
 from ledger.adapters.system.clock import SystemClock
 from ledger.adapters.system.memory import keep_freed_memory
-from ledger.bookie.collect import collect
 from ledger.bookie.config import BookieConfig
+from ledger.bookie.gc.collector import collect
 from ledger.bookie.in_process import LocalBookie, LocalBookies, open_local_bookie
 from ledger.client.client import LedgerClient
 from ledger.errors import LedgerError

@@ -15,16 +15,13 @@ from typing import Any, Final
 
 from ledger.bookie import directory
 from ledger.bookie.config import BookieConfig
-from ledger.bookie.entries import EntryIndex
-from ledger.bookie.files import LogFiles
-from ledger.bookie.journal import Journal
+from ledger.bookie.disk_space import DiskSpaceMonitor
+from ledger.bookie.entry_reader import EntryReader
+from ledger.bookie.ledger_descriptor import EntryLocation, LedgerDescriptor, LogRecord
 from ledger.bookie.long_poll import LongPolls
-from ledger.bookie.reads import EntryReader
-from ledger.bookie.replay import LIMBO_AGAIN, LIMBO_STILL, Replay, Replayed
-from ledger.bookie.room import Room
-from ledger.bookie.state import LedgerState, LogRecord, Place
-from ledger.bookie.upkeep import Upkeep
-from ledger.core.fencing import Verdict, is_sound, same_entry
+from ledger.bookie.replay import LIMBO_KNOWN, LIMBO_NEW, LogReplay, ReplayResult
+from ledger.bookie.storage import BookieStorage
+from ledger.core.fencing import AddDecision, has_valid_digest, same_entry
 from ledger.core.journal_format import (
     RECORD_HEADER_BYTES,
     LogPosition,
@@ -49,9 +46,9 @@ EVERY_LEDGER: Final = LedgerId(2**63 - 1)
 _HEAD = Struct(">qqq")  # an entry's ledger, id and LAC
 _HEAD_BYTES: Final = 32  # and its length field
 _REFUSALS: Final = {
-    Verdict.FENCED: Status.FENCED,
-    Verdict.WRONG_KEY: Status.UNAUTHORIZED,
-    Verdict.DELETED: Status.NO_LEDGER,
+    AddDecision.FENCED: Status.FENCED,
+    AddDecision.WRONG_KEY: Status.UNAUTHORIZED,
+    AddDecision.DELETED: Status.NO_LEDGER,
 }
 
 
@@ -73,31 +70,26 @@ class Bookie:
         self._clock = clock
         self._new_instance = new_instance
         self._name = name
-        self._instance = b""
-        self._index = EntryIndex(table, config)
-        self._files = LogFiles(disk, config.open_files_max, config.read_gap_bytes_max)
-        self._journal = Journal(disk, config, clock, self._on_group)
+        self.storage = BookieStorage(disk, table, clock, config, self._on_group)
+        self._index = self.storage.index
+        self._files = self.storage.files
+        self._journal = self.storage.journal
         self._reader = EntryReader(self._index, self._files, self._journal, config)
         self._polls = LongPolls(self._index, self._reader, config)
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._flushing = False
         self._logged_since_flush = 0
-        self._room = Room(disk, clock, config)
-        self._ended: OSError | None = None
+        self._disk_space = DiskSpaceMonitor(disk, clock, config)
         self._failed = asyncio.Event()
-        self.upkeep = Upkeep(
-            *(disk, self._index, self._files, self._journal, self._append, config),
-            lambda: self.failure,
-        )
         self.conflicts = 0  # adds whose payload differs from what is stored: somebody is wrong
-        self.replayed: Replayed | None = None  # what the last start found
+        self.replayed: ReplayResult | None = None  # what the last start found
 
     @property
     def bookie_id(self) -> BookieId:
         """The name and eight hex digits of the instance. After `start` only."""
-        assert self._instance
-        return directory.bookie_id(self._name, self._instance)
+        assert self.storage.instance
+        return directory.bookie_id(self._name, self.storage.instance)
 
     @property
     def limbo_below(self) -> int:
@@ -107,12 +99,12 @@ class Bookie:
     @property
     def writable(self) -> bool:
         """It takes adds: neither ended nor short of room."""
-        return self.failure is None and not self._room.full
+        return self.failure is None and not self._disk_space.full
 
     @property
     def failure(self) -> OSError | None:
         """Why this bookie ended for good, or None."""
-        return self._ended or self._journal.failed
+        return self.storage.failure
 
     async def failed(self) -> OSError:
         """Why this bookie ended for good, once it has. Then everything pending was refused."""
@@ -120,14 +112,14 @@ class Bookie:
         assert self.failure is not None
         return self.failure
 
-    def look_for_room(self) -> None:
+    def check_disk_space(self) -> None:
         """`writable` says what the disk's free space says now; as before if it says nothing."""
-        self._room.look_again()
+        self._disk_space.look_again()
 
     @property
-    def room(self) -> tuple[int, int]:
+    def disk_space(self) -> tuple[int, int]:
         """Bytes free on the disk at the last look, and how many it takes for `writable`."""
-        return self._room.free_bytes, self._room.needed_bytes
+        return self._disk_space.free_bytes, self._disk_space.needed_bytes
 
     @property
     def groups(self) -> int:
@@ -141,22 +133,24 @@ class Bookie:
         power cut without sync) all below it are fenced and in limbo until `end_limbo`. `boot_id`
         names this boot of the machine. Raises ForeignDirectory, OSError, CorruptFormat.
         """
-        self._instance = await directory.claim_directory(self._disk, self._new_instance)
-        replayed = await Replay(self._disk, self._index, self._instance).run()
-        self.upkeep.begin(self._instance, frozenset(rot.file_id for rot in replayed.rot))
+        storage = self.storage
+        instance = await directory.claim_directory(self._disk, self._new_instance)
+        replayed = await LogReplay(self._disk, self._index, instance).run()
+        storage.instance = instance
+        storage.damaged_files = frozenset(rot.file_id for rot in replayed.rot)
         lost = bool(replayed.rot) or await directory.lost_unsynced(self._disk, boot_id)
         if lost:
             self._index.begin_limbo(next_ledger, again=True)
         if self._config.journal_sync == "never":
             await directory.mark_unsynced(self._disk, boot_id)
-        await self._journal.start(self._instance, replayed.next_file_id, replayed.end)
-        await self.upkeep.log_limbo(LIMBO_AGAIN if lost else LIMBO_STILL)
+        await self._journal.start(instance, replayed.next_file_id, replayed.end)
+        await self.storage.log_limbo_bounds(LIMBO_NEW if lost else LIMBO_KNOWN)
         self._index.write_batch(self._journal.end)
         await self._index.flush()
         if self._config.journal_sync == "group":
-            await directory.forget_unsynced(self._disk)
+            await directory.clear_unsynced(self._disk)
         self.replayed = replayed
-        self._room.look()
+        self._disk_space.look()
 
     async def stop(self) -> None:
         """Everything accepted is settled, the index is flushed, the files are closed.
@@ -167,11 +161,11 @@ class Bookie:
         await self._journal.stop()
         while self._tasks:
             await asyncio.wait(self._tasks)
-        if self._instance and self.failure is None:
+        if self.storage.instance and self.failure is None:
             self._index.write_batch(self._journal.end)
             await self._index.flush()
-            await directory.forget_unsynced(self._disk)
-        self._ended = self._ended or OSError("the bookie was stopped")
+            await directory.clear_unsynced(self._disk)
+        self.storage.stopped_by = self.storage.stopped_by or OSError("the bookie was stopped")
         self._files.close_all()
 
     def add(
@@ -196,8 +190,8 @@ class Bookie:
             return
         try:
             state = self._index.state(ledger) or self._index.create(ledger, master_key)
-            verdict = state.judge_add(master_key, recovery)
-            if verdict is not Verdict.TAKE:
+            verdict = state.check_add(master_key, recovery)
+            if verdict is not AddDecision.ACCEPT:
                 self._loop.call_soon(on_added, _REFUSALS[verdict])
                 return
             if entry > state.last_entry:
@@ -239,15 +233,15 @@ class Bookie:
         Every ledger below `fenced_below` is fenced: a fence may be among what was lost. Durable;
         before it serves. Raises OSError.
         """
-        self.upkeep.assert_serving()
+        self.storage.assert_serving()
         self._index.fence_below(fenced_below)
         logged: list[asyncio.Future[Status]] = []
         for ledger in ledgers:
             state = self._index.state(ledger) or self._index.create(ledger, None)
-            logged.append(self._append(RecordType.LIMBO, state, 1))
-        await self.upkeep.all_logged(logged, "the limbo")
-        await self.upkeep.log_limbo(LIMBO_STILL)
-        await self.upkeep.checkpoint()
+            logged.append(self.storage.append(RecordType.LIMBO, state, 1))
+        await self.storage.wait_logged(logged, "the limbo")
+        await self.storage.log_limbo_bounds(LIMBO_KNOWN)
+        await self.storage.checkpoint()
 
     async def end_limbo(self, ledger: LedgerId, master_key: bytes | None = None) -> Status:
         """What is held of the ledger is complete again, or its loss is accepted. Stays fenced.
@@ -308,27 +302,27 @@ class Bookie:
 
         The room comes back with the files: see `collect`. Raises OSError.
         """
-        self.upkeep.assert_serving()
+        self.storage.assert_serving()
         logged: list[asyncio.Future[Status]] = []
         for ledger in ledgers:
             state = self._index.state(ledger) or self._index.create(ledger, None)
             state.fenced = True
-            logged.append(self._append(RecordType.DELETED, state, -1))
-        await self.upkeep.all_logged(logged, "a deletion")
+            logged.append(self.storage.append(RecordType.DELETED, state, -1))
+        await self.storage.wait_logged(logged, "a deletion")
 
     # -- inside --------------------------------------------------------------------------------
 
     def _refusal(self, length: int, recovery: bool) -> Status | None:
         """Why no add of this length can be taken now."""
-        if self._ended is not None or self._journal.failed is not None:
+        if self.storage.stopped_by is not None or self._journal.failed is not None:
             return Status.IO_ERROR
-        if self._room.refuses(recovery=recovery):
+        if self._disk_space.refuses(recovery=recovery):
             return Status.READ_ONLY
         if self._journal.queue_bytes + length > self._config.queue_bytes_max:
             return Status.OVERLOADED
         return None
 
-    def _guarded(self, ledger: LedgerId, master_key: bytes) -> LedgerState | Status:
+    def _guarded(self, ledger: LedgerId, master_key: bytes) -> LedgerDescriptor | Status:
         """The ledger, created if need be, when the key fits; else why not."""
         if self.failure is not None:
             return Status.IO_ERROR
@@ -336,35 +330,21 @@ class Bookie:
             state = self._index.state(ledger) or self._index.create(ledger, master_key)
         except OSError:
             return Status.IO_ERROR
-        verdict = state.judge_key(master_key)
-        if verdict is not Verdict.TAKE:
+        verdict = state.check_key(master_key)
+        if verdict is not AddDecision.ACCEPT:
             return _REFUSALS[verdict]
         if not state.key_logged:
             self._log_key(state, master_key)
         return state
 
-    def _log_key(self, state: LedgerState, master_key: bytes) -> None:
+    def _log_key(self, state: LedgerDescriptor, master_key: bytes) -> None:
         """The key goes into the log before anything else of the ledger."""
         state.master_key = master_key
         state.key_logged = True
-        self._append(RecordType.LEDGER_KEY, state, -1, master_key)
+        self.storage.append(RecordType.LEDGER_KEY, state, -1, master_key)
 
-    async def _log(self, kind: RecordType, state: LedgerState, entry: int) -> Status:
-        return await self._append(kind, state, entry)
-
-    def _append(
-        self, kind: RecordType, state: LedgerState, entry: int, body: bytes = b""
-    ) -> asyncio.Future[Status]:
-        """A record that is no add is queued; the future tells its fate."""
-        done: asyncio.Future[Status] = self._loop.create_future()
-
-        def on_done(status: Status) -> None:
-            if not done.done():
-                done.set_result(status)
-
-        state.busy += 1
-        self._journal.append(LogRecord(kind, state, entry, -1, (body,), len(body), on_done))
-        return done
+    async def _log(self, kind: RecordType, state: LedgerDescriptor, entry: int) -> Status:
+        return await self.storage.append(kind, state, entry)
 
     def _on_group(
         self, records: list[LogRecord], first: LogPosition, error: OSError | None
@@ -382,7 +362,9 @@ class Bookie:
             elif not state.deleted:
                 length = record.size - RECORD_HEADER_BYTES
                 index.put(
-                    state, record.entry, Place(file_id, position + RECORD_HEADER_BYTES, length)
+                    state,
+                    record.entry,
+                    EntryLocation(file_id, position + RECORD_HEADER_BYTES, length),
                 )
                 if record.lac > state.lac:
                     state.lac = record.lac
@@ -433,15 +415,15 @@ class Bookie:
             self._flushing = True
             self._logged_since_flush = 0
             self._spawn(self._flush())
-        self._room.on_logged(size)
+        self._disk_space.on_logged(size)
 
     def _on_group_failed(self, records: list[LogRecord], error: OSError) -> None:
         """None of the group counts; the bookie is short of room or has ended."""
         status = Status.IO_ERROR
         if self._journal.failed is None:
-            self._room.on_refused()
+            self._disk_space.on_refused()
             status = Status.READ_ONLY
-        touched: set[LedgerState] = set()
+        touched: set[LedgerDescriptor] = set()
         for record in records:
             state = record.ledger
             if record.kind is RecordType.ADD:
@@ -473,10 +455,10 @@ class Bookie:
 
     async def _compare(
         self,
-        state: LedgerState,
+        state: LedgerDescriptor,
         entry: int,
         body: bytes,
-        known: Place | LogRecord,
+        known: EntryLocation | LogRecord,
         on_added: OnAdded,
         recovery: bool,
     ) -> None:
@@ -489,7 +471,7 @@ class Bookie:
             if isinstance(known, LogRecord):
                 stored = b"".join(known.body)
                 await self._journal.settled()
-                if not isinstance(self._index.find(state, entry), Place):
+                if not isinstance(self._index.find(state, entry), EntryLocation):
                     raise OSError(errno.EIO, "the first add failed")
             else:
                 stored = await self._files.read_entry(state.ledger, entry, known)
@@ -500,14 +482,19 @@ class Bookie:
             return
         if same_entry(stored, body):
             on_added(Status.OK)
-        elif recovery and is_sound(body) and not is_sound(stored):
+        elif recovery and has_valid_digest(body) and not has_valid_digest(stored):
             self._put_again(state.ledger, entry, body, known, on_added)
         else:
             self.conflicts += bool(stored)
             on_added(Status.BAD_REQUEST if stored else Status.IO_ERROR)
 
     def _put_again(
-        self, ledger: int, entry: int, body: bytes, rotten: Place | LogRecord, on_added: OnAdded
+        self,
+        ledger: int,
+        entry: int,
+        body: bytes,
+        rotten: EntryLocation | LogRecord,
+        on_added: OnAdded,
     ) -> None:
         """The entry is in the log once more, and the index will name that place."""
         state = self._index.state(ledger)  # asked again: the bookie went on meanwhile
@@ -526,7 +513,7 @@ class Bookie:
 
     def _end(self, error: OSError) -> None:
         """Nothing is acknowledged any more, for good."""
-        self._ended = error
+        self.storage.stopped_by = error
         self._polls.end()
         self._failed.set()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from ledger.core.group_commit import GroupLimits
+from ledger.core.group_commit import GroupCommitLimits
 
 ENTRY_BYTES_MAX: Final = 16 * 1024 * 1024 + 64 * 1024
 """The largest entry, header and digest included: Kafka's largest message we take, and room."""
@@ -20,7 +20,7 @@ class BookieConfig:
     journal_sync: JournalSync = "group"  # "never": acknowledged before it is on disk
     file_bytes: int = 64 * 1024 * 1024  # a log file rolls at it; what collect gives back at once
     preallocate_bytes: int = 8 * 1024 * 1024  # room reserved ahead; lost until the next boot
-    group: GroupLimits = field(default_factory=GroupLimits)
+    group: GroupCommitLimits = field(default_factory=GroupCommitLimits)
     entry_bytes_max: int = ENTRY_BYTES_MAX
     queue_bytes_max: int = 64 * 1024 * 1024  # waiting for the disk; then OVERLOADED
     index_batch_entries: int = 512  # entries per write into the table; blocks about 0.5 ms

@@ -21,12 +21,12 @@ from ledger.adapters.grpc.grpc_config import (
 from ledger.adapters.grpc.grpc_library import aio, grpc, keep_running
 from ledger.adapters.system.memory import keep_freed_memory
 from ledger.bookie.config import ENTRY_BYTES_MAX
-from ledger.bookie.grpc_streams import AddsEnd, ReadsEnd, Room, check_hello
-from ledger.bookie.read_only import ServedBookie
+from ledger.bookie.grpc_streams import InboundWindow, ServerAddStream, ServerReadStream, check_hello
+from ledger.bookie.served_bookie import ServedBookie
 from ledger.ids import EntryId, LedgerId
 from ledger.ports.bookies import EntriesReply, Status
 from ledger.wire import bookie_pb2 as pb
-from ledger.wire.bookie_frames import VERSION, BadFrame, encode_welcome
+from ledger.wire.bookie_frames import VERSION, BadBookieFrame, encode_welcome
 
 SERVICE = "ledger.wire.Bookie"
 _Context = aio.ServicerContext[bytes, bytes]
@@ -44,7 +44,7 @@ class BookieServer:
         self._tls = tls
         keep_running()
         keep_freed_memory()
-        self._room = Room(config.queue_bytes_max)
+        self._room = InboundWindow(config.queue_bytes_max)
         self._server: aio.Server | None = None
 
     async def start(self, host: str, port: int) -> int:
@@ -91,11 +91,11 @@ class BookieServer:
     # -- streams -------------------------------------------------------------------------------
 
     async def _adds(self, _: object, context: _Context) -> None:
-        end = AddsEnd(self._bookie, self._room)
+        end = ServerAddStream(self._bookie, self._room)
         await self._serve(context, end.on_message, end.next_message)
 
     async def _reads(self, _: object, context: _Context) -> None:
-        end = ReadsEnd(self._bookie, self._config)
+        end = ServerReadStream(self._bookie, self._config)
         try:
             await self._serve(context, end.on_message, end.next_message)
         finally:
@@ -115,7 +115,7 @@ class BookieServer:
             writer = asyncio.create_task(_write(context, next_message))
             while (message := await _read(context)) is not None:
                 await on_message(message)
-        except BadFrame as error:
+        except BadBookieFrame as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         finally:
             if writer is not None:
@@ -146,7 +146,7 @@ class BookieServer:
                     return await call(request, context)
             except TimeoutError:
                 await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "it takes too long")
-            except (DecodeError, BadFrame) as error:
+            except (DecodeError, BadBookieFrame) as error:
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
 
         return handle
@@ -234,7 +234,7 @@ def _ledger_request(data: bytes) -> pb.LedgerRequest:
     request = pb.LedgerRequest()
     _parse(data, request)
     if request.ledger < 0 or request.lac < -1:
-        raise BadFrame(f"ledger {request.ledger}, LAC {request.lac}")
+        raise BadBookieFrame(f"ledger {request.ledger}, LAC {request.lac}")
     return request
 
 

@@ -12,20 +12,20 @@ from functools import partial
 from typing import Final
 
 from ledger.adapters.grpc.grpc_config import GrpcServerConfig
-from ledger.bookie.read_only import ServedBookie
+from ledger.bookie.served_bookie import ServedBookie
 from ledger.ids import BookieId
 from ledger.ports.bookies import ReadManyReply, ReadReply, Status
 from ledger.wire.bookie_frames import (
-    Answer,
-    Ask,
-    BadFrame,
-    Question,
-    answer_bytes,
-    decode_adds,
+    BadBookieFrame,
+    ReadOp,
+    ReadRequest,
+    ReadResponse,
+    decode_add_batch,
     decode_hello,
-    decode_questions,
-    encode_added,
-    encode_answers,
+    decode_read_requests,
+    encode_add_statuses,
+    encode_read_responses,
+    response_bytes,
 )
 
 _RUNS_MAX: Final = 4_096  # of unlike answers that a client has not taken yet
@@ -33,7 +33,7 @@ _RESERVED_BYTES: Final = 1024 * 1024  # for an answer whose size is not known ye
 _QUESTIONS_MAX: Final = 16_384  # of one stream under way; long polls above all
 
 
-class Room:
+class InboundWindow:
     """Bytes that may still come in; whoever finds none waits, first come, first served."""
 
     __slots__ = ("_bytes_max", "_loop", "_waiting", "used")
@@ -72,7 +72,7 @@ class Room:
                 return
 
 
-class Outbox:
+class WriterSignal:
     """Tells the writer of a stream that there is something to write."""
 
     __slots__ = ("_loop", "_waiting")
@@ -91,19 +91,19 @@ class Outbox:
         await self._waiting
 
 
-class AddsEnd:
+class ServerAddStream:
     """One stream of adds."""
 
-    def __init__(self, bookie: ServedBookie, room: Room) -> None:
+    def __init__(self, bookie: ServedBookie, room: InboundWindow) -> None:
         self._bookie = bookie
         self._room = room  # shared by all streams of the bookie
         self._runs: list[list[int]] = []  # first number, count, status
-        self._outbox = Outbox()
+        self._outbox = WriterSignal()
         self._taken = asyncio.Event()
 
     async def on_message(self, message: bytes) -> None:
         """The adds are the bookie's; returns once there is room for more. Raises BadFrame."""
-        first, adds = decode_adds(message)
+        first, adds = decode_add_batch(message)
         add, on_added, take = self._bookie.add, self._on_added, self._room.take
         for number, (recovery, master_key, ledger, entry, body) in enumerate(adds, first):
             length = len(body)
@@ -121,7 +121,7 @@ class AddsEnd:
             await self._outbox.told()
         runs, self._runs = self._runs, []
         self._taken.set()
-        return encode_added(runs)
+        return encode_add_statuses(runs)
 
     def _on_added(self, number: int, length: int, status: Status) -> None:
         self._room.give(length)
@@ -135,28 +135,28 @@ class AddsEnd:
         self._outbox.tell()
 
 
-class ReadsEnd:
+class ServerReadStream:
     """One stream of questions."""
 
     def __init__(self, bookie: ServedBookie, config: GrpcServerConfig) -> None:
         self._bookie = bookie
         self._config = config
         self._loop = asyncio.get_running_loop()
-        self._room = Room(config.answer_bytes_max)
-        self._answers: deque[tuple[Answer, int]] = deque()
+        self._room = InboundWindow(config.answer_bytes_max)
+        self._answers: deque[tuple[ReadResponse, int]] = deque()
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._outbox = Outbox()
+        self._outbox = WriterSignal()
 
     async def on_message(self, message: bytes) -> None:
         """All questions are under way; waits for room before each. Raises BadFrame."""
-        for question in decode_questions(message):
-            if question.ask is Ask.CANCEL:
+        for question in decode_read_requests(message):
+            if question.ask is ReadOp.CANCEL:
                 task = self._tasks.get(question.number)
                 if task is not None:
                     task.cancel()
                 continue
             if question.number in self._tasks:
-                raise BadFrame(f"question {question.number} is under way already")
+                raise BadBookieFrame(f"question {question.number} is under way already")
             await self._room.wait()
             self._start(question)
 
@@ -164,7 +164,7 @@ class ReadsEnd:
         """The answers that wait, up to a message full."""
         while not self._answers:
             await self._outbox.told()
-        answers: list[Answer] = []
+        answers: list[ReadResponse] = []
         size = 0
         while self._answers:
             answer, answer_size = self._answers[0]
@@ -173,7 +173,7 @@ class ReadsEnd:
             self._answers.popleft()
             answers.append(answer)
             size += answer_size
-        message = encode_answers(answers)
+        message = encode_read_responses(answers)
         self._room.give(size)
         return message
 
@@ -182,14 +182,14 @@ class ReadsEnd:
         for task in self._tasks.values():
             task.cancel()
 
-    def _start(self, question: Question) -> None:
+    def _start(self, question: ReadRequest) -> None:
         number = question.number
         if len(self._tasks) >= _QUESTIONS_MAX:
-            self._reply(Answer(number, Status.OVERLOADED))
+            self._reply(ReadResponse(number, Status.OVERLOADED))
             return
         # Reserved here, not in the task: the next question must see it. A long poll, which waits
         # most of its time, reserves nothing.
-        reserved = 0 if question.ask is Ask.WAIT_LAC else _RESERVED_BYTES
+        reserved = 0 if question.ask is ReadOp.WAIT_LAC else _RESERVED_BYTES
         self._room.take(reserved)
         task = self._loop.create_task(self._answer(question))
         self._tasks[number] = task
@@ -200,7 +200,7 @@ class ReadsEnd:
         del self._tasks[number]
         self._room.give(reserved)
 
-    async def _answer(self, question: Question) -> None:
+    async def _answer(self, question: ReadRequest) -> None:
         try:
             reply = await self._read(question)
         except Exception as error:  # noqa: BLE001  our fault; the client must not wait for ever
@@ -208,30 +208,30 @@ class ReadsEnd:
             reply = ReadReply(Status.IO_ERROR)
         self._reply(_answer_of(question.number, reply))
 
-    async def _read(self, question: Question) -> ReadReply | ReadManyReply:
+    async def _read(self, question: ReadRequest) -> ReadReply | ReadManyReply:
         bookie, ledger, first = self._bookie, question.ledger, question.first
-        if question.ask is Ask.READ_MANY:
+        if question.ask is ReadOp.READ_MANY:
             return await bookie.read_many(ledger, first, question.last, question.bound)
-        if question.ask is Ask.WAIT_LAC:
+        if question.ask is ReadOp.WAIT_LAC:
             return await bookie.wait_lac(ledger, first, question.bound / 1000)
-        if question.ask is Ask.FENCE_AND_READ:
+        if question.ask is ReadOp.FENCE_AND_READ:
             status = await bookie.fence(ledger, question.key)
             if status is not Status.OK:
                 return ReadReply(status)
         return await bookie.read(ledger, first)
 
-    def _reply(self, answer: Answer) -> None:
-        size = answer_bytes(answer)
+    def _reply(self, answer: ReadResponse) -> None:
+        size = response_bytes(answer)
         self._room.take(size)
         self._answers.append((answer, size))
         self._outbox.tell()
 
 
-def _answer_of(number: int, reply: ReadReply | ReadManyReply) -> Answer:
+def _answer_of(number: int, reply: ReadReply | ReadManyReply) -> ReadResponse:
     if isinstance(reply, ReadManyReply):
-        return Answer(number, reply.status, reply.lac, reply.bodies)
+        return ReadResponse(number, reply.status, reply.lac, reply.bodies)
     bodies = (reply.body,) if reply.body else ()
-    return Answer(number, reply.status, reply.lac, bodies)
+    return ReadResponse(number, reply.status, reply.lac, bodies)
 
 
 def check_hello(message: bytes, bookie: BookieId) -> Status:

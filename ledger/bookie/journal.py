@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Final
 
 from ledger.bookie.config import BookieConfig
-from ledger.bookie.state import LedgerState, LogRecord
+from ledger.bookie.ledger_descriptor import LedgerDescriptor, LogRecord
 from ledger.core.group_commit import GroupCommit
 from ledger.core.journal_format import (
     BLOCK_BYTES,
@@ -333,7 +333,7 @@ class Journal:
         if self._groups_since_timer > 0:
             self._watch_idleness()
         elif self._config.journal_sync == "group":
-            self.append(LogRecord(RecordType.MARK, LedgerState(-1), -1, -1, (), 0, _ignore))
+            self.append(LogRecord(RecordType.MARK, LedgerDescriptor(-1), -1, -1, (), 0, _ignore))
 
 
 def _ignore(_: Status) -> None:

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Iterable
 
 from ledger.bookie.config import BookieConfig
-from ledger.bookie.entries import EntryIndex
-from ledger.bookie.reads import EntryReader
-from ledger.bookie.state import LogRecord
+from ledger.bookie.entry_index import EntryIndex
+from ledger.bookie.entry_reader import EntryReader
+from ledger.bookie.ledger_descriptor import LogRecord
 from ledger.ids import EntryId, LedgerId
 from ledger.ports.bookies import ReadReply, Status
 

@@ -5,21 +5,21 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final, NamedTuple
 
-from ledger.bookie.entries import EntryIndex
+from ledger.bookie.entry_index import EntryIndex
 from ledger.bookie.journal import sync_file
-from ledger.bookie.state import LedgerState, Place
+from ledger.bookie.ledger_descriptor import EntryLocation, LedgerDescriptor
 from ledger.core.journal_format import (
     BLOCK_BYTES,
     GROUP_HEADER_BYTES,
+    CorruptRange,
     FileEnd,
-    Group,
+    JournalGroup,
+    JournalRecord,
     LogPosition,
-    Record,
     RecordType,
-    Rot,
+    check_end,
     check_file_header,
     file_name,
-    judge_end,
     parse_file_name,
     records_of,
     salt_of,
@@ -28,25 +28,25 @@ from ledger.core.journal_format import (
 from ledger.errors import CorruptFormat
 from ledger.ports.disk import Disk, LogFile
 
-I64: Final = Struct(">q")
-LIMBO_AGAIN: Final = 1  # in a bookie-wide LIMBO record: damage was found just now
-LIMBO_STILL: Final = 2  # it was found earlier; repaired ledgers stay repaired
+LIMBO_BODY: Final = Struct(">q")
+LIMBO_NEW: Final = 1  # in a bookie-wide LIMBO record: damage was found just now
+LIMBO_KNOWN: Final = 2  # it was found earlier; repaired ledgers stay repaired
 LIMBO_FENCED: Final = 3  # all below are fenced, none is in limbo for that
 _LAC: Final = Struct(">q")
 _LAC_AT: Final = 16
 
 
-class Replayed(NamedTuple):
+class ReplayResult(NamedTuple):
     """What a replay found."""
 
     next_file_id: int
     end: LogPosition  # the log ends here, durably
     groups: int
-    rot: tuple[Rot, ...]  # places where durable bytes are gone
+    rot: tuple[CorruptRange, ...]  # places where durable bytes are gone
     gap: bool = False  # the index was new and the log is not whole: given back, or lost?
 
 
-class Replay:
+class LogReplay:
     """Reads the log once, from the mark to its end. Used once."""
 
     def __init__(self, disk: Disk, index: EntryIndex, instance: bytes) -> None:
@@ -56,12 +56,12 @@ class Replay:
         self._salt = salt_of(instance)
         self._claims: dict[int, LogPosition] = {}
         self._ends: dict[int, FileEnd] = {}
-        self._rot: list[Rot] = []
-        self._last: Group | None = None
+        self._rot: list[CorruptRange] = []
+        self._last: JournalGroup | None = None
         self._groups = 0
         self._mark = LogPosition(0, 0)
 
-    async def run(self) -> Replayed:
+    async def run(self) -> ReplayResult:
         """The index knows all that the log says; the log's end is cut and durable.
 
         Raises OSError when the disk does not let itself be read, written or synced.
@@ -88,14 +88,16 @@ class Replay:
         last = max([*self._ends, mark.file_id if mark is not None else 0])
         tail = self._ends.get(last)
         position = tail.position if tail is not None else 0
-        return Replayed(last + 1, LogPosition(last, position), self._groups, tuple(self._rot), gap)
+        return ReplayResult(
+            last + 1, LogPosition(last, position), self._groups, tuple(self._rot), gap
+        )
 
     def _find_missing(self, ids: list[int], mark: LogPosition) -> None:
         """Files at or after the mark are never removed: a gap is a loss."""
         last = max([*ids, mark.file_id])
         there = set(ids)
         self._rot += [
-            Rot(file_id, 0, BLOCK_BYTES)
+            CorruptRange(file_id, 0, BLOCK_BYTES)
             for file_id in range(mark.file_id, last + 1)
             if file_id not in there
         ]
@@ -111,7 +113,7 @@ class Replay:
                 self._ends[file_id] = end
                 return
             if not newest or self._groups > groups_before or file_id in self._claims:
-                self._rot.append(Rot(file_id, 0, BLOCK_BYTES))
+                self._rot.append(CorruptRange(file_id, 0, BLOCK_BYTES))
                 self._ends[file_id] = end
                 return
         finally:
@@ -136,7 +138,7 @@ class Replay:
         except StopIteration as stop:
             return stop.value
 
-    def _take_group(self, group: Group) -> None:
+    def _take_group(self, group: JournalGroup) -> None:
         self._claim(group.header.durable)
         self._last = group
         self._groups += 1
@@ -145,13 +147,13 @@ class Replay:
         if self._index.batch_is_due:
             self._index.write_batch(self._mark)
 
-    def _take_record(self, file_id: int, record: Record) -> None:
+    def _take_record(self, file_id: int, record: JournalRecord) -> None:
         kind, ledger = record.type, record.ledger
         if kind == RecordType.MARK:
             return
         if ledger < 0:
             if kind == RecordType.LIMBO:
-                self._take_limbo(record.entry, I64.unpack(record.body)[0])
+                self._take_limbo(record.entry, LIMBO_BODY.unpack(record.body)[0])
             return
         state = self._index.state(ledger) or self._index.create(ledger, None)
         if kind == RecordType.DELETED:
@@ -168,10 +170,10 @@ class Replay:
         if kind == LIMBO_FENCED:
             self._index.fence_below(below)
         else:
-            self._index.begin_limbo(below, again=kind == LIMBO_AGAIN)
+            self._index.begin_limbo(below, again=kind == LIMBO_NEW)
 
-    def _take_entry(self, file_id: int, state: LedgerState, record: Record) -> None:
-        place = Place(file_id, record.position, len(record.body))
+    def _take_entry(self, file_id: int, state: LedgerDescriptor, record: JournalRecord) -> None:
+        place = EntryLocation(file_id, record.position, len(record.body))
         if self._index.find(state, record.entry) != place:
             self._index.put(state, record.entry, place)
         state.last_entry = max(state.last_entry, record.entry)
@@ -188,7 +190,7 @@ class Replay:
         The last group may never have reached the disk, or only seem so after a failed sync: it
         is written again before anything is answered from it.
         """
-        rot = judge_end(end, file_id, list(self._claims.values()))
+        rot = check_end(end, file_id, list(self._claims.values()))
         if rot is not None:
             self._rot.append(rot)
         file = self._disk.open(file_name(file_id))
@@ -201,7 +203,7 @@ class Replay:
         finally:
             file.close()
 
-    async def _write_again(self, file: LogFile, group: Group) -> None:
+    async def _write_again(self, file: LogFile, group: JournalGroup) -> None:
         size = GROUP_HEADER_BYTES + group.header.length
         whole = await file.read(group.header.position, size)
         file.write([whole], group.header.position)

@@ -9,16 +9,16 @@ from zlib import crc32
 from crc32c import crc32c
 
 
-class Verdict(Enum):
+class AddDecision(Enum):
     """What becomes of one add, LAC or fence."""
 
-    TAKE = auto()
+    ACCEPT = auto()
     FENCED = auto()
     WRONG_KEY = auto()
     DELETED = auto()
 
 
-class Guard:
+class FenceState:
     """What a ledger lets in on this bookie. Fenced never turns back, deleted neither."""
 
     __slots__ = ("deleted", "fenced", "master_key")
@@ -30,19 +30,19 @@ class Guard:
         self.fenced = fenced
         self.deleted = deleted
 
-    def judge_add(self, master_key: bytes, recovery: bool) -> Verdict:
+    def check_add(self, master_key: bytes, recovery: bool) -> AddDecision:
         """A recovery add passes the fence; nothing passes a wrong key or a deletion."""
         if self.deleted:
-            return Verdict.DELETED
+            return AddDecision.DELETED
         if self.master_key is not None and self.master_key != master_key:
-            return Verdict.WRONG_KEY
+            return AddDecision.WRONG_KEY
         if self.fenced and not recovery:
-            return Verdict.FENCED
-        return Verdict.TAKE
+            return AddDecision.FENCED
+        return AddDecision.ACCEPT
 
-    def judge_key(self, master_key: bytes) -> Verdict:
+    def check_key(self, master_key: bytes) -> AddDecision:
         """For fences and explicit LACs: only the key counts."""
-        return self.judge_add(master_key, recovery=True)
+        return self.check_add(master_key, recovery=True)
 
 
 _DIGEST_AT: Final = 32
@@ -67,7 +67,7 @@ def same_entry(one: bytes, other: bytes) -> bool:
     return False
 
 
-def is_sound(entry: bytes) -> bool:
+def has_valid_digest(entry: bytes) -> bool:
     """Its digest, CRC32C or CRC32, is right. Of others nothing can be said here: False."""
     return any(
         check(entry) == entry[_DIGEST_AT : _DIGEST_AT + size]

@@ -17,7 +17,7 @@ _TURN_US_MIN: Final = 5  # no event loop turns faster; bounds the questions wher
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupLimits:
+class GroupCommitLimits:
     """How large a group grows and how long it waits."""
 
     group_bytes_max: int = 1024 * 1024  # one larger entry is its own group
@@ -43,7 +43,7 @@ class GroupCommit:
         "_waiting_since_s",
     )
 
-    def __init__(self, limits: GroupLimits) -> None:
+    def __init__(self, limits: GroupCommitLimits) -> None:
         self._limits = limits
         self._expected = 0  # entries of the last group: its senders may send again
         self._futile = 0  # waits in a row that brought nobody

@@ -63,7 +63,7 @@ class LogPosition(NamedTuple):
     position: int
 
 
-class Record(NamedTuple):
+class JournalRecord(NamedTuple):
     """One record and where its body lies in the file."""
 
     type: int
@@ -73,7 +73,7 @@ class Record(NamedTuple):
     body: memoryview
 
 
-class GroupHeader(NamedTuple):
+class JournalGroupHeader(NamedTuple):
     """What a group says of itself before its payload is checked."""
 
     crc: int
@@ -89,14 +89,14 @@ class GroupHeader(NamedTuple):
         return align(self.position + GROUP_HEADER_BYTES + self.length)
 
 
-class Group(NamedTuple):
+class JournalGroup(NamedTuple):
     """One group whose checksum holds."""
 
-    header: GroupHeader
+    header: JournalGroupHeader
     payload: memoryview
 
 
-class Rot(NamedTuple):
+class CorruptRange(NamedTuple):
     """Bytes that were durable once and do not parse now."""
 
     file_id: int
@@ -109,10 +109,10 @@ class FileEnd(NamedTuple):
 
     position: int
     torn: bool  # bytes other than zeros follow
-    rot: tuple[Rot, ...]
+    rot: tuple[CorruptRange, ...]
 
 
-class Span(NamedTuple):
+class FileSpan(NamedTuple):
     """Bytes that the scan wants next."""
 
     position: int
@@ -195,7 +195,7 @@ def padding(length: int) -> bytes:
     return _ZEROS[: -(GROUP_HEADER_BYTES + length) % BLOCK_BYTES]
 
 
-def decode_group_header(block: Buffer, file_id: int, position: int) -> GroupHeader | None:
+def decode_group_header(block: Buffer, file_id: int, position: int) -> JournalGroupHeader | None:
     """The header that stands at this very place, else None. Its checksum is not known yet."""
     if len(block) < GROUP_HEADER_BYTES:
         return None
@@ -204,18 +204,18 @@ def decode_group_header(block: Buffer, file_id: int, position: int) -> GroupHead
     )
     if magic != GROUP_MAGIC or file_id_read != file_id or own != position:
         return None
-    return GroupHeader(
+    return JournalGroupHeader(
         crc, file_id, position, length, records, LogPosition(durable_file, durable_position)
     )
 
 
-def group_holds(header: GroupHeader, group: memoryview, salt: int) -> bool:
+def group_holds(header: JournalGroupHeader, group: memoryview, salt: int) -> bool:
     """`group` (header and payload) carries the checksum that its header names."""
     assert len(group) == GROUP_HEADER_BYTES + header.length
     return crc32c(group[_GROUP_CRC_AT:], salt) == header.crc
 
 
-def records_of(group: Group) -> Iterator[Record]:
+def records_of(group: JournalGroup) -> Iterator[JournalRecord]:
     """The records in order. Raises CorruptFormat (a writer's mistake: the checksum held)."""
     at, count = 0, 0
     payload = group.payload
@@ -227,7 +227,7 @@ def records_of(group: Group) -> Iterator[Record]:
         at += RECORD_HEADER_BYTES
         if at + length > len(payload):
             break
-        yield Record(kind, ledger, entry, base + at, payload[at : at + length])
+        yield JournalRecord(kind, ledger, entry, base + at, payload[at : at + length])
         at += length
         count += 1
     if at != len(payload) or count != group.header.records:
@@ -244,34 +244,34 @@ class _Window:
         self.first = 0
         self.data = memoryview(b"")
 
-    def load(self, position: int, size: int) -> Generator[Span, Buffer, memoryview]:
+    def load(self, position: int, size: int) -> Generator[FileSpan, Buffer, memoryview]:
         """Up to `size` bytes from `position`; fewer only at the end of the file."""
         if not (self.first <= position and position + size <= self.first + len(self.data)):
-            got = yield Span(position, max(size, SCAN_BYTES))
+            got = yield FileSpan(position, max(size, SCAN_BYTES))
             self.first, self.data = position, memoryview(got)
         at = position - self.first
         return self.data[at : at + size]
 
 
 def scan_file(
-    file_id: int, start: int, size: int, salt: int, on_group: Callable[[Group], None]
-) -> Generator[Span, Buffer, FileEnd]:
+    file_id: int, start: int, size: int, salt: int, on_group: Callable[[JournalGroup], None]
+) -> Generator[FileSpan, Buffer, FileEnd]:
     """Every good group from `start` (a boundary) was handed over; the result says how it ended.
 
     Yields the bytes wanted, is sent them (fewer only at the end of the file). A bad place with a
     good group after it is rot: the scan goes on there. Whether a bad *end* is rot or a torn tail
-    the caller decides by the claims of other files: see `judge_end`.
+    the caller decides by the claims of other files: see `check_end`.
     """
     assert start % BLOCK_BYTES == 0
     window = _Window()
-    rot: list[Rot] = []
+    rot: list[CorruptRange] = []
     end = at = start
     torn = False
     while at + GROUP_HEADER_BYTES <= size:
         group = yield from _group_at(window, file_id, at, size, salt)
         if group is not None:
             if at > end:
-                rot.append(Rot(file_id, end, at))
+                rot.append(CorruptRange(file_id, end, at))
             on_group(group)
             end = at = group.header.end
             torn = False
@@ -284,7 +284,7 @@ def scan_file(
 
 def _group_at(
     window: _Window, file_id: int, position: int, size: int, salt: int
-) -> Generator[Span, Buffer, Group | None]:
+) -> Generator[FileSpan, Buffer, JournalGroup | None]:
     """The good group at `position`, else None."""
     start = yield from window.load(position, GROUP_HEADER_BYTES)
     header = decode_group_header(start, file_id, position)
@@ -293,13 +293,13 @@ def _group_at(
     whole = yield from window.load(position, GROUP_HEADER_BYTES + header.length)
     if len(whole) < GROUP_HEADER_BYTES + header.length or not group_holds(header, whole, salt):
         return None
-    return Group(header, whole[GROUP_HEADER_BYTES:])
+    return JournalGroup(header, whole[GROUP_HEADER_BYTES:])
 
 
-def judge_end(end: FileEnd, file_id: int, claims: Sequence[LogPosition]) -> Rot | None:
+def check_end(end: FileEnd, file_id: int, claims: Sequence[LogPosition]) -> CorruptRange | None:
     """What is missing below the highest claim on this file, or None: clean, or a tail to cut.
 
     `claims`: every "durable up to" read anywhere, and the index's replay mark.
     """
     claimed = max((place.position for place in claims if place.file_id == file_id), default=0)
-    return Rot(file_id, end.position, claimed) if claimed > end.position else None
+    return CorruptRange(file_id, end.position, claimed) if claimed > end.position else None

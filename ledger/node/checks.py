@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from ledger.bookie.directory import VERSION, judge_directory
+from ledger.bookie.directory import VERSION, check_directory
 from ledger.errors import ForeignDirectory
 from ledger.node.options import Settings
 
@@ -118,7 +118,7 @@ def _directory_faults(settings: Settings) -> Iterator[str]:
         elif not os.access(there, os.W_OK | os.X_OK):
             yield f"{place}: {there} is not writable"
         elif data.exists():
-            judge_directory(_names(data), _stamp(data))
+            check_directory(_names(data), _stamp(data))
     except OSError as error:
         yield f"{place}: {error.strerror}"
     except ForeignDirectory as error:

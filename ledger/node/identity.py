@@ -1,11 +1,11 @@
-"""Which bookie of which cluster a directory is, and whether it is all that this bookie ever was.
+"""Which bookie of which cluster a directory is, and whether it is that bookie's latest state.
 
 The directory counts its starts and clean stops, and so does the cluster: the version of the
-bookie's cookie is that count. So an old copy of a directory shows (it has seen fewer), and a lost
-cookie, and a cluster whose metadata were put back to an older state. The directory counts first:
-a crash between the two leaves it one ahead, never behind.
+bookie's cookie is that count. An old copy of a directory therefore shows a lower count, and so do
+a lost cookie and metadata restored from a backup. The directory counts first: a crash between the
+two leaves it one ahead, never behind.
 
-    directory  1    2    2    3    4 | copy of 2 put back: 2
+    directory  1    2    2    3    4 | copy of 2 restored: 2
     cluster    1    2    2    3    4 |                     4   -> entries may be lost
                start stop     start stop
 """
@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import asyncio
 
-from ledger.bookie.directory import (
-    Standing,
-    State,
-    drop_standing,
-    forget_other_standings,
-    read_standings,
-    write_standing,
+from ledger.bookie.identity_file import (
+    RunState,
+    StartCount,
+    delete_other_start_counts,
+    delete_start_count,
+    read_start_counts,
+    write_start_count,
 )
 from ledger.core.journal_format import parse_file_name
 from ledger.errors import (
@@ -31,6 +31,7 @@ from ledger.errors import (
     NodeExists,
     NoNode,
 )
+from ledger.ids import BookieId
 from ledger.ports.disk import Disk
 from ledger.ports.metadata import MetadataStore
 from ledger.registry.cookie import cookie_path
@@ -39,62 +40,73 @@ _ATTEMPTS_MAX = 8
 _RETRY_S = 0.1
 
 
-class Identity:
-    """One bookie's standing in its cluster. Made by `learn_identity`."""
+class BookieIdentity:
+    """One bookie's membership in its cluster. Made by `load_identity`."""
 
     def __init__(
-        self, disk: Disk, store: MetadataStore, standing: Standing, cookie: bytes, counted: int
+        self, disk: Disk, store: MetadataStore, count: StartCount, cookie: bytes, counted: int
     ) -> None:
         self._disk = disk
         self._store = store
-        self._standing = standing
         self._cookie = cookie
-        self._path = cookie_path(standing.bookie)
-        self.counted = counted  # by the cluster; 0: it has no cookie of this bookie
-        self.loss = ""  # why entries may be lost; "": they are not
+        self._path = cookie_path(count.bookie)
+        # The directory's count, as last written. Rises with each start and clean stop.
+        self._count = count
+        # The cluster's count: the cookie's version + 1, or 0 without a cookie. Rises by one with
+        # each successful set, and equals `_count.serial` between `started` and `stopped`.
+        self.counted = counted
+        # Why entries may be lost, or "" if they are not. Set by `load_identity`.
+        self.loss = ""
+
+    @property
+    def bookie(self) -> BookieId:
+        """The bookie's id."""
+        return self._count.bookie
 
     @property
     def cluster(self) -> str:
-        """Its instance id."""
-        return self._standing.cluster
+        """The cluster's instance id."""
+        return self._count.cluster
 
     @property
     def served_before(self) -> bool:
-        """The directory has seen a start before this one."""
-        return self._standing.serial > 0
+        """True if this directory was started before."""
+        return self._count.serial > 0
 
     async def started(self) -> None:
-        """Directory and cluster have counted this start. Raises BookieIdInUse, OSError,
-        MetadataUnavailable."""
-        if self.counted < self._standing.serial - 1:
-            await self._write(self._standing.serial + 1, "rejoining")
-        await self._count_to(self._standing.serial)
+        """Count this start in the directory and in the cluster.
+
+        Raises BookieIdInUse, OSError, MetadataUnavailable.
+        """
+        if self.counted < self._count.serial - 1:
+            await self._write(self._count.serial + 1, "rejoining")
+        await self._count_to(self._count.serial)
         await self._advance("running")
 
     async def stopped(self) -> None:
-        """They have counted this clean stop. Raises as `started`; the directory counts first."""
+        """Count this clean stop in the directory, then in the cluster. Raises as `started`."""
         await self._advance("stopped")
 
-    async def _advance(self, state: State) -> None:
-        serial = max(self.counted, self._standing.serial) + 1
+    async def _advance(self, state: RunState) -> None:
+        serial = max(self.counted, self._count.serial) + 1
         await self._write(serial, state)
         try:
             await self._count_to(serial)
         except BookieIdInUse:
-            drop_standing(self._disk, serial)  # the rival's directory has seen that start
+            delete_start_count(self._disk, serial)  # that start belongs to the other directory
             raise
-        forget_other_standings(self._disk, serial)
+        delete_other_start_counts(self._disk, serial)
 
-    async def _write(self, serial: int, state: State) -> None:
-        self._standing = self._standing._replace(serial=serial, state=state)
-        await write_standing(self._disk, self._standing)
+    async def _write(self, serial: int, state: RunState) -> None:
+        self._count = self._count._replace(serial=serial, state=state)
+        await write_start_count(self._disk, self._count)
 
     async def _count_to(self, serial: int) -> None:
         while self.counted < serial:
-            await self._count()
+            await self._count_once()
 
-    async def _count(self) -> None:
-        """The cluster's count is one higher. Raises BookieIdInUse if somebody else raised it."""
+    async def _count_once(self) -> None:
+        """Raise the cluster's count by one. Raises BookieIdInUse if another process raised it."""
         unanswered = 0
         while True:
             try:
@@ -110,82 +122,81 @@ class Identity:
                 continue
             except (BadVersion, NodeExists, NoNode) as error:
                 if not unanswered or not await self._was_counted():
-                    raise self._rival() from error
+                    raise self._in_use() from error
             self.counted += 1
             return
 
     async def _was_counted(self) -> bool:
-        """Whether the change was ours whose answer was lost."""
+        """True if the change was made by this process and only its reply was lost."""
         try:
             found = await self._store.get(self._path)
         except NoNode:
             return False
         return found.version == self.counted and found.data == self._cookie
 
-    def _rival(self) -> BookieIdInUse:
-        return BookieIdInUse(
-            f"bookie {self._standing.bookie}: another process just started as this bookie"
-        )
+    def _in_use(self) -> BookieIdInUse:
+        return BookieIdInUse(f"another process just started as bookie {self._count.bookie}")
 
 
 async def is_new(disk: Disk) -> bool:
-    """The directory never belonged to a cluster and holds nothing that could have."""
-    return not _holds_log(disk) and not await read_standings(disk)
+    """True if the directory never belonged to a cluster and has no log."""
+    return not _has_log(disk) and not await read_start_counts(disk)
 
 
-async def learn_identity(
-    disk: Disk, store: MetadataStore, wanted: Standing, cookie: bytes
-) -> Identity:
-    """What directory and cluster know of each other; `wanted` is what a new directory becomes.
+async def load_identity(
+    disk: Disk, store: MetadataStore, wanted: StartCount, cookie: bytes
+) -> BookieIdentity:
+    """Compare the directory's identity with the cluster's; `wanted` is what a new one becomes.
 
-    Raises ForeignDirectory, having written nothing, if the directory belongs to another cluster
-    or bookie, or has outlived the cluster's metadata.
+    Raises ForeignDirectory, without writing, if the directory belongs to another cluster or
+    bookie, or is newer than the cluster's metadata.
     """
-    standings = await read_standings(disk)
+    counts = await read_start_counts(disk)
     try:
         counted = (await store.get(cookie_path(wanted.bookie))).version + 1
     except NoNode:
         counted = 0
-    if not standings:
-        return await _without_standing(disk, store, wanted, cookie, counted)
-    standing = standings[-1]
-    if standing.cluster != wanted.cluster:
+    if not counts:
+        return await _without_identity_file(disk, store, wanted, cookie, counted)
+    count = counts[-1]
+    if count.cluster != wanted.cluster:
         raise ForeignDirectory(
-            f"belongs to cluster {standing.cluster}, but ZooKeeper holds cluster {wanted.cluster}"
+            f"belongs to cluster {count.cluster}, but ZooKeeper holds cluster {wanted.cluster}"
         )
-    if standing.bookie != wanted.bookie:
+    if count.bookie != wanted.bookie:
         raise ForeignDirectory(
-            f"belongs to bookie {standing.bookie}, but the name makes it {wanted.bookie}"
+            f"belongs to bookie {count.bookie}, but the configured name makes it {wanted.bookie}"
         )
-    identity = Identity(disk, store, standing._replace(place=wanted.place), cookie, counted)
-    first = standing.serial == 1 and len(standings) > 1 and counted == 0
-    identity.loss = "" if first else judge(standing, counted, wanted.place)
+    identity = BookieIdentity(disk, store, count._replace(inode=wanted.inode), cookie, counted)
+    first = count.serial == 1 and len(counts) > 1 and counted == 0
+    identity.loss = "" if first else find_loss(count, counted, wanted.inode)
     return identity
 
 
-async def _without_standing(
-    disk: Disk, store: MetadataStore, wanted: Standing, cookie: bytes, counted: int
-) -> Identity:
-    identity = Identity(disk, store, wanted, cookie, counted)
+async def _without_identity_file(
+    disk: Disk, store: MetadataStore, wanted: StartCount, cookie: bytes, counted: int
+) -> BookieIdentity:
+    identity = BookieIdentity(disk, store, wanted, cookie, counted)
     if counted > 0:
-        identity.loss = "the directory has forgotten its cluster, which knows it"
-    elif _holds_log(disk):
+        identity.loss = "the cluster has a cookie of this bookie, but the directory has no identity"
+    elif _has_log(disk):
         raise ForeignDirectory(
-            f"it holds a log, but of no cluster that is known (ZooKeeper: cluster {wanted.cluster})"
+            "it has a log but no identity file, and ZooKeeper (cluster "
+            f"{wanted.cluster}) has no cookie of this bookie"
         )
     else:
-        await write_standing(disk, wanted)
+        await write_start_count(disk, wanted)
     return identity
 
 
-def _holds_log(disk: Disk) -> bool:
+def _has_log(disk: Disk) -> bool:
     return any(parse_file_name(name) is not None for name in disk.names())
 
 
-def judge(standing: Standing, counted: int, place: int) -> str:
-    """Why entries may be lost, or "". Raises ForeignDirectory if metadata are the older ones."""
-    serial = standing.serial
-    if standing.state == "rejoining":
+def find_loss(count: StartCount, counted: int, inode: int) -> str:
+    """Return why entries may be lost, or "". Raises ForeignDirectory if the metadata is older."""
+    serial = count.serial
+    if count.state == "rejoining":
         return "its cookie was missing"
     if serial == 0:
         return "" if counted == 0 else "the directory is older than its first start"
@@ -193,12 +204,12 @@ def judge(standing: Standing, counted: int, place: int) -> str:
         return "its cookie is missing"
     if serial > counted + 1:
         raise ForeignDirectory(
-            f"it has counted {serial} starts and stops, the cluster only {counted}: the metadata "
-            f"are older than the data. Bring newer ones back, or delete "
-            f"{cookie_path(standing.bookie)} to go on with what is left"
+            f"it counts {serial} starts and stops, the cluster only {counted}: the metadata is "
+            f"older than the data. Restore newer metadata, or delete {cookie_path(count.bookie)} "
+            "to continue with what is left"
         )
     if serial < counted:
         return f"the directory is an old copy: {serial} of {counted} starts and stops"
-    if serial == counted and standing.state == "running" and standing.place != place:
+    if serial == counted and count.state == "running" and count.inode != inode:
         return "the directory is a copy made while the bookie ran"
     return ""

@@ -1,4 +1,4 @@
-"""Ledgers of which a bookie may have lost something: known from metadata, before it serves.
+"""Ledgers of which a bookie may have lost entries, from metadata alone, before it serves.
 
 Source: seed 002 (only a node that knows that it lost nothing counts for "no such record");
 BookKeeper, `bookie/datainteg`.
@@ -13,23 +13,16 @@ from typing import Final
 from ledger.client import metadata_format
 from ledger.errors import CorruptFormat, NoNode
 from ledger.ids import BookieId, LedgerId
+from ledger.node.cluster_ledgers import list_ledgers
 from ledger.ports.metadata import MetadataStore
-from ledger.registry.layout import LEDGERS
 
-_AT_ONCE: Final = 256  # metadata reads under way
-
-
-async def list_ledgers(store: MetadataStore) -> list[LedgerId]:
-    """Every ledger there is, as of now (linearizable). Raises MetadataUnavailable."""
-    await store.sync(LEDGERS)
-    found = map(metadata_format.ledger_of_path, await store.paths(LEDGERS))
-    return [ledger for ledger in found if ledger is not None]
+_AT_ONCE: Final = 256  # metadata reads in flight
 
 
 async def ledgers_at_risk(store: MetadataStore, bookie: BookieId) -> list[LedgerId]:
-    """Ledgers that are not closed and have, or may have, entries on `bookie`.
+    """List ledgers that are not closed and have, or may have, entries on `bookie`.
 
-    One whose metadata cannot be understood may. Raises MetadataUnavailable.
+    A ledger whose metadata does not parse is included. Raises MetadataUnavailable.
     """
     waiting = iter(await list_ledgers(store))
     found: list[LedgerId] = []

@@ -118,11 +118,11 @@ class ReadPort:
         from ledger.adapters.grpc.grpc_config import GrpcServerConfig
         from ledger.adapters.grpc.grpc_metadata_server import MetadataServer
         from ledger.bookie.grpc_server import BookieServer
-        from ledger.bookie.read_only import ReadOnlyBookie
+        from ledger.bookie.read_only_view import ReadOnlyView
 
         shown = {AVAILABLE: b"", READONLY: b""}
         for bookie in self._bookies:
-            read_only = ReadOnlyBookie(bookie, self._confirmed)
+            read_only = ReadOnlyView(bookie, self._confirmed)
             server = BookieServer(read_only, GrpcServerConfig())
             self._servers.append(server)
             info = BookieInfo(_HOST, await server.start(_HOST, 0), read_only=True)

@@ -16,12 +16,12 @@ from ledger.ids import BookieId, LedgerId
 from ledger.ports.metadata import MetadataStore
 from ledger.registry.discovery import Discovery
 from ledger.registry.layout import read_instance_id
-from ledger.registry.underreplication import MISSING
+from ledger.registry.underreplication_format import MISSING
 from ledger.repair.auditor import Auditor
 from ledger.repair.config import RepairConfig
-from ledger.repair.election import Election
-from ledger.repair.rereplicate import Outcome, Repairer, Result
-from ledger.repair.underreplication import DRAINING
+from ledger.repair.election import AuditorElection
+from ledger.repair.replication_worker import RepairOutcome, RepairStatus, ReplicationWorker
+from ledger.repair.underreplicated_ledgers import DRAINING
 
 __all__ = ["RepairNode", "TlsFiles"]
 
@@ -36,9 +36,9 @@ OnPass = Callable[[int, int], None]
 class _Parts(NamedTuple):
     store: MetadataStore
     discovery: Discovery
-    repairer: Repairer
+    repairer: ReplicationWorker
     auditor: Auditor
-    election: Election
+    election: AuditorElection
 
 
 class RepairNode:
@@ -73,9 +73,9 @@ class RepairNode:
         bookies = GrpcBookies(discovery.registered, GrpcClientConfig(), self._tls)
         self._stops.append(bookies.close)
         clock = SystemClock()
-        repairer = Repairer(store, bookies, clock, self.owner, _chance, self._config)
+        repairer = ReplicationWorker(store, bookies, clock, self.owner, _chance, self._config)
         auditor = Auditor(store, bookies, clock, repairer.marks, self._config)
-        self._made = _Parts(store, discovery, repairer, auditor, Election(store, self.owner))
+        self._made = _Parts(store, discovery, repairer, auditor, AuditorElection(store, self.owner))
 
     async def stop(self) -> None:
         """Locks and votes are gone with the session."""
@@ -133,7 +133,7 @@ class RepairNode:
             left = {
                 ledger: one.reasons
                 for ledger, one in sorted(outcomes.items())
-                if one.result is Result.LEFT
+                if one.result is RepairStatus.LEFT
             }
             wait_s = _worth_waiting_s(outcomes)
             if wait_s is None:
@@ -151,13 +151,13 @@ class RepairNode:
         await auditor.full_check()
 
 
-def _worth_waiting_s(outcomes: dict[LedgerId, Outcome]) -> float | None:
+def _worth_waiting_s(outcomes: dict[LedgerId, RepairOutcome]) -> float | None:
     """How long until another pass does more; None: nothing more can be done."""
     times_s: list[float] = []
     for one in outcomes.values():
-        if one.result is Result.LOCKED:
+        if one.result is RepairStatus.LOCKED:
             times_s.append(_LOCKED_S)
-        elif one.progress and one.result is Result.LEFT:
+        elif one.progress and one.result is RepairStatus.LEFT:
             times_s.append(0.0)
         elif one.again_s is not None:
             times_s.append(one.again_s)

@@ -18,18 +18,15 @@ from ledger.adapters.system import machine
 from ledger.adapters.system.clock import SystemClock
 from ledger.bookie.bookie import Bookie
 from ledger.bookie.config import BookieConfig
-from ledger.bookie.directory import (
-    VERSION,
-    Standing,
-    bookie_id,
-    claim_directory,
-)
+from ledger.bookie.directory import VERSION, bookie_id, claim_directory
+from ledger.bookie.gc.scheduler import GcScheduler
 from ledger.bookie.grpc_server import BookieServer
+from ledger.bookie.identity_file import StartCount
 from ledger.errors import LedgerError
 from ledger.ids import BookieId
+from ledger.node.cluster_ledgers import ClusterLedgers
 from ledger.node.config import NodeConfig
-from ledger.node.garbage import GarbageCollector
-from ledger.node.identity import Identity, is_new, learn_identity
+from ledger.node.identity import BookieIdentity, is_new, load_identity
 from ledger.node.losses import ledgers_at_risk
 from ledger.ports.bookies import BookieInfo
 from ledger.ports.metadata import MetadataStore
@@ -95,10 +92,11 @@ class StorageNode:
         )
         await registration.start()
         self._stops.append(lambda: _bounded(registration.stop()))
-        collector = GarbageCollector(
-            *(bookie, store, identity),
+        ledgers = ClusterLedgers(store, identity)
+        collector = GcScheduler(
+            *(bookie, ledgers.list_all, ledgers.exists),
             interval_s=config.gc_interval,
-            rewrite_share=config.rewrite_share / 100,
+            compaction_threshold=config.rewrite_share / 100,
             log=self._log,
         )
         collector.start()
@@ -136,12 +134,12 @@ class StorageNode:
 
     async def _identify(
         self, disk: PosixDisk, store: MetadataStore, cluster: str, name: BookieId
-    ) -> Identity:
+    ) -> BookieIdentity:
         data = self._config.data.absolute()
         place = (data / VERSION).stat().st_ino
         made_of = Cookie(name, str(data), (str(data),), cluster, (str(data / "index"),))
-        wanted = Standing(cluster, name, 0, "stopped", place)
-        return await learn_identity(disk, store, wanted, cookie.encode(made_of))
+        wanted = StartCount(cluster, name, 0, "stopped", place)
+        return await load_identity(disk, store, wanted, cookie.encode(made_of))
 
     async def _open_bookie(self, disk: PosixDisk, store: MetadataStore) -> Bookie:
         config = self._config
@@ -158,7 +156,7 @@ class StorageNode:
         return bookie
 
     async def _settle_losses(
-        self, bookie: Bookie, store: MetadataStore, identity: Identity
+        self, bookie: Bookie, store: MetadataStore, identity: BookieIdentity
     ) -> None:
         """What may be lost is never denied, and takes no writer's adds any more."""
         replayed = bookie.replayed
@@ -182,7 +180,7 @@ class StorageNode:
         )
 
     def _watch_room(
-        self, bookie: Bookie, registration: Registration, collector: GarbageCollector
+        self, bookie: Bookie, registration: Registration, collector: GcScheduler
     ) -> None:
         task = asyncio.get_running_loop().create_task(
             self._keep_watching_room(bookie, registration, collector)
@@ -195,7 +193,7 @@ class StorageNode:
         self._stops.append(stop)
 
     async def _keep_watching_room(
-        self, bookie: Bookie, registration: Registration, collector: GarbageCollector
+        self, bookie: Bookie, registration: Registration, collector: GcScheduler
     ) -> None:
         """Registered as what it is; short of room, it looks for some again and again."""
         was_writable = True  # one that begins without room says so too
@@ -206,15 +204,15 @@ class StorageNode:
                 self._say_room(bookie)
                 await registration.set_read_only(not was_writable)
             if not was_writable and looks % _LOOKS_PER_COLLECTION == 0:
-                collector.soon()
+                collector.request()
             looks += 1
             await asyncio.sleep(_LOOK_S)
-            bookie.look_for_room()
+            bookie.check_disk_space()
 
     def _say_room(self, bookie: Bookie) -> None:
         if bookie.failure is not None:
             return  # another line says that
-        free, needed = bookie.room
+        free, needed = bookie.disk_space
         if bookie.writable:
             self._log().warning("writable again", free_bytes=free)
             return
@@ -249,7 +247,7 @@ def _tls(config: NodeConfig) -> TlsFiles | None:
     return TlsFiles(cert=config.tls_cert, key=config.tls_key, ca=config.tls_ca)
 
 
-async def _stop_bookie(bookie: Bookie, identity: Identity) -> None:
+async def _stop_bookie(bookie: Bookie, identity: BookieIdentity) -> None:
     """Settled and closed; only a bookie that did not fail has stopped cleanly."""
     failed = bookie.failure is not None
     await bookie.stop()

@@ -25,20 +25,20 @@ from ledger.core.ledger_metadata import LedgerMetadata, LedgerState
 from ledger.errors import AddFailed, CorruptFormat, EntryUnknown, NotEnoughBookies
 from ledger.ids import NO_ENTRY, BookieId, EntryId, LedgerId
 from ledger.ports.bookies import Bookies, ReadReply, Status
-from ledger.repair.checker import SILENT, bookies_of, check
+from ledger.repair.checker import UNKNOWN_CONTENTS, bookies_of, check_ledger
 from ledger.repair.config import RepairConfig
-from ledger.repair.copies import Budget, Copies, Progress
-from ledger.repair.runs import NOTHING, Runs, common, joined, union
-from ledger.repair.underreplication import Underreplication
+from ledger.repair.entry_copier import CopyBudget, EntryCopier, RepairProgress
+from ledger.repair.entry_ranges import EMPTY, EntryRanges, intersection, merged, union
+from ledger.repair.underreplicated_ledgers import UnderreplicatedLedgers
 
 _FENCED: Final = (Status.OK, Status.NO_ENTRY, Status.NO_LEDGER)
 
 
-class Loss(NamedTuple):
+class AcceptedLoss(NamedTuple):
     """What became of the ledger, and what is not in it any more."""
 
     last_entry: EntryId
-    given_up: Runs  # entries that were there once and cannot be read
+    given_up: EntryRanges  # entries that were there once and cannot be read
     limbo_ended: tuple[BookieId, ...]
     forced: bool  # closed without the bookies that a recovery needs
 
@@ -51,7 +51,7 @@ class LossAcceptor:
         client: LedgerClient,
         metadata: LedgerMetadataStore,
         bookies: Bookies,
-        marks: Underreplication,
+        marks: UnderreplicatedLedgers,
         client_config: LedgerClientConfig,
     ) -> None:
         self._client = client
@@ -60,7 +60,7 @@ class LossAcceptor:
         self._marks = marks
         self._client_config = client_config
 
-    async def accept(self, ledger: LedgerId) -> Loss:
+    async def accept(self, ledger: LedgerId) -> AcceptedLoss:
         """The ledger is closed and answers plainly; it is marked, so that repair spreads the rest.
 
         Raises NoSuchLedger, MetadataUnavailable, EntryUnknown (no bookie of it answers at all).
@@ -79,15 +79,17 @@ class LossAcceptor:
         assert metadata.last_entry is not None
         copies = self._copies(metadata)
         holdings = await copies.survey(metadata.last_entry, bookies_of(metadata))
-        unshown = check(metadata, metadata.last_entry, holdings).unshown
-        above = joined([(metadata.last_entry + 1, existed)])
+        unshown = check_ledger(metadata, metadata.last_entry, holdings).unshown
+        above = merged([(metadata.last_entry + 1, existed)])
         await self._marks.mark(ledger, ())
-        return Loss(metadata.last_entry, union(unshown, above), ended, forced)
+        return AcceptedLoss(metadata.last_entry, union(unshown, above), ended, forced)
 
-    def _copies(self, metadata: LedgerMetadata) -> Copies:
+    def _copies(self, metadata: LedgerMetadata) -> EntryCopier:
         config = RepairConfig()
-        budget = Budget(config.in_flight_bytes_max, 0)
-        return Copies(metadata, self._bookies, budget, Progress(), config, self._client_config)
+        budget = CopyBudget(config.in_flight_bytes_max, 0)
+        return EntryCopier(
+            metadata, self._bookies, budget, RepairProgress(), config, self._client_config
+        )
 
     async def _existed(self, metadata: LedgerMetadata) -> EntryId:
         """The highest entry that may have been confirmed, as far as anybody knows or holds."""
@@ -156,15 +158,15 @@ class LossAcceptor:
         copies = self._copies(metadata)
         fragment = metadata.last_fragment
         holdings = await copies.lists(fenced)
-        everything = joined([(fragment.first, 2**62)])
-        shown = NOTHING
+        everything = merged([(fragment.first, 2**62)])
+        shown = EMPTY
         for bookie in fenced:
-            listed = common(holdings.get(bookie, SILENT).held, everything)
+            listed = intersection(holdings.get(bookie, UNKNOWN_CONTENTS).held, everything)
             read = await copies.inspect(bookie, listed, deep=True)
             if not read.complete:
                 place = f"ledger {metadata.ledger}: {bookie}"
                 raise EntryUnknown(f"{place} fell silent while it was read; try again, or stop it")
-            shown = union(shown, common(read.good, listed))
+            shown = union(shown, intersection(read.good, listed))
         starts = shown[:1]
         if not starts or starts[0][0] != fragment.first:
             return EntryId(fragment.first - 1)

@@ -26,12 +26,12 @@ from ledger.ports.bookies import Bookies
 from ledger.ports.clock import Clock
 from ledger.ports.metadata import MetadataStore
 from ledger.registry.layout import LEDGERS, UNDERREPLICATION
-from ledger.registry.underreplication import LOST_BOOKIE_DELAY
-from ledger.repair.checker import bookies_of, check
+from ledger.registry.underreplication_format import LOST_BOOKIE_DELAY
+from ledger.repair.checker import bookies_of, check_ledger
 from ledger.repair.config import RepairConfig
-from ledger.repair.copies import Budget, Copies, Progress
+from ledger.repair.entry_copier import CopyBudget, EntryCopier, RepairProgress
 from ledger.repair.plan import wider_quorum
-from ledger.repair.underreplication import Underreplication
+from ledger.repair.underreplicated_ledgers import UnderreplicatedLedgers
 
 FULL_CHECK_TIME: Final = f"{UNDERREPLICATION}/checkallledgersctime"
 _RETRY_S: Final = 1.0
@@ -47,7 +47,7 @@ class Auditor:
         store: MetadataStore,
         bookies: Bookies,
         clock: Clock,
-        marks: Underreplication,
+        marks: UnderreplicatedLedgers,
         config: RepairConfig,
         client_config: LedgerClientConfig | None = None,
     ) -> None:
@@ -239,15 +239,15 @@ class Auditor:
             asked = asked.intersection(among)
             if not asked:
                 return frozenset()
-        nothing = Budget(1, 0), Progress()
-        copies = Copies(metadata, self._bookies, *nothing, self._config, self._client_config)
+        nothing = CopyBudget(1, 0), RepairProgress()
+        copies = EntryCopier(metadata, self._bookies, *nothing, self._config, self._client_config)
         lac = await copies.read_lac()
         holdings = await copies.lists(asked)
         lacking = {b for b, holding in holdings.items() if holding.limbo}
         if among is not None and not metadata.closed:
             # Its writer went on without them; what they missed shows once the ledger is closed.
             lacking.update(asked.intersection(metadata.last_fragment.ensemble))
-        for lack in check(metadata, lac, holdings).lacks:
+        for lack in check_ledger(metadata, lac, holdings).lacks:
             holding = holdings.get(lack.bookie)
             if lack.span.closed and holding is not None and holding.complete:
                 lacking.add(lack.bookie)

@@ -18,39 +18,48 @@ from ledger.core.ledger_metadata import Fragment, LedgerMetadata
 from ledger.core.quorum import coverage_size
 from ledger.ids import NO_ENTRY, BookieId, EntryId
 from ledger.ports.bookies import EntriesReply, Status
-from ledger.repair.runs import NOTHING, Runs, common, in_at_least, joined, minus, share, union
+from ledger.repair.entry_ranges import (
+    EMPTY,
+    EntryRanges,
+    difference,
+    in_at_least,
+    intersection,
+    merged,
+    share,
+    union,
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
+class ReplicaContents:
     """What is known of one bookie's copies of one ledger."""
 
-    held: Runs = NOTHING  # it shows them; damaged copies included
+    held: EntryRanges = EMPTY  # it shows them; damaged copies included
     complete: bool = False  # what is not in `held` is not there; else it may be
-    damaged: Runs = NOTHING  # copies whose digest is wrong
+    damaged: EntryRanges = EMPTY  # copies whose digest is wrong
     limbo: bool = False  # it knows that it may have lost some
 
     @property
-    def good(self) -> Runs:
-        return minus(self.held, self.damaged)
+    def good(self) -> EntryRanges:
+        return difference(self.held, self.damaged)
 
 
-SILENT = Holding()
+UNKNOWN_CONTENTS = ReplicaContents()
 """Of a bookie that is away or gave no answer that counts."""
 
 
-def holding_of(reply: EntriesReply) -> Holding:
+def contents_of(reply: EntriesReply) -> ReplicaContents:
     """What a bookie's list of entries proves."""
     if reply.status is Status.OK:
-        return Holding(joined(reply.runs), complete=True)
+        return ReplicaContents(merged(reply.runs), complete=True)
     if reply.status is Status.NO_LEDGER:
-        return Holding(complete=True)
+        return ReplicaContents(complete=True)
     if reply.status is Status.UNKNOWN_LEDGER_STATE:
-        return Holding(limbo=True)
-    return SILENT
+        return ReplicaContents(limbo=True)
+    return UNKNOWN_CONTENTS
 
 
-class Span(NamedTuple):
+class LedgerFragment(NamedTuple):
     """The entries of a fragment that are confirmed: first..last, none when last < first."""
 
     fragment: Fragment
@@ -62,76 +71,76 @@ class Span(NamedTuple):
         return self.fragment.first
 
     @property
-    def entries(self) -> Runs:
-        return joined([(self.first, self.last)])
+    def entries(self) -> EntryRanges:
+        return merged([(self.first, self.last)])
 
 
-def spans(metadata: LedgerMetadata, lac: EntryId) -> list[Span]:
+def fragments_of(metadata: LedgerMetadata, lac: EntryId) -> list[LedgerFragment]:
     """What of each fragment is confirmed when all up to `lac` is.
 
     A fragment is closed when the ledger is, or when it is not the last and the LAC has reached
     the start of the next one.
     """
-    found: list[Span] = []
+    found: list[LedgerFragment] = []
     fragments = metadata.fragments
     for fragment, following in zip(fragments, (*fragments[1:], None), strict=True):
         if metadata.last_entry is not None:
             end = metadata.last_entry if following is None else following.first - 1
-            found.append(Span(fragment, EntryId(min(end, metadata.last_entry)), True))
+            found.append(LedgerFragment(fragment, EntryId(min(end, metadata.last_entry)), True))
         elif following is None:
-            found.append(Span(fragment, lac, False))
+            found.append(LedgerFragment(fragment, lac, False))
         else:
             end = following.first - 1
-            found.append(Span(fragment, EntryId(min(end, lac)), lac >= end))
+            found.append(LedgerFragment(fragment, EntryId(min(end, lac)), lac >= end))
     return found
 
 
 @dataclass(frozen=True, slots=True)
-class Lack:
+class MissingCopies:
     """Entries that the bookie at `index` of a fragment should show and does not."""
 
-    span: Span
+    span: LedgerFragment
     index: int
-    missing: Runs
+    missing: EntryRanges
 
     @property
     def bookie(self) -> BookieId:
         return self.span.fragment.ensemble[self.index]
 
 
-class Check(NamedTuple):
+class LedgerCheck(NamedTuple):
     """What a ledger lacks. Clean when `lacks` is empty."""
 
-    lacks: tuple[Lack, ...]
-    unshown: Runs  # confirmed entries of which no bookie shows a good copy
-    hopeless: Runs  # those of `unshown` that enough bookies deny
+    lacks: tuple[MissingCopies, ...]
+    unshown: EntryRanges  # confirmed entries of which no bookie shows a good copy
+    hopeless: EntryRanges  # those of `unshown` that enough bookies deny
 
 
-def check(
+def check_ledger(
     metadata: LedgerMetadata,
     lac: EntryId,
-    holdings: Mapping[BookieId, Holding],
+    holdings: Mapping[BookieId, ReplicaContents],
     settled: EntryId = NO_ENTRY,
-) -> Check:
+) -> LedgerCheck:
     """What is missing of the confirmed entries, given what the bookies say of themselves.
 
     Of an open last fragment also what some bookie shows above the LAC, up to `settled`: entries
     up to there are no longer on their way to anybody.
     """
-    lacks: list[Lack] = []
-    unshown = hopeless = NOTHING
-    for span in spans(metadata, lac):
+    lacks: list[MissingCopies] = []
+    unshown = hopeless = EMPTY
+    for span in fragments_of(metadata, lac):
         found = _lacks_of(span, metadata, holdings, settled)
         lacks += found
-        hidden = _shown_by_none(span, metadata, holdings) if found else NOTHING
+        hidden = _shown_by_none(span, metadata, holdings) if found else EMPTY
         denied = [_denied(lack, holdings) for lack in found]
         needed = coverage_size(metadata.write_quorum, metadata.ack_quorum)
         unshown = union(unshown, hidden)
-        hopeless = union(hopeless, common(hidden, in_at_least(needed, denied)))
-    return Check(tuple(lacks), unshown, hopeless)
+        hopeless = union(hopeless, intersection(hidden, in_at_least(needed, denied)))
+    return LedgerCheck(tuple(lacks), unshown, hopeless)
 
 
-def share_of(span: Span, index: int, metadata: LedgerMetadata) -> Runs:
+def share_of(span: LedgerFragment, index: int, metadata: LedgerMetadata) -> EntryRanges:
     """What the bookie at `index` should hold of the span."""
     return share(index, span.first, span.last, metadata.ensemble_size, metadata.write_quorum)
 
@@ -142,45 +151,50 @@ def bookies_of(metadata: LedgerMetadata) -> frozenset[BookieId]:
 
 
 def _lacks_of(
-    span: Span, metadata: LedgerMetadata, holdings: Mapping[BookieId, Holding], settled: EntryId
-) -> list[Lack]:
-    found: list[Lack] = []
+    span: LedgerFragment,
+    metadata: LedgerMetadata,
+    holdings: Mapping[BookieId, ReplicaContents],
+    settled: EntryId,
+) -> list[MissingCopies]:
+    found: list[MissingCopies] = []
     if not span.closed and settled > span.last:
         entries = union(span.entries, _shown_above(span, holdings, settled))
         span = span._replace(last=settled)
     else:
         entries = span.entries
     for index, bookie in enumerate(span.fragment.ensemble):
-        good = holdings.get(bookie, SILENT).good
-        missing = minus(common(share_of(span, index, metadata), entries), good)
+        good = holdings.get(bookie, UNKNOWN_CONTENTS).good
+        missing = difference(intersection(share_of(span, index, metadata), entries), good)
         if missing:
-            found.append(Lack(span, index, missing))
+            found.append(MissingCopies(span, index, missing))
     return found
 
 
-def _shown_above(span: Span, holdings: Mapping[BookieId, Holding], settled: EntryId) -> Runs:
+def _shown_above(
+    span: LedgerFragment, holdings: Mapping[BookieId, ReplicaContents], settled: EntryId
+) -> EntryRanges:
     """Entries of the span's bookies that may be acknowledged, though no LAC says so yet."""
-    above = joined([(max(span.first, span.last + 1), settled)])
-    shown = NOTHING
+    above = merged([(max(span.first, span.last + 1), settled)])
+    shown = EMPTY
     for bookie in span.fragment.ensemble:
-        shown = union(shown, common(above, holdings.get(bookie, SILENT).good))
+        shown = union(shown, intersection(above, holdings.get(bookie, UNKNOWN_CONTENTS).good))
     return shown
 
 
 def _shown_by_none(
-    span: Span, metadata: LedgerMetadata, holdings: Mapping[BookieId, Holding]
-) -> Runs:
-    shown: Iterable[Runs] = (
-        common(share_of(span, index, metadata), holdings.get(bookie, SILENT).good)
+    span: LedgerFragment, metadata: LedgerMetadata, holdings: Mapping[BookieId, ReplicaContents]
+) -> EntryRanges:
+    shown: Iterable[EntryRanges] = (
+        intersection(share_of(span, index, metadata), holdings.get(bookie, UNKNOWN_CONTENTS).good)
         for index, bookie in enumerate(span.fragment.ensemble)
     )
     hidden = span.entries
     for runs in shown:
-        hidden = minus(hidden, runs)
+        hidden = difference(hidden, runs)
     return hidden
 
 
-def _denied(lack: Lack, holdings: Mapping[BookieId, Holding]) -> Runs:
+def _denied(lack: MissingCopies, holdings: Mapping[BookieId, ReplicaContents]) -> EntryRanges:
     """What the bookie says it does not have. A damaged copy is not a denial."""
-    holding = holdings.get(lack.bookie, SILENT)
-    return minus(lack.missing, holding.held) if holding.complete else NOTHING
+    holding = holdings.get(lack.bookie, UNKNOWN_CONTENTS)
+    return difference(lack.missing, holding.held) if holding.complete else EMPTY

@@ -14,12 +14,12 @@ from typing import Any
 from ledger.errors import CorruptFormat, MetadataUnavailable, NoNode
 from ledger.ids import BookieId
 from ledger.ports.metadata import MetadataStore, Unwatch
-from ledger.registry.underreplication import ELECTION, VOTE, decode_vote, encode_vote
+from ledger.registry.underreplication_format import ELECTION, VOTE, decode_vote, encode_vote
 
 _LOOK_AGAIN_S = 5.0  # a watch wakes earlier; a lost one costs no more than this
 
 
-class Election:
+class AuditorElection:
     """One candidate, `voter`; no other process may use the same name."""
 
     def __init__(self, store: MetadataStore, voter: BookieId) -> None:
@@ -121,7 +121,7 @@ class Election:
         self._unwatch.clear()
 
 
-async def leader(store: MetadataStore) -> BookieId | None:
+async def current_auditor(store: MetadataStore) -> BookieId | None:
     """Who is the auditor now; None: nobody stands. Raises MetadataUnavailable."""
     for name in await _votes(store):
         try:

@@ -10,23 +10,23 @@ from ledger.core.ledger_metadata import LedgerMetadata, LedgerState
 from ledger.core.quorum import coverage_size
 from ledger.ids import BookieId, EntryId
 from ledger.ports.bookies import BookieInfo
-from ledger.repair.checker import SILENT, Check, Holding, bookies_of
+from ledger.repair.checker import UNKNOWN_CONTENTS, LedgerCheck, ReplicaContents, bookies_of
+from ledger.repair.entry_ranges import EMPTY, EntryRanges, as_text, count, difference, intersection
 from ledger.repair.plan import wider_quorum
-from ledger.repair.runs import NOTHING, Runs, as_text, common, count, minus
-from ledger.repair.underreplication import NO_NOTE, Mark, Note
+from ledger.repair.underreplicated_ledgers import NO_NOTE, RepairNote, UnderreplicatedLedger
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class LedgerFacts:
     """What was found out about one ledger."""
 
     metadata: LedgerMetadata
     lac: EntryId
     registered: Mapping[BookieId, BookieInfo]
-    holdings: Mapping[BookieId, Holding]
-    found: Check
-    mark: Mark | None = None
-    note: Note = NO_NOTE
+    holdings: Mapping[BookieId, ReplicaContents]
+    found: LedgerCheck
+    mark: UnderreplicatedLedger | None = None
+    note: RepairNote = NO_NOTE
     worker: BookieId | None = None  # who mends it now
     auditor: BookieId | None = None
     enabled: bool = True
@@ -34,7 +34,7 @@ class Facts:
     now_ms: int = 0
 
 
-class Said(Enum):
+class ReplicaAnswer(Enum):
     """What one bookie says of one entry."""
 
     SHOWS = "shows it, and its digest is right"
@@ -45,7 +45,7 @@ class Said(Enum):
     AWAY = "is away"
 
 
-def explain_ledger(facts: Facts) -> list[str]:
+def explain_ledger(facts: LedgerFacts) -> list[str]:
     """The state, the copies, the repair; one sentence each."""
     return [
         _state(facts),
@@ -55,7 +55,7 @@ def explain_ledger(facts: Facts) -> list[str]:
     ]
 
 
-def _state(facts: Facts) -> str:
+def _state(facts: LedgerFacts) -> str:
     metadata = facts.metadata
     if metadata.last_entry is not None:
         if metadata.last_entry < 0:
@@ -70,11 +70,11 @@ def _state(facts: Facts) -> str:
     return f"The ledger is open: its writer may still add; {confirmed}."
 
 
-def _bookies(facts: Facts) -> list[str]:
+def _bookies(facts: LedgerFacts) -> list[str]:
     said: list[str] = []
     for bookie in sorted(bookies_of(facts.metadata)):
         info = facts.registered.get(bookie)
-        holding = facts.holdings.get(bookie, SILENT)
+        holding = facts.holdings.get(bookie, UNKNOWN_CONTENTS)
         if info is None:
             said.append(f"{bookie} is away.")
         elif holding.limbo:
@@ -91,7 +91,7 @@ def _bookies(facts: Facts) -> list[str]:
     return said
 
 
-def _copies(facts: Facts) -> list[str]:
+def _copies(facts: LedgerFacts) -> list[str]:
     said: list[str] = []
     found = facts.found
     if found.hopeless:
@@ -100,30 +100,30 @@ def _copies(facts: Facts) -> list[str]:
             "that they do not have them that readers are told the same. They come back only with "
             "a bookie that has them; nothing was deleted."
         )
-    waiting = minus(found.unshown, found.hopeless)
+    waiting = difference(found.unshown, found.hopeless)
     if waiting:
         said.append(
             f"Entries {as_text(waiting)} cannot be read now: no bookie shows them, and one that "
             "may have them does not answer."
         )
     for lack in found.lacks:
-        rest = minus(lack.missing, found.unshown)
-        holding = facts.holdings.get(lack.bookie, SILENT)
+        rest = difference(lack.missing, found.unshown)
+        holding = facts.holdings.get(lack.bookie, UNKNOWN_CONTENTS)
         if rest and lack.bookie in facts.registered and (holding.complete or holding.limbo):
-            said.append(_lack(lack.bookie, rest, common(rest, holding.damaged)))
+            said.append(_lack(lack.bookie, rest, intersection(rest, holding.damaged)))
     if not found.lacks:
         said.append("Every entry that is confirmed has all its copies.")
     return said
 
 
-def _lack(bookie: BookieId, missing: Runs, damaged: Runs) -> str:
+def _lack(bookie: BookieId, missing: EntryRanges, damaged: EntryRanges) -> str:
     text = f"{bookie} lacks {count(missing)} copies that others have: entries {as_text(missing)}"
-    if damaged != NOTHING:
+    if damaged != EMPTY:
         text += f" (damaged there: {as_text(damaged)})"
     return text + "."
 
 
-def _repair(facts: Facts) -> list[str]:
+def _repair(facts: LedgerFacts) -> list[str]:
     said: list[str] = []
     mark = facts.mark
     if mark is None:
@@ -155,7 +155,9 @@ def _since(since_ms: int | None, now_ms: int) -> str:
     return f" for {seconds} seconds"
 
 
-def explain_entry(facts: Facts, entry: EntryId, said: Mapping[BookieId, Said]) -> list[str]:
+def explain_entry(
+    facts: LedgerFacts, entry: EntryId, said: Mapping[BookieId, ReplicaAnswer]
+) -> list[str]:
     """What its bookies say of it, and what follows."""
     metadata = facts.metadata
     if metadata.last_entry is not None and entry > metadata.last_entry:
@@ -164,13 +166,13 @@ def explain_entry(facts: Facts, entry: EntryId, said: Mapping[BookieId, Said]) -
     return [*lines, _verdict(facts, entry, [said[b] for b in metadata.bookies_of(entry)])]
 
 
-def _verdict(facts: Facts, entry: EntryId, said: list[Said]) -> str:
+def _verdict(facts: LedgerFacts, entry: EntryId, said: list[ReplicaAnswer]) -> str:
     metadata = facts.metadata
     needed = coverage_size(metadata.write_quorum, metadata.ack_quorum)
-    denials = said.count(Said.DENIES)
+    denials = said.count(ReplicaAnswer.DENIES)
     if not metadata.closed and entry > facts.lac:
         return f"Entry {entry} is not known to be confirmed, so no reader is shown it."
-    if Said.SHOWS in said:
+    if ReplicaAnswer.SHOWS in said:
         return f"Entry {entry} can be read."
     if denials >= needed:
         return (

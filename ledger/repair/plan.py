@@ -22,19 +22,19 @@ from ledger.core.ledger_metadata import Fragment, LedgerMetadata
 from ledger.ids import BookieId, EntryId
 from ledger.ports.bookies import BookieInfo
 from ledger.repair.checker import (
-    SILENT,
-    Check,
-    Holding,
-    Lack,
-    Span,
+    UNKNOWN_CONTENTS,
+    LedgerCheck,
+    LedgerFragment,
+    MissingCopies,
+    ReplicaContents,
     bookies_of,
+    fragments_of,
     share_of,
-    spans,
 )
-from ledger.repair.runs import Runs, as_text, common, minus
+from ledger.repair.entry_ranges import EntryRanges, as_text, difference, intersection
 
 
-class Quorum(NamedTuple):
+class QuorumSizes(NamedTuple):
     """How wide a ledger is, or should be."""
 
     ensemble_size: int
@@ -43,18 +43,18 @@ class Quorum(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Fill:
+class FillCopies:
     """Copy `missing` to the bookie that should have it."""
 
-    lack: Lack
-    missing: Runs
+    lack: MissingCopies
+    missing: EntryRanges
 
 
 @dataclass(frozen=True, slots=True)
-class Replace:
+class ReplaceBookie:
     """Copy the whole share of an index to another bookie, then swap that one in."""
 
-    span: Span
+    span: LedgerFragment
     index: int
 
     @property
@@ -70,7 +70,7 @@ class EndLimbo:
 
 
 @dataclass(frozen=True, slots=True)
-class Fence:
+class RecoverLedger:
     """Recover the ledger once the grace period is over; its last fragment cannot be mended else."""
 
     bookies: tuple[BookieId, ...]  # why
@@ -78,19 +78,19 @@ class Fence:
 
 
 @dataclass(frozen=True, slots=True)
-class Widen:
+class WidenEnsemble:
     """Copy every entry to so many more bookies, then make them members, all in one set."""
 
-    quorum: Quorum
+    quorum: QuorumSizes
 
 
-Step = Fill | Replace | EndLimbo | Fence | Widen
+RepairStep = FillCopies | ReplaceBookie | EndLimbo | RecoverLedger | WidenEnsemble
 
 
-class Plan(NamedTuple):
+class RepairPlan(NamedTuple):
     """Steps that can be tried now, and why anything else must wait. Neither: it is whole."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[RepairStep, ...]
     reasons: tuple[str, ...]
 
     @property
@@ -99,11 +99,11 @@ class Plan(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class BookieView:
     """What is known of the bookies at the moment."""
 
     registered: Mapping[BookieId, BookieInfo]
-    holdings: Mapping[BookieId, Holding]
+    holdings: Mapping[BookieId, ReplicaContents]
     gone: frozenset[BookieId] = frozenset()  # away for too long, or being emptied
     refused: frozenset[BookieId] = frozenset()  # did not take a good copy instead of a bad one
 
@@ -112,22 +112,24 @@ class View:
         return info is not None and not info.read_only
 
 
-def decide(metadata: LedgerMetadata, lac: EntryId, found: Check, view: View) -> Plan:
+def plan_repair(
+    metadata: LedgerMetadata, lac: EntryId, found: LedgerCheck, view: BookieView
+) -> RepairPlan:
     """What to do next about what `found` says."""
     planner = _Planner(metadata, found, view)
-    for span in spans(metadata, lac):
+    for span in fragments_of(metadata, lac):
         if span.closed:
             planner.mend_closed(span)
         else:
             planner.look_at_open(span)
     planner.end_limbos(lac)
     planner.widen()
-    return Plan(tuple(planner.steps), tuple(dict.fromkeys(planner.reasons)))
+    return RepairPlan(tuple(planner.steps), tuple(dict.fromkeys(planner.reasons)))
 
 
 class _Planner:
-    def __init__(self, metadata: LedgerMetadata, found: Check, view: View) -> None:
-        self.steps: list[Step] = []
+    def __init__(self, metadata: LedgerMetadata, found: LedgerCheck, view: BookieView) -> None:
+        self.steps: list[RepairStep] = []
         self.reasons: list[str] = []
         self._metadata = metadata
         self._view = view
@@ -135,15 +137,15 @@ class _Planner:
         self._lacks = {(lack.span.first, lack.index): lack for lack in found.lacks}
         self._explain_unshown(found)
 
-    def _explain_unshown(self, found: Check) -> None:
+    def _explain_unshown(self, found: LedgerCheck) -> None:
         if found.hopeless:
             text = as_text(found.hopeless)
             self.reasons.append(f"hopeless: entries {text} are gone from the bookies that answer")
-        waiting = minus(found.unshown, found.hopeless)
+        waiting = difference(found.unshown, found.hopeless)
         if waiting:
             self.reasons.append(f"entries {as_text(waiting)} are shown by no bookie now")
 
-    def mend_closed(self, span: Span) -> None:
+    def mend_closed(self, span: LedgerFragment) -> None:
         for index, bookie in enumerate(span.fragment.ensemble):
             lack = self._lacks.get((span.first, index))
             if bookie in self._view.gone:
@@ -151,14 +153,14 @@ class _Planner:
             elif lack is not None:
                 self._mend(lack)
 
-    def _replace(self, span: Span, index: int) -> None:
+    def _replace(self, span: LedgerFragment, index: int) -> None:
         """Only a whole share may be swapped in."""
-        if not common(share_of(span, index, self._metadata), self._unshown):
-            self.steps.append(Replace(span, index))
+        if not intersection(share_of(span, index, self._metadata), self._unshown):
+            self.steps.append(ReplaceBookie(span, index))
 
-    def _mend(self, lack: Lack) -> None:
+    def _mend(self, lack: MissingCopies) -> None:
         view, bookie = self._view, lack.bookie
-        holding = view.holdings.get(bookie, SILENT)
+        holding = view.holdings.get(bookie, UNKNOWN_CONTENTS)
         if bookie not in view.registered:
             self.reasons.append(f"{bookie} is away")
         elif not (holding.complete or holding.limbo):
@@ -166,18 +168,18 @@ class _Planner:
         elif bookie in view.refused or not view.is_writable(bookie):
             self._replace(lack.span, lack.index)
         else:
-            there = minus(lack.missing, self._unshown)
+            there = difference(lack.missing, self._unshown)
             if there:
-                self.steps.append(Fill(lack, there))
+                self.steps.append(FillCopies(lack, there))
 
-    def look_at_open(self, span: Span) -> None:
+    def look_at_open(self, span: LedgerFragment) -> None:
         """Its writer may be at work: only what no writer can mend is touched, and fenced first."""
         view = self._view
         ensemble = span.fragment.ensemble
         gone = tuple(bookie for bookie in ensemble if bookie in view.gone)
-        limbo = tuple(b for b in ensemble if view.holdings.get(b, SILENT).limbo)
+        limbo = tuple(b for b in ensemble if view.holdings.get(b, UNKNOWN_CONTENTS).limbo)
         if gone or limbo:
-            self.steps.append(Fence((*gone, *limbo), needs_spare=not limbo))
+            self.steps.append(RecoverLedger((*gone, *limbo), needs_spare=not limbo))
         elif any((span.first, index) in self._lacks for index in range(len(ensemble))):
             self.reasons.append("copies are missing in the last fragment, which is open")
 
@@ -186,12 +188,12 @@ class _Planner:
         lacking = {lack.bookie for lack in self._lacks.values()}
         still_open = {
             bookie
-            for span in spans(self._metadata, lac)
+            for span in fragments_of(self._metadata, lac)
             if not span.closed
             for bookie in span.fragment.ensemble
         }
         for bookie in sorted(bookies_of(self._metadata) - lacking - still_open):
-            if self._view.holdings.get(bookie, SILENT).limbo:
+            if self._view.holdings.get(bookie, UNKNOWN_CONTENTS).limbo:
                 self.steps.append(EndLimbo(bookie))
 
     def widen(self) -> None:
@@ -199,10 +201,10 @@ class _Planner:
             return
         wanted = wider_quorum(self._metadata)
         if wanted is not None:
-            self.steps.append(Widen(wanted))
+            self.steps.append(WidenEnsemble(wanted))
 
 
-def wider_quorum(metadata: LedgerMetadata) -> Quorum | None:
+def wider_quorum(metadata: LedgerMetadata) -> QuorumSizes | None:
     """How wide a closed ledger should become that was made narrower; None: it is wide enough.
 
     Every bookie of such a ledger holds every entry (E = Qw), and so will the added ones.
@@ -214,10 +216,10 @@ def wider_quorum(metadata: LedgerMetadata) -> Quorum | None:
         return None
     if wanted.write_quorum <= metadata.write_quorum:
         return None
-    return Quorum(wanted.write_quorum, wanted.write_quorum, wanted.ack_quorum)
+    return QuorumSizes(wanted.write_quorum, wanted.write_quorum, wanted.ack_quorum)
 
 
-def wanted_quorum(metadata: LedgerMetadata) -> Quorum | None:
+def wanted_quorum(metadata: LedgerMetadata) -> QuorumSizes | None:
     """What its maker would have chosen had there been more bookies; None: it did."""
     try:
         numbers = [int(part) for part in metadata.custom[WANTED_QUORUM].split(b",")]
@@ -226,11 +228,11 @@ def wanted_quorum(metadata: LedgerMetadata) -> Quorum | None:
         return None
     if not ensemble_size >= write_quorum >= ack_quorum >= 1:
         return None
-    return Quorum(ensemble_size, write_quorum, ack_quorum)
+    return QuorumSizes(ensemble_size, write_quorum, ack_quorum)
 
 
 def swapped(
-    metadata: LedgerMetadata, span: Span, index: int, bookie: BookieId
+    metadata: LedgerMetadata, span: LedgerFragment, index: int, bookie: BookieId
 ) -> LedgerMetadata | None:
     """`bookie` at `index` of the span's fragment; None: it is there already.
 
@@ -253,9 +255,9 @@ class FragmentChanged(Exception):
     """Somebody else changed the fragment meanwhile: look at the ledger again."""
 
 
-def _fragment(metadata: LedgerMetadata, span: Span) -> tuple[int, Fragment]:
+def _fragment(metadata: LedgerMetadata, span: LedgerFragment) -> tuple[int, Fragment]:
     """The fragment with the same entries as the span's, now."""
-    for now in spans(metadata, span.last):
+    for now in fragments_of(metadata, span.last):
         if now.first == span.first and now.last == span.last and now.closed:
             return metadata.fragments.index(now.fragment), now.fragment
     raise FragmentChanged(f"ledger {metadata.ledger} fragment {span.first}")
@@ -264,7 +266,7 @@ def _fragment(metadata: LedgerMetadata, span: Span) -> tuple[int, Fragment]:
 def widened(
     metadata: LedgerMetadata,
     before: LedgerMetadata,
-    quorum: Quorum,
+    quorum: QuorumSizes,
     added: Mapping[EntryId, tuple[BookieId, ...]],
 ) -> LedgerMetadata | None:
     """`before` with the bookies `added` to each fragment, by its first entry; None: it is so.

@@ -49,11 +49,11 @@ _ADDS_AT: Final = _HEAD.size + _ADDS.size
 ADD_HEADER_BYTES: Final = _ADD.size
 
 
-class BadFrame(ValueError):
+class BadBookieFrame(ValueError):
     """The peer sent what no peer of this version sends; its stream ends here."""
 
 
-class Kind(IntEnum):
+class FrameKind(IntEnum):
     """Second byte of a message."""
 
     HELLO = 1
@@ -64,7 +64,7 @@ class Kind(IntEnum):
     ANSWERED = 6
 
 
-class Ask(IntEnum):
+class ReadOp(IntEnum):
     """What a question wants."""
 
     READ = 1
@@ -74,7 +74,7 @@ class Ask(IntEnum):
     CANCEL = 5  # of the question with this number; has no answer
 
 
-class Add(NamedTuple):
+class AddRequest(NamedTuple):
     """One add as it came; `body` is a view of the message."""
 
     recovery: bool
@@ -84,14 +84,14 @@ class Add(NamedTuple):
     body: memoryview
 
 
-class Adds(NamedTuple):
+class AddBatch(NamedTuple):
     """Adds with the numbers first, first + 1, …"""
 
     first: int
-    adds: list[Add]
+    adds: list[AddRequest]
 
 
-class Run(NamedTuple):
+class AddStatusRange(NamedTuple):
     """Adds number first to first + length - 1 have this status."""
 
     first: int
@@ -99,10 +99,10 @@ class Run(NamedTuple):
     status: Status
 
 
-class Question(NamedTuple):
+class ReadRequest(NamedTuple):
     """`first` is the entry (of WAIT_LAC: the LAC known); `bound` is bytes or milliseconds."""
 
-    ask: Ask
+    ask: ReadOp
     number: int
     ledger: LedgerId = LedgerId(0)
     first: EntryId = EntryId(0)
@@ -111,7 +111,7 @@ class Question(NamedTuple):
     key: bytes = b""
 
 
-class Answer(NamedTuple):
+class ReadResponse(NamedTuple):
     """To the question with this number. Bodies that were decoded are views of the message."""
 
     number: int
@@ -126,29 +126,29 @@ class Answer(NamedTuple):
 def encode_hello(bookie: BookieId) -> bytes:
     name = bookie.encode()
     assert len(name) <= NAME_BYTES_MAX
-    return _HEAD.pack(VERSION, Kind.HELLO) + name
+    return _HEAD.pack(VERSION, FrameKind.HELLO) + name
 
 
 def decode_hello(message: bytes) -> BookieId:
     """The instance that is meant. Raises BadFrame."""
-    name = _open(message, Kind.HELLO)
+    name = _open(message, FrameKind.HELLO)
     if len(name) > NAME_BYTES_MAX:
-        raise BadFrame(f"a bookie id of {len(name)} bytes")
+        raise BadBookieFrame(f"a bookie id of {len(name)} bytes")
     try:
         return BookieId(str(name, "utf-8"))
     except UnicodeDecodeError as error:
-        raise BadFrame("a bookie id that is not UTF-8") from error
+        raise BadBookieFrame("a bookie id that is not UTF-8") from error
 
 
 def encode_welcome(status: Status, entry_bytes_max: int) -> bytes:
-    return _HEAD.pack(VERSION, Kind.WELCOME) + _WELCOME.pack(status, entry_bytes_max)
+    return _HEAD.pack(VERSION, FrameKind.WELCOME) + _WELCOME.pack(status, entry_bytes_max)
 
 
 def decode_welcome(message: bytes) -> tuple[Status, int]:
     """Status and the largest entry that the bookie takes. Raises BadFrame."""
-    rest = _open(message, Kind.WELCOME)
+    rest = _open(message, FrameKind.WELCOME)
     if len(rest) != _WELCOME.size:
-        raise BadFrame(f"a welcome of {len(rest)} bytes")
+        raise BadBookieFrame(f"a welcome of {len(rest)} bytes")
     status, entry_bytes_max = _WELCOME.unpack(rest)
     return _status(status), entry_bytes_max
 
@@ -156,7 +156,7 @@ def decode_welcome(message: bytes) -> tuple[Status, int]:
 # -- adds -------------------------------------------------------------------------------------
 
 
-class AddsWriter:
+class AddBatchWriter:
     """One ADDS message in the making: nothing is copied before `encode`."""
 
     __slots__ = ("_bodies", "_heads", "_keys", "body_bytes", "count", "first", "size")
@@ -196,7 +196,8 @@ class AddsWriter:
     def encode(self) -> bytes:
         """The message: the one copy of the bodies."""
         parts: list[Buffer] = [
-            _HEAD.pack(VERSION, Kind.ADDS) + _ADDS.pack(self.first, self.count, len(self._keys))
+            _HEAD.pack(VERSION, FrameKind.ADDS)
+            + _ADDS.pack(self.first, self.count, len(self._keys))
         ]
         for key in self._keys:
             parts.append(bytes((len(key),)))
@@ -206,100 +207,102 @@ class AddsWriter:
         return b"".join(parts)
 
 
-def decode_adds(message: bytes) -> Adds:
+def decode_add_batch(message: bytes) -> AddBatch:
     """The adds of one message, in order. Raises BadFrame; then none of them counts."""
-    view = _open(message, Kind.ADDS)
+    view = _open(message, FrameKind.ADDS)
     if len(view) < _ADDS.size:
-        raise BadFrame("adds without a count")
+        raise BadBookieFrame("adds without a count")
     first, count, key_count = _ADDS.unpack_from(view)
     keys, heads_at = _decode_keys(view, _ADDS.size, key_count)
     at = heads_at + count * ADD_HEADER_BYTES
     size = len(view)
     if at > size:
-        raise BadFrame(f"{count} adds in {size} bytes")
-    adds: list[Add] = []
+        raise BadBookieFrame(f"{count} adds in {size} bytes")
+    adds: list[AddRequest] = []
     for flags, key, ledger, entry, length in _ADD.iter_unpack(view[heads_at:at]):
         end = at + length
         if end > size or key >= key_count or ledger < 0 or entry < 0 or flags > RECOVERY:
-            raise BadFrame(
+            raise BadBookieFrame(
                 f"add of {length} bytes with {size - at} left, ledger {ledger} entry {entry}, "
                 f"key {key} of {key_count}, flags {flags}"
             )
-        adds.append(Add(flags == RECOVERY, keys[key], ledger, entry, view[at:end]))
+        adds.append(AddRequest(flags == RECOVERY, keys[key], ledger, entry, view[at:end]))
         at = end
     if at != size:
-        raise BadFrame(f"{size - at} bytes after the last add")
-    return Adds(first, adds)
+        raise BadBookieFrame(f"{size - at} bytes after the last add")
+    return AddBatch(first, adds)
 
 
 def _decode_keys(view: memoryview, at: int, count: int) -> tuple[list[bytes], int]:
     """The keys and where they end. Raises BadFrame."""
     if count > len(view) - at:
-        raise BadFrame(f"{count} keys in {len(view) - at} bytes")
+        raise BadBookieFrame(f"{count} keys in {len(view) - at} bytes")
     keys: list[bytes] = []
     for _ in range(count):
         if at >= len(view) or at + 1 + view[at] > len(view):
-            raise BadFrame("a key is cut")
+            raise BadBookieFrame("a key is cut")
         end = at + 1 + view[at]
         keys.append(bytes(view[at + 1 : end]))
         at = end
     return keys, at
 
 
-def encode_added(runs: Iterable[Sequence[int]]) -> bytes:
+def encode_add_statuses(runs: Iterable[Sequence[int]]) -> bytes:
     """Runs of (first number, count, status)."""
-    return _HEAD.pack(VERSION, Kind.ADDED) + b"".join([_RUN.pack(*run) for run in runs])
+    return _HEAD.pack(VERSION, FrameKind.ADDED) + b"".join([_RUN.pack(*run) for run in runs])
 
 
-def decode_added(message: bytes) -> list[Run]:
+def decode_add_statuses(message: bytes) -> list[AddStatusRange]:
     """Raises BadFrame."""
-    view = _open(message, Kind.ADDED)
+    view = _open(message, FrameKind.ADDED)
     if len(view) % _RUN.size:
-        raise BadFrame(f"answers of {len(view)} bytes")
-    return [Run(first, count, _status(code)) for first, count, code in _RUN.iter_unpack(view)]
+        raise BadBookieFrame(f"answers of {len(view)} bytes")
+    return [
+        AddStatusRange(first, count, _status(code)) for first, count, code in _RUN.iter_unpack(view)
+    ]
 
 
 # -- reads ------------------------------------------------------------------------------------
 
 
-def encode_questions(questions: Iterable[Question]) -> bytes:
-    parts = [_HEAD.pack(VERSION, Kind.ASKED)]
+def encode_read_requests(questions: Iterable[ReadRequest]) -> bytes:
+    parts = [_HEAD.pack(VERSION, FrameKind.ASKED)]
     for ask, number, ledger, first, last, bound, key in questions:
         parts.append(_QUESTION.pack(ask, number, ledger, first, last, bound, len(key)))
         parts.append(key)
     return b"".join(parts)
 
 
-def decode_questions(message: bytes) -> list[Question]:
+def decode_read_requests(message: bytes) -> list[ReadRequest]:
     """Raises BadFrame; then none of them counts."""
-    view = _open(message, Kind.ASKED)
+    view = _open(message, FrameKind.ASKED)
     at, size = 0, len(view)
-    questions: list[Question] = []
+    questions: list[ReadRequest] = []
     while at < size:
         if size - at < _QUESTION.size:
-            raise BadFrame("a question is cut")
+            raise BadBookieFrame("a question is cut")
         ask, number, ledger, first, last, bound, key_length = _QUESTION.unpack_from(view, at)
         at += _QUESTION.size
         if key_length > size - at or ledger < 0 or first < -1 or last < -1:
-            raise BadFrame(f"question about ledger {ledger} entries {first} to {last}")
+            raise BadBookieFrame(f"question about ledger {ledger} entries {first} to {last}")
         key = bytes(view[at : at + key_length])
         at += key_length
         try:
-            kind = Ask(ask)
+            kind = ReadOp(ask)
         except ValueError as error:
-            raise BadFrame(f"unknown question {ask}") from error
-        questions.append(Question(kind, number, ledger, first, last, bound, key))
+            raise BadBookieFrame(f"unknown question {ask}") from error
+        questions.append(ReadRequest(kind, number, ledger, first, last, bound, key))
     return questions
 
 
-def answer_bytes(answer: Answer) -> int:
+def response_bytes(answer: ReadResponse) -> int:
     """What it takes in a message."""
     return _ANSWER.size + sum(_LENGTHS + len(body) for body in answer.bodies)
 
 
-def encode_answers(answers: Iterable[Answer]) -> bytes:
+def encode_read_responses(answers: Iterable[ReadResponse]) -> bytes:
     """The one copy of the bodies."""
-    parts: list[Buffer] = [_HEAD.pack(VERSION, Kind.ANSWERED)]
+    parts: list[Buffer] = [_HEAD.pack(VERSION, FrameKind.ANSWERED)]
     for number, status, lac, bodies in answers:
         parts.append(_ANSWER.pack(number, status, lac, len(bodies)))
         if bodies:
@@ -308,18 +311,18 @@ def encode_answers(answers: Iterable[Answer]) -> bytes:
     return b"".join(parts)
 
 
-def decode_answers(message: bytes) -> list[Answer]:
+def decode_read_responses(message: bytes) -> list[ReadResponse]:
     """Raises BadFrame."""
-    view = _open(message, Kind.ANSWERED)
+    view = _open(message, FrameKind.ANSWERED)
     at, size = 0, len(view)
-    answers: list[Answer] = []
+    answers: list[ReadResponse] = []
     while at < size:
         if size - at < _ANSWER.size:
-            raise BadFrame("an answer is cut")
+            raise BadBookieFrame("an answer is cut")
         number, status, lac, count = _ANSWER.unpack_from(view, at)
         at += _ANSWER.size
         bodies, at = _decode_bodies(view, at, count)
-        answers.append(Answer(number, _status(status), lac, bodies))
+        answers.append(ReadResponse(number, _status(status), lac, bodies))
     return answers
 
 
@@ -330,14 +333,14 @@ def _decode_bodies(view: memoryview, at: int, count: int) -> tuple[list[memoryvi
     lengths_end = at + count * _LENGTHS
     size = len(view)
     if lengths_end > size:
-        raise BadFrame(f"{count} bodies in {size - at} bytes")
+        raise BadBookieFrame(f"{count} bodies in {size - at} bytes")
     lengths = Struct(f">{count}I").unpack_from(view, at)
     at = lengths_end
     bodies: list[memoryview] = []
     for length in lengths:
         end = at + length
         if end > size:
-            raise BadFrame(f"a body of {length} bytes with {size - at} left")
+            raise BadBookieFrame(f"a body of {length} bytes with {size - at} left")
         bodies.append(view[at:end])
         at = end
     return bodies, at
@@ -346,13 +349,13 @@ def _decode_bodies(view: memoryview, at: int, count: int) -> tuple[list[memoryvi
 # -- both -------------------------------------------------------------------------------------
 
 
-def _open(message: bytes, kind: Kind) -> memoryview:
+def _open(message: bytes, kind: FrameKind) -> memoryview:
     """What follows the first two bytes. Raises BadFrame."""
     if len(message) < _HEAD.size:
-        raise BadFrame(f"a message of {len(message)} bytes")
+        raise BadBookieFrame(f"a message of {len(message)} bytes")
     version, found = message[0], message[1]
     if version != VERSION or found != kind:
-        raise BadFrame(f"version {version} kind {found} where {VERSION} {kind} was due")
+        raise BadBookieFrame(f"version {version} kind {found} where {VERSION} {kind} was due")
     return memoryview(message)[_HEAD.size :]
 
 
@@ -363,5 +366,5 @@ def _status(code: int) -> Status:
     """Raises BadFrame for a status that this version does not know."""
     status = _STATUSES.get(code)
     if status is None:
-        raise BadFrame(f"unknown status {code}")
+        raise BadBookieFrame(f"unknown status {code}")
     return status

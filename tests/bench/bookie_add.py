@@ -25,7 +25,7 @@ from ledger.adapters.system.clock import SystemClock
 from ledger.bookie.bookie import Bookie
 from ledger.bookie.config import BookieConfig
 from ledger.bookie.in_process import open_local_bookie
-from ledger.core.group_commit import GroupLimits
+from ledger.core.group_commit import GroupCommitLimits
 
 KEY = b"k" * 20
 
@@ -136,7 +136,7 @@ async def bench_no_disk(path: Path, size: int, seconds: float, ledgers: int) -> 
 
 
 async def bench_disk(path: Path, size: int, seconds: float, in_flight: int, wait_us: int) -> None:
-    config = BookieConfig(group=GroupLimits(wait_us_max=wait_us))
+    config = BookieConfig(group=GroupCommitLimits(wait_us_max=wait_us))
     opened = await open_local_bookie(path, config=config)
     load = Load(opened.bookie, os.urandom(size), in_flight, 4)
     cpu, wall, groups = await load.run(seconds)

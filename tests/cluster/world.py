@@ -20,7 +20,7 @@ from typing import Self, TypeVar
 
 from ledger.core.ledger_metadata import LedgerMetadata
 from ledger.ids import LedgerId
-from ledger.registry.underreplication import ledger_of_node
+from ledger.registry.underreplication_format import ledger_of_node
 from ledger.repair.plan import wanted_quorum
 from tests.cluster.client import Session
 from tests.cluster.history import PATIENCE_S, Judge, Log, Told, judge_readers, retried, told

@@ -22,15 +22,15 @@ from ledger.bookie.grpc_server import BookieServer
 from ledger.ports.bookies import Status
 from ledger.wire import bookie_pb2 as pb
 from ledger.wire.bookie_frames import (
-    AddsWriter,
-    Ask,
-    Question,
-    Run,
-    decode_added,
-    decode_answers,
+    AddBatchWriter,
+    AddStatusRange,
+    ReadOp,
+    ReadRequest,
+    decode_add_statuses,
+    decode_read_responses,
     decode_welcome,
     encode_hello,
-    encode_questions,
+    encode_read_requests,
 )
 from tests.ledger.bookie_rig import KEY, OTHER_KEY
 from tests.ledger.grpc_world import CONFIG, Client, Served
@@ -100,7 +100,7 @@ async def status_of(call):
 
 
 def adds_message(*adds, first=0):
-    writer = AddsWriter(first)
+    writer = AddBatchWriter(first)
     for ledger, entry, key, body in adds:
         writer.add(ledger, entry, key, [body], len(body), False)
     return writer.encode()
@@ -204,7 +204,9 @@ def test_bodies_that_are_no_entries_are_refused_one_by_one(tmp_path):
         call = await one.welcomed()
         bodies = [b"", b"x", b"x" * 31, entry_bytes(8, 0, b"x"), entry_bytes(7, 1, b"x")]
         await call.write(adds_message(*[(7, 0, KEY, body) for body in bodies]))
-        assert decode_added(await call.read()) == [Run(0, len(bodies), Status.BAD_REQUEST)]
+        assert decode_add_statuses(await call.read()) == [
+            AddStatusRange(0, len(bodies), Status.BAD_REQUEST)
+        ]
         call.cancel()
 
     attack(scenario, tmp_path)
@@ -221,13 +223,13 @@ def test_a_wrong_key_or_another_payload_changes_nothing(tmp_path):
             await call.write(adds_message(stolen, other))
             answers = {}
             while len(answers) < 2:
-                for first, _, status in decode_added(await call.read()):
+                for first, _, status in decode_add_statuses(await call.read()):
                     answers[first] = status
             assert answers == {0: Status.UNAUTHORIZED, 1: Status.BAD_REQUEST}
-            fence = Question(Ask.FENCE_AND_READ, 1, 7, -1, key=OTHER_KEY)
+            fence = ReadRequest(ReadOp.FENCE_AND_READ, 1, 7, -1, key=OTHER_KEY)
             reads = await one.welcomed("Reads")
-            await reads.write(encode_questions([fence]))
-            assert decode_answers(await reads.read())[0].status is Status.UNAUTHORIZED
+            await reads.write(encode_read_requests([fence]))
+            assert decode_read_responses(await reads.read())[0].status is Status.UNAUTHORIZED
             assert one.logged() == one.before
             await one.channel.close()
             assert await client.add(served.id, 1) is Status.OK
@@ -238,13 +240,16 @@ def test_a_wrong_key_or_another_payload_changes_nothing(tmp_path):
 def test_questions_that_break_the_rules_end_the_stream(tmp_path):
     async def scenario(one):
         bad = [
-            [Question(Ask.READ, 0, ledger=-1)],
-            [Question(Ask.READ, 0, first=-2)],
-            [Question(Ask.WAIT_LAC, 0, 7, bound=60_000), Question(Ask.READ, 0, 7)],  # one number
+            [ReadRequest(ReadOp.READ, 0, ledger=-1)],
+            [ReadRequest(ReadOp.READ, 0, first=-2)],
+            [
+                ReadRequest(ReadOp.WAIT_LAC, 0, 7, bound=60_000),
+                ReadRequest(ReadOp.READ, 0, 7),
+            ],  # one number
         ]
         for questions in bad:
             call = await one.welcomed("Reads")
-            await call.write(encode_questions(questions))
+            await call.write(encode_read_requests(questions))
             assert await status_of(call) is grpc.StatusCode.INVALID_ARGUMENT
 
     attack(scenario, tmp_path)
@@ -428,8 +433,10 @@ def test_a_reader_that_takes_no_answers_is_not_read_for(tmp_path):
             call = channel.stream_stream(SERVICE + "Reads")()
             await call.write(encode_hello(served.id))
             await call.read()
-            questions = [Question(Ask.READ_MANY, number, 7, 0, 3, 5 * BIG) for number in range(500)]
-            await call.write(encode_questions(questions))
+            questions = [
+                ReadRequest(ReadOp.READ_MANY, number, 7, 0, 3, 5 * BIG) for number in range(500)
+            ]
+            await call.write(encode_read_requests(questions))
             seen = -1
             while seen != counting.read_bytes:  # until it reads no more
                 seen = counting.read_bytes
@@ -437,7 +444,7 @@ def test_a_reader_that_takes_no_answers_is_not_read_for(tmp_path):
             assert seen < 500 * 4 * BIG / 20
             numbers = set()
             while len(numbers) < 500:
-                numbers |= {answer.number for answer in decode_answers(await call.read())}
+                numbers |= {answer.number for answer in decode_read_responses(await call.read())}
             assert counting.read_bytes >= 500 * 4 * BIG
             call.cancel()
             await channel.close()

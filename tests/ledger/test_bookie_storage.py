@@ -12,8 +12,8 @@ from random import Random
 import pytest
 
 from ledger.bookie.bookie import Bookie
-from ledger.bookie.collect import Collected, collect
 from ledger.bookie.config import BookieConfig
+from ledger.bookie.gc.collector import GcResult, collect
 from ledger.bookie.in_process import LocalBookies, open_local_bookie
 from ledger.errors import DirectoryInUse, ForeignDirectory
 from ledger.ids import BookieId
@@ -190,7 +190,7 @@ def test_a_file_with_one_living_entry_stays_until_it_is_rewritten():
             await rig.add(2, entry, bytes(4000))
         assert (await collect(bookie, listing(1))).files_dropped > 2
         assert "log-0000000000000001" in rig.disk.names()
-        assert await collect(bookie, listing(1), rewrite_share=0.5) == Collected(0, 1, 1)
+        assert await collect(bookie, listing(1), compaction_threshold=0.5) == GcResult(0, 1, 1)
         assert "log-0000000000000001" not in rig.disk.names()
         for _ in range(2):
             assert (await rig.bookie.read(1, 0)).body == entry_bytes(1, 0, b"living")
@@ -211,13 +211,13 @@ def test_small_entries_that_are_moved_share_the_blocks_of_the_log():
         await asyncio.gather(*[add(bookie, 1, entry, b"living") for entry in range(living)])
         for entry in range(12):
             await rig.add(2, entry, bytes(4000))
-        await bookie.upkeep.checkpoint()
+        await bookie.storage.checkpoint()
         groups = bookie.groups
-        assert (await collect(bookie, listing(1), rewrite_share=0.9)).files_rewritten == 1
+        assert (await collect(bookie, listing(1), compaction_threshold=0.9)).files_rewritten == 1
         assert bookie.groups - groups < 20
         found = await bookie.read_many(1, 0, living, 1 << 20)
         assert len(found.bodies) == living
-        assert await collect(bookie, listing(1), rewrite_share=0.2) == Collected(0, 0, 0)
+        assert await collect(bookie, listing(1), compaction_threshold=0.2) == GcResult(0, 0, 0)
 
     with_bookie(body)
 

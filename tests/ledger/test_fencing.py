@@ -9,28 +9,28 @@ from zlib import crc32
 import pytest
 from crc32c import crc32c
 
-from ledger.core.fencing import Guard, Verdict, same_entry
+from ledger.core.fencing import AddDecision, FenceState, same_entry
 from tests.sim.bookie_world import entry_bytes
 
 
 def test_only_the_right_key_passes_and_a_fence_only_recovery():
     for fenced, deleted, right, recovery in product([False, True], repeat=4):
-        guard = Guard(b"key", fenced=fenced, deleted=deleted)
-        verdict = guard.judge_add(b"key" if right else b"other", recovery)
-        expected = Verdict.TAKE
+        guard = FenceState(b"key", fenced=fenced, deleted=deleted)
+        verdict = guard.check_add(b"key" if right else b"other", recovery)
+        expected = AddDecision.ACCEPT
         if deleted:
-            expected = Verdict.DELETED
+            expected = AddDecision.DELETED
         elif not right:
-            expected = Verdict.WRONG_KEY
+            expected = AddDecision.WRONG_KEY
         elif fenced and not recovery:
-            expected = Verdict.FENCED
+            expected = AddDecision.FENCED
         assert verdict is expected
 
 
 def test_an_unknown_key_is_whatever_comes_first_and_fences_pass_a_fence():
-    assert Guard(None).judge_add(b"any", recovery=False) is Verdict.TAKE
-    assert Guard(b"key", fenced=True).judge_key(b"key") is Verdict.TAKE
-    assert Guard(b"key").judge_key(b"other") is Verdict.WRONG_KEY
+    assert FenceState(None).check_add(b"any", recovery=False) is AddDecision.ACCEPT
+    assert FenceState(b"key", fenced=True).check_key(b"key") is AddDecision.ACCEPT
+    assert FenceState(b"key").check_key(b"other") is AddDecision.WRONG_KEY
 
 
 def with_crc32(lac: int, payload: bytes) -> bytes:

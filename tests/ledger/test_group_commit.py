@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from ledger.core.group_commit import GroupCommit, GroupLimits
+from ledger.core.group_commit import GroupCommit, GroupCommitLimits
 
 
 def decide(decision: GroupCommit, now_us: float, entries: int, bytes_waiting: int = 100) -> int:
@@ -13,21 +13,21 @@ def decide(decision: GroupCommit, now_us: float, entries: int, bytes_waiting: in
 
 
 def test_without_a_wait_every_group_is_written_at_once():
-    decision = GroupCommit(GroupLimits(wait_us_max=0))
+    decision = GroupCommit(GroupCommitLimits(wait_us_max=0))
     for entries in (1, 9, 1):
         assert decide(decision, 0, entries) == 0
         decision.on_written(entries)
 
 
 def test_the_first_group_and_a_lone_sender_never_wait():
-    decision = GroupCommit(GroupLimits(wait_us_max=500))
+    decision = GroupCommit(GroupCommitLimits(wait_us_max=500))
     for turn in range(5):
         assert decide(decision, turn * 1000, 1) == 0
         decision.on_written(1)
 
 
 def test_after_a_group_of_five_the_next_waits_for_five():
-    decision = GroupCommit(GroupLimits(wait_us_max=500))
+    decision = GroupCommit(GroupCommitLimits(wait_us_max=500))
     decision.on_written(5)
     assert decide(decision, 1000, 2) == 500
     assert decide(decision, 1100, 4) == pytest.approx(400, abs=1)
@@ -35,14 +35,14 @@ def test_after_a_group_of_five_the_next_waits_for_five():
 
 
 def test_a_wait_ends_at_its_bound():
-    decision = GroupCommit(GroupLimits(wait_us_max=500))
+    decision = GroupCommit(GroupCommitLimits(wait_us_max=500))
     decision.on_written(5)
     assert decide(decision, 0, 2) > 0
     assert decide(decision, 500, 2) == 0
 
 
 def test_a_wait_ends_where_time_stands_still():
-    decision = GroupCommit(GroupLimits(wait_us_max=500))
+    decision = GroupCommit(GroupCommitLimits(wait_us_max=500))
     decision.on_written(5)
     questions = 0
     while decide(decision, 0, 2) > 0:
@@ -52,7 +52,7 @@ def test_a_wait_ends_where_time_stands_still():
 
 @pytest.mark.parametrize(("entries", "size"), [(8, 100), (2, 1 << 20)])
 def test_a_full_group_does_not_wait(entries, size):
-    limits = GroupLimits(wait_us_max=500, group_entries_max=8, group_bytes_max=1 << 20)
+    limits = GroupCommitLimits(wait_us_max=500, group_entries_max=8, group_bytes_max=1 << 20)
     decision = GroupCommit(limits)
     decision.on_written(100)
     assert decide(decision, 0, entries, size) == 0
@@ -75,13 +75,13 @@ def waits_in(decision: GroupCommit, groups: int, arrives: bool) -> int:
 
 
 def test_waiting_that_brings_nobody_is_given_up_more_and_more():
-    limits = GroupLimits(wait_us_max=500)
+    limits = GroupCommitLimits(wait_us_max=500)
     assert waits_in(GroupCommit(limits), 1000, arrives=False) < 20
     assert waits_in(GroupCommit(limits), 1000, arrives=True) == 1000
 
 
 def test_limits_out_of_bounds_are_our_own_mistake():
     with pytest.raises(AssertionError):
-        GroupLimits(group_entries_max=0)
+        GroupCommitLimits(group_entries_max=0)
     with pytest.raises(AssertionError):
-        GroupLimits(wait_us_max=-1)
+        GroupCommitLimits(wait_us_max=-1)

@@ -7,18 +7,18 @@ import pytest
 
 from ledger.adapters.grpc.grpc_config import GrpcClientConfig
 from ledger.adapters.grpc.grpc_streams import AddStream, ReadStream
-from ledger.bookie.grpc_streams import Room
+from ledger.bookie.grpc_streams import InboundWindow
 from ledger.ports.bookies import Status
 from ledger.wire.bookie_frames import (
-    Answer,
-    Ask,
-    BadFrame,
-    Question,
-    Run,
-    decode_adds,
-    decode_questions,
-    encode_added,
-    encode_answers,
+    AddStatusRange,
+    BadBookieFrame,
+    ReadOp,
+    ReadRequest,
+    ReadResponse,
+    decode_add_batch,
+    decode_read_requests,
+    encode_add_statuses,
+    encode_read_responses,
 )
 from tests.ledger.bookie_rig import KEY
 from tests.sim.loop import simulate
@@ -52,7 +52,7 @@ def test_what_is_added_in_one_turn_travels_together_up_to_a_message_full():
         sender = Sender()
         for entry in range(12):
             sender.add(entry)
-        messages = [decode_adds(await sender.stream.next_message()) for _ in range(2)]
+        messages = [decode_add_batch(await sender.stream.next_message()) for _ in range(2)]
         assert [message.first for message in messages] == [0, 7]
         entries = [add.entry for message in messages for add in message.adds]
         assert entries == list(range(12))
@@ -65,7 +65,7 @@ def test_an_entry_larger_than_a_message_travels_alone():
         sender = Sender()
         for entry, size in enumerate([100, 3000, 100]):
             sender.add(entry, size)
-        sizes = [len(decode_adds(await sender.stream.next_message()).adds) for _ in range(3)]
+        sizes = [len(decode_add_batch(await sender.stream.next_message()).adds) for _ in range(3)]
         assert sizes == [1, 1, 1]
 
     simulate(main())
@@ -92,8 +92,10 @@ def test_answers_find_their_adds_in_any_order_and_count_once():
         for entry in range(5):
             sender.add(entry)
         fenced = Status.FENCED
-        sender.stream.on_message(encode_added([Run(3, 2, fenced), Run(0, 2, OK)]))
-        sender.stream.on_message(encode_added([Run(0, 5, OK)]))
+        sender.stream.on_message(
+            encode_add_statuses([AddStatusRange(3, 2, fenced), AddStatusRange(0, 2, OK)])
+        )
+        sender.stream.on_message(encode_add_statuses([AddStatusRange(0, 5, OK)]))
         assert sender.statuses() == {3: fenced, 4: fenced, 0: OK, 1: OK, 2: OK}
         assert len(sender.told) == 5
 
@@ -104,8 +106,8 @@ def test_an_answer_to_an_add_that_never_was_breaks_the_rules():
     async def main():
         sender = Sender()
         sender.add(0)
-        with pytest.raises(BadFrame):
-            sender.stream.on_message(encode_added([Run(0, 2, OK)]))
+        with pytest.raises(BadBookieFrame):
+            sender.stream.on_message(encode_add_statuses([AddStatusRange(0, 2, OK)]))
 
     simulate(main())
 
@@ -121,7 +123,7 @@ def test_one_caller_who_raises_does_not_silence_the_others():
 
         sender.stream.add(7, 0, KEY, [b"x"], fails, False)
         sender.add(1)
-        sender.stream.on_message(encode_added([Run(0, 2, OK)]))
+        sender.stream.on_message(encode_add_statuses([AddStatusRange(0, 2, OK)]))
         assert sender.statuses() == {1: OK}
         assert len(reports) == 1
 
@@ -134,13 +136,13 @@ def test_a_late_add_is_unreachable_and_its_late_answer_is_ignored():
         sender.add(0)
         await asyncio.sleep(3.0)
         sender.add(1)
-        sender.stream.on_message(encode_added([]))  # it lives, it is only slow
+        sender.stream.on_message(encode_add_statuses([]))  # it lives, it is only slow
         await asyncio.sleep(1.5)
         assert sender.statuses() == {0: Status.UNREACHABLE}
         [(_, _, told_s)] = sender.told
         assert 4.0 <= told_s <= 4.5
         assert not sender.stream.silent.done()
-        sender.stream.on_message(encode_added([Run(0, 2, OK)]))
+        sender.stream.on_message(encode_add_statuses([AddStatusRange(0, 2, OK)]))
         assert sender.statuses() == {0: Status.UNREACHABLE, 1: OK}
 
     simulate(main())
@@ -163,7 +165,7 @@ def test_adds_are_late_each_in_its_time_and_idle_time_does_not_count():
     async def main():
         sender = Sender()
         sender.add(0)
-        sender.stream.on_message(encode_added([Run(0, 1, OK)]))
+        sender.stream.on_message(encode_add_statuses([AddStatusRange(0, 1, OK)]))
         await asyncio.sleep(100.0)
         sender.add(1)
         await asyncio.sleep(3.9)
@@ -216,11 +218,13 @@ async def asked(stream, question):
 def test_questions_wait_together_and_answers_find_them():
     async def main():
         stream = ReadStream()
-        tasks = [await asked(stream, Question(Ask.READ, 0, first=entry)) for entry in range(3)]
-        questions = decode_questions(await stream.next_message())
+        tasks = [
+            await asked(stream, ReadRequest(ReadOp.READ, 0, first=entry)) for entry in range(3)
+        ]
+        questions = decode_read_requests(await stream.next_message())
         assert [(one.number, one.first) for one in questions] == [(0, 0), (1, 1), (2, 2)]
-        answers = [Answer(number, OK, number, [b"b" * number]) for number in (2, 0, 1)]
-        stream.on_message(encode_answers(answers))
+        answers = [ReadResponse(number, OK, number, [b"b" * number]) for number in (2, 0, 1)]
+        stream.on_message(encode_read_responses(answers))
         assert [(await task).lac for task in tasks] == [0, 1, 2]
 
     simulate(main())
@@ -229,14 +233,14 @@ def test_questions_wait_together_and_answers_find_them():
 def test_who_stops_waiting_is_forgotten_and_the_bookie_is_told():
     async def main():
         stream = ReadStream()
-        task = await asked(stream, Question(Ask.WAIT_LAC, 0))
+        task = await asked(stream, ReadRequest(ReadOp.WAIT_LAC, 0))
         await stream.next_message()
         task.cancel()
         await asyncio.wait([task])
-        assert decode_questions(await stream.next_message()) == [Question(Ask.CANCEL, 0)]
-        stream.on_message(encode_answers([Answer(0, OK)]))  # was under way
-        other = await asked(stream, Question(Ask.READ, 0))
-        stream.on_message(encode_answers([Answer(1, OK, 5)]))
+        assert decode_read_requests(await stream.next_message()) == [ReadRequest(ReadOp.CANCEL, 0)]
+        stream.on_message(encode_read_responses([ReadResponse(0, OK)]))  # was under way
+        other = await asked(stream, ReadRequest(ReadOp.READ, 0))
+        stream.on_message(encode_read_responses([ReadResponse(1, OK, 5)]))
         assert (await other).lac == 5
 
     simulate(main())
@@ -245,17 +249,17 @@ def test_who_stops_waiting_is_forgotten_and_the_bookie_is_told():
 def test_the_end_answers_every_question():
     async def main():
         stream = ReadStream()
-        task = await asked(stream, Question(Ask.READ, 0))
+        task = await asked(stream, ReadRequest(ReadOp.READ, 0))
         stream.fail(Status.WRONG_INSTANCE)
         assert (await task).status is Status.WRONG_INSTANCE
-        assert (await stream.ask(Question(Ask.READ, 0))).status is Status.UNREACHABLE
+        assert (await stream.ask(ReadRequest(ReadOp.READ, 0))).status is Status.UNREACHABLE
 
     simulate(main())
 
 
 def test_whoever_waits_for_room_gets_it_in_turn_even_when_others_give_up():
     async def main():
-        room = Room(10)
+        room = InboundWindow(10)
         room.take(20)
         order = []
 

@@ -11,18 +11,18 @@ from hypothesis import strategies as st
 from ledger.core.journal_format import (
     BLOCK_BYTES,
     GROUP_HEADER_BYTES,
+    CorruptRange,
     FileEnd,
-    Group,
+    JournalGroup,
     LogPosition,
     RecordType,
-    Rot,
     align,
+    check_end,
     check_file_header,
     encode_file_header,
     encode_group_header,
     encode_record_header,
     file_name,
-    judge_end,
     padding,
     parse_file_name,
     records_of,
@@ -54,8 +54,8 @@ def log_bytes(groups: list[list[bytes]], room: int = 0) -> bytearray:
     return log + bytes(room)
 
 
-def scan(log: bytes, start: int = BLOCK_BYTES) -> tuple[list[Group], FileEnd]:
-    found: list[Group] = []
+def scan(log: bytes, start: int = BLOCK_BYTES) -> tuple[list[JournalGroup], FileEnd]:
+    found: list[JournalGroup] = []
     reading = scan_file(FILE_ID, start, len(log), SALT, found.append)
     try:
         position, size = next(reading)
@@ -65,7 +65,7 @@ def scan(log: bytes, start: int = BLOCK_BYTES) -> tuple[list[Group], FileEnd]:
         return found, stop.value
 
 
-def bodies_of(groups: list[Group]) -> list[list[bytes]]:
+def bodies_of(groups: list[JournalGroup]) -> list[list[bytes]]:
     return [[bytes(record.body) for record in records_of(group)] for group in groups]
 
 
@@ -90,7 +90,7 @@ def test_zeros_after_the_last_group_are_a_clean_end():
     found, end = scan(log)
     assert len(found) == 4
     assert end == FileEnd(len(log) - 100_000, False, ())
-    assert judge_end(end, FILE_ID, [found[-1].header.durable]) is None
+    assert check_end(end, FILE_ID, [found[-1].header.durable]) is None
 
 
 def test_a_torn_last_group_is_a_tail_to_cut():
@@ -100,7 +100,7 @@ def test_a_torn_last_group_is_a_tail_to_cut():
     found, end = scan(log)
     assert bodies_of(found) == GROUPS[:3]
     assert end == FileEnd(last, True, ())
-    assert judge_end(end, FILE_ID, [group.header.durable for group in found]) is None
+    assert check_end(end, FILE_ID, [group.header.durable for group in found]) is None
 
 
 def test_a_bad_group_before_a_good_one_is_rot_and_the_rest_is_still_read():
@@ -109,7 +109,7 @@ def test_a_bad_group_before_a_good_one_is_rot_and_the_rest_is_still_read():
     log[second.position + 50] ^= 1
     found, end = scan(log)
     assert bodies_of(found) == [GROUPS[0], *GROUPS[2:]]
-    assert end.rot == (Rot(FILE_ID, second.position, second.end),)
+    assert end.rot == (CorruptRange(FILE_ID, second.position, second.end),)
     assert not end.torn
 
 
@@ -118,16 +118,16 @@ def test_a_bad_last_group_that_another_file_knew_as_durable_is_rot():
     last = scan(log)[0][-1].header
     log[last.position] ^= 1
     _, end = scan(log)
-    assert judge_end(end, FILE_ID, [LogPosition(FILE_ID, last.end), LogPosition(8, 0)]) == Rot(
-        FILE_ID, last.position, last.end
-    )
+    assert check_end(
+        end, FILE_ID, [LogPosition(FILE_ID, last.end), LogPosition(8, 0)]
+    ) == CorruptRange(FILE_ID, last.position, last.end)
 
 
 def test_a_truncated_file_is_rot_when_more_was_durable():
     log = log_bytes(GROUPS)[: 2 * BLOCK_BYTES + 5]
     found, end = scan(log)
     assert found == []
-    assert judge_end(end, FILE_ID, [LogPosition(FILE_ID, 3 * BLOCK_BYTES)]) is not None
+    assert check_end(end, FILE_ID, [LogPosition(FILE_ID, 3 * BLOCK_BYTES)]) is not None
 
 
 @pytest.mark.parametrize("change", ["salt", "place", "file"])

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from ledger.errors import CorruptFormat
 from ledger.ports.bookies import DEFAULT_RACK, BookieInfo
-from ledger.registry import cookie, service_info, underreplication
+from ledger.registry import cookie, service_info
+from ledger.registry import underreplication_format as underreplication
 from ledger.registry.cookie import Cookie
 from ledger.wire.bookie_formats_pb2 import BookieServiceInfoFormat
 

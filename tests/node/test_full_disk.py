@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from ledger.bookie.collect import collect
+from ledger.bookie.gc.collector import collect
 from ledger.ids import BookieId, LedgerId
 from ledger.ports.bookies import Status
 from tests.ledger.bookie_rig import KEY, SMALL, Rig, with_bookie
@@ -84,7 +84,7 @@ def test_adds_go_first_then_recovery_and_fences_are_taken_to_the_end(free, add, 
     async def body(rig, bookie):
         assert await rig.add(1, 0) is Status.OK
         rig.disk.free = free
-        bookie.look_for_room()
+        bookie.check_disk_space()
         assert bookie.writable == (add is Status.OK)
         assert await rig.add(1, 1) is add
         assert await rig.add(1, 2, recovery=True) is recovery
@@ -103,7 +103,7 @@ def test_it_is_writable_again_only_with_clearly_more_room():
         seen = []
         for free in (250_000, 199_999, 250_000, 299_999, 300_000, 250_000, 199_999):
             rig.disk.free = free
-            bookie.look_for_room()
+            bookie.check_disk_space()
             seen.append(bookie.writable)
         assert seen == [True, False, False, False, True, True, False]
 
@@ -113,7 +113,7 @@ def test_it_is_writable_again_only_with_clearly_more_room():
 def test_without_anybody_asking_it_sees_room_that_came_back():
     async def body(rig, bookie):
         rig.disk.free = 0
-        bookie.look_for_room()
+        bookie.check_disk_space()
         rig.disk.free = 1 << 40
         await looks_again()
         assert await rig.add(1, 0) is Status.OK
@@ -133,19 +133,19 @@ def test_a_disk_that_does_not_say_what_is_free_holds_up_nobody(free):
     async def body(rig, bookie):
         rig.disk.__class__ = RationedDisk
         rig.disk.free = free
-        bookie.look_for_room()
-        writable, room = bookie.writable, bookie.room
+        bookie.check_disk_space()
+        writable, room = bookie.writable, bookie.disk_space
         rig.disk.free = 1 << 40
-        bookie._room._disk = Mute()
+        bookie._disk_space._disk = Mute()
         for entry in range(12):  # more than is logged between two looks
             expected = Status.OK if free else Status.READ_ONLY
             async with asyncio.timeout(60):
                 assert await rig.add(1, entry, bytes(1000_000)) is expected
             await looks_again()
-        bookie.look_for_room()
-        assert (bookie.writable, bookie.room) == (writable, room)
-        bookie._room._disk = rig.disk
-        bookie.look_for_room()
+        bookie.check_disk_space()
+        assert (bookie.writable, bookie.disk_space) == (writable, room)
+        bookie._disk_space._disk = rig.disk
+        bookie.check_disk_space()
         assert bookie.writable
 
     with_bookie(body, replace(TIGHT, file_bytes=64 * MIB))
@@ -161,9 +161,9 @@ def test_rewriting_leaves_the_reserve_alone():
             return [1]
 
         rig.disk.free = 100_000
-        assert (await collect(bookie, list_ledgers, rewrite_share=0.9)).files_rewritten == 0
+        assert (await collect(bookie, list_ledgers, compaction_threshold=0.9)).files_rewritten == 0
         rig.disk.free = 110_000
-        assert (await collect(bookie, list_ledgers, rewrite_share=0.9)).files_rewritten == 1
+        assert (await collect(bookie, list_ledgers, compaction_threshold=0.9)).files_rewritten == 1
         assert (await bookie.read(1, 0)).status is Status.OK
 
     with_free(body)

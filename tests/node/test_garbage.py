@@ -12,13 +12,15 @@ from random import Random
 
 import pytest
 
-from ledger.bookie.directory import Standing
+from ledger.bookie.gc.log_cleaner import LogCleaner
+from ledger.bookie.gc.scheduler import GcScheduler
+from ledger.bookie.identity_file import StartCount
 from ledger.client import metadata_format
 from ledger.core.journal_format import file_name
 from ledger.errors import MetadataUnavailable
 from ledger.ids import LedgerId
-from ledger.node.garbage import GarbageCollector, OddMetadata
-from ledger.node.identity import learn_identity
+from ledger.node.cluster_ledgers import ClusterLedgers, MetadataMismatch
+from ledger.node.identity import load_identity
 from ledger.ports.bookies import Status
 from ledger.registry import layout
 from ledger.registry.cookie import cookie_path
@@ -54,19 +56,20 @@ class World:
     async def start(self) -> None:
         store, name = self.store, self.bookie.bookie_id
         cluster = await layout.init_layout(store, lambda: "cluster-1")
-        standing = Standing(cluster, name, 0, "stopped", 1)
-        self.identity = await learn_identity(SimDisk(Random(3)), store, standing, b"cookie")
+        standing = StartCount(cluster, name, 0, "stopped", 1)
+        self.identity = await load_identity(SimDisk(Random(3)), store, standing, b"cookie")
         await self.identity.started()
         self.collector = self.new_collector(store)
         for ledger in (1, 2, 3):
             await store.create(path_of(ledger), b"metadata", parents=True)
             assert await self.rig.add(ledger, 0) is Status.OK
 
-    def new_collector(self, store, interval_s=600.0) -> GarbageCollector:
-        return GarbageCollector(
-            *(self.bookie, store, self.identity),
+    def new_collector(self, store, interval_s=600.0) -> GcScheduler:
+        ledgers = ClusterLedgers(store, self.identity)
+        return GcScheduler(
+            *(self.bookie, ledgers.list_all, ledgers.exists),
             interval_s=interval_s,
-            rewrite_share=0.0,
+            compaction_threshold=0.0,
             log=self.log,
         )
 
@@ -158,7 +161,7 @@ def test_metadata_of_another_cluster_delete_nothing():
     async def body(world):
         other = SimMetadata()
         await layout.init_layout(other, lambda: "cluster-2")
-        with pytest.raises(OddMetadata, match="cluster-2"):
+        with pytest.raises(MetadataMismatch, match="cluster-2"):
             await world.new_collector(other).collect()
         await world.expect(1, 2, 3)
 
@@ -171,10 +174,10 @@ def test_metadata_that_were_put_back_to_an_older_state_delete_nothing():
         older = {path: node for path, node in nodes.items() if path != path_of(3)}
         world.tree.nodes = copy.deepcopy(older)
         world.tree.nodes[cookie_path(world.bookie.bookie_id)].version -= 1
-        with pytest.raises(OddMetadata, match="starts of this bookie"):
+        with pytest.raises(MetadataMismatch, match="starts of this bookie"):
             await world.collector.collect()
         await world.store.delete(cookie_path(world.bookie.bookie_id))
-        with pytest.raises(OddMetadata, match="starts of this bookie"):
+        with pytest.raises(MetadataMismatch, match="starts of this bookie"):
             await world.collector.collect()
         await world.expect(1, 2, 3)
 
@@ -220,7 +223,7 @@ def test_it_looks_by_itself_now_and_then_and_when_asked():
         await asyncio.sleep(2)
         await world.expect(1, 3)
         await world.store.delete(path_of(1))
-        world.collector.soon()
+        world.collector.request()
         await asyncio.sleep(1)
         await world.expect(3)
         await world.collector.stop()
@@ -233,7 +236,7 @@ def test_what_failed_is_said_and_tried_again():
         world.store.faults = MetadataFaults(Random(1), unsent=1.0)
         world.collector.start()
         await asyncio.sleep(601)
-        assert "nothing was collected" in world.log.lines[0]
+        assert "garbage collection failed" in world.log.lines[0]
         world.store.faults = None
         await world.store.delete(path_of(2))
         await asyncio.sleep(600)
@@ -251,14 +254,14 @@ async def fill(rig, ledger: int, files: int) -> None:
         assert await rig.add(ledger, entry, bytes(4000)) is Status.OK
 
 
-@pytest.mark.parametrize("rewrite_share", [0.0, 0.9])
-def test_a_file_with_a_broken_header_is_never_believed_to_be_dead(rewrite_share):
+@pytest.mark.parametrize("threshold", [0.0, 0.9])
+def test_a_file_with_a_broken_header_is_never_believed_to_be_dead(threshold):
     async def body(world):
         await fill(world.rig, 8, 3)
         damaged = file_name(2)
         world.rig.disk.flip_bit(damaged, 3)
         collector = world.new_collector(world.store)
-        collector._rewrite_share = rewrite_share
+        collector._compaction_threshold = threshold
         done = await collector.collect()
         assert done.ledgers == 1  # 8, which metadata never named
         assert done.files_damaged == 1
@@ -295,13 +298,13 @@ def test_one_unreadable_file_does_not_keep_the_others_from_being_rewritten():
                 assert await world.rig.add(ledger, at, bytes(4000 if ledger == 8 else 100)) is (
                     Status.OK
                 )
-        files = world.bookie.upkeep.files()
+        files = LogCleaner(world.bookie.storage).files()
         assert len(files) >= 3
         place = world.bookie._index.find(world.bookie._index.state(1), 1)
         assert place.file_id == files[0].file_id
         world.rig.disk.flip_bit(file_name(place.file_id), place.position + 15)  # its entry id
         collector = world.new_collector(world.store)
-        collector._rewrite_share = 0.9
+        collector._compaction_threshold = 0.9
         done = await collector.collect()
         assert done.files_damaged == 1
         assert done.files_rewritten >= 1

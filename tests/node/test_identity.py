@@ -14,10 +14,10 @@ from random import Random
 
 import pytest
 
-from ledger.bookie.directory import Standing
+from ledger.bookie.identity_file import StartCount
 from ledger.errors import BookieIdInUse, ForeignDirectory, MetadataUnavailable
 from ledger.ids import BookieId
-from ledger.node.identity import Identity, learn_identity
+from ledger.node.identity import BookieIdentity, load_identity
 from ledger.registry.cookie import cookie_path
 from tests.sim.disk import SimDisk
 from tests.sim.loop import simulate
@@ -50,15 +50,15 @@ class Cutting:
         return getattr(self._inner, name)
 
 
-def wanted(place: int = 1, **other) -> Standing:
-    return Standing(CLUSTER, BOOKIE, 0, "stopped", place)._replace(**other)
+def wanted(place: int = 1, **other) -> StartCount:
+    return StartCount(CLUSTER, BOOKIE, 0, "stopped", place)._replace(**other)
 
 
-async def learn(disk, store, place: int = 1, **other) -> Identity:
-    return await learn_identity(disk, store, wanted(place, **other), b"cookie")
+async def learn(disk, store, place: int = 1, **other) -> BookieIdentity:
+    return await load_identity(disk, store, wanted(place, **other), b"cookie")
 
 
-async def begin(disk, store, place: int = 1) -> Identity:
+async def begin(disk, store, place: int = 1) -> BookieIdentity:
     """One start; whether entries may be lost is in `loss`."""
     identity = await learn(disk, store, place)
     await identity.started()
@@ -169,7 +169,7 @@ def test_a_lost_standing_shows():
         await live(disk, tree, "stop")
         for name in disk.names():
             disk.unlink(name)
-        assert "forgotten" in (await begin(disk, SimMetadata(tree))).loss
+        assert "no identity" in (await begin(disk, SimMetadata(tree))).loss
         assert (await begin(disk, SimMetadata(tree))).loss == ""
 
     simulate(main())
@@ -242,8 +242,8 @@ def test_of_two_processes_that_start_on_copies_one_is_refused_and_known_by_it():
                 begin(twin, SimMetadata(tree, faults), 2),
                 return_exceptions=True,
             )
-            losers = [at for at in (0, 1) if type(ended[at]) is not Identity]
-            kinds = {type(e) for e in ended} - {Identity}
+            losers = [at for at in (0, 1) if type(ended[at]) is not BookieIdentity]
+            kinds = {type(e) for e in ended} - {BookieIdentity}
             assert kinds <= {BookieIdInUse}
             assert len(losers) <= 1
             refused += len(losers)
@@ -295,7 +295,7 @@ def test_a_log_of_no_known_cluster_is_refused():
     async def main():
         disk = new_disk()
         disk.create("log-0000000000000001").close()
-        with pytest.raises(ForeignDirectory, match="of no cluster"):
+        with pytest.raises(ForeignDirectory, match="no identity file"):
             await learn(disk, SimMetadata())
 
     simulate(main())

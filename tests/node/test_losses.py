@@ -11,11 +11,13 @@ from random import Random
 
 import pytest
 
-from ledger.bookie.collect import collect
+from ledger.bookie.gc.collector import collect
+from ledger.bookie.gc.log_cleaner import LogCleaner
 from ledger.client import metadata_format
 from ledger.core.ledger_metadata import Fragment, LedgerMetadata
 from ledger.ids import BookieId, EntryId, LedgerId
-from ledger.node.losses import ledgers_at_risk, list_ledgers
+from ledger.node.cluster_ledgers import list_ledgers
+from ledger.node.losses import ledgers_at_risk
 from ledger.ports.bookies import Status
 from ledger.registry import layout
 from tests.ledger.bookie_rig import KEY, SMALL, with_bookie
@@ -183,7 +185,7 @@ def test_the_fence_stays_when_limbo_has_ended_and_its_file_is_rewritten():
         async def list_ledgers():
             return [1]
 
-        done = await collect(bookie, list_ledgers, rewrite_share=0.9)
+        done = await collect(bookie, list_ledgers, compaction_threshold=0.9)
         assert done.files_rewritten
         await lose_index(rig)
         assert await rig.add(1, 1) is Status.FENCED
@@ -214,9 +216,9 @@ def test_fences_and_limbo_outlive_the_file_that_first_said_so(index_lost):
             return living
 
         living.remove(NEXT)
-        first = min(file.file_id for file in bookie.upkeep.files())
-        await collect(bookie, list_ledgers, rewrite_share=0.9)
-        assert first not in [file.file_id for file in bookie.upkeep.files()]
+        first = min(file.file_id for file in LogCleaner(bookie.storage).files())
+        await collect(bookie, list_ledgers, compaction_threshold=0.9)
+        assert first not in [file.file_id for file in LogCleaner(bookie.storage).files()]
         await is_fenced_and_unsure(rig)
         if index_lost:
             await lose_index(rig)

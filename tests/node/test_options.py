@@ -233,9 +233,9 @@ def test_an_address_of_another_machine_is_said_plainly(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("letters.txt", b"hello", "it holds letters.txt"),
-        ("VERSION", b"somebody else's\n", "of another kind"),
-        ("VERSION", None, "of format 99, known is 1"),
+        ("letters.txt", b"hello", "it contains letters.txt"),
+        ("VERSION", b"somebody else's\n", "VERSION has another format"),
+        ("VERSION", None, "format 99 is not supported"),
     ],
 )
 def test_a_foreign_or_newer_directory_is_refused_and_left_alone(tmp_path, name, content, words):

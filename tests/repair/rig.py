@@ -9,8 +9,8 @@ from ledger.core.entry_format import EntryFormat
 from ledger.errors import CorruptFormat
 from ledger.repair.auditor import Auditor
 from ledger.repair.config import RepairConfig
-from ledger.repair.rereplicate import Repairer
-from ledger.repair.underreplication import Underreplication
+from ledger.repair.replication_worker import ReplicationWorker
+from ledger.repair.underreplicated_ledgers import UnderreplicatedLedgers
 from tests.ledger.calm_cluster import Told, cluster
 from tests.sim.loop import SimClock
 from tests.sim.metadata import SimMetadata
@@ -75,10 +75,10 @@ class Rig:
         return SimBookies(self.world.network, host)
 
     def list_of(self, host):
-        return Underreplication(self.session(host), SimClock(), host)
+        return UnderreplicatedLedgers(self.session(host), SimClock(), host)
 
     def worker(self, host="worker", store=None, bookies=None, **config):
-        return Repairer(
+        return ReplicationWorker(
             store or self.session(host),
             bookies or self.bookies(host),
             SimClock(),
@@ -90,7 +90,7 @@ class Rig:
 
     def auditor(self, host="auditor", **config):
         store = self.session(host)
-        marks = Underreplication(store, SimClock(), host)
+        marks = UnderreplicatedLedgers(store, SimClock(), host)
         port = self.bookies(host)
         return Auditor(store, port, SimClock(), marks, RepairConfig(**config), CLIENT)
 

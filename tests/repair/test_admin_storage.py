@@ -9,7 +9,7 @@ from gateway.admin.client import AdminError
 from gateway.admin.ledgers import list_ledgers, show_ledger, verify, why
 from gateway.admin.storage import Storage
 from ledger.registry.cookie import cookie_path
-from ledger.repair.election import Election
+from ledger.repair.election import AuditorElection
 from tests.repair.rig import Rig
 from tests.sim.loop import SimClock, simulate
 
@@ -127,7 +127,7 @@ def test_bookies_are_listed_also_those_that_are_only_named_or_have_a_cookie():
 async def serve(rig):
     """An elected auditor and a worker, as `bookie audit` runs them."""
     auditor, worker = rig.auditor("audit"), rig.worker("worker", grace_s=1.0)
-    election = Election(rig.session("voter"), "audit")
+    election = AuditorElection(rig.session("voter"), "audit")
     tasks = [asyncio.create_task(election.run(auditor.run)), asyncio.create_task(worker.run())]
     await asyncio.sleep(1)
     return tasks

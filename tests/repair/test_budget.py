@@ -5,13 +5,13 @@ Method: takers on virtual time.
 
 import asyncio
 
-from ledger.repair.copies import Budget
+from ledger.repair.entry_copier import CopyBudget
 from tests.sim.loop import simulate
 
 
 def test_takers_wait_for_room_in_the_order_in_which_they_asked():
     async def main():
-        budget, order = Budget(100, 0), []
+        budget, order = CopyBudget(100, 0), []
 
         async def take(name, size):
             await budget.take(size)
@@ -31,7 +31,7 @@ def test_takers_wait_for_room_in_the_order_in_which_they_asked():
 
 def test_something_larger_than_the_budget_goes_alone():
     async def main():
-        budget = Budget(100, 0)
+        budget = CopyBudget(100, 0)
         await budget.take(5000)
         second = asyncio.create_task(budget.take(1))
         await asyncio.sleep(1)
@@ -44,7 +44,7 @@ def test_something_larger_than_the_budget_goes_alone():
 
 def test_one_who_gives_up_waiting_takes_nothing():
     async def main():
-        budget = Budget(100, 0)
+        budget = CopyBudget(100, 0)
         await budget.take(100)
         waiting = asyncio.create_task(budget.take(60))
         await asyncio.sleep(1)
@@ -59,7 +59,7 @@ def test_one_who_gives_up_waiting_takes_nothing():
 def test_the_pace_is_kept_over_many_takes():
     async def main():
         loop = asyncio.get_running_loop()
-        budget = Budget(1000, 10_000)
+        budget = CopyBudget(1000, 10_000)
         began_s = loop.time()
         for _ in range(100):
             await budget.take(500)

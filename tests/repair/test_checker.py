@@ -8,8 +8,14 @@ from hypothesis import strategies as st
 
 from ledger.core.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from ledger.ports.bookies import EntriesReply, Status
-from ledger.repair.checker import SILENT, Holding, check, holding_of, spans
-from ledger.repair.runs import each, runs_of
+from ledger.repair.checker import (
+    UNKNOWN_CONTENTS,
+    ReplicaContents,
+    check_ledger,
+    contents_of,
+    fragments_of,
+)
+from ledger.repair.entry_ranges import each, ranges_of
 
 NAMES = ("a", "b", "c", "d", "e")
 
@@ -28,10 +34,10 @@ def ledger(fragments, *, last=None, e=3, qw=2, qa=1, state=None):
 
 
 def held(*entries, damaged=()):
-    return Holding(runs_of(entries), complete=True, damaged=runs_of(damaged))
+    return ReplicaContents(ranges_of(entries), complete=True, damaged=ranges_of(damaged))
 
 
-LIMBO = Holding(limbo=True)
+LIMBO = ReplicaContents(limbo=True)
 
 
 @st.composite
@@ -54,9 +60,11 @@ def worlds(draw):
         if kind == "plain":
             holdings[name] = held(*entries, damaged=damaged)
         elif kind == "limbo":
-            holdings[name] = Holding(runs_of(entries), False, runs_of(damaged), limbo=True)
+            holdings[name] = ReplicaContents(
+                ranges_of(entries), False, ranges_of(damaged), limbo=True
+            )
         elif kind == "silent":
-            holdings[name] = SILENT
+            holdings[name] = UNKNOWN_CONTENTS
     return metadata, holdings
 
 
@@ -83,7 +91,7 @@ def test_the_check_finds_what_a_look_at_every_entry_finds(world):
             unshown.add(entry)
             if list(words.values()).count("no") >= needed:
                 hopeless.add(entry)
-    found = check(metadata, metadata.last_entry, holdings)
+    found = check_ledger(metadata, metadata.last_entry, holdings)
     assert {(one.bookie, e) for one in found.lacks for e in each(one.missing)} == missing
     assert set(each(found.unshown)) == unshown
     assert set(each(found.hopeless)) == hopeless
@@ -92,32 +100,34 @@ def test_the_check_finds_what_a_look_at_every_entry_finds(world):
 def test_an_entry_is_hopeless_only_when_enough_bookies_deny_it():
     metadata = ledger([(0, "abc")], last=0, qw=3, qa=2)
     nothing = held()
-    assert check(metadata, 0, {"a": nothing, "b": nothing}).hopeless == runs_of([0])
-    assert check(metadata, 0, {"a": nothing}).hopeless == ()
-    assert check(metadata, 0, {"a": nothing, "b": LIMBO, "c": SILENT}).hopeless == ()
-    assert check(metadata, 0, {"a": nothing, "b": nothing, "c": held(0)}).hopeless == ()
+    assert check_ledger(metadata, 0, {"a": nothing, "b": nothing}).hopeless == ranges_of([0])
+    assert check_ledger(metadata, 0, {"a": nothing}).hopeless == ()
+    assert (
+        check_ledger(metadata, 0, {"a": nothing, "b": LIMBO, "c": UNKNOWN_CONTENTS}).hopeless == ()
+    )
+    assert check_ledger(metadata, 0, {"a": nothing, "b": nothing, "c": held(0)}).hopeless == ()
 
 
 def test_a_bookie_in_limbo_that_shows_an_entry_has_it():
     metadata = ledger([(0, "abc")], last=0, qw=3, qa=2)
-    shown = Holding(runs_of([0]), limbo=True)
-    assert check(metadata, 0, {"a": shown, "b": held(0), "c": held(0)}).lacks == ()
+    shown = ReplicaContents(ranges_of([0]), limbo=True)
+    assert check_ledger(metadata, 0, {"a": shown, "b": held(0), "c": held(0)}).lacks == ()
 
 
 def test_an_answer_that_is_neither_a_list_nor_no_ledger_says_nothing():
     for status in Status:
-        holding = holding_of(EntriesReply(status, ((0, 5),)))
+        holding = contents_of(EntriesReply(status, ((0, 5),)))
         assert holding.complete == (status in (Status.OK, Status.NO_LEDGER))
         assert bool(holding.held) == (status is Status.OK)
 
 
 def test_the_last_fragment_is_closed_only_with_its_ledger():
     fragments = [(0, "abc"), (5, "abd")]
-    assert [(s.first, s.last, s.closed) for s in spans(ledger(fragments), 6)] == [
+    assert [(s.first, s.last, s.closed) for s in fragments_of(ledger(fragments), 6)] == [
         (0, 4, True),
         (5, 6, False),
     ]
-    assert [(s.first, s.last, s.closed) for s in spans(ledger(fragments, last=8), 8)] == [
+    assert [(s.first, s.last, s.closed) for s in fragments_of(ledger(fragments, last=8), 8)] == [
         (0, 4, True),
         (5, 8, True),
     ]
@@ -125,24 +135,24 @@ def test_the_last_fragment_is_closed_only_with_its_ledger():
 
 def test_an_earlier_fragment_of_an_open_ledger_is_closed_once_the_lac_passed_it():
     fragments = [(0, "abc"), (5, "abd")]
-    assert [s.closed for s in spans(ledger(fragments), 3)] == [False, False]
-    assert [s.closed for s in spans(ledger(fragments), 4)] == [True, False]
+    assert [s.closed for s in fragments_of(ledger(fragments), 3)] == [False, False]
+    assert [s.closed for s in fragments_of(ledger(fragments), 4)] == [True, False]
 
 
 def test_a_ledger_closed_below_its_last_fragment_lacks_nothing_there():
     metadata = ledger([(0, "abc"), (5, "abd")], last=4)
-    assert [(s.first, s.last) for s in spans(metadata, 4)] == [(0, 4), (5, 4)]
+    assert [(s.first, s.last) for s in fragments_of(metadata, 4)] == [(0, 4), (5, 4)]
     full = held(*range(5))
-    assert check(metadata, 4, {"a": full, "b": full, "c": full}).lacks == ()
+    assert check_ledger(metadata, 4, {"a": full, "b": full, "c": full}).lacks == ()
 
 
 def test_above_the_lac_of_an_open_ledger_only_what_another_bookie_shows_is_missing():
     metadata = ledger([(0, "abc")], qw=3, qa=2)
     holdings = {"a": held(0, 1, 2, 4), "b": held(0, 1), "c": held(0, 1, 2)}
-    assert check(metadata, 1, holdings).lacks == ()
-    found = check(metadata, 1, holdings, settled=4)
+    assert check_ledger(metadata, 1, holdings).lacks == ()
+    found = check_ledger(metadata, 1, holdings, settled=4)
     assert [(one.bookie, one.missing) for one in found.lacks] == [
-        ("b", runs_of([2, 4])),
-        ("c", runs_of([4])),
+        ("b", ranges_of([2, 4])),
+        ("c", ranges_of([4])),
     ]
     assert (found.unshown, found.hopeless) == ((), ())

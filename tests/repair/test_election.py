@@ -6,7 +6,7 @@ Method: candidates as sessions on one simulated tree; sessions end, replies are 
 import asyncio
 import random
 
-from ledger.repair.election import Election, leader
+from ledger.repair.election import AuditorElection, current_auditor
 from tests.sim.loop import simulate
 from tests.sim.metadata import MetadataFaults, MetadataTree, SimMetadata
 
@@ -15,7 +15,7 @@ class Candidate:
     def __init__(self, tree, name, faults=None):
         self.name = name
         self.session = SimMetadata(tree, faults)
-        self.election = Election(self.session, name)
+        self.election = AuditorElection(self.session, name)
         self.leading = False
         self.terms = 0
         self.task = asyncio.create_task(self.election.run(self.lead))
@@ -49,7 +49,7 @@ def test_the_first_candidate_leads_and_the_others_wait():
         candidates = [Candidate(tree, f"c{number}") for number in range(4)]
         await asyncio.sleep(1)
         assert leaders(candidates) == ["c0"]
-        assert await leader(candidates[3].session) == "c0"
+        assert await current_auditor(candidates[3].session) == "c0"
         for one in candidates:
             await one.stop()
 
@@ -65,7 +65,7 @@ def test_when_the_leader_stops_the_next_one_leads_at_once():
         assert leaders(candidates) == ["c1"]
         for one in candidates:
             await one.stop()
-        assert await leader(candidates[1].session) is None
+        assert await current_auditor(candidates[1].session) is None
 
     on_tree(body)
 
@@ -135,7 +135,7 @@ def test_an_error_of_the_leading_itself_comes_out():
             raise ValueError("a mistake of ours")
 
         try:
-            await Election(SimMetadata(MetadataTree()), "c0").run(lead)
+            await AuditorElection(SimMetadata(MetadataTree()), "c0").run(lead)
         except ValueError:
             return True
 

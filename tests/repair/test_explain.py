@@ -4,9 +4,9 @@ import pytest
 
 from ledger.core.ledger_metadata import LedgerState
 from ledger.ports.bookies import BookieInfo
-from ledger.repair.checker import SILENT, check
-from ledger.repair.explain import Facts, Said, explain_entry, explain_ledger
-from ledger.repair.underreplication import Mark, Note
+from ledger.repair.checker import UNKNOWN_CONTENTS, check_ledger
+from ledger.repair.explain import LedgerFacts, ReplicaAnswer, explain_entry, explain_ledger
+from ledger.repair.underreplicated_ledgers import RepairNote, UnderreplicatedLedger
 from tests.repair.test_checker import LIMBO, held, ledger
 
 FULL = held(*range(10))
@@ -17,12 +17,12 @@ def facts(metadata=None, holdings=None, *, registered="abc", read_only="", lac=9
     holdings = {"a": FULL, "b": FULL, "c": FULL} | (holdings or {})
     infos = {b: BookieInfo(read_only=b in read_only) for b in registered}
     more.setdefault("auditor", "audit-1")
-    return Facts(
+    return LedgerFacts(
         metadata=metadata,
         lac=lac,
         registered=infos,
         holdings={b: h for b, h in holdings.items() if b in registered},
-        found=check(metadata, lac, {b: h for b, h in holdings.items() if b in registered}),
+        found=check_ledger(metadata, lac, {b: h for b, h in holdings.items() if b in registered}),
         **more,
     )
 
@@ -49,7 +49,7 @@ def test_each_state_is_told():
 def test_each_kind_of_trouble_with_a_bookie_is_told():
     assert "c is away." in words(registered="ab")
     assert "c is in limbo" in words(holdings={"c": LIMBO})
-    assert "c is registered and does not say" in words(holdings={"c": SILENT})
+    assert "c is registered and does not say" in words(holdings={"c": UNKNOWN_CONTENTS})
     assert "c is read-only" in words(read_only="c")
     assert "c is being emptied" in words(draining=frozenset("c"))
 
@@ -68,8 +68,8 @@ def test_what_is_missing_damaged_unreadable_and_hopeless_is_told_apart():
 
 
 def test_the_repair_is_told_since_when_by_whom_and_why_not():
-    mark = Mark(1, frozenset("c"), 1_000, 0)
-    note = Note(reasons=("no other bookie can take the place of c",))
+    mark = UnderreplicatedLedger(1, frozenset("c"), 1_000, 0)
+    note = RepairNote(reasons=("no other bookie can take the place of c",))
     said = words(registered="ab", mark=mark, note=note, worker="audit-2", now_ms=601_000)
     assert "on the repair list because of c for 10 minutes" in said
     assert "audit-2 is mending it now" in said
@@ -85,10 +85,19 @@ def test_what_keeps_repair_from_happening_is_told():
 @pytest.mark.parametrize(
     ("said", "verdict"),
     [
-        ([Said.SHOWS, Said.AWAY, Said.AWAY], "can be read"),
-        ([Said.DENIES, Said.DENIES, Said.AWAY], "conclude that it is gone"),
-        ([Said.DENIES, Said.AWAY, Said.LIMBO], "not known to be gone: 1 of 3"),
-        ([Said.DAMAGED, Said.SILENT, Said.DENIES], "not known to be gone: 1 of 3"),
+        ([ReplicaAnswer.SHOWS, ReplicaAnswer.AWAY, ReplicaAnswer.AWAY], "can be read"),
+        (
+            [ReplicaAnswer.DENIES, ReplicaAnswer.DENIES, ReplicaAnswer.AWAY],
+            "conclude that it is gone",
+        ),
+        (
+            [ReplicaAnswer.DENIES, ReplicaAnswer.AWAY, ReplicaAnswer.LIMBO],
+            "not known to be gone: 1 of 3",
+        ),
+        (
+            [ReplicaAnswer.DAMAGED, ReplicaAnswer.SILENT, ReplicaAnswer.DENIES],
+            "not known to be gone: 1 of 3",
+        ),
     ],
 )
 def test_an_entry_is_judged_as_a_reader_would(said, verdict):
@@ -98,7 +107,7 @@ def test_an_entry_is_judged_as_a_reader_would(said, verdict):
 
 
 def test_an_entry_above_the_end_or_the_lac_is_not_shown_to_readers():
-    said = dict.fromkeys("abc", Said.SHOWS)
+    said = dict.fromkeys("abc", ReplicaAnswer.SHOWS)
     assert "not in the ledger" in explain_entry(facts(), 10, said)[0]
     open_one = ledger([(0, "abc")], e=3, qw=3, qa=2)
     assert "not known to be confirmed" in explain_entry(facts(open_one, lac=4), 5, said)[-1]

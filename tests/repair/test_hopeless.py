@@ -5,8 +5,8 @@ Method: copies vanish from model bookies; the worker tries; metadata, list and n
 
 import asyncio
 
-from ledger.repair.rereplicate import Result
-from ledger.repair.runs import runs_of
+from ledger.repair.entry_ranges import ranges_of
+from ledger.repair.replication_worker import RepairStatus
 from tests.repair.rig import Rig, mend
 from tests.sim.loop import simulate
 
@@ -32,9 +32,9 @@ def test_a_hopeless_entry_is_noted_and_its_ledger_stays_marked_and_as_it_is():
         ledger = await with_entry_3_gone(rig)
         before = rig.metadata(ledger)
         outcome = (await mend(rig.worker()))[ledger]
-        assert outcome.result is Result.LEFT
+        assert outcome.result is RepairStatus.LEFT
         assert "hopeless: entries 3 are gone" in outcome.reasons[0]
-        assert (await rig.marks.note(ledger)).hopeless == runs_of([3])
+        assert (await rig.marks.note(ledger)).hopeless == ranges_of([3])
         assert await rig.marked() == [ledger]
         assert rig.metadata(ledger) == before
         for name in rig.members(ledger):
@@ -95,8 +95,8 @@ def test_an_entry_whose_only_holder_is_away_is_not_hopeless_and_comes_back_with_
         await rig.marks.mark(ledger, [other])
         worker = rig.worker()
         outcome = (await mend(worker))[ledger]
-        assert outcome.result is Result.LEFT
-        assert (await rig.marks.note(ledger)).unshown == runs_of([3])
+        assert outcome.result is RepairStatus.LEFT
+        assert (await rig.marks.note(ledger)).unshown == ranges_of([3])
         rig.world.network.heal()
         await mend(worker)
         assert rig.faults(ledger) == []
@@ -115,7 +115,7 @@ def test_two_denials_of_three_are_hopeless_though_the_third_is_away_and_heal_whe
         await rig.marks.mark(ledger, [keeper])
         worker = rig.worker()
         await mend(worker)
-        assert (await rig.marks.note(ledger)).hopeless == runs_of([3])
+        assert (await rig.marks.note(ledger)).hopeless == ranges_of([3])
         assert keeper in rig.members(ledger)
         rig.bookie(keeper).restart()
         await mend(worker)
@@ -132,7 +132,7 @@ def test_bookies_that_answer_nothing_make_nothing_hopeless():
             rig.world.network.cut("worker", name)
         await rig.marks.mark(ledger, [])
         outcome = (await mend(rig.worker()))[ledger]
-        assert outcome.result is Result.LEFT
+        assert outcome.result is RepairStatus.LEFT
         assert (await rig.marks.note(ledger)).hopeless == ()
         assert rig.metadata(ledger) == before
 
@@ -168,6 +168,6 @@ def test_an_entry_that_only_a_limbo_bookie_may_have_had_keeps_the_limbo():
         await asyncio.sleep(0)
         assert rig.bookie(names[0]).ledgers[ledger].limbo
         assert (await rig.marks.note(ledger)).hopeless == ()
-        assert (await rig.marks.note(ledger)).unshown == runs_of([3])
+        assert (await rig.marks.note(ledger)).unshown == ranges_of([3])
 
     on_rig(body, bookies=3)

@@ -6,7 +6,7 @@ Method: real writer and real worker on one simulated cluster.
 import asyncio
 
 from ledger.errors import Fenced, LedgerClosed
-from ledger.repair.rereplicate import Result
+from ledger.repair.replication_worker import RepairStatus
 from tests.repair.rig import Rig, mend
 from tests.sim.loop import simulate
 
@@ -64,7 +64,7 @@ def test_an_open_last_fragment_is_not_touched_within_the_grace_period():
         await rig.marks.mark(ledger, [lost])
         worker = rig.worker(grace_s=30.0)
         outcome = (await mend(worker))[ledger]
-        assert outcome.result is Result.LEFT
+        assert outcome.result is RepairStatus.LEFT
         assert outcome.again_s == 30.0
         await asyncio.sleep(29)
         await mend(worker)
@@ -179,7 +179,7 @@ def test_copies_on_their_way_to_a_slow_bookie_do_not_keep_a_busy_ledger_marked()
         await asyncio.sleep(5)
         await rig.marks.mark(ledger, [name])
         outcome = (await mend(rig.worker(settle_s=0.5)))[ledger]
-        assert outcome.result is Result.MENDED
+        assert outcome.result is RepairStatus.MENDED
         assert rig.metadata(ledger) == writer.metadata
         assert not adding.done()
         adding.cancel()

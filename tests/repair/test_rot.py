@@ -13,8 +13,8 @@ from ledger.core.entry_format import master_key
 from ledger.core.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from ledger.ids import BookieId
 from ledger.ports.bookies import Status
-from ledger.repair.rereplicate import Repairer, Result
-from ledger.repair.underreplication import Underreplication
+from ledger.repair.replication_worker import RepairStatus, ReplicationWorker
+from ledger.repair.underreplicated_ledgers import UnderreplicatedLedgers
 from tests.ledger.bookie_rig import KEY, SMALL, add, with_bookie
 from tests.sim.bookie_world import entry_bytes
 from tests.sim.disk import SimDisk
@@ -106,10 +106,12 @@ def test_the_worker_mends_a_rotten_copy_where_it_lies():
             length=3 * len(PAYLOAD),
         )
         await store.create(ledger_path(1), encode(metadata), parents=True)
-        marks = Underreplication(store, SimClock(), "test")
+        marks = UnderreplicatedLedgers(store, SimClock(), "test")
         await marks.suspect(1, [names[1]])
-        worker = Repairer(store, LocalBookies(nodes), SimClock(), "worker", Random(1).random)
-        assert (await worker.repair(1)).result is Result.MENDED
+        worker = ReplicationWorker(
+            store, LocalBookies(nodes), SimClock(), "worker", Random(1).random
+        )
+        assert (await worker.repair(1)).result is RepairStatus.MENDED
         assert (await nodes[1].read(1, 1)).body == entry_bytes(1, 1, PAYLOAD)
         assert await marks.ledgers() == []
         for node in nodes:

@@ -10,9 +10,9 @@ from random import Random
 from crc32c import crc32c
 
 from ledger.bookie.bookie import Bookie
-from ledger.bookie.collect import collect
 from ledger.bookie.config import BookieConfig
-from ledger.core.group_commit import GroupLimits
+from ledger.bookie.gc.collector import collect
+from ledger.core.group_commit import GroupCommitLimits
 from ledger.ports.bookies import Status
 from tests.sim.disk import DiskFaults, SimDisk
 from tests.sim.loop import SimClock
@@ -39,7 +39,7 @@ def small_config(random: Random, journal_sync: str = "group") -> BookieConfig:
         journal_sync=journal_sync,
         file_bytes=64 * 1024,
         preallocate_bytes=random.choice([4096, 16 * 1024, 64 * 1024]),
-        group=GroupLimits(
+        group=GroupCommitLimits(
             group_bytes_max=random.choice([4096, 32 * 1024]),
             group_entries_max=random.choice([1, 3, 64]),
             wait_us_max=random.choice([0, 500, 3000]),
@@ -200,7 +200,9 @@ class BookieWorld:
             return set(range(self.ledgers)) - self.delete_asked
 
         try:
-            await collect(bookie, list_ledgers, rewrite_share=self.random.choice([0.0, 0.5, 1.0]))
+            await collect(
+                bookie, list_ledgers, compaction_threshold=self.random.choice([0.0, 0.5, 1.0])
+            )
         except OSError as error:
             assert bookie.failure is not None or error.errno == errno.ENOSPC
             return

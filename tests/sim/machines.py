@@ -5,7 +5,7 @@ from functools import partial
 
 from ledger.bookie.bookie import Bookie
 from ledger.bookie.config import BookieConfig
-from ledger.core.group_commit import GroupLimits
+from ledger.core.group_commit import GroupCommitLimits
 from ledger.ids import BookieId
 from ledger.ports.bookies import BookieInfo, ReadManyReply, ReadReply, Status
 from tests.sim.disk import SimDisk
@@ -23,7 +23,7 @@ class Storage:
         self.config = BookieConfig(
             file_bytes=64 * 1024,
             preallocate_bytes=draw.choice([4096, 64 * 1024]),
-            group=GroupLimits(wait_us_max=draw.choice([0, 500])),
+            group=GroupCommitLimits(wait_us_max=draw.choice([0, 500])),
             index_batch_entries=draw.choice([1, 32]),
             idle_mark_ms=50,
             headroom_bytes=0,

@@ -30,7 +30,7 @@ from ledger.errors import BadVersion, Fenced, MetadataUnavailable, NoNode
 from ledger.ids import EntryId
 from ledger.ports.bookies import ReadReply, Status
 from ledger.registry.layout import LEDGERS
-from ledger.repair.attempt import Round
+from ledger.repair.repair_task import RepairRound
 from tests.sim import families, planted, swarm_hosts
 from tests.sim.disk import SimLogFile
 from tests.sim.exhaustive.mistakes import MISTAKES
@@ -230,7 +230,7 @@ def leaves_pending_behind(self, spares):
     return self.proposal
 
 
-_look = Round.look
+_look = RepairRound.look
 
 
 async def ends_limbo_first(self):
@@ -245,7 +245,7 @@ def learns_one_more(self, lac):
     self.last_add_confirmed = max(self.last_add_confirmed, lac + (lac >= 0))
 
 
-async def collects_by_one_listing(held, list_ledgers, still_named):
+async def collects_by_one_listing(held, list_ledgers, ledger_exists):
     """One look, at a follower that may be behind."""
     (store,) = list_ledgers.args
     living = {ledger_of_path(path) for path in await store.paths(LEDGERS)}
@@ -423,7 +423,7 @@ MUTATIONS = (
     Mutation(
         "L15",
         "limbo ends before the share is whole",
-        patched(Round, look=ends_limbo_first),
+        patched(RepairRound, look=ends_limbo_first),
         families.Mended,
     ),
     Mutation(
@@ -435,13 +435,13 @@ MUTATIONS = (
     Mutation(
         "L18",
         "a bookie collects what one old listing lacks",
-        patched(swarm_hosts, _missing=collects_by_one_listing),
+        patched(swarm_hosts, find_deleted_ledgers=collects_by_one_listing),
         families.Lagging,
     ),
     Mutation(
         "L19",
         "repair names a bookie before it has its share",
-        patched(Round, _copy_all=swaps_before_copying),
+        patched(RepairRound, _copy_all=swaps_before_copying),
         families.Mended,
     ),
 )

@@ -81,7 +81,7 @@ class Faults:
         self.calm()
         for bookie in self.bookies():
             if isinstance(bookie, DiskBookie) and bookie.up:
-                bookie.bookie.look_for_room()
+                bookie.bookie.check_disk_space()
 
     # -- who -----------------------------------------------------------------------------------
 

@@ -3,13 +3,13 @@
 import asyncio
 from functools import partial
 
-from ledger.bookie.collect import _missing, collect
+from ledger.bookie.gc.collector import collect, find_deleted_ledgers
 from ledger.client import metadata_format
 from ledger.errors import EntryUnknown, LedgerError, MetadataUnavailable, NoSuchEntry, NoSuchLedger
-from ledger.node.losses import list_ledgers
+from ledger.node.cluster_ledgers import list_ledgers
 from ledger.repair.auditor import Auditor
 from ledger.repair.config import RepairConfig
-from ledger.repair.rereplicate import Repairer
+from ledger.repair.replication_worker import ReplicationWorker
 from tests.sim.disk_bookie import DiskBookie
 from tests.sim.loop import SimClock
 
@@ -139,17 +139,17 @@ class Collector:
         world = self.world
         _, store = world.connect(f"collector of {name}")
 
-        async def still_named(ledger):
+        async def exists(ledger):
             return await store.exists(metadata_format.ledger_path(ledger))
 
         try:
             if isinstance(bookie, DiskBookie):
                 async with asyncio.timeout(5):  # it may die meanwhile
                     listing = partial(list_ledgers, store)
-                    await collect(bookie.bookie, listing, still_named=still_named)
+                    await collect(bookie.bookie, listing, ledger_exists=exists)
                 return
             held = _Held(bookie)
-            for ledger in await _missing(held, partial(list_ledgers, store), still_named):
+            for ledger in await find_deleted_ledgers(held, partial(list_ledgers, store), exists):
                 world.checks.on_collected(name, ledger)
                 bookie.delete_ledger(ledger)
         except (MetadataUnavailable, OSError, TimeoutError):
@@ -203,7 +203,7 @@ class Mender:
         port, store = world.connect(host)
         config = world.cluster.config
         chance = world.draw.random
-        self.worker = Repairer(store, port, clock, host, chance, self.config, config)
+        self.worker = ReplicationWorker(store, port, clock, host, chance, self.config, config)
         self.auditor = Auditor(store, port, clock, self.worker.marks, self.config, config)
 
     async def finish(self):

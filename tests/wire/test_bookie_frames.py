@@ -7,26 +7,26 @@ from hypothesis import strategies as st
 
 from ledger.ports.bookies import Status
 from ledger.wire.bookie_frames import (
-    Add,
-    Adds,
-    AddsWriter,
-    Answer,
-    Ask,
-    BadFrame,
-    Question,
-    Run,
-    answer_bytes,
-    decode_added,
-    decode_adds,
-    decode_answers,
+    AddBatch,
+    AddBatchWriter,
+    AddRequest,
+    AddStatusRange,
+    BadBookieFrame,
+    ReadOp,
+    ReadRequest,
+    ReadResponse,
+    decode_add_batch,
+    decode_add_statuses,
     decode_hello,
-    decode_questions,
+    decode_read_requests,
+    decode_read_responses,
     decode_welcome,
-    encode_added,
-    encode_answers,
+    encode_add_statuses,
     encode_hello,
-    encode_questions,
+    encode_read_requests,
+    encode_read_responses,
     encode_welcome,
+    response_bytes,
 )
 
 ids = st.integers(0, 2**63 - 1)
@@ -36,12 +36,12 @@ statuses = st.sampled_from(Status)
 bodies = st.lists(st.binary(max_size=40), max_size=4)
 keys = st.sampled_from([b"", b"k" * 20, b"o" * 20, b"z" * 255])
 adds = st.lists(st.tuples(st.booleans(), keys, ids, ids, bodies), max_size=6)
-runs = st.lists(st.builds(Run, numbers, st.integers(0, 2**32 - 1), statuses), max_size=6)
-answers = st.lists(st.builds(Answer, numbers, statuses, lacs, bodies), max_size=4)
+runs = st.lists(st.builds(AddStatusRange, numbers, st.integers(0, 2**32 - 1), statuses), max_size=6)
+answers = st.lists(st.builds(ReadResponse, numbers, statuses, lacs, bodies), max_size=4)
 questions = st.lists(
     st.builds(
-        Question,
-        st.sampled_from(Ask),
+        ReadRequest,
+        st.sampled_from(ReadOp),
         numbers,
         ids,
         lacs,
@@ -95,7 +95,7 @@ def twin_answers(answers):
 
 
 def write_adds(first, adds):
-    writer = AddsWriter(first)
+    writer = AddBatchWriter(first)
     for recovery, key, ledger, entry, body in adds:
         writer.add(ledger, entry, key, body, len(b"".join(body)), recovery)
     return writer
@@ -110,32 +110,32 @@ def test_adds_are_written_as_the_layout_says_and_read_back(first, adds):
     assert writer.count == len(adds)
     assert writer.body_bytes == sum(len(b"".join(body)) for *_, body in adds)
     expected = [
-        Add(recovery, key, ledger, entry, b"".join(body))
+        AddRequest(recovery, key, ledger, entry, b"".join(body))
         for recovery, key, ledger, entry, body in adds
     ]
-    assert decode_adds(message) == Adds(first, expected)
+    assert decode_add_batch(message) == AddBatch(first, expected)
 
 
 @given(runs)
 def test_answers_to_adds_are_read_back(runs):
-    message = encode_added(runs)
+    message = encode_add_statuses(runs)
     assert message == u(1, 1) + u(1, 4) + b"".join(u(8, a) + u(4, n) + u(2, s) for a, n, s in runs)
-    assert decode_added(message) == runs
+    assert decode_add_statuses(message) == runs
 
 
 @given(questions)
 def test_questions_are_written_as_the_layout_says_and_read_back(questions):
-    message = encode_questions(questions)
+    message = encode_read_requests(questions)
     assert message == twin_questions(questions)
-    assert decode_questions(message) == questions
+    assert decode_read_requests(message) == questions
 
 
 @given(answers)
 def test_answers_to_questions_are_written_as_the_layout_says_and_read_back(answers):
-    message = encode_answers(answers)
+    message = encode_read_responses(answers)
     assert message == twin_answers(answers)
-    assert len(message) == 2 + sum(map(answer_bytes, answers))
-    assert decode_answers(message) == answers
+    assert len(message) == 2 + sum(map(response_bytes, answers))
+    assert decode_read_responses(message) == answers
 
 
 @given(st.text(max_size=60))
@@ -149,15 +149,19 @@ def test_a_welcome_says_status_and_largest_entry(status, entry_bytes_max):
 
 
 ADDS = twin_adds(7, [(False, b"k" * 20, 1, 2, [b"abc"]), (True, b"o", 3, 4, [b"defgh"])])
-ADDED = encode_added([Run(7, 2, Status.OK), Run(9, 1, Status.FENCED)])
-QUESTIONS = twin_questions([Question(Ask.READ_MANY, 1, 2, 3, 4, 5, b"key"), Question(Ask.READ, 2)])
-ANSWERS = twin_answers([Answer(1, Status.OK, 5, [b"ab", b"c"]), Answer(2, Status.NO_ENTRY)])
+ADDED = encode_add_statuses([AddStatusRange(7, 2, Status.OK), AddStatusRange(9, 1, Status.FENCED)])
+QUESTIONS = twin_questions(
+    [ReadRequest(ReadOp.READ_MANY, 1, 2, 3, 4, 5, b"key"), ReadRequest(ReadOp.READ, 2)]
+)
+ANSWERS = twin_answers(
+    [ReadResponse(1, Status.OK, 5, [b"ab", b"c"]), ReadResponse(2, Status.NO_ENTRY)]
+)
 WELCOME = encode_welcome(Status.OK, 1000)
 MESSAGES = {
-    "adds": (decode_adds, ADDS),
-    "added": (decode_added, ADDED),
-    "questions": (decode_questions, QUESTIONS),
-    "answers": (decode_answers, ANSWERS),
+    "adds": (decode_add_batch, ADDS),
+    "added": (decode_add_statuses, ADDED),
+    "questions": (decode_read_requests, QUESTIONS),
+    "answers": (decode_read_responses, ANSWERS),
     "welcome": (decode_welcome, WELCOME),
 }
 each_message = pytest.mark.parametrize("name", MESSAGES)
@@ -170,7 +174,7 @@ def test_a_message_cut_anywhere_is_refused_or_says_less(name):
     for cut in range(len(message)):
         try:
             part = decode(message[:cut])
-        except BadFrame:
+        except BadBookieFrame:
             continue
         assert name in ("added", "questions", "answers"), "these end where a record ends"
         assert part == whole[: len(part)]
@@ -185,7 +189,7 @@ def test_a_changed_byte_is_refused_or_read_and_nothing_else(name):
             changed = message[:place] + bytes([value]) + message[place + 1 :]
             try:
                 decode(changed)
-            except BadFrame:
+            except BadBookieFrame:
                 pass
 
 
@@ -196,21 +200,21 @@ def test_random_bytes_are_refused_or_read_and_nothing_else(name, data):
     for tail in (data, message[:2] + data):
         try:
             decode(tail)
-        except BadFrame:
+        except BadBookieFrame:
             pass
 
 
 @each_message
 def test_another_version_is_refused(name):
     decode, message = MESSAGES[name]
-    with pytest.raises(BadFrame, match="version 2"):
+    with pytest.raises(BadBookieFrame, match="version 2"):
         decode(b"\x02" + message[1:])
 
 
 @each_message
 def test_a_message_of_another_kind_is_refused(name):
     decode, message = MESSAGES[name]
-    with pytest.raises(BadFrame):
+    with pytest.raises(BadBookieFrame):
         decode(message[:1] + b"\x09" + message[2:])
 
 
@@ -227,33 +231,33 @@ def test_a_message_of_another_kind_is_refused(name):
     ],
 )
 def test_adds_that_claim_what_is_not_there_are_refused(message):
-    with pytest.raises(BadFrame):
-        decode_adds(message)
+    with pytest.raises(BadBookieFrame):
+        decode_add_batch(message)
 
 
 @pytest.mark.parametrize(
     "question",
     [
-        Question(Ask.READ, 1, ledger=-1),
-        Question(Ask.READ, 1, first=-2),
-        Question(Ask.READ_MANY, 1, last=-2),
-        Question(9, 1),
+        ReadRequest(ReadOp.READ, 1, ledger=-1),
+        ReadRequest(ReadOp.READ, 1, first=-2),
+        ReadRequest(ReadOp.READ_MANY, 1, last=-2),
+        ReadRequest(9, 1),
     ],
 )
 def test_questions_that_nobody_may_ask_are_refused(question):
-    with pytest.raises(BadFrame):
-        decode_questions(twin_questions([question]))
+    with pytest.raises(BadBookieFrame):
+        decode_read_requests(twin_questions([question]))
 
 
 def test_answers_that_claim_what_is_not_there_are_refused():
-    with pytest.raises(BadFrame):
-        decode_answers(u(1, 1) + u(1, 6) + u(8, 1) + u(2, 0) + i64(0) + u(4, 2**32 - 1))
-    with pytest.raises(BadFrame):
-        decode_answers(u(1, 1) + u(1, 6) + u(8, 1) + u(2, 999) + i64(0) + u(4, 0))
+    with pytest.raises(BadBookieFrame):
+        decode_read_responses(u(1, 1) + u(1, 6) + u(8, 1) + u(2, 0) + i64(0) + u(4, 2**32 - 1))
+    with pytest.raises(BadBookieFrame):
+        decode_read_responses(u(1, 1) + u(1, 6) + u(8, 1) + u(2, 999) + i64(0) + u(4, 0))
 
 
 def test_a_name_that_is_no_text_or_too_long_is_refused():
-    with pytest.raises(BadFrame):
+    with pytest.raises(BadBookieFrame):
         decode_hello(u(1, 1) + u(1, 1) + b"\xff\xfe")
-    with pytest.raises(BadFrame):
+    with pytest.raises(BadBookieFrame):
         decode_hello(u(1, 1) + u(1, 1) + b"a" * 256)

@@ -29,7 +29,7 @@ from ledger.ports.bookies import (
     Status,
 )
 from ledger.wire import bookie_pb2 as pb
-from ledger.wire.bookie_frames import Answer, Ask, Question
+from ledger.wire.bookie_frames import ReadOp, ReadRequest, ReadResponse
 
 Registered = Callable[[], Mapping[BookieId, BookieInfo]]
 _Reply = pb.StatusReply | pb.LacReply | pb.EntriesReply | pb.StatsReply
@@ -181,16 +181,16 @@ class GrpcBookies:
         *,
         fence_key: bytes | None = None,
     ) -> ReadReply:
-        ask = Ask.READ if fence_key is None else Ask.FENCE_AND_READ
+        ask = ReadOp.READ if fence_key is None else ReadOp.FENCE_AND_READ
         return _read_reply(
-            await self._ask(bookie, Question(ask, 0, ledger, entry, key=fence_key or b""))
+            await self._ask(bookie, ReadRequest(ask, 0, ledger, entry, key=fence_key or b""))
         )
 
     async def read_many(
         self, bookie: BookieId, ledger: LedgerId, first: EntryId, last: EntryId, max_bytes: int
     ) -> ReadManyReply:
         bound = min(max(max_bytes, 0), _BOUND_MAX)
-        question = Question(Ask.READ_MANY, 0, ledger, first, last, bound)
+        question = ReadRequest(ReadOp.READ_MANY, 0, ledger, first, last, bound)
         answer = await self._ask(bookie, question)
         return ReadManyReply(answer.status, answer.bodies, answer.lac)
 
@@ -198,7 +198,7 @@ class GrpcBookies:
         self, bookie: BookieId, ledger: LedgerId, previous: EntryId, timeout_s: float
     ) -> ReadReply:
         bound = min(max(int(timeout_s * 1000), 0), _BOUND_MAX)
-        question = Question(Ask.WAIT_LAC, 0, ledger, previous, bound=bound)
+        question = ReadRequest(ReadOp.WAIT_LAC, 0, ledger, previous, bound=bound)
         return _read_reply(await self._ask(bookie, question))
 
     async def read_lac(self, bookie: BookieId, ledger: LedgerId) -> ReadReply:
@@ -248,12 +248,12 @@ class GrpcBookies:
             self._peers[bookie] = peer
         return peer.link()
 
-    async def _ask(self, bookie: BookieId, question: Question) -> Answer:
+    async def _ask(self, bookie: BookieId, question: ReadRequest) -> ReadResponse:
         if question.ledger < 0 or question.first < -1 or question.last < -1:
-            return Answer(0, Status.BAD_REQUEST)
+            return ReadResponse(0, Status.BAD_REQUEST)
         link = self._link(bookie)
         if isinstance(link, Status):
-            return Answer(0, link)
+            return ReadResponse(0, link)
         return await link.reads.ask(question)
 
     async def _call(self, bookie: BookieId, method: str, request: Message, reply: _Reply) -> None:
@@ -272,7 +272,7 @@ class GrpcBookies:
         reply.status = link.refusal
 
 
-def _read_reply(answer: Answer) -> ReadReply:
+def _read_reply(answer: ReadResponse) -> ReadReply:
     body = bytes(answer.bodies[0]) if answer.bodies else b""
     return ReadReply(answer.status, body, answer.lac)
 

@@ -16,11 +16,11 @@ from ledger.adapters.grpc.grpc_library import aio, grpc
 from ledger.adapters.grpc.grpc_streams import AddStream, ReadStream
 from ledger.ids import BookieId
 from ledger.ports.bookies import Status
-from ledger.wire.bookie_frames import BadFrame, decode_welcome, encode_hello
+from ledger.wire.bookie_frames import BadBookieFrame, decode_welcome, encode_hello
 
 Address = tuple[str, int]
 _GOODBYE_S: Final = 0.5  # for the bookie to end the streams that this side has ended
-_BROKEN: Final = (aio.AioRpcError, asyncio.InvalidStateError, aio.UsageError, BadFrame)
+_BROKEN: Final = (aio.AioRpcError, asyncio.InvalidStateError, aio.UsageError, BadBookieFrame)
 _Call = aio.StreamStreamCall[bytes, bytes]
 
 
@@ -107,7 +107,7 @@ class Link:
         status, entry_bytes_max = decode_welcome(message)
         if status is not Status.OK:
             self.refusal = status
-            raise BadFrame(f"{self.address} is not {self.bookie}: {status.name}")
+            raise BadBookieFrame(f"{self.address} is not {self.bookie}: {status.name}")
         self.adds.entry_bytes_max = min(entry_bytes_max, self.adds.entry_bytes_max)
         return call
 
@@ -166,5 +166,5 @@ async def _read(call: _Call) -> bytes:
     """The next message. Raises AioRpcError, BadFrame at the end of the stream."""
     message = await call.read()
     if not isinstance(message, bytes):
-        raise BadFrame("the bookie ended the stream")
+        raise BadBookieFrame("the bookie ended the stream")
     return message

@@ -17,14 +17,14 @@ from ledger.ports.bookies import OnAdded, Status
 from ledger.wire.bookie_frames import (
     ADD_HEADER_BYTES,
     FRAME_BYTES_MAX,
-    AddsWriter,
-    Answer,
-    Ask,
-    BadFrame,
-    Question,
-    decode_added,
-    decode_answers,
-    encode_questions,
+    AddBatchWriter,
+    BadBookieFrame,
+    ReadOp,
+    ReadRequest,
+    ReadResponse,
+    decode_add_statuses,
+    decode_read_responses,
+    encode_read_requests,
 )
 
 _TICKS: Final = 8  # looks at the pending adds in one add timeout
@@ -58,7 +58,7 @@ class AddStream:
         self._loop = asyncio.get_running_loop()
         self._next = 0
         self._pending: dict[int, OnAdded] = {}
-        self._queue: deque[AddsWriter] = deque()
+        self._queue: deque[AddBatchWriter] = deque()
         self._queue_bytes = 0
         self._waiting: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -88,7 +88,7 @@ class AddStream:
             return
         queue, number = self._queue, self._next
         if not queue or queue[-1].size + ADD_HEADER_BYTES + length > self._config.message_bytes:
-            queue.append(AddsWriter(number))
+            queue.append(AddBatchWriter(number))
         queue[-1].add(ledger, entry, master_key, body, length, recovery)
         self._queue_bytes += length
         self._pending[number] = on_added
@@ -112,9 +112,9 @@ class AddStream:
         """Raises BadFrame."""
         self._quiet_ticks = 0
         pending = self._pending
-        for first, count, status in decode_added(message):
+        for first, count, status in decode_add_statuses(message):
             if first + count > self._next:
-                raise BadFrame(f"an answer to add {first + count - 1} of {self._next}")
+                raise BadBookieFrame(f"an answer to add {first + count - 1} of {self._next}")
             for number in range(first, first + count):
                 on_added = pending.pop(number, None)
                 if on_added is not None:
@@ -179,25 +179,25 @@ class ReadStream:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._next = 0
-        self._pending: dict[int, asyncio.Future[Answer]] = {}
-        self._queue: list[Question] = []
+        self._pending: dict[int, asyncio.Future[ReadResponse]] = {}
+        self._queue: list[ReadRequest] = []
         self._waiting: asyncio.Future[None] | None = None
         self.over = False
 
-    async def ask(self, question: Question) -> Answer:
+    async def ask(self, question: ReadRequest) -> ReadResponse:
         """The bookie's answer, or UNREACHABLE. The question's number is given here."""
         if self.over:
-            return Answer(0, Status.UNREACHABLE)
+            return ReadResponse(0, Status.UNREACHABLE)
         number = self._next
         self._next = number + 1
-        answered: asyncio.Future[Answer] = self._loop.create_future()
+        answered: asyncio.Future[ReadResponse] = self._loop.create_future()
         self._pending[number] = answered
         self._send(question._replace(number=number))
         try:
             return await answered
         finally:
             if self._pending.pop(number, None) is not None and not self.over:
-                self._send(Question(Ask.CANCEL, number))
+                self._send(ReadRequest(ReadOp.CANCEL, number))
 
     async def next_message(self) -> bytes | None:
         """The questions that wait, once there are any; None when all is over."""
@@ -207,11 +207,11 @@ class ReadStream:
             self._waiting = self._loop.create_future()
             await self._waiting
         questions, self._queue = self._queue, []
-        return encode_questions(questions)
+        return encode_read_requests(questions)
 
     def on_message(self, message: bytes) -> None:
         """Raises BadFrame."""
-        for answer in decode_answers(message):
+        for answer in decode_read_responses(message):
             answered = self._pending.pop(answer.number, None)
             if answered is not None and not answered.done():
                 answered.set_result(answer)
@@ -224,9 +224,9 @@ class ReadStream:
         pending, self._pending = self._pending, {}
         for answered in pending.values():
             if not answered.done():
-                answered.set_result(Answer(0, status))
+                answered.set_result(ReadResponse(0, status))
 
-    def _send(self, question: Question) -> None:
+    def _send(self, question: ReadRequest) -> None:
         self._queue.append(question)
         self._wake()
 

@@ -8,7 +8,8 @@ the other reads or obeys.
 import pytest
 
 from ledger.ports.bookies import DEFAULT_RACK, BookieInfo
-from ledger.registry import cookie, underreplication
+from ledger.registry import cookie
+from ledger.registry import underreplication_format as underreplication
 from ledger.registry.cookie import Cookie, cookie_path
 from ledger.registry.discovery import Discovery
 from ledger.registry.layout import init_layout, read_instance_id

@@ -7,7 +7,7 @@ nothing any more is dropped: that keeps the search small and loses no behaviour.
 
 from typing import NamedTuple
 
-from ledger.core.fencing import Guard, Verdict
+from ledger.core.fencing import AddDecision, FenceState
 from tests.sim.exhaustive.hosts import Request
 
 WAITING, LATE, STRAY = 0, 1, 2
@@ -92,8 +92,8 @@ def handle(column, message, faults):
 
 
 def _add(column, request):
-    guard = Guard(KEY, fenced=column.fenced)
-    if guard.judge_add(KEY, request.kind == "G") is not Verdict.TAKE:
+    guard = FenceState(KEY, fenced=column.fenced)
+    if guard.check_add(KEY, request.kind == "G") is not AddDecision.ACCEPT:
         return column, None
     assert request.kind == "G" or not column.fenced, "L10: a fenced bookie took an add"
     held = column.held | 1 << request.entry

@@ -7,7 +7,7 @@ from typing import Final
 
 from ledger.errors import MetadataError
 from ledger.ids import BookieId, EntryId, LedgerId
-from ledger.repair.underreplication import Underreplication
+from ledger.repair.underreplicated_ledgers import UnderreplicatedLedgers
 
 _KNOWN_MAX: Final = 10_000  # copies told of; then all may be told of again
 _AGAIN_S: Final = 1.0
@@ -15,13 +15,13 @@ _AGAIN_S: Final = 1.0
 Copy = tuple[LedgerId, BookieId]
 
 
-class Suspicions:
+class CorruptionReporter:
     """Marks ledgers with a rotten copy: once for each bookie and ledger, one after the other.
 
     `on_corrupt` is for `BookieHealth.on_corrupt`. What cannot be stored now is tried again.
     """
 
-    def __init__(self, underreplication: Underreplication) -> None:
+    def __init__(self, underreplication: UnderreplicatedLedgers) -> None:
         self._list = underreplication
         self._known: set[Copy] = set()
         self._waiting: list[Copy] = []

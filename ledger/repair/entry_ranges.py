@@ -6,17 +6,17 @@ from collections.abc import Iterable, Iterator
 
 from ledger.ids import EntryId
 
-Runs = tuple[tuple[EntryId, EntryId], ...]
+EntryRanges = tuple[tuple[EntryId, EntryId], ...]
 
-NOTHING: Runs = ()
+EMPTY: EntryRanges = ()
 
 
-def runs_of(entries: Iterable[int]) -> Runs:
+def ranges_of(entries: Iterable[int]) -> EntryRanges:
     """The runs of some ids, in any order, repeated or not."""
-    return joined((entry, entry) for entry in sorted(entries))
+    return merged((entry, entry) for entry in sorted(entries))
 
 
-def joined(pairs: Iterable[tuple[int, int]]) -> Runs:
+def merged(pairs: Iterable[tuple[int, int]]) -> EntryRanges:
     """One set out of pairs that rise by their first id and may overlap; empty ones are dropped."""
     runs: list[tuple[EntryId, EntryId]] = []
     for first, last in pairs:
@@ -30,12 +30,12 @@ def joined(pairs: Iterable[tuple[int, int]]) -> Runs:
     return tuple(runs)
 
 
-def union(one: Runs, other: Runs) -> Runs:
+def union(one: EntryRanges, other: EntryRanges) -> EntryRanges:
     """Ids in either."""
-    return joined(sorted((*one, *other)))
+    return merged(sorted((*one, *other)))
 
 
-def minus(one: Runs, other: Runs) -> Runs:
+def difference(one: EntryRanges, other: EntryRanges) -> EntryRanges:
     """Ids in `one` and not in `other`."""
     left: list[tuple[int, int]] = []
     at = 0
@@ -49,31 +49,31 @@ def minus(one: Runs, other: Runs) -> Runs:
             start = other[next_at][1] + 1
             next_at += 1
         left.append((start, last))
-    return joined(left)
+    return merged(left)
 
 
-def common(one: Runs, other: Runs) -> Runs:
+def intersection(one: EntryRanges, other: EntryRanges) -> EntryRanges:
     """Ids in both."""
-    return minus(one, minus(one, other))
+    return difference(one, difference(one, other))
 
 
-def count(runs: Runs) -> int:
+def count(runs: EntryRanges) -> int:
     """How many ids there are."""
     return sum(last - first + 1 for first, last in runs)
 
 
-def contains(runs: Runs, entry: int) -> bool:
+def contains(runs: EntryRanges, entry: int) -> bool:
     """`entry` is one of them."""
     return any(first <= entry <= last for first, last in runs)
 
 
-def each(runs: Runs) -> Iterator[EntryId]:
+def each(runs: EntryRanges) -> Iterator[EntryId]:
     """Every id, rising."""
     for first, last in runs:
         yield from map(EntryId, range(first, last + 1))
 
 
-def in_at_least(times: int, sets: Iterable[Runs]) -> Runs:
+def in_at_least(times: int, sets: Iterable[EntryRanges]) -> EntryRanges:
     """Ids that `times` or more of the sets have."""
     assert times >= 1
     turns = sorted(turn for runs in sets for a, b in runs for turn in ((a, 1), (b + 1, -1)))
@@ -84,27 +84,27 @@ def in_at_least(times: int, sets: Iterable[Runs]) -> Runs:
             found.append((began, at - 1))
         depth += step
         began = at
-    return joined(found)
+    return merged(found)
 
 
-def as_text(runs: Runs, runs_max: int = 8) -> str:
+def as_text(runs: EntryRanges, runs_max: int = 8) -> str:
     """`0-4, 7, 9-12`; beyond `runs_max` runs only how many more there are."""
     shown = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs[:runs_max])
     left = len(runs) - runs_max
     return f"{shown} and {left} more runs" if left > 0 else shown
 
 
-def share(index: int, first: int, last: int, ensemble_size: int, write_quorum: int) -> Runs:
+def share(index: int, first: int, last: int, ensemble_size: int, write_quorum: int) -> EntryRanges:
     """Which of the entries first..last the bookie at `index` of their ensemble should hold.
 
     Entry e lives on indexes e mod E and the Qw - 1 after it, so an index has Qw of every E.
     """
     assert 0 <= index < ensemble_size
     if write_quorum == ensemble_size:
-        return joined([(first, last)])
+        return merged([(first, last)])
     runs: list[tuple[int, int]] = []
     start = first - (first - (index - write_quorum + 1)) % ensemble_size
     while start <= last:
         runs.append((max(first, start), min(last, start + write_quorum - 1)))
         start += ensemble_size
-    return joined(runs)
+    return merged(runs)

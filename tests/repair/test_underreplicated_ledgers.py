@@ -9,9 +9,9 @@ import random
 import pytest
 
 from ledger.errors import MetadataUnavailable
-from ledger.registry.underreplication import ledger_path_of, lock_path
-from ledger.repair.runs import runs_of
-from ledger.repair.underreplication import NO_NOTE, Note, Underreplication
+from ledger.registry.underreplication_format import ledger_path_of, lock_path
+from ledger.repair.entry_ranges import ranges_of
+from ledger.repair.underreplicated_ledgers import NO_NOTE, RepairNote, UnderreplicatedLedgers
 from tests.sim.loop import SimClock, simulate
 from tests.sim.metadata import MetadataFaults, MetadataTree, SimMetadata
 
@@ -25,7 +25,7 @@ def on_tree(body):
 
 
 def lists(tree, owner, faults=None):
-    return Underreplication(SimMetadata(tree, faults), SimClock(), owner)
+    return UnderreplicatedLedgers(SimMetadata(tree, faults), SimClock(), owner)
 
 
 def test_marks_of_one_ledger_are_merged_and_the_version_rises_each_time():
@@ -69,7 +69,7 @@ def test_done_leaves_no_empty_nodes_behind_and_no_note():
         await one.mark(1, [])
         before = set(tree.nodes)
         await one.mark(7, ["b1"])
-        await one.set_note(7, Note(reasons=("why",)))
+        await one.set_note(7, RepairNote(reasons=("why",)))
         await one.done(await one.get(7))
         left = set(tree.nodes) - before
         assert all("urL" not in path for path in left), left
@@ -157,13 +157,13 @@ def test_the_switch_is_seen_by_all():
 
 def test_a_note_is_read_back_and_written_only_when_it_says_something_new():
     async def body(tree, one, two):
-        note = Note(frozenset({"b1"}), runs_of([3, 4]), runs_of([3, 4, 9]), ("why",), 5)
+        note = RepairNote(frozenset({"b1"}), ranges_of([3, 4]), ranges_of([3, 4, 9]), ("why",), 5)
         assert await one.note(7) == NO_NOTE
         await one.set_note(7, note)
         assert await two.note(7) == note
         writes = []
         tree.on_set = lambda path, data, version: writes.append(path)
-        await one.set_note(7, Note(*note.__getstate__()[:4], at_ms=99))
+        await one.set_note(7, RepairNote(*note.__getstate__()[:4], at_ms=99))
         assert writes == []
         await one.set_note(7, NO_NOTE)
         assert await two.note(7) == NO_NOTE
@@ -174,7 +174,7 @@ def test_a_note_is_read_back_and_written_only_when_it_says_something_new():
 @pytest.mark.parametrize("data", [b"", b"{}", b"[]", b"\xff", b'{"suspects": 1}', b"null"])
 def test_a_note_that_does_not_parse_says_nothing(data):
     async def body(tree, one, two):
-        await one.set_note(7, Note(reasons=("why",)))
+        await one.set_note(7, RepairNote(reasons=("why",)))
         (path,) = [path for path in tree.nodes if "/notes/" in path]
         await one.store.set(path, data, -1)
         assert await one.note(7) == NO_NOTE

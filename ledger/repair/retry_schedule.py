@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from ledger.ids import LedgerId
 
 
-class Schedule:
+class RetrySchedule:
     """Times in seconds on one clock that never falls, given by the caller."""
 
     def __init__(self, wait_s_min: float, wait_s_max: float) -> None:

@@ -17,7 +17,7 @@ from ledger.ports.disk import Disk
 _LOOK_BYTES: Final = 8 * 1024 * 1024  # logged between two looks at the free space
 
 
-class Room:
+class DiskSpaceMonitor:
     """The free space as last seen. Looked at again while adds come, and when asked to."""
 
     __slots__ = (

@@ -22,7 +22,7 @@ from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.ports.clock import Clock
 from ledger.ports.metadata import ANY_VERSION, MetadataStore
 from ledger.registry.layout import UNDERREPLICATION
-from ledger.registry.underreplication import (
+from ledger.registry.underreplication_format import (
     DISABLED,
     ELECTION,
     LAYOUT,
@@ -37,7 +37,7 @@ from ledger.registry.underreplication import (
     ledger_path_of,
     lock_path,
 )
-from ledger.repair.runs import NOTHING, Runs, joined
+from ledger.repair.entry_ranges import EMPTY, EntryRanges, merged
 
 NOTES = f"{UNDERREPLICATION}/notes"
 DRAINING = f"{UNDERREPLICATION}/draining"
@@ -46,7 +46,7 @@ _REASONS_MAX = 20  # a note stays small, whatever is wrong
 _RUNS_MAX = 500
 
 
-class Mark(NamedTuple):
+class UnderreplicatedLedger(NamedTuple):
     """A ledger lacks copies. `version` rises with every mark."""
 
     ledger: LedgerId
@@ -56,20 +56,20 @@ class Mark(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class RepairNote:
     """What is known of a marked ledger beyond the mark."""
 
     suspects: frozenset[BookieId] = frozenset()  # their copies are to be read, not only listed
-    hopeless: Runs = NOTHING  # no live bookie has these entries, and enough deny them
-    unshown: Runs = NOTHING  # no live bookie shows these entries now (hopeless ones included)
+    hopeless: EntryRanges = EMPTY  # no live bookie has these entries, and enough deny them
+    unshown: EntryRanges = EMPTY  # no live bookie shows these entries now (hopeless ones included)
     reasons: tuple[str, ...] = ()  # why it could not be mended at the last attempt
     at_ms: int = 0  # when that was
 
 
-NO_NOTE = Note()
+NO_NOTE = RepairNote()
 
 
-class Underreplication:
+class UnderreplicatedLedgers:
     """The list in a metadata store. Every call may raise MetadataUnavailable: call again.
 
     `owner` names this process in its locks; no other process may use the same name.
@@ -109,7 +109,7 @@ class Underreplication:
                 continue  # somebody marked or finished it in the same moment: look again
             return
 
-    async def get(self, ledger: LedgerId) -> Mark | None:
+    async def get(self, ledger: LedgerId) -> UnderreplicatedLedger | None:
         """The mark, or None. One that does not parse names no bookie."""
         try:
             node = await self._store.get(ledger_path_of(ledger))
@@ -119,14 +119,16 @@ class Underreplication:
             missing, since_ms = decode_missing(node.data)
         except CorruptFormat:
             missing, since_ms = (), None
-        return Mark(ledger, frozenset(map(BookieId, missing)), since_ms, node.version)
+        return UnderreplicatedLedger(
+            ledger, frozenset(map(BookieId, missing)), since_ms, node.version
+        )
 
     async def ledgers(self) -> list[LedgerId]:
         """Every marked ledger, rising."""
         found = map(ledger_of_node, await self._store.paths(MISSING))
         return sorted(ledger for ledger in found if ledger is not None)
 
-    async def done(self, mark: Mark) -> bool:
+    async def done(self, mark: UnderreplicatedLedger) -> bool:
         """The mark is gone; False when the ledger was marked again since `mark` was read."""
         path = ledger_path_of(mark.ledger)
         try:
@@ -198,14 +200,14 @@ class Underreplication:
 
     # -- notes -----------------------------------------------------------------------------------
 
-    async def note(self, ledger: LedgerId) -> Note:
+    async def note(self, ledger: LedgerId) -> RepairNote:
         """What was written down of the ledger, `NO_NOTE` if nothing."""
         try:
             return _decode_note((await self._store.get(_note_path(ledger))).data)
         except NoNode:
             return NO_NOTE
 
-    async def set_note(self, ledger: LedgerId, note: Note) -> None:
+    async def set_note(self, ledger: LedgerId, note: RepairNote) -> None:
         """The note says this; nothing is written when it says it already, but for the time."""
         known = await self.note(ledger)
         if _without_time(known) == _without_time(note):
@@ -226,7 +228,7 @@ class Underreplication:
         known = await self.note(ledger)
         suspects = known.suspects | frozenset(bookies)
         await self.set_note(
-            ledger, Note(suspects, known.hopeless, known.unshown, known.reasons, known.at_ms)
+            ledger, RepairNote(suspects, known.hopeless, known.unshown, known.reasons, known.at_ms)
         )
         await self.mark(ledger, suspects)
 
@@ -260,11 +262,11 @@ def _note_path(ledger: LedgerId) -> str:
     return f"{NOTES}/{lock_path(ledger).rpartition('/')[2]}"
 
 
-def _without_time(note: Note) -> tuple[object, ...]:
+def _without_time(note: RepairNote) -> tuple[object, ...]:
     return note.suspects, note.hopeless, note.unshown, note.reasons
 
 
-def _encode_note(note: Note) -> bytes:
+def _encode_note(note: RepairNote) -> bytes:
     fields = {
         "suspects": sorted(note.suspects),
         "hopeless": note.hopeless[:_RUNS_MAX],
@@ -275,11 +277,11 @@ def _encode_note(note: Note) -> bytes:
     return json.dumps(fields, ensure_ascii=False).encode()
 
 
-def _decode_note(data: bytes) -> Note:
+def _decode_note(data: bytes) -> RepairNote:
     """Only advice: one that does not parse says nothing."""
     try:
         fields = cast("dict[str, Any]", json.loads(data))
-        return Note(
+        return RepairNote(
             suspects=frozenset(map(BookieId, fields["suspects"])),
             hopeless=_runs(fields["hopeless"]),
             unshown=_runs(fields["unshown"]),
@@ -290,5 +292,5 @@ def _decode_note(data: bytes) -> Note:
         return NO_NOTE
 
 
-def _runs(pairs: Iterable[tuple[int, int]]) -> Runs:
-    return joined((EntryId(first), EntryId(last)) for first, last in pairs)
+def _runs(pairs: Iterable[tuple[int, int]]) -> EntryRanges:
+    return merged((EntryId(first), EntryId(last)) for first, last in pairs)

@@ -14,7 +14,7 @@ from struct import Struct
 from typing import Final
 
 from ledger.bookie.config import BookieConfig
-from ledger.bookie.state import LedgerState, LogRecord, Place
+from ledger.bookie.ledger_descriptor import EntryLocation, LedgerDescriptor, LogRecord
 from ledger.core.journal_format import LogPosition, RecordType
 from ledger.ids import Buffer
 from ledger.ports.table import Table
@@ -37,9 +37,11 @@ class EntryIndex:
     def __init__(self, table: Table, config: BookieConfig) -> None:
         self._table = table
         self._config = config
-        self._states: dict[int, LedgerState] = {}
-        self._fresh: list[tuple[LedgerState, int, Place]] = []  # durable, not in the table
-        self._changed: set[LedgerState] = set()
+        self._states: dict[int, LedgerDescriptor] = {}
+        self._fresh: list[
+            tuple[LedgerDescriptor, int, EntryLocation]
+        ] = []  # durable, not in the table
+        self._changed: set[LedgerDescriptor] = set()
         self._usage: dict[int, dict[int, int]] = {}  # file -> ledger -> bytes
         self._usage_changed: set[tuple[int, int]] = set()
         self.limbo_below = 0
@@ -67,26 +69,26 @@ class EntryIndex:
         self.flushed = self._written = LogPosition(*_MARK.unpack(mark))
         return self.flushed
 
-    def state(self, ledger: int) -> LedgerState | None:
+    def state(self, ledger: int) -> LedgerDescriptor | None:
         """What is known of the ledger, or None. Raises OSError."""
         state = self._states.get(ledger)
         return state if state is not None else self._load_state(ledger)
 
-    def create(self, ledger: int, master_key: bytes | None) -> LedgerState:
+    def create(self, ledger: int, master_key: bytes | None) -> LedgerDescriptor:
         """A ledger never seen here. Below the bookie-wide limbo it is born fenced and unsure."""
         assert ledger not in self._states
-        state = LedgerState(ledger, master_key)
+        state = LedgerDescriptor(ledger, master_key)
         state.limbo = ledger < self.limbo_below
         state.fenced = state.limbo or ledger < self.fenced_below
         self._states[ledger] = state
         return state
 
-    def put(self, state: LedgerState, entry: int, place: Place) -> None:
+    def put(self, state: LedgerDescriptor, entry: int, place: EntryLocation) -> None:
         """The entry is durable at `place`."""
         state.recent[entry] = place
         self._fresh.append((state, entry, place))
 
-    def apply(self, kind: int, state: LedgerState, entry: int, body: Buffer) -> None:
+    def apply(self, kind: int, state: LedgerDescriptor, entry: int, body: Buffer) -> None:
         """A record about one ledger, neither ADD nor DELETED, is durable."""
         if kind == RecordType.FENCE:
             state.fenced = state.fence_logged = True
@@ -106,17 +108,19 @@ class EntryIndex:
         ledgers[ledger] = ledgers.get(ledger, 0) + size
         self._usage_changed.add((file_id, ledger))
 
-    def find(self, state: LedgerState, entry: int) -> Place | LogRecord | None:
+    def find(self, state: LedgerDescriptor, entry: int) -> EntryLocation | LogRecord | None:
         """Where the entry is; a LogRecord while it is not durable yet. Raises OSError."""
         found = state.recent.get(entry)
         if found is not None or entry < 0:
             return found
         value = self._table.get(_ENTRY_KEY.pack(b"e", state.ledger, entry))
-        return Place(*_PLACE.unpack(value)) if value is not None else None
+        return EntryLocation(*_PLACE.unpack(value)) if value is not None else None
 
-    def places(self, state: LedgerState, first: int, last: int, limit: int) -> list[Place]:
+    def places(
+        self, state: LedgerDescriptor, first: int, last: int, limit: int
+    ) -> list[EntryLocation]:
         """Places of consecutive durable entries from `first`, up to a hole, `last` or `limit`."""
-        found: list[Place] = []
+        found: list[EntryLocation] = []
         wanted = min(limit, last - first + 1)
         rows = self._table.scan(
             _ENTRY_KEY.pack(b"e", state.ledger, first),
@@ -127,27 +131,28 @@ class EntryIndex:
         for key, value in rows:
             while int.from_bytes(key[9:], "big") > entry:
                 place = recent.get(entry)
-                if not isinstance(place, Place):
+                if not isinstance(place, EntryLocation):
                     return found
                 found.append(place)
                 entry += 1
-            found.append(Place(*_PLACE.unpack(value)))
+            found.append(EntryLocation(*_PLACE.unpack(value)))
             entry += 1
-        while len(found) < wanted and isinstance(place := recent.get(entry), Place):
+        while len(found) < wanted and isinstance(place := recent.get(entry), EntryLocation):
             found.append(place)
             entry += 1
         return found
 
-    def rows(self, ledger: int, first: int, limit: int) -> list[tuple[int, Place]]:
+    def rows(self, ledger: int, first: int, limit: int) -> list[tuple[int, EntryLocation]]:
         """Entries from `first` as the table has them, with their places."""
         found = self._table.scan(
             _ENTRY_KEY.pack(b"e", ledger, first), _entry_range(ledger)[1], limit
         )
         return [
-            (int.from_bytes(key[9:], "big"), Place(*_PLACE.unpack(value))) for key, value in found
+            (int.from_bytes(key[9:], "big"), EntryLocation(*_PLACE.unpack(value)))
+            for key, value in found
         ]
 
-    def find_last_entry(self, state: LedgerState) -> int:
+    def find_last_entry(self, state: LedgerDescriptor) -> int:
         """The highest entry that is stored or on its way, -1 if there is none."""
         row = self._table.last(*_entry_range(state.ledger))
         stored = int.from_bytes(row[0][9:], "big") if row is not None else -1
@@ -156,7 +161,7 @@ class EntryIndex:
     def write_batch(self, mark: LogPosition) -> None:
         """The table holds all that the log says below `mark` (durable). Raises OSError."""
         puts: list[tuple[bytes, bytes]] = []
-        current: list[tuple[LedgerState, int, Place]] = []
+        current: list[tuple[LedgerDescriptor, int, EntryLocation]] = []
         used: dict[tuple[int, int], int] = {}
         for fresh in self._fresh:
             state, entry, place = fresh
@@ -200,7 +205,7 @@ class EntryIndex:
             state = self.state(ledger) or self.create(ledger, None)
             state.deleted = state.fenced = True
             state.recent = {
-                entry: it for entry, it in state.recent.items() if type(it) is not Place
+                entry: it for entry, it in state.recent.items() if type(it) is not EntryLocation
             }
             puts.append((_LEDGER_KEY.pack(b"l", ledger), state.encode()))
         unused: list[bytes] = []
@@ -244,7 +249,7 @@ class EntryIndex:
         known = {ledger for ledger, state in self._states.items() if not state.deleted}
         for key, value in self._scan(_LEDGER_KEY.pack(b"l", 0), _LEDGER_END):
             ledger = _LEDGER_KEY.unpack(key)[1]
-            if ledger not in self._states and not LedgerState.decode(ledger, value).deleted:
+            if ledger not in self._states and not LedgerDescriptor.decode(ledger, value).deleted:
                 known.add(ledger)
         return sorted(known)
 
@@ -252,7 +257,7 @@ class EntryIndex:
         """Bytes of the file that belong to ledgers that are not deleted."""
         return sum(self._usage.get(file_id, {}).values())
 
-    def users(self, file_id: int) -> list[int]:
+    def ledgers_in(self, file_id: int) -> list[int]:
         """Ledgers with anything in the file."""
         return sorted(self._usage.get(file_id, {}))
 
@@ -263,11 +268,11 @@ class EntryIndex:
         if ledgers:
             self._table.write([], [_FILE_KEY.pack(b"f", file_id, ledger) for ledger in ledgers])
 
-    def _load_state(self, ledger: int) -> LedgerState | None:
+    def _load_state(self, ledger: int) -> LedgerDescriptor | None:
         value = self._table.get(_LEDGER_KEY.pack(b"l", ledger))
         if value is None:
             return None
-        state = LedgerState.decode(ledger, value)
+        state = LedgerDescriptor.decode(ledger, value)
         state.last_entry = self.find_last_entry(state)
         self._states[ledger] = state
         return state

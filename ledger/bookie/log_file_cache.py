@@ -8,7 +8,7 @@ from itertools import pairwise
 from struct import Struct
 from typing import Final
 
-from ledger.bookie.state import Place
+from ledger.bookie.ledger_descriptor import EntryLocation
 from ledger.core.journal_format import file_name
 from ledger.errors import CorruptFormat
 from ledger.ids import Buffer
@@ -18,7 +18,7 @@ _IDS = Struct(">qq")
 _RUN_BYTES_MAX: Final = 1024 * 1024  # one read over neighbours
 
 
-class LogFiles:
+class LogFileCache:
     """Open log files by id, the least recently used closed beyond a bound."""
 
     def __init__(self, disk: Disk, open_max: int, gap_bytes_max: int) -> None:
@@ -49,7 +49,7 @@ class LogFiles:
         while self._open:
             self._open.popitem()[1].close()
 
-    async def read_entry(self, ledger: int, entry: int, place: Place) -> bytes:
+    async def read_entry(self, ledger: int, entry: int, place: EntryLocation) -> bytes:
         """The entry's bytes. Raises OSError; CorruptFormat when another entry lies there."""
         file = self.get(place.file_id)
         found = file.read_now(place.position, place.length)
@@ -58,7 +58,9 @@ class LogFiles:
         _check(found, ledger, entry, place)
         return bytes(found)
 
-    async def read_entries(self, ledger: int, first: int, places: Sequence[Place]) -> list[Buffer]:
+    async def read_entries(
+        self, ledger: int, first: int, places: Sequence[EntryLocation]
+    ) -> list[Buffer]:
         """The entries at `places`, ids rising by one; neighbours in a file share one read.
 
         Stops before the first that cannot be read; raises as `read_entry` if that is the first.
@@ -73,7 +75,9 @@ class LogFiles:
                 return found
         return found
 
-    async def _read_run(self, ledger: int, first: int, places: Sequence[Place]) -> list[Buffer]:
+    async def _read_run(
+        self, ledger: int, first: int, places: Sequence[EntryLocation]
+    ) -> list[Buffer]:
         base = places[0].position
         size = places[-1].position + places[-1].length - base
         file = self.get(places[0].file_id)
@@ -94,7 +98,7 @@ class LogFiles:
             found.append(bytes(body) if sparse else body)
         return found
 
-    def _runs(self, places: Sequence[Place]) -> list[tuple[int, int]]:
+    def _runs(self, places: Sequence[EntryLocation]) -> list[tuple[int, int]]:
         """Index ranges of `places` that one read each should cover."""
         cuts = [0]
         file_id, base, end = places[0].file_id, places[0].position, places[0].position
@@ -111,7 +115,7 @@ class LogFiles:
         return list(pairwise(cuts))
 
 
-def _check(body: Buffer, ledger: int, entry: int, place: Place) -> None:
+def _check(body: Buffer, ledger: int, entry: int, place: EntryLocation) -> None:
     if len(body) < place.length or _IDS.unpack_from(body) != (ledger, entry):
         where = f"{file_name(place.file_id)} at {place.position}"
         raise CorruptFormat(f"{where}: not entry {entry} of ledger {ledger}")

@@ -6,8 +6,8 @@ Method: the list over simulated metadata; the copy that rots is said, as a reade
 import asyncio
 
 from ledger.ids import BookieId, EntryId, LedgerId
-from ledger.repair.suspicions import Suspicions
-from ledger.repair.underreplication import Underreplication
+from ledger.repair.corruption_reports import CorruptionReporter
+from ledger.repair.underreplicated_ledgers import UnderreplicatedLedgers
 from tests.sim.loop import SimClock, simulate
 from tests.sim.metadata import MetadataTree, SimMetadata
 
@@ -19,9 +19,9 @@ def run(scenario):
     async def main():
         tree = MetadataTree()
         store = SimMetadata(tree)
-        listed = Underreplication(store, SimClock(), BookieId("test"))
+        listed = UnderreplicatedLedgers(store, SimClock(), BookieId("test"))
         await listed.prepare()
-        suspicions = Suspicions(listed)
+        suspicions = CorruptionReporter(listed)
         try:
             await scenario(tree, store, listed, suspicions)
         finally:

@@ -20,16 +20,26 @@ from ledger.errors import BookieUnavailable, CorruptFormat, EntryUnknown
 from ledger.ids import NO_ENTRY, BookieId, Buffer, EntryId, LedgerId
 from ledger.ports.bookies import Bookies, EntriesReply, ReadManyReply, Status
 from ledger.repair.checker import (
-    SILENT,
-    Holding,
-    Span,
+    UNKNOWN_CONTENTS,
+    LedgerFragment,
+    ReplicaContents,
     bookies_of,
-    holding_of,
+    contents_of,
+    fragments_of,
     share_of,
-    spans,
 )
 from ledger.repair.config import RepairConfig
-from ledger.repair.runs import NOTHING, Runs, common, contains, count, joined, minus, runs_of, union
+from ledger.repair.entry_ranges import (
+    EMPTY,
+    EntryRanges,
+    contains,
+    count,
+    difference,
+    intersection,
+    merged,
+    ranges_of,
+    union,
+)
 
 _OVERLOADED_WAIT_S: Final = 0.05
 _PACE_S: Final = 0.02  # so far ahead of the allowed pace before anybody rests
@@ -37,7 +47,7 @@ _ABSENT: Final = (Status.NO_ENTRY, Status.NO_LEDGER)
 
 
 @dataclass(slots=True)
-class Progress:
+class RepairProgress:
     """What a process has mended since it started."""
 
     entries: int = 0
@@ -52,7 +62,7 @@ class Progress:
     checked_bytes: int = 0
 
 
-class Budget:
+class CopyBudget:
     """Bytes under way at once, and bytes per second; who asks first gets first."""
 
     def __init__(self, bytes_max: int, bytes_per_s_max: int) -> None:
@@ -101,15 +111,15 @@ class Budget:
                 turn.set_result(None)
 
 
-class Copies:
+class EntryCopier:
     """The copies of one ledger, on any bookie."""
 
     def __init__(
         self,
         metadata: LedgerMetadata,
         bookies: Bookies,
-        budget: Budget,
-        progress: Progress,
+        budget: CopyBudget,
+        progress: RepairProgress,
         config: RepairConfig,
         client_config: LedgerClientConfig,
     ) -> None:
@@ -134,27 +144,27 @@ class Copies:
 
     async def survey(
         self, lac: EntryId, deep: Collection[BookieId] = ()
-    ) -> dict[BookieId, Holding]:
+    ) -> dict[BookieId, ReplicaContents]:
         """What each registered bookie of the ledger holds of its confirmed entries.
 
         The copies of bookies `deep`, and of those in limbo, are read and verified.
         """
-        parts = spans(self._metadata, lac)
+        parts = fragments_of(self._metadata, lac)
         names = sorted(bookies_of(self._metadata) & self._bookies.registered().keys())
         looks = [
             self.inspect(name, self._share_of(name, parts), deep=name in deep) for name in names
         ]
         return dict(zip(names, await asyncio.gather(*looks), strict=True))
 
-    async def lists(self, bookies: Collection[BookieId]) -> dict[BookieId, Holding]:
+    async def lists(self, bookies: Collection[BookieId]) -> dict[BookieId, ReplicaContents]:
         """What each of these says it holds, as far as they are registered; nothing is read."""
         names = sorted(frozenset(bookies) & self._bookies.registered().keys())
         replies = await asyncio.gather(*map(self.list, names))
-        return dict(zip(names, map(holding_of, replies), strict=True))
+        return dict(zip(names, map(contents_of, replies), strict=True))
 
-    def _share_of(self, bookie: BookieId, parts: list[Span]) -> Runs:
+    def _share_of(self, bookie: BookieId, parts: list[LedgerFragment]) -> EntryRanges:
         """What it should hold of all fragments together."""
-        entries = NOTHING
+        entries = EMPTY
         for span in parts:
             if bookie in span.fragment.ensemble:
                 index = span.fragment.ensemble.index(bookie)
@@ -180,16 +190,20 @@ class Copies:
             return NO_ENTRY
         return reply.lac if reply.status is Status.OK else NO_ENTRY
 
-    async def inspect(self, bookie: BookieId, entries: Runs, *, deep: bool) -> Holding:
+    async def inspect(
+        self, bookie: BookieId, entries: EntryRanges, *, deep: bool
+    ) -> ReplicaContents:
         """What it holds. `deep`, or in limbo: `entries` are read and their digests verified."""
-        holding = holding_of(await self.list(bookie))
+        holding = contents_of(await self.list(bookie))
         if not (deep or holding.limbo) or not (holding.complete or holding.limbo):
             return holding
         good, damaged, told = await self._read_through(bookie, entries)
-        held = union(minus(holding.held, entries), union(good, damaged))
-        return Holding(held, holding.complete and told, damaged, holding.limbo)
+        held = union(difference(holding.held, entries), union(good, damaged))
+        return ReplicaContents(held, holding.complete and told, damaged, holding.limbo)
 
-    async def _read_through(self, bookie: BookieId, entries: Runs) -> tuple[Runs, Runs, bool]:
+    async def _read_through(
+        self, bookie: BookieId, entries: EntryRanges
+    ) -> tuple[EntryRanges, EntryRanges, bool]:
         """Entries that verify, those that do not, and whether it said something of all of them.
 
         Once it gives no answer at all it is asked no further: one that hangs would hold up this
@@ -204,7 +218,7 @@ class Copies:
                 entry = EntryId(at)
                 reply = await self._ask(bookie, entry, last)
                 if reply.status is Status.UNREACHABLE:
-                    return joined(good), runs_of(damaged), False
+                    return merged(good), ranges_of(damaged), False
                 sound = self._sound(entry, reply.bodies)
                 self._progress.checked += max(1, len(sound))
                 if sound:
@@ -217,10 +231,14 @@ class Copies:
                 elif reply.status not in _ABSENT:
                     told = False
                 at += 1
-        return joined(good), runs_of(damaged), told
+        return merged(good), ranges_of(damaged), told
 
     async def copy(
-        self, entries: Runs, span: Span, holdings: Mapping[BookieId, Holding], target: BookieId
+        self,
+        entries: EntryRanges,
+        span: LedgerFragment,
+        holdings: Mapping[BookieId, ReplicaContents],
+        target: BookieId,
     ) -> None:
         """`entries` of the span are durable on `target` too.
 
@@ -248,8 +266,8 @@ class Copies:
         self,
         first: EntryId,
         last: EntryId,
-        span: Span,
-        holdings: Mapping[BookieId, Holding],
+        span: LedgerFragment,
+        holdings: Mapping[BookieId, ReplicaContents],
         lane: _Lane,
     ) -> None:
         """Everything of one run is on its way, unless the lane has failed."""
@@ -263,8 +281,8 @@ class Copies:
         self,
         first: EntryId,
         last: EntryId,
-        span: Span,
-        holdings: Mapping[BookieId, Holding],
+        span: LedgerFragment,
+        holdings: Mapping[BookieId, ReplicaContents],
     ) -> Sequence[Buffer]:
         """Sound entries from `first` on, at least that one."""
         for source in self._sources(first, span, holdings):
@@ -280,13 +298,13 @@ class Copies:
         )
 
     def _sources(
-        self, entry: EntryId, span: Span, holdings: Mapping[BookieId, Holding]
+        self, entry: EntryId, span: LedgerFragment, holdings: Mapping[BookieId, ReplicaContents]
     ) -> Iterable[BookieId]:
         """Members of the span that show a good copy, another one first for each stretch."""
         ensemble = span.fragment.ensemble
         start = entry % len(ensemble)
         for bookie in (*ensemble[start:], *ensemble[:start]):
-            if contains(holdings.get(bookie, SILENT).good, entry):
+            if contains(holdings.get(bookie, UNKNOWN_CONTENTS).good, entry):
                 yield bookie
 
     async def _ask(self, bookie: BookieId, first: EntryId, last: int) -> ReadManyReply:
@@ -315,27 +333,27 @@ class Copies:
         except TimeoutError:
             return Status.UNREACHABLE
 
-    async def check_holds(self, bookie: BookieId, entries: Runs) -> None:
+    async def check_holds(self, bookie: BookieId, entries: EntryRanges) -> None:
         """Raises BookieUnavailable unless the bookie itself lists all of `entries`."""
-        holding = holding_of(await self.list(bookie))
-        missing = minus(entries, holding.held)
+        holding = contents_of(await self.list(bookie))
+        missing = difference(entries, holding.held)
         if missing:
             place = f"{bookie} does not list {count(missing)} entries that were copied to it"
             raise BookieUnavailable(f"ledger {self._metadata.ledger}: {place}")
 
-    async def missing_on(self, bookie: BookieId, entries: Runs) -> Runs:
+    async def missing_on(self, bookie: BookieId, entries: EntryRanges) -> EntryRanges:
         """Which of `entries` must be copied there: an attempt before may have got far.
 
         What it has already is read first: it may have been a member once, and lie there rotten.
         Raises BookieUnavailable when it gives no answer, or may have lost some.
         """
-        if entries == NOTHING:
-            return NOTHING
-        holding = holding_of(await self.list(bookie))
-        good, _, told = await self._read_through(bookie, common(entries, holding.held))
+        if entries == EMPTY:
+            return EMPTY
+        holding = contents_of(await self.list(bookie))
+        good, _, told = await self._read_through(bookie, intersection(entries, holding.held))
         if not (holding.complete and told):
             raise BookieUnavailable(f"{bookie} does not say which entries it has")
-        return minus(entries, good)
+        return difference(entries, good)
 
 
 class _Lane:
@@ -346,8 +364,8 @@ class _Lane:
         bookies: Bookies,
         target: BookieId,
         master_key: bytes,
-        budget: Budget,
-        progress: Progress,
+        budget: CopyBudget,
+        progress: RepairProgress,
         overloaded_s_max: float,
     ) -> None:
         self.error: BookieUnavailable | None = None

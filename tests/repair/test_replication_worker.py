@@ -12,7 +12,7 @@ from dataclasses import replace
 from ledger.core.ledger_metadata import Fragment
 from ledger.errors import BadVersion
 from ledger.ports.bookies import Status
-from ledger.repair.rereplicate import Result
+from ledger.repair.replication_worker import RepairStatus
 from tests.ledger.calm_cluster import refusing
 from tests.repair.rig import Hanging, Rig, mend
 from tests.sim.loop import simulate
@@ -35,7 +35,7 @@ def test_a_lost_bookies_copies_are_made_anew_and_the_list_drains_to_zero():
                 await rig.marks.mark(ledger, ["b1"])
         outcomes = await mend(rig.worker())
         assert len(outcomes) > 1
-        assert {one.result for one in outcomes.values()} == {Result.MENDED}
+        assert {one.result for one in outcomes.values()} == {RepairStatus.MENDED}
         assert await rig.marked() == []
         for ledger in ledgers:
             assert rig.faults(ledger) == []
@@ -230,7 +230,7 @@ def test_without_another_bookie_the_ledger_stays_marked_and_says_why():
         rig.lose(lost)
         await rig.marks.mark(ledger, [lost])
         outcome = (await mend(rig.worker()))[ledger]
-        assert outcome.result is Result.LEFT
+        assert outcome.result is RepairStatus.LEFT
         assert outcome.reasons == (f"no other bookie can take the place of {lost}",)
         assert (await rig.marks.note(ledger)).reasons == outcome.reasons
         assert rig.metadata(ledger) == before
@@ -303,7 +303,7 @@ def test_a_ledger_deleted_meanwhile_leaves_the_list():
         await rig.world.client("deleter").delete(ledger)
         await rig.marks.mark(ledger, ["b0"])
         outcome = (await mend(rig.worker()))[ledger]
-        assert outcome.result is Result.MENDED
+        assert outcome.result is RepairStatus.MENDED
         assert await rig.marked() == []
 
     on_rig(body)
@@ -324,7 +324,7 @@ def test_a_mark_set_during_the_repair_is_not_lost():
 
         rig.world.tree.on_set = on_set
         outcome = (await mend(worker))[ledger]
-        assert outcome.result is Result.LEFT
+        assert outcome.result is RepairStatus.LEFT
         assert outcome.reasons == ("it was marked again",)
         assert await rig.marked() == [ledger]
         await mend(worker)
@@ -530,7 +530,7 @@ def test_a_bookie_that_hangs_while_it_is_read_costs_one_timeout_and_not_one_per_
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         outcomes = await mend(rig.worker(bookies=port))
-        assert outcomes[ledger].result is Result.LEFT
+        assert outcomes[ledger].result is RepairStatus.LEFT
         assert loop.time() - began_s < 10
 
     on_rig(body)

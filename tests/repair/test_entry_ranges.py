@@ -6,15 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledger.core.quorum import write_set
-from ledger.repair.runs import (
+from ledger.repair.entry_ranges import (
     as_text,
-    common,
     contains,
     count,
+    difference,
     each,
     in_at_least,
-    minus,
-    runs_of,
+    intersection,
+    ranges_of,
     share,
     union,
 )
@@ -24,7 +24,7 @@ IDS = st.sets(st.integers(0, 40))
 
 @given(IDS)
 def test_runs_hold_the_ids_they_were_made_of_disjoint_and_rising(ids):
-    runs = runs_of(ids)
+    runs = ranges_of(ids)
     assert list(each(runs)) == sorted(ids)
     assert count(runs) == len(ids)
     assert all(a <= b for a, b in runs)
@@ -33,17 +33,17 @@ def test_runs_hold_the_ids_they_were_made_of_disjoint_and_rising(ids):
 
 @given(IDS, IDS, st.integers(0, 41))
 def test_union_difference_and_intersection_are_those_of_sets(one, other, entry):
-    a, b = runs_of(one), runs_of(other)
-    assert union(a, b) == runs_of(one | other)
-    assert minus(a, b) == runs_of(one - other)
-    assert common(a, b) == runs_of(one & other)
+    a, b = ranges_of(one), ranges_of(other)
+    assert union(a, b) == ranges_of(one | other)
+    assert difference(a, b) == ranges_of(one - other)
+    assert intersection(a, b) == ranges_of(one & other)
     assert contains(a, entry) == (entry in one)
 
 
 @given(st.lists(IDS, max_size=5), st.integers(1, 5))
 def test_ids_in_so_many_sets_are_those_that_a_count_finds(sets, times):
     wanted = [e for e in range(41) if sum(e in one for one in sets) >= times]
-    assert in_at_least(times, map(runs_of, sets)) == runs_of(wanted)
+    assert in_at_least(times, map(ranges_of, sets)) == ranges_of(wanted)
 
 
 @given(st.integers(0, 30), st.integers(-1, 30), st.integers(1, 6), st.data())
@@ -51,9 +51,9 @@ def test_an_index_should_hold_the_entries_whose_write_set_names_it(first, more, 
     quorum = data.draw(st.integers(1, size))
     index = data.draw(st.integers(0, size - 1))
     ids = [e for e in range(first, first + more) if index in write_set(e, size, quorum)]
-    assert share(index, first, first + more - 1, size, quorum) == runs_of(ids)
+    assert share(index, first, first + more - 1, size, quorum) == ranges_of(ids)
 
 
 def test_runs_are_shown_as_ranges_and_many_are_cut_short():
-    assert as_text(runs_of([0, 1, 2, 5, 7, 8])) == "0-2, 5, 7-8"
-    assert as_text(runs_of(range(0, 20, 2)), 2) == "0, 2 and 8 more runs"
+    assert as_text(ranges_of([0, 1, 2, 5, 7, 8])) == "0-2, 5, 7-8"
+    assert as_text(ranges_of(range(0, 20, 2)), 2) == "0, 2 and 8 more runs"

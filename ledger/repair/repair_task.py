@@ -15,50 +15,57 @@ from ledger.core.ledger_metadata import LedgerMetadata
 from ledger.errors import AddFailed, BookieUnavailable, EntryUnknown, NotEnoughBookies
 from ledger.ids import NO_ENTRY, BookieId, EntryId, LedgerId
 from ledger.ports.bookies import BookieInfo, Bookies, Status
-from ledger.repair.checker import Check, Holding, Span, check, share_of, spans
+from ledger.repair.checker import (
+    LedgerCheck,
+    LedgerFragment,
+    ReplicaContents,
+    check_ledger,
+    fragments_of,
+    share_of,
+)
 from ledger.repair.config import RepairConfig
-from ledger.repair.copies import Budget, Copies, Progress
+from ledger.repair.entry_copier import CopyBudget, EntryCopier, RepairProgress
+from ledger.repair.entry_ranges import EMPTY, EntryRanges
 from ledger.repair.plan import (
+    BookieView,
     EndLimbo,
-    Fence,
-    Fill,
+    FillCopies,
     FragmentChanged,
-    Plan,
-    Quorum,
-    Replace,
-    Step,
-    View,
-    Widen,
-    decide,
+    QuorumSizes,
+    RecoverLedger,
+    RepairPlan,
+    RepairStep,
+    ReplaceBookie,
+    WidenEnsemble,
+    plan_repair,
     swapped,
     widened,
 )
-from ledger.repair.runs import NOTHING, Runs
-from ledger.repair.spares import Spares
-from ledger.repair.underreplication import Mark, Note
+from ledger.repair.spare_bookies import SpareBookies
+from ledger.repair.underreplicated_ledgers import RepairNote, UnderreplicatedLedger
 
 
-class Tools(NamedTuple):
+class RepairServices(NamedTuple):
     """What attempts of one worker share."""
 
     metadata: LedgerMetadataStore
     client: LedgerClient
     bookies: Bookies
-    spares: Spares
-    budget: Budget
-    progress: Progress
+    spares: SpareBookies
+    budget: CopyBudget
+    progress: RepairProgress
     config: RepairConfig
     client_config: LedgerClientConfig
     grace_left_s: Callable[[LedgerId, object], float]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class TaskResult:
     """How an attempt left the ledger: whole, or why not."""
 
     reasons: tuple[str, ...] = ()
-    hopeless: Runs = NOTHING
-    unshown: Runs = NOTHING
+    hopeless: EntryRanges = EMPTY
+    unshown: EntryRanges = EMPTY
     again_s: float | None = None  # a further attempt that soon will do more
 
     @property
@@ -66,37 +73,43 @@ class Found:
         return not self.reasons
 
 
-class Attempt:
+class RepairTask:
     """Holds what was learnt on the way; used once."""
 
-    def __init__(self, tools: Tools, mark: Mark, note: Note, draining: frozenset[BookieId]) -> None:
+    def __init__(
+        self,
+        tools: RepairServices,
+        mark: UnderreplicatedLedger,
+        note: RepairNote,
+        draining: frozenset[BookieId],
+    ) -> None:
         self.tools = tools
         self.ledger = mark.ledger
         self.suspects = set(note.suspects)  # their copies are read, not only listed
         self.refused: set[BookieId] = set()  # their bad copies cannot be mended in place
         self.unfit: set[BookieId] = set()  # failed as new members
-        self.filled: set[tuple[EntryId, int, Runs]] = set()
+        self.filled: set[tuple[EntryId, int, EntryRanges]] = set()
         self.progressed = False
         self._missing = mark.missing
         self._draining = draining
 
-    async def run(self) -> Found:
+    async def run(self) -> TaskResult:
         """The ledger is as whole as can be now. Raises NoSuchLedger, MetadataUnavailable."""
         for _ in range(self.tools.config.rounds_max):
-            one = Round(self, await self.tools.metadata.read_latest(self.ledger))
+            one = RepairRound(self, await self.tools.metadata.read_latest(self.ledger))
             plan, found = await one.look()
             if plan.clean:
-                return Found()
+                return TaskResult()
             await one.do_all(plan.steps)
             if not one.progressed:
                 reasons = tuple(dict.fromkeys((*plan.reasons, *one.reasons)))
-                return Found(reasons, found.hopeless, found.unshown, one.again_s)
+                return TaskResult(reasons, found.hopeless, found.unshown, one.again_s)
             self.progressed = True
-        return Found(("there is more to do",), again_s=0.0)
+        return TaskResult(("there is more to do",), again_s=0.0)
 
-    def view(self, holdings: dict[BookieId, Holding]) -> View:
+    def view(self, holdings: dict[BookieId, ReplicaContents]) -> BookieView:
         registered: dict[BookieId, BookieInfo] = dict(self.tools.bookies.registered())
-        return View(registered, holdings, self.gone, frozenset(self.refused))
+        return BookieView(registered, holdings, self.gone, frozenset(self.refused))
 
     @property
     def gone(self) -> frozenset[BookieId]:
@@ -109,18 +122,18 @@ class Attempt:
         return self.gone | self.refused | self.unfit
 
 
-class Round:
+class RepairRound:
     """One look at the ledger and the steps that follow from it."""
 
-    def __init__(self, attempt: Attempt, stored: Versioned) -> None:
+    def __init__(self, attempt: RepairTask, stored: Versioned) -> None:
         self.progressed = False
         self.reasons: list[str] = []
         self.again_s: float | None = None
         self._attempt = attempt
         self._tools = tools = attempt.tools
         self._stored = stored
-        self._holdings: dict[BookieId, Holding] = {}
-        self._copies = Copies(
+        self._holdings: dict[BookieId, ReplicaContents] = {}
+        self._copies = EntryCopier(
             stored.metadata,
             tools.bookies,
             tools.budget,
@@ -133,14 +146,14 @@ class Round:
     def _metadata(self) -> LedgerMetadata:
         return self._stored.metadata
 
-    async def look(self) -> tuple[Plan, Check]:
+    async def look(self) -> tuple[RepairPlan, LedgerCheck]:
         """What is there, and what is to be done about it."""
         metadata = self._metadata
         lac = await self._copies.read_lac()
         settled = await self._settled()
         self._holdings = await self._copies.survey(max(lac, settled), self._attempt.suspects)
-        found = check(metadata, lac, self._holdings, settled)
-        return decide(metadata, lac, found, self._attempt.view(self._holdings)), found
+        found = check_ledger(metadata, lac, self._holdings, settled)
+        return plan_repair(metadata, lac, found, self._attempt.view(self._holdings)), found
 
     async def _settled(self) -> EntryId:
         """All that any bookie had of the open last fragment some time ago, for whoever is slow."""
@@ -152,7 +165,7 @@ class Round:
         await asyncio.sleep(self._tools.config.settle_s)
         return highest
 
-    async def do_all(self, steps: tuple[Step, ...]) -> None:
+    async def do_all(self, steps: tuple[RepairStep, ...]) -> None:
         """Each step is done, or `reasons` say why not."""
         for step in steps:
             try:
@@ -167,19 +180,19 @@ class Round:
                 self._attempt.suspects.add(bookie)
                 self.progressed = True
 
-    async def _do(self, step: Step) -> None:
-        if isinstance(step, Fill):
+    async def _do(self, step: RepairStep) -> None:
+        if isinstance(step, FillCopies):
             await self._fill(step)
-        elif isinstance(step, Replace):
+        elif isinstance(step, ReplaceBookie):
             await self._replace(step)
         elif isinstance(step, EndLimbo):
             await self._end_limbo(step)
-        elif isinstance(step, Fence):
+        elif isinstance(step, RecoverLedger):
             await self._fence(step)
         else:
             await self._widen(step)
 
-    async def _fill(self, step: Fill) -> None:
+    async def _fill(self, step: FillCopies) -> None:
         lack = step.lack
         what = (lack.span.first, lack.index, step.missing)
         if what in self._attempt.filled:  # it took them, and still does not show them
@@ -189,7 +202,7 @@ class Round:
         try:
             await self._copies.copy(step.missing, lack.span, self._holdings, lack.bookie)
         except BookieUnavailable:
-            if self._holdings[lack.bookie].damaged == NOTHING:
+            if self._holdings[lack.bookie].damaged == EMPTY:
                 raise
             self._refuse(lack.bookie)
             return
@@ -202,7 +215,7 @@ class Round:
             self._attempt.refused.add(bookie)
             self.progressed = True
 
-    async def _replace(self, step: Replace) -> None:
+    async def _replace(self, step: ReplaceBookie) -> None:
         """Another bookie holds the whole share, durably; then, not before, it is swapped in."""
         metadata, span = self._metadata, step.span
         share = share_of(span, step.index, metadata)
@@ -223,14 +236,16 @@ class Round:
         self._tools.progress.swaps += 1
         self.progressed = True
 
-    def _ensemble_now(self, span: Span) -> tuple[BookieId, ...]:
+    def _ensemble_now(self, span: LedgerFragment) -> tuple[BookieId, ...]:
         """With the members that this round has swapped in already."""
         for fragment in self._metadata.fragments:
             if fragment.first == span.first:
                 return fragment.ensemble
         raise FragmentChanged(f"ledger {self._metadata.ledger} fragment {span.first}")
 
-    async def _copy_all(self, bookies: tuple[BookieId, ...], share: Runs, span: Span) -> bool:
+    async def _copy_all(
+        self, bookies: tuple[BookieId, ...], share: EntryRanges, span: LedgerFragment
+    ) -> bool:
         """The share is durable on all of them, they say so; False: one of them is unfit."""
         for bookie in bookies:
             try:
@@ -251,7 +266,7 @@ class Round:
         else:
             self.reasons.append(f"{step.bookie} stays in limbo: it answered {status.name}")
 
-    async def _fence(self, step: Fence) -> None:
+    async def _fence(self, step: RecoverLedger) -> None:
         """The ledger is recovered and closed, unless its writer may still mend it itself."""
         ledger, last = self._metadata.ledger, self._metadata.last_fragment
         left_s = self._tools.grace_left_s(ledger, (last, step.bookies))
@@ -279,10 +294,10 @@ class Round:
                 return True
         return False
 
-    async def _widen(self, step: Widen) -> None:
+    async def _widen(self, step: WidenEnsemble) -> None:
         """Every entry is on more bookies, then all of them become members at once."""
         metadata = self._metadata
-        parts = spans(metadata, EntryId(metadata.last_entry or 0))
+        parts = fragments_of(metadata, EntryId(metadata.last_entry or 0))
         count = step.quorum.write_quorum - metadata.write_quorum
         while True:
             added = await self._additions(parts, count)
@@ -292,14 +307,16 @@ class Round:
             if all([await self._copy_all(added[p.first], p.entries, p) for p in parts]):
                 break
         size = metadata.write_quorum + len(added[parts[0].first])
-        quorum = Quorum(size, size, min(size, max(metadata.ack_quorum, step.quorum.ack_quorum)))
+        quorum = QuorumSizes(
+            size, size, min(size, max(metadata.ack_quorum, step.quorum.ack_quorum))
+        )
         change = partial(widened, before=metadata, quorum=quorum, added=added)
         self._stored = await self._tools.metadata.update(self._stored, change)
         self._tools.progress.widened += 1
         self.progressed = True
 
     async def _additions(
-        self, parts: list[Span], count: int
+        self, parts: list[LedgerFragment], count: int
     ) -> dict[EntryId, tuple[BookieId, ...]]:
         """As many for each fragment as there are for all of them, `count` at most."""
         found: dict[EntryId, tuple[BookieId, ...]] = {}

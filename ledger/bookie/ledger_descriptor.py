@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import Final, NamedTuple
 
-from ledger.core.fencing import Guard
+from ledger.core.fencing import FenceState
 from ledger.core.journal_format import RECORD_HEADER, RECORD_HEADER_BYTES, RecordType
 from ledger.ids import Buffer
 from ledger.ports.bookies import OnAdded
@@ -18,7 +18,7 @@ _LIMBO_ENDED: Final = 4
 _DELETED: Final = 8
 
 
-class Place(NamedTuple):
+class EntryLocation(NamedTuple):
     """Where an entry lies: `length` bytes from `position` of a log file."""
 
     file_id: int
@@ -34,7 +34,7 @@ class LogRecord:
     def __init__(
         self,
         kind: RecordType,
-        ledger: LedgerState,
+        ledger: LedgerDescriptor,
         entry: int,
         lac: int,
         body: Sequence[Buffer],
@@ -51,7 +51,7 @@ class LogRecord:
         self.on_done = on_done
 
 
-class LedgerState(Guard):
+class LedgerDescriptor(FenceState):
     """One ledger: its guard, its LAC, and the entries that the table does not hold yet."""
 
     __slots__ = (
@@ -76,7 +76,7 @@ class LedgerState(Guard):
         self.key_logged = False  # the log holds the master key, before any entry
         self.fence_logged = False  # the fence is durable
         self.busy = 0  # records other than adds that are on their way into the log
-        self.recent: dict[int, Place | LogRecord] = {}  # a LogRecord: not durable yet
+        self.recent: dict[int, EntryLocation | LogRecord] = {}  # a LogRecord: not durable yet
 
     def encode(self) -> bytes:
         """The value that the table keeps."""
@@ -89,7 +89,7 @@ class LedgerState(Guard):
         return _STATE.pack(flags, self.lac) + (self.master_key or b"")
 
     @classmethod
-    def decode(cls, ledger: int, value: bytes) -> LedgerState:
+    def decode(cls, ledger: int, value: bytes) -> LedgerDescriptor:
         """From the table; `last_entry` is the caller's to find."""
         flags, lac = _STATE.unpack_from(value)
         state = cls(ledger, value[_STATE.size :] or None)

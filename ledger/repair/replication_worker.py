@@ -26,17 +26,21 @@ from ledger.ids import BookieId, LedgerId
 from ledger.ports.bookies import Bookies
 from ledger.ports.clock import Clock
 from ledger.ports.metadata import MetadataStore
-from ledger.repair.attempt import Attempt, Found, Tools
 from ledger.repair.config import RepairConfig
-from ledger.repair.copies import Budget, Progress
-from ledger.repair.schedule import Schedule
-from ledger.repair.spares import Spares
-from ledger.repair.underreplication import Mark, Note, Underreplication
+from ledger.repair.entry_copier import CopyBudget, RepairProgress
+from ledger.repair.repair_task import RepairServices, RepairTask, TaskResult
+from ledger.repair.retry_schedule import RetrySchedule
+from ledger.repair.spare_bookies import SpareBookies
+from ledger.repair.underreplicated_ledgers import (
+    RepairNote,
+    UnderreplicatedLedger,
+    UnderreplicatedLedgers,
+)
 
 _RELEASE_S_MAX: Final = 2.0
 
 
-class Result(Enum):
+class RepairStatus(Enum):
     """What became of one attempt at a ledger."""
 
     MENDED = auto()  # whole, and off the list (or gone altogether)
@@ -45,14 +49,14 @@ class Result(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    result: Result
+class RepairOutcome:
+    result: RepairStatus
     reasons: tuple[str, ...] = ()  # why it is left
     again_s: float | None = None  # trying again that soon will do more
     progress: bool = False  # this attempt changed something
 
 
-class Repairer:
+class ReplicationWorker:
     """One worker process. `run` it, or call `work` for one pass over the list."""
 
     def __init__(
@@ -67,23 +71,23 @@ class Repairer:
     ) -> None:
         config = config or RepairConfig()
         client_config = client_config or LedgerClientConfig()
-        self.marks = Underreplication(store, clock, owner)
-        self.progress = Progress()
+        self.marks = UnderreplicatedLedgers(store, clock, owner)
+        self.progress = RepairProgress()
         self._config = config
         self._clock = clock
         self._chance = chance
-        self._tools = Tools(
+        self._tools = RepairServices(
             metadata=LedgerMetadataStore(store, client_config),
             client=LedgerClient(store, bookies, clock, client_config),
             bookies=bookies,
-            spares=Spares(bookies, clock, chance),
-            budget=Budget(config.in_flight_bytes_max, config.copy_bytes_per_s_max),
+            spares=SpareBookies(bookies, clock, chance),
+            budget=CopyBudget(config.in_flight_bytes_max, config.copy_bytes_per_s_max),
             progress=self.progress,
             config=config,
             client_config=client_config,
             grace_left_s=self._grace_left_s,
         )
-        self._schedule = Schedule(config.backoff_s_min, config.backoff_s_max)
+        self._schedule = RetrySchedule(config.backoff_s_min, config.backoff_s_max)
         self._open_since: dict[LedgerId, tuple[object, float]] = {}
         self._woken = asyncio.Event()
 
@@ -111,17 +115,17 @@ class Repairer:
         self._schedule.reset()
         self.wake()
 
-    async def work(self) -> dict[LedgerId, Outcome]:
+    async def work(self) -> dict[LedgerId, RepairOutcome]:
         """Every marked ledger that need not wait was tried once, in random order."""
         marked = await self.marks.ledgers()
         for gone in self._open_since.keys() - set(marked):
             del self._open_since[gone]
         return await self.work_on(self._schedule.ready(marked, self._clock.monotonic_s()))
 
-    async def work_on(self, ledgers: Iterable[LedgerId]) -> dict[LedgerId, Outcome]:
+    async def work_on(self, ledgers: Iterable[LedgerId]) -> dict[LedgerId, RepairOutcome]:
         """Each of these was tried once, a few at a time. Raises MetadataUnavailable."""
         waiting = sorted(ledgers, key=lambda _: self._chance())
-        outcomes: dict[LedgerId, Outcome] = {}
+        outcomes: dict[LedgerId, RepairOutcome] = {}
 
         async def work() -> None:
             while waiting:
@@ -140,14 +144,14 @@ class Repairer:
             await asyncio.gather(*workers, return_exceptions=True)
         return outcomes
 
-    async def _try(self, ledger: LedgerId) -> Outcome:
+    async def _try(self, ledger: LedgerId) -> RepairOutcome:
         try:
             outcome = await self.repair(ledger)
         except MetadataUnavailable:
             raise
         except LedgerError as error:
-            outcome = Outcome(Result.LEFT, (str(error),))
-        if outcome.result is Result.MENDED:
+            outcome = RepairOutcome(RepairStatus.LEFT, (str(error),))
+        if outcome.result is RepairStatus.MENDED:
             self._schedule.on_mended(ledger)
         else:
             now_s = self._clock.monotonic_s()
@@ -155,16 +159,18 @@ class Repairer:
             self._schedule.on_failed(ledger, now_s, again_s)
         return outcome
 
-    async def repair(self, ledger: LedgerId) -> Outcome:
+    async def repair(self, ledger: LedgerId) -> RepairOutcome:
         """One attempt at a marked ledger, under its lock. Raises LedgerError."""
         if not await self.marks.enabled():
-            return Outcome(Result.LEFT, ("repair is switched off in the whole cluster",))
+            return RepairOutcome(
+                RepairStatus.LEFT, ("repair is switched off in the whole cluster",)
+            )
         if not await self.marks.lock(ledger):
-            return Outcome(Result.LOCKED)
+            return RepairOutcome(RepairStatus.LOCKED)
         try:
             mark = await self.marks.get(ledger)
             if mark is None:
-                return Outcome(Result.MENDED)
+                return RepairOutcome(RepairStatus.MENDED)
             return await self._repair_locked(mark)
         finally:
             await self._release(ledger)
@@ -176,25 +182,29 @@ class Repairer:
         except (MetadataUnavailable, TimeoutError):
             pass  # the lock ends with the session
 
-    async def _repair_locked(self, mark: Mark) -> Outcome:
+    async def _repair_locked(self, mark: UnderreplicatedLedger) -> RepairOutcome:
         note = await self.marks.note(mark.ledger)
-        attempt = Attempt(self._tools, mark, note, await self.marks.draining())
+        attempt = RepairTask(self._tools, mark, note, await self.marks.draining())
         try:
             found = await attempt.run()
         except NoSuchLedger:  # deleted: nothing lacks copies
             await self.marks.done(mark)
-            return Outcome(Result.MENDED)
+            return RepairOutcome(RepairStatus.MENDED)
         if not found.whole:
             await self.marks.set_note(mark.ledger, self._new_note(attempt, found))
-            return Outcome(Result.LEFT, found.reasons, found.again_s, attempt.progressed)
+            return RepairOutcome(
+                RepairStatus.LEFT, found.reasons, found.again_s, attempt.progressed
+            )
         if not await self.marks.done(mark):
-            return Outcome(Result.LEFT, ("it was marked again",), 0.0, attempt.progressed)
+            return RepairOutcome(
+                RepairStatus.LEFT, ("it was marked again",), 0.0, attempt.progressed
+            )
         self.progress.ledgers += 1
         self._open_since.pop(mark.ledger, None)
-        return Outcome(Result.MENDED, progress=attempt.progressed)
+        return RepairOutcome(RepairStatus.MENDED, progress=attempt.progressed)
 
-    def _new_note(self, attempt: Attempt, found: Found) -> Note:
-        return Note(
+    def _new_note(self, attempt: RepairTask, found: TaskResult) -> RepairNote:
+        return RepairNote(
             suspects=frozenset(attempt.suspects),
             hopeless=found.hopeless,
             unshown=found.unshown,

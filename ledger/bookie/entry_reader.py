@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from heapq import merge
 
 from ledger.bookie.config import BookieConfig
-from ledger.bookie.entries import EntryIndex
-from ledger.bookie.files import LogFiles
+from ledger.bookie.entry_index import EntryIndex
 from ledger.bookie.journal import Journal
-from ledger.bookie.state import LedgerState, LogRecord, Place
+from ledger.bookie.ledger_descriptor import EntryLocation, LedgerDescriptor, LogRecord
+from ledger.bookie.log_file_cache import LogFileCache
 from ledger.errors import CorruptFormat
 from ledger.ids import EntryId, LedgerId
 from ledger.ports.bookies import EntriesReply, ReadManyReply, ReadReply, Status
@@ -24,7 +24,7 @@ class EntryReader:
     """Reads of one bookie. A negative answer is given only when it is certain."""
 
     def __init__(
-        self, index: EntryIndex, files: LogFiles, journal: Journal, config: BookieConfig
+        self, index: EntryIndex, files: LogFileCache, journal: Journal, config: BookieConfig
     ) -> None:
         self._index = index
         self._files = files
@@ -93,7 +93,7 @@ class EntryReader:
             if state is None or state.deleted or self._in_limbo(ledger, state):
                 return EntriesReply(self._nothing(ledger, state))
             # Places only move from memory to the table, so in this order none is missed.
-            held = sorted(entry for entry, it in state.recent.items() if type(it) is Place)
+            held = sorted(entry for entry, it in state.recent.items() if type(it) is EntryLocation)
             stored: list[int] = []
             while rows := self._index.rows(ledger, stored[-1] + 1 if stored else 0, _ROWS_AT_ONCE):
                 stored += [entry for entry, _ in rows]
@@ -104,29 +104,33 @@ class EntryReader:
             return EntriesReply(Status.NO_LEDGER)
         return EntriesReply(Status.OK, _runs_of(merge(stored, held)))
 
-    async def _place(self, state: LedgerState, entry: int) -> Place | None:
+    async def _place(self, state: LedgerDescriptor, entry: int) -> EntryLocation | None:
         """Where the entry is; if it is on its way, once it arrived. Raises OSError if it failed."""
         found = self._index.find(state, entry)
         if not isinstance(found, LogRecord):
             return found
         await self._journal.settled()
         settled = self._index.find(state, entry)
-        if isinstance(settled, Place):
+        if isinstance(settled, EntryLocation):
             return settled
         raise OSError("the add on its way failed")
 
-    async def _moved(self, state: LedgerState, entry: int, gone: Place) -> Place:
+    async def _moved(
+        self, state: LedgerDescriptor, entry: int, gone: EntryLocation
+    ) -> EntryLocation:
         """The entry's new place, after its file was rewritten. Raises OSError if it has none."""
         place = await self._place(state, entry)
         if place is None or place == gone:
             raise OSError(f"log file {gone.file_id} is missing")
         return place
 
-    def _places(self, state: LedgerState, first: int, last: int, max_bytes: int) -> list[Place]:
+    def _places(
+        self, state: LedgerDescriptor, first: int, last: int, max_bytes: int
+    ) -> list[EntryLocation]:
         """At least one if the first is durable; no more bytes than asked or allowed."""
         left = min(max_bytes, self._config.read_bytes_max)
         limit = _PLACES_AT_FIRST
-        found: list[Place] = []
+        found: list[EntryLocation] = []
         while True:
             more = self._index.places(state, first + len(found), last, limit)
             for place in more:
@@ -138,7 +142,7 @@ class EntryReader:
                 return found
             limit = min(limit * 4, _PLACES_AT_ONCE_MAX)
 
-    def _nothing(self, ledger: int, state: LedgerState | None) -> Status:
+    def _nothing(self, ledger: int, state: LedgerDescriptor | None) -> Status:
         """What to answer when nothing was found."""
         if self._journal.failed is not None:
             return Status.IO_ERROR
@@ -148,7 +152,7 @@ class EntryReader:
             return Status.UNKNOWN_LEDGER_STATE
         return Status.NO_LEDGER if state is None else Status.NO_ENTRY
 
-    def _in_limbo(self, ledger: int, state: LedgerState | None) -> bool:
+    def _in_limbo(self, ledger: int, state: LedgerDescriptor | None) -> bool:
         return state.limbo if state is not None else ledger < self._index.limbo_below
 
 

@@ -16,7 +16,7 @@ _STATS_S_MAX: Final = 2.0
 _NOBODY: Final = BookieId("")
 
 
-class Spares:
+class SpareBookies:
     """Chooses bookies; how full they are is asked now and then."""
 
     def __init__(self, bookies: Bookies, clock: Clock, chance: Chance) -> None:

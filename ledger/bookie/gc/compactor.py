@@ -1,0 +1,147 @@
+"""Compacts a mostly dead log file: copies its live entries into the current one."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from typing import Final
+
+from ledger.bookie.ledger_descriptor import EntryLocation, LogRecord
+from ledger.bookie.storage import BookieStorage
+from ledger.core.journal_format import RecordType
+from ledger.ids import Buffer
+from ledger.ports.bookies import Status
+
+_BATCH_BYTES: Final = 4 * 1024 * 1024  # copied between two waits for the journal
+_ROWS: Final = 320  # index rows per turn of the loop; as many entries as a group takes
+_GROUP_ENTRIES: Final = 320  # entries appended in one turn: they share one group and its padding
+_GROUP_BYTES: Final = 1024 * 1024
+
+
+class LogCompactor:
+    """Moves the live entries of one file and the state of their ledgers. Used once.
+
+    It copies what the index lists. An entry that cannot be read stops it, and the file stays
+    needed.
+    """
+
+    def __init__(self, file_id: int, storage: BookieStorage) -> None:
+        self._file_id = file_id
+        self._storage = storage
+        self._index = storage.index
+        self._journal = storage.journal
+        # Status of the last entry whose append failed. None while all have succeeded.
+        self._failed: Status | None = None
+        # Bytes appended since the last wait for the journal; bounds what is in its queue.
+        self._appended_bytes = 0
+        # Read and not yet appended: (ledger, entry, body). Entry -1 stands for the ledger's state,
+        # which comes before its entries. Emptied by `_append_read`.
+        self._read: list[tuple[int, int, Buffer]] = []
+        # Sum of the bodies in `_read`.
+        self._read_bytes = 0
+
+    async def run(self) -> None:
+        """Append everything live of the file to the log again, and wait until it is durable.
+
+        Raises OSError if it could not be written, CorruptFormat if it could not be read.
+        """
+        self._index.write_batch(self._journal.end)
+        try:
+            for ledger in self._index.ledgers_in(self._file_id):
+                self._read.append((ledger, -1, b""))
+                await self._read_entries(ledger)
+                if len(self._read) >= _GROUP_ENTRIES:
+                    self._append_read()
+        finally:
+            self._append_read()
+        await self._wait_durable()
+
+    def _append_state(self, ledger: int) -> None:
+        """Log the ledger's state again: the key, then the fence, then the rest."""
+        state = self._index.state(ledger)
+        if state is None or state.deleted:
+            return
+        append = self._storage.append
+        if state.master_key is not None:
+            append(RecordType.LEDGER_KEY, state, -1, state.master_key)
+        if state.fenced:
+            append(RecordType.FENCE, state, -1)
+        if state.lac >= 0:
+            append(RecordType.EXPLICIT_LAC, state, state.lac)
+        if state.limbo or state.limbo_ended:
+            append(RecordType.LIMBO, state, int(state.limbo))
+
+    async def _read_entries(self, ledger: int) -> None:
+        first = 0
+        while rows := self._index.rows(ledger, first, _ROWS):
+            for run in _consecutive(rows, self._file_id):
+                await self._read_run(ledger, run)
+            first = rows[-1][0] + 1
+            await asyncio.sleep(0)
+
+    async def _read_run(self, ledger: int, run: list[tuple[int, EntryLocation]]) -> None:
+        """Read neighbouring entries together and append them together.
+
+        A group begins at a block boundary, so entries appended one by one would take a block each.
+        """
+        files = self._storage.files
+        while run:
+            bodies = await files.read_entries(ledger, run[0][0], [place for _, place in run])
+            for (entry, _), body in zip(run, bodies, strict=False):
+                self._read.append((ledger, entry, body))
+                self._read_bytes += len(body)
+            run = run[len(bodies) :]
+            if len(self._read) >= _GROUP_ENTRIES or self._read_bytes >= _GROUP_BYTES:
+                self._append_read()
+            if self._appended_bytes >= _BATCH_BYTES:
+                await self._wait_durable()
+
+    def _append_read(self) -> None:
+        """Append everything in `_read` to the journal, in order."""
+        read, self._read, self._read_bytes = self._read, [], 0
+        for ledger, entry, body in read:
+            if entry < 0:
+                self._append_state(ledger)
+            else:
+                self._append_entry(ledger, entry, body)
+
+    def _append_entry(self, ledger: int, entry: int, body: Buffer) -> None:
+        state = self._index.state(ledger)  # looked up again: it may have changed since the read
+        if state is None or state.deleted or self._journal.failed is not None:
+            return
+
+        def on_moved(status: Status) -> None:
+            state.busy -= 1
+            if status not in (Status.OK, Status.NO_LEDGER):  # a deleted ledger needs no copy
+                self._failed = status
+
+        state.busy += 1  # keeps the state in memory while the record is in the journal
+        record = LogRecord(RecordType.ADD, state, entry, -1, (body,), len(body), on_moved)
+        self._journal.append(record)
+        self._appended_bytes += record.size
+
+    async def _wait_durable(self) -> None:
+        """Wait until everything appended is durable. Raises OSError if something failed."""
+        self._appended_bytes = 0
+        await self._journal.settled()
+        if self._journal.failed is not None:
+            raise self._journal.failed
+        if self._failed is not None:
+            raise OSError(errno.ENOSPC, "no room to compact a log file")
+
+
+def _consecutive(
+    rows: list[tuple[int, EntryLocation]], file_id: int
+) -> list[list[tuple[int, EntryLocation]]]:
+    """Group the rows in `file_id` into runs of consecutive entries of at most `_GROUP_BYTES`."""
+    runs: list[list[tuple[int, EntryLocation]]] = []
+    size = 0
+    for entry, place in rows:
+        if place.file_id != file_id:
+            continue
+        if not runs or runs[-1][-1][0] != entry - 1 or size + place.length > _GROUP_BYTES:
+            runs.append([])
+            size = 0
+        runs[-1].append((entry, place))
+        size += place.length
+    return runs

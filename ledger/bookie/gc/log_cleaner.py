@@ -1,0 +1,108 @@
+"""Log files that may be compacted or deleted: how much of each is live, and their removal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ledger.bookie.gc.compactor import LogCompactor
+from ledger.bookie.replay import LIMBO_KNOWN
+from ledger.bookie.storage import BookieStorage
+from ledger.core.journal_format import (
+    BLOCK_BYTES,
+    check_file_header,
+    file_name,
+    parse_file_name,
+)
+from ledger.errors import CorruptFormat
+
+
+class LogFileUsage(NamedTuple):
+    """How much of one log file belongs to ledgers that are not deleted."""
+
+    file_id: int
+    bytes_used: int
+
+
+class LogCleaner:
+    """Compacts and deletes the log files of one bookie while it serves adds and reads."""
+
+    def __init__(self, storage: BookieStorage) -> None:
+        self._storage = storage
+        self._index = storage.index
+        self._journal = storage.journal
+
+    @property
+    def file_bytes(self) -> int:
+        """The length at which the journal begins a new file."""
+        return self._storage.config.file_bytes
+
+    @property
+    def spare_bytes(self) -> int:
+        """Free disk space that compaction may use. Raises OSError."""
+        return self._storage.disk.free_bytes() - self._storage.config.reserve_bytes
+
+    def files(self) -> list[LogFileUsage]:
+        """List every log file except the one being written, oldest first.
+
+        Usage is as of the last index batch: call `BookieStorage.checkpoint` before.
+        """
+        return [
+            LogFileUsage(file_id, self._index.used_bytes(file_id))
+            for name in self._storage.disk.names()
+            if (file_id := parse_file_name(name)) is not None and file_id < self._journal.file_id
+        ]
+
+    async def is_intact(self, file_id: int) -> bool:
+        """True if the file's header is its own and replay found no corruption in it.
+
+        The index may know less than a damaged file holds, so such a file never counts as unused.
+        Source: BookKeeper's garbage collector, which once trusted a broken header.
+        """
+        storage = self._storage
+        if file_id in storage.damaged_files:
+            return False
+        try:
+            header = await storage.files.get(file_id).read(0, BLOCK_BYTES)
+            check_file_header(header, storage.instance, file_id)
+        except (OSError, CorruptFormat):
+            return False
+        return True
+
+    async def roll_if_mostly_dead(self) -> bool:
+        """Begin a new log file if most of the current one is dead. Raises OSError."""
+        await self._journal.settled()
+        self._storage.assert_serving()
+        self._index.write_batch(self._journal.end)
+        used = self._index.used_bytes(self._journal.file_id)
+        dead = self._journal.end.position - used
+        if dead < self._storage.config.roll_dead_bytes_min or used > dead:
+            return False
+        await self._journal.roll()
+        return True
+
+    async def compact_file(self, file_id: int) -> None:
+        """Copy the live part of a file into the current log file, durably.
+
+        Raises OSError or CorruptFormat; the file is then needed as before.
+        """
+        storage = self._storage
+        assert file_id < self._journal.file_id
+        storage.assert_serving()
+        await LogCompactor(file_id, storage).run()
+        await storage.checkpoint()
+        self._index.drop_file(file_id)
+
+    async def delete_files(self, file_ids: Sequence[int]) -> None:
+        """Delete log files that hold nothing live. Raises OSError."""
+        storage = self._storage
+        storage.assert_serving()
+        await storage.log_limbo_bounds(LIMBO_KNOWN)
+        if max(file_ids, default=0) >= self._index.flushed.file_id:
+            await storage.checkpoint()
+        for file_id in file_ids:
+            assert file_id < self._journal.file_id
+            assert self._index.used_bytes(file_id) == 0
+            storage.files.close(file_id)
+            self._index.drop_file(file_id)
+            storage.disk.unlink(file_name(file_id))

@@ -1,0 +1,59 @@
+"""What the gRPC server needs of a bookie: `Bookie` itself, or a read-only view of one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from ledger.ids import BookieId, Buffer, EntryId, LedgerId
+from ledger.ports.bookies import (
+    BookieStats,
+    EntriesReply,
+    OnAdded,
+    ReadManyReply,
+    ReadReply,
+    Status,
+)
+
+
+class ServedBookie(Protocol):
+    """One bookie that the network serves. Each call is described at `Bookies`."""
+
+    @property
+    def bookie_id(self) -> BookieId: ...
+
+    @property
+    def writable(self) -> bool: ...
+
+    def add(
+        self,
+        ledger: LedgerId,
+        entry: EntryId,
+        master_key: bytes,
+        body: Sequence[Buffer],
+        on_added: OnAdded,
+        *,
+        recovery: bool = False,
+    ) -> None: ...
+
+    async def fence(self, ledger: LedgerId, master_key: bytes) -> Status: ...
+
+    async def write_lac(self, ledger: LedgerId, master_key: bytes, lac: EntryId) -> Status: ...
+
+    async def end_limbo(self, ledger: LedgerId, master_key: bytes | None = None) -> Status: ...
+
+    async def read(self, ledger: LedgerId, entry: EntryId) -> ReadReply: ...
+
+    async def read_many(
+        self, ledger: LedgerId, first: EntryId, last: EntryId, max_bytes: int
+    ) -> ReadManyReply: ...
+
+    async def read_lac(self, ledger: LedgerId) -> ReadReply: ...
+
+    async def wait_lac(
+        self, ledger: LedgerId, previous: EntryId, timeout_s: float
+    ) -> ReadReply: ...
+
+    async def list_entries(self, ledger: LedgerId) -> EntriesReply: ...
+
+    async def stats(self) -> BookieStats: ...

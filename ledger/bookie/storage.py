@@ -1,0 +1,96 @@
+"""The disk, journal, entry index and open log files of one bookie, and what spans them.
+
+`Bookie` serves adds and reads over these parts; `ledger.bookie.gc` reclaims their disk space.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Sequence
+
+from ledger.bookie.config import BookieConfig
+from ledger.bookie.entry_index import EntryIndex
+from ledger.bookie.journal import Journal, OnGroup
+from ledger.bookie.ledger_descriptor import LedgerDescriptor, LogRecord
+from ledger.bookie.log_file_cache import LogFileCache
+from ledger.bookie.replay import LIMBO_BODY, LIMBO_FENCED
+from ledger.core.journal_format import RecordType
+from ledger.ports.bookies import Status
+from ledger.ports.clock import Clock
+from ledger.ports.disk import Disk
+from ledger.ports.table import Table
+
+
+class BookieStorage:
+    """Parts of one bookie. Made by `Bookie`, which starts and stops them."""
+
+    def __init__(
+        self, disk: Disk, table: Table, clock: Clock, config: BookieConfig, on_group: OnGroup
+    ) -> None:
+        # Fixed for the life of the bookie.
+        self.config = config
+        self.disk = disk
+        self.index = EntryIndex(table, config)
+        self.files = LogFileCache(disk, config.open_files_max, config.read_gap_bytes_max)
+        self.journal = Journal(disk, config, clock, on_group)
+        self._loop = asyncio.get_running_loop()
+        # The 16 bytes that own the directory. Empty before `Bookie.start`, constant after.
+        self.instance = b""
+        # Ids of log files in which replay found corruption. Set once by `Bookie.start`; the index
+        # may know less than such a file holds, so this process never deletes one.
+        self.damaged_files: frozenset[int] = frozenset()
+        # Why the bookie stopped for a reason outside the journal. None while it serves; set once.
+        self.stopped_by: OSError | None = None
+        # Held while ledgers are deleted and log files removed, so that rounds do not overlap.
+        self.gc_lock = asyncio.Lock()
+
+    @property
+    def failure(self) -> OSError | None:
+        """The error that stopped this bookie for good, or None while it serves."""
+        return self.stopped_by or self.journal.failed
+
+    def assert_serving(self) -> None:
+        """Raise the OSError that stopped the bookie, if it has stopped."""
+        failure = self.failure
+        if failure is not None:
+            raise failure
+
+    def append(
+        self, kind: RecordType, ledger: LedgerDescriptor, entry: int, body: bytes = b""
+    ) -> asyncio.Future[Status]:
+        """Queue a record that is not an add. The future resolves once it is durable or failed."""
+        done: asyncio.Future[Status] = self._loop.create_future()
+
+        def on_done(status: Status) -> None:
+            if not done.done():
+                done.set_result(status)
+
+        ledger.busy += 1
+        self.journal.append(LogRecord(kind, ledger, entry, -1, (body,), len(body), on_done))
+        return done
+
+    async def wait_logged(self, records: Sequence[asyncio.Future[Status]], what: str) -> None:
+        """Wait until all of `records` are durable. Raises OSError, which names `what`."""
+        if any([await done is not Status.OK for done in records]):
+            raise self.failure or OSError(errno.ENOSPC, f"no room to log {what}")
+
+    async def log_limbo_bounds(self, kind: int) -> None:
+        """Repeat the bookie-wide limbo and fence bounds in the newest log file. Raises OSError.
+
+        `kind` is LIMBO_NEW or LIMBO_KNOWN.
+        """
+        limbo, fenced = self.index.limbo_below, self.index.fenced_below
+        logged = [
+            self.append(RecordType.LIMBO, LedgerDescriptor(-1), which, LIMBO_BODY.pack(below))
+            for which, below in ((kind, limbo), (LIMBO_FENCED, fenced))
+            if below > 0
+        ]
+        await self.wait_logged(logged, "the limbo")
+
+    async def checkpoint(self) -> None:
+        """Flush everything that the log holds so far into the index. Raises OSError."""
+        await self.journal.settled()
+        self.assert_serving()
+        self.index.write_batch(self.journal.end)
+        await self.index.flush()
