@@ -1,1 +1,1 @@
-"""Who has read how far: positions of subscribers and of Kafka consumer groups."""
+"""Committed offsets of Kafka consumer groups, and positions of native subscribers."""

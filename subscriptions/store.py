@@ -1,8 +1,8 @@
-"""The port to where positions are kept: last positions, advance, delete, list, history.
+"""The port to where committed offsets are kept: load, advance, delete, list, history.
 
-One interface for native stream subscribers and for Kafka groups; `znode_store` keeps a znode for
-each position, `log_store` a log segment for each subscriber. Source: DistributedLog,
-SubscriptionsStore, and its proposal of log segments (seed 004).
+One interface serves Kafka groups and native subscribers. `znodes` keeps a znode for each offset,
+`segments` a log segment for each subscriber. Source: DistributedLog, SubscriptionsStore, and the
+proposal of log segments (seed 004).
 """
 
 from __future__ import annotations
@@ -11,122 +11,126 @@ from asyncio import Future
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
-from subscriptions.positions import Position, PositionKey
+from subscriptions.committed_offset import CommittedOffset, TopicIdPartition
 
 
 class Subscription(NamedTuple):
-    """All that is known of one subscriber. `note` is the owner's own, b"" when never written."""
+    """All that is stored of one subscriber. `note` belongs to its owner; b"" if never written."""
 
-    positions: dict[PositionKey, Position]
+    offsets: dict[TopicIdPartition, CommittedOffset]
     note: bytes = b""
     exists: bool = True
 
 
-class Change(NamedTuple):
-    """One thing that was written of a subscriber. `key` None: its note, which is `note` now."""
+class OffsetChange(NamedTuple):
+    """One write to a subscriber. If `key` is None it changed the note, to `note`."""
 
     time_ms: int  # by the wall clock of the store that wrote it; never falls within a history
-    key: PositionKey | None
-    position: Position | None = None  # None: removed
+    key: TopicIdPartition | None
+    committed: CommittedOffset | None = None  # None: the offset was removed
     note: bytes | None = None
 
 
-class History(NamedTuple):
-    """What became of a subscriber since `since_ms`; of the time before, nothing is known."""
+class SubscriptionHistory(NamedTuple):
+    """The writes to a subscriber since `since_ms`. Earlier ones are no longer stored."""
 
     since_ms: int
-    positions: dict[PositionKey, Position]  # as they were then
-    note: bytes
-    changes: list[Change]  # oldest first
+    offsets: dict[TopicIdPartition, CommittedOffset]  # as of `since_ms`
+    note: bytes  # as of `since_ms`
+    changes: list[OffsetChange]  # oldest first
 
 
-def positions_at(history: History, at_ms: int) -> dict[PositionKey, Position] | None:
-    """The positions as they were; None: that is too long ago to know."""
+def offsets_at(
+    history: SubscriptionHistory, at_ms: int
+) -> dict[TopicIdPartition, CommittedOffset] | None:
+    """Return the offsets as of `at_ms`, or None if the history begins later."""
     if at_ms < history.since_ms:
         return None
-    found = dict(history.positions)
+    found = dict(history.offsets)
     for change in history.changes:
         if change.time_ms > at_ms:
             break
         if change.key is None:
             continue
-        if change.position is None:
+        if change.committed is None:
             found.pop(change.key, None)
         else:
-            found[change.key] = change.position
+            found[change.key] = change.committed
     return found
 
 
 class SubscriptionsStore(Protocol):
-    """Positions of many subscribers. Errors: NotOwner, MetadataUnavailable, CorruptFormat.
+    """Committed offsets of many subscribers. Errors: NotOwner, MetadataUnavailable, CorruptFormat.
 
-    A subscriber belongs to the store that loaded it last. Any failure of `advance` or `delete`
-    ends that claim: nothing more is taken for the subscriber until it is loaded again.
+    A subscriber belongs to the store that loaded it last. If `advance` or `delete` fails, that
+    claim ends: the store accepts nothing for the subscriber until it is loaded again.
     """
 
     async def load(self, subscriber: str) -> Subscription:
-        """The last positions, and from now on only this store can advance them.
+        """Claim the subscriber and return its last offsets.
 
-        Called when no advance of this subscriber is under way.
+        From now on only this store can advance them. Call it while no advance of this subscriber
+        is pending.
         """
         ...
 
     async def read(self, subscriber: str) -> Subscription:
-        """The last positions, claiming nothing.
+        """Return the last offsets without claiming the subscriber.
 
-        The newest of a subscriber that another store advances just now may be missing; what
-        `load` returns is never behind.
+        Offsets that another store is just advancing may be missing. What `load` returns is never
+        behind.
         """
         ...
 
-    async def history(self, subscriber: str) -> History:
-        """What was written of the subscriber, as far back as it is kept; claims nothing.
+    async def history(self, subscriber: str) -> SubscriptionHistory:
+        """Return the writes to the subscriber, as far back as they are kept, without a claim.
 
-        As with `read`, the newest may be missing. A store that keeps the last positions only
-        knows them since the newest of their commit times, and no changes.
+        As with `read`, the newest may be missing. A store that keeps the last offsets only returns
+        no changes, and the newest commit time as `since_ms`.
         """
         ...
 
     async def room(self) -> None:
-        """`advance` may be called: fewer changes are waiting than the store holds."""
+        """Wait until `advance` may be called: the queue of changes is below its limit."""
         ...
 
     def advance(
         self,
         subscriber: str,
-        positions: Mapping[PositionKey, Position | None],
+        offsets: Mapping[TopicIdPartition, CommittedOffset | None],
         note: bytes | None = None,
     ) -> Future[None]:
-        """Accepted, in call order, on return; durable, all of it at once, when the future resolves.
+        """Accept offsets in call order. All of them are durable when the future resolves.
 
-        None removes a position; a note of None leaves the note as it is. The subscriber was
-        loaded. NotOwner: refused for good. MetadataUnavailable: the outcome is unknown.
+        None as an offset removes it; None as the note leaves the note unchanged. The subscriber
+        must be loaded. The future raises NotOwner if the change was refused for good, and
+        MetadataUnavailable if its outcome is unknown.
         """
         ...
 
     async def delete(self, subscriber: str) -> bool:
-        """All of the subscriber is gone, after the advances accepted before. False: was absent."""
+        """Delete the subscriber, after the advances accepted before. False if it did not exist."""
         ...
 
     def release(self, subscriber: str) -> None:
-        """The claim is given up and what was known of the subscriber is forgotten.
+        """Give up the claim and forget the subscriber.
 
-        Called when no advance of this subscriber is under way.
+        Call it while no advance of this subscriber is pending.
         """
         ...
 
     async def unload(self, subscriber: str) -> None:
-        """What was accepted is durable or failed, and the claim is given up as `release` does.
+        """Wait until every accepted change is durable or has failed, then release the claim.
 
-        Afterwards the next owner has nothing to recover. Never raises a LedgerError: what could
-        not be put in order is left to the next owner. A subscriber that is not loaded is left.
+        Afterwards the next owner has nothing to recover. Raises no LedgerError: if the store could
+        not finish, the next owner recovers. Does nothing for a subscriber that is not loaded.
         """
         ...
 
     async def list(self) -> list[str]:
-        """Subscribers that have anything stored, in no special order."""
+        """Return every stored subscriber, in no particular order."""
         ...
 
     async def close(self) -> None:
-        """What was accepted is durable or failed; claims are given up."""
+        """Wait until every accepted change is durable or has failed, and give up all claims."""
         ...

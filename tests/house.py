@@ -22,7 +22,7 @@ LINE_COLUMNS_MAX = 100
 NESTING_MAX = 3
 
 PRODUCT = ("gateway/", "subscriptions/", "ledger/")
-CORES = ("ledger/core/", "gateway/core/", "subscriptions/positions.py")
+CORES = ("ledger/core/", "gateway/core/", "subscriptions/committed_offset.py")
 ENTRY_POINTS = (
     "gateway.__main__",
     "ledger.__main__",
@@ -89,7 +89,10 @@ FRESH_IDS = {
     ("gateway/groups/coordinator.py", "uuid.uuid4"): "a member's id",
     ("gateway/topics/catalog.py", "uuid.uuid4"): "a topic's id",
     ("gateway/cluster/zookeeper_cluster.py", "uuid.uuid4"): "tells incarnations of gateways apart",
-    ("subscriptions/log_claim.py", "secrets.randbits"): "tells stores apart that write the same",
+    (
+        "subscriptions/segments/log_claim.py",
+        "secrets.randbits",
+    ): "tells stores apart that write the same",
     (
         "ledger/client/client.py",
         "secrets.randbits",

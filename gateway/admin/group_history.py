@@ -20,9 +20,9 @@ from gateway.admin.topics import Row
 from gateway.groups.stored_membership import decode_membership
 from gateway.topics.catalog import Catalog
 from ledger.streams.plain_log import PlainLogs
-from subscriptions.log_store import LogSegmentPositions
-from subscriptions.positions import Position, PositionKey
-from subscriptions.store import Change, History, positions_at
+from subscriptions.committed_offset import CommittedOffset, TopicIdPartition
+from subscriptions.segments.log_store import SubscriptionLogStore
+from subscriptions.store import OffsetChange, SubscriptionHistory, offsets_at
 
 COLUMNS = headings("time", "topic", "partition", "offset", "change", "note")
 
@@ -31,13 +31,13 @@ class Past(NamedTuple):
     """A group's history with the names of topics. `topic` None: the topic is deleted."""
 
     group: str
-    history: History
+    history: SubscriptionHistory
     topic: Callable[[UUID], str | None]
 
 
 async def read_past(storage: Storage, group: str) -> Past:
     """Raises AdminError when there is no group, or one whose store keeps no history."""
-    store = LogSegmentPositions(storage.store, PlainLogs(storage.client), storage.clock)
+    store = SubscriptionLogStore(storage.store, PlainLogs(storage.client), storage.clock)
     history = await store.history(group)
     if not history.changes:
         if not (await store.read(group)).exists:
@@ -63,21 +63,21 @@ async def read_past(storage: Storage, group: str) -> Past:
 
 def rows(past: Past, scope: Scope, since_ms: int, newest: int) -> list[Row]:
     """The newest changes, oldest first; what a partition began with when it is not known before."""
-    last: dict[PositionKey, Position] = dict(past.history.positions)
+    last: dict[TopicIdPartition, CommittedOffset] = dict(past.history.offsets)
     found: list[Row] = []
     for change in past.history.changes:
         before = None if change.key is None else last.get(change.key)
         if change.key is not None:
-            if change.position is None:
+            if change.committed is None:
                 last.pop(change.key, None)
             else:
-                last[change.key] = change.position
+                last[change.key] = change.committed
         if change.time_ms >= since_ms and _wanted(past, scope, change):
             found.append(_row(past, change, before))
     return found[-newest:] if newest else found
 
 
-def _wanted(past: Past, scope: Scope, change: Change) -> bool:
+def _wanted(past: Past, scope: Scope, change: OffsetChange) -> bool:
     if not scope.topics:
         return True
     if change.key is None:
@@ -86,7 +86,7 @@ def _wanted(past: Past, scope: Scope, change: Change) -> bool:
     return name is not None and within(scope, (name, change.key.partition))
 
 
-def _row(past: Past, change: Change, before: Position | None) -> Row:
+def _row(past: Past, change: OffsetChange, before: CommittedOffset | None) -> Row:
     row: Row = {"time": write_time(change.time_ms), "topic": None, "partition": None}
     if change.key is None:
         return {**row, "offset": None, "change": None, "note": _membership(past, change)}
@@ -94,16 +94,16 @@ def _row(past: Past, change: Change, before: Position | None) -> Row:
     row["topic"] = name or str(change.key.topic_id)
     row["partition"] = change.key.partition
     note = None if name is not None else "the topic is deleted"
-    if change.position is None:
+    if change.committed is None:
         return {**row, "offset": None, "change": None, "note": note or "removed"}
-    offset = change.position.offset
+    offset = change.committed.offset
     moved = None if before is None else offset - before.offset
-    if remembered(change.position.metadata) is not None:
+    if remembered(change.committed.metadata) is not None:
         note = note or "seek"
     return {**row, "offset": offset, "change": moved, "note": note}
 
 
-def _membership(past: Past, change: Change) -> str:
+def _membership(past: Past, change: OffsetChange) -> str:
     membership = decode_membership(change.note or b"", f"group {past.group!r}").membership
     members = len(membership.members)
     return f"generation {membership.generation}: {members} member{'' if members == 1 else 's'}"
@@ -111,7 +111,7 @@ def _membership(past: Past, change: Change) -> str:
 
 def positions_then(past: Past, at_ms: int) -> dict[Place, Committed]:
     """What was committed at that time, for topics that still exist. Raises AdminError."""
-    found = positions_at(past.history, at_ms)
+    found = offsets_at(past.history, at_ms)
     if found is None:
         first = write_time(past.history.since_ms)
         raise AdminError(
@@ -119,29 +119,31 @@ def positions_then(past: Past, at_ms: int) -> dict[Place, Committed]:
             "NO_HISTORY",
         )
     return {
-        (name, key.partition): Committed(position.offset, position.leader_epoch, position.metadata)
-        for key, position, name in _named(past, found.items())
+        (name, key.partition): Committed(
+            committed.offset, committed.leader_epoch, committed.metadata
+        )
+        for key, committed, name in _named(past, found.items())
     }
 
 
 def _named(
-    past: Past, positions: Iterable[tuple[PositionKey, Position]]
-) -> Iterable[tuple[PositionKey, Position, str]]:
-    for key, position in positions:
+    past: Past, offsets: Iterable[tuple[TopicIdPartition, CommittedOffset]]
+) -> Iterable[tuple[TopicIdPartition, CommittedOffset, str]]:
+    for key, committed in offsets:
         name = past.topic(key.topic_id)
         if name is not None:
-            yield key, position, name
+            yield key, committed, name
 
 
 def last_seeks(past: Past, scope: Scope) -> dict[Place, str]:
     """The metadata of the last seek of each partition: what `replaced_by` takes."""
     found: dict[Place, str] = {}
     for change in past.history.changes:
-        if change.key is None or change.position is None:
+        if change.key is None or change.committed is None:
             continue
         name = past.topic(change.key.topic_id)
         place = (name or "", change.key.partition)
-        metadata = change.position.metadata
+        metadata = change.committed.metadata
         if name is not None and within(scope, place) and remembered(metadata) is not None:
             found[place] = metadata
     return found

@@ -29,7 +29,7 @@ from ledger.errors import (
     NotOwner,
 )
 from ledger.ports.metadata import Create, Delete, MetadataStore, Op, Set
-from subscriptions.positions import node_name, subscriber_of
+from subscriptions.znodes.znode_format import node_name, subscriber_of
 
 COORDINATORS = "/gateway/coordinators"
 CLAIMS = "/gateway/claims"

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from gateway.core.group_members import Member, State
-from subscriptions.positions import Position, PositionKey
+from subscriptions.committed_offset import CommittedOffset, TopicIdPartition
 
 CONSUMER = "consumer"
 """The protocol type of consumers, whose subscriptions can be read. Connect has another."""
@@ -27,24 +27,24 @@ class GroupAge(NamedTuple):
 
 
 def expired(
-    positions: Mapping[PositionKey, Position],
+    offsets: Mapping[TopicIdPartition, CommittedOffset],
     age: GroupAge,
     topic_name: Callable[[UUID], str | None],
     now_ms: int,
     retention_ms: int,
-) -> list[PositionKey]:
-    """Keys whose position is to be removed.
+) -> list[TopicIdPartition]:
+    """Return the keys whose committed offset has expired.
 
-    Positions of a topic that is gone go with the same age; nobody can see them meanwhile.
+    Offsets of a deleted topic expire at the same age; no client can fetch them meanwhile.
     """
-    found: list[PositionKey] = []
-    for key, position in positions.items():
+    found: list[TopicIdPartition] = []
+    for key, committed in offsets.items():
         name = topic_name(key.topic_id)
-        since_ms = position.commit_time_ms if name is None else _since_ms(position, age, name)
+        since_ms = committed.commit_time_ms if name is None else _since_ms(committed, age, name)
         if since_ms is None:
             continue
-        if position.expire_time_ms >= 0:
-            over = now_ms >= position.expire_time_ms
+        if committed.expire_time_ms >= 0:
+            over = now_ms >= committed.expire_time_ms
         else:
             over = now_ms - since_ms >= retention_ms
         if over:
@@ -52,27 +52,29 @@ def expired(
     return found
 
 
-def expires_at_ms(positions: Iterable[Position], empty_since_ms: int, retention_ms: int) -> int:
-    """Wall time before which no position of an empty group expires; 0 when it has none."""
+def expires_at_ms(
+    offsets: Iterable[CommittedOffset], empty_since_ms: int, retention_ms: int
+) -> int:
+    """Wall time before which no committed offset of an empty group expires; 0 when it has none."""
     return min(
         (
-            position.expire_time_ms
-            if position.expire_time_ms >= 0
-            else max(empty_since_ms, position.commit_time_ms) + retention_ms
-            for position in positions
+            committed.expire_time_ms
+            if committed.expire_time_ms >= 0
+            else max(empty_since_ms, committed.commit_time_ms) + retention_ms
+            for committed in offsets
         ),
         default=0,
     )
 
 
-def _since_ms(position: Position, age: GroupAge, topic: str) -> int | None:
-    """From when on this position ages; None while somebody may come back for it."""
+def _since_ms(committed: CommittedOffset, age: GroupAge, topic: str) -> int | None:
+    """Wall time from which this offset ages; None while the group may still use it."""
     if age.protocol_type is None:
-        return position.commit_time_ms
+        return committed.commit_time_ms
     if age.state is State.EMPTY:
-        return max(age.empty_since_ms, position.commit_time_ms)
+        return max(age.empty_since_ms, committed.commit_time_ms)
     if age.state is State.STABLE and age.subscribed is not None and topic not in age.subscribed:
-        return position.commit_time_ms
+        return committed.commit_time_ms
     return None
 
 
@@ -97,15 +99,15 @@ def subscribed_topics(
 def _subscription(metadata: bytes) -> list[str]:
     """Raises struct.error or ValueError for bytes that are no subscription."""
     _, count = struct.unpack_from(">hi", metadata)
-    position = 6
+    at = 6
     topics: list[str] = []
     if not 0 <= count <= len(metadata):
         raise ValueError("more topics than bytes")
     for _ in range(count):
-        (size,) = struct.unpack_from(">h", metadata, position)
-        position += 2
-        if size < 0 or position + size > len(metadata):
+        (size,) = struct.unpack_from(">h", metadata, at)
+        at += 2
+        if size < 0 or at + size > len(metadata):
             raise ValueError("a topic beyond the end")
-        topics.append(metadata[position : position + size].decode())
-        position += size
+        topics.append(metadata[at : at + size].decode())
+        at += size
     return topics

@@ -38,9 +38,9 @@ from gateway.topics.catalog import Catalog, Topic
 from ledger.errors import LedgerError
 from ledger.ports.clock import Clock
 from ledger.ports.metadata import MetadataStore
-from subscriptions.positions import Position, PositionKey
+from subscriptions.committed_offset import CommittedOffset, TopicIdPartition
 from subscriptions.store import SubscriptionsStore
-from subscriptions.znode_store import GroupPositions
+from subscriptions.znodes.znode_store import GroupZnodeStore
 
 __all__ = ["Coordinator", "GroupListing", "GroupView", "Refused", "fresh_id"]
 
@@ -60,7 +60,7 @@ class Coordinator:
     ) -> None:
         """`claims` of None: no other gateway exists."""
         self.limits = limits
-        self._store: SubscriptionsStore = GroupPositions(metadata) if store is None else store
+        self._store: SubscriptionsStore = GroupZnodeStore(metadata) if store is None else store
         self._catalog = catalog
         claims = SingleBroker(0, lambda _: -1) if claims is None else claims
         settings = GroupSettings(
@@ -217,9 +217,9 @@ class Coordinator:
         member_id: str,
         generation: int,
         instance_id: str | None,
-        positions: Mapping[PositionKey, Position],
+        offsets: Mapping[TopicIdPartition, CommittedOffset],
     ) -> ErrorCode:
-        """The positions are durable and seen by every later fetch, if the code is NONE.
+        """The offsets are durable and seen by every later fetch, if the code is NONE.
 
         GROUP_ID_NOT_FOUND: a generation of a group that does not exist.
         """
@@ -234,27 +234,27 @@ class Coordinator:
             member_id, generation, instance_id, self._residents.now_ms()
         )
         self._residents.note_deadline(loaded)
-        if code is not ErrorCode.none or not positions:
+        if code is not ErrorCode.none or not offsets:
             return code
-        durable = self._residents.write(loaded, positions)
+        durable = self._residents.write(loaded, offsets)
         try:
             await asyncio.shield(durable)
         except LedgerError as error:
             return code_for(error)
         return ErrorCode.none if self._residents.serves() else ErrorCode.not_coordinator
 
-    async def offsets(self, group_id: str) -> Mapping[PositionKey, Position]:
+    async def offsets(self, group_id: str) -> Mapping[TopicIdPartition, CommittedOffset]:
         """What is committed, deleted topics included. Raises Refused, never guesses."""
         loaded = await self._residents.find(group_id)
         if loaded is None:
             return {}
         if loaded.group.state is State.DEAD:
             raise Refused(ErrorCode.coordinator_not_available)
-        return loaded.positions
+        return loaded.offsets
 
     async def delete_offsets(
-        self, group_id: str, topics: Mapping[PositionKey, str]
-    ) -> dict[PositionKey, ErrorCode]:
+        self, group_id: str, topics: Mapping[TopicIdPartition, str]
+    ) -> dict[TopicIdPartition, ErrorCode]:
         """Offsets are removed, but for topics (their names) that a member subscribes to.
 
         Raises Refused.
@@ -277,7 +277,7 @@ class Coordinator:
         gone = [key for key, code in codes.items() if code is ErrorCode.none]
         try:
             await self._census.remove_offsets(
-                loaded, [key for key in gone if key in loaded.positions]
+                loaded, [key for key in gone if key in loaded.offsets]
             )
         except LedgerError as error:
             raise Refused(code_for(error)) from error

@@ -21,7 +21,7 @@ from gateway.log import logger
 from gateway.topics.catalog import Catalog
 from ledger.errors import LedgerError, MetadataError
 from ledger.ports.clock import Clock
-from subscriptions.positions import PositionKey
+from subscriptions.committed_offset import TopicIdPartition
 from subscriptions.store import SubscriptionsStore
 
 SWEEP_S = 600.0  # Kafka: offsets.retention.check.interval.ms
@@ -133,7 +133,7 @@ class GroupScanner:
             self.rest(
                 name,
                 stored.membership.protocol_type,
-                expires_at_ms(found.positions.values(), stored.empty_since_ms, self._retention_ms),
+                expires_at_ms(found.offsets.values(), stored.empty_since_ms, self._retention_ms),
             )
             return
         self._elsewhere.add(name)
@@ -159,7 +159,7 @@ class GroupScanner:
         self.rest(
             resident.group_id,
             resident.group.protocol_type,
-            expires_at_ms(resident.positions.values(), resident.empty_since_ms, self._retention_ms),
+            expires_at_ms(resident.offsets.values(), resident.empty_since_ms, self._retention_ms),
         )
 
     async def listings(self) -> list[GroupListing]:
@@ -229,14 +229,14 @@ class GroupScanner:
             subscribed = subscribed_topics(group.members, group.protocol_type, group.protocol)
         age = GroupAge(group.state, group.protocol_type, resident.empty_since_ms, subscribed)
         gone = expired(
-            resident.positions, age, self._topic_name, self._clock.now_ms(), self._retention_ms
+            resident.offsets, age, self._topic_name, self._clock.now_ms(), self._retention_ms
         )
         await self.remove_offsets(resident, gone)
-        # A commit that is under way is not among the positions yet, and must not be deleted.
-        if resident.quiet and not resident.positions:
+        # A commit that is under way is not among the offsets yet, and must not be deleted.
+        if resident.quiet and not resident.offsets:
             await self._residents.delete(resident)
 
-    async def remove_offsets(self, resident: LoadedGroup, keys: Iterable[PositionKey]) -> None:
+    async def remove_offsets(self, resident: LoadedGroup, keys: Iterable[TopicIdPartition]) -> None:
         """Their removal is durable. Raises LedgerError."""
         gone = dict.fromkeys(keys)
         if gone:
@@ -247,7 +247,7 @@ class GroupScanner:
         await asyncio.gather(
             *(
                 self.remove_offsets(
-                    resident, [key for key in resident.positions if key.topic_id == topic_id]
+                    resident, [key for key in resident.offsets if key.topic_id == topic_id]
                 )
                 for resident in list(self._residents.groups.values())
             ),

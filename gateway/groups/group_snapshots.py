@@ -17,7 +17,7 @@ from gateway.groups.group_scanner import GroupScanner
 from gateway.groups.loaded_groups import LoadedGroups
 from ledger.errors import CorruptFormat, LedgerError
 from ledger.ports.clock import Clock
-from subscriptions.positions import Position, PositionKey
+from subscriptions.committed_offset import CommittedOffset, TopicIdPartition
 from subscriptions.store import SubscriptionsStore
 
 _AT_ONCE = 16
@@ -29,7 +29,7 @@ class GroupSnapshot(NamedTuple):
     name: str
     state: State
     members: int
-    positions: Mapping[PositionKey, Position]
+    offsets: Mapping[TopicIdPartition, CommittedOffset]
 
 
 class GroupSnapshots:
@@ -48,7 +48,7 @@ class GroupSnapshots:
         self._census = census
         self._claims = claims
         self._clock = clock
-        self._read: dict[str, tuple[float, Mapping[PositionKey, Position]]] = {}
+        self._read: dict[str, tuple[float, Mapping[TopicIdPartition, CommittedOffset]]] = {}
 
     async def look(self, limits: MetricsLimits) -> tuple[list[GroupSnapshot], int]:
         """The groups, and how many more there may be that are left out. Never raises LedgerError.
@@ -58,17 +58,15 @@ class GroupSnapshots:
         if not self._residents.serves():
             return [], 0
         found = [
-            GroupSnapshot(name, each.group.state, len(each.group.members), each.positions)
+            GroupSnapshot(name, each.group.state, len(each.group.members), each.offsets)
             for name, each in self._residents.groups.items()
             if each.group.state is not State.DEAD
         ]
         resting, unseen = self._resting(limits.groups_max - len(found))
-        read = await self._positions(resting, limits)
+        read = await self._offsets(resting, limits)
         left_out = max(len(found) - limits.groups_max, 0) + unseen + len(resting) - len(read)
         found = found[: limits.groups_max]
-        found += [
-            GroupSnapshot(name, State.EMPTY, 0, positions) for name, positions in read.items()
-        ]
+        found += [GroupSnapshot(name, State.EMPTY, 0, offsets) for name, offsets in read.items()]
         return (found, left_out) if self._residents.serves() else ([], 0)
 
     def forget(self, name: str) -> None:
@@ -88,9 +86,9 @@ class GroupSnapshots:
                 ours.append(name)
         return ours, unseen
 
-    async def _positions(
+    async def _offsets(
         self, resting: list[str], limits: MetricsLimits
-    ) -> dict[str, Mapping[PositionKey, Position]]:
+    ) -> dict[str, Mapping[TopicIdPartition, CommittedOffset]]:
         """What is known of them; the oldest that is known, and what is not, was read anew."""
         kept = {name: self._read[name] for name in resting if name in self._read}
         self._read = kept
@@ -120,4 +118,4 @@ class GroupSnapshots:
                 found = await self._store.read(name)
             except CorruptFormat:
                 continue  # the census says so
-            self._read[name] = (self._clock.monotonic_s(), found.positions)
+            self._read[name] = (self._clock.monotonic_s(), found.offsets)

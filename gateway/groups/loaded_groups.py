@@ -37,7 +37,7 @@ from gateway.groups.views import Refused, code_for
 from gateway.log import logger
 from ledger.errors import LedgerError, NotOwner
 from ledger.ports.clock import Clock
-from subscriptions.positions import Position, PositionKey
+from subscriptions.committed_offset import CommittedOffset, TopicIdPartition
 from subscriptions.store import Subscription, SubscriptionsStore
 
 LOAD_WAIT_S = 2.0  # then COORDINATOR_LOAD_IN_PROGRESS; the load goes on
@@ -47,14 +47,14 @@ LET_GO_MAX = 64  # groups that are let go at once
 
 
 class LoadedGroup:
-    """A group that belongs to this process. `positions` are durable ones only."""
+    """A group that belongs to this process. `offsets` are durable ones only."""
 
     __slots__ = (
         "empty_since_ms",
         "group",
         "group_id",
         "last_write",
-        "positions",
+        "offsets",
         "stored",
         "used_ms",
         "writes",
@@ -63,7 +63,7 @@ class LoadedGroup:
     def __init__(self, group_id: str, group: Group, found: Subscription, since_ms: int) -> None:
         self.group_id = group_id
         self.group = group
-        self.positions = found.positions
+        self.offsets = found.offsets
         self.stored = found.exists
         self.writes = 0  # accepted and not known to be durable yet
         self.last_write: Future[None] | None = None
@@ -220,19 +220,19 @@ class LoadedGroups:
     def write(
         self,
         resident: LoadedGroup,
-        positions: Mapping[PositionKey, Position | None],
+        offsets: Mapping[TopicIdPartition, CommittedOffset | None],
         note: bytes | None = None,
     ) -> Future[None]:
-        """Durable, and seen in `positions`, when the future resolves. Do not cancel it: shield."""
+        """Durable, and seen in `offsets`, when the future resolves. Do not cancel it: shield."""
         resident.writes += 1
-        durable = resident.last_write = self._store.advance(resident.group_id, positions, note)
-        durable.add_done_callback(partial(self._on_written, resident, positions))
+        durable = resident.last_write = self._store.advance(resident.group_id, offsets, note)
+        durable.add_done_callback(partial(self._on_written, resident, offsets))
         return durable
 
     def _on_written(
         self,
         resident: LoadedGroup,
-        positions: Mapping[PositionKey, Position | None],
+        offsets: Mapping[TopicIdPartition, CommittedOffset | None],
         durable: Future[None],
     ) -> None:
         resident.writes -= 1
@@ -245,18 +245,18 @@ class LoadedGroups:
                 self.let_go(resident, code_for(error))
             return
         resident.stored = True
-        for key, position in positions.items():
-            if position is None:
-                resident.positions.pop(key, None)
+        for key, committed in offsets.items():
+            if committed is None:
+                resident.offsets.pop(key, None)
             else:
-                resident.positions[key] = position
+                resident.offsets[key] = committed
 
     def _on_persisted(self, resident: LoadedGroup, effect: Persist, durable: Future[None]) -> None:
         if resident.group.state is not State.DEAD:  # as it is when the write failed
             self.run(resident, effect.then(self.now_ms()))
 
     async def delete(self, resident: LoadedGroup) -> None:
-        """The group and all of its positions are gone. Raises LedgerError.
+        """The group and all of its offsets are gone. Raises LedgerError.
 
         Until then the group stays known as dead, so that nobody loads it meanwhile.
         """

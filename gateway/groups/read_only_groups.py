@@ -28,7 +28,7 @@ from gateway.core.progress import (
 from gateway.groups.views import GroupListing, GroupView
 from gateway.topics.catalog import Catalog, Topic
 from ledger.ports.clock import Clock
-from subscriptions.positions import Position, PositionKey
+from subscriptions.committed_offset import CommittedOffset, TopicIdPartition
 
 TYPE = "read-only"
 """How ListGroups calls them; DescribeGroups has it in the place of the assignment strategy."""
@@ -109,12 +109,12 @@ class ReadOnlyGroups:
         )
         return GroupView(State.STABLE, _CONSUMER, TYPE, members)
 
-    async def offsets(self, name: str) -> dict[PositionKey, Position]:
+    async def offsets(self, name: str) -> dict[TopicIdPartition, CommittedOffset]:
         """Where the group stands, as if it had committed it; nothing for any other group."""
         group = await self.find(name)
         return {} if group is None else _as_positions(group, lambda _: "")
 
-    def offsets_here(self, name: str) -> dict[PositionKey, Position]:
+    def offsets_here(self, name: str) -> dict[TopicIdPartition, CommittedOffset]:
         """For another gateway: what this one knows, and of whom, in the metadata."""
         group = self._progress.get(name, self._clock.now_ms())
         return {} if group is None else _as_positions(group, _packed)
@@ -143,9 +143,9 @@ class ReadOnlyGroups:
 
 def _as_positions(
     group: ReadGroup, metadata: Callable[[Fetched], str]
-) -> dict[PositionKey, Position]:
+) -> dict[TopicIdPartition, CommittedOffset]:
     return {
-        PositionKey(*key): Position(
+        TopicIdPartition(*key): CommittedOffset(
             offset=fetched.offset, metadata=metadata(fetched), commit_time_ms=fetched.at_ms
         )
         for key, fetched in group.positions.items()

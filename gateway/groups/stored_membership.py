@@ -1,4 +1,4 @@
-"""A group's membership as bytes: what the subscriptions store keeps beside the positions.
+"""A group's membership as bytes: what the subscriptions store keeps beside the committed offsets.
 
 A sealed document, compressed when it is large (a member's subscription repeats from member to
 member). A membership that even so does not fit into one node is stored without its members: the

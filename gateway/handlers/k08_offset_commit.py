@@ -1,4 +1,4 @@
-"""OffsetCommit, key 8, v2-v10: a group's positions. Answered when they are durable.
+"""OffsetCommit, key 8, v2-v10: a group's offsets. Answered when they are durable.
 
 v2-v4 retention of their own · v6 leader epoch · v7 static members · v8 flexible · v9
 GROUP_ID_NOT_FOUND instead of ILLEGAL_GENERATION · v10 topic ids. Offsets are kept by topic id, so
@@ -15,7 +15,7 @@ from kio.schema.errors import ErrorCode
 
 from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.topics.catalog import Topic
-from subscriptions.positions import Position, PositionKey
+from subscriptions.committed_offset import CommittedOffset, TopicIdPartition
 
 _NOT_FOUND_FROM = 9
 _TOPIC_IDS_FROM = 10
@@ -26,13 +26,13 @@ async def handle(request: Request, ctx: Context) -> Reply:
     commit = _Commit(request, ctx)
     topics = [commit.topic(each) for each in body.topics]
     code = ErrorCode.none
-    if commit.positions:
+    if commit.offsets:
         code = await ctx.groups.commit(
             body.group_id,
             body.member_id,
             body.generation_id_or_member_epoch,
             getattr(body, "group_instance_id", None),
-            commit.positions,
+            commit.offsets,
         )
     if code is ErrorCode.group_id_not_found and request.version < _NOT_FOUND_FROM:
         code = ErrorCode.illegal_generation
@@ -45,7 +45,7 @@ class _Commit:
     """What is to be committed, and the replies that will tell how it went."""
 
     def __init__(self, request: Request, ctx: Context) -> None:
-        self.positions: dict[PositionKey, Position] = {}
+        self.offsets: dict[TopicIdPartition, CommittedOffset] = {}
         self.accepted: list[Reply] = []
         self._catalog = ctx.catalog
         self._metadata_size_max = ctx.config.groups.metadata_bytes_max
@@ -81,7 +81,7 @@ class _Commit:
             reply["error_code"] = ErrorCode.offset_metadata_too_large
         else:
             self.accepted.append(reply)
-            self.positions[PositionKey(topic.topic_id, asked.partition_index)] = Position(
+            self.offsets[TopicIdPartition(topic.topic_id, asked.partition_index)] = CommittedOffset(
                 offset=asked.committed_offset,
                 leader_epoch=getattr(asked, "committed_leader_epoch", -1),
                 metadata=metadata,

@@ -21,11 +21,11 @@ from gateway.core.progress import is_read_group
 from gateway.groups.coordinator import Refused
 from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.topics.catalog import Topic
-from subscriptions.positions import Position, PositionKey
+from subscriptions.committed_offset import CommittedOffset, TopicIdPartition
 
 _MANY_FROM = 8
 _TOPIC_IDS_FROM = 10
-_NONE_COMMITTED = Position()
+_NONE_COMMITTED = CommittedOffset()
 
 
 async def handle(request: Request, ctx: Context) -> Reply:
@@ -64,7 +64,7 @@ async def _group(asked: Any, request: Request, ctx: Context) -> Reply:
 
 async def _offsets(
     group_id: str, client_id: str | None, ctx: Context
-) -> Mapping[PositionKey, Position]:
+) -> Mapping[TopicIdPartition, CommittedOffset]:
     """Raises Refused."""
     if client_id == PEER_CLIENT_ID:
         return ctx.readers.offsets_here(group_id)
@@ -74,11 +74,11 @@ async def _offsets(
     return await ctx.readers.offsets(group_id)
 
 
-def _all(offsets: Mapping[PositionKey, Position], ctx: Context) -> list[Reply]:
+def _all(offsets: Mapping[TopicIdPartition, CommittedOffset], ctx: Context) -> list[Reply]:
     """Everything that is committed for topics that exist."""
     partitions: dict[UUID, list[Reply]] = {}
-    for key, position in offsets.items():
-        partitions.setdefault(key.topic_id, []).append(_partition(key.partition, position))
+    for key, committed in offsets.items():
+        partitions.setdefault(key.topic_id, []).append(_partition(key.partition, committed))
     topics = [ctx.catalog.by_id(topic_id) for topic_id in partitions]
     return [
         Reply(name=topic.name, topic_id=topic.topic_id, partitions=partitions[topic.topic_id])
@@ -87,13 +87,15 @@ def _all(offsets: Mapping[PositionKey, Position], ctx: Context) -> list[Reply]:
     ]
 
 
-def _by_name(asked: Any, offsets: Mapping[PositionKey, Position], ctx: Context) -> Reply:
+def _by_name(
+    asked: Any, offsets: Mapping[TopicIdPartition, CommittedOffset], ctx: Context
+) -> Reply:
     """An unknown topic has nothing committed; that is no error, as in Kafka."""
     topic = ctx.catalog.by_name(asked.name)
     return Reply(name=asked.name, partitions=_partitions(asked.partition_indexes, topic, offsets))
 
 
-def _by_id(asked: Any, offsets: Mapping[PositionKey, Position], ctx: Context) -> Reply:
+def _by_id(asked: Any, offsets: Mapping[TopicIdPartition, CommittedOffset], ctx: Context) -> Reply:
     topic = None if asked.topic_id is None else ctx.catalog.by_id(asked.topic_id)
     code = ErrorCode.unknown_topic_id if topic is None else ErrorCode.none
     return Reply(
@@ -105,24 +107,24 @@ def _by_id(asked: Any, offsets: Mapping[PositionKey, Position], ctx: Context) ->
 def _partitions(
     indexes: Iterable[int],
     topic: Topic | None,
-    offsets: Mapping[PositionKey, Position],
+    offsets: Mapping[TopicIdPartition, CommittedOffset],
     code: ErrorCode = ErrorCode.none,
 ) -> list[Reply]:
     replies: list[Reply] = []
     for index in indexes:
-        position = _NONE_COMMITTED
+        committed = _NONE_COMMITTED
         if topic is not None:
-            position = offsets.get(PositionKey(topic.topic_id, index), _NONE_COMMITTED)
-        replies.append(_partition(index, position, code))
+            committed = offsets.get(TopicIdPartition(topic.topic_id, index), _NONE_COMMITTED)
+        replies.append(_partition(index, committed, code))
     return replies
 
 
-def _partition(index: int, position: Position, code: ErrorCode = ErrorCode.none) -> Reply:
+def _partition(index: int, committed: CommittedOffset, code: ErrorCode = ErrorCode.none) -> Reply:
     return Reply(
         partition_index=index,
-        committed_offset=position.offset,
-        committed_leader_epoch=position.leader_epoch,
-        metadata=position.metadata,
+        committed_offset=committed.offset,
+        committed_leader_epoch=committed.leader_epoch,
+        metadata=committed.metadata,
         error_code=code,
     )
 

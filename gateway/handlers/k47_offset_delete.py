@@ -9,7 +9,7 @@ from kio.schema.errors import ErrorCode
 
 from gateway.groups.coordinator import Refused
 from gateway.handlers.api import Api, Context, Reply, Request
-from subscriptions.positions import PositionKey
+from subscriptions.committed_offset import TopicIdPartition
 
 
 async def handle(request: Request, ctx: Context) -> Reply:
@@ -26,15 +26,15 @@ async def handle(request: Request, ctx: Context) -> Reply:
     )
 
 
-def _known(asked: Any, ctx: Context) -> Iterator[tuple[PositionKey, str]]:
+def _known(asked: Any, ctx: Context) -> Iterator[tuple[TopicIdPartition, str]]:
     """The partitions that exist, each with its topic's name."""
     topic = ctx.catalog.by_name(asked.name)
     for each in asked.partitions:
         if topic is not None and 0 <= each.partition_index < topic.partitions:
-            yield PositionKey(topic.topic_id, each.partition_index), topic.name
+            yield TopicIdPartition(topic.topic_id, each.partition_index), topic.name
 
 
-def _topic(asked: Any, codes: dict[PositionKey, ErrorCode], ctx: Context) -> Reply:
+def _topic(asked: Any, codes: dict[TopicIdPartition, ErrorCode], ctx: Context) -> Reply:
     topic = ctx.catalog.by_name(asked.name)
     unknown = ErrorCode.unknown_topic_or_partition
     return Reply(
@@ -44,7 +44,7 @@ def _topic(asked: Any, codes: dict[PositionKey, ErrorCode], ctx: Context) -> Rep
                 partition_index=each.partition_index,
                 error_code=unknown
                 if topic is None
-                else codes.get(PositionKey(topic.topic_id, each.partition_index), unknown),
+                else codes.get(TopicIdPartition(topic.topic_id, each.partition_index), unknown),
             )
             for each in asked.partitions
         ],

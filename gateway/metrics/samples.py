@@ -156,10 +156,10 @@ class Samples:
             if number % _SLICE == 0:
                 await asyncio.sleep(0)
             self._group(each.name, "classic", each.state, each.members)
-            for key, position in self._fitting(each.positions):
+            for key, committed in self._fitting(each.offsets):
                 topic = catalog.by_id(key.topic_id)
-                if topic is not None and position.offset >= 0:
-                    self._stand(each.name, (topic.name, key.partition), position.offset)
+                if topic is not None and committed.offset >= 0:
+                    self._stand(each.name, (topic.name, key.partition), committed.offset)
 
     async def _readers(self) -> None:
         """What moved to another gateway is told there, once it is fetched there."""

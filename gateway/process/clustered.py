@@ -24,7 +24,7 @@ from ledger.repair.corruption_reports import CorruptionReporter
 from ledger.repair.underreplicated_ledgers import UnderreplicatedLedgers
 from ledger.streams.plain_log import PlainLogs, Quorum
 from ledger.streams.stream import StreamServices
-from subscriptions.rollout import open_store
+from subscriptions.rollout.open_store import open_store
 
 COPIES = 3  # of what groups commit
 

@@ -28,7 +28,7 @@ from ledger.registry.ledger_ids import first_unused_ledger
 from ledger.streams.plain_log import PlainLogs, Quorum
 from ledger.streams.segment_store import ROOT as STREAMS
 from ledger.streams.stream import StreamServices
-from subscriptions.rollout import open_store
+from subscriptions.rollout.open_store import open_store
 
 _RECOVER_S_MAX = 10.0  # of what a crash left open, before others read it
 _COLLECT_S = 600.0  # a round without a reason: for what a crash left behind

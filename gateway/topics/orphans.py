@@ -14,8 +14,8 @@ from ledger.errors import CorruptFormat, LedgerError, NoSuchLedger
 from ledger.ids import LedgerId
 from ledger.streams.segment_store import delete_stream, ledgers_of, list_streams
 from ledger.streams.stream import STREAM_KEY, StreamServices
-from subscriptions.log_claim import SUBSCRIPTION_KEY
-from subscriptions.log_read import ledgers_of as ledgers_of_subscription
+from subscriptions.segments.log_claim import SUBSCRIPTION_KEY
+from subscriptions.segments.log_read import ledgers_of as ledgers_of_subscription
 
 LEDGER_AGE_MS_MIN = 3_600_000  # a younger one may be about to be named
 _LOOKS = 2

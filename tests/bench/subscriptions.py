@@ -38,8 +38,8 @@ from ledger.client.client import LedgerClient
 from ledger.ids import INVALID_DLSN
 from ledger.registry.discovery import Discovery
 from ledger.streams.plain_log import PlainLogs, Quorum
-from subscriptions.positions import Position, PositionKey
-from subscriptions.rollout import open_store
+from subscriptions.committed_offset import CommittedOffset, TopicIdPartition
+from subscriptions.rollout.open_store import open_store
 from tests.peers import install
 from tests.peers.bookie import BookieProcess
 from tests.peers.install import CACHE
@@ -62,7 +62,7 @@ class Load:
     def __init__(self, store, groups: int, members: int, partitions: int) -> None:
         self.store = store
         self.names = [f"group-{n}" for n in range(groups)]
-        keys = [PositionKey(TOPIC, n) for n in range(members * partitions)]
+        keys = [TopicIdPartition(TOPIC, n) for n in range(members * partitions)]
         self.shares = [keys[n::members] for n in range(members)]
         self.commits = 0
         self.took_s: list[float] = []
@@ -92,12 +92,12 @@ class Load:
         await self.over
         return self.commits / (time.perf_counter() - started_s)
 
-    def commit(self, name: str, share: list[PositionKey]) -> None:
+    def commit(self, name: str, share: list[TopicIdPartition]) -> None:
         started_s = time.perf_counter()
         durable = self.store.advance(name, positions(share, self.commits))
         durable.add_done_callback(lambda done: self.on_durable(name, share, started_s, done))
 
-    def on_durable(self, name: str, share: list[PositionKey], started_s: float, done) -> None:
+    def on_durable(self, name: str, share: list[TopicIdPartition], started_s: float, done) -> None:
         done.result()
         now_s = time.perf_counter()
         self.commits += 1
@@ -110,9 +110,11 @@ class Load:
             self.over.set_result(None)
 
 
-def positions(keys: list[PositionKey], number: int) -> dict[PositionKey, Position]:
+def positions(keys: list[TopicIdPartition], number: int) -> dict[TopicIdPartition, CommittedOffset]:
     now_ms = time.time_ns() // 1_000_000
-    position = Position(INVALID_DLSN, 1_000_000 + number, 3, "", now_ms)  # as the coordinator's
+    position = CommittedOffset(
+        INVALID_DLSN, 1_000_000 + number, 3, "", now_ms
+    )  # as the coordinator's
     return dict.fromkeys(keys, position)
 
 
@@ -163,7 +165,7 @@ async def check(store, work: Load) -> None:
     wanted = positions(whole, 10**9)
     await store.advance(name, wanted)
     await store.unload(name)
-    assert (await store.load(name)).positions == wanted
+    assert (await store.load(name)).offsets == wanted
 
 
 def cpu(pids: list[int]) -> dict[str, float]:

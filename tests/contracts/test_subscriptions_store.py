@@ -11,8 +11,8 @@ import pytest
 from ledger.adapters.sqlite.sqlite_metadata import SqliteMetadata
 from ledger.errors import NotOwner
 from ledger.ids import Dlsn
-from subscriptions.positions import WHOLE_STREAM, Position, PositionKey
-from subscriptions.store import positions_at
+from subscriptions.committed_offset import WHOLE_STREAM, CommittedOffset, TopicIdPartition
+from subscriptions.store import offsets_at
 from tests.sim.loop import simulate
 from tests.subscriptions.log_world import LogWorld
 
@@ -24,7 +24,7 @@ class Kind(NamedTuple):
 
     native: bool
     logs: bool
-    key: PositionKey
+    key: TopicIdPartition
     at: object
 
     def make(self, world):
@@ -32,16 +32,16 @@ class Kind(NamedTuple):
 
 
 def group_position(n):
-    return Position(Dlsn(1, n, 0), n, 3, f"note {n} \N{SNOWMAN}", 1_700_000_000_000 + n, n)
+    return CommittedOffset(Dlsn(1, n, 0), n, 3, f"note {n} \N{SNOWMAN}", 1_700_000_000_000 + n, n)
 
 
 def native_position(n):
-    return Position(Dlsn(1, n, 0))
+    return CommittedOffset(Dlsn(1, n, 0))
 
 
 KINDS = {
-    "groups-znode": Kind(False, False, PositionKey(TOPIC, 7), group_position),
-    "groups-log": Kind(False, True, PositionKey(TOPIC, 7), group_position),
+    "groups-znode": Kind(False, False, TopicIdPartition(TOPIC, 7), group_position),
+    "groups-log": Kind(False, True, TopicIdPartition(TOPIC, 7), group_position),
     "stream-znode": Kind(True, False, WHOLE_STREAM, native_position),
     "stream-log": Kind(True, True, WHOLE_STREAM, native_position),
 }
@@ -95,8 +95,8 @@ def test_what_was_advanced_is_read_back_by_another_store(kind, run):
         await store.advance("a", {kind.key: kind.at(5)})
         await store.close()
         other = kind.make(world)
-        assert (await other.read("a")).positions == {kind.key: kind.at(5)}
-        assert (await other.load("a")).positions == {kind.key: kind.at(5)}
+        assert (await other.read("a")).offsets == {kind.key: kind.at(5)}
+        assert (await other.load("a")).offsets == {kind.key: kind.at(5)}
 
     run(scenario)
 
@@ -106,9 +106,9 @@ def test_the_last_of_many_advances_wins(kind, run):
         store = kind.make(world)
         await store.load("a")
         await asyncio.gather(*[store.advance("a", {kind.key: kind.at(n)}) for n in range(1, 50)])
-        assert (await store.read("a")).positions == {kind.key: kind.at(49)}
+        assert (await store.read("a")).offsets == {kind.key: kind.at(49)}
         await store.advance("a", {kind.key: kind.at(50)})
-        assert (await store.read("a")).positions == {kind.key: kind.at(50)}
+        assert (await store.read("a")).offsets == {kind.key: kind.at(50)}
 
     run(scenario)
 
@@ -123,7 +123,7 @@ def test_only_the_store_that_loaded_last_and_wrote_can_write(kind, run):
         for n in (3, 4):
             with pytest.raises(NotOwner):
                 await old.advance("a", {kind.key: kind.at(n)})
-        assert (await new.read("a")).positions == {kind.key: kind.at(2)}
+        assert (await new.read("a")).offsets == {kind.key: kind.at(2)}
 
     run(scenario)
 
@@ -136,10 +136,10 @@ def test_a_store_that_lost_a_subscriber_can_load_it_again(kind, run):
             await store.advance("a", {kind.key: kind.at(n)})
         with pytest.raises(NotOwner):
             await old.advance("a", {kind.key: kind.at(3)})
-        assert (await old.load("a")).positions == {kind.key: kind.at(2)}
+        assert (await old.load("a")).offsets == {kind.key: kind.at(2)}
         await old.advance("a", {kind.key: kind.at(4)})
-        assert (await old.read("a")).positions == {kind.key: kind.at(4)}
-        assert (await new.load("a")).positions == {kind.key: kind.at(4)}
+        assert (await old.read("a")).offsets == {kind.key: kind.at(4)}
+        assert (await new.load("a")).offsets == {kind.key: kind.at(4)}
 
     run(scenario)
 
@@ -158,7 +158,7 @@ def test_losing_one_subscriber_leaves_the_others(kind, run):
         )
         assert isinstance(lost, NotOwner)
         assert kept is None
-        assert (await old.read("b")).positions == {kind.key: kind.at(3)}
+        assert (await old.read("b")).offsets == {kind.key: kind.at(3)}
 
     run(scenario)
 
@@ -172,7 +172,7 @@ def test_a_deleted_subscriber_is_gone_and_can_come_back(kind, run):
         assert await store.list() == []
         assert (await store.read("a")).exists is False
         await store.advance("a", {kind.key: kind.at(1)})
-        assert (await store.read("a")).positions == {kind.key: kind.at(1)}
+        assert (await store.read("a")).offsets == {kind.key: kind.at(1)}
 
     run(scenario)
 
@@ -187,7 +187,7 @@ def test_a_delete_comes_after_what_was_accepted_before_and_before_what_comes_lat
         await asyncio.sleep(0)
         last = store.advance("a", {kind.key: kind.at(2)})
         await asyncio.gather(first, deleting, last)
-        assert (await store.read("a")).positions == {kind.key: kind.at(2)}
+        assert (await store.read("a")).offsets == {kind.key: kind.at(2)}
 
     run(scenario)
 
@@ -209,7 +209,7 @@ def test_any_name_is_safe(kind, run):
             await store.advance(name, {kind.key: kind.at(n)})
         assert sorted(await store.list()) == sorted(names)
         for n, name in enumerate(names, 1):
-            assert (await store.read(name)).positions == {kind.key: kind.at(n)}
+            assert (await store.read(name)).offsets == {kind.key: kind.at(n)}
 
     run(scenario)
 
@@ -221,7 +221,7 @@ def test_closing_makes_durable_what_was_accepted(kind, run):
         accepted = store.advance("a", {kind.key: kind.at(5)})
         await store.close()
         assert accepted.done()
-        assert (await kind.make(world).read("a")).positions == {kind.key: kind.at(5)}
+        assert (await kind.make(world).read("a")).offsets == {kind.key: kind.at(5)}
 
     run(scenario)
 
@@ -233,10 +233,10 @@ def test_what_was_unloaded_can_be_loaded_anywhere(kind, run):
         accepted = store.advance("a", {kind.key: kind.at(5)})
         await store.unload("a")
         assert accepted.done()
-        assert (await other.read("a")).positions == {kind.key: kind.at(5)}
-        assert (await other.load("a")).positions == {kind.key: kind.at(5)}
+        assert (await other.read("a")).offsets == {kind.key: kind.at(5)}
+        assert (await other.load("a")).offsets == {kind.key: kind.at(5)}
         await other.advance("a", {kind.key: kind.at(6)})
-        assert (await other.read("a")).positions == {kind.key: kind.at(6)}
+        assert (await other.read("a")).offsets == {kind.key: kind.at(6)}
 
     run(scenario)
 
@@ -253,13 +253,13 @@ def test_unloading_what_is_not_loaded_does_nothing(kind, run):
 def test_a_history_ends_with_what_is_so_now(kind, run):
     async def scenario(world):
         store = kind.make(world)
-        assert (await store.history("a")).positions == {}
+        assert (await store.history("a")).offsets == {}
         await store.load("a")
         for n in (5, 6):
             await store.advance("a", {kind.key: kind.at(n)})
         await store.unload("a")
         history = await store.history("a")
-        found = positions_at(history, 4_000_000_000_000)
+        found = offsets_at(history, 4_000_000_000_000)
         assert found == {kind.key: kind.at(6)}
 
     run(scenario)
@@ -272,6 +272,6 @@ def test_there_is_room_when_nothing_waits(kind, run):
         await store.load("a")
         await asyncio.gather(*[store.advance("a", {kind.key: kind.at(n)}) for n in range(1, 50)])
         await store.room()
-        assert (await store.read("a")).positions == {kind.key: kind.at(49)}
+        assert (await store.read("a")).offsets == {kind.key: kind.at(49)}
 
     run(scenario)

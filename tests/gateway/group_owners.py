@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack
 
 from gateway.groups.views import Refused
 from ledger.errors import BadVersion, MetadataUnavailable, NodeExists, NoNode, NotOwner
-from subscriptions.positions import node_name, subscriber_of
+from subscriptions.znodes.znode_format import node_name, subscriber_of
 from tests.gateway.group_world import Consumer, World
 from tests.sim.loop import simulate
 from tests.sim.metadata import MetadataTree

@@ -15,7 +15,7 @@ from gateway.handlers.table import rows
 from gateway.server.dispatch import Dispatcher
 from gateway.topics.catalog import Catalog
 from gateway.wire.messages import decode_response, encode_request
-from subscriptions.positions import Position, PositionKey
+from subscriptions.committed_offset import CommittedOffset, TopicIdPartition
 from tests.sim.loop import SimClock
 from tests.sim.metadata import MetadataTree
 from tests.subscriptions.memory_metadata import MemoryMetadata
@@ -118,10 +118,10 @@ class World:
         self.readers.note(client, host, request.body, by_id=False, now_ms=now_ms)
 
     def key(self, partition=0, topic="t"):
-        return PositionKey(self.catalog.by_name(topic).topic_id, partition)
+        return TopicIdPartition(self.catalog.by_name(topic).topic_id, partition)
 
     async def commit(self, group, offset, partition=0, member="", generation=-1, topic="t"):
-        position = Position(offset=offset, commit_time_ms=self.clock.now_ms())
+        position = CommittedOffset(offset=offset, commit_time_ms=self.clock.now_ms())
         positions = {self.key(partition, topic): position}
         return (await self.groups.commit(group, member, generation, None, positions)).name
 

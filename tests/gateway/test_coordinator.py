@@ -10,7 +10,7 @@ from gateway.groups.group_scanner import SWEEP_S
 from gateway.groups.views import Refused
 from ledger.errors import MetadataUnavailable
 from ledger.ports.metadata import Node
-from subscriptions.positions import Position
+from subscriptions.committed_offset import CommittedOffset
 from tests.gateway.group_world import World
 from tests.sim.loop import simulate
 
@@ -369,7 +369,9 @@ def test_offsets_of_a_resting_group_expire_after_a_restart():
 def test_an_offset_with_a_retention_of_its_own_goes_when_it_ends():
     async def scenario(world):
         now_ms = world.clock.now_ms()
-        position = Position(offset=5, commit_time_ms=now_ms, expire_time_ms=now_ms + 3_600_000)
+        position = CommittedOffset(
+            offset=5, commit_time_ms=now_ms, expire_time_ms=now_ms + 3_600_000
+        )
         await world.groups.commit("g", "", -1, None, {world.key(): position})
         await asyncio.sleep(3_000)
         assert await world.committed("g") == 5

@@ -13,7 +13,7 @@ from gateway.config import GroupLimits
 from gateway.groups.coordinator import Coordinator
 from gateway.groups.views import Refused
 from ledger.errors import LedgerError
-from subscriptions.positions import Position, PositionKey
+from subscriptions.committed_offset import CommittedOffset, TopicIdPartition
 from tests.gateway.group_world import Consumer
 from tests.ownership.rig import SESSION_S, until
 from tests.ownership.rig import World as Cluster
@@ -116,7 +116,7 @@ class World:
             await self.hosts[node_id].start()
         first = self.hosts[1].gateway
         topic = await first.catalog.create("t", 1, 1, {})
-        self.key = PositionKey(topic.topic_id, 0)
+        self.key = TopicIdPartition(topic.topic_id, 0)
         await asyncio.sleep(1)
         return self
 
@@ -137,7 +137,7 @@ class World:
             await asyncio.sleep(0.05)
 
     async def commit(self, host, group, offset):
-        position = {self.key: Position(offset=offset, commit_time_ms=1)}
+        position = {self.key: CommittedOffset(offset=offset, commit_time_ms=1)}
         return (await host.groups.commit(group, "", -1, None, position)).name
 
     async def committed(self, host, group):

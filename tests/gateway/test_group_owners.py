@@ -10,8 +10,8 @@ import asyncio
 from gateway.core.group_members import Joining, Leaving, Syncing
 from gateway.groups.group_scanner import LOOKS_MAX
 from gateway.groups.loaded_groups import IDLE_MS
-from subscriptions.positions import Position
-from subscriptions.znode_store import GroupPositions
+from subscriptions.committed_offset import CommittedOffset
+from subscriptions.znodes.znode_store import GroupZnodeStore
 from tests.gateway.group_owners import Cluster, Gateway, Roamer, run, settled, told
 from tests.sim.loop import simulate
 
@@ -49,7 +49,7 @@ def asked_everything(world, group):
 
 
 def test_a_group_is_claimed_before_it_is_loaded():
-    class Watched(GroupPositions):
+    class Watched(GroupZnodeStore):
         async def load(self, subscriber):
             seen.append(cluster.claimant(subscriber))
             return await super().load(subscriber)
@@ -320,7 +320,9 @@ def test_after_a_failover_a_stale_generation_or_member_or_instance_is_refused():
         world = gateways["b"]
 
         async def commit(*member):
-            code = await world.groups.commit(group, *member, {world.key(): Position(offset=1)})
+            code = await world.groups.commit(
+                group, *member, {world.key(): CommittedOffset(offset=1)}
+            )
             return code.name
 
         assert await commit(again.member_id, 2, "one") == "illegal_generation"

@@ -8,7 +8,7 @@ import asyncio
 
 from gateway.groups.group_scanner import SWEEP_S
 from gateway.groups.loaded_groups import IDLE_MS
-from subscriptions.znode_store import GroupPositions
+from subscriptions.znodes.znode_store import GroupZnodeStore
 from tests.gateway.group_owners import Roamer, run, settled
 
 DAY_S = 86_400.0
@@ -184,6 +184,6 @@ def test_a_sweep_without_a_lease_removes_nothing():
         for world in gateways.values():
             world.claims.lease = False
         await asyncio.sleep(8 * DAY_S)
-        assert await GroupPositions(gateways["a"].metadata).list() == [group]
+        assert await GroupZnodeStore(gateways["a"].metadata).list() == [group]
 
     run(scenario)

@@ -25,8 +25,8 @@ from gateway.admin.group_words import (
 from gateway.admin.groups import Committed
 from gateway.core.group_members import MemberRecord, Membership
 from gateway.groups.stored_membership import StoredMembership, encode_membership
-from subscriptions.positions import Position, PositionKey
-from subscriptions.store import Change, History
+from subscriptions.committed_offset import CommittedOffset, TopicIdPartition
+from subscriptions.store import OffsetChange, SubscriptionHistory
 from tests.gateway.group_world import World
 from tests.sim.loop import simulate
 from tests.subscriptions.log_world import LogWorld
@@ -109,17 +109,17 @@ def test_a_file_that_holds_no_offsets_is_refused(text):
 # History
 
 TOPIC, GONE = UUID(int=1), UUID(int=2)
-KEY = PositionKey(TOPIC, 0)
+KEY = TopicIdPartition(TOPIC, 0)
 
 
-def past(*changes, since_ms=1_000, positions=None):
+def past(*changes, since_ms=1_000, offsets=None):
     names = {TOPIC: "t"}
-    return Past("g", History(since_ms, positions or {}, b"", list(changes)), names.get)
+    return Past("g", SubscriptionHistory(since_ms, offsets or {}, b"", list(changes)), names.get)
 
 
 def change(time_ms, offset, key=KEY, metadata=""):
-    position = None if offset is None else Position(offset=offset, metadata=metadata)
-    return Change(time_ms, key, position)
+    position = None if offset is None else CommittedOffset(offset=offset, metadata=metadata)
+    return OffsetChange(time_ms, key, position)
 
 
 def test_a_history_shows_each_commit_with_its_time_and_how_far_it_went():
@@ -128,7 +128,7 @@ def test_a_history_shows_each_commit_with_its_time_and_how_far_it_went():
             change(2_000, 5),
             change(3_000, 3),
             change(4_000, None),
-            positions={KEY: Position(offset=4)},
+            offsets={KEY: CommittedOffset(offset=4)},
         ),
         Scope(),
         0,
@@ -147,8 +147,8 @@ def test_a_history_names_seeks_rebalances_and_deleted_topics():
     shown = rows(
         past(
             change(2_000, 5, metadata=remember(None, 0)),
-            Change(3_000, None, note=note),
-            change(4_000, 5, PositionKey(GONE, 1)),
+            OffsetChange(3_000, None, note=note),
+            change(4_000, 5, TopicIdPartition(GONE, 1)),
         ),
         Scope(),
         0,
@@ -163,7 +163,7 @@ def test_a_history_names_seeks_rebalances_and_deleted_topics():
 
 
 def test_a_history_is_cut_by_time_by_partition_and_by_number():
-    found = past(*(change(1_000 * n, n, PositionKey(TOPIC, n % 2)) for n in range(2, 12)))
+    found = past(*(change(1_000 * n, n, TopicIdPartition(TOPIC, n % 2)) for n in range(2, 12)))
     assert [row["offset"] for row in rows(found, Scope(), 9_000, 0)] == [9, 10, 11]
     assert [row["offset"] for row in rows(found, Scope({"t": [1]}), 8_000, 0)] == [9, 11]
     assert [row["offset"] for row in rows(found, Scope(), 0, 2)] == [10, 11]

@@ -10,9 +10,9 @@ from ledger.errors import MetadataUnavailable, NoNode
 from ledger.streams.plain_log import PlainLogs
 from ledger.streams.segment_store import list_streams
 from ledger.streams.stream import Stream
-from subscriptions.log_claim import SUBSCRIPTION_KEY
-from subscriptions.log_store import LogSegmentPositions
-from subscriptions.positions import Position, PositionKey
+from subscriptions.committed_offset import CommittedOffset, TopicIdPartition
+from subscriptions.segments.log_claim import SUBSCRIPTION_KEY
+from subscriptions.segments.log_store import SubscriptionLogStore
 from tests.gateway.stream_cluster import base_offsets, batch, run
 from tests.sim.metadata import MetadataFaults, SimMetadata
 
@@ -249,14 +249,14 @@ def test_a_segment_that_is_completed_while_its_stream_is_read_keeps_its_ledger()
 
 async def commit(store, group):
     await store.load(group)
-    await store.advance(group, {PositionKey(UUID(int=1), 0): Position(offset=7)})
+    await store.advance(group, {TopicIdPartition(UUID(int=1), 0): CommittedOffset(offset=7)})
 
 
 def test_a_ledger_that_its_subscription_does_not_name_goes_and_one_that_it_names_stays():
     async def scenario(cluster):
         services = cluster.services
         logs = PlainLogs(services.client)
-        store = LogSegmentPositions(cluster.metadata, logs, cluster.clock)
+        store = SubscriptionLogStore(cluster.metadata, logs, cluster.clock)
         await commit(store, "g")
         named = await ledgers(cluster)
         for path in ("/gateway/groups/g", "/gateway/groups/nobody"):
@@ -264,7 +264,7 @@ def test_a_ledger_that_its_subscription_does_not_name_goes_and_one_that_it_names
         await asyncio.sleep(AGE_S)
         assert await clean(cluster) == 2
         assert await ledgers(cluster) == named
-        assert (await store.read("g")).positions[PositionKey(UUID(int=1), 0)].offset == 7
+        assert (await store.read("g")).offsets[TopicIdPartition(UUID(int=1), 0)].offset == 7
         await store.close()
 
     run(scenario)

@@ -172,7 +172,7 @@ def standings(scenario):
 async def look(world, **limits):
     """{group: its offset}, and how many are left out."""
     found, left_out = await world.groups.standings(MetricsLimits(**limits))
-    return {each.name: each.positions[world.key()].offset for each in found}, left_out
+    return {each.name: each.offsets[world.key()].offset for each in found}, left_out
 
 
 async def commit_all(world, *groups):

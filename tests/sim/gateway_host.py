@@ -16,7 +16,7 @@ from gateway.topics.partitions import Partitions
 from ledger.client.client import LedgerClient
 from ledger.errors import LedgerError
 from ledger.streams.stream import StreamServices
-from subscriptions.znode_store import GroupPositions
+from subscriptions.znodes.znode_store import GroupZnodeStore
 from tests.sim.loop import SimClock
 from tests.sim.machines import Port
 from tests.sim.metadata import MetadataFaults, SimMetadata
@@ -126,7 +126,7 @@ class Host:
             self.catalog,
             clock,
             GroupLimits(),
-            store=GroupPositions(self.session),
+            store=GroupZnodeStore(self.session),
             claims=self.cluster,
         )
         ended = asyncio.get_running_loop().create_future()

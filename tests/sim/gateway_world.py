@@ -20,7 +20,7 @@ from gateway.groups.coordinator import Refused
 from gateway.topics import catalog
 from ledger.errors import LedgerError
 from ledger.registry.ledger_ids import first_unused_ledger
-from subscriptions.positions import Position, PositionKey
+from subscriptions.committed_offset import CommittedOffset, TopicIdPartition
 from tests.histories.history import INFO, OK
 from tests.sim.gateway_history import Recorder, now
 from tests.sim.gateway_host import NEVER, SESSION_S, Host
@@ -69,7 +69,7 @@ class Group:
         return host if host is not None and host.serving else None
 
     def key(self):
-        return PositionKey(self.world.topic_id, 0)
+        return TopicIdPartition(self.world.topic_id, 0)
 
     async def commit(self):
         host = await self.coordinator()
@@ -89,7 +89,7 @@ class Group:
             "",
             -1,
             None,
-            {self.key(): Position(offset=offset, commit_time_ms=SimClock().now_ms())},
+            {self.key(): CommittedOffset(offset=offset, commit_time_ms=SimClock().now_ms())},
         )
         if code is not ErrorCode.none or not host.alive:
             return INFO

@@ -6,7 +6,7 @@ import asyncio
 import pytest
 
 from gateway.core.group_members import Joining, Leaving, Syncing
-from subscriptions.positions import Position
+from subscriptions.committed_offset import CommittedOffset
 from tests.gateway.group_world import World
 from tests.sim.loop import simulate
 from tests.stories.runner import names, play
@@ -115,7 +115,7 @@ class Teller:
         del self.ids[name]
 
     async def do_commit(self, name, offset):
-        position = Position(offset=int(offset), commit_time_ms=self.world.clock.now_ms())
+        position = CommittedOffset(offset=int(offset), commit_time_ms=self.world.clock.now_ms())
         code = await self.world.groups.commit(
             "g",
             self.ids[name],

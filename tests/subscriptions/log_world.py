@@ -12,10 +12,10 @@ from ledger.client.client import LedgerClient
 from ledger.client.config import LedgerClientConfig
 from ledger.ids import BookieId, LedgerId
 from ledger.streams.plain_log import PlainLogs, Quorum
-from subscriptions.log_claim import LogStoreConfig
-from subscriptions.log_node import decode_node
-from subscriptions.positions import node_name
-from subscriptions.rollout import open_store, open_stream_store
+from subscriptions.rollout.open_store import open_store, open_stream_store
+from subscriptions.segments.log_claim import LogStoreConfig
+from subscriptions.segments.log_node import decode_node
+from subscriptions.znodes.znode_format import node_name
 from tests.sim.cluster import model_bookie
 from tests.sim.loop import SimClock
 from tests.sim.metadata import MetadataFaults, MetadataTree, SimMetadata

@@ -9,18 +9,18 @@ import pytest
 
 from ledger.errors import LedgerError
 from ledger.ids import INVALID_DLSN, Dlsn
-from subscriptions.log_node import is_log_node, ledgers_named
-from subscriptions.old_forms import node_op, position_ops
-from subscriptions.positions import WHOLE_STREAM, Position, PositionKey, encode_subscriber
+from subscriptions.committed_offset import WHOLE_STREAM, CommittedOffset, TopicIdPartition
+from subscriptions.segments.log_node import is_log_node, ledgers_named
+from subscriptions.znodes.znode_format import encode_subscriber, node_op, offset_ops
 from tests.sim.loop import simulate
 from tests.subscriptions.log_world import GROUPS, STREAM, Died, LogWorld
 
 TOPIC = UUID(int=5)
-KEY = PositionKey(TOPIC, 0)
+KEY = TopicIdPartition(TOPIC, 0)
 
 
 def at(n):
-    return Position(INVALID_DLSN, n, 3, "", 1_700_000_000_000 + n)
+    return CommittedOffset(INVALID_DLSN, n, 3, "", 1_700_000_000_000 + n)
 
 
 class Teller:
@@ -75,7 +75,7 @@ async def let_go_and_come_back(process):
 async def migrate(process):
     world_tree = process.metadata.tree
     for n in range(3):
-        for op in position_ops(f"{GROUPS}/g/x", PositionKey(TOPIC, n), at(1), None):
+        for op in offset_ops(f"{GROUPS}/g/x", TopicIdPartition(TOPIC, n), at(1), None):
             name = f"{TOPIC.hex}-{n}"
             if f"{GROUPS}/g" not in world_tree.nodes:
                 world_tree.create(f"{GROUPS}/g", node_op("", None, b"note").data, parents=True)
@@ -142,11 +142,11 @@ def test_a_crash_at_any_step_loses_no_acknowledged_commit(story, enabled):
         world, _, teller = await tell(story, last, after=after)
         where = f"step {last}, {'after' if after else 'before'} it"
         heir = world.store(enabled=enabled)
-        found = (await heir.load("g")).positions.get(KEY)
+        found = (await heir.load("g")).offsets.get(KEY)
         offset = 0 if found is None else found.offset
         assert teller.acknowledged <= offset <= teller.tried, where
         await heir.advance("g", {KEY: at(1000)})
-        assert (await world.store().load("g")).positions[KEY] == at(1000), where
+        assert (await world.store().load("g")).offsets[KEY] == at(1000), where
 
     count = steps_of(story)
     assert count > 5
@@ -168,7 +168,7 @@ def test_at_every_step_the_newest_value_is_in_exactly_one_place(story):
         if record.HasField("segment_id"):
             logs = world.process().logs
             assert len(await logs.recover(record.segment_id)) <= 8
-        found = (await world.store().read("g")).positions.get(KEY)
+        found = (await world.store().read("g")).offsets.get(KEY)
         assert (0 if found is None else found.offset) >= teller.acknowledged
 
     for last in range(1, steps_of(story) + 1):
@@ -185,7 +185,7 @@ def test_a_crash_of_the_heir_at_any_step_of_its_claim_loses_nothing(story):
             await heir.lives(heir.store().load("g"))
         except Died:
             pass
-        found = (await world.store().load("g")).positions.get(KEY)
+        found = (await world.store().load("g")).offsets.get(KEY)
         assert (0 if found is None else found.offset) >= teller.acknowledged
         return heir.steps.taken
 
@@ -204,7 +204,7 @@ def test_kill_after_an_acknowledgement_and_the_commit_is_read_back():
         await store.load("g")
         await store.advance("g", {KEY: at(7)})
         process.kill()
-        return (await world.store().load("g")).positions
+        return (await world.store().load("g")).offsets
 
     assert simulate(scenario()) == {KEY: at(7)}
 
@@ -221,7 +221,7 @@ def test_a_native_subscriber_survives_a_crash_at_any_step():
             store = process.store(native=True, segment_bytes=150)
             await store.load("app")
             for n in range(2, 9):
-                await store.advance("app", {WHOLE_STREAM: Position(Dlsn(1, n, 0))})
+                await store.advance("app", {WHOLE_STREAM: CommittedOffset(Dlsn(1, n, 0))})
                 acknowledged.append(Dlsn(1, n, 0))
             await store.close()
 
@@ -231,7 +231,7 @@ def test_a_native_subscriber_survives_a_crash_at_any_step():
             pass
         for enabled in (True, False):
             heir = world.store(native=True, enabled=enabled)
-            assert (await heir.load("app")).positions[WHOLE_STREAM].dlsn >= acknowledged[-1]
+            assert (await heir.load("app")).offsets[WHOLE_STREAM].position >= acknowledged[-1]
         return process.steps.taken
 
     last = 1
@@ -275,6 +275,6 @@ def test_a_lost_reply_is_no_lost_claim():
                 continue
         process.metadata.faults.reply_lost = 0.0
         assert told > 20
-        assert (await world.store().load("g")).positions[KEY].offset >= told
+        assert (await world.store().load("g")).offsets[KEY].offset >= told
 
     simulate(scenario())

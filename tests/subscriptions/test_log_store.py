@@ -8,24 +8,29 @@ import pytest
 
 from ledger.errors import CorruptFormat, NotOwner
 from ledger.ids import INVALID_DLSN, Dlsn
-from subscriptions.log_claim import SUBSCRIPTION_KEY
-from subscriptions.log_node import encode_node, ledgers_named
-from subscriptions.positions import WHOLE_STREAM, Position, PositionKey, encode_dlsn
+from subscriptions.committed_offset import (
+    WHOLE_STREAM,
+    CommittedOffset,
+    TopicIdPartition,
+    encode_dlsn,
+)
 from subscriptions.records_pb2 import AdvanceLastCommitDLSN, Subscription
-from subscriptions.store import positions_at
+from subscriptions.segments.log_claim import SUBSCRIPTION_KEY
+from subscriptions.segments.log_node import encode_node, ledgers_named
+from subscriptions.store import offsets_at
 from tests.sim.loop import simulate
 from tests.subscriptions.log_world import GROUPS, LogWorld
 
 TOPIC = UUID(int=5)
-KEY = PositionKey(TOPIC, 0)
+KEY = TopicIdPartition(TOPIC, 0)
 
 
 def keys(count):
-    return [PositionKey(TOPIC, n) for n in range(count)]
+    return [TopicIdPartition(TOPIC, n) for n in range(count)]
 
 
 def at(n, metadata=""):
-    return Position(INVALID_DLSN, n, 3, metadata, 1_700_000_000_000 + n)
+    return CommittedOffset(INVALID_DLSN, n, 3, metadata, 1_700_000_000_000 + n)
 
 
 def run(scenario):
@@ -110,7 +115,7 @@ def test_stock_protobuf_that_knows_fields_1_to_3_reads_the_node_and_keeps_the_re
     async def scenario(world):
         _, store = await loaded(world, "app", native=True)
         for n in (1, 2):
-            await store.advance("app", {WHOLE_STREAM: Position(Dlsn(1, n, 0))})
+            await store.advance("app", {WHOLE_STREAM: CommittedOffset(Dlsn(1, n, 0))})
         return world.data("app", native=True)
 
     data = run(scenario)
@@ -124,7 +129,7 @@ def test_a_native_record_is_the_proposals_and_nothing_else():
 
     async def scenario(world):
         _, store = await loaded(world, "app", native=True)
-        await store.advance("app", {WHOLE_STREAM: Position(Dlsn(7, 42, 3))})
+        await store.advance("app", {WHOLE_STREAM: CommittedOffset(Dlsn(7, 42, 3))})
         await store.unload("app")
         [past] = world.node("app", native=True).past_segments
         return await world.records(past.segment_id)
@@ -160,7 +165,7 @@ def test_unknown_fields_of_a_newer_program_survive_a_roll():
         newer.MergeFromString(b"\xfa\x07\x01x")  # field 127, bytes
         world.tree.set(f"{GROUPS}/g", encode_node(newer, 1), -1)
         await store.load("g")
-        await store.advance("g", {PositionKey(TOPIC, 1): at(2)})
+        await store.advance("g", {TopicIdPartition(TOPIC, 1): at(2)})
         await store.unload("g")
         return world.data("g")
 
@@ -172,7 +177,7 @@ def test_unknown_fields_of_a_newer_program_survive_a_roll():
 def test_rolling_and_letting_go_write_back_and_empty_the_segment_id():
     async def scenario(world):
         _, store = await loaded(world, "app", native=True)
-        await store.advance("app", {WHOLE_STREAM: Position(Dlsn(2, 9, 1))})
+        await store.advance("app", {WHOLE_STREAM: CommittedOffset(Dlsn(2, 9, 1))})
         await store.close()
         return world.node("app", native=True)
 
@@ -189,7 +194,7 @@ def test_after_an_orderly_end_no_segment_is_read():
         process = world.process()
         process.logs = None  # there are no ledgers for it
         again = process.store()
-        assert (await again.load("g")).positions == {KEY: at(1)}
+        assert (await again.load("g")).offsets == {KEY: at(1)}
 
     run(scenario)
 
@@ -200,7 +205,7 @@ def test_a_segment_that_has_grown_rolls_and_nothing_is_lost():
         for n in range(1, 101):
             await store.advance("g", {KEY: at(n)})
         assert len(world.node("g").past_segments) > 2
-        assert (await world.store().load("g")).positions == {KEY: at(100)}
+        assert (await world.store().load("g")).offsets == {KEY: at(100)}
 
     run(scenario)
 
@@ -216,7 +221,7 @@ def test_commits_during_a_roll_wait_and_keep_their_order():
                 await durable
         await asyncio.sleep(0)
         assert told == list(range(1, 301))
-        assert (await world.store().load("g")).positions == {KEY: at(300)}
+        assert (await world.store().load("g")).offsets == {KEY: at(300)}
 
     run(scenario)
 
@@ -230,7 +235,7 @@ def test_an_idle_segment_is_closed_and_the_next_commit_begins_another():
         assert store.open_segments == 0
         assert not world.node("g").HasField("segment_id")
         await store.advance("g", {KEY: at(2)})
-        assert (await world.store().load("g")).positions == {KEY: at(2)}
+        assert (await world.store().load("g")).offsets == {KEY: at(2)}
 
     run(scenario)
 
@@ -256,7 +261,7 @@ def test_open_segments_are_bounded():
         await asyncio.sleep(1)
         assert store.open_segments <= 5
         for n in range(20):
-            assert (await store.read(f"g{n}")).positions == {KEY: at(n)}
+            assert (await store.read(f"g{n}")).offsets == {KEY: at(n)}
 
     run(scenario)
 
@@ -271,7 +276,7 @@ def test_many_positions_lie_in_a_closed_segment_that_the_node_names():
         assert record.HasField("snapshot_id")
         assert len(world.data("g")) < 200
         found = await world.store().load("g")
-        assert (found.positions, found.note) == (positions, b"note")
+        assert (found.offsets, found.note) == (positions, b"note")
 
     run(scenario)
 
@@ -282,7 +287,7 @@ def test_a_change_larger_than_an_entry_is_one_change():
         positions = {key: at(n) for n, key in enumerate(keys(100))}
         await store.advance("g", positions)
         assert process.steps.adds > 30
-        assert (await world.store().load("g")).positions == positions
+        assert (await world.store().load("g")).offsets == positions
 
     run(scenario)
 
@@ -294,7 +299,7 @@ def test_a_change_that_was_cut_short_by_a_crash_never_happened():
         process.steps.last, process.steps.after = process.steps.taken + 5, True
         store.advance("g", {key: at(9) for key in keys(100)})
         await process.steps.died.wait()
-        assert (await world.store().load("g")).positions == {KEY: at(1)}
+        assert (await world.store().load("g")).offsets == {KEY: at(1)}
 
     run(scenario)
 
@@ -328,7 +333,7 @@ def test_a_removed_position_stays_removed_through_a_roll():
         await store.advance("g", {one: at(1), two: at(2)})
         await store.advance("g", {one: None})
         await store.unload("g")
-        assert (await world.store().load("g")).positions == {two: at(2)}
+        assert (await world.store().load("g")).offsets == {two: at(2)}
 
     run(scenario)
 
@@ -336,10 +341,10 @@ def test_a_removed_position_stays_removed_through_a_roll():
 def test_a_native_position_only_moves_forward():
     async def scenario(world):
         _, store = await loaded(world, "app", native=True)
-        ahead, behind = Position(Dlsn(2, 9, 1)), Position(Dlsn(2, 3, 0))
+        ahead, behind = CommittedOffset(Dlsn(2, 9, 1)), CommittedOffset(Dlsn(2, 3, 0))
         await store.advance("app", {WHOLE_STREAM: ahead})
         await store.advance("app", {WHOLE_STREAM: behind})
-        assert (await world.store(native=True).load("app")).positions == {WHOLE_STREAM: ahead}
+        assert (await world.store(native=True).load("app")).offsets == {WHOLE_STREAM: ahead}
 
     run(scenario)
 
@@ -349,12 +354,12 @@ def test_of_two_stores_only_the_one_that_claimed_last_can_commit_and_nothing_is_
         _, old = await loaded(world)
         await old.advance("g", {KEY: at(1)})
         new = world.store()
-        assert (await new.load("g")).positions == {KEY: at(1)}
+        assert (await new.load("g")).offsets == {KEY: at(1)}
         for n in (2, 3):
             with pytest.raises(NotOwner):
                 await old.advance("g", {KEY: at(n)})
         await new.advance("g", {KEY: at(4)})
-        assert (await world.store().load("g")).positions == {KEY: at(4)}
+        assert (await world.store().load("g")).offsets == {KEY: at(4)}
 
     run(scenario)
 
@@ -370,7 +375,7 @@ def test_who_has_no_segment_yet_is_shut_out_as_well():
         with pytest.raises(NotOwner):
             await old.advance("g", {KEY: at(2)})
         await new.advance("g", {KEY: at(3)})
-        assert (await world.store().load("g")).positions == {KEY: at(3)}
+        assert (await world.store().load("g")).offsets == {KEY: at(3)}
 
     run(scenario)
 
@@ -384,7 +389,7 @@ def test_of_two_that_find_a_new_subscriber_one_gets_it():
         )
         assert {type(each) for each in outcomes} == {type(None), NotOwner}
         won = 1 if outcomes[0] is None else 2
-        assert (await world.store().load("g")).positions == {KEY: at(won)}
+        assert (await world.store().load("g")).offsets == {KEY: at(won)}
 
     run(scenario)
 
@@ -464,7 +469,7 @@ def test_history_tells_every_change_in_order_over_many_segments():
         return await store.history("g")
 
     history = run(scenario)
-    assert [each.position.offset for each in history.changes if each.key] == list(range(1, 41))
+    assert [each.committed.offset for each in history.changes if each.key] == list(range(1, 41))
     assert [each.note for each in history.changes if each.key is None] == [
         b"note 10",
         b"note 20",
@@ -482,13 +487,13 @@ def test_positions_of_any_time_in_the_history_can_be_had_again():
         seen = []
         for n in range(1, 31):
             await store.advance("g", {one: at(n), two: None if n % 3 == 0 else at(100 + n)})
-            seen.append((process.clock.now_ms(), (await store.read("g")).positions))
+            seen.append((process.clock.now_ms(), (await store.read("g")).offsets))
             await asyncio.sleep(1)
         await store.unload("g")
         history = await store.history("g")
-        assert positions_at(history, seen[0][0] - 60_000) is None
+        assert offsets_at(history, seen[0][0] - 60_000) is None
         for now_ms, positions in seen:
-            assert positions_at(history, now_ms) == positions
+            assert offsets_at(history, now_ms) == positions
 
     run(scenario)
 
@@ -508,10 +513,10 @@ def test_segments_are_kept_for_their_time_and_then_their_ledgers_are_gone(node_s
         assert set(await world.ledgers()) == ledgers_named(world.node("g"))
         history = await store.history("g")
         assert now_ms - 3 * 3_600_000 < history.since_ms < now_ms - 3_000_000
-        assert positions_at(history, now_ms)[two] == at(1)  # known from the segment's beginning
+        assert offsets_at(history, now_ms)[two] == at(1)  # known from the segment's beginning
         await asyncio.sleep(3 * 3600)
         assert not world.node("g").past_segments
-        assert (await store.load("g")).positions[one] == at(10)
+        assert (await store.load("g")).offsets[one] == at(10)
 
     run(scenario)
 

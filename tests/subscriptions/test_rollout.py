@@ -9,27 +9,25 @@ import pytest
 
 from ledger.errors import NotOwner
 from ledger.ids import INVALID_DLSN, Dlsn
-from subscriptions.log_node import is_log_node
-from subscriptions.positions import (
+from subscriptions.committed_offset import (
     WHOLE_STREAM,
-    Position,
-    PositionKey,
+    CommittedOffset,
+    TopicIdPartition,
     encode_advance,
-    encode_subscriber,
-    key_name,
-    seal,
 )
+from subscriptions.segments.log_node import is_log_node
+from subscriptions.znodes.znode_format import encode_subscriber, key_name, seal
 from tests.sim.loop import simulate
 from tests.subscriptions.log_world import GROUPS, STREAM, LogWorld
 
 TOPIC = UUID(int=5)
-KEY = PositionKey(TOPIC, 0)
+KEY = TopicIdPartition(TOPIC, 0)
 DISTRIBUTEDLOGS = b"AQAAAAAAAAAHAAAAAAAAACoAAAAAAAAAAw=="  # of (7, 42, 3), as its Java writes it
 APP = f"{STREAM}/subscribers/app"
 
 
 def at(n):
-    return Position(INVALID_DLSN, n, 3, f"by {n}", 1_700_000_000_000 + n)
+    return CommittedOffset(INVALID_DLSN, n, 3, f"by {n}", 1_700_000_000_000 + n)
 
 
 def run(scenario):
@@ -58,7 +56,7 @@ def test_what_distributedlog_wrote_is_read(enabled):
         world.put(APP, DISTRIBUTEDLOGS)
         store = world.store(native=True, enabled=enabled)
         for found in (await store.read("app"), await store.load("app")):
-            assert found.positions == {WHOLE_STREAM: Position(Dlsn(7, 42, 3))}
+            assert found.offsets == {WHOLE_STREAM: CommittedOffset(Dlsn(7, 42, 3))}
 
     run(scenario)
 
@@ -68,10 +66,10 @@ def test_a_node_that_only_holds_a_readers_lock_has_no_position(enabled):
     async def scenario(world):
         world.put(f"{APP}/readLock", b"")
         store = world.store(native=True, enabled=enabled)
-        assert (await store.load("app")).positions == {}
-        await store.advance("app", {WHOLE_STREAM: Position(Dlsn(1, 2, 3))})
+        assert (await store.load("app")).offsets == {}
+        await store.advance("app", {WHOLE_STREAM: CommittedOffset(Dlsn(1, 2, 3))})
         found = await world.store(native=True).load("app")
-        assert found.positions == {WHOLE_STREAM: Position(Dlsn(1, 2, 3))}
+        assert found.offsets == {WHOLE_STREAM: CommittedOffset(Dlsn(1, 2, 3))}
 
     run(scenario)
 
@@ -80,7 +78,7 @@ def test_with_the_flag_off_a_native_subscribers_node_is_distributedlogs_byte_for
     async def scenario(world):
         store = world.store(native=True, enabled=False)
         await store.load("app")
-        await store.advance("app", {WHOLE_STREAM: Position(Dlsn(7, 42, 3))})
+        await store.advance("app", {WHOLE_STREAM: CommittedOffset(Dlsn(7, 42, 3))})
         assert world.data("app", native=True) == DISTRIBUTEDLOGS
         assert await world.ledgers() == []
 
@@ -103,7 +101,7 @@ def test_with_the_flag_off_no_ledger_is_made_and_no_node_changes_its_form():
 
 def test_a_group_moves_into_its_segment_with_its_first_commit_and_not_before():
     async def scenario(world):
-        one, two = KEY, PositionKey(TOPIC, 1)
+        one, two = KEY, TopicIdPartition(TOPIC, 1)
         old_group(world, {one: at(1), two: at(2)})
         store = world.store()
         assert (await store.load("g")) == ({one: at(1), two: at(2)}, b"members", True)
@@ -118,7 +116,7 @@ def test_a_group_moves_into_its_segment_with_its_first_commit_and_not_before():
 
 def test_a_group_of_very_many_positions_moves_and_comes_back():
     async def scenario(world):
-        positions = {PositionKey(TOPIC, n): at(n) for n in range(1200)}
+        positions = {TopicIdPartition(TOPIC, n): at(n) for n in range(1200)}
         old_group(world, positions)
         on, off = world.store(node_state_bytes=10_000), world.store(enabled=False)
         await on.load("g")
@@ -135,17 +133,17 @@ def test_a_group_of_very_many_positions_moves_and_comes_back():
 def test_a_store_whose_flag_is_off_writes_back_before_it_serves(native):
     async def scenario(world):
         key = WHOLE_STREAM if native else KEY
-        position = Position(Dlsn(7, 42, 3)) if native else at(1)
+        position = CommittedOffset(Dlsn(7, 42, 3)) if native else at(1)
         on = world.store(native=native)
         await on.load("app")
         await on.advance("app", {key: position})
         off = world.store(native=native, enabled=False)
-        assert (await off.load("app")).positions == {key: position}
+        assert (await off.load("app")).offsets == {key: position}
         assert not is_log_node(world.data("app", native=native))
         if native:
             assert world.data("app", native=True) == encode_subscriber(Dlsn(7, 42, 3))
         with pytest.raises(NotOwner):
-            await on.advance("app", {key: position._replace(dlsn=Dlsn(8, 0, 0))})
+            await on.advance("app", {key: position._replace(position=Dlsn(8, 0, 0))})
         assert await world.ledgers() == []
 
     run(scenario)
@@ -159,9 +157,9 @@ def test_a_store_whose_flag_is_off_reads_a_segment_without_disturbing_its_writer
             await on.advance("g", {KEY: at(n)}, b"members")
         found = await world.store(enabled=False).read("g")
         assert found.note == b"members"
-        assert found.positions[KEY].offset in (1, 2)
+        assert found.offsets[KEY].offset in (1, 2)
         await on.advance("g", {KEY: at(3)})
-        assert (await on.read("g")).positions == {KEY: at(3)}
+        assert (await on.read("g")).offsets == {KEY: at(3)}
 
     run(scenario)
 
@@ -179,7 +177,7 @@ def test_two_stores_of_different_flags_shut_each_other_out():
         with pytest.raises(NotOwner):
             await on.advance("g", {KEY: at(4)})
         await off.advance("g", {KEY: at(5)})
-        assert (await on.load("g")).positions == {KEY: at(5)}
+        assert (await on.load("g")).offsets == {KEY: at(5)}
 
     run(scenario)
 
@@ -212,14 +210,14 @@ class Cluster:
     async def turn(self, n):
         """Process `n` takes the subscriber over, finds the last commit, and commits."""
         store = self.stores[n]
-        found = (await store.load("app")).positions
+        found = (await store.load("app")).offsets
         assert found == self.expected, f"process {n}, flags {self.flags}"
         for _ in range(self.draw.randrange(4)):
             self.clock += 1
             if self.native:
-                change = {WHOLE_STREAM: Position(Dlsn(1, self.clock, 0))}
+                change = {WHOLE_STREAM: CommittedOffset(Dlsn(1, self.clock, 0))}
             else:
-                change = {PositionKey(TOPIC, self.draw.randrange(3)): at(self.clock)}
+                change = {TopicIdPartition(TOPIC, self.draw.randrange(3)): at(self.clock)}
             await store.advance("app", change)
             self.expected.update(change)
         if self.draw.random() < 0.3:

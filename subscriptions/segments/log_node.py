@@ -12,10 +12,15 @@ from google.protobuf.message import DecodeError
 
 from ledger.errors import CorruptFormat
 from ledger.ids import INVALID_DLSN, LedgerId
-from subscriptions.positions import WHOLE_STREAM, decode_dlsn, encode_dlsn
+from subscriptions.committed_offset import WHOLE_STREAM, decode_dlsn, encode_dlsn
 from subscriptions.records_pb2 import PastSegment
 from subscriptions.records_pb2 import Subscription as SubscriptionRecord
-from subscriptions.segment_records import State, decode_record, encode_native, native_dlsn
+from subscriptions.segments.segment_records import (
+    SubscriptionState,
+    decode_record,
+    encode_native,
+    native_dlsn,
+)
 
 FORMAT = 1
 _CHECKSUM = Struct("<BI")
@@ -55,7 +60,7 @@ def encode_node(record: SubscriptionRecord, store: int) -> bytes:
     return body + _CHECKSUM.pack(_CHECKSUM_TAG, crc32c(body))
 
 
-def put_state(record: SubscriptionRecord, state: State, path: str) -> None:
+def put_state(record: SubscriptionRecord, state: SubscriptionState, path: str) -> None:
     """The node itself holds the whole state."""
     record.ClearField("snapshot_id")
     record.ClearField("last_commits")
@@ -67,9 +72,9 @@ def put_state(record: SubscriptionRecord, state: State, path: str) -> None:
         record.last_commits.extend(bodies)
 
 
-def state_in_node(record: SubscriptionRecord, path: str) -> State:
+def state_in_node(record: SubscriptionRecord, path: str) -> SubscriptionState:
     """What `put_state` put. Raises CorruptFormat."""
-    state = State()
+    state = SubscriptionState()
     if record.last_commit_dlsn:
         dlsn = decode_dlsn(record.last_commit_dlsn, path)
         if dlsn != INVALID_DLSN:

@@ -6,11 +6,11 @@ from ledger.errors import CorruptFormat, NoNode, NoSuchLedger
 from ledger.ids import LedgerId
 from ledger.ports.metadata import MetadataStore, Node
 from ledger.streams.plain_log import PlainLogs
-from subscriptions.log_claim import read_state
-from subscriptions.log_node import decode_node, is_log_node, ledgers_named
-from subscriptions.old_forms import decode_child
-from subscriptions.positions import WHOLE_STREAM, Position, decode_subscriber, unseal
+from subscriptions.committed_offset import WHOLE_STREAM, CommittedOffset
+from subscriptions.segments.log_claim import read_state
+from subscriptions.segments.log_node import decode_node, is_log_node, ledgers_named
 from subscriptions.store import Subscription
+from subscriptions.znodes.znode_format import decode_child, decode_subscriber, unseal
 
 _LOOKS_MAX = 5
 
@@ -31,7 +31,7 @@ async def read_subscription(
             state, _ = await read_state(logs, record, path, fence=False)
         except NoSuchLedger:
             continue  # its owner has moved on between our two looks
-        return Subscription(state.positions(path), state.note)
+        return Subscription(state.offsets(path), state.note)
     raise CorruptFormat(f"{path}: names a ledger that does not exist")
 
 
@@ -42,7 +42,7 @@ async def read_old_form(
     if native:
         if not node.data:  # only a reader's lock was ever made below it
             return Subscription({})
-        return Subscription({WHOLE_STREAM: Position(decode_subscriber(node.data, path))})
+        return Subscription({WHOLE_STREAM: CommittedOffset(decode_subscriber(node.data, path))})
     note = unseal(node.data, path)
     children = await metadata.read_tree(path)
     return Subscription(dict(decode_child(child, data) for child, data in children.items()), note)

@@ -15,10 +15,10 @@ from google.protobuf.message import DecodeError
 
 from ledger.errors import CorruptFormat
 from ledger.ids import INVALID_DLSN, Buffer, Dlsn
-from subscriptions.positions import (
+from subscriptions.committed_offset import (
     WHOLE_STREAM,
-    Position,
-    PositionKey,
+    CommittedOffset,
+    TopicIdPartition,
     decode_advance,
     decode_dlsn,
     encode_dlsn,
@@ -34,7 +34,7 @@ _NOWHERE = encode_dlsn(INVALID_DLSN)
 class SegmentRecord(NamedTuple):
     """One decoded record: a position of `key`, its removal, or (`key` None) a note."""
 
-    key: PositionKey | None
+    key: TopicIdPartition | None
     body: bytes | None  # the record without marks; None: the position is removed
     note: bytes | None
     more: bool
@@ -46,7 +46,7 @@ def encode_native(dlsn: Dlsn) -> bytes:
     return _COMMIT_DLSN + encode_dlsn(dlsn)
 
 
-def encode_removal(key: PositionKey) -> bytes:
+def encode_removal(key: TopicIdPartition) -> bytes:
     return AdvanceLastCommitDLSN(
         commit_dlsn=_NOWHERE,
         topic_id=key.topic_id.bytes,
@@ -68,7 +68,7 @@ def decode_record(data: Buffer, path: str) -> SegmentRecord:
             return SegmentRecord(None, None, record.note, record.more, record.base)
         key = WHOLE_STREAM
         if record.topic_id:
-            key = PositionKey(UUID(bytes=record.topic_id), record.partition)
+            key = TopicIdPartition(UUID(bytes=record.topic_id), record.partition)
     except (DecodeError, ValueError) as error:
         raise CorruptFormat(f"{path}: {error}") from error
     if record.tombstone:
@@ -81,11 +81,11 @@ def decode_record(data: Buffer, path: str) -> SegmentRecord:
     return SegmentRecord(key, bytes(data), None, False, False)
 
 
-def decode_position(key: PositionKey, body: bytes, path: str) -> Position:
+def decode_committed(key: TopicIdPartition, body: bytes, path: str) -> CommittedOffset:
     """The position in a record's body. Raises CorruptFormat."""
     if key != WHOLE_STREAM:
         return decode_advance(body, path)[1]
-    return Position(native_dlsn(body, path))
+    return CommittedOffset(native_dlsn(body, path))
 
 
 def native_dlsn(body: bytes, path: str) -> Dlsn:
@@ -108,13 +108,13 @@ def complete(records: Iterable[SegmentRecord]) -> Iterator[SegmentRecord]:
             waiting.clear()
 
 
-class State:
+class SubscriptionState:
     """Positions and note of one subscriber after all records so far."""
 
     __slots__ = ("note", "records")
 
     def __init__(self) -> None:
-        self.records: dict[PositionKey, bytes] = {}
+        self.records: dict[TopicIdPartition, bytes] = {}
         self.note = b""
 
     def apply(self, record: SegmentRecord) -> None:
@@ -123,13 +123,13 @@ class State:
         else:
             self.put(record.key, record.body)
 
-    def put(self, key: PositionKey, body: bytes | None) -> None:
+    def put(self, key: TopicIdPartition, body: bytes | None) -> None:
         if body is None:
             self.records.pop(key, None)
         else:
             self.records[key] = body
 
-    def update(self, keys: Iterable[PositionKey], bodies: Sequence[bytes | None]) -> None:
+    def update(self, keys: Iterable[TopicIdPartition], bodies: Sequence[bytes | None]) -> None:
         """As `put` of each."""
         if None in bodies:
             for key, body in zip(keys, bodies, strict=True):
@@ -137,9 +137,9 @@ class State:
         else:
             self.records.update(zip(keys, cast("Sequence[bytes]", bodies), strict=True))
 
-    def positions(self, path: str) -> dict[PositionKey, Position]:
+    def offsets(self, path: str) -> dict[TopicIdPartition, CommittedOffset]:
         """Decoded anew at each call."""
-        return {key: decode_position(key, body, path) for key, body in self.records.items()}
+        return {key: decode_committed(key, body, path) for key, body in self.records.items()}
 
     def encoded(self) -> list[bytes]:
         """Records that, applied to nothing, give this state."""

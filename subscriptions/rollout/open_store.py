@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING
 from ledger.ports.clock import Clock
 from ledger.ports.metadata import MetadataStore
 from ledger.streams.plain_log import PlainLogs
+from subscriptions.rollout.downgrade import InSegments
 from subscriptions.store import SubscriptionsStore
-from subscriptions.znode_store import GroupPositions, StreamSubscribers
+from subscriptions.znodes.znode_store import GroupZnodeStore, NativeZnodeStore
 
 if TYPE_CHECKING:
-    from subscriptions.log_claim import LogStoreConfig
+    from subscriptions.segments.log_claim import LogStoreConfig
 
 GROUPS = "/gateway/groups"
 
@@ -35,10 +36,10 @@ def open_store(
 ) -> SubscriptionsStore:
     """The store of Kafka groups, by the flag. Both read what either has written."""
     if enabled:
-        from subscriptions.log_store import LogSegmentPositions  # loaded where it is used
+        from subscriptions.segments.log_store import SubscriptionLogStore  # loaded where it is used
 
-        return LogSegmentPositions(metadata, logs, clock, root=root, config=config)
-    return GroupPositions(metadata, root, logs)
+        return SubscriptionLogStore(metadata, logs, clock, root=root, config=config)
+    return GroupZnodeStore(metadata, root, InSegments(metadata, logs, native=False))
 
 
 def open_stream_store(
@@ -52,8 +53,8 @@ def open_stream_store(
 ) -> SubscriptionsStore:
     """As `open_store`, of the native subscribers of one stream (the path of its log)."""
     if enabled:
-        from subscriptions.log_store import LogSegmentPositions
+        from subscriptions.segments.log_store import SubscriptionLogStore
 
         root = f"{stream}/subscribers"
-        return LogSegmentPositions(metadata, logs, clock, root=root, native=True, config=config)
-    return StreamSubscribers(metadata, stream, logs)
+        return SubscriptionLogStore(metadata, logs, clock, root=root, native=True, config=config)
+    return NativeZnodeStore(metadata, stream, InSegments(metadata, logs, native=True))

@@ -9,29 +9,31 @@ from hypothesis import strategies as st
 
 from ledger.errors import CorruptFormat
 from ledger.ids import INVALID_DLSN, Dlsn
-from subscriptions.positions import (
-    Position,
-    PositionKey,
+from subscriptions.committed_offset import (
+    CommittedOffset,
+    TopicIdPartition,
     decode_advance,
     decode_dlsn,
-    decode_subscriber,
     encode_advance,
     encode_advances,
     encode_dlsn,
+)
+from subscriptions.records_pb2 import AdvanceLastCommitDLSN, Subscription
+from subscriptions.znodes.znode_format import (
+    decode_subscriber,
     encode_subscriber,
     node_name,
     seal,
     subscriber_of,
     unseal,
 )
-from subscriptions.records_pb2 import AdvanceLastCommitDLSN, Subscription
 
 I64 = st.integers(-(2**63), 2**63 - 1)
 DLSNS = st.builds(Dlsn, I64, I64, I64)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
-KEYS = st.builds(PositionKey, st.uuids(), st.integers(0, 2**31 - 1))
+KEYS = st.builds(TopicIdPartition, st.uuids(), st.integers(0, 2**31 - 1))
 POSITIONS = st.builds(
-    Position,
+    CommittedOffset,
     DLSNS,
     I64,
     st.integers(-1, 2**31 - 1),
@@ -48,7 +50,7 @@ def test_a_position_survives_as_bytes(key, position):
 
 NUMBERS = st.integers(-(2**63), 2**63 - 1) | st.integers(0, 64).map(lambda bits: 2**bits - 1)
 ANY_POSITIONS = st.builds(
-    Position,
+    CommittedOffset,
     DLSNS | st.just(INVALID_DLSN),
     NUMBERS.filter(lambda n: n < 2**63),
     st.integers(-1, 2**31 - 1),
@@ -62,7 +64,7 @@ ANY_POSITIONS = st.builds(
 def test_the_fast_encoder_writes_protobufs_bytes(positions, data):
     topics = [topic for (topic, _), _ in positions]
     positions = [  # that share topics, DLSNs and the rest
-        (PositionKey(data.draw(st.sampled_from(topics)), partition), position)
+        (TopicIdPartition(data.draw(st.sampled_from(topics)), partition), position)
         for (_, partition), position in positions
     ]
     positions = data.draw(st.lists(st.sampled_from(positions))) if positions else []
@@ -122,14 +124,14 @@ def test_a_dlsn_of_version_0_is_refused():
 
 
 def test_a_reader_of_the_proposal_finds_its_field():
-    body = encode_advance(PositionKey(UUID(int=1), 2), Position(Dlsn(7, 42, 3), 9))
+    body = encode_advance(TopicIdPartition(UUID(int=1), 2), CommittedOffset(Dlsn(7, 42, 3), 9))
     record = AdvanceLastCommitDLSN.FromString(body)
     assert record.commit_dlsn == encode_dlsn(Dlsn(7, 42, 3))
     assert (record.offset, record.partition, record.HasField("leader_epoch")) == (9, 2, False)
 
 
 def test_unknown_fields_of_a_newer_writer_are_passed_over():
-    key, position = PositionKey(UUID(int=1), 2), Position(offset=9)
+    key, position = TopicIdPartition(UUID(int=1), 2), CommittedOffset(offset=9)
     newer = encode_advance(key, position) + b"\xf8\x07\x01"  # field 127, varint 1
     assert decode_advance(newer, "/p") == (key, position)
 

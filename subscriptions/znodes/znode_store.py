@@ -1,6 +1,6 @@
 """Positions in the metadata store, one node each.
 
-Kafka groups: `<root>/<group>` holds the note, its children one position each. Native subscribers:
+Kafka groups: `<root>/<group>` holds the note, its children one offset each. Native subscribers:
 `<stream>/subscribers/<id>` holds the text of a DLSN, as DistributedLog has it.
 
 Every write carries the versions that were read at load, so a store that lost a subscriber cannot
@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from asyncio import Future
 from collections.abc import Iterable, Mapping
+from typing import Protocol
 
 from ledger.errors import (
     BadVersion,
@@ -23,53 +24,64 @@ from ledger.errors import (
     NotOwner,
 )
 from ledger.ports.metadata import Create, Delete, MetadataStore, Node, Op, Set
-from ledger.streams.plain_log import PlainLogs
-from subscriptions.log_node import is_log_node
-from subscriptions.log_read import read_subscription
-from subscriptions.old_forms import OPS_MAX, decode_child, node_op, position_ops
-from subscriptions.positions import (
-    WHOLE_STREAM,
-    Position,
-    PositionKey,
+from subscriptions.committed_offset import WHOLE_STREAM, CommittedOffset, TopicIdPartition
+from subscriptions.store import Subscription, SubscriptionHistory
+from subscriptions.znodes.znode_format import (
+    OPS_MAX,
+    decode_child,
     decode_subscriber,
     encode_subscriber,
     key_name,
     node_name,
+    node_op,
+    offset_ops,
     subscriber_of,
     unseal,
 )
-from subscriptions.store import History, Subscription
-from subscriptions.write_back import write_back
 
-QUEUED_POSITIONS_MAX = 20_000  # waiting changes; then `room` waits
+QUEUED_OFFSETS_MAX = 20_000  # waiting changes; then `room` waits
 
 _REFUSED = (BadVersion, NodeExists, NoNode, NotEmpty)
 
 
-class _Claim:
+class SegmentForm(Protocol):
+    """Subscriptions that a log-segment store has written, as a store of nodes meets them."""
+
+    def is_segment(self, data: bytes) -> bool:
+        """True if a node with this data names a log segment, or holds what one has left."""
+        ...
+
+    async def read(self, path: str) -> Subscription: ...
+
+    async def write_back(self, path: str, node: Node) -> None:
+        """Turn the subscription at `path` into nodes. Its segment's writer can write no more."""
+        ...
+
+
+class _ZnodeClaim:
     """One subscriber as this store knows it. `version` is its node's, None while it has none."""
 
-    __slots__ = ("last", "lost", "path", "positions", "version", "versions")
+    __slots__ = ("last", "lost", "offsets", "path", "version", "versions")
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.version: int | None = None
-        self.versions: dict[PositionKey, int] = {}  # of the position nodes; empty natively
-        self.positions: dict[PositionKey, Position] = {}  # native only
+        self.versions: dict[TopicIdPartition, int] = {}  # of the offset nodes; empty natively
+        self.offsets: dict[TopicIdPartition, CommittedOffset] = {}  # native only
         self.lost: LedgerError | None = None
         self.last: Future[None] | None = None  # of the change that was accepted last
 
 
-class _Change:
+class _ZnodeChange:
     """What waits to be written for one subscriber."""
 
-    __slots__ = ("claim", "delete", "durable", "existed", "note", "positions")
+    __slots__ = ("claim", "delete", "durable", "existed", "note", "offsets")
 
-    def __init__(self, claim: _Claim) -> None:
+    def __init__(self, claim: _ZnodeClaim) -> None:
         self.claim = claim
         self.delete = False  # first delete all, then apply the rest
         self.existed = False  # there was something to delete
-        self.positions: dict[PositionKey, Position | None] = {}
+        self.offsets: dict[TopicIdPartition, CommittedOffset | None] = {}
         self.note: bytes | None = None
         self.durable: list[Future[None]] = []
 
@@ -94,16 +106,16 @@ class _Change:
 class _ZnodeStore:
     """What both layouts share: claims, the queue, and the one writer behind it."""
 
-    _native = False
-
-    def __init__(self, metadata: MetadataStore, root: str, logs: PlainLogs | None) -> None:
-        """`logs`: where positions are found that a log-segment store has written."""
+    def __init__(
+        self, metadata: MetadataStore, root: str, segments: SegmentForm | None = None
+    ) -> None:
+        """Without `segments`, a subscription in a log segment is a CorruptFormat here."""
         self._metadata = metadata
-        self._logs = logs
+        self._segments = segments
         self._root = root
-        self._claims: dict[str, _Claim] = {}
-        self._waiting: dict[str, _Change] = {}  # in order of arrival
-        self._positions_waiting = 0
+        self._claims: dict[str, _ZnodeClaim] = {}
+        self._waiting: dict[str, _ZnodeChange] = {}  # in order of arrival
+        self._offsets_waiting = 0
         self._room = asyncio.Event()
         self._room.set()
         self._writer: asyncio.Task[None] | None = None
@@ -113,15 +125,15 @@ class _ZnodeStore:
 
     async def _find_in_nodes(
         self, path: str, node: Node, *, claim: bool
-    ) -> tuple[_Claim, Subscription]:
+    ) -> tuple[_ZnodeClaim, Subscription]:
         """Of a node in this store's own form."""
         raise NotImplementedError
 
-    def _ops(self, change: _Change) -> list[Op]:
+    def _ops(self, change: _ZnodeChange) -> list[Op]:
         """The writes of one change, all or nothing. May be empty."""
         raise NotImplementedError
 
-    def _on_written(self, change: _Change) -> None:
+    def _on_written(self, change: _ZnodeChange) -> None:
         """The claim knows what `_ops` of this change has changed."""
         raise NotImplementedError
 
@@ -149,17 +161,17 @@ class _ZnodeStore:
     def advance(
         self,
         subscriber: str,
-        positions: Mapping[PositionKey, Position | None],
+        offsets: Mapping[TopicIdPartition, CommittedOffset | None],
         note: bytes | None = None,
     ) -> Future[None]:
         change, future = self._queue(subscriber)
         if change is not None:
-            before = len(change.positions)
-            change.positions.update(positions)
+            before = len(change.offsets)
+            change.offsets.update(offsets)
             if note is not None:
                 change.note = note
-            self._positions_waiting += len(change.positions) - before
-            if self._positions_waiting >= QUEUED_POSITIONS_MAX:
+            self._offsets_waiting += len(change.offsets) - before
+            if self._offsets_waiting >= QUEUED_OFFSETS_MAX:
                 self._room.clear()
         return future
 
@@ -170,8 +182,8 @@ class _ZnodeStore:
         if change is None:
             await future  # raises
             return False
-        self._positions_waiting -= len(change.positions)
-        change.positions.clear()
+        self._offsets_waiting -= len(change.offsets)
+        change.offsets.clear()
         change.note = None
         change.delete = True
         await future
@@ -190,10 +202,10 @@ class _ZnodeStore:
             await asyncio.wait([claim.last])
         self.release(subscriber)
 
-    async def history(self, subscriber: str) -> History:
+    async def history(self, subscriber: str) -> SubscriptionHistory:
         found = await self.read(subscriber)
-        since_ms = max((each.commit_time_ms for each in found.positions.values()), default=0)
-        return History(since_ms, found.positions, found.note, [])
+        since_ms = max((each.commit_time_ms for each in found.offsets.values()), default=0)
+        return SubscriptionHistory(since_ms, found.offsets, found.note, [])
 
     async def list(self) -> list[str]:
         try:
@@ -208,21 +220,19 @@ class _ZnodeStore:
 
     # behind it
 
-    async def _find(self, path: str, *, claim: bool) -> tuple[_Claim, Subscription]:
-        if claim:  # a follower that is behind must not pass for a subscriber without positions
+    async def _find(self, path: str, *, claim: bool) -> tuple[_ZnodeClaim, Subscription]:
+        if claim:  # a follower that is behind must not pass for a subscriber without offsets
             await self._metadata.sync(path)
         try:
             node = await self._metadata.get(path)
-            if is_log_node(node.data):
+            segments = self._segments
+            if segments is not None and segments.is_segment(node.data):
                 if not claim:
-                    found = await read_subscription(
-                        self._metadata, self._logs, path, native=self._native
-                    )
-                    return _Claim(path), found
-                await write_back(self._metadata, self._logs, path, node, native=self._native)
+                    return _ZnodeClaim(path), await segments.read(path)
+                await segments.write_back(path, node)
                 node = await self._metadata.get(path)
         except NoNode:
-            return _Claim(path), Subscription({}, exists=False)
+            return _ZnodeClaim(path), Subscription({}, exists=False)
         return await self._find_in_nodes(path, node, claim=claim)
 
     async def _make_root(self) -> None:
@@ -237,7 +247,7 @@ class _ZnodeStore:
     def _path(self, subscriber: str) -> str:
         return f"{self._root}/{node_name(subscriber)}"
 
-    def _queue(self, subscriber: str) -> tuple[_Change | None, Future[None]]:
+    def _queue(self, subscriber: str) -> tuple[_ZnodeChange | None, Future[None]]:
         """The waiting change of this subscriber, and a future of it; None when it is lost."""
         claim = self._claims[subscriber]
         future: Future[None] = asyncio.get_running_loop().create_future()
@@ -246,11 +256,11 @@ class _ZnodeStore:
             return None, future
         change = self._waiting.get(subscriber)
         if change is not None and change.claim is not claim:
-            self._positions_waiting -= len(change.positions)
+            self._offsets_waiting -= len(change.offsets)
             change.lives()  # it does not: whoever waits for the lost claim is told
             change = None
         if change is None:
-            change = self._waiting[subscriber] = _Change(claim)
+            change = self._waiting[subscriber] = _ZnodeChange(claim)
         change.durable.append(future)
         claim.last = future
         if self._writer is None:
@@ -258,7 +268,7 @@ class _ZnodeStore:
         return change, future
 
     async def _write_all(self) -> None:
-        taken: list[_Change] = []
+        taken: list[_ZnodeChange] = []
         try:
             while self._waiting:
                 taken = self._take()
@@ -273,24 +283,24 @@ class _ZnodeStore:
         finally:
             self._writer = None
 
-    def _take(self) -> list[_Change]:
+    def _take(self) -> list[_ZnodeChange]:
         """The oldest changes that fit into one `multi`; one at least."""
-        taken: list[_Change] = []
+        taken: list[_ZnodeChange] = []
         ops_count = 0
         while self._waiting:
             subscriber = next(iter(self._waiting))
             change = self._waiting[subscriber]
-            cost = 1 + len(change.positions) + (OPS_MAX if change.delete else 0)
+            cost = 1 + len(change.offsets) + (OPS_MAX if change.delete else 0)
             if taken and ops_count + cost > OPS_MAX:
                 break
             taken.append(self._waiting.pop(subscriber))
             ops_count += cost
-            self._positions_waiting -= len(change.positions)
-        if self._positions_waiting < QUEUED_POSITIONS_MAX:
+            self._offsets_waiting -= len(change.offsets)
+        if self._offsets_waiting < QUEUED_OFFSETS_MAX:
             self._room.set()
         return taken
 
-    async def _write(self, changes: list[_Change]) -> None:
+    async def _write(self, changes: list[_ZnodeChange]) -> None:
         live = [change for change in changes if change.lives()]
         ops = [op for change in live for op in self._ops(change)]
         try:
@@ -310,41 +320,41 @@ class _ZnodeStore:
                 change.settle(None)
 
 
-def _lose(changes: Iterable[_Change], error: LedgerError) -> None:
+def _lose(changes: Iterable[_ZnodeChange], error: LedgerError) -> None:
     for change in changes:
         change.claim.lost = error
         change.settle(error)
 
 
-class GroupPositions(_ZnodeStore):
+class GroupZnodeStore(_ZnodeStore):
     """The `SubscriptionsStore` of Kafka groups, below `/gateway/groups`."""
 
     def __init__(
         self,
         metadata: MetadataStore,
         root: str = "/gateway/groups",
-        logs: PlainLogs | None = None,
+        segments: SegmentForm | None = None,
     ) -> None:
-        super().__init__(metadata, root, logs)
+        super().__init__(metadata, root, segments)
 
     async def _find_in_nodes(
         self, path: str, node: Node, *, claim: bool
-    ) -> tuple[_Claim, Subscription]:
-        found = _Claim(path)
+    ) -> tuple[_ZnodeClaim, Subscription]:
+        found = _ZnodeClaim(path)
         note = unseal(node.data, path)
         # The version rises here, so that whoever held the group before can write no more, and
-        # the positions read below are the last ones.
+        # the offsets read below are the last ones.
         found.version = (
             await self._metadata.set(path, node.data, node.version) if claim else node.version
         )
-        positions: dict[PositionKey, Position] = {}
+        offsets: dict[TopicIdPartition, CommittedOffset] = {}
         for child, data in (await self._metadata.read_tree(path)).items():
-            key, position = decode_child(child, data)
-            positions[key] = position
+            key, committed = decode_child(child, data)
+            offsets[key] = committed
             found.versions[key] = data.version
-        return found, Subscription(positions, note)
+        return found, Subscription(offsets, note)
 
-    def _ops(self, change: _Change) -> list[Op]:
+    def _ops(self, change: _ZnodeChange) -> list[Op]:
         claim = change.claim
         versions = claim.versions
         version = claim.version
@@ -356,56 +366,56 @@ class GroupPositions(_ZnodeStore):
             if version is not None:
                 ops.append(Delete(claim.path, version))
             versions, version = {}, None
-        if change.delete and not change.positions and change.note is None:
+        if change.delete and not change.offsets and change.note is None:
             return ops
         ops.append(node_op(claim.path, version, change.note))
-        for key, position in change.positions.items():
-            ops += position_ops(f"{claim.path}/{key_name(key)}", key, position, versions.get(key))
+        for key, committed in change.offsets.items():
+            ops += offset_ops(f"{claim.path}/{key_name(key)}", key, committed, versions.get(key))
         return ops
 
-    def _on_written(self, change: _Change) -> None:
+    def _on_written(self, change: _ZnodeChange) -> None:
         claim = change.claim
         if change.delete:
             claim.versions.clear()
             claim.version = None
-            if not change.positions and change.note is None:
+            if not change.offsets and change.note is None:
                 return
         if claim.version is None:
             claim.version = 0
         elif change.note is not None:
             claim.version += 1
-        for key, position in change.positions.items():
-            if position is None:
+        for key, committed in change.offsets.items():
+            if committed is None:
                 claim.versions.pop(key, None)
             else:
                 claim.versions[key] = claim.versions.get(key, -1) + 1
 
 
-class StreamSubscribers(_ZnodeStore):
+class NativeZnodeStore(_ZnodeStore):
     """The `SubscriptionsStore` of one stream's native subscribers, with DistributedLog's znodes.
 
-    The only key is WHOLE_STREAM, only the DLSN of a position is kept, and it only moves forward:
+    The only key is WHOLE_STREAM, only its position is kept, and it only moves forward:
     an advance to a lower position is durable at once and changes nothing. There is no note.
     """
 
-    _native = True
-
-    def __init__(self, metadata: MetadataStore, stream: str, logs: PlainLogs | None = None) -> None:
-        super().__init__(metadata, f"{stream}/subscribers", logs)
+    def __init__(
+        self, metadata: MetadataStore, stream: str, segments: SegmentForm | None = None
+    ) -> None:
+        super().__init__(metadata, f"{stream}/subscribers", segments)
 
     async def _find_in_nodes(
         self, path: str, node: Node, *, claim: bool
-    ) -> tuple[_Claim, Subscription]:
-        found = _Claim(path)
+    ) -> tuple[_ZnodeClaim, Subscription]:
+        found = _ZnodeClaim(path)
         found.version = node.version
         if node.data:  # else only a reader's lock was ever made below it
-            found.positions[WHOLE_STREAM] = Position(decode_subscriber(node.data, path))
-        return found, Subscription(dict(found.positions))
+            found.offsets[WHOLE_STREAM] = CommittedOffset(decode_subscriber(node.data, path))
+        return found, Subscription(dict(found.offsets))
 
-    def _ops(self, change: _Change) -> list[Op]:
+    def _ops(self, change: _ZnodeChange) -> list[Op]:
         claim = change.claim
         assert change.note is None, "a native subscriber has no note"
-        assert change.positions.keys() <= {WHOLE_STREAM}, "a native subscriber has one position"
+        assert change.offsets.keys() <= {WHOLE_STREAM}, "a native subscriber has one position"
         version = claim.version
         ops: list[Op] = []
         if change.delete and version is not None:
@@ -414,24 +424,24 @@ class StreamSubscribers(_ZnodeStore):
         target = self._target(change)
         if target is None:
             return ops
-        data = encode_subscriber(target.dlsn)
+        data = encode_subscriber(target.position)
         ops.append(Create(claim.path, data) if version is None else Set(claim.path, data, version))
         return ops
 
-    def _on_written(self, change: _Change) -> None:
+    def _on_written(self, change: _ZnodeChange) -> None:
         claim = change.claim
         target = self._target(change)
         if change.delete:
             claim.version = None
-            claim.positions.clear()
+            claim.offsets.clear()
         if target is not None:
             claim.version = 0 if claim.version is None else claim.version + 1
-            claim.positions[WHOLE_STREAM] = target
+            claim.offsets[WHOLE_STREAM] = target
 
-    def _target(self, change: _Change) -> Position | None:
-        """The position to write, None when the stored one is as far already."""
-        target = change.positions.get(WHOLE_STREAM)
-        last = None if change.delete else change.claim.positions.get(WHOLE_STREAM)
-        if target is None or (last is not None and target.dlsn <= last.dlsn):
+    def _target(self, change: _ZnodeChange) -> CommittedOffset | None:
+        """The offset to write, None when the stored position is as far already."""
+        target = change.offsets.get(WHOLE_STREAM)
+        last = None if change.delete else change.claim.offsets.get(WHOLE_STREAM)
+        if target is None or (last is not None and target.position <= last.position):
             return None
         return target

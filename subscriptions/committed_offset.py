@@ -7,45 +7,37 @@ of a DLSN. Source: DistributedLog, DLSN v1 and ZKSubscriptionStateStore; proposa
 
 from __future__ import annotations
 
-from base64 import b64decode, b64encode
 from collections.abc import Iterable
 from struct import Struct
 from typing import NamedTuple
-from urllib.parse import quote, unquote
 from uuid import UUID
 
-from crc32c import crc32c
 from google.protobuf.message import DecodeError
 
 from ledger.errors import CorruptFormat
 from ledger.ids import INVALID_DLSN, Dlsn, EntryId
 from subscriptions.records_pb2 import AdvanceLastCommitDLSN
-from subscriptions.records_pb2 import Subscription as SubscriptionRecord
 
-FORMAT_VERSION = 1
-_SEAL = Struct(">BI")
 _DLSN = Struct(">Bqqq")
 _DLSN_VERSION = 1
-_DLSN_TEXT_SIZE = 36
 _VARINTS = [bytes((number,)) for number in range(0x80)]
-_NO_NAME = "%"  # no quoted name is a lone percent sign
 
 
-class PositionKey(NamedTuple):
+class TopicIdPartition(NamedTuple):
     """One partition of one topic. A recreated topic has a new id: it starts with no positions."""
 
     topic_id: UUID
     partition: int
 
 
-WHOLE_STREAM = PositionKey(UUID(int=0), 0)
+WHOLE_STREAM = TopicIdPartition(UUID(int=0), 0)
 """The one key of a native subscriber: its stream."""
 
 
-class Position(NamedTuple):
+class CommittedOffset(NamedTuple):
     """How far a subscriber has read. For Kafka the offset is the truth, natively the DLSN."""
 
-    dlsn: Dlsn = INVALID_DLSN
+    position: Dlsn = INVALID_DLSN
     offset: int = -1
     leader_epoch: int = -1
     metadata: str = ""
@@ -53,56 +45,38 @@ class Position(NamedTuple):
     expire_time_ms: int = -1  # -1: by the store's general rule
 
 
-def seal(body: bytes) -> bytes:
-    """The body behind its format version and checksum."""
-    return _SEAL.pack(FORMAT_VERSION, crc32c(body)) + body
-
-
-def unseal(data: bytes, path: str) -> bytes:
-    """The body of sealed bytes. Raises CorruptFormat, naming the path."""
-    if len(data) < _SEAL.size:
-        raise CorruptFormat(f"{path}: {len(data)} bytes, expected {_SEAL.size} at least")
-    version, checksum = _SEAL.unpack_from(data)
-    if version != FORMAT_VERSION:
-        raise CorruptFormat(f"{path}: format version {version}, this program reads version 1")
-    body = data[_SEAL.size :]
-    if crc32c(body) != checksum:
-        raise CorruptFormat(f"{path}: the checksum does not match")
-    return body
-
-
-def encode_advance(key: PositionKey, position: Position) -> bytes:
+def encode_advance(key: TopicIdPartition, committed: CommittedOffset) -> bytes:
     """AdvanceLastCommitDLSN: the position with its key."""
     record = AdvanceLastCommitDLSN(
-        commit_dlsn=encode_dlsn(position.dlsn),
+        commit_dlsn=encode_dlsn(committed.position),
         topic_id=key.topic_id.bytes,
         partition=key.partition,
-        offset=position.offset,
-        metadata=position.metadata,
-        commit_time_ms=position.commit_time_ms,
+        offset=committed.offset,
+        metadata=committed.metadata,
+        commit_time_ms=committed.commit_time_ms,
     )
-    if position.leader_epoch >= 0:
-        record.leader_epoch = position.leader_epoch
-    if position.expire_time_ms >= 0:
-        record.expire_time_ms = position.expire_time_ms
+    if committed.leader_epoch >= 0:
+        record.leader_epoch = committed.leader_epoch
+    if committed.expire_time_ms >= 0:
+        record.expire_time_ms = committed.expire_time_ms
     return record.SerializeToString()
 
 
-def encode_advances(positions: Iterable[tuple[PositionKey, Position]]) -> list[bytes]:
+def encode_advances(offsets: Iterable[tuple[TopicIdPartition, CommittedOffset]]) -> list[bytes]:
     """As `encode_advance`, byte for byte, at a sixth of its time: commits are the hot path.
 
     Positions that are written together mostly share their topic, time, epoch and metadata.
     """
     bodies: list[bytes] = []
     topic, dlsn, head = None, None, b""
-    told, tail = None, b""
-    for (topic_id, partition), position in positions:
-        at, offset = position.dlsn, position.offset
+    last, tail = None, b""
+    for (topic_id, partition), committed in offsets:
+        at, offset = committed.position, committed.offset
         if topic_id is not topic or at is not dlsn:
             topic, dlsn = topic_id, at
             head = b"\x0a\x19" + encode_dlsn(at) + b"\x22\x10" + topic_id.bytes
-        if told is None or (position is not told and position[2:] != told[2:]):
-            told, tail = position, _encode_tail(*position[2:])
+        if last is None or (committed is not last and committed[2:] != last[2:]):
+            last, tail = committed, _encode_tail(*committed[2:])
         body = head
         if partition:
             body += b"\x28" + varint(partition)
@@ -147,15 +121,15 @@ def varint(number: int) -> bytes:
     return bytes(found)
 
 
-def decode_advance(body: bytes, path: str) -> tuple[PositionKey, Position]:
+def decode_advance(body: bytes, path: str) -> tuple[TopicIdPartition, CommittedOffset]:
     """What `encode_advance` wrote; unknown fields are passed over. Raises CorruptFormat."""
     record = AdvanceLastCommitDLSN()
     try:
         record.ParseFromString(body)
-        key = PositionKey(UUID(bytes=record.topic_id), record.partition)
+        key = TopicIdPartition(UUID(bytes=record.topic_id), record.partition)
     except (DecodeError, ValueError) as error:
         raise CorruptFormat(f"{path}: {error}") from error
-    return key, Position(
+    return key, CommittedOffset(
         decode_dlsn(record.commit_dlsn, path),
         record.offset,
         record.leader_epoch if record.HasField("leader_epoch") else -1,
@@ -176,46 +150,3 @@ def decode_dlsn(data: bytes, path: str) -> Dlsn:
         raise CorruptFormat(f"{path}: not a DLSN of version 1")
     _, segment, entry, slot = _DLSN.unpack(data)
     return Dlsn(segment, EntryId(entry), slot)
-
-
-def encode_subscriber(dlsn: Dlsn) -> bytes:
-    """The data of a native subscriber's znode: 36 characters of base64."""
-    return b64encode(encode_dlsn(dlsn))
-
-
-def decode_subscriber(data: bytes, path: str) -> Dlsn:
-    """The DLSN of a native subscriber's znode, in the old form or in the proposal's.
-
-    Raises CorruptFormat; also for a position that lies in a log segment, which is not read here.
-    """
-    if data[:1] == b"A" and len(data) == _DLSN_TEXT_SIZE:
-        try:
-            return decode_dlsn(b64decode(data, validate=True), path)
-        except ValueError as error:
-            raise CorruptFormat(f"{path}: {error}") from error
-    record = SubscriptionRecord()
-    try:
-        record.ParseFromString(data)
-    except DecodeError as error:
-        raise CorruptFormat(f"{path}: neither a DLSN nor a Subscription") from error
-    if record.HasField("segment_id"):
-        raise CorruptFormat(f"{path}: its position is in log segment {record.segment_id}")
-    return decode_dlsn(record.last_commit_dlsn, path)
-
-
-def node_name(subscriber: str) -> str:
-    """A name that is safe as one part of a path, whatever the subscriber is called."""
-    if not subscriber:
-        return _NO_NAME
-    if subscriber in (".", ".."):
-        return subscriber.replace(".", "%2E")
-    return quote(subscriber, safe="", errors="surrogatepass")
-
-
-def subscriber_of(name: str) -> str:
-    """The inverse of `node_name`."""
-    return "" if name == _NO_NAME else unquote(name, errors="surrogatepass")
-
-
-def key_name(key: PositionKey) -> str:
-    return f"{key.topic_id.hex}-{key.partition}"

@@ -21,32 +21,31 @@ from ledger.ids import Dlsn
 from ledger.ports.clock import Clock
 from ledger.ports.metadata import MetadataStore
 from ledger.streams.plain_log import PlainLogs
-from subscriptions.log_claim import Claim, LogStoreConfig, Shared, settle
-from subscriptions.log_history import read_history
-from subscriptions.log_read import read_subscription
-from subscriptions.positions import (
+from subscriptions.committed_offset import (
     WHOLE_STREAM,
-    Position,
-    PositionKey,
+    CommittedOffset,
+    TopicIdPartition,
     encode_advance,
     encode_advances,
-    node_name,
-    subscriber_of,
 )
-from subscriptions.segment_records import MORE, encode_native, encode_note, encode_removal
-from subscriptions.store import History, Subscription
+from subscriptions.segments.log_claim import LogStoreConfig, LogStoreServices, SegmentClaim, settle
+from subscriptions.segments.log_history import read_history
+from subscriptions.segments.log_read import read_subscription
+from subscriptions.segments.segment_records import MORE, encode_native, encode_note, encode_removal
+from subscriptions.store import Subscription, SubscriptionHistory
+from subscriptions.znodes.znode_format import node_name, subscriber_of
 
 _EXPIRE_S = 3600.0  # so often old history is looked for
 
 
-class _Change:
+class _LogChange:
     """What one call wants written; `deletes` all first, then nothing else."""
 
     __slots__ = ("bodies", "deletes", "durable", "existed", "keys", "note", "size_bytes", "values")
 
     def __init__(self, durable: Future[None]) -> None:
         self.durable = durable
-        self.keys: Collection[PositionKey] = ()
+        self.keys: Collection[TopicIdPartition] = ()
         self.values: Sequence[bytes | None] = ()  # of the keys; None: removed
         self.bodies: list[bytes] = []  # the records
         self.note: bytes | None = None
@@ -55,7 +54,7 @@ class _Change:
         self.existed = False
 
 
-class _Owned:
+class _OwnedSubscriber:
     """A claimed subscriber: what waits, what is under way, and who works on its segment."""
 
     __slots__ = (
@@ -72,11 +71,11 @@ class _Owned:
         "worker",
     )
 
-    def __init__(self, name: str, claim: Claim) -> None:
+    def __init__(self, name: str, claim: SegmentClaim) -> None:
         self.name = name
         self.claim = claim
-        self.waiting: deque[_Change] = deque()
-        self.under_way: list[_Change] = []
+        self.waiting: deque[_LogChange] = deque()
+        self.under_way: list[_LogChange] = []
         self.parts: deque[list[bytes]] = deque()  # of what is under way, not sent yet
         self.worker: asyncio.Task[None] | None = None  # begins, ends or deletes; nothing is sent
         self.closing = False  # the segment shall end when nothing waits
@@ -86,7 +85,7 @@ class _Owned:
         self.native_last: Dlsn | None = None  # accepted
 
 
-class LogSegmentPositions:
+class SubscriptionLogStore:
     """The `SubscriptionsStore` with a log segment for each subscriber. Runs on one event loop.
 
     `native`: subscribers of a stream, of whom only the DLSN is kept, and it only moves forward.
@@ -104,13 +103,15 @@ class LogSegmentPositions:
         config: LogStoreConfig | None = None,
     ) -> None:
         self.config = config or LogStoreConfig()
-        self._shared = Shared(metadata, logs, clock, self.config, native=native)
+        self._shared = LogStoreServices(metadata, logs, clock, self.config, native=native)
         self._root = root
         self._native = native
-        self._owned: dict[str, _Owned] = {}
+        self._owned: dict[str, _OwnedSubscriber] = {}
         self._working: dict[str, asyncio.Task[None]] = {}  # also of a claim that was given up
-        self._open: OrderedDict[str, _Owned] = OrderedDict()  # segments, longest idle first
-        self._positions_waiting = 0
+        self._open: OrderedDict[str, _OwnedSubscriber] = (
+            OrderedDict()
+        )  # segments, longest idle first
+        self._offsets_waiting = 0
         self._room = asyncio.Event()
         self._room.set()
         self._root_exists = False
@@ -127,30 +128,30 @@ class LogSegmentPositions:
     async def load(self, subscriber: str) -> Subscription:
         self.release(subscriber)
         await self._wait_for_worker(subscriber)
-        claim = Claim(self._shared, self._path(subscriber), subscriber)
+        claim = SegmentClaim(self._shared, self._path(subscriber), subscriber)
         await claim.find()
         if not claim.exists:
             await self._make_root()
-        positions = claim.state.positions(claim.path)
-        owned = _Owned(subscriber, claim)
-        if self._native and WHOLE_STREAM in positions:
-            owned.native_last = positions[WHOLE_STREAM].dlsn
+        offsets = claim.state.offsets(claim.path)
+        owned = _OwnedSubscriber(subscriber, claim)
+        if self._native and WHOLE_STREAM in offsets:
+            owned.native_last = offsets[WHOLE_STREAM].position
         self._owned[subscriber] = owned
         if self._timer is None:
             self._arm()
-        return Subscription(positions, claim.state.note, claim.exists)
+        return Subscription(offsets, claim.state.note, claim.exists)
 
     async def read(self, subscriber: str) -> Subscription:
         owned = self._owned.get(subscriber)
         if owned is not None and owned.lost is None:
             claim = owned.claim
             state = claim.state
-            return Subscription(state.positions(claim.path), state.note, claim.exists)
+            return Subscription(state.offsets(claim.path), state.note, claim.exists)
         shared = self._shared
         path = self._path(subscriber)
         return await read_subscription(shared.metadata, shared.logs, path, native=self._native)
 
-    async def history(self, subscriber: str) -> History:
+    async def history(self, subscriber: str) -> SubscriptionHistory:
         shared = self._shared
         path = self._path(subscriber)
         return await read_history(shared.metadata, shared.logs, path, native=self._native)
@@ -161,7 +162,7 @@ class LogSegmentPositions:
     def advance(
         self,
         subscriber: str,
-        positions: Mapping[PositionKey, Position | None],
+        offsets: Mapping[TopicIdPartition, CommittedOffset | None],
         note: bytes | None = None,
     ) -> Future[None]:
         owned = self._owned[subscriber]
@@ -169,11 +170,11 @@ class LogSegmentPositions:
         if owned.lost is not None:
             durable.set_exception(_refused(owned))
             return durable
-        change = _Change(durable)
+        change = _LogChange(durable)
         if self._native:
-            self._encode_native(owned, change, positions, note)
+            self._encode_native(owned, change, offsets, note)
         else:
-            _encode(change, positions, note)
+            _encode(change, offsets, note)
         self._count(len(change.bodies))
         owned.waiting.append(change)
         self._go_on(owned)
@@ -183,7 +184,7 @@ class LogSegmentPositions:
         if subscriber not in self._owned:
             await self.load(subscriber)
         owned = self._owned[subscriber]
-        change = _Change(asyncio.get_running_loop().create_future())
+        change = _LogChange(asyncio.get_running_loop().create_future())
         change.deletes = True
         if owned.lost is not None:
             raise _refused(owned)
@@ -236,31 +237,33 @@ class LogSegmentPositions:
 
     def _encode_native(
         self,
-        owned: _Owned,
-        change: _Change,
-        positions: Mapping[PositionKey, Position | None],
+        owned: _OwnedSubscriber,
+        change: _LogChange,
+        offsets: Mapping[TopicIdPartition, CommittedOffset | None],
         note: bytes | None,
     ) -> None:
         """A position that is as far already changes nothing, but keeps its place in the order."""
         assert note is None, "a native subscriber has no note"
-        assert positions.keys() <= {WHOLE_STREAM}, "a native subscriber has one position"
-        target = positions.get(WHOLE_STREAM)
-        if target is None or (owned.native_last is not None and target.dlsn <= owned.native_last):
+        assert offsets.keys() <= {WHOLE_STREAM}, "a native subscriber has one position"
+        target = offsets.get(WHOLE_STREAM)
+        if target is None or (
+            owned.native_last is not None and target.position <= owned.native_last
+        ):
             return
-        owned.native_last = target.dlsn
-        body = encode_native(target.dlsn)
+        owned.native_last = target.position
+        body = encode_native(target.position)
         change.keys = (WHOLE_STREAM,)
         change.values = change.bodies = [body]
         change.size_bytes = len(body)
 
     def _count(self, more: int) -> None:
-        self._positions_waiting += more
-        if self._positions_waiting >= self.config.positions_waiting_max:
+        self._offsets_waiting += more
+        if self._offsets_waiting >= self.config.offsets_waiting_max:
             self._room.clear()
         elif more < 0:
             self._room.set()
 
-    def _go_on(self, owned: _Owned) -> None:
+    def _go_on(self, owned: _OwnedSubscriber) -> None:
         """Whatever is next for the subscriber is under way."""
         if owned.under_way or owned.worker is not None:
             return
@@ -271,7 +274,7 @@ class LogSegmentPositions:
             owned.worker = asyncio.get_running_loop().create_task(self._work(owned))
             self._working[owned.name] = owned.worker
 
-    def _send(self, owned: _Owned) -> None:
+    def _send(self, owned: _OwnedSubscriber) -> None:
         """The oldest changes that fit into one entry are under way; one at least."""
         taken, waiting = owned.under_way, owned.waiting
         bodies: list[bytes] = []
@@ -292,7 +295,7 @@ class LogSegmentPositions:
             bodies = owned.parts.popleft()
         self._append(owned, bodies)
 
-    def _append(self, owned: _Owned, bodies: list[bytes]) -> None:
+    def _append(self, owned: _OwnedSubscriber, bodies: list[bytes]) -> None:
         log = owned.claim.log
         assert log is not None
         try:
@@ -300,7 +303,7 @@ class LogSegmentPositions:
         except LedgerError as error:
             asyncio.get_running_loop().call_soon(self._on_entry, owned, error)
 
-    def _on_entry(self, owned: _Owned, error: LedgerError | None) -> None:
+    def _on_entry(self, owned: _OwnedSubscriber, error: LedgerError | None) -> None:
         """An entry is durable, or never will be for all that is known."""
         if error is not None:
             self._lose(owned, error)
@@ -323,7 +326,7 @@ class LogSegmentPositions:
         if owned.lost is None:
             self._go_on(owned)
 
-    def _lose(self, owned: _Owned, error: LedgerError) -> None:
+    def _lose(self, owned: _OwnedSubscriber, error: LedgerError) -> None:
         """Nothing more is written for this claim; whoever waits is told."""
         if isinstance(error, Fenced | LedgerClosed):
             error = NotOwner(str(error))
@@ -340,7 +343,7 @@ class LogSegmentPositions:
 
     # segments: begin, end, delete; one worker for a subscriber, none for a commit
 
-    async def _work(self, owned: _Owned) -> None:
+    async def _work(self, owned: _OwnedSubscriber) -> None:
         try:
             while owned.lost is None and await self._step(owned):
                 pass
@@ -355,7 +358,7 @@ class LogSegmentPositions:
         if owned.lost is None:
             self._go_on(owned)
 
-    async def _step(self, owned: _Owned) -> bool:
+    async def _step(self, owned: _OwnedSubscriber) -> bool:
         """One change of segments. False: there is none to make."""
         claim = owned.claim
         first = owned.waiting[0] if owned.waiting else None
@@ -381,7 +384,7 @@ class LogSegmentPositions:
             self._touch(owned)
         return False
 
-    def _touch(self, owned: _Owned) -> None:
+    def _touch(self, owned: _OwnedSubscriber) -> None:
         if owned.lost is not None:
             return
         owned.touched_s = self._shared.clock.monotonic_s()
@@ -411,11 +414,11 @@ class LogSegmentPositions:
         if self._owned:
             self._arm()
 
-    def _close_idle(self, owned: _Owned) -> None:
+    def _close_idle(self, owned: _OwnedSubscriber) -> None:
         owned.closing = True
         self._go_on(owned)
 
-    async def _settled(self, owned: _Owned) -> None:
+    async def _settled(self, owned: _OwnedSubscriber) -> None:
         """Something has changed, or may have."""
         waiting: list[Future[None]] = [each.durable for each in owned.under_way]
         if owned.worker is not None:
@@ -445,18 +448,20 @@ class LogSegmentPositions:
 
 
 def _encode(
-    change: _Change, positions: Mapping[PositionKey, Position | None], note: bytes | None
+    change: _LogChange,
+    offsets: Mapping[TopicIdPartition, CommittedOffset | None],
+    note: bytes | None,
 ) -> None:
-    change.keys = positions
-    if None in positions.values():
+    change.keys = offsets
+    if None in offsets.values():
         change.values = [
-            None if position is None else encode_advance(key, position)
-            for key, position in positions.items()
+            None if committed is None else encode_advance(key, committed)
+            for key, committed in offsets.items()
         ]
-        pairs = zip(positions, change.values, strict=True)
+        pairs = zip(offsets, change.values, strict=True)
         change.bodies = [encode_removal(key) if body is None else body for key, body in pairs]
     else:
-        known = cast("Mapping[PositionKey, Position]", positions)
+        known = cast("Mapping[TopicIdPartition, CommittedOffset]", offsets)
         change.values = change.bodies = encode_advances(known.items())
     if note is not None:
         change.note = note
@@ -477,5 +482,5 @@ def _parts(bodies: list[bytes], entry_bytes: int) -> Iterator[list[bytes]]:
     yield [*some, bodies[-1]]
 
 
-def _refused(owned: _Owned) -> NotOwner:
+def _refused(owned: _OwnedSubscriber) -> NotOwner:
     return NotOwner(f"{owned.claim.path}: {owned.lost}")

@@ -6,44 +6,49 @@ from ledger.errors import NoNode, NoSuchLedger
 from ledger.ids import LedgerId
 from ledger.ports.metadata import MetadataStore
 from ledger.streams.plain_log import PlainLogs
-from subscriptions.log_node import decode_node, is_log_node
-from subscriptions.log_read import read_subscription
 from subscriptions.records_pb2 import Subscription as SubscriptionRecord
-from subscriptions.segment_records import SegmentRecord, State, decode_position, decode_record
-from subscriptions.store import Change, History
+from subscriptions.segments.log_node import decode_node, is_log_node
+from subscriptions.segments.log_read import read_subscription
+from subscriptions.segments.segment_records import (
+    SegmentRecord,
+    SubscriptionState,
+    decode_committed,
+    decode_record,
+)
+from subscriptions.store import OffsetChange, SubscriptionHistory
 
 _Timed = tuple[int, SegmentRecord]
 
 
 async def read_history(
     metadata: MetadataStore, logs: PlainLogs, path: str, *, native: bool
-) -> History:
+) -> SubscriptionHistory:
     """Raises CorruptFormat, MetadataUnavailable, EntryUnknown."""
     try:
         node = await metadata.get(path)
     except NoNode:
-        return History(0, {}, b"", [])
-    history: _Builder | None = None
+        return SubscriptionHistory(0, {}, b"", [])
+    history: _HistoryBuilder | None = None
     if is_log_node(node.data):
         record = decode_node(node.data, path)
         history = await _read_segments(logs, record, path)
     if history is None:
         found = await read_subscription(metadata, logs, path, native=native)
-        since_ms = max((each.commit_time_ms for each in found.positions.values()), default=0)
-        return History(since_ms, found.positions, found.note, [])
-    return History(
-        history.since_ms, history.base.positions(path), history.base.note, history.changes
+        since_ms = max((each.commit_time_ms for each in found.offsets.values()), default=0)
+        return SubscriptionHistory(since_ms, found.offsets, found.note, [])
+    return SubscriptionHistory(
+        history.since_ms, history.base.offsets(path), history.base.note, history.changes
     )
 
 
-class _Builder:
+class _HistoryBuilder:
     """Collects segments in order; the first that says anything tells how it all began."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self.since_ms = -1
-        self.base = State()
-        self.changes: list[Change] = []
+        self.base = SubscriptionState()
+        self.changes: list[OffsetChange] = []
 
     def add(self, timed: list[_Timed], snapshot: list[_Timed]) -> None:
         if timed and self.since_ms < 0:
@@ -55,16 +60,20 @@ class _Builder:
                     self.base.apply(record)
         self.changes += [self._change(at_ms, record) for at_ms, record in timed if not record.base]
 
-    def _change(self, at_ms: int, record: SegmentRecord) -> Change:
+    def _change(self, at_ms: int, record: SegmentRecord) -> OffsetChange:
         at_ms = max(at_ms, self.changes[-1].time_ms if self.changes else self.since_ms)
         if record.key is None:
-            return Change(at_ms, None, note=record.note)
+            return OffsetChange(at_ms, None, note=record.note)
         if record.body is None:
-            return Change(at_ms, record.key)
-        return Change(at_ms, record.key, decode_position(record.key, record.body, self._path))
+            return OffsetChange(at_ms, record.key)
+        return OffsetChange(
+            at_ms, record.key, decode_committed(record.key, record.body, self._path)
+        )
 
 
-async def _read_segments(logs: PlainLogs, record: SubscriptionRecord, path: str) -> _Builder | None:
+async def _read_segments(
+    logs: PlainLogs, record: SubscriptionRecord, path: str
+) -> _HistoryBuilder | None:
     """None: there is none that says anything."""
     segments = [
         (past.segment_id, past.snapshot_id if past.HasField("snapshot_id") else None)
@@ -73,7 +82,7 @@ async def _read_segments(logs: PlainLogs, record: SubscriptionRecord, path: str)
     if record.HasField("segment_id"):
         snapshot = record.snapshot_id if record.HasField("snapshot_id") else None
         segments.append((record.segment_id, snapshot))
-    builder = _Builder(path)
+    builder = _HistoryBuilder(path)
     for segment, snapshot in segments:
         try:
             base: list[_Timed] = []
@@ -81,7 +90,7 @@ async def _read_segments(logs: PlainLogs, record: SubscriptionRecord, path: str)
                 base = await _read_log(logs, LedgerId(snapshot), path)
             builder.add(await _read_log(logs, LedgerId(segment), path), base)
         except NoSuchLedger:
-            builder = _Builder(path)  # its time was over: what came before is not complete
+            builder = _HistoryBuilder(path)  # its time was over: what came before is not complete
     return None if builder.since_ms < 0 else builder
 
 

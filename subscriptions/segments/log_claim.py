@@ -30,7 +30,9 @@ from ledger.ids import LedgerId
 from ledger.ports.clock import Clock
 from ledger.ports.metadata import Check, Delete, MetadataStore, Node, Op
 from ledger.streams.plain_log import ENTRY_BYTES, PlainLog, PlainLogs
-from subscriptions.log_node import (
+from subscriptions.committed_offset import WHOLE_STREAM
+from subscriptions.records_pb2 import Subscription as SubscriptionRecord
+from subscriptions.segments.log_node import (
     decode_node,
     encode_node,
     expire_past,
@@ -39,15 +41,19 @@ from subscriptions.log_node import (
     put_state,
     state_in_node,
 )
-from subscriptions.old_forms import OPS_MAX, decode_child
-from subscriptions.positions import WHOLE_STREAM, decode_subscriber, node_name, unseal
-from subscriptions.records_pb2 import Subscription as SubscriptionRecord
-from subscriptions.segment_records import (
+from subscriptions.segments.segment_records import (
     BASE,
-    State,
+    SubscriptionState,
     complete,
     decode_record,
     encode_native,
+)
+from subscriptions.znodes.znode_format import (
+    OPS_MAX,
+    decode_child,
+    decode_subscriber,
+    node_name,
+    unseal,
 )
 
 SUBSCRIPTION_KEY = "subscription"
@@ -68,7 +74,7 @@ class LogStoreConfig:
     open_segments_max: int = 20_000  # beyond it the longest idle ones are closed sooner
     history_ms: int = 7 * 24 * 3600 * 1000  # closed segments are kept for so long
     history_segments_max: int = 1_000  # of one subscriber; its node lists them
-    positions_waiting_max: int = 20_000  # of all subscribers; then `room` waits
+    offsets_waiting_max: int = 20_000  # of all subscribers; then `room` waits
     unloads_at_once: int = 64
 
     def __post_init__(self) -> None:
@@ -79,7 +85,7 @@ class LogStoreConfig:
         assert self.open_segments_max >= 1
 
 
-class Shared:
+class LogStoreServices:
     """What all subscribers of one store have in common. `store` is this store's alone."""
 
     def __init__(
@@ -110,7 +116,7 @@ async def delete_ledgers(logs: PlainLogs, ledgers: set[LedgerId]) -> None:
 
 async def read_state(
     logs: PlainLogs | None, record: SubscriptionRecord, path: str, *, fence: bool
-) -> tuple[State, bool]:
+) -> tuple[SubscriptionState, bool]:
     """The state that a node tells, with its segments; and whether the open one says anything.
 
     `fence`: nobody can add to it any more. Raises NoSuchLedger (the node has moved on
@@ -125,7 +131,7 @@ async def read_state(
 
 
 async def _apply_log(
-    state: State, logs: PlainLogs | None, ledger: LedgerId, path: str, *, fence: bool
+    state: SubscriptionState, logs: PlainLogs | None, ledger: LedgerId, path: str, *, fence: bool
 ) -> bool:
     if logs is None:
         raise CorruptFormat(f"{path}: its positions are in log segment {ledger}")
@@ -139,7 +145,7 @@ async def _apply_log(
     return said
 
 
-class Claim:
+class SegmentClaim:
     """One subscriber, from `find` on this store's. One method runs at a time.
 
     Any LedgerError out of a method ends the claim: make a new one and `find`.
@@ -159,11 +165,11 @@ class Claim:
         "version",
     )
 
-    def __init__(self, shared: Shared, path: str, name: str) -> None:
+    def __init__(self, shared: LogStoreServices, path: str, name: str) -> None:
         self._shared = shared
         self.path = path
         self._name = name
-        self.state = State()  # durable
+        self.state = SubscriptionState()  # durable
         self.version: int | None = None  # of the node; None: there is none
         self.log: PlainLog | None = None  # the open segment
         self._record = _new_record(name)  # of a node in the new form, or to be written
@@ -220,7 +226,7 @@ class Claim:
 
     def _forget(self) -> None:
         self.log, self.version, self._children = None, None, {}
-        self.state, self._record, self._named = State(), _new_record(self._name), set()
+        self.state, self._record, self._named = SubscriptionState(), _new_record(self._name), set()
 
     async def _moved_on(self, node: Node) -> bool:
         found = await self._look()
@@ -354,7 +360,7 @@ class Claim:
         if sum(map(len, bodies)) <= shared.config.node_state_bytes:
             put_state(record, state, self.path)
             return
-        put_state(record, State(), self.path)
+        put_state(record, SubscriptionState(), self.path)
         log = await self._create_log()
         await _write_whole(log, bodies, shared)
         record.snapshot_id = log.ledger
@@ -425,7 +431,7 @@ def _new_record(name: str) -> SubscriptionRecord:
     return SubscriptionRecord(name=name)
 
 
-async def _write_whole(log: PlainLog, bodies: list[bytes], shared: Shared) -> None:
+async def _write_whole(log: PlainLog, bodies: list[bytes], shared: LogStoreServices) -> None:
     """All of it is in the log, which is closed."""
     now_ms = shared.clock.now_ms()
     loop = asyncio.get_running_loop()
