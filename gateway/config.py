@@ -11,14 +11,14 @@ class ConnectionLimits:
     """Bounds on one client connection and on all of them. Source: reliability of Kafka brokers."""
 
     frame_bytes_max: int = 100 * 1024 * 1024  # Kafka: socket.request.max.bytes
-    requests_in_flight_max: int = 100  # then reading stops until replies have left
-    write_buffer_bytes_max: int = 16 * 1024 * 1024  # a peer that never reads is closed beyond it
-    frame_s_max: float = 30.0  # half a frame, then silence
+    requests_in_flight_max: int = 100  # above it the connection reads no more requests
+    write_buffer_bytes_max: int = 16 * 1024 * 1024  # above it a peer that never reads is closed
+    frame_s_max: float = 30.0  # silence within a frame
     first_request_s_max: float = 10.0
     idle_s_max: float = 600.0  # Kafka: connections.max.idle.ms
     connections_max: int = 10_000
     connections_per_address_max: int = 1_000  # loopback is exempt
-    request_bytes_total_max: int = 256 * 1024 * 1024  # memory of all requests under way
+    request_bytes_total_max: int = 256 * 1024 * 1024  # memory for all requests in process
 
     def __post_init__(self) -> None:
         assert 1024 <= self.frame_bytes_max <= 2**31 - 1
@@ -61,14 +61,16 @@ class GroupLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReaderLimits:
-    """Read-only groups: Spark's queries, which commit nothing and are known from their fetches."""
+    """Bounds on read-only groups: Spark's queries, which commit nothing; their fetches
+    show them.
+    """
 
-    groups_max: int = 1_000  # then the one that fetched longest ago is forgotten
+    groups_max: int = 1_000  # above it the group with the oldest fetch is removed
     clients_max: int = 1_000  # of one group
     positions_max: int = 200_000  # of all groups
-    batch_idle_s_max: float = 600.0  # a batch query that fetches no more has ended
-    stream_idle_s_max: float = 86_400.0  # a streaming query: its lag is to be seen after it failed
-    ask_s_max: float = 1.0  # another gateway that does not say in time what it knows is left out
+    batch_idle_s_max: float = 600.0  # a batch query without fetches has ended
+    stream_idle_s_max: float = 86_400.0  # a streaming query: its lag stays visible after it failed
+    ask_s_max: float = 1.0  # a broker that does not answer in time is left out
 
     def __post_init__(self) -> None:
         assert self.groups_max > 0
@@ -78,15 +80,15 @@ class ReaderLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsLimits:
-    """Bounds on the metrics page; what is beyond them is counted in `gateway_metrics_left_out`."""
+    """Bounds on the metrics page; `gateway_metrics_left_out` counts samples beyond them."""
 
-    partitions_max: int = 5_000  # led by this gateway
-    groups_max: int = 1_000  # coordinated by this gateway; those in memory first
+    partitions_max: int = 5_000  # led by this broker
+    groups_max: int = 1_000  # coordinated by this broker; loaded groups first
     positions_max: int = 10_000  # of all groups
-    reads_max: int = 200  # groups without members that are read from the store for one page
+    reads_max: int = 200  # groups without members that one page reads from the store
     read_s_max: float = 2.0  # for all of them
-    reads_hold_s: float = 300.0  # then a group is read again: another gateway may have had it
-    ask_s_max: float = 2.0  # another gateway that does not say in time where partitions end
+    reads_hold_s: float = 300.0  # then read again: another broker may have coordinated it
+    ask_s_max: float = 2.0  # for end offsets of another broker
 
     def __post_init__(self) -> None:
         assert self.partitions_max >= 0
@@ -97,7 +99,7 @@ class MetricsLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDefaults:
-    """What a topic gets that says nothing itself. Kafka's broker defaults."""
+    """Defaults of a topic without settings of its own. Kafka's broker defaults."""
 
     partitions: int = 1  # num.partitions
     replication_factor: int = 1  # default.replication.factor; the embedded bookies' Qw
@@ -113,23 +115,23 @@ class GatewayConfig:
     data: Path = Path("data")
     host: str = "127.0.0.1"
     port: int = 9092  # 0: any free port
-    advertised_host: str | None = None  # what clients are told; else the address they came to
+    advertised_host: str | None = None  # for clients; default: where they connected
     node_id: int = 0
     bookies: int = 1  # embedded bookies: 1 (1/1/1) or 3 (E 3, Qw 3, Qa 2)
     journal_sync: str = "group"  # "group": on disk before every acknowledgement; "never"
     zookeeper: str = ""  # servers of the cluster, "host:port,.../chroot"; "": embedded, no cluster
-    session_ms: int = 10_000  # ZooKeeper session: how long a killed gateway keeps its seat
-    bookie_tls: tuple[Path, Path, Path] | None = None  # certificate, key, authority for bookies
-    rack: str = ""  # bookies of this rack are read from first, and consumers of it read here
+    session_ms: int = 10_000  # ZooKeeper session: how long a killed broker stays registered
+    bookie_tls: tuple[Path, Path, Path] | None = None  # certificate, key, CA for bookies
+    rack: str = ""  # bookies of this rack are preferred; consumers of it read here
     workers: int = 1  # processes of `gateway serve`, each a broker of its own
     log_segment_based_subscriptions_store_enabled: bool = False  # seed 004: second rollout step
-    accept_loss: bool = False  # go on with what is left of ledgers that a bookie may have lost
+    accept_loss: bool = False  # continue with what is left of ledgers that a bookie may have lost
     connection: ConnectionLimits = field(default_factory=ConnectionLimits)
     fetch: FetchLimits = field(default_factory=FetchLimits)
     ledger_port: int | None = (
-        None  # embedded: for readers of ledgers, on 127.0.0.1; 0: any free one
+        None  # embedded: for readers of ledgers, on 127.0.0.1; 0: any free port
     )
-    metrics_port: int | None = None  # HTTP, /metrics for Prometheus; 0: any free one; None: off
+    metrics_port: int | None = None  # HTTP, /metrics for Prometheus; 0: any free port; None: off
     groups: GroupLimits = field(default_factory=GroupLimits)
     readers: ReaderLimits = field(default_factory=ReaderLimits)
     metrics: MetricsLimits = field(default_factory=MetricsLimits)

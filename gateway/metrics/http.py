@@ -1,4 +1,4 @@
-"""GET /metrics over HTTP/1.1, and nothing else: small, bounded, one answer for each connection."""
+"""The metrics page: `GET /metrics` over HTTP/1.1, bounded, one answer for each connection."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TEXT = "text/plain; charset=utf-8"
 
 
 class MetricsUnavailable(OSError):
-    """The port of the metrics page cannot be listened on."""
+    """The gateway cannot listen on the port of the metrics page."""
 
 
 class MetricsServer:
@@ -35,7 +35,7 @@ class MetricsServer:
         self.port = 0
 
     async def start(self, host: str, port: int) -> None:
-        """The page can be fetched; `port` 0 takes any free one. Raises MetricsUnavailable."""
+        """Listen, on any free port if `port` is 0. Raises MetricsUnavailable."""
         try:
             self._listener = await asyncio.start_server(
                 self._accepted, host, port, limit=HEAD_BYTES_MAX
@@ -47,7 +47,7 @@ class MetricsServer:
         self.port = self._listener.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
-        """Nothing is accepted any more; who waits for a page gets none."""
+        """Stop accepting connections, and drop those that wait for a page."""
         if self._listener is not None:
             self._listener.close()
         for task in list(self._serving):
@@ -72,7 +72,7 @@ class MetricsServer:
                 writer.write(await self._answer(head))
                 await writer.drain()
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # it is gone, or too slow, or speaks no HTTP
+            pass  # the client left, is too slow, or sent no HTTP
         except Exception as error:  # noqa: BLE001 - last resort: a bug of ours ends no process
             logger().error("the metrics page failed", exc_info=error)
         finally:
@@ -80,7 +80,7 @@ class MetricsServer:
             try:
                 async with asyncio.timeout(HEAD_S_MAX):
                     await writer.wait_closed()
-            except OSError:  # or too slow: what it did not read is not kept for it
+            except OSError:  # or too slow: unread bytes are dropped
                 writer.transport.abort()
 
     async def _answer(self, head: bytes) -> bytes:
@@ -91,7 +91,8 @@ class MetricsServer:
         if path != b"/metrics":
             return _reply(HTTPStatus.NOT_FOUND, b"see /metrics\n")
         if self._page is None:
-            from gateway.metrics.page import Page  # a gateway that nobody asks starts without it
+            # a gateway whose page is never requested starts without it
+            from gateway.metrics.page import Page
 
             self._page = Page(self._ctx)
         from gateway.metrics.page import CONTENT_TYPE

@@ -1,4 +1,4 @@
-"""The metrics page in Prometheus' text format: one page at a time, shared by all who ask for it."""
+"""The metrics page in Prometheus' text format, computed once for all concurrent requests."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from gateway.metrics.samples import Family, Samples
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
-_SAMPLES_AT_ONCE = 100  # then others on this loop have their turn
+_SAMPLES_AT_ONCE = 100  # then other callbacks of the loop have their turn
 
 
 class _These(Collector):
-    """Some metrics, as prometheus_client takes them."""
+    """A collector of given metrics for prometheus_client."""
 
     def __init__(self, metrics: Iterable[Metric]) -> None:
         self._metrics = metrics
@@ -29,20 +29,20 @@ class _These(Collector):
 
 
 class Page:
-    """`text` may be called by many at once; they get the same page."""
+    """The page. Concurrent calls of `text` share one computation."""
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
         self._under_way: asyncio.Task[bytes] | None = None
 
     async def text(self) -> bytes:
-        """What is so now, or was when the page that is under way was begun."""
+        """Return the page as of now, or the one whose computation is already running."""
         if self._under_way is None or self._under_way.done():
             self._under_way = asyncio.get_running_loop().create_task(self._write())
         return await asyncio.shield(self._under_way)
 
     async def stop(self) -> None:
-        """Nothing is under way any more."""
+        """Cancel a running computation."""
         if self._under_way is not None:
             self._under_way.cancel()
             await asyncio.gather(self._under_way, return_exceptions=True)
@@ -58,7 +58,7 @@ class Page:
 
 
 def family_text(family: Family) -> Iterator[bytes]:
-    """The text of a family in pieces; only the first one says what it is."""
+    """Format a family in pieces; only the first has the HELP and TYPE lines."""
     for at in range(0, len(family.samples), _SAMPLES_AT_ONCE):
         metric = GaugeMetricFamily(family.name, family.text, labels=family.labels)
         for labels, value in family.samples[at : at + _SAMPLES_AT_ONCE]:

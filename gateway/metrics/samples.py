@@ -1,9 +1,9 @@
-"""What the metrics page says: names and labels are kafka_exporter's, so its dashboards render.
+"""The samples of the metrics page, with kafka_exporter's names and labels, so its dashboards work.
 
-Each gateway of a cluster tells its own share, so that sums over all of them are right: partitions
-that it leads, groups that it coordinates, and what read-only groups fetch from it. Nothing is
-counted for each request: all of it is looked up when it is asked for, and bounded; what is left
-out is told. Source: github.com/danielqsj/kafka_exporter.
+Each broker of a cluster reports its own share, so that sums over all brokers are right: the
+partitions that it leads, the groups that it coordinates, and the fetches of read-only groups.
+Nothing is counted per request. All of it is looked up when the page is requested, within bounds,
+and the number of samples left out is a metric too. Source: github.com/danielqsj/kafka_exporter.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gateway.topics.partition import Partition
 
 _LIST_OFFSETS = 2
 _LATEST = -1
-_SLICE = 200  # of what is looked at without giving way
+_SLICE = 200  # samples before other callbacks of the loop have their turn
 
 _PLACE = ("topic", "partition")
 _GROUP_TOPIC = ("consumergroup", "topic")
@@ -57,7 +57,7 @@ _FAMILIES: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 
 Place = tuple[str, int]
-"""Topic and partition."""
+"""A topic and a partition."""
 
 
 K = TypeVar("K")
@@ -80,7 +80,7 @@ class _Stands(NamedTuple):
 
 
 class Samples:
-    """One look at everything. `gather` once."""
+    """One snapshot of all metrics. `gather` runs once."""
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
@@ -90,7 +90,7 @@ class Samples:
         self._stands: list[_Stands] = []
 
     async def gather(self) -> list[Family]:
-        """Every family that has a sample."""
+        """Return every family that has a sample."""
         self._brokers()
         await self._topics()
         await self._groups()
@@ -116,7 +116,7 @@ class Samples:
     # -- topics -------------------------------------------------------------------------------
 
     async def _topics(self) -> None:
-        """Whoever leads its first partition tells how many a topic has."""
+        """Report the partition count of each topic whose first partition this broker leads."""
         ctx = self._ctx
         me, told, seen = ctx.cluster.node_id, 0, 0
         for topic in list(ctx.catalog.all()):
@@ -142,7 +142,7 @@ class Samples:
         self._say("kafka_topic_partition_current_offset", partition.high_watermark, *at)
         self._say("kafka_topic_partition_oldest_offset", partition.log_start_offset, *at)
         self._say("kafka_topic_partition_leader", cluster.node_id, *at)
-        # As Metadata has it: who serves it, serves all of it. Copies are the bookies' business.
+        # As in Metadata: the leader is the only replica, because bookies keep the copies.
         self._say("kafka_topic_partition_replicas", replicas, *at)
         self._say("kafka_topic_partition_in_sync_replica", replicas, *at)
         self._say("kafka_topic_partition_under_replicated_partition", 0, *at)
@@ -162,7 +162,7 @@ class Samples:
                     self._stand(each.name, (topic.name, key.partition), committed.offset)
 
     async def _readers(self) -> None:
-        """What moved to another gateway is told there, once it is fetched there."""
+        """Report read-only groups; after a move, the new broker reports their next fetch."""
         ctx = self._ctx
         for group in list(ctx.readers.known()):
             if ctx.groups.stored(group.name):
@@ -179,7 +179,7 @@ class Samples:
         self._say("kafka_consumergroup_members", members, name)
 
     def _fitting(self, positions: Mapping[K, V]) -> list[tuple[K, V]]:
-        """As many of them as there is room for; the others are counted."""
+        """Return as many positions as the bound allows; count the others as left out."""
         room = self._limits.positions_max - len(self._stands)
         self._left_out["positions"] += max(0, len(positions) - room)
         return list(islice(positions.items(), max(0, room)))
@@ -210,7 +210,7 @@ class Samples:
     # -- ends of partitions -------------------------------------------------------------------
 
     async def _ends(self, places: set[Place]) -> dict[Place, int]:
-        """High watermarks, from memory or from whoever leads them; unknown ones are left out."""
+        """Return high watermarks, from memory or from their leaders; unknown ones are left out."""
         ctx = self._ctx
         ends: dict[Place, int] = {}
         elsewhere: dict[int, dict[str, list[int]]] = {}
@@ -222,7 +222,7 @@ class Samples:
             elif topic is not None:
                 node_id = ctx.cluster.leader(StreamKey(topic.topic_id, place[1])).node_id
                 elsewhere.setdefault(node_id, {}).setdefault(place[0], []).append(place[1])
-        elsewhere.pop(ctx.cluster.node_id, None)  # it is being opened
+        elsewhere.pop(ctx.cluster.node_id, None)  # this broker is opening it
         elsewhere.pop(-1, None)
         if not elsewhere:
             return ends
@@ -240,7 +240,7 @@ class Samples:
 
 
 def _told(answer: Any) -> dict[Place, int]:
-    """The ends that a ListOffsets answer tells."""
+    """Return the end offsets in a ListOffsets response."""
     return {
         (topic.name, each.partition_index): each.offset
         for topic in answer.topics
@@ -250,7 +250,7 @@ def _told(answer: Any) -> dict[Place, int]:
 
 
 def _latest(places: dict[str, list[int]]) -> dict[str, Any]:
-    """The fields of a ListOffsets that asks where these partitions end."""
+    """Return the fields of a ListOffsets request for the ends of these partitions."""
     topics = [
         {
             "name": name,

@@ -1,4 +1,4 @@
-"""The port to the storage nodes. In process: `local_bookies`; over the network: gRPC."""
+"""The port to the bookies. The embedded gateway reaches them in process, a cluster over gRPC."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ledger.ids import BookieId, Buffer, EntryId, LedgerId
 
 
 class Status(IntEnum):
-    """What a bookie answers. Numbers are Apache BookKeeper's (BookkeeperProtocol.proto)."""
+    """The answer code of a bookie. The numbers are BookKeeper's (BookkeeperProtocol.proto)."""
 
     OK = 0
     NO_LEDGER = 402
@@ -23,12 +23,13 @@ class Status(IntEnum):
     READ_ONLY = 505
     OVERLOADED = 506
     UNKNOWN_LEDGER_STATE = 507
-    UNREACHABLE = 900  # ours: no answer; nothing is known
-    WRONG_INSTANCE = 901  # ours: another bookie serves there; this one did nothing
+    UNREACHABLE = 900  # Not BookKeeper's: no answer came, so the outcome is unknown
+    # Not BookKeeper's: another bookie serves at this address; nothing was done
+    WRONG_INSTANCE = 901
 
 
 class ReadReply(NamedTuple):
-    """`body` is the whole entry as stored, header and digest included; only with OK."""
+    """One entry. `body` is the entry as stored, with header and digest; empty unless OK."""
 
     status: Status
     body: bytes = b""
@@ -36,7 +37,10 @@ class ReadReply(NamedTuple):
 
 
 class ReadManyReply(NamedTuple):
-    """`bodies[i]` is entry first + i. OK with fewer than asked is normal (size limit, hole)."""
+    """Consecutive entries: `bodies[i]` is entry first + i.
+
+    OK with fewer entries than requested is normal, because of a size limit or a hole.
+    """
 
     status: Status
     bodies: Sequence[Buffer] = ()
@@ -44,14 +48,17 @@ class ReadManyReply(NamedTuple):
 
 
 class EntriesReply(NamedTuple):
-    """`runs` are the ids held durably: disjoint, rising (first, last) pairs; only with OK."""
+    """The entry ids that a bookie stores durably, as disjoint, rising (first, last) pairs.
+
+    Empty unless OK.
+    """
 
     status: Status
     runs: tuple[tuple[EntryId, EntryId], ...] = ()
 
 
 class BookieStats(NamedTuple):
-    """How full a bookie is. Zeros when it could not be asked (`status`)."""
+    """How full a bookie is. All zeros if it did not answer (`status`)."""
 
     status: Status
     disk_bytes: int = 0
@@ -64,7 +71,7 @@ DEFAULT_RACK = "/default-rack"
 
 
 class BookieInfo(NamedTuple):
-    """Where a registered bookie is and what it says of itself."""
+    """The address of a registered bookie, and the properties that it published."""
 
     host: str = "127.0.0.1"
     port: int = 0
@@ -76,14 +83,14 @@ OnAdded = Callable[[Status], None]
 
 
 class Bookies(Protocol):
-    """All bookies this process can reach, by id."""
+    """All bookies that this process can reach, by id."""
 
     def available(self) -> tuple[BookieId, ...]:
-        """Writable bookies, in no special order."""
+        """Return the writable bookies, in no particular order."""
         ...
 
     def registered(self) -> Mapping[BookieId, BookieInfo]:
-        """All bookies that are alive as far as is known, read-only ones too."""
+        """Return all bookies that are registered as alive, including read-only ones."""
         ...
 
     def add(
@@ -97,11 +104,11 @@ class Bookies(Protocol):
         *,
         recovery: bool = False,
     ) -> None:
-        """Queue one entry (`body` joined is header + digest + payload). Never waits.
+        """Queue one entry; `body` joined is header, digest and payload. Never waits.
 
-        `on_added(OK)` runs once it is durable on that bookie; any other status means that its
-        fate there is unknown or that it was refused. Runs exactly once, never inside this call.
-        Calls for one bookie are handled in order.
+        `on_added(OK)` runs once the entry is durable on that bookie. Any other status means that
+        the bookie refused it or that the outcome is unknown. `on_added` runs exactly once, and
+        never inside this call. The adds of one bookie are processed in call order.
         """
         ...
 
@@ -113,48 +120,49 @@ class Bookies(Protocol):
         *,
         fence_key: bytes | None = None,
     ) -> ReadReply:
-        """One entry, or with entry -1 the highest stored. Never raises for the bookie's state.
+        """Read one entry, or the highest stored one if `entry` is -1.
 
-        With `fence_key` the ledger is fenced durably there before the reply (created fenced when
-        unknown). `reply.lac` is the highest LAC that the bookie knows.
+        The state of the bookie is in the status; nothing is raised for it. With `fence_key` the
+        bookie fences the ledger durably before it replies, and creates it fenced if it does not
+        store it. `reply.lac` is the highest LAC that the bookie has.
         """
         ...
 
     async def read_many(
         self, bookie: BookieId, ledger: LedgerId, first: EntryId, last: EntryId, max_bytes: int
     ) -> ReadManyReply:
-        """Consecutive entries from `first`; at least one when it is there, whatever its size."""
+        """Read consecutive entries from `first`: at least one if stored, whatever its size."""
         ...
 
     async def read_lac(self, bookie: BookieId, ledger: LedgerId) -> ReadReply:
-        """`lac` only."""
+        """Read the LAC; `body` of the reply is empty."""
         ...
 
     async def write_lac(
         self, bookie: BookieId, ledger: LedgerId, master_key: bytes, lac: EntryId
     ) -> Status:
-        """The bookie knows this LAC (explicit LAC), durably."""
+        """Store `lac` durably as the explicit LAC of the ledger."""
         ...
 
     async def wait_lac(
         self, bookie: BookieId, ledger: LedgerId, previous: EntryId, timeout_s: float
     ) -> ReadReply:
-        """Answers once the bookie knows a LAC above `previous`, was fenced, or time is up.
+        """Wait until the bookie has a LAC above `previous`, is fenced, or `timeout_s` has passed.
 
-        With a higher LAC, `body` is entry previous + 1 when it is stored there, else empty: all
-        in one round trip (BookKeeper's long poll with entry piggyback). OK in each of these
-        cases. `timeout_s` is bounded by the bookie.
+        The status is OK in each of these cases. If the LAC is higher, `body` is entry previous + 1,
+        or empty if the bookie does not store it: one round trip (BookKeeper's long poll with entry
+        piggyback). The bookie bounds `timeout_s`.
         """
         ...
 
     async def list_entries(self, bookie: BookieId, ledger: LedgerId) -> EntriesReply:
-        """Which entries it holds. NO_LEDGER by evidence only, UNKNOWN_LEDGER_STATE in limbo."""
+        """List the stored entries. NO_LEDGER needs evidence; UNKNOWN_LEDGER_STATE in limbo."""
         ...
 
     async def end_limbo(self, bookie: BookieId, ledger: LedgerId, master_key: bytes) -> Status:
-        """Its share of the ledger is complete again (or its loss accepted): it answers plainly."""
+        """End the limbo of a ledger: its copies are complete again, or their loss was accepted."""
         ...
 
     async def stats(self, bookie: BookieId) -> BookieStats:
-        """As it is now; UNREACHABLE without an answer."""
+        """Return the current statistics; UNREACHABLE if no answer came."""
         ...

@@ -1,4 +1,4 @@
-"""The port to time. Wall time is for what people see; durations come from `monotonic_s`."""
+"""The port to time. Wall time is for people; durations are measured with `monotonic_s`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Protocol
 
 class Clock(Protocol):
     def now_ms(self) -> int:
-        """Wall clock, milliseconds since 1970. May jump; no safety rests on it."""
+        """Return the wall clock in milliseconds since 1970. It may jump; safety never uses it."""
         ...
 
     def monotonic_s(self) -> float:
-        """Never falls. Seconds from an arbitrary start."""
+        """Return seconds from an arbitrary start. Never falls."""
         ...

@@ -1,4 +1,4 @@
-"""The port to one directory of files: append, read, sync. `posix_disk` is the real one."""
+"""The port to one directory of files: append, read, sync. `PosixDisk` implements it."""
 
 from __future__ import annotations
 
@@ -11,39 +11,40 @@ OnSynced = Callable[[OSError | None], None]
 
 
 class LogFile(Protocol):
-    """One open file. Writes come from one owner; reads may run beside them."""
+    """One open file. It has one writer; reads may run at the same time."""
 
     def write(self, buffers: Sequence[Buffer], position: int) -> None:
-        """All bytes are at `position` for any reader of this process; not durable yet.
+        """Write all buffers at `position`. Readers of this process see them; they are not durable
+        yet.
 
-        Of a file that is expected to grow (`Disk.create`) readers may see them after the next
-        sync only. Raises OSError (ENOSPC and others); then what lies past `position` is
-        undefined.
+        In a file that is expected to grow (`Disk.create`), readers may see them only after the next
+        sync. Raises OSError (ENOSPC and others); the content after `position` is then undefined.
         """
         ...
 
     def sync(self, on_synced: OnSynced) -> None:
-        """All that was written before is durable when `on_synced(None)` runs.
+        """Make everything written before this call durable, then run `on_synced(None)`.
 
-        It runs once, perhaps before this returns, always on the event loop's thread. An
-        OSError means that the file's unsynced bytes are lost for good (never sync again).
+        `on_synced` runs once, possibly before this call returns, and always on the event loop's
+        thread. It receives an OSError if the unsynced bytes of the file are lost for good; the file
+        must then never be synced again.
         """
         ...
 
     def read_now(self, position: int, size: int) -> Buffer | None:
-        """Up to `size` bytes (fewer at the end) if no wait is needed, else None."""
+        """Return up to `size` bytes (fewer at the end) if this needs no wait, else None."""
         ...
 
     async def read(self, position: int, size: int) -> Buffer:
-        """Up to `size` bytes from `position`; fewer only at the end of the file."""
+        """Return up to `size` bytes from `position`; fewer only at the end of the file."""
         ...
 
     def size(self) -> int:
-        """Length in bytes, preallocated room not counted where the system can tell them apart."""
+        """Return the length in bytes, without preallocated space where the system can tell."""
         ...
 
     def preallocate(self, position: int, size: int) -> None:
-        """Room is reserved from `position` (best effort); reads of it give zeros."""
+        """Reserve space from `position`, as far as possible. Reads of it return zeros."""
         ...
 
     def truncate(self, size: int) -> None: ...
@@ -52,14 +53,15 @@ class LogFile(Protocol):
 
 
 class Disk(Protocol):
-    """One directory, held by this process alone until `close`."""
+    """One directory, locked by this process until `close`."""
 
     def names(self) -> list[str]: ...
 
     def create(self, name: str, expected_bytes: int = 0) -> LogFile:
-        """A new file; its name is durable only after `sync_directory`.
+        """Create a file. Its name is durable only after `sync_directory`.
 
-        Empty, or (a hint: it and its successors will grow to `expected_bytes`) full of zeros.
+        `expected_bytes` hints that this file and its successors grow to that size. With it the new
+        file may be full of zeros; otherwise it is empty.
         """
         ...
 
@@ -68,7 +70,7 @@ class Disk(Protocol):
     def unlink(self, name: str) -> None: ...
 
     def sync_directory(self) -> None:
-        """Names created and unlinked before are durable. Raises OSError."""
+        """Make the names that were created and unlinked durable. Raises OSError."""
         ...
 
     def free_bytes(self) -> int: ...

@@ -1,7 +1,7 @@
-"""The port to the metadata store: a tree of small versioned nodes, as ZooKeeper's.
+"""The port to the metadata store: a tree of small versioned nodes, as in ZooKeeper.
 
-Two implementations pass one contract suite: `sqlite_metadata` and (for clusters) ZooKeeper.
-Paths are absolute, `/a/b`; no empty, `.` or `..` parts, no NUL, no trailing slash.
+SQLite implements it on one machine, ZooKeeper in a cluster; both pass one contract suite. Paths are
+absolute, `/a/b`; no empty, `.` or `..` parts, no NUL, no trailing slash.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 ANY_VERSION = -1
-NODE_BYTES_MAX = 1023 * 1024  # with its path one request of what ZooKeeper takes by default
+NODE_BYTES_MAX = 1023 * 1024  # with its path, one request within ZooKeeper's default limit
 
 
 class Node(NamedTuple):
@@ -45,10 +45,10 @@ Unwatch = Callable[[], None]
 
 
 class MetadataStore(Protocol):
-    """Every change is durable and totally ordered before its call returns.
+    """A tree of nodes. A change is durable and totally ordered before its call returns.
 
-    Errors: NoNode (also for a missing parent), NodeExists, NotEmpty, BadVersion; and
-    MetadataUnavailable when the outcome is unknown.
+    Errors: NoNode (also for a missing parent), NodeExists, NotEmpty, BadVersion;
+    MetadataUnavailable if the outcome is unknown.
     """
 
     async def get(self, path: str) -> Node: ...
@@ -56,7 +56,9 @@ class MetadataStore(Protocol):
     async def exists(self, path: str) -> bool: ...
 
     async def set(self, path: str, data: bytes, version: int) -> int:
-        """The node holds `data`; its new version is returned. BadVersion if it had moved on."""
+        """Replace the data of a node. Returns the new version; BadVersion if the
+        version differs.
+        """
         ...
 
     async def create(
@@ -68,54 +70,56 @@ class MetadataStore(Protocol):
         sequential: bool = False,
         parents: bool = False,
     ) -> str:
-        """The node exists with version 0; its path is returned.
+        """Create a node with version 0. Returns its path.
 
-        `sequential` appends a ten-digit number, larger than any given under that parent before.
-        `parents` creates missing ancestors, empty.
+        `sequential` appends a ten-digit number, larger than any number given below that parent
+        before. `parents` creates missing ancestors without data.
         """
         ...
 
     async def delete(self, path: str, version: int = ANY_VERSION) -> None: ...
 
     async def multi(self, ops: Sequence[Op]) -> None:
-        """All of `ops` happened in order, or none did and the first failure is raised."""
+        """Apply all of `ops` in order, or none of them and raise the first failure."""
         ...
 
     async def children(self, path: str) -> list[str]:
-        """Names, sorted."""
+        """Return the names of the children, sorted."""
         ...
 
     async def read_tree(self, path: str) -> dict[str, Node]:
-        """Every node below `path` (itself not included), by path. Empty if it does not exist.
+        """Return every node below `path`, without `path` itself. Empty if it does not exist.
 
-        One consistent picture in the embedded store; elsewhere node by node, but what a multi
-        moves to another name under the same parent is found under one of the two.
+        The embedded store returns one consistent snapshot. ZooKeeper is read node by node; a node
+        that a multi renames below the same parent is found under one of its two names.
         """
         ...
 
     async def paths(self, path: str) -> list[str]:
-        """Every path below `path`, without data, parents first. Empty if it does not exist."""
+        """Return every path below `path`, parents first. Empty if it does not exist."""
         ...
 
     async def sync(self, path: str) -> None:
-        """Later reads see every change that was complete before this call."""
+        """Make later reads see every change that was complete before this call."""
         ...
 
     def watch(self, path: str, on_changed: Callable[[], None]) -> Unwatch:
-        """`on_changed` runs on the loop after any later change of this node's data or children.
+        """Run `on_changed` on the loop after each later change of this node's data or children.
 
-        Several changes may be told once. It stays armed until the returned function is called.
+        Several changes may cause one call. The watch stays armed until the returned function is
+        called.
         """
         ...
 
     def watch_session(self, on_renewed: Callable[[], None]) -> Unwatch:
-        """`on_renewed` runs after a session was lost and a new one serves.
+        """Run `on_renewed` after a session was lost and a new one is established.
 
-        The ephemeral nodes of the old one are gone, or go now; nothing is created again by
-        itself. Watches stay armed and are told once. A store without sessions never calls it.
+        The ephemeral nodes of the old session are gone or about to go; the store does not create
+        them again. Watches stay armed, and each fires once. A store without sessions never calls
+        it.
         """
         ...
 
     async def close(self) -> None:
-        """Ephemeral nodes of this session are gone."""
+        """Delete the ephemeral nodes of this session and release the store."""
         ...

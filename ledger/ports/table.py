@@ -1,4 +1,4 @@
-"""The port to an ordered table of byte keys. `rocks_table` is the real one."""
+"""The port to an ordered table of byte keys. `RocksTable` implements it."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Protocol
 
 
 class Table(Protocol):
-    """Ordered by key bytes. Written by one owner. Not durable until `flush`."""
+    """A table ordered by key bytes, with one writer. Writes are not durable until `flush`."""
 
     def get(self, key: bytes) -> bytes | None: ...
 
     def scan(self, first: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        """At most `limit` pairs with first <= key < end, ascending."""
+        """Return up to `limit` pairs with first <= key < end, in ascending order."""
         ...
 
     def last(self, first: bytes, end: bytes) -> tuple[bytes, bytes] | None:
-        """The pair with the greatest key in first <= key < end."""
+        """Return the pair with the greatest key in first <= key < end, or None."""
         ...
 
     def write(
@@ -25,14 +25,14 @@ class Table(Protocol):
         deletes: Sequence[bytes] = (),
         delete_ranges: Sequence[tuple[bytes, bytes]] = (),
     ) -> None:
-        """All of it or nothing is visible, and after a crash all of it or nothing is there.
+        """Apply all changes atomically: readers, and a restart after a crash, see all or none.
 
-        Order inside one call: ranges (first <= key < end), deletes, puts.
+        The order inside one call is: ranges (first <= key < end), deletes, puts.
         """
         ...
 
     async def flush(self) -> None:
-        """Everything written before the call is durable."""
+        """Make everything written before this call durable."""
         ...
 
     def close(self) -> None: ...

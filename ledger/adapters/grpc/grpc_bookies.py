@@ -1,8 +1,8 @@
-"""The bookies port over gRPC: one connection to each bookie, made when it is first needed.
+"""The bookies port over gRPC: one connection to each bookie, established at first use.
 
-A connection that breaks answers all that was under way with UNREACHABLE, at once; then it is made
-again in the background, first at once and then ever less often, where the bookie is registered by
-then. Until it stands, calls are answered UNREACHABLE without waiting.
+A broken connection answers all requests in flight with UNREACHABLE at once. It is established again
+in the background, first at once and then at growing intervals, at the address where the bookie is
+then registered. Meanwhile calls are answered UNREACHABLE without a wait.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError, Message
 from ledger.adapters.grpc.grpc_channel import client_credentials
 from ledger.adapters.grpc.grpc_config import GrpcClientConfig, TlsFiles
 from ledger.adapters.grpc.grpc_library import grpc, keep_running
-from ledger.adapters.grpc.grpc_link import Address, Link
+from ledger.adapters.grpc.grpc_link import Address, BookieConnection
 from ledger.adapters.system.memory import keep_freed_memory
 from ledger.ids import BookieId, Buffer, EntryId, LedgerId
 from ledger.ports.bookies import (
@@ -36,8 +36,8 @@ _Reply = pb.StatusReply | pb.LacReply | pb.EntriesReply | pb.StatsReply
 _BOUND_MAX = 2**32 - 1
 
 
-class Peer:
-    """One bookie: the connection that takes calls, if there is one, and the task that mends it."""
+class BookiePeer:
+    """One bookie: its current connection, if any, and the task that reconnects."""
 
     def __init__(
         self,
@@ -51,15 +51,21 @@ class Peer:
         self._config = config
         self._credentials = credentials
         self._loop = asyncio.get_running_loop()
-        self._link: Link | None = None  # takes calls
-        self._newest: Link | None = None  # that one, or one that is being made
+        # The connection that takes calls. None while disconnected.
+        self._link: BookieConnection | None = None
+        # The same connection, or the one that is being established.
+        self._newest: BookieConnection | None = None
+        # The task that reconnects, while the bookie is registered and a connection is wanted.
         self._keeper: asyncio.Task[None] | None = None
+        # The status of calls without a connection; why the last attempt failed.
         self._refusal = Status.UNREACHABLE
+        # Set when the bookie registers at another address: the pause before a retry ends.
         self._moved = asyncio.Event()
+        # Set once, by `close`.
         self._closed = False
 
-    def link(self) -> Link | Status:
-        """Where to send a call now, or why nowhere."""
+    def link(self) -> BookieConnection | Status:
+        """Return the connection for a call, or the status that explains why there is none."""
         link = self._link
         if link is not None and not link.adds.over:
             return link
@@ -76,7 +82,7 @@ class Peer:
         return self._refusal
 
     async def close(self) -> None:
-        """The connection is gone; what was under way is answered."""
+        """Close the connection and answer everything in flight."""
         self._closed = True
         newest, keeper = self._newest, self._keeper
         if newest is None or keeper is None:
@@ -87,8 +93,8 @@ class Peer:
             keeper.cancel()
         await asyncio.wait([keeper])
 
-    async def _keep(self, link: Link) -> None:
-        """Connections follow each other as long as the bookie is registered."""
+    async def _keep(self, link: BookieConnection) -> None:
+        """Reconnect as long as the bookie is registered."""
         wait_s = 0.0
         while True:
             started_s = self._loop.time()
@@ -109,11 +115,11 @@ class Peer:
         info = self._registered().get(self._bookie)
         return None if info is None else (info.host, info.port)
 
-    def _new_link(self, address: Address) -> Link:
-        self._newest = Link(self._bookie, address, self._config, self._credentials)
+    def _new_link(self, address: Address) -> BookieConnection:
+        self._newest = BookieConnection(self._bookie, address, self._config, self._credentials)
         return self._newest
 
-    def _use(self, link: Link) -> None:
+    def _use(self, link: BookieConnection) -> None:
         self._link = link
 
     def _longer(self, wait_s: float) -> float:
@@ -121,7 +127,7 @@ class Peer:
         return min(max(2 * wait_s, config.reconnect_s_min), config.reconnect_s_max)
 
     async def _pause(self, wait_s: float) -> None:
-        """Time passed, or the bookie is registered elsewhere."""
+        """Wait for `wait_s` seconds, or until the bookie registers at another address."""
         self._moved.clear()
         try:
             async with asyncio.timeout(wait_s):
@@ -131,7 +137,7 @@ class Peer:
 
 
 class GrpcBookies:
-    """Bookies by id, found where `registered()` says. A bookie not named there is UNREACHABLE."""
+    """Bookies by id, at the addresses from `registered()`. Others are UNREACHABLE."""
 
     def __init__(
         self, registered: Registered, config: GrpcClientConfig, tls: TlsFiles | None = None
@@ -140,13 +146,15 @@ class GrpcBookies:
         self._config = config
         self._credentials = None if tls is None else client_credentials(tls)
         self._loop = asyncio.get_running_loop()
-        self._peers: dict[BookieId, Peer] = {}
+        # Every bookie that was ever called; each keeps at most one connection.
+        self._peers: dict[BookieId, BookiePeer] = {}
+        # Set once, by `close`; later calls are answered UNREACHABLE.
         self._closed = False
         keep_running()
         keep_freed_memory()
 
     async def close(self) -> None:
-        """Every connection is gone; what was under way is answered UNREACHABLE."""
+        """Close every connection and answer everything in flight with UNREACHABLE."""
         self._closed = True
         await asyncio.gather(*[peer.close() for peer in self._peers.values()])
 
@@ -238,13 +246,13 @@ class GrpcBookies:
             reply.writable,
         )
 
-    def _link(self, bookie: BookieId) -> Link | Status:
-        """Where to send a call to this bookie now, or why nowhere."""
+    def _link(self, bookie: BookieId) -> BookieConnection | Status:
+        """Return the connection to this bookie, or the status that explains why there is none."""
         peer = self._peers.get(bookie)
         if peer is None:
             if self._closed or bookie not in self._registered():
                 return Status.UNREACHABLE
-            peer = Peer(bookie, self._registered, self._config, self._credentials)
+            peer = BookiePeer(bookie, self._registered, self._config, self._credentials)
             self._peers[bookie] = peer
         return peer.link()
 
@@ -257,7 +265,7 @@ class GrpcBookies:
         return await link.reads.ask(question)
 
     async def _call(self, bookie: BookieId, method: str, request: Message, reply: _Reply) -> None:
-        """The bookie's answer is in `reply`, or in its status why there is none."""
+        """Send a control call. `reply` receives the answer; the status tells why there is none."""
         link = self._link(bookie)
         if isinstance(link, Status):
             reply.status = link
@@ -281,12 +289,12 @@ _STATUSES = {int(status): status for status in Status}
 
 
 def _status(code: int) -> Status:
-    """A status of a later version says nothing to this one."""
+    """Decode a status. Unknown codes of a later version become UNREACHABLE."""
     return _STATUSES.get(code, Status.UNREACHABLE)
 
 
 def _runs(gaps_and_counts: Sequence[int]) -> tuple[tuple[EntryId, EntryId], ...]:
-    """See bookie.proto, EntriesReply."""
+    """Decode the runs of entry ids; see bookie.proto, EntriesReply."""
     runs: list[tuple[EntryId, EntryId]] = []
     at = 0
     for gap, count in zip(gaps_and_counts[::2], gaps_and_counts[1::2], strict=True):

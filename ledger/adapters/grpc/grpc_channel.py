@@ -16,7 +16,7 @@ SERVICE = "ledger.wire.Bookie"
 def open_channel(
     host: str, port: int, config: GrpcClientConfig, credentials: grpc.ChannelCredentials | None
 ) -> aio.Channel:
-    """A channel that connects at its first call and shares nothing with any other."""
+    """Create a channel that connects at its first call and shares nothing with other channels."""
     milliseconds = 1000
     options = [
         ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
@@ -37,7 +37,7 @@ def open_channel(
 
 
 def client_credentials(tls: TlsFiles) -> grpc.ChannelCredentials:
-    """Raises OSError when a file cannot be read."""
+    """Load the client's credentials. Raises OSError if a file cannot be read."""
     return grpc.ssl_channel_credentials(
         root_certificates=tls.ca.read_bytes(),
         private_key=tls.key.read_bytes(),

@@ -1,8 +1,8 @@
-"""The gRPC library, tamed: everything here imports it from this module.
+"""The gRPC library, with settings that must precede its import. Import it only from here.
 
-It writes news of connections to stderr unless the environment said otherwise before its import.
-And it ends its machinery whenever the last channel and server of the process are collected, with
-a wait for the last operation under way, on the event loop's thread, perhaps for ever.
+By default it logs connection events to stderr. It also shuts down its machinery whenever the last
+channel and server of the process are collected, and then waits for the last operation, on the event
+loop's thread and possibly for ever.
 """
 
 from __future__ import annotations
@@ -21,5 +21,5 @@ __all__ = ["aio", "grpc", "keep_running"]
 
 @functools.cache
 def keep_running() -> None:
-    """The machinery stays until the process ends. Before the first channel or server is made."""
-    cast(Any, aio).init_grpc_aio()  # public, and left out of what type checkers see
+    """Keep the machinery until the process ends. Call before creating a channel or server."""
+    cast(Any, aio).init_grpc_aio()  # public, but missing in the type stubs

@@ -1,7 +1,7 @@
 """One connection to one bookie, from the first attempt until it breaks.
 
-What is added and asked before the bookie has said who it is, waits; when the attempt fails or
-the connection breaks, all of it is answered UNREACHABLE at once.
+Adds and requests wait until the bookie has sent its identity. When the attempt fails or the
+connection breaks, all of them are answered UNREACHABLE at once.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _BROKEN: Final = (aio.AioRpcError, asyncio.InvalidStateError, aio.UsageError, Ba
 _Call = aio.StreamStreamCall[bytes, bytes]
 
 
-class Link:
-    """`run` keeps it; everybody else only calls `adds`, `reads` and `call`."""
+class BookieConnection:
+    """A connection. `run` keeps it; other callers use only `adds`, `reads` and `call`."""
 
     def __init__(
         self,
@@ -39,17 +39,19 @@ class Link:
         self.adds = AddStream(config)
         self.reads = ReadStream()
         self.opened: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        """True once the bookie has said that it is the one; False when it was not reached."""
+        """True once the bookie has confirmed its identity; False if it was not reached."""
         self._config = config
         self._credentials = credentials
+        # From the start of `run` until its end.
         self._channel: aio.Channel | None = None
+        # Done once `close` was called.
         self._closing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.refusal = Status.UNREACHABLE
-        """What is said of all that the bookie did not answer."""
+        """The status of all requests that the bookie did not answer."""
 
     @property
     def is_open(self) -> bool:
-        """The bookie has said who it is, and nothing broke since."""
+        """True if the bookie has confirmed its identity and the connection is intact."""
         return self.was_open and not self.adds.over
 
     @property
@@ -57,7 +59,7 @@ class Link:
         return self.opened.done() and self.opened.result()
 
     async def run(self, on_opened: Callable[[], None]) -> None:
-        """Returns when the connection could not be made or broke. Everything is answered then."""
+        """Connect and serve. Returns when the connection failed or broke; then all is answered."""
         channel = open_channel(*self.address, self._config, self._credentials)
         self._channel = channel
         try:
@@ -74,13 +76,13 @@ class Link:
             await channel.close()
 
     def close(self) -> None:
-        """`run` answers everything and returns soon."""
+        """Make `run` answer everything and return soon."""
         if not self._closing.done():
             self._closing.set_result(None)
         self._fail()
 
     async def call(self, method: str, request: bytes) -> bytes | None:
-        """The answer to a control call, None when there is none."""
+        """Send a control call. Returns the answer, or None if there is none."""
         if not await asyncio.shield(self.opened) or self._channel is None:
             return None
         call: aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(
@@ -91,13 +93,16 @@ class Link:
         except (aio.AioRpcError, aio.UsageError):
             return None
         except asyncio.CancelledError:
-            # A channel that is closed cancels its calls: that is no cancellation of the caller.
+            # A closed channel cancels its calls, which does not cancel the caller.
             if _is_cancelled_itself():
                 raise
             return None
 
     async def _open(self, channel: aio.Channel, stream: str) -> _Call:
-        """A stream to this very bookie. Raises AioRpcError, BadFrame, InvalidStateError."""
+        """Open a stream and check the bookie's identity.
+
+        Raises AioRpcError, BadFrame, InvalidStateError.
+        """
         streams: aio.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(
             f"/{SERVICE}/{stream}"
         )
@@ -112,7 +117,7 @@ class Link:
         return call
 
     async def _serve(self, adds: _Call, reads: _Call) -> None:
-        """Messages go out and come in until something fails or `close` is called."""
+        """Pass messages both ways until something fails or `close` is called."""
         loops: list[Coroutine[Any, Any, None]] = [
             _send(adds, self.adds.next_message),
             _receive(adds, self.adds.on_message),
@@ -133,7 +138,7 @@ class Link:
                 self._report(ended)
 
     def _report(self, ended: BaseException | None) -> None:
-        """What ended a loop is known: the bookie's end of the stream; or it is our fault."""
+        """Record why a loop ended: the bookie ended the stream, or this side has a defect."""
         if ended is not None and not isinstance(ended, (*_BROKEN, asyncio.CancelledError)):
             loop = asyncio.get_running_loop()
             loop.call_exception_handler({"message": "a bookie's stream", "exception": ended})
@@ -146,7 +151,7 @@ class Link:
 
 
 def _is_cancelled_itself() -> bool:
-    """Somebody wants this very task to end."""
+    """True if this task itself was cancelled."""
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0
 
@@ -163,7 +168,7 @@ async def _receive(call: _Call, on_message: Callable[[bytes], None]) -> None:
 
 
 async def _read(call: _Call) -> bytes:
-    """The next message. Raises AioRpcError, BadFrame at the end of the stream."""
+    """Read the next message. Raises AioRpcError, and BadFrame at the end of the stream."""
     message = await call.read()
     if not isinstance(message, bytes):
         raise BadBookieFrame("the bookie ended the stream")

@@ -1,9 +1,9 @@
-"""The metadata store of another process on this machine, over gRPC: for reading only.
+"""The metadata store of another process on this machine, over gRPC and read-only.
 
-`gateway dev` shows its store like that, so that segments can be read beside it. Every change is
-refused with `ReadOnlyStore`. Watches go over one stream; a read waits until the watches that were
-set before it are armed, so that whoever watches and then reads misses nothing. When the stream
-breaks it is made anew, every watch is told once, and so is `watch_session`.
+`gateway dev` exports its store this way, so that other processes can read segments. Every change is
+refused with `ReadOnlyStore`. Watches share one stream. A read waits until all earlier watches are
+armed, so a caller that watches and then reads misses nothing. When the stream breaks it is opened
+again; then every watch and `watch_session` fire once.
 """
 
 from __future__ import annotations
@@ -23,35 +23,44 @@ from ledger.wire import metadata_pb2 as pb
 
 SERVICE: Final = "ledger.wire.Metadata"
 _CALL_S: Final = 10.0
-_RECONNECT_S: Final = 0.5  # between attempts: it is the same machine
+_RECONNECT_S: Final = 0.5  # between attempts; short, because the server is on this machine
 _RETRY_S, _RETRY_S_MAX = 0.05, 1.0
 _BROKEN: Final = (aio.AioRpcError, aio.UsageError, asyncio.InvalidStateError, DecodeError)
 _Watching = aio.StreamStreamCall[bytes, bytes]
 
 
 class GrpcMetadata:
-    """A `MetadataStore` that cannot be changed. Connects at the first call; `close` it."""
+    """A read-only `MetadataStore`. Connects at the first call. The caller closes it."""
 
     def __init__(self, host: str, port: int) -> None:
         keep_running()
         self._place = f"{host}:{port}"
         config = GrpcClientConfig(connect_timeout_s=_RECONNECT_S)
         self._channel = open_channel(host, port, config, None)
+        # Callbacks by path, in the order in which they were set.
         self._watches: dict[str, list[Callable[[], None]]] = {}
+        # Callbacks of `watch_session`.
         self._renewed: list[Callable[[], None]] = []
-        self._asked: dict[str, asyncio.Future[None]] = {}  # done: armed on the stream
-        self._numbers: dict[str, int] = {}  # of the last request for a path
+        # By path: done once its watch is armed on the current stream.
+        self._asked: dict[str, asyncio.Future[None]] = {}
+        # By path: the number of the last request. An answer to an older one is ignored.
+        self._numbers: dict[str, int] = {}
+        # The number of the newest request; rises by one for each.
         self._number = 0
+        # Requests that are not sent yet, in order.
         self._to_send: list[pb.WatchRequest] = []
+        # Set while `_to_send` is not empty.
         self._sending = asyncio.Event()
+        # Keeps the stream, from the first watch until `close`.
         self._task: asyncio.Task[None] | None = None
+        # Set once, by `close`; every later call fails.
         self._closed = False
 
     @property
     def is_closed(self) -> bool:
         return self._closed
 
-    # Reading.
+    # Reads.
 
     async def get(self, path: str) -> Node:
         reply = pb.NodesReply()
@@ -82,7 +91,7 @@ class GrpcMetadata:
         ]
 
     async def sync(self, path: str) -> None:
-        """The server reads what is committed: only watches have to be waited for."""
+        """Wait for the watches to be armed: the server reads only committed changes anyway."""
         await self._until_armed()
 
     async def _tree(self, request: pb.PathRequest) -> list[pb.StoredNode]:
@@ -112,7 +121,7 @@ class GrpcMetadata:
         said = error.details() if isinstance(error, aio.AioRpcError) else str(error)
         return MetadataUnavailable(f"{self._place}: {said}")
 
-    # Nothing is changed.
+    # Changes, all refused.
 
     async def set(self, path: str, data: bytes, version: int) -> int:
         self._refuse(path)
@@ -137,7 +146,7 @@ class GrpcMetadata:
     def _refuse(self, path: str) -> NoReturn:
         raise ReadOnlyStore(f"{self._place} shows {path} for reading only")
 
-    # Watching.
+    # Watches.
 
     def watch(self, path: str, on_changed: Callable[[], None]) -> Unwatch:
         watchers = self._watches.setdefault(path, [])
@@ -168,7 +177,7 @@ class GrpcMetadata:
         return unwatch
 
     async def close(self) -> None:
-        """The connection is gone."""
+        """Close the connection."""
         self._closed = True
         self._watches.clear()
         if self._task is not None:
@@ -198,7 +207,7 @@ class GrpcMetadata:
         self._sending.set()
 
     async def _until_armed(self) -> None:
-        """Every watch that was set before is. Raises MetadataUnavailable."""
+        """Wait until every earlier watch is armed. Raises MetadataUnavailable."""
         if self._closed:
             raise MetadataUnavailable(f"the connection to {self._place} is closed")
         waiting = [asked for asked in self._asked.values() if not asked.done()]
@@ -209,7 +218,7 @@ class GrpcMetadata:
             raise MetadataUnavailable(f"{self._place} does not answer")
 
     async def _keep(self) -> None:
-        """One stream after the other; what was watched on a broken one is told."""
+        """Keep a stream open; fire the watches of each stream that broke."""
         wait_s = _RETRY_S
         while True:
             try:
@@ -234,7 +243,7 @@ class GrpcMetadata:
             on_renewed()
 
     async def _one_stream(self) -> None:
-        """Until it breaks."""
+        """Serve one stream until it breaks."""
         call: aio.StreamStreamMultiCallable[bytes, bytes] = self._channel.stream_stream(
             f"/{SERVICE}/Watch"
         )

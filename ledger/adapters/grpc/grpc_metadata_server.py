@@ -1,6 +1,6 @@
-"""Shows a metadata store to readers over gRPC; nothing that they can send changes it.
+"""Exports a metadata store over gRPC, read-only: no request can change it.
 
-`shown` are nodes beside those of the store: what a reader looks for and the store does not hold.
+`shown` are nodes that readers need and the store does not hold.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _REQUEST_BYTES_MAX: Final = 64 * 1024
 _REPLY_BYTES_MAX: Final = 16 * 1024 * 1024
 _NODES_BYTES: Final = 1024 * 1024  # of one message of a tree
 _WATCHES_MAX: Final = 100_000  # of one client
-_NEWS_MAX: Final = 2 * _WATCHES_MAX  # that it did not read yet: each path changed, and armed once
+_NEWS_MAX: Final = 2 * _WATCHES_MAX  # unread events: for each path one change and one armed watch
 _Context = aio.ServicerContext[bytes, bytes]
 
 
 class MetadataServer:
-    """One store on one port. Its stop leaves the store alone."""
+    """One store on one port. Stopping it does not close the store."""
 
     def __init__(self, store: MetadataStore, shown: Mapping[str, bytes] | None = None) -> None:
         keep_running()
@@ -37,7 +37,7 @@ class MetadataServer:
         self._server: aio.Server | None = None
 
     async def start(self, host: str, port: int) -> int:
-        """It serves at the port that is returned (0: any free one). Raises OSError."""
+        """Listen, on any free port if `port` is 0. Returns the port. Raises OSError."""
         server = aio.server(
             options=[
                 ("grpc.max_receive_message_length", _REQUEST_BYTES_MAX),
@@ -58,7 +58,7 @@ class MetadataServer:
         return bound
 
     async def stop(self) -> None:
-        """Nobody is served any more."""
+        """Stop serving."""
         if self._server is not None:
             await self._server.stop(0)
             self._server = None
@@ -119,7 +119,7 @@ class MetadataServer:
 
 
 class _Watches:
-    """Of one client. Several changes of a path that it was not told of yet are one."""
+    """The watches of one client. Several unsent changes of a path are sent as one."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
@@ -128,7 +128,7 @@ class _Watches:
         self._waiting = asyncio.Event()
 
     def heed(self, request: pb.WatchRequest) -> bool:
-        """The path is watched, or not any more. False: too many, or too much unread."""
+        """Add or remove a watch. Returns False if there are too many, or too many unread events."""
         path = request.path
         if len(self._news) >= _NEWS_MAX:
             return False
@@ -145,18 +145,18 @@ class _Watches:
         return True
 
     def close(self) -> None:
-        """Nothing is watched any more."""
+        """Remove all watches."""
         for unwatch in self._unwatch.values():
             unwatch()
         self._unwatch.clear()
 
     def _tell(self, path: str, armed: int) -> None:
-        """It changed, or the request of this number is armed."""
+        """Queue an event: the path changed, or the watch of request `armed` is set."""
         self._news[path, armed] = None
         self._waiting.set()
 
     async def write(self, context: _Context) -> None:
-        """News go out as they come."""
+        """Send events as they come."""
         while True:
             await self._waiting.wait()
             self._waiting.clear()
@@ -167,7 +167,7 @@ class _Watches:
 
 
 class _View:
-    """The store with `shown` beside what it holds."""
+    """The store, together with the nodes of `shown`."""
 
     def __init__(self, store: MetadataStore, shown: Mapping[str, bytes]) -> None:
         self._store = store
@@ -205,7 +205,7 @@ def _nodes(nodes: Mapping[str, Node], without_data: bool) -> bytes:
 def _guarded(
     call: Callable[[pb.PathRequest], Awaitable[bytes]],
 ) -> Callable[[bytes, _Context], Awaitable[bytes]]:
-    """The call; what it raises is a gRPC status: nobody knows."""
+    """Run the call, and turn its errors into gRPC statuses."""
 
     async def handle(data: bytes, context: _Context) -> bytes:
         try:

@@ -1,7 +1,7 @@
-"""The client's ends of the two streams to a bookie: what waits, what is under way, who asked.
+"""The client's ends of the two streams to a bookie.
 
-Both live as long as one connection. They know no gRPC: the connection takes messages out
-(`next_message`), brings messages in (`on_message`), and says when all is over (`fail`).
+Both exist as long as one connection. They do not depend on gRPC: the connection takes messages out
+(`next_message`), brings messages in (`on_message`), and reports the end (`fail`).
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from ledger.wire.bookie_frames import (
     encode_read_requests,
 )
 
-_TICKS: Final = 8  # looks at the pending adds in one add timeout
+_TICKS: Final = 8  # checks of the pending adds in one add timeout
 
 
 class AddStream:
-    """Adds to one bookie, in order; every one of them is answered once.
+    """Adds to one bookie, in order, each answered exactly once.
 
-    Adds are numbered; `_pending` holds what is to be called, oldest first. One timer for all:
-    at each tick the next number is remembered, and what is older than all ticks is late.
+    Adds are numbered; `_pending` holds their callbacks, oldest first. One timer serves all of them:
+    each tick records the next number, and adds older than all recorded ticks are late.
     """
 
     __slots__ = (
@@ -56,18 +56,28 @@ class AddStream:
     def __init__(self, config: GrpcClientConfig) -> None:
         self._config = config
         self._loop = asyncio.get_running_loop()
+        # The number of the next add. Rises by one for each; answers refer to it.
         self._next = 0
+        # Callbacks of unanswered adds by number, oldest first. Each is removed before it runs.
         self._pending: dict[int, OnAdded] = {}
+        # Messages that are not sent yet; the last one still takes adds.
         self._queue: deque[AddBatchWriter] = deque()
+        # Bytes in `_queue`, at most `queue_bytes_max`; above it adds are refused.
         self._queue_bytes = 0
+        # Set while `next_message` waits for the first add.
         self._waiting: asyncio.Future[None] | None = None
+        # The next tick. None while nothing is pending.
         self._timer: asyncio.TimerHandle | None = None
+        # The value of `_next` at recent ticks, oldest first; at most `_TICKS` of them.
         self._ticks: deque[int] = deque()
+        # Ticks in a row without a message from the bookie.
         self._quiet_ticks = 0
+        # The largest entry that fits into one message; the bookie may lower it at the start.
         self.entry_bytes_max = MESSAGE_BYTES_MAX - FRAME_BYTES_MAX
+        # Set once, by `fail`; every later add is answered at once.
         self.over = False
         self.silent: asyncio.Future[None] = self._loop.create_future()
-        """Done once adds were late and nothing else came either in all that time."""
+        """Done once adds were late and no other message came during the whole timeout."""
 
     def add(
         self,
@@ -78,7 +88,7 @@ class AddStream:
         on_added: OnAdded,
         recovery: bool,
     ) -> None:
-        """As `Bookies.add`, while the stream is not over."""
+        """Queue an entry, as `Bookies.add` does, until the stream has ended."""
         length = sum(map(len, body))
         if length > self.entry_bytes_max or ledger < 0 or entry < 0:
             self._loop.call_soon(on_added, Status.BAD_REQUEST)
@@ -98,7 +108,7 @@ class AddStream:
             self._watch()
 
     async def next_message(self) -> bytes | None:
-        """The adds that wait, up to a message full, once there are any; None when all is over."""
+        """Wait for adds. Returns up to one full message of them, or None at the end."""
         while not self._queue:
             if self.over:
                 return None
@@ -109,7 +119,7 @@ class AddStream:
         return adds.encode()
 
     def on_message(self, message: bytes) -> None:
-        """Raises BadFrame."""
+        """ReadResponse the adds that a message acknowledges. Raises BadBookieFrame."""
         self._quiet_ticks = 0
         pending = self._pending
         for first, count, status in decode_add_statuses(message):
@@ -121,7 +131,7 @@ class AddStream:
                     self._tell(on_added, status)
 
     def fail(self, status: Status) -> None:
-        """Nothing more comes: every pending add has this status."""
+        """End the stream and answer every pending add with `status`."""
         self.over = True
         self._wake()
         if self._timer is not None:
@@ -149,7 +159,7 @@ class AddStream:
         self._timer = self._loop.call_later(self._config.add_timeout_s / _TICKS, self._on_tick)
 
     def _on_tick(self) -> None:
-        """Adds that were there `_TICKS` ticks ago are late."""
+        """ReadResponse the adds that were already pending `_TICKS` ticks ago: they are late."""
         self._timer = None
         self._quiet_ticks += 1
         if len(self._ticks) == _TICKS:
@@ -172,20 +182,25 @@ class AddStream:
 
 
 class ReadStream:
-    """Questions to one bookie; whoever gives up waiting is forgotten here and told of there."""
+    """Read requests to one bookie. A cancelled request is forgotten here and cancelled there."""
 
     __slots__ = ("_loop", "_next", "_pending", "_queue", "_waiting", "over")
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
+        # The number of the next request. Rises by one for each.
         self._next = 0
+        # Unanswered requests by number; removed by an answer, a cancellation or `fail`.
         self._pending: dict[int, asyncio.Future[ReadResponse]] = {}
+        # Requests and cancellations that are not sent yet.
         self._queue: list[ReadRequest] = []
+        # Set while `next_message` waits for the first request.
         self._waiting: asyncio.Future[None] | None = None
+        # Set once, by `fail`; every later request is answered at once.
         self.over = False
 
     async def ask(self, question: ReadRequest) -> ReadResponse:
-        """The bookie's answer, or UNREACHABLE. The question's number is given here."""
+        """Send a request, which gets its number here. Returns the answer, or UNREACHABLE."""
         if self.over:
             return ReadResponse(0, Status.UNREACHABLE)
         number = self._next
@@ -200,7 +215,7 @@ class ReadStream:
                 self._send(ReadRequest(ReadOp.CANCEL, number))
 
     async def next_message(self) -> bytes | None:
-        """The questions that wait, once there are any; None when all is over."""
+        """Wait for requests. Returns a message of them, or None at the end."""
         while not self._queue:
             if self.over:
                 return None
@@ -210,14 +225,14 @@ class ReadStream:
         return encode_read_requests(questions)
 
     def on_message(self, message: bytes) -> None:
-        """Raises BadFrame."""
+        """Deliver the answers of a message. Raises BadBookieFrame."""
         for answer in decode_read_responses(message):
             answered = self._pending.pop(answer.number, None)
             if answered is not None and not answered.done():
                 answered.set_result(answer)
 
     def fail(self, status: Status) -> None:
-        """Nothing more comes: every pending question has this status."""
+        """End the stream and answer every pending request with `status`."""
         self.over = True
         self._wake()
         self._queue.clear()

@@ -1,5 +1,8 @@
-"""The disk port on a POSIX directory: writes past the page cache where that is possible, vectored
-writes and fdatasync elsewhere, reads that do not wait."""
+"""The disk port on a POSIX directory.
+
+Writes bypass the page cache where that is possible; elsewhere they are vectored writes with
+fdatasync. Reads do not wait if the page cache holds the bytes.
+"""
 
 from __future__ import annotations
 
@@ -15,27 +18,28 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Final, Literal
 
-from ledger.adapters.posix.direct_write import DirectWriter, Staging
+from ledger.adapters.posix.direct_write import AlignedBuffer, DirectWriter
 from ledger.adapters.posix.spare_file import SPARE_NAME, SpareFile
 from ledger.errors import DirectoryInUse
 from ledger.ids import Buffer
 from ledger.ports.disk import OnSynced
 
 SyncMode = Literal["inline", "thread", "auto", "never"]
-"""Who waits for fdatasync: the event loop, a thread, whichever is better now, or nobody."""
+"""Where fdatasync runs: on the event loop, in a thread, wherever it is cheaper now, or never."""
 
 _BUFFERS_MAX: Final = os.sysconf("SC_IOV_MAX")
-_INLINE_S_MAX: Final = 0.002  # "auto": a loop that stands still longer hurts more than a thread
+_INLINE_S_MAX: Final = 0.002  # "auto": a longer stop of the loop costs more than a thread
 _AVERAGE_SHARE: Final = 0.125  # weight of the newest sync in the moving average
-_SPARE_PAYS_BYTES: Final = 192 * 1024  # writes larger on average gain less than zeros cost
+# If writes are larger on average, zeros cost more than they save
+_SPARE_PAYS_BYTES: Final = 192 * 1024
 _READ_THREADS: Final = 4
 _NOWAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)
 
 
 class PosixDisk:
-    """One directory, locked. Nothing is written into it by opening it.
+    """One directory, locked. Opening it writes nothing.
 
-    Raises DirectoryInUse while another process (or object) holds it.
+    Raises DirectoryInUse while another process or object holds the lock.
     """
 
     def __init__(self, path: Path, sync_mode: SyncMode = "auto") -> None:
@@ -50,7 +54,7 @@ class PosixDisk:
         self._syncs = _Syncs(sync_mode)
         self._readers = ThreadPoolExecutor(_READ_THREADS, thread_name_prefix="disk-read")
         self._spare = SpareFile(self._directory)
-        self._staging = Staging()
+        self._staging = AlignedBuffer()
 
     def names(self) -> list[str]:
         return sorted(path.name for path in self._path.iterdir() if path.name != SPARE_NAME)
@@ -77,7 +81,7 @@ class PosixDisk:
         return state.f_bavail * state.f_frsize
 
     def close(self) -> None:
-        """The directory is free for others; every file was closed before."""
+        """Release the directory. Every file was closed before."""
         self._syncs.close()
         self._spare.close()
         self._readers.shutdown(wait=True)
@@ -112,22 +116,29 @@ class PosixLogFile:
         self._handle = handle
         self._syncs = syncs
         self._readers = readers
+        # The handle for aligned writes. None where the file system does not support them.
         self._direct: DirectWriter | None = None
+        # Where the next log file is prepared. Set only for a log file.
         self._spare: SpareFile | None = None
+        # The size that this file will grow to; 0 if unknown. Set only for a log file.
         self._expected_bytes = 0
-        self._dirty = True  # the page cache may hold what the disk lacks, from whomever
-        self._users = 1  # ours, and one for each call under way in a thread
+        # True if the page cache may hold bytes that are not on disk: a sync needs fdatasync then.
+        self._dirty = True
+        # One for this object and one for each call in a thread; the handle is closed at 0.
+        self._users = 1
+        # Set once, by `close`; the handle may stay open for `_users`.
         self._closed = False
+        # Number of direct writes so far; with the size it gives the average write.
         self._writes = 0
 
     def expect_growth(
         self, spare: SpareFile, expected_bytes: int, direct: DirectWriter | None
     ) -> None:
-        """A log file: written in blocks, followed by another one of its size."""
+        """Mark this as a log file: written in blocks, followed by another file of its size."""
         self._spare, self._expected_bytes, self._direct = spare, expected_bytes, direct
 
     def expect_random_reads(self) -> None:
-        """No read-ahead: it would cache room that another handle is about to write."""
+        """Disable read-ahead: it would cache space that another handle is about to write."""
         if hasattr(os, "posix_fadvise"):
             os.posix_fadvise(self._handle, 0, 0, os.POSIX_FADV_RANDOM)
 
@@ -142,7 +153,10 @@ class PosixLogFile:
         _write_in_parts(self._handle, buffers, position)
 
     def _write_direct(self, buffers: Sequence[Buffer], position: int, size: int) -> bool:
-        """The bytes are durable, or wait for the thread of the next sync; False: neither."""
+        """Write the bytes durably, or stage them for the thread of the next sync.
+
+        Returns False if neither was possible.
+        """
         direct, syncs = self._direct, self._syncs
         if direct is None or not direct.takes(position, size):
             return False
@@ -152,7 +166,7 @@ class PosixLogFile:
             syncs.note(time.perf_counter() - began_s)
             return written
         if syncs.mode == "never" or position + size > self.size():
-            return False  # room that is not reserved may be missing: only `write` may say so
+            return False  # space that is not reserved may be missing, which only `write` reports
         direct.stage(buffers, position, size)
         return True
 
@@ -196,7 +210,7 @@ class PosixLogFile:
         except RuntimeError as error:  # the pool was shut down
             raise OSError(errno.EBADF, "the disk was closed") from error
         self.hold()
-        # At its end, also where the caller gave up before a thread was free: then none ever runs.
+        # Also if the caller gave up before a thread was free: then no thread runs at all.
         reading.add_done_callback(lambda _: self.release())
         return await asyncio.wrap_future(reading)
 
@@ -205,7 +219,7 @@ class PosixLogFile:
 
     def preallocate(self, position: int, size: int) -> None:
         if self._spare is not None and 0 < position < self._writes * _SPARE_PAYS_BYTES:
-            self._spare.prepare(self._expected_bytes)  # it grows: another will follow
+            self._spare.prepare(self._expected_bytes)  # the file grows, so another one will follow
         if position + size <= self.size():
             return
         try:
@@ -219,18 +233,18 @@ class PosixLogFile:
         os.ftruncate(self._handle, size)
 
     def close(self) -> None:
-        """The handle is given back once the reads and syncs under way are through."""
+        """Close the handle once the current reads and syncs have finished."""
         assert not self._closed
         self._closed = True
         self.release()
 
     def hold(self) -> None:
-        """A thread is about to use the handle."""
+        """Keep the handle open for a thread that is about to use it."""
         with _USERS_LOCK:
             self._users += 1
 
     def release(self) -> None:
-        """That thread is through."""
+        """End a `hold`: the thread has finished."""
         with _USERS_LOCK:
             self._users -= 1
             last = self._users == 0
@@ -249,11 +263,11 @@ class PosixLogFile:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-_USERS_LOCK: Final = threading.Lock()  # counts of all files: held for an addition only
+_USERS_LOCK: Final = threading.Lock()  # guards the counts of all files; held only for an addition
 
 
 def _write_in_parts(handle: int, buffers: Sequence[Buffer], position: int) -> None:
-    """All of `buffers` is written, however little each call takes."""
+    """Write all of `buffers`, with as many calls as it takes."""
     waiting = [memoryview(buffer) for buffer in buffers if len(buffer)]
     at = 0
     while at < len(waiting):
@@ -269,25 +283,28 @@ def _write_in_parts(handle: int, buffers: Sequence[Buffer], position: int) -> No
 
 
 class _Syncs:
-    """Makes things durable where the mode says and knows how long it took of late."""
+    """Runs syncs where the mode says, and measures how long recent ones took."""
 
     def __init__(self, mode: SyncMode) -> None:
         self.mode: Final[SyncMode] = mode
+        # Moving average of the time that a sync took; decides between loop and thread.
         self._average_s = 0.0
+        # Runs syncs one after another, from the first one that needs it until `close`.
         self._thread: threading.Thread | None = None
+        # Syncs for that thread; None ends it.
         self._waiting: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
 
     @property
     def inline(self) -> bool:
-        """The event loop itself waits for the disk, now."""
+        """True if the event loop itself should wait for the next sync."""
         return self.mode == "inline" or (self.mode == "auto" and self._average_s < _INLINE_S_MAX)
 
     def note(self, took_s: float) -> None:
-        """The disk needed so long to make something durable."""
+        """Record how long the last sync took."""
         self._average_s += (took_s - self._average_s) * _AVERAGE_SHARE
 
     def sync(self, file: PosixLogFile, work: Callable[[], None], on_synced: OnSynced) -> None:
-        """`work` waits for the disk and raises OSError; it uses `file`."""
+        """Run `work`, which waits for the disk, uses `file` and raises OSError."""
         if self.mode == "never":
             on_synced(None)
         elif self.inline:
@@ -319,7 +336,7 @@ class _Syncs:
                 file.release()
             try:
                 loop.call_soon_threadsafe(on_synced, error)
-            except RuntimeError:  # the loop has ended: nobody waits any more
+            except RuntimeError:  # the loop has ended, so no caller waits any more
                 return
 
         file.hold()

@@ -1,4 +1,4 @@
-"""The table port on RocksDB: no log of its own, small memory, flushed in a thread."""
+"""The table port on RocksDB: without its write-ahead log, in little memory, flushed in a thread."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rocksdict import (
     WriteOptions,
 )
 
-_MEMTABLE_BYTES: Final = 8 * 1024 * 1024  # two of them at most
+_MEMTABLE_BYTES: Final = 8 * 1024 * 1024  # at most two of them
 _CACHE_BYTES: Final = 16 * 1024 * 1024
 
 P = ParamSpec("P")
@@ -28,16 +28,16 @@ T = TypeVar("T")
 
 
 class RocksTable:
-    """One RocksDB. Writes go to memory; after a crash a prefix of the write() calls is there.
+    """One RocksDB. Writes go to memory; after a crash a prefix of the `write` calls remains.
 
-    RocksDB keeps the order: memtables are flushed oldest first and a batch never spans two.
-    Its failures (a checksum, the disk) come out as OSError.
+    RocksDB keeps the order: it flushes memtables oldest first, and a batch never spans two. Its
+    failures (a checksum, the disk) are raised as OSError.
     """
 
     def __init__(self, path: Path) -> None:
         self._db = _as_os_error(Rdict, str(path), _options())
         self._write_options = WriteOptions()
-        # The stub names a method; the library has a property.
+        # The type stub declares a method; the library has a property.
         setattr(self._write_options, "disable_wal", True)  # noqa: B010
         self._flusher = ThreadPoolExecutor(1, thread_name_prefix="table-flush")
 
@@ -70,7 +70,7 @@ class RocksTable:
         await loop.run_in_executor(self._flusher, _as_os_error, self._db.flush)
 
     def close(self) -> None:
-        """All is flushed and the directory is free."""
+        """Flush everything and release the directory."""
         self._flusher.shutdown(wait=True)
         _as_os_error(self._db.close)
 
@@ -100,12 +100,12 @@ class RocksTable:
         if not rows.valid():
             rows.status()
             return None
-        key = rows.key()  # a lower bound set above does not hold in this direction
+        key = rows.key()  # a lower bound set above is not applied in this direction
         return (key, rows.value()) if key >= first else None
 
 
 def _options() -> Options:
-    """Small: an index of some hundred bytes per MiB of log."""
+    """Return options for a small index: some hundred bytes for each MiB of log."""
     options = Options(raw_mode=True)
     options.create_if_missing(True)
     options.set_write_buffer_size(_MEMTABLE_BYTES)

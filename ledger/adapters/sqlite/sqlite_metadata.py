@@ -1,11 +1,11 @@
 """The metadata store of one machine: a tree of versioned nodes in one SQLite file.
 
-One thread writes. Changes that wait while a commit is under way share the next one, so many
-callers pay one sync (group commit), and each still gets an answer of its own. Reads run inline on
-a second connection: SQLite's write-ahead log shows them committed, that is synced, changes only.
+One thread writes. Changes that wait during a commit share the next one: many callers pay for one
+sync (group commit), and each still gets its own result. Reads run inline on a second connection,
+where SQLite's write-ahead log shows only changes that are committed, and therefore synced.
 
-The file's own header carries our application id and format version, so a foreign or a newer file
-is refused before SQLite opens it. A lock file beside it keeps a second process away.
+The header of the file has our application id and format version, so a foreign or newer file is
+refused before SQLite opens it. A lock file beside it keeps out a second process.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from ledger.errors import (
 from ledger.ports.metadata import ANY_VERSION, Node, Op, Unwatch
 
 FORMAT_VERSION = 1
-APPLICATION_ID = 0x4C454447  # "LEDG", in the SQLite header's field of that name
-JOBS_PER_COMMIT_MAX = 512  # one commit stays small enough to answer soon
+APPLICATION_ID = 0x4C454447  # "LEDG", in the field of that name in SQLite's header
+JOBS_PER_COMMIT_MAX = 512  # keeps one commit short
 
 _MAGIC = b"SQLite format 3\0"
 _FAILED_FOR_GOOD = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 class _Job(NamedTuple):
-    """One caller's change; `change` runs on the writing thread."""
+    """The change of one caller; `change` runs on the writing thread."""
 
     change: Callable[[SqliteTree], Any]
     answer: asyncio.Future[Any]
@@ -54,10 +54,10 @@ class _Outcome(NamedTuple):
 
 
 class SqliteMetadata:
-    """The `MetadataStore` of one machine, in the file `path`, which is made when missing.
+    """The `MetadataStore` of one machine, in the file `path`, which is created if missing.
 
-    Its session is this process: ephemeral nodes that an earlier process left are gone when the
-    constructor returns. Raises DirectoryInUse, ForeignDirectory, CorruptFormat.
+    Its session is this process: the constructor deletes ephemeral nodes that an earlier process
+    left. Raises DirectoryInUse, ForeignDirectory, CorruptFormat.
     """
 
     def __init__(self, path: Path) -> None:
@@ -72,10 +72,14 @@ class SqliteMetadata:
             os.close(self._lock)
             raise
         self._read = SqliteTree(self._reader)
+        # Changes for the writing thread, in call order; None ends it.
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        # Callbacks by path. Only the loop uses it.
         self._watches: dict[str, list[Callable[[], None]]] = {}
+        # Set once, by `close`; later calls fail.
         self._closed = False
-        self._failure: str | None = None  # why no change is taken any more
+        # Why changes are refused. Set once, after an I/O error; reads still work.
+        self._failure: str | None = None
         self._thread = threading.Thread(target=self._run, name="metadata", daemon=True)
         self._thread.start()
 
@@ -100,7 +104,7 @@ class SqliteMetadata:
         return self._reading(self._read.paths, path)
 
     async def sync(self, path: str) -> None:
-        """Nothing to do: a change is visible to reads before its call returns."""
+        """Return at once: a change is visible to reads before its call returns."""
 
     def _reading(self, read: Callable[[str], T], path: str) -> T:
         if self._closed:
@@ -110,7 +114,7 @@ class SqliteMetadata:
         except sqlite3.Error as error:
             raise MetadataUnavailable(f"{self._path}: {error}") from error
 
-    # Changes go to the writing thread.
+    # Changes run on the writing thread.
 
     async def set(self, path: str, data: bytes, version: int) -> int:
         return await self._change(lambda tree: tree.set(path, data, version))
@@ -137,18 +141,18 @@ class SqliteMetadata:
         await self._change(lambda tree: tree.multi(ops))
 
     async def close(self) -> None:
-        """Ephemeral nodes are gone, the file is closed and another process may open it."""
+        """Delete the ephemeral nodes, close the file, and let another process open it."""
         if self._closed:
             return
         if self._failure is None:
             try:
                 await self._change(lambda tree: tree.delete_ephemeral())
             except MetadataUnavailable:
-                pass  # the next process removes them when it opens the file
+                pass  # the next process deletes them when it opens the file
         self._closed = True
         self._watches.clear()
         self._jobs.put(None)
-        # At most one commit is left to wait for, and what follows must find the file closed.
+        # At most one commit is still running, and the file must be closed when this returns.
         self._thread.join()
         self._reader.close()
         os.close(self._lock)
@@ -160,7 +164,7 @@ class SqliteMetadata:
         self._jobs.put(_Job(change, answer))
         return answer
 
-    # Watches live on the loop.
+    # Watches run on the loop.
 
     def watch(self, path: str, on_changed: Callable[[], None]) -> Unwatch:
         watchers = self._watches.setdefault(path, [])
@@ -182,13 +186,13 @@ class SqliteMetadata:
         return unwatch
 
     def watch_session(self, on_renewed: Callable[[], None]) -> Unwatch:
-        """The session is this process: it is never renewed."""
+        """Return at once: the session is this process and is never renewed."""
         return lambda: None
 
     def _deliver(self, outcomes: list[_Outcome], touched: set[str]) -> None:
         for job, result, error in outcomes:
             if job.answer.done():
-                continue  # its caller was cancelled; the change stands as it is
+                continue  # its caller was cancelled; the change stands
             if error is None:
                 job.answer.set_result(result)
             else:
@@ -211,14 +215,14 @@ class SqliteMetadata:
                 jobs.append(job)
                 if len(jobs) == JOBS_PER_COMMIT_MAX or self._jobs.empty():
                     break
-                job = self._jobs.get_nowait()  # this thread is the only one that takes
+                job = self._jobs.get_nowait()  # this is the only thread that takes jobs
             running = job is not None
             if jobs:
                 self._commit(jobs)
         self._writer.close()
 
     def _commit(self, jobs: list[_Job]) -> None:
-        """All of `jobs` are answered, after one transaction and one sync for all of them."""
+        """Apply all of `jobs` in one transaction with one sync, and answer each of them."""
         touched: set[str] = set()
         try:
             if self._failure is not None:
@@ -232,10 +236,13 @@ class SqliteMetadata:
         try:
             jobs[0].answer.get_loop().call_soon_threadsafe(self._deliver, outcomes, touched)
         except RuntimeError:
-            pass  # the loop has ended; nobody is left to be told
+            pass  # the loop has ended, so no caller waits any more
 
     def _apply(self, job: _Job, touched: set[str]) -> _Outcome:
-        """One change inside the transaction; its failure undoes it alone. Raises sqlite3.Error."""
+        """Apply one change inside the transaction; a failure undoes only this change.
+
+        Raises sqlite3.Error.
+        """
         tree = SqliteTree(self._writer)
         self._writer.execute("SAVEPOINT change")
         try:
@@ -251,7 +258,7 @@ class SqliteMetadata:
         return _Outcome(job, result, None)
 
     def _failed(self, error: Exception) -> MetadataUnavailable:
-        """What callers are told. After an I/O error no further change is taken (fsyncgate)."""
+        """Return the error for callers. After an I/O error all changes are refused (fsyncgate)."""
         if isinstance(error, sqlite3.Error):
             code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_IOERR) & 0xFF
             if code in _FAILED_FOR_GOOD:
@@ -265,7 +272,7 @@ class SqliteMetadata:
 
 
 def _lock(path: Path) -> int:
-    """A descriptor that holds the lock file of `path` until it is closed or this process ends."""
+    """Lock the file `path` until the descriptor is closed or this process ends."""
     lock_path = path.with_name(path.name + ".lock")
     if not lock_path.exists():
         _check_header(path)  # a foreign file: nothing may be written beside it
@@ -283,10 +290,10 @@ def _lock(path: Path) -> int:
 
 
 def _check_header(path: Path) -> None:
-    """The file is missing, or a SQLite file of ours in a format that this code knows.
+    """Check that the file is missing, or is ours in a format that this version reads.
 
-    Read by hand, because SQLite may write as soon as it opens a file. Source: SQLite, "Database
-    File Format", user version at byte 60 and application id at byte 68 of the header.
+    The header is read by hand, because SQLite may write as soon as it opens a file. Source: SQLite,
+    "Database File Format", user version at byte 60 and application id at byte 68 of the header.
     """
     try:
         with path.open("rb") as file:
@@ -306,18 +313,18 @@ def _check_header(path: Path) -> None:
 
 
 def _open(path: Path) -> tuple[sqlite3.Connection, sqlite3.Connection]:
-    """A writing and a reading connection to the file, which exists and holds no ephemeral node."""
+    """Open a writing and a reading connection, and delete the ephemeral nodes in the file."""
     if not path.exists():
         _make(path)
     writer = _connect(path)
     writer.execute("BEGIN IMMEDIATE")
     SqliteTree(writer).delete_ephemeral()
-    writer.execute("COMMIT")  # free of syncs when there was nothing to delete
+    writer.execute("COMMIT")  # needs no sync if nothing was deleted
     return writer, _connect(path)
 
 
 def _make(path: Path) -> None:
-    """The file exists, complete and durable: built aside, synced, then given its name."""
+    """Create the file completely and durably under another name, then rename it."""
     aside = path.with_name(path.name + ".new")
     aside.unlink(missing_ok=True)
     connection = sqlite3.connect(aside, isolation_level=None)

@@ -1,6 +1,7 @@
-"""The node tree as SQL over one connection: what a change means. Threads live in its caller.
+"""The node tree as SQL over one connection. The caller owns the threads.
 
-A row's key is the parent's path and the name in it, so children and whole subtrees are ranges.
+The key of a row is the path of its parent and its name there, so the children of a node and whole
+subtrees are ranges.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _SEQUENCE = "UPDATE nodes SET next_sequence = ? WHERE parent = ? AND name = ?"
 
 
 def split(path: str) -> tuple[str, str]:
-    """The row key of a path: "/a/b" is ("/a", "b"), "/a" is ("", "a"), "/" is ("", "")."""
+    """Return the row key of a path: "/a/b" is ("/a", "b"), "/a" is ("", "a"), "/" is ("", "")."""
     assert path.startswith("/") and "\0" not in path, path
     assert path == "/" or not {"", ".", ".."}.intersection(path[1:].split("/")), path
     parent, _, name = path.rpartition("/")
@@ -52,17 +53,17 @@ def split(path: str) -> tuple[str, str]:
 
 
 def _range_below(path: str) -> tuple[str, str, str]:
-    """Of the parents of all nodes below `path`: itself, and those between the other two."""
+    """Return the parents of all nodes below `path`: `path`, and the range between the other two."""
     split(path)
     prefix = "" if path == "/" else path
-    # "0" is the character after "/": all that begins with "prefix/" lies between.
+    # "0" is the character after "/", so every path that begins with "prefix/" is in the range.
     return prefix, prefix + "/", prefix + "0"
 
 
 class SqliteTree:
     """Reads and changes of the tree. The caller owns the transaction and undoes a failed call.
 
-    `touched` collects the paths whose watchers must hear of a change.
+    `touched` collects the paths whose watches must fire.
     """
 
     __slots__ = ("_sql", "touched")
@@ -116,7 +117,7 @@ class SqliteTree:
         return created
 
     def _next_name(self, parent: str, stem: str, sequence: int) -> str:
-        while self.node(f"{parent}/{stem}{sequence:010d}") is not None:  # somebody's own name
+        while self.node(f"{parent}/{stem}{sequence:010d}") is not None:  # a client chose this name
             sequence += 1
         self._sql(_SEQUENCE, (sequence + 1, *split(parent or "/")))
         return f"{stem}{sequence:010d}"
@@ -138,7 +139,7 @@ class SqliteTree:
         self.touched |= {path, parent or "/"}
 
     def check(self, path: str, version: int) -> int:
-        """The node's version, once it is known to be the one asked for."""
+        """Return the version of the node. Raises BadVersion unless it is `version`."""
         node = self.node(path)
         if node is None:
             raise NoNode(path)

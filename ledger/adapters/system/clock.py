@@ -1,4 +1,4 @@
-"""The machine's clocks."""
+"""The clock port on the machine's clocks."""
 
 from __future__ import annotations
 

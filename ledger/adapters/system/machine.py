@@ -1,4 +1,4 @@
-"""What this machine is asked for once: fresh identities, the boot, the size of a disk."""
+"""Facts about this machine: new identities, the current boot, the size of a disk."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 def new_instance() -> bytes:
-    """16 bytes that nobody else has."""
+    """Return 16 random bytes, unique in practice."""
     return uuid.uuid4().bytes
 
 
 def new_instance_id() -> str:
-    """A UUID as text."""
+    """Return a random UUID as text."""
     return str(uuid.uuid4())
 
 
 def boot_id() -> str:
-    """Names this boot of the machine; where the system cannot tell, every start is a new one."""
+    """Return the id of this boot, or a new id each time if the system has none."""
     return _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else uuid.uuid4().hex
 
 
 def disk_bytes(path: Path) -> int:
-    """Size of the disk that holds `path`. Raises OSError."""
+    """Return the size in bytes of the disk that holds `path`. Raises OSError."""
     state = os.statvfs(path)
     return state.f_blocks * state.f_frsize

@@ -1,4 +1,4 @@
-"""What the C library does with freed memory."""
+"""How the C library treats freed memory."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _BLOCK_BYTES: Final = 8 * 1024 * 1024
 
 
 def keep_freed_memory() -> None:
-    """Blocks up to 8 MiB are used again instead of given back; at most 16 MiB lie idle at the top.
+    """Reuse blocks of up to 8 MiB instead of returning them to the system.
 
-    By itself glibc maps or trims memory for each message of a mebibyte, so the system fills 256
-    fresh pages for it every time: three times the CPU of the message itself (docs/decisions,
-    0004). Other C libraries are left as they are.
+    At most 16 MiB stay idle at the top of the heap. By default glibc maps or trims memory for each
+    message of 1 MiB, so the system fills 256 fresh pages every time. That takes three times the CPU
+    of the message itself (docs/decisions, 0004). Other C libraries are left as they are.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:

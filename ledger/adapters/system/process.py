@@ -1,4 +1,4 @@
-"""A process: the loop that it runs on, and the signals that end it."""
+"""The event loop of a process, and the signals that end it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from collections.abc import Callable
 from typing import Final
 
 EXIT_OK: Final = 0
-EXIT_INTERRUPTED: Final = 130  # by SIGINT, as shells count
+EXIT_INTERRUPTED: Final = 130  # ended by SIGINT, as shells count
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
-    """uvloop where it is installed."""
+    """Return uvloop's factory if uvloop is installed, else asyncio's."""
     try:
         import uvloop
     except ImportError:
@@ -23,13 +23,13 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
 
 
 class ExitAsked:
-    """Waits for a signal. The second one ends the process at once."""
+    """Waits for a signal to end. The second signal ends the process at once."""
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
         self._code: asyncio.Future[int] = loop.create_future()
         for number in (signal.SIGINT, signal.SIGTERM):
-            # Not in a thread other than the main one (tests): there nobody sends signals.
+            # Only the main thread can handle signals; tests run this in others.
             with contextlib.suppress(ValueError, RuntimeError):
                 loop.add_signal_handler(number, self._on_signal, number)
 
@@ -39,5 +39,5 @@ class ExitAsked:
         self._code.set_result(EXIT_INTERRUPTED if number == signal.SIGINT else EXIT_OK)
 
     async def wait(self) -> int:
-        """The exit code, once a signal came."""
+        """Wait for a signal. Returns the exit code."""
         return await self._code

@@ -1,11 +1,11 @@
-# kazoo has no types, and some of what is used here is private to it.
+# kazoo has no types, and this module uses some of its private parts.
 # pyright: reportPrivateUsage=false, reportUnknownMemberType=false
-"""Between the loop and kazoo's one thread: requests go over, answers and news come in batches.
+"""The bridge between the event loop and kazoo's one thread.
 
-The thread puts what happened into an inbox and wakes the loop once for all that lies there. The
-loop hands over a bounded number of requests; more wait here, in order. Whether a request may be
-sent is decided here too: while no connection serves none is handed over, and one that has waited
-for a session's time fails unsent.
+Requests go to the thread; answers and events come back in batches. The thread puts them into an
+inbox and wakes the loop once for all of them. The loop hands over a bounded number of requests; the
+others wait here, in order. The bridge also decides whether a request may be sent: without a
+connection none is handed over, and one that has waited for the length of a session fails unsent.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from kazoo.retry import KazooRetry
 
 from ledger.adapters.zookeeper.zookeeper_connection import (
     Connected,
-    Connection,
     Fired,
-    Handler,
+    ZooKeeperConnection,
+    ZooKeeperHandler,
     log,
 )
 from ledger.errors import MetadataUnavailable
 
-IN_FLIGHT_MAX = 256  # asked and not answered: enough to hide the way to the server and back
-CLOSE_S_MAX = 2.0  # for the server's farewell; then the connection is cut
+IN_FLIGHT_MAX = 256  # requests without an answer: enough to hide the round trip to the server
+CLOSE_S_MAX = 2.0  # wait for the server's answer to the close, then cut the connection
 RETRY_S_MIN = 0.05
 RETRY_S_MAX = 0.4
 
@@ -39,14 +39,14 @@ _LOST = (ConnectionLoss, SessionExpiredError)
 
 
 class News(Protocol):
-    """What the bridge tells, on the loop."""
+    """The events that the bridge reports, on the loop."""
 
     def on_connected(self, *, renewed: bool) -> None:
-        """Requests are served (again). `renewed`: by another session than before."""
+        """The server answers requests (again). `renewed` if the session is a new one."""
         ...
 
     def on_fired(self, path: str) -> None:
-        """A watch on `path` fired and is gone."""
+        """A watch on `path` fired and is no longer set."""
         ...
 
 
@@ -65,7 +65,7 @@ class _Waiting(NamedTuple):
 
 
 class _Inbox:
-    """What kazoo's thread has for the loop, in order; one wake-up for many."""
+    """Items from kazoo's thread for the loop, in order, with one wake-up for many."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, take: Callable[[Any], None]) -> None:
         self._loop = loop
@@ -74,7 +74,7 @@ class _Inbox:
         self._woken = False
 
     def put(self, item: Any) -> None:
-        """Any thread."""
+        """Append an item. Any thread may call this."""
         self._items.append(item)
         if self._woken:
             return
@@ -82,23 +82,23 @@ class _Inbox:
         try:
             self._loop.call_soon_threadsafe(self._drain)
         except RuntimeError:
-            pass  # the loop has ended; nobody is left to be told
+            pass  # the loop has ended, so no caller waits any more
 
     def _drain(self) -> None:
-        self._woken = False  # before the first item is taken: what comes later wakes again
+        self._woken = False  # before the first item is taken: later items wake the loop again
         while self._items:
             self._take(self._items.popleft())
 
 
 class _Answer:
-    """kazoo's asynchronous result: set by its thread, delivered by the inbox."""
+    """kazoo's asynchronous result, set by its thread and delivered by the inbox."""
 
     __slots__ = ("error", "future", "put", "sent_s", "value")
 
     def __init__(self, future: asyncio.Future[Any], put: Callable[[Any], None]) -> None:
         self.future = future
         self.put = put
-        self.sent_s = time.monotonic()  # a little before it was sent: the safe side for a lease
+        self.sent_s = time.monotonic()  # a little before it is sent, which is safe for a lease
         self.value: Any = None
         self.error: KazooException | None = None
 
@@ -107,16 +107,16 @@ class _Answer:
         self.put(self)
 
     def set_exception(self, exception: BaseException) -> None:
-        if not isinstance(exception, KazooException):  # a reply that no server sends
+        if not isinstance(exception, KazooException):  # a reply that kazoo could not decode
             exception = ConnectionLoss(repr(exception))
         self.error = exception
         self.put(self)
 
 
 class ZooKeeperBridge:
-    """One session with ZooKeeper and, when it was lost, the next one. Used on one loop only.
+    """One session with ZooKeeper and, after its loss, the next one. Used on one loop only.
 
-    Requests are answered in order, with what kazoo makes of the reply or with its exception.
+    Requests are answered in order, each with the reply that kazoo decoded or with its exception.
     """
 
     def __init__(self, servers: str, session_ms: int, news: News) -> None:
@@ -124,7 +124,7 @@ class ZooKeeperBridge:
         self._news = news
         self._servers = servers
         self._put = _Inbox(self._loop, self._take).put
-        self._handler = Handler(self._put)
+        self._handler = ZooKeeperHandler(self._put)
         retry = KazooRetry(
             max_tries=-1,
             delay=RETRY_S_MIN,
@@ -139,33 +139,46 @@ class ZooKeeperBridge:
             command_retry=retry,
             logger=log,
         )
-        self._connection = Connection(self.client, self.client._conn_retry.copy(), self._put)
+        self._connection = ZooKeeperConnection(
+            self.client, self.client._conn_retry.copy(), self._put
+        )
         self._handler.connection = self._connection
         self.client._connection = self._connection
         self.client.add_listener(self._on_state)
-        self.session_ms = session_ms  # as negotiated, once connected
+        # The session timeout: as requested until the first connection, then as negotiated.
+        self.session_ms = session_ms
+        # The session that the loop knows. None before the first connection; replaced when it
+        # expired.
         self._session_id: int | None = None
+        # True while a connection serves requests. No request is handed over while it is False.
         self._connected = False
+        # Set once, by `close`; later requests fail at once.
         self._closed = False
+        # Requests that were not handed over, oldest first, each with the time of its call.
         self._waiting: deque[_Waiting] = deque()
+        # Requests handed to kazoo's thread and not answered; at most IN_FLIGHT_MAX.
         self._in_flight: set[_Answer] = set()
+        # See `last_answered_s`. Never falls within one session; 0 after a session was lost.
         self._answered_s = 0.0
+        # Fails waiting requests after the length of a session. None if there is nothing to fail.
         self._timer: asyncio.TimerHandle | None = None
+        # Done at the first connection; `start` waits for it.
         self._first_connected: asyncio.Future[None] = self._loop.create_future()
+        # Done once kazoo's thread has ended; `close` waits for it.
         self._ended: asyncio.Future[None] = self._loop.create_future()
 
     @property
     def last_answered_s(self) -> float:
-        """When the last request or ping that was answered was sent; time.monotonic().
+        """Return the time.monotonic() at which the last answered request or ping was sent.
 
-        Only of the session that the loop knows of: the next one's first pings must not make
-        anybody believe that what the old one held is held still.
+        Only the session that the loop has learned of counts. The first pings of a newer session
+        must not extend the leases of the old one.
         """
         session_id, sent_s = self._connection.ping_answered
         return max(self._answered_s, sent_s) if session_id == self._session_id else self._answered_s
 
     async def start(self, timeout_s: float) -> None:
-        """A session serves; raises MetadataUnavailable after `timeout_s`."""
+        """Connect. Raises MetadataUnavailable after `timeout_s`."""
         self.client.start_async()
         try:
             async with asyncio.timeout(timeout_s):
@@ -181,7 +194,7 @@ class ZooKeeperBridge:
             raise
 
     def ask(self, request: Any) -> asyncio.Future[Any]:
-        """Sent after all that were asked before; unsent for a session's time it fails."""
+        """Send a request after all earlier ones. Fails if unsent for the length of a session."""
         if self._closed:
             raise MetadataUnavailable(f"{self._servers}: the store is closed")
         future: asyncio.Future[Any] = self._loop.create_future()
@@ -195,11 +208,12 @@ class ZooKeeperBridge:
         return future
 
     async def close(self) -> None:
-        """The session and the thread have ended; after two seconds without the server's word."""
+        """End the session and the thread, waiting up to two seconds for the server's answer."""
         self._begin_to_close()
         cut = self._loop.call_later(CLOSE_S_MAX, self._handler.cut)
         try:
-            # A thread that still resolves a name cannot be cut; it ends by itself, or with us.
+            # A thread that is resolving a name cannot be interrupted; it ends on its own or with
+            # the process.
             await asyncio.wait([self._ended], timeout=2 * CLOSE_S_MAX)
         except asyncio.CancelledError:
             self._handler.cut()
@@ -216,10 +230,10 @@ class ZooKeeperBridge:
         self._fail(self._waiting, "the store is closed")
         self._waiting.clear()
         if not self._connected:
-            self._handler.cut()  # nobody to say farewell to
+            self._handler.cut()  # no connection on which to close the session
         self._handler.spawn(self._stop)
 
-    # On kazoo's thread, and on the one that ends it.
+    # These run on kazoo's thread, and on the thread that ends it.
 
     def _on_state(self, state: str) -> None:
         if state != KazooState.CONNECTED:
@@ -234,7 +248,7 @@ class ZooKeeperBridge:
         finally:
             self._put(_Ended())
 
-    # On the loop.
+    # These run on the loop.
 
     def _hand_over(self, request: Any, future: asyncio.Future[Any]) -> None:
         answer = _Answer(future, self._put)
@@ -261,7 +275,7 @@ class ZooKeeperBridge:
         if error is None:
             self._answered_s = max(self._answered_s, answer.sent_s)
         elif isinstance(error, _LOST):
-            self._connected = False  # what is asked next waits for the next connection
+            self._connected = False  # later requests wait for the next connection
         if not answer.future.done():
             if error is None:
                 answer.future.set_result(answer.value)
@@ -290,7 +304,7 @@ class ZooKeeperBridge:
             self._news.on_connected(renewed=renewed)
 
     def _on_disconnected(self) -> None:
-        """All under way fail. Some may still be done, but before anything that is asked later."""
+        """Fail all requests in flight. The server may still apply some, before any later one."""
         self._connected = False
         under_way, self._in_flight = self._in_flight, set()
         for answer in under_way:
@@ -298,7 +312,7 @@ class ZooKeeperBridge:
                 answer.future.set_exception(ConnectionLoss())
 
     def _give_up(self) -> None:
-        """Requests that have waited for a session's time fail; they were never sent."""
+        """Fail the requests that were never sent and have waited for the length of a session."""
         self._timer = None
         now_s = self._loop.time()
         waiting = self._waiting

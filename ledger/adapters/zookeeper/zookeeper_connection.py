@@ -1,14 +1,14 @@
-# kazoo has no types, and what is overridden here is private to it.
+# kazoo has no types, and this module overrides private parts of it.
 # pyright: reportPrivateUsage=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false
 # pyright: reportMissingParameterType=false, reportUntypedBaseClass=false
-"""kazoo's connection thread, as we run it: the one thread there is, and none for callbacks.
+"""kazoo's connection thread with our timeouts. It is the only thread; none runs callbacks.
 
-Changed against kazoo: requests that wait go out in one write and replies come in by one read; a
-connection on which nothing was heard for two thirds of the session is dropped even while requests
-go out on it; a ping may take that long too (kazoo drops it after a sixth of the session, 170 ms
-of a session of one second); every wait can be cut short, so that closing takes a bounded time.
-Source: ZooKeeper, `ClientCnxn.java` (the timeouts).
+Four things differ from kazoo. Waiting requests leave in one write, and replies arrive by one read.
+A connection that was silent for two thirds of the session is dropped even while requests leave on
+it. A ping may take that long too; kazoo drops it after a sixth of the session, 170 ms of a session
+of one second. Every wait can be interrupted, so that closing takes a bounded time. Source:
+ZooKeeper, `ClientCnxn.java` (the timeouts).
 """
 
 from __future__ import annotations
@@ -31,32 +31,32 @@ from kazoo.protocol.states import Callback, EventType
 _WRITE_BYTES = 64 * 1024  # requests joined for one write
 _READ_BYTES = 64 * 1024
 
-# A server that is starting takes connections and leaves the first words on them unanswered (seen
-# with 3.9.3), so that kazoo's patience, a whole session, would often cost the session.
+# A server that is starting accepts connections and does not answer the first request on them (seen
+# with 3.9.3). kazoo would wait for a whole session, which would often lose the session.
 _RENEW_S_MAX = 1.5
-_NEW_SESSION_S_MAX = 4.0  # that one is a write, which may wait for a slow disk
+_NEW_SESSION_S_MAX = 4.0  # this request is a write, which may wait for a slow disk
 
 log = logging.getLogger("ledger.zookeeper")
 log.addHandler(logging.NullHandler())  # silent until the process configures logging
 
 
 class Connected(NamedTuple):
-    """A session serves on a connection."""
+    """A connection was established, and the server knows the session."""
 
     session_id: int
     session_ms: int
 
 
 class Fired(NamedTuple):
-    """A watch on `path` fired and is gone."""
+    """A watch on `path` fired and is no longer set."""
 
     path: str
 
 
-class Handler:
-    """What kazoo asks of its surroundings: sockets, waiting, threads.
+class ZooKeeperHandler:
+    """kazoo's handler: sockets, waiting and threads.
 
-    `cut` makes every wait of the connection thread fail at once, for good.
+    `cut` makes every wait of the connection thread fail at once, from then on.
     """
 
     name = "ledger_handler"
@@ -67,22 +67,22 @@ class Handler:
         self._put = put
         self._cut_reader, self._cut_writer = os.pipe()
         self._was_cut = threading.Event()
-        self.connection: Connection | None = None
+        self.connection: ZooKeeperConnection | None = None
 
     def start(self) -> None:
-        """Nothing to start."""
+        """Do nothing: there is nothing to start."""
 
     def stop(self) -> None:
-        """Nothing to stop."""
+        """Do nothing: there is nothing to stop."""
 
     def cut(self) -> None:
-        """Only the loop's thread calls this and `close`."""
+        """Make every wait fail from now on. Only the loop's thread calls this and `close`."""
         if not self._was_cut.is_set():
             self._was_cut.set()
-            os.write(self._cut_writer, b"\0")  # never read: readable from now on
+            os.write(self._cut_writer, b"\0")  # never read, so readable from now on
 
     def close(self) -> None:
-        """The connection thread has ended and waits no more."""
+        """Release the descriptors. The connection thread has ended."""
         self._was_cut.set()
         os.close(self._cut_reader)
         os.close(self._cut_writer)
@@ -100,7 +100,7 @@ class Handler:
     def ready(
         self, readers: Sequence[Any], writers: Sequence[Any], timeout_s: float
     ) -> tuple[list[Any], list[Any], list[Any]]:
-        """Who can be read or written, within the time; raises OSError once `cut`."""
+        """Wait for sockets that can be read or written. Raises OSError once `cut` was called."""
         poller = select.poll()
         poller.register(self._cut_reader, select.POLLIN)
         for one in readers:
@@ -116,7 +116,7 @@ class Handler:
     def create_connection(
         self, address: tuple[str, int], timeout: float, **_: Any
     ) -> socket.socket:
-        """A connection to a numeric address; raises OSError after `timeout` seconds."""
+        """Connect to a numeric address. Raises OSError after `timeout` seconds."""
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         made = socket.socket(family, socket.SOCK_STREAM)
         try:
@@ -148,14 +148,14 @@ class Handler:
         return thread
 
     def dispatch_callback(self, callback: Callback) -> None:
-        """A watch fired. That it was lost with its connection is told by the connection."""
+        """Deliver a watch event. The connection itself reports watches that were lost with it."""
         (event,) = callback.args
         if event.type != EventType.NONE:
             self._put(Fired(event.path))
 
 
-class Connection(ConnectionHandler):
-    """kazoo's connection, which knows when it last heard of the server."""
+class ZooKeeperConnection(ConnectionHandler):
+    """kazoo's connection, which records when the server last sent something."""
 
     _socket: Any
     _read_sock: Any
@@ -168,23 +168,24 @@ class Connection(ConnectionHandler):
         self._read_timeout_s = 1.0
         self._heard_s = 0.0
         self._ping_sent_s = 0.0
-        self.ping_answered: tuple[int, float] = (0, 0.0)  # of which session, and when it was sent
+        # The session id, and the time at which the ping was sent
+        self.ping_answered: tuple[int, float] = (0, 0.0)
 
     def submit(self, request: Any, answer: Any) -> None:
-        """Any thread: the request is sent when a connection serves; `answer` is set then."""
+        """Queue a request for the connection thread, which sets `answer`. From any thread."""
         queue = self.client._queue
         queue.append((request, answer))
         if len(queue) > 1:
-            return  # whoever appended the first has woken the thread, which takes all
+            return  # the first append woke the thread, which takes all
         try:
             self._write_sock.send(b"\0")
         except BlockingIOError:
-            pass  # woken already
-        except (OSError, AttributeError):  # closed a moment ago
+            pass  # already woken
+        except (OSError, AttributeError):  # just closed
             answer.set_exception(ConnectionClosedError("closed"))
 
     def wait(self, readers: Sequence[Any], timeout_s: float) -> list[Any]:
-        """Which of `readers` (server, requests) can be read; raises when the server is silent."""
+        """Wait until the server or a request can be read. Raises if the server stays silent."""
         while True:
             wait_s = min(timeout_s, self._read_timeout_s / 2)
             ready = self.handler.ready(readers, (), wait_s)[0]
@@ -206,7 +207,7 @@ class Connection(ConnectionHandler):
         return read_timeout_ms, connect_timeout_ms
 
     def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
-        """The server's answer to a connection's first words."""
+        """Send the first request of a connection and return its answer."""
         limit_s = _RENEW_S_MAX if self.client._session_id else _NEW_SESSION_S_MAX
         return super()._invoke(min(timeout, limit_s), request, xid)
 
@@ -218,7 +219,7 @@ class Connection(ConnectionHandler):
             return None
 
     def _send_request(self, read_timeout: float, connect_timeout: float) -> None:
-        """All that wait are sent. The wake-up is taken first: a later request wakes again."""
+        """Send all waiting requests. The wake-up is consumed first: a later request wakes again."""
         try:
             self._read_sock.recv(4096)
         except BlockingIOError:
@@ -244,7 +245,7 @@ class Connection(ConnectionHandler):
         super()._send_ping(connect_timeout)
 
     def _read_socket(self, read_timeout: float) -> Any:
-        """What has come is read; the last answer is returned."""
+        """Read the replies that have arrived. Returns the last one."""
         while True:
             pinged = self.ping_outstanding.is_set()
             answer = super()._read_socket(read_timeout)

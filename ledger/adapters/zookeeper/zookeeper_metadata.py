@@ -3,10 +3,10 @@
 # pyright: reportUnknownArgumentType=false
 """The metadata store of a cluster: Apache ZooKeeper, through kazoo.
 
-Requests of one store are sent and answered in the order they were asked, many under way at once.
-A lost connection fails what was under way (MetadataUnavailable: the outcome is unknown) and is made
-again; what is asked meanwhile waits for it, for a session's time at most. A lost session is
-replaced by a new one; `watch_session` tells.
+Requests of one store are sent and answered in the order of the calls, many in flight at once. A
+lost connection fails the requests in flight (MetadataUnavailable: the outcome is unknown) and is
+established again. Requests made meanwhile wait for it, at most for the length of a session. After
+the loss of a session a new one is created, and `watch_session` reports it.
 """
 
 from __future__ import annotations
@@ -52,13 +52,14 @@ from ledger.ports.metadata import (
     Unwatch,
 )
 
-REQUEST_BYTES_MAX = 0xFFFFF  # ZooKeeper's jute.maxbuffer, unless its operator set another
-_OP_BYTES = 9  # what goes before each operation of a multi
-_WALK_REQUESTS = 128  # of one walk under way; others find room beside it
+REQUEST_BYTES_MAX = 0xFFFFF  # ZooKeeper's jute.maxbuffer by default
+_OP_BYTES = 9  # header of each operation of a multi
+_WALK_REQUESTS = 128  # requests of one walk in flight; leaves room for other requests
 
 _EPHEMERAL = 1
 _SEQUENTIAL = 2
-_SKIPPED = (RolledBackError, RuntimeInconsistency)  # of a multi: undone, or never tried
+# Operations of a failed multi that were undone or not tried
+_SKIPPED = (RolledBackError, RuntimeInconsistency)
 
 _ERRORS: Final[tuple[tuple[type[KazooException], type[MetadataError]], ...]] = (
     (NoNodeError, NoNode),
@@ -76,11 +77,11 @@ async def connect_zookeeper(
     connect_s: float = 10.0,
     make_root: bool = True,
 ) -> ZooKeeperMetadata:
-    """A store on a session that serves; its root is `chroot`, which is made if missing.
+    """Return a store on an established session. Its root is `chroot`, created if missing.
 
-    `servers` is `host:port,host:port`, with the root behind it if `chroot` is not given
-    (`host:port/root`). Without `make_root` nothing is made: below a root that is missing all is
-    NoNode. Raises MetadataUnavailable after `connect_s`.
+    `servers` is `host:port,host:port`, with the root at its end if `chroot` is not given
+    (`host:port/root`). Without `make_root` nothing is created, and below a missing root every path
+    is NoNode. Raises MetadataUnavailable after `connect_s`.
     """
     hosts, _, below = servers.partition("/")
     root = chroot or f"/{below}"
@@ -90,19 +91,22 @@ async def connect_zookeeper(
 
 
 class ZooKeeperMetadata:
-    """The `MetadataStore` of a cluster, as `connect_zookeeper` makes it."""
+    """The `MetadataStore` of a cluster; `connect_zookeeper` creates it."""
 
     def __init__(self, servers: str, session_ms: int, root: str) -> None:
         assert not root or (_checked(root) and root != "/"), root
         self._root = root
         self._bridge = ZooKeeperBridge(servers, session_ms, self)
         self._watches = Watches(self._arm)
+        # Callbacks of `watch_session`, in the order in which they were set.
         self._session_watchers: list[Callable[[], None]] = []
-        self._untold = 0  # lost sessions that not everybody has heard of
+        # Lost sessions that some callback was not notified of; the lease is not held meanwhile.
+        self._untold = 0
+        # Set once, by `close`.
         self._closed = False
 
     async def start(self, timeout_s: float, *, make_root: bool) -> None:
-        """Called once, by `connect_zookeeper`."""
+        """Connect. Called once, by `connect_zookeeper`."""
         await self._bridge.start(timeout_s)
         try:
             if self._root and make_root:
@@ -113,14 +117,14 @@ class ZooKeeperMetadata:
 
     @property
     def negotiated_session_ms(self) -> int:
-        """What the server grants; it rounds up to its ticks and keeps to its own bounds."""
+        """Return the timeout that the server granted, in its ticks and within its bounds."""
         return self._bridge.session_ms
 
     @property
     def last_answered_s(self) -> float:
-        """When the last request or ping that was answered was sent; time.monotonic().
+        """Return the time.monotonic() at which the last answered request or ping was sent.
 
-        0 from the moment in which a session is found lost until all who watch that were told.
+        It is 0 from the moment a session is found lost until all its listeners were notified.
         """
         return 0.0 if self._untold else self._bridge.last_answered_s
 
@@ -144,7 +148,10 @@ class ZooKeeperMetadata:
         sequential: bool = False,
         parents: bool = False,
     ) -> str:
-        """As the port says. A sequential create whose reply is lost may leave a node behind."""
+        """Create a node, as the port describes.
+
+        A sequential create whose reply is lost may leave a node behind.
+        """
         flags = _EPHEMERAL * ephemeral | _SEQUENTIAL * sequential
         request = _create(self._full(path), _bounded(path, data), flags)
         while True:
@@ -158,7 +165,7 @@ class ZooKeeperMetadata:
                 return created[len(self._root) :]
 
     async def _create_parents(self, full: str, *, under: str) -> None:
-        """`full` and what is above it, below `under`, exists; others may make it as well."""
+        """Create `full` and its ancestors below `under`; other clients may create them too."""
         missing = [full]
         while missing:
             try:
@@ -177,7 +184,7 @@ class ZooKeeperMetadata:
         await self._ask(wire.Delete(self._full(path), version), path)
 
     async def multi(self, ops: Sequence[Op]) -> None:
-        """As the port says; EntryTooLarge when all of it is more than a server takes at once."""
+        """Apply all of `ops` or none. EntryTooLarge if they exceed one request of the server."""
         requests = [self._op(op) for op in ops]
         size = sum(len(request.serialize()) + _OP_BYTES for request in requests)
         if size > REQUEST_BYTES_MAX:
@@ -191,7 +198,7 @@ class ZooKeeperMetadata:
         return sorted(await self._ask(wire.GetChildren(self._full(path), None), path))
 
     async def read_tree(self, path: str) -> dict[str, Node]:
-        """As the port says."""
+        """Return every node below `path`, as the port describes."""
         tree: dict[str, Node] = {}
         with_children = [path]
         while with_children:
@@ -203,7 +210,7 @@ class ZooKeeperMetadata:
                 tree[node] = Node(data or b"", stat.version)
                 if stat.numChildren:
                     with_children.append(node)
-            # One that went since it was listed may have got another name: its parent once more.
+            # A node that vanished after it was listed may have been renamed: list its parent again.
             again = {_parent(node) for node in found if node not in tree}
             if again:
                 tree = _without(tree, again)
@@ -225,7 +232,7 @@ class ZooKeeperMetadata:
         await self._ask(wire.Sync(self._full(path)), path)
 
     def watch(self, path: str, on_changed: Callable[[], None]) -> Unwatch:
-        """As the port says; "later" is what follows this call or any read asked after it."""
+        """Watch `path`: "later" is after this call, or after any read that follows it."""
         return self._watches.watch(self._full(path), on_changed)
 
     def watch_session(self, on_renewed: Callable[[], None]) -> Unwatch:
@@ -241,12 +248,12 @@ class ZooKeeperMetadata:
         return unwatch
 
     async def close(self) -> None:
-        """Ephemeral nodes are gone; if no server answered for two seconds, they go by expiry."""
+        """End the session. If no server answers within two seconds, its nodes go by expiry."""
         self._watches.close()
         self._session_watchers.clear()
         await self._bridge.close()
 
-    # News of the bridge.
+    # Events of the bridge.
 
     def on_connected(self, *, renewed: bool) -> None:
         self._watches.on_connected(renewed=renewed)
@@ -272,14 +279,14 @@ class ZooKeeperMetadata:
             raise _as_ours(error, path) from error
 
     async def _each(self, request: Any, nodes: Sequence[str]) -> AsyncIterator[tuple[str, Any]]:
-        """(node, answer) for each of `nodes` that exists, some requests at a time."""
+        """Yield (node, answer) for each of `nodes` that exists, with several requests in flight."""
         waiting = iter(nodes)
         while some := list(islice(waiting, _WALK_REQUESTS)):
             asked = [self._bridge.ask(request(self._full(node), None)) for node in some]
             answers = await asyncio.gather(*asked, return_exceptions=True)
             for node, answer in zip(some, answers, strict=True):
                 if isinstance(answer, NoNodeError):
-                    continue  # it went while we walked
+                    continue  # it was deleted during the walk
                 if isinstance(answer, KazooException):
                     raise _as_ours(answer, node) from answer
                 if isinstance(answer, BaseException):
@@ -310,7 +317,7 @@ class ZooKeeperMetadata:
 
 
 def _fired(_: Any) -> None:
-    """Names our watches to kazoo; the handler takes their events before they are called."""
+    """Stand for our watches in kazoo; the handler takes their events before kazoo calls this."""
 
 
 def _create(full: str, data: bytes, flags: int) -> wire.Create:
@@ -333,7 +340,7 @@ def _below(path: str, names: Sequence[str]) -> list[str]:
 
 
 def _without(tree: dict[str, Node], parents: set[str]) -> dict[str, Node]:
-    """The tree but for all that is below any of `parents`."""
+    """Return the tree without the nodes below any of `parents`."""
     below = tuple(f"{parent.rstrip('/')}/" for parent in parents)
     return {path: node for path, node in tree.items() if not path.startswith(below)}
 
@@ -344,7 +351,7 @@ def _bounded(path: str, data: bytes) -> bytes:
 
 
 def _as_ours(error: KazooException, path: str) -> Exception:
-    """What callers know. All that is not certain about the outcome is MetadataUnavailable."""
+    """Return the error of the port. Whatever leaves the outcome open is MetadataUnavailable."""
     if isinstance(error, NoChildrenForEphemeralsError):
         return AssertionError(f"{path}: what is above is ephemeral and has no children")
     for theirs, ours in _ERRORS:

@@ -1,9 +1,9 @@
-"""Watches that stay armed, made of ZooKeeper's, which fire once and are lost with a connection.
+"""Watches that stay armed, built on ZooKeeper's, which fire once and are lost with a connection.
 
-A path is armed by two requests, `exists` (the node and its data) and `getChildren`. When either
-fires, or the connection was another, both are asked again, and what they say is compared with what
-they said before: so a change between firing and arming is told too. The last changes of a node's
-data and of its children are two transaction ids in its stat; they are all that is compared.
+Two requests arm a path: `exists` (the node and its data) and `getChildren`. After either fires, or
+on another connection, both are sent again, and their answers are compared with the earlier ones. So
+a change between firing and arming is reported too. The comparison needs only the transaction ids of
+the last changes of the node's data and of its children, which are in its stat.
 """
 
 from __future__ import annotations
@@ -17,24 +17,29 @@ from kazoo.exceptions import NoNodeError
 from ledger.ports.metadata import Unwatch
 
 Arm = Callable[[str], tuple[Awaitable[Any], Awaitable[Any]]]
-"""Asks for a node's stat (None: no such node) and for its children and stat, watches set."""
+"""Requests a node's stat (None if there is no node), and its children with stat; sets watches."""
 
 _NEVER: Final = (-1, -1, -1)  # armed for the first time: nothing to compare with
-_UNKNOWN: Final = (-2, -2, -2)  # a change may have been missed: told when armed again
+_UNKNOWN: Final = (-2, -2, -2)  # a change may have been missed: fires when armed again
 
 
 class _Watched:
-    """One path; `seen` is what it looked like when it was last armed."""
+    """One path. `seen` is its state when it was last armed."""
 
     __slots__ = ("again", "arming", "callbacks", "path", "seen", "tell")
 
     def __init__(self, path: str) -> None:
         self.path = path
+        # Run at each change. The path is no longer watched when the last one is removed.
         self.callbacks: list[Callable[[], None]] = []
+        # The transaction ids at the last arming; `_NEVER` before it, `_UNKNOWN` after a loss.
         self.seen: tuple[int, int, int] | None = _NEVER
+        # True while the two requests are in flight; at most one pair for each path.
         self.arming = False
-        self.again = False  # it fired, or the connection changed, while it was being armed
-        self.tell = False  # it fired
+        # True if the path fired, or the connection changed, while it was being armed.
+        self.again = False
+        # True if it fired, so that the callbacks run even if the comparison shows no change.
+        self.tell = False
 
 
 class Watches:
@@ -42,12 +47,15 @@ class Watches:
 
     def __init__(self, arm: Arm) -> None:
         self._arm_both = arm
+        # Every path with at least one callback.
         self._watched: dict[str, _Watched] = {}
+        # The pairs of requests in flight, kept so that they are not collected.
         self._under_way: set[asyncio.Future[tuple[Any, Any]]] = set()
+        # Set once, by `close`; no callback runs afterwards.
         self._closed = False
 
     def watch(self, path: str, on_changed: Callable[[], None]) -> Unwatch:
-        """`on_changed` runs after each later change, or once for several."""
+        """Run `on_changed` after each later change, or once for several changes."""
         watched = self._watched.get(path)
         armed_already = watched is not None
         if watched is None:
@@ -71,7 +79,7 @@ class Watches:
         return unwatch
 
     def on_fired(self, path: str) -> None:
-        """ZooKeeper has told a change of `path` and forgotten the watch."""
+        """Arm `path` again: ZooKeeper reported a change and removed its watch."""
         watched = self._watched.get(path)
         if watched is None:
             return
@@ -82,7 +90,7 @@ class Watches:
         self._arm(watched)
 
     def on_connected(self, *, renewed: bool) -> None:
-        """Watches are lost with their connection; after another session each is told once."""
+        """Arm all watches on a new connection. After another session each fires once."""
         for watched in list(self._watched.values()):
             if not watched.callbacks and not watched.arming:
                 del self._watched[watched.path]
@@ -130,7 +138,9 @@ class Watches:
                 del self._watched[watched.path]
 
     def _compare(self, watched: _Watched, node: Any, children: Any) -> None:
-        """What was asked last decides: it saw whatever the first one saw, or its watch fires."""
+        """Compare with the last state. The later request saw all that the first saw, or
+        it fires.
+        """
         stat = None if isinstance(children, NoNodeError) else children[1]
         seen = None if stat is None else (stat.czxid, stat.mzxid, stat.pzxid)
         changed = seen != watched.seen and watched.seen != _NEVER
