@@ -1,7 +1,7 @@
-"""Incremental fetch sessions: who wants what, and what they have been told already. Pure.
+"""Incremental fetch sessions: which partitions a client fetches, and what it was sent. Pure.
 
-A client names its partitions once; later requests carry changes only, and answers leave out what
-has not changed. Source: KIP-227; Kafka's FetchSession.scala, FetchMetadata.java.
+A client names its partitions once. Later requests carry only changes, and responses leave out
+partitions that have not changed. Source: KIP-227; Kafka's FetchSession.scala, FetchMetadata.java.
 """
 
 from __future__ import annotations
@@ -19,16 +19,19 @@ PartitionKey = tuple[Hashable, int]
 """Topic name (below v13) or topic id, and partition."""
 
 
-class SessionFault(IntEnum):
-    """Why a request cannot use its session. Numbers are Kafka's error codes."""
+class FetchSessionError(IntEnum):
+    """Why a request cannot use its session. The numbers are Kafka's error codes."""
 
     UNKNOWN_ID = 70
     WRONG_EPOCH = 71
     NAMES_AND_IDS_MIXED = 106
 
 
-class Wanted:
-    """One partition that a reader wants, and what it was told last."""
+class FetchPartition:
+    """One partition that a client fetches, and what its last response contained.
+
+    Source: Kafka, CachedPartition.
+    """
 
     __slots__ = (
         "bytes_max",
@@ -50,29 +53,33 @@ class Wanted:
         leader_epoch: int = -1,
         last_fetched_epoch: int = -1,
     ) -> None:
+        # Topic name or id, and partition index. Fixed.
         self.topic = topic
         self.partition = partition
+        # As last requested. An incremental request overwrites them if it names the partition.
         self.fetch_offset = fetch_offset
         self.bytes_max = bytes_max
-        self.leader_epoch = leader_epoch  # the client's idea of the current one; -1: none
+        self.leader_epoch = leader_epoch  # the current one, as the client has it; -1: unknown
         self.last_fetched_epoch = last_fetched_epoch
-        self.high_watermark = -1  # as last told; -1: never, or an error was told
+        # As last sent to the client. -1 if never, and the high watermark also after an error, so
+        # that the next response includes the partition.
+        self.high_watermark = -1
         self.log_start_offset = -1
 
     @property
     def key(self) -> PartitionKey:
         return self.topic, self.partition
 
-    def ask(self, newer: Wanted) -> None:
-        """The request part is `newer`'s; what was told stays."""
+    def update_request(self, newer: FetchPartition) -> None:
+        """Take over what `newer` requests; what was sent stays."""
         self.fetch_offset = newer.fetch_offset
         self.bytes_max = newer.bytes_max
         self.leader_epoch = newer.leader_epoch
         self.last_fetched_epoch = newer.last_fetched_epoch
 
 
-class Session:
-    """The partitions of one request: kept between requests when `id` is not 0."""
+class FetchSession:
+    """The partitions of one client, kept between its requests if `id` is not 0."""
 
     __slots__ = (
         "_partitions",
@@ -84,24 +91,32 @@ class Session:
         "uses_ids",
     )
 
-    def __init__(self, wanted: Iterable[Wanted], now_ms: int, *, uses_ids: bool) -> None:
+    def __init__(
+        self, partitions: Iterable[FetchPartition], now_ms: int, *, uses_ids: bool
+    ) -> None:
+        # NO_SESSION until `FetchSessions` admits it, and again once it is dropped for being empty.
         self.id = NO_SESSION
-        self.epoch = 1  # the one that the next request must carry
-        self.incremental = False  # of the request under way
+        # The epoch that the next request must carry. Rises by one with each incremental request.
+        self.epoch = 1
+        # Whether the current request is incremental: its response leaves out what is unchanged.
+        self.incremental = False
+        # Whether topics are named by id. Fixed: a request of the other kind is refused.
         self.uses_ids = uses_ids
+        # Wall clock of the first and of the last request; eviction looks at both.
         self.created_ms = self.used_ms = now_ms
-        self._partitions = {each.key: each for each in wanted}
+        # In the order in which partitions are served: those sent records last stand last.
+        self._partitions = {each.key: each for each in partitions}
 
     def __len__(self) -> int:
         return len(self._partitions)
 
-    def wanted(self) -> list[Wanted]:
-        """Partitions in the order in which they are to be served."""
+    def partitions(self) -> list[FetchPartition]:
+        """Return the partitions in the order in which they are to be served."""
         return list(self._partitions.values())
 
-    def include(
+    def update_response(
         self,
-        wanted: Wanted,
+        partition: FetchPartition,
         *,
         high_watermark: int,
         log_start_offset: int,
@@ -109,45 +124,48 @@ class Session:
         has_records: bool = False,
         redirected: bool = False,
     ) -> bool:
-        """Whether this partition belongs into the answer; remembers what it says.
+        """Return whether the response must include this partition, and remember what is sent.
 
-        `redirected`: the answer names a diverging epoch or a preferred replica. Called once for
-        each partition served. One with records moves to the end of the order, so that a small
-        answer does not starve the others.
+        `redirected`: the response names a diverging epoch or a preferred replica. Call it once for
+        each partition served. A partition with records moves to the end of the order, so that
+        small responses do not starve the others.
         """
         changed = (
             has_records
             or redirected
             or error_code != 0
-            or wanted.high_watermark != high_watermark
-            or wanted.log_start_offset != log_start_offset
+            or partition.high_watermark != high_watermark
+            or partition.log_start_offset != log_start_offset
         )
-        wanted.high_watermark = -1 if error_code else high_watermark
-        wanted.log_start_offset = log_start_offset
-        if has_records and self.incremental and wanted.key in self._partitions:
-            self._partitions[wanted.key] = self._partitions.pop(wanted.key)
+        partition.high_watermark = -1 if error_code else high_watermark
+        partition.log_start_offset = log_start_offset
+        if has_records and self.incremental and partition.key in self._partitions:
+            self._partitions[partition.key] = self._partitions.pop(partition.key)
         return changed or not self.incremental
 
-    def change(self, wanted: Iterable[Wanted], forgotten: Iterable[PartitionKey]) -> None:
-        """Added, changed and forgotten partitions of an incremental request."""
-        for each in wanted:
+    def update(
+        self, partitions: Iterable[FetchPartition], forgotten: Iterable[PartitionKey]
+    ) -> None:
+        """Apply an incremental request: partitions added, changed and forgotten."""
+        for each in partitions:
             known = self._partitions.get(each.key)
             if known is None:
                 self._partitions[each.key] = each
             else:
-                known.ask(each)
+                known.update_request(each)
         for key in forgotten:
             self._partitions.pop(key, None)
 
 
 class FetchSessions:
-    """All sessions of one process, least recently used first.
+    """All fetch sessions of one process. Source: Kafka, FetchSessionCache.
 
-    `draw_id` gives random positive 31-bit numbers: ids must not be guessable by other clients.
+    `draw_id` returns random positive 31-bit numbers: other clients must not guess an id.
     """
 
     def __init__(self, sessions_max: int, idle_ms_max: int, draw_id: Callable[[], int]) -> None:
-        self._sessions: OrderedDict[int, Session] = OrderedDict()
+        # By session id, the least recently used first; at most `sessions_max`.
+        self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
         self._sessions_max = sessions_max
         self._idle_ms_max = idle_ms_max
         self._draw_id = draw_id
@@ -159,54 +177,54 @@ class FetchSessions:
         self,
         session_id: int,
         epoch: int,
-        wanted: Iterable[Wanted],
+        partitions: Iterable[FetchPartition],
         forgotten: Iterable[PartitionKey],
         now_ms: int,
         *,
         uses_ids: bool = False,
-    ) -> Session | SessionFault:
-        """The session that serves this request: a new one, a known one, or one for it alone (id 0).
+    ) -> FetchSession | FetchSessionError:
+        """Return the session of this request: new, known, or for this request alone (id 0).
 
         `uses_ids`: the request names topics by id (v13 and later).
         """
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             self._sessions.pop(session_id, None)
-            session = Session(wanted, now_ms, uses_ids=uses_ids)
+            session = FetchSession(partitions, now_ms, uses_ids=uses_ids)
             if epoch == INITIAL_EPOCH:
                 self._try_add(session, now_ms)
             return session
-        return self._resume(session_id, epoch, wanted, forgotten, now_ms, uses_ids=uses_ids)
+        return self._resume(session_id, epoch, partitions, forgotten, now_ms, uses_ids=uses_ids)
 
     def _resume(
         self,
         session_id: int,
         epoch: int,
-        wanted: Iterable[Wanted],
+        partitions: Iterable[FetchPartition],
         forgotten: Iterable[PartitionKey],
         now_ms: int,
         *,
         uses_ids: bool,
-    ) -> Session | SessionFault:
+    ) -> FetchSession | FetchSessionError:
         session = self._sessions.get(session_id)
         if session is None:
-            return SessionFault.UNKNOWN_ID
+            return FetchSessionError.UNKNOWN_ID
         if session.epoch != epoch:
-            return SessionFault.WRONG_EPOCH
+            return FetchSessionError.WRONG_EPOCH
         if session.uses_ids != uses_ids:
-            return SessionFault.NAMES_AND_IDS_MIXED
+            return FetchSessionError.NAMES_AND_IDS_MIXED
         session.incremental = True
-        session.change(wanted, forgotten)
+        session.update(partitions, forgotten)
         session.used_ms = now_ms
         session.epoch = 1 if epoch == EPOCH_MAX else epoch + 1
         self._sessions.move_to_end(session_id)
         if not session:
-            # Kafka answers such a request without a session; the client starts anew.
+            # Kafka answers such a request without a session; the client starts a new one.
             del self._sessions[session_id]
             session.id = NO_SESSION
         return session
 
-    def _try_add(self, session: Session, now_ms: int) -> None:
-        """Gives the session an id if there is room, or a less worthy one to evict."""
+    def _try_add(self, session: FetchSession, now_ms: int) -> None:
+        """Give the session an id if there is room for it, or another session to evict."""
         if not session or not self._make_room(len(session), now_ms):
             return
         new_id = NO_SESSION
@@ -216,7 +234,8 @@ class FetchSessions:
         self._sessions[new_id] = session
 
     def _make_room(self, partitions: int, now_ms: int) -> bool:
-        """An idle session goes first, then the smallest that lived its minutes and is smaller."""
+        """Evict an idle session; otherwise the smallest session past its minimum lifetime, if it
+        has fewer partitions than the new one. False if no session can be evicted."""
         if len(self._sessions) < self._sessions_max:
             return True
         oldest = next(iter(self._sessions.values()))

@@ -16,7 +16,7 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from gateway.handlers.api import Api, Context, Request, Result
-from gateway.handlers.members import LeaderHints, why_not_found
+from gateway.handlers.members import LeaderHints
 from gateway.topics.partition import Partition, Produced
 from gateway.wire.produce_reply import (
     LEADERS_FROM,
@@ -215,7 +215,7 @@ def _many(
         for place, data in enumerate(topic.partition_data):
             named, partition = _find(request, ctx, topic, data.index)
             if refused is not None or partition is None:
-                why = refused or Produced(why_not_found(named, data.index, ctx))
+                why = refused or Produced(ctx.partitions.why_not_led(named, data.index))
                 many.put(at, place, data.index, why, None)
                 continue
             partition.append(

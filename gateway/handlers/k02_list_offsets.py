@@ -16,7 +16,6 @@ from kio.schema.errors import ErrorCode
 
 from gateway.errors import code_for
 from gateway.handlers.api import Api, Context, Reply, Request, Result
-from gateway.handlers.members import why_not_found
 from gateway.topics.partition import Partition
 from ledger.errors import LedgerError
 
@@ -34,7 +33,7 @@ def handle(request: Request, ctx: Context) -> Result | Coroutine[Any, Any, Resul
         for asked in topic.partitions:
             partition = ctx.partitions.find(topic.name, asked.partition_index)
             answer = (
-                _refusal(asked, why_not_found(topic.name, asked.partition_index, ctx))
+                _refusal(asked, ctx.partitions.why_not_led(topic.name, asked.partition_index))
                 if partition is None
                 else _at_once(request.version, asked, partition)
             )
@@ -109,7 +108,7 @@ async def _look_up(request: Request, ctx: Context, answers: list[list[Reply | No
 async def _later(version: int, topic: str, asked: Any, ctx: Context) -> Reply:
     partition = ctx.partitions.find(topic, asked.partition_index)
     if partition is None:
-        return _refusal(asked, why_not_found(topic, asked.partition_index, ctx))
+        return _refusal(asked, ctx.partitions.why_not_led(topic, asked.partition_index))
     return await _one(version, asked, partition)
 
 

@@ -9,11 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID
 
-from kio.schema.errors import ErrorCode
-
 from gateway.cluster.port import Member, StreamKey
 from gateway.handlers.api import Context, Peer
-from gateway.topics.catalog import Topic
 from gateway.wire.node_endpoints import NodeEndpoint
 
 
@@ -42,23 +39,6 @@ def controller_id(ctx: Context) -> int:
     return min(staying, default=members[0].node_id)
 
 
-def named_topic(named: str | UUID, ctx: Context) -> Topic | None:
-    """The topic that a request names, in one way or the other."""
-    if isinstance(named, UUID):
-        return ctx.catalog.by_id(named)
-    return ctx.catalog.by_name(named)
-
-
-def why_not_found(named: str | UUID, index: int, ctx: Context) -> ErrorCode:
-    """What is said of a partition that this gateway does not own."""
-    topic = named_topic(named, ctx)
-    if topic is None and isinstance(named, UUID):
-        return ErrorCode.unknown_topic_id
-    if topic is not None and ctx.partitions.exists(topic.name, index):
-        return ErrorCode.not_leader_or_follower
-    return ErrorCode.unknown_topic_or_partition
-
-
 class LeaderHints:
     """Leaders that the refusals of one answer name, and where they are."""
 
@@ -70,7 +50,7 @@ class LeaderHints:
     def leader(self, named: str | UUID, index: int) -> tuple[int, int] | None:
         """Node id and leader epoch, when somebody that lives serves the partition."""
         ctx = self._ctx
-        topic = named_topic(named, ctx)
+        topic = ctx.catalog.by_name_or_id(named)
         if topic is None:
             return None
         leader = ctx.cluster.leader(StreamKey(topic.topic_id, index))

@@ -126,6 +126,9 @@ class Catalog:
         """Also a topic whose creation is under way, which `by_name` does not show yet."""
         return self._by_id.get(topic_id) or self._creating.get(topic_id)
 
+    def by_name_or_id(self, topic: str | UUID) -> Topic | None:
+        return self.by_id(topic) if isinstance(topic, UUID) else self.by_name(topic)
+
     async def is_stored(self, topic_id: UUID) -> bool:
         """The store has this topic now, whether or not it is known here."""
         await self._store.sync(IDS)

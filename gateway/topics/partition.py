@@ -140,6 +140,8 @@ class _Early(NamedTuple):
 class Partition:
     """One owner per process. All methods on the event loop."""
 
+    is_follower = False
+
     def __init__(
         self,
         name: str,
@@ -198,6 +200,11 @@ class Partition:
     @property
     def led(self) -> bool:
         """This process may answer for it as owner; nobody can have taken over yet."""
+        return not self.closed and self._lease_held()
+
+    @property
+    def serves_fetches(self) -> bool:
+        """True while a fetch may be answered from this log."""
         return not self.closed and self._lease_held()
 
     def _may_answer(self) -> bool:

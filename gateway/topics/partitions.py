@@ -8,9 +8,11 @@ A background round rolls segments that are old and removes those past their rete
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Hashable
 from typing import Any
 from uuid import UUID
+
+from kio.schema.errors import ErrorCode
 
 from gateway.cluster.port import Cluster, StreamKey
 from gateway.cluster.single_broker import SingleBroker
@@ -22,11 +24,14 @@ from gateway.topics.orphans import (
     remove_left_overs,
 )
 from gateway.topics.partition import Partition
-from gateway.topics.replica import ReplicaPartition
+from gateway.topics.replica import ReplicaPartition, preferred_read_replica
 from ledger.errors import LedgerError, NodeExists
 from ledger.streams.config import StreamConfig
 from ledger.streams.segment_store import create_streams
 from ledger.streams.stream import StreamServices
+
+ReadablePartition = Partition | ReplicaPartition
+"""What a fetch reads: a partition led here, or the follower of one led by another broker."""
 
 MAINTENANCE_S = 5.0
 _CLOSING_AT_ONCE = 64
@@ -63,6 +68,7 @@ class Partitions:
         self._catalog = catalog
         self._services = services
         self._config = config
+        self.rack = config.rack
         self._on_disk_freed = on_disk_freed
         self.cluster: Cluster = cluster or SingleBroker(config.node_id)
         if isinstance(self.cluster, SingleBroker):
@@ -113,6 +119,47 @@ class Partitions:
                 lambda: self.cluster.leader(key).epoch,
             )
         return replica
+
+    def find_for_fetch(
+        self, topic: Hashable, index: int, rack: str
+    ) -> tuple[ReadablePartition | None, ErrorCode]:
+        """Return the partition that serves a client in `rack`, or None and why there is none.
+
+        `topic` is a name or an id. A partition that another broker leads is read here for clients
+        of this broker's own rack alone: the end of the log may be known late.
+        """
+        name = topic
+        if isinstance(topic, UUID):
+            known = self._catalog.by_id(topic)
+            if known is None:
+                return None, ErrorCode.unknown_topic_id
+            name = known.name
+        assert isinstance(name, str)
+        partition = self.find(name, index)
+        if partition is not None:
+            return partition, ErrorCode.none
+        error = self.why_not_led(name, index)
+        if error is ErrorCode.not_leader_or_follower and rack and rack == self.rack:
+            return self.replica(name, index), error
+        return None, error
+
+    def why_not_led(self, topic: str | UUID, index: int) -> ErrorCode:
+        """Return the error for a partition that this broker does not lead."""
+        known = self._catalog.by_name_or_id(topic)
+        if known is None and isinstance(topic, UUID):
+            return ErrorCode.unknown_topic_id
+        if known is not None and self.exists(known.name, index):
+            return ErrorCode.not_leader_or_follower
+        return ErrorCode.unknown_topic_or_partition
+
+    def preferred_read_replica(self, topic: Hashable, index: int, rack: str) -> int:
+        """Return the broker in `rack` that should serve its clients' fetches, or -1."""
+        assert isinstance(topic, str | UUID)
+        known = self._catalog.by_name_or_id(topic)
+        if known is None:
+            return -1
+        key = StreamKey(known.topic_id, index)
+        return preferred_read_replica(self.cluster, key, known.replication_factor, rack)
 
     def _close_replica(self, key: StreamKey) -> None:
         replica = self._replicas.pop(key, None)

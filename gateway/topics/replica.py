@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from kio.schema.errors import ErrorCode
-
+from gateway.cluster.port import Cluster, StreamKey
 from gateway.log import Throttle, logger
 from gateway.topics.partition import FetchWaiter
 from gateway.wire import batches
@@ -33,6 +32,7 @@ class ReplicaPartition:
     """
 
     led = False
+    is_follower = True
 
     def __init__(
         self,
@@ -65,6 +65,11 @@ class ReplicaPartition:
     def readable(self) -> bool:
         """False also while it idles: `ensure_readable` opens it."""
         return self._stream.is_open and not self.closed
+
+    @property
+    def serves_fetches(self) -> bool:
+        """True until it is closed: a follower needs no lease."""
+        return not self.closed
 
     async def ensure_readable(self) -> None:
         """Readable. Raises NotOwner when it is closed, LedgerError when it cannot be opened now.
@@ -160,15 +165,6 @@ class ReplicaPartition:
     def log_start_offset(self) -> int:
         return self._stream.start_sequence_id
 
-    def position_error(self, offset: int) -> ErrorCode:
-        """none; offset_out_of_range below the log start; offset_not_available past the end known
-        here: the leader may have shown it, so a fetch waits first, and is never told a reset."""
-        if offset < self.log_start_offset:
-            return ErrorCode.offset_out_of_range
-        if offset > self.high_watermark:
-            return ErrorCode.offset_not_available
-        return ErrorCode.none
-
     def epoch_at(self, offset: int) -> int:
         """The leader epoch under which the record at `offset` was written."""
         if offset >= self.high_watermark:
@@ -217,3 +213,16 @@ def _look_at(opening: asyncio.Task[None]) -> None:
     """Whoever still waits is told why it failed."""
     if not opening.cancelled():
         opening.exception()
+
+
+def preferred_read_replica(cluster: Cluster, key: StreamKey, replicas_max: int, rack: str) -> int:
+    """Return the broker in the client's rack that should serve its fetches, or -1.
+
+    Only replicas qualify: clients reject a broker that is not in the partition's replica list.
+    Source: Kafka, RackAwareReplicaSelector.
+    """
+    near = [each.node_id for each in cluster.members() if each.rack == rack and not each.leaving]
+    if not near:
+        return -1
+    replicas = cluster.replicas(key, replicas_max)
+    return next((node for node in replicas if node in near and node != cluster.node_id), -1)

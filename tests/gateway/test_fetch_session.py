@@ -12,7 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.core.fetch_session import EPOCH_MAX, FetchSessions, Session, SessionFault, Wanted
+from gateway.core.fetch_session import (
+    EPOCH_MAX,
+    FetchPartition,
+    FetchSession,
+    FetchSessionError,
+    FetchSessions,
+)
 
 
 def sessions(sessions_max=10, idle_ms_max=120_000):
@@ -21,13 +27,13 @@ def sessions(sessions_max=10, idle_ms_max=120_000):
 
 
 def want(partition, topic="t", offset=0):
-    return Wanted(topic, partition, offset, 1024)
+    return FetchPartition(topic, partition, offset, 1024)
 
 
 def tell(session, partition, **said):
     """Whether the answer names this partition."""
-    [wanted] = [each for each in session.wanted() if each.partition == partition]
-    return session.include(wanted, **{"high_watermark": 5, "log_start_offset": 0, **said})
+    [wanted] = [each for each in session.partitions() if each.partition == partition]
+    return session.update_response(wanted, **{"high_watermark": 5, "log_start_offset": 0, **said})
 
 
 def opened(cache, *partitions, now_ms=0):
@@ -60,25 +66,25 @@ def test_a_full_request_replaces_the_session_it_names():
     first = opened(cache, 1)
     second = cache.resolve(first.id, 0, [want(1)], (), 0)
     assert second.id != first.id
-    assert resumed(cache, first) is SessionFault.UNKNOWN_ID
+    assert resumed(cache, first) is FetchSessionError.UNKNOWN_ID
 
 
 def test_an_unknown_session_is_said_to_be_so():
-    assert sessions().resolve(7, 1, (), (), 0) is SessionFault.UNKNOWN_ID
+    assert sessions().resolve(7, 1, (), (), 0) is FetchSessionError.UNKNOWN_ID
 
 
 @pytest.mark.parametrize("epoch", [2, 3, EPOCH_MAX])
 def test_another_epoch_than_the_next_is_refused(epoch):
     cache = sessions()
     session = opened(cache, 1)
-    assert cache.resolve(session.id, epoch, (), (), 0) is SessionFault.WRONG_EPOCH
+    assert cache.resolve(session.id, epoch, (), (), 0) is FetchSessionError.WRONG_EPOCH
 
 
 def test_the_same_epoch_twice_is_refused():
     cache = sessions()
     session = opened(cache, 1)
-    assert isinstance(cache.resolve(session.id, 1, (), (), 0), Session)
-    assert cache.resolve(session.id, 1, (), (), 0) is SessionFault.WRONG_EPOCH
+    assert isinstance(cache.resolve(session.id, 1, (), (), 0), FetchSession)
+    assert cache.resolve(session.id, 1, (), (), 0) is FetchSessionError.WRONG_EPOCH
 
 
 def test_the_epoch_wraps_to_one():
@@ -92,7 +98,7 @@ def test_names_and_ids_cannot_share_a_session():
     cache = sessions()
     session = opened(cache, 1)
     fault = cache.resolve(session.id, 1, (), (), 0, uses_ids=True)
-    assert fault is SessionFault.NAMES_AND_IDS_MIXED
+    assert fault is FetchSessionError.NAMES_AND_IDS_MIXED
 
 
 def test_nothing_new_is_not_said_again():
@@ -127,21 +133,24 @@ def test_after_an_error_the_partition_is_said_again():
 def test_an_added_partition_is_said_and_a_forgotten_one_is_gone():
     cache = sessions()
     session = resumed(cache, opened(cache, 1, 2), [want(3)], [("t", 1)])
-    assert [each.partition for each in session.wanted()] == [2, 3]
+    assert [each.partition for each in session.partitions()] == [2, 3]
     assert tell(session, 3)
 
 
 def test_a_changed_offset_is_taken_over_in_place():
     cache = sessions()
     session = resumed(cache, opened(cache, 1, 2), [want(1, offset=9)])
-    assert [(each.partition, each.fetch_offset) for each in session.wanted()] == [(1, 9), (2, 0)]
+    assert [(each.partition, each.fetch_offset) for each in session.partitions()] == [
+        (1, 9),
+        (2, 0),
+    ]
 
 
 def test_partitions_with_records_move_to_the_end():
     cache = sessions()
     session = resumed(cache, opened(cache, 1, 2, 3))
     tell(session, 1, has_records=True)
-    assert [each.partition for each in session.wanted()] == [2, 3, 1]
+    assert [each.partition for each in session.partitions()] == [2, 3, 1]
 
 
 def test_a_session_without_partitions_ends():
@@ -161,7 +170,7 @@ def test_a_full_cache_gives_no_session():
     cache = sessions(sessions_max=1)
     first = opened(cache, 1)
     assert opened(cache, 1, 2, 3).id == 0
-    assert isinstance(resumed(cache, first), Session)
+    assert isinstance(resumed(cache, first), FetchSession)
 
 
 def test_an_idle_session_gives_way():
@@ -176,7 +185,7 @@ def test_a_settled_smaller_session_gives_way_to_a_larger_one():
     small = resumed(cache, small, now_ms=100_000)
     resumed(cache, large, now_ms=100_000)
     assert opened(cache, 1, 2, now_ms=130_000).id != 0
-    assert resumed(cache, small) is SessionFault.UNKNOWN_ID
+    assert resumed(cache, small) is FetchSessionError.UNKNOWN_ID
 
 
 def test_a_settled_larger_session_keeps_its_place():
@@ -202,12 +211,12 @@ def test_a_client_always_knows_the_latest_state(rounds):
     told = {}  # the twin: what the client knows
     session = cache.resolve(0, 0, map(want, wanted), (), 0)
     for answers, added, forgotten in [({}, set(), set()), *rounds]:
-        served = session.wanted()
+        served = session.partitions()
         assert {each.partition for each in served} == set(wanted)
         for each in served:
             high, start, error, records = answers.get(each.partition, (0, 0, 0, False))
             state = (high, start, error)
-            if session.include(
+            if session.update_response(
                 each,
                 high_watermark=high,
                 log_start_offset=start,

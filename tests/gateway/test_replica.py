@@ -11,6 +11,8 @@ from itertools import pairwise
 import pytest
 from kio.schema.errors import ErrorCode
 
+from gateway.core.fetch_plan import FetchPlan
+from gateway.core.fetch_session import FetchPartition
 from gateway.topics.configs import topic_config
 from gateway.topics.partition import Partition
 from gateway.topics.replica import ReplicaPartition
@@ -231,6 +233,15 @@ def test_the_first_read_after_idling_gives_what_came_meanwhile():
     run(scenario)
 
 
+def error_at(replica, offset):
+    """The error of a fetch from `offset` on."""
+    plan = FetchPlan([FetchPartition("t", 0, offset, 1)], 1, 1, 0.0)
+    [result] = plan.results
+    start, end, epoch = replica.log_start_offset, replica.high_watermark, replica.leader_epoch
+    plan.needs_read(result, start, end, epoch, replica.is_follower)
+    return plan.error_of(result)
+
+
 def test_an_offset_past_the_known_end_is_not_available_and_one_below_the_start_out_of_range():
     async def scenario(pair):
         await pair.replica.ensure_readable()
@@ -238,7 +249,7 @@ def test_an_offset_past_the_known_end_is_not_available_and_one_below_the_start_o
         await pair.until(8)
         await pair.leader.partition.stream.truncate(4)
         await asyncio.sleep(1)
-        errors = [pair.replica.position_error(offset) for offset in (3, 4, 8, 9)]
+        errors = [error_at(pair.replica, offset) for offset in (3, 4, 8, 9)]
         assert errors == [
             ErrorCode.offset_out_of_range,
             ErrorCode.none,

@@ -1,0 +1,229 @@
+"""Decides what a Fetch is answered now, what must be read for it and what it waits for. Pure.
+
+A fetch is planned in passes over its partitions, in the order of its session. Each partition takes
+from the bytes that the earlier ones have left of the response:
+
+    restart ─▶ needs_read ─┬▶ no: decided without records (an error, at the end, no room)
+                           └▶ yes: the caller reads, from memory or from disk ─▶ add_records
+                                   the caller cannot read ─▶ refuse
+
+After a pass, `complete` tells whether the response may be sent before the client's time is over.
+A pass costs as much as the partitions that it is given, and the totals are kept as they change.
+Source: Kafka, ReplicaManager.readFromLog and DelayedFetch.tryComplete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Generic, TypeVar
+
+from kio.schema.errors import ErrorCode
+
+from gateway.core.fetch_session import FetchPartition
+from ledger.streams.tail_cache import StoredRecord
+
+OPEN_S_MIN = 0.5
+"""A partition that must be opened gets at least this long, even if the client waits less."""
+
+_NONE = ErrorCode.none
+_AHEAD = ErrorCode.offset_not_available
+
+
+LogT = TypeVar("LogT")
+"""The log of a partition; a plan never looks into it."""
+
+
+class LogReadResult(Generic[LogT]):
+    """One partition of one fetch: what the client asks, the log it is read from, what it gets.
+
+    Source: Kafka, LogReadResult and FetchPartitionStatus.
+    """
+
+    __slots__ = ("asked", "error", "log", "more", "preferred_replica", "records", "size_bytes")
+
+    def __init__(self, asked: FetchPartition) -> None:
+        self.asked = asked
+        # The log that serves the request: looked up once, kept in all passes until it is closed.
+        # None before the first pass, and while no log here serves the request.
+        self.log: LogT | None = None
+        # The decision of the current pass. An undecided result has these values too.
+        self.error = _NONE
+        self.records: Sequence[StoredRecord] = ()
+        self.size_bytes = 0  # of `records`
+        self.more = False  # the log holds records that the response does not
+        self.preferred_replica = -1  # the broker to read from instead; -1: none
+
+    def clear(self) -> None:
+        """Return to the state before any decision; the log stays."""
+        self.error = _NONE
+        self.records = ()
+        self.size_bytes = 0
+        self.more = False
+        self.preferred_replica = -1
+
+
+class FetchPlan(Generic[LogT]):
+    """The passes of one Fetch request over `partitions`.
+
+    The response is sent with `min_bytes` of records at once, with fewer after `wait_s`, and never
+    with many more than `bytes_max`.
+    """
+
+    __slots__ = (
+        "_bytes_left",
+        "_bytes_max",
+        "_min_bytes",
+        "_size_bytes",
+        "_urgent",
+        "_wait_s",
+        "decided",
+        "results",
+        "timed_out",
+    )
+
+    def __init__(
+        self, partitions: Iterable[FetchPartition], min_bytes: int, bytes_max: int, wait_s: float
+    ) -> None:
+        self._min_bytes = min_bytes
+        self._bytes_max = bytes_max
+        self._wait_s = wait_s
+        # The partitions of the request, in the order of the session. Fixed for its lifetime.
+        self.results: list[LogReadResult[LogT]] = [LogReadResult(each) for each in partitions]
+        # True once the client has waited for `wait_s`.
+        self.timed_out = wait_s == 0
+        # The results that this pass has decided, in the order of the response: that of `results`,
+        # but for partitions that had to be opened, which stand last.
+        self.decided: list[LogReadResult[LogT]] = []
+        # What later partitions of this pass may add to the response. It falls to 0 or below once
+        # one did not fit, so that nothing is read in vain.
+        self._bytes_left = bytes_max
+        # The total of `size_bytes` of the decided results.
+        self._size_bytes = 0
+        # True once a decided result is worth a response by itself: waiting cannot improve it.
+        self._urgent = False
+
+    def restart(self) -> None:
+        """Begin a new pass, in which nothing is decided."""
+        for result in self.decided:
+            result.clear()
+        self.decided = []
+        self._bytes_left = self._bytes_max
+        self._size_bytes = 0
+        self._urgent = False
+
+    # -- deciding -----------------------------------------------------------------------------
+
+    def refuse(self, result: LogReadResult[LogT], error: ErrorCode) -> None:
+        """Decide to answer the partition with an error and no records."""
+        result.error = error
+        self.decided.append(result)
+        if error is not _AHEAD:
+            self._urgent = True
+
+    def needs_read(
+        self,
+        result: LogReadResult[LogT],
+        start: int,
+        end: int,
+        epoch: int,
+        is_follower: bool = False,
+        preferred_replica: int = -1,
+    ) -> bool:
+        """Return True if records must be read, up to `read_bytes_max`; otherwise decide.
+
+        `start`, `end` and `epoch` are the log's start offset, high watermark and leader epoch as
+        this broker knows them. A follower's may be behind the leader's.
+        """
+        asked = result.asked
+        offset, asked_epoch = asked.fetch_offset, asked.leader_epoch
+        if asked_epoch != epoch and asked_epoch >= 0:
+            fenced = asked_epoch < epoch
+            self.refuse(
+                result,
+                ErrorCode.fenced_leader_epoch if fenced else ErrorCode.unknown_leader_epoch,
+            )
+        elif not start <= offset <= end:
+            ahead = is_follower and offset > end
+            self.refuse(result, _AHEAD if ahead else ErrorCode.offset_out_of_range)
+        elif preferred_replica >= 0:
+            result.preferred_replica = preferred_replica
+            self.decided.append(result)
+            self._urgent = True
+        elif offset == end:
+            self.decided.append(result)
+        elif self._bytes_left <= 0 and self._size_bytes:
+            self.decided.append(result)
+            self._leave_for_later(result)
+        else:
+            return True
+        return False
+
+    def read_bytes_max(self, asked: FetchPartition) -> int:
+        """Return how many bytes to read for a partition; the first batch may be larger."""
+        return min(asked.bytes_max, self._bytes_left)
+
+    def add_records(
+        self, result: LogReadResult[LogT], records: Sequence[StoredRecord], end: int
+    ) -> None:
+        """Decide that the partition is answered with these records, if the response has room.
+
+        The first batch of the first non-empty partition is sent whatever its size; a later one
+        must fit. `end` is the high watermark now.
+        """
+        self.decided.append(result)
+        if not records:
+            return
+        if self._size_bytes and records[0].size_bytes > self._bytes_left:
+            self._leave_for_later(result)
+            return
+        size = 0
+        for record in records:  # a few; `sum` takes longer to begin
+            size += record.size_bytes
+        result.records = records
+        result.size_bytes = size
+        self._bytes_left -= size
+        self._size_bytes += size
+        if records[-1].end_sequence_id < end:
+            result.more = self._urgent = True
+
+    def revoke(self, result: LogReadResult[LogT], error: ErrorCode) -> None:
+        """Replace the decision by an error, for a partition lost while others were read."""
+        result.clear()
+        result.error = error
+        self._urgent = True
+
+    def _leave_for_later(self, result: LogReadResult[LogT]) -> None:
+        """Send no records of this partition or of a later one: the response has no room."""
+        result.more = self._urgent = True
+        self._bytes_left = 0
+
+    # -- after a pass -------------------------------------------------------------------------
+
+    @property
+    def undecided(self) -> list[LogReadResult[LogT]]:
+        """The rest of the request, as long as partitions were decided in order."""
+        return self.results[len(self.decided) :]
+
+    @property
+    def complete(self) -> bool:
+        """True if the client gets as many bytes as it waits for, or a result that waiting would
+        not improve: an error, a preferred replica, or a log with more records than it takes.
+
+        So a reader far behind never waits. Neither does it at Kafka's brokers, which answer reads
+        of an older segment at once (DelayedFetch).
+        """
+        return self._urgent or self._size_bytes >= self._min_bytes or not self.decided
+
+    @property
+    def opening_wait_s(self) -> float:
+        """How long the partitions that must be opened may delay the decided ones."""
+        if self.decided and self.complete:
+            return 0.0
+        return max(self._wait_s, OPEN_S_MIN)
+
+    def error_of(self, result: LogReadResult[LogT]) -> ErrorCode:
+        """Return the error to send. An offset past the end that a follower knows is none before
+        the client's time is over: the leader may have shown it, so the client asks again."""
+        if result.error is _AHEAD and not self.timed_out:
+            return _NONE
+        return result.error

@@ -1,0 +1,113 @@
+"""Waits until the response to a Fetch may be sent, reading from disk meanwhile where it must.
+
+    waiting ─(records arrive, a partition changes)▶ planned anew ─▶ complete: sent │ waiting
+       └────(the client's time is over)▶ planned anew ─▶ sent as it is
+
+What is worth sending is decided by a pure `FetchPlan`. A waiting fetch has a timer and is
+registered at its partitions; it has a task only while it reads from disk. Source: Kafka,
+DelayedFetch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from gateway.topics.fetch_reader import FetchReader
+
+
+class DelayedFetch:
+    """One Fetch that memory could not complete at once, until its response. A `FetchWaiter`."""
+
+    __slots__ = (
+        "_encode",
+        "_plan",
+        "_reader",
+        "_reading",
+        "_stale",
+        "_timer",
+        "reply",
+    )
+
+    def __init__(self, reader: FetchReader, encode: Callable[[], Any], wait_s: float) -> None:
+        """`encode()` gives the result of `reply`; it is called once, when the plan is final."""
+        loop = asyncio.get_running_loop()
+        self._reader = reader
+        self._plan = reader.plan
+        self._encode = encode
+        # Done with the response, or cancelled when the client's connection is gone.
+        self.reply: asyncio.Future[Any] = loop.create_future()
+        self.reply.add_done_callback(self._ended)
+        # Runs when the client's time is over; cancelled with the reply.
+        self._timer = loop.call_later(wait_s, self._force_complete)
+        # The task that reads from disk, None while none is under way. It alone changes the plan.
+        self._reading: asyncio.Task[None] | None = None
+        # True if a partition changed while the task read: the pass must be repeated.
+        self._stale = False
+        reader.watch(self)
+        if self._plan.undecided:
+            self._start_reading()
+
+    def on_data(self) -> None:
+        """Respond if the change of a watched partition completes the fetch."""
+        if self.reply.done():
+            return
+        if self._reading is not None:
+            self._stale = True
+            return
+        self._plan.restart()
+        if not self._reader.plan_from_memory():
+            self._start_reading()
+        elif self._plan.complete:
+            self._respond()
+
+    def _force_complete(self) -> None:
+        """Respond with what there is, after the read that is under way, if any."""
+        self._plan.timed_out = True
+        if self.reply.done() or self._reading is not None:
+            return
+        self._plan.restart()
+        if self._reader.plan_from_memory():
+            self._respond()
+        else:
+            self._start_reading()
+
+    def _respond(self) -> None:
+        if not self.reply.done():
+            self.reply.set_result(self._encode())
+
+    def _ended(self, reply: asyncio.Future[Any]) -> None:
+        self._reader.unwatch()
+        self._timer.cancel()
+        reading = self._reading
+        if reading is not None and not reading.done() and reply.cancelled():
+            reading.cancel()
+
+    # -- reading from disk --------------------------------------------------------------------
+
+    def _start_reading(self) -> None:
+        self._reading = asyncio.get_running_loop().create_task(self._read_until_complete())
+        self._reading.add_done_callback(self._reading_ended)
+
+    def _reading_ended(self, reading: asyncio.Task[None]) -> None:
+        """Fail the reply if a bug ended the task, so that the client does not wait for ever."""
+        if reading.cancelled():
+            return
+        error = reading.exception()
+        if error is not None and not self.reply.done():
+            self.reply.set_exception(error)
+
+    async def _read_until_complete(self) -> None:
+        """Finish the pass; repeat it as long as partitions change while it reads."""
+        plan = self._plan
+        while True:
+            self._stale = False
+            await self._reader.plan_from_disk()
+            if plan.complete or plan.timed_out:
+                self._respond()
+                return
+            if not self._stale:
+                self._reading = None
+                return
+            plan.restart()

@@ -1,0 +1,188 @@
+"""Reads the partitions of one Fetch, from memory or from disk, as its plan decides.
+
+Source: Kafka, ReplicaManager.readFromLog.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from kio.schema.errors import ErrorCode
+
+from gateway.core.fetch_plan import FetchPlan, LogReadResult
+from gateway.errors import code_for
+from gateway.topics.partition import FetchWaiter
+from gateway.topics.partitions import Partitions, ReadablePartition
+from ledger.errors import LedgerError
+
+_NOT_LEADER = ErrorCode.not_leader_or_follower
+
+FetchResult = LogReadResult[ReadablePartition]
+OpenErrors = dict[ReadablePartition, ErrorCode]
+
+
+class FetchReader:
+    """Finds the logs of one fetch, each once, and fills its plan with what they hold."""
+
+    __slots__ = ("_elsewhere", "_partitions", "_rack", "_waiter", "_watched", "plan")
+
+    def __init__(
+        self, partitions: Partitions, plan: FetchPlan[ReadablePartition], rack: str
+    ) -> None:
+        """`rack` is the client's, "" if it named none."""
+        self._partitions = partitions
+        self._rack = rack
+        # Whether the client is in another rack, so that another broker may be closer to it.
+        self._elsewhere = bool(rack) and rack != partitions.rack
+        self.plan = plan
+        # Notified by every log of the plan, also by those that are looked up later.
+        self._waiter: FetchWaiter | None = None
+        # The logs that notify it, also those closed since. Empty while there is no waiter.
+        self._watched: list[ReadablePartition] = []
+
+    def watch(self, waiter: FetchWaiter) -> None:
+        """Notify `waiter` of changes of every log, until `unwatch`."""
+        self._waiter = waiter
+        for result in self.plan.results:
+            log = result.log
+            if log is None:
+                self._look_up(result)
+            else:
+                self._watch_log(log, waiter)
+
+    def unwatch(self) -> None:
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None:
+            for log in self._watched:
+                log.remove_waiter(waiter)
+            self._watched.clear()
+
+    def _watch_log(self, log: ReadablePartition, waiter: FetchWaiter) -> None:
+        log.add_waiter(waiter)
+        self._watched.append(log)
+
+    def plan_from_memory(self) -> bool:
+        """Decide the rest of the pass. False at the first partition that memory cannot serve.
+
+        Decisions before that partition are kept: records read ahead are returned only once.
+        """
+        plan = self.plan
+        for result in plan.undecided:
+            log = self._log_for(result)
+            if log is None:
+                continue
+            if not log.readable:
+                return False
+            if not self._needs_read(result, log):
+                continue
+            asked = result.asked
+            records = log.read_cached(asked.fetch_offset, plan.read_bytes_max(asked))
+            if records is None:
+                return False
+            plan.add_records(result, records, log.high_watermark)
+        return True
+
+    async def plan_from_disk(self) -> None:
+        """Decide the rest of the pass, from disk where memory does not have the records.
+
+        Partitions that must be opened come last. They are waited for once and together, and not at
+        all if the others complete the fetch: a partition that cannot be opened delays little.
+        """
+        plan = self.plan
+        readable: list[FetchResult] = []
+        unopened: list[FetchResult] = []
+        for result in plan.undecided:
+            log = result.log
+            if log is None or log.closed:
+                log, _ = self._look_up(result)
+            must_open = log is not None and log.serves_fetches and not log.readable
+            (unopened if must_open else readable).append(result)
+        await self._read_each(readable, {})
+        if unopened:
+            logs = [result.log for result in unopened if result.log is not None]
+            await self._read_each(unopened, await _open(logs, plan.opening_wait_s))
+        for result in plan.decided:
+            log = result.log
+            if log is not None and not log.serves_fetches:  # lost while others were read
+                plan.revoke(result, _NOT_LEADER)
+
+    def _look_up(self, result: FetchResult) -> tuple[ReadablePartition | None, ErrorCode]:
+        asked = result.asked
+        log, error = self._partitions.find_for_fetch(asked.topic, asked.partition, self._rack)
+        result.log = log
+        if log is not None and self._waiter is not None:
+            self._watch_log(log, self._waiter)
+        return log, error
+
+    def _log_for(self, result: FetchResult) -> ReadablePartition | None:
+        """Return the log that serves the result. If none does, refuse it and return None.
+
+        It is looked up once, and again only after it was closed: its successor may be here.
+        """
+        log, error = result.log, _NOT_LEADER
+        if log is None or log.closed:
+            log, error = self._look_up(result)
+        if log is not None:
+            if log.serves_fetches:
+                return log
+            error = _NOT_LEADER
+        self.plan.refuse(result, error)
+        return None
+
+    def _needs_read(self, result: FetchResult, log: ReadablePartition) -> bool:
+        preferred = -1
+        if self._elsewhere:
+            asked = result.asked
+            preferred = self._partitions.preferred_read_replica(
+                asked.topic, asked.partition, self._rack
+            )
+        return self.plan.needs_read(
+            result,
+            log.log_start_offset,
+            log.high_watermark,
+            log.leader_epoch,
+            log.is_follower,
+            preferred,
+        )
+
+    async def _read_each(self, results: list[FetchResult], refused: OpenErrors) -> None:
+        """Decide these results in order. `refused` holds why some logs could not be opened."""
+        for result in results:
+            log = self._log_for(result)
+            if log is None:
+                continue
+            if not log.readable:
+                self.plan.refuse(result, refused.get(log, _NOT_LEADER))
+            elif self._needs_read(result, log):
+                await self._read(result, log)
+
+    async def _read(self, result: FetchResult, log: ReadablePartition) -> None:
+        plan, asked = self.plan, result.asked
+        try:
+            records = await log.read(asked.fetch_offset, plan.read_bytes_max(asked))
+        except LedgerError as error:
+            plan.refuse(result, code_for(error))
+        else:
+            plan.add_records(result, records, log.high_watermark)
+
+
+async def _open(logs: Iterable[ReadablePartition], wait_s: float) -> OpenErrors:
+    """Open the logs, waiting for `wait_s` at most. Return the error code of each that failed.
+
+    Those not open in time are opened further, for the client's next fetch.
+    """
+    opening = {asyncio.ensure_future(log.ensure_readable()): log for log in logs}
+    try:
+        done, _ = await asyncio.wait(opening, timeout=wait_s)
+    finally:
+        for task in opening:
+            task.cancel()
+    refused: OpenErrors = {}
+    for task in done:
+        error = task.exception()
+        if isinstance(error, LedgerError):
+            refused[opening[task]] = code_for(error)
+        elif error is not None:
+            raise error
+    return refused
