@@ -63,7 +63,7 @@ async def _start(config: GatewayConfig, stops: list[Stop]) -> Running:
         logger().warning(
             "no bookie takes writes: producers are told to try again until one does",
             zookeeper=config.zookeeper,
-            reason=client.health.standing(),
+            reason=client.health.summary(),
         )
     stops.append(suspicions.stop)
     services = StreamServices(metadata, client, clock)

@@ -13,11 +13,11 @@ from ledger.client.health import BookieHealth
 from ledger.client.reader import LedgerReader
 from ledger.client.recover import recover_ledger
 from ledger.client.tail import TailReader
-from ledger.client.update_metadata import LedgerMetadataStore, Patience, Versioned
+from ledger.client.update_metadata import LedgerMetadataStore, RetryBudget, Versioned
 from ledger.client.writer import LedgerWriter
-from ledger.core.chance import seeded_chance
 from ledger.core.ledger_metadata import Fragment, LedgerMetadata
-from ledger.core.placement import Chance
+from ledger.core.placement import RandomSource
+from ledger.core.seeded_random import seeded_random
 from ledger.errors import (
     BadVersion,
     EntryUnknown,
@@ -49,9 +49,9 @@ class LedgerClient:
         bookies: Bookies,
         clock: Clock,
         config: LedgerClientConfig | None = None,
-        chance: Chance | None = None,
+        random: RandomSource | None = None,
     ) -> None:
-        """`chance` decides between bookies that are equally good; by default it begins with the
+        """`random` decides between bookies that are equally good; by default it begins with the
         time, so that processes differ and one on a simulated clock repeats itself."""
         self._config = config or LedgerClientConfig()
         self._store = metadata
@@ -59,8 +59,8 @@ class LedgerClient:
         self._bookies = bookies
         self._clock = clock
         self._writers: WeakValueDictionary[LedgerId, LedgerWriter] = WeakValueDictionary()
-        chance = chance or seeded_chance(clock.now_ms())
-        self.health = BookieHealth(bookies, self._config, clock.monotonic_s, chance)
+        random = random or seeded_random(clock.now_ms())
+        self.health = BookieHealth(bookies, self._config, clock.monotonic_s, random)
 
     async def create(
         self,
@@ -109,7 +109,7 @@ class LedgerClient:
         ensemble_size, write_quorum, ack_quorum = wanted
         live = len(self._bookies.available())
         if live < ack_quorum:
-            raise NotEnoughBookies(f"{self.health.standing()}, {ack_quorum} must acknowledge")
+            raise NotEnoughBookies(f"{self.health.summary()}, {ack_quorum} must acknowledge")
         custom = dict(custom)
         if live < ensemble_size:
             custom[WANTED_QUORUM] = b"%d,%d,%d" % wanted
@@ -130,12 +130,12 @@ class LedgerClient:
 
     async def _take_id(self) -> TakenId:
         """An id that was never given before; a lost reply only wastes one."""
-        patience = Patience(self._config)
+        budget = RetryBudget(self._config)
         while True:
             try:
                 return await take_ledger_id(self._store)
             except MetadataUnavailable as error:
-                await patience.wait_or_raise(error)
+                await budget.wait_or_raise(error)
 
     async def open(self, ledger: LedgerId) -> LedgerReader:
         """A reader of the ledger as it is, up to its last add confirmed; no recovery.
@@ -177,7 +177,7 @@ class LedgerClient:
         that is about to vanish. A closed one needs none of its bookies. Raises NoSuchLedger, and
         what `recover` raises.
         """
-        patience = Patience(self._config)
+        budget = RetryBudget(self._config)
         path = metadata_format.ledger_path(ledger)
         unanswered = False
         while True:
@@ -194,7 +194,7 @@ class LedgerClient:
                 continue
             except MetadataUnavailable as error:
                 unanswered = True
-                await patience.wait_or_raise(error)
+                await budget.wait_or_raise(error)
                 continue
             break
         await self._remove_empty_parents(path)
@@ -210,12 +210,12 @@ class LedgerClient:
 
     async def list_ledgers(self) -> list[LedgerId]:
         """Every ledger there is, ascending. One created meanwhile may be missing."""
-        patience = Patience(self._config)
+        budget = RetryBudget(self._config)
         while True:
             try:
                 return await self._list_ledgers()
             except MetadataUnavailable as error:
-                await patience.wait_or_raise(error)
+                await budget.wait_or_raise(error)
 
     async def _list_ledgers(self) -> list[LedgerId]:
         """Only where ledgers are: bookies, cookies, marks and counters have names, not digits."""

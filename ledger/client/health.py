@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from ledger.client.config import LedgerClientConfig
 from ledger.core import placement
 from ledger.core.load import DecayingLoad
-from ledger.core.placement import Chance
+from ledger.core.placement import RandomSource
 from ledger.core.quarantine import Quarantine
 from ledger.core.read_plan import read_order
 from ledger.ids import BookieId, EntryId, LedgerId
@@ -32,12 +32,12 @@ class BookieHealth:
 
     __slots__ = (
         "_bookies",
-        "_chance",
         "_config",
         "_load",
         "_now_s",
         "_quarantine",
         "_racks",
+        "_random",
         "corrupt_entries",
         "on_corrupt",
         "speculative_lac_reads",
@@ -49,13 +49,13 @@ class BookieHealth:
         bookies: Bookies,
         config: LedgerClientConfig,
         now_s: Callable[[], float],
-        chance: Chance,
+        random: RandomSource,
     ) -> None:
         """`now_s` is any clock that never goes back."""
         self._bookies = bookies
         self._config = config
         self._now_s = now_s
-        self._chance = chance
+        self._random = random
         self._quarantine = Quarantine(
             failures_max=config.quarantine_failures,
             first_s=config.quarantine_s,
@@ -129,7 +129,7 @@ class BookieHealth:
             avoid=self.avoid(ensemble_size),
             local_rack=self._config.rack,
             enforce_racks=self._config.enforce_racks,
-            chance=self._chance,
+            random=self._random,
         )
         self.on_placed(chosen)
         return chosen
@@ -155,13 +155,13 @@ class BookieHealth:
             load=self.load(),
             avoid=self.avoid(len(ensemble)),
             enforce_racks=self._config.enforce_racks,
-            chance=self._chance,
+            random=self._random,
         )
         if chosen is not None:
             self.on_placed((chosen,))
         return chosen
 
-    def standing(self) -> str:
+    def summary(self) -> str:
         """How many bookies take writes, of how many, in words."""
         known = self._bookies.registered()
         short = sum(info.read_only for info in known.values())

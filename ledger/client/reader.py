@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from ledger.client import metadata_format
 from ledger.client.config import LedgerClientConfig
 from ledger.client.health import SICK, BookieHealth
-from ledger.client.hedge import Ask, Hedge
+from ledger.client.speculative_read import Ask, SpeculativeRead
 from ledger.client.update_metadata import LedgerMetadataStore, Versioned
 from ledger.core.entry_format import EntryFormat
 from ledger.core.ledger_metadata import LedgerMetadata
@@ -139,7 +139,7 @@ class LedgerReader:
 
         # Not so late that the last one had no time left to answer.
         late_s = min(self._late_s, self._timeout_s / (len(bookies) + 1))
-        entries = await Hedge(
+        entries = await SpeculativeRead(
             ask_next,
             late_s=late_s,
             late_s_max=late_s,

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from ledger.client.config import LedgerClientConfig
 from ledger.client.health import SICK, BookieHealth
-from ledger.client.hedge import Ask, Hedge
 from ledger.client.reader import LedgerReader
+from ledger.client.speculative_read import Ask, SpeculativeRead
 from ledger.core.quorum import coverage_size
 from ledger.core.read_plan import tail_order
 from ledger.errors import EntryUnknown, MetadataUnavailable
@@ -59,7 +59,7 @@ class TailReader:
         self._unwatch: Unwatch | None = None
         self._changed = True  # metadata may be newer than the reader knows
         self._woken = asyncio.Event()  # set with `_changed`
-        self._poll: Hedge[Tail] | None = None
+        self._poll: SpeculativeRead[Tail] | None = None
         self._quiet: set[BookieId] = set()  # had no news when last asked
         self._heard = False  # anyone, in this call
 
@@ -177,7 +177,7 @@ class TailReader:
             return self._ask_bookie(bookie, wanted, end_s, on_empty)
 
         left_s = max(0.0, end_s - self._loop.time())
-        self._poll = Hedge(
+        self._poll = SpeculativeRead(
             ask_next,
             late_s=self._late_s,
             late_s_max=self._late_s_max,

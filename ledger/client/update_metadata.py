@@ -22,7 +22,7 @@ Change = Callable[[LedgerMetadata], LedgerMetadata | None]
 """The value to store, or None when the one read is already right. May raise to withdraw."""
 
 
-class Patience:
+class RetryBudget:
     """Attempts left after MetadataUnavailable; each wait is twice the one before."""
 
     def __init__(self, config: LedgerClientConfig) -> None:
@@ -47,7 +47,7 @@ class LedgerMetadataStore:
 
     async def read(self, ledger: LedgerId) -> Versioned:
         """Raises NoSuchLedger, CorruptFormat, MetadataUnavailable."""
-        patience = Patience(self._config)
+        budget = RetryBudget(self._config)
         path = metadata_format.ledger_path(ledger)
         while True:
             try:
@@ -55,18 +55,18 @@ class LedgerMetadataStore:
             except NoNode as error:
                 raise NoSuchLedger(f"ledger {ledger}") from error
             except MetadataUnavailable as error:
-                await patience.wait_or_raise(error)
+                await budget.wait_or_raise(error)
                 continue
             return Versioned(metadata_format.decode(node.data, ledger), node.version)
 
     async def read_latest(self, ledger: LedgerId) -> Versioned:
         """As `read`, and no change that was complete before the call is missed."""
-        patience = Patience(self._config)
+        budget = RetryBudget(self._config)
         while True:
             try:
                 await self.store.sync(metadata_format.ledger_path(ledger))
             except MetadataUnavailable as error:
-                await patience.wait_or_raise(error)
+                await budget.wait_or_raise(error)
                 continue
             except NoNode as error:
                 raise NoSuchLedger(f"ledger {ledger}") from error
@@ -74,14 +74,14 @@ class LedgerMetadataStore:
 
     async def create(self, metadata: LedgerMetadata) -> bool:
         """The ledger exists with this content; False: another ledger has that id."""
-        patience = Patience(self._config)
+        budget = RetryBudget(self._config)
         path = metadata_format.ledger_path(metadata.ledger)
         data = metadata_format.encode(metadata)
         while True:
             try:
                 await self.store.create(path, data, parents=True)
             except MetadataUnavailable as error:
-                await patience.wait_or_raise(error)
+                await budget.wait_or_raise(error)
             except NoNode:  # a parent was removed, empty, in the same moment
                 continue
             except NodeExists:
@@ -95,7 +95,7 @@ class LedgerMetadataStore:
 
         Raises what `change` raises, and NoSuchLedger, MetadataUnavailable.
         """
-        patience = Patience(self._config)
+        budget = RetryBudget(self._config)
         current = known
         path = metadata_format.ledger_path(known.metadata.ledger)
         while True:
@@ -108,7 +108,7 @@ class LedgerMetadataStore:
             except BadVersion:
                 pass
             except MetadataUnavailable as error:
-                await patience.wait_or_raise(error)
+                await budget.wait_or_raise(error)
             except NoNode as error:
                 raise NoSuchLedger(f"ledger {known.metadata.ledger}") from error
             else:

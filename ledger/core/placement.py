@@ -1,8 +1,8 @@
 """Which bookies hold a new fragment, and which one takes the place of a failed one.
 
-Pure: racks, loads and chance are arguments. In this order: a bookie to avoid is used only when
+Pure: racks, loads and random are arguments. In this order: a bookie to avoid is used only when
 there are too few others; copies are spread over as many racks as there are, so that losing one
-takes as few of them as possible; then the least loaded, by chance among near-equals, so that many
+takes as few of them as possible; then the least loaded, by random among near-equals, so that many
 clients that see the same do not all run to the same bookie.
 Source: BookKeeper, `RackawareEnsemblePlacementPolicyImpl.java`.
 """
@@ -18,7 +18,7 @@ from ledger.errors import NotEnoughBookies
 from ledger.ids import BookieId
 
 Racks = Mapping[BookieId, str]
-Chance = Callable[[], float]
+RandomSource = Callable[[], float]
 """Each call gives a new number from 0 up to, not including, 1."""
 
 RACKS_PER_WRITE_QUORUM = 2
@@ -37,7 +37,7 @@ def choose_ensemble(
     avoid: Collection[BookieId] = (),
     local_rack: str | None = None,
     enforce_racks: bool = False,
-    chance: Chance,
+    random: RandomSource,
 ) -> tuple[BookieId, ...]:
     """E distinct `candidates`, in the order of the ensemble; the first is in `local_rack` if any.
 
@@ -49,14 +49,14 @@ def choose_ensemble(
     assert ensemble_size >= write_quorum >= 1
     if len(candidates) < ensemble_size:
         raise NotEnoughBookies(f"{ensemble_size} bookies are wanted, {len(candidates)} are live")
-    picker = _Picker(candidates, load, local_rack, chance)
+    picker = _Picker(candidates, load, local_rack, random)
     ensemble = _ordered(picker.pick(ensemble_size, avoid), candidates, write_quorum)
     wanted = min(write_quorum, RACKS_PER_WRITE_QUORUM)
     if enforce_racks and span(ensemble, candidates, write_quorum) < wanted:
         ensemble = _ordered(picker.pick(ensemble_size, ()), candidates, write_quorum)
         if span(ensemble, candidates, write_quorum) < wanted:
             raise NotEnoughBookies(f"the live bookies cannot span {wanted} racks per write quorum")
-    return _turned(ensemble, candidates, local_rack, chance)
+    return _turned(ensemble, candidates, local_rack, random)
 
 
 def choose_replacement(
@@ -69,7 +69,7 @@ def choose_replacement(
     load: Mapping[BookieId, float],
     avoid: Collection[BookieId] = (),
     enforce_racks: bool = False,
-    chance: Chance,
+    random: RandomSource,
 ) -> BookieId | None:
     """The one of `candidates` to take place `index`; None when there is none.
 
@@ -98,7 +98,7 @@ def choose_replacement(
         return None
     best = min(ranks.values())
     equals = [bookie for bookie in sorted(ranks) if ranks[bookie] == best]
-    return _least_loaded(equals, load, _near(candidates, load), chance)
+    return _least_loaded(equals, load, _near(candidates, load), random)
 
 
 def span(ensemble: Sequence[BookieId], racks: Racks, write_quorum: int) -> int:
@@ -122,16 +122,16 @@ class _Picker:
         candidates: Racks,
         load: Mapping[BookieId, float],
         local_rack: str | None,
-        chance: Chance,
+        random: RandomSource,
     ) -> None:
         self._candidates = candidates
         self._load = load
         self._near = _near(candidates, load)
         self._local_rack = local_rack
-        self._chance = chance
+        self._random = random
 
     def pick(self, count: int, avoid: Collection[BookieId]) -> list[BookieId]:
-        # Sorted: what chance picks from must not depend on the order of the caller's mapping.
+        # Sorted: what random picks from must not depend on the order of the caller's mapping.
         clean = [bookie for bookie in sorted(self._candidates) if bookie not in avoid]
         others = [bookie for bookie in sorted(self._candidates) if bookie in avoid]
         picked: list[BookieId] = []
@@ -151,7 +151,7 @@ class _Picker:
         else:
             fewest = min(used[racks[bookie]] for bookie in left)
             equals = [bookie for bookie in left if used[racks[bookie]] == fewest]
-        return _least_loaded(equals, self._load, self._near, self._chance)
+        return _least_loaded(equals, self._load, self._near, self._random)
 
 
 def _near(candidates: Racks, load: Mapping[BookieId, float]) -> float:
@@ -160,11 +160,11 @@ def _near(candidates: Racks, load: Mapping[BookieId, float]) -> float:
 
 
 def _least_loaded(
-    bookies: list[BookieId], load: Mapping[BookieId, float], near: float, chance: Chance
+    bookies: list[BookieId], load: Mapping[BookieId, float], near: float, random: RandomSource
 ) -> BookieId:
     limit = min(load.get(bookie, 0.0) for bookie in bookies) + near
     equals = [bookie for bookie in bookies if load.get(bookie, 0.0) <= limit]
-    return equals[int(chance() * len(equals))]
+    return equals[int(random() * len(equals))]
 
 
 def _ordered(bookies: list[BookieId], racks: Racks, write_quorum: int) -> list[BookieId]:
@@ -206,11 +206,11 @@ def _between_runs(groups: list[list[BookieId]]) -> list[BookieId]:
 
 
 def _turned(
-    ensemble: list[BookieId], racks: Racks, local_rack: str | None, chance: Chance
+    ensemble: list[BookieId], racks: Racks, local_rack: str | None, random: RandomSource
 ) -> tuple[BookieId, ...]:
     """The same ring of write quorums, begun elsewhere: reads ask the first one first."""
     starts = [at for at, bookie in enumerate(ensemble) if racks[bookie] == local_rack]
     if not starts:
         starts = list(range(len(ensemble)))
-    start = starts[int(chance() * len(starts))]
+    start = starts[int(random() * len(starts))]
     return tuple(ensemble[start:] + ensemble[:start])

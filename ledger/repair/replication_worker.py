@@ -20,7 +20,7 @@ from typing import Final
 from ledger.client.client import LedgerClient
 from ledger.client.config import LedgerClientConfig
 from ledger.client.update_metadata import LedgerMetadataStore
-from ledger.core.placement import Chance
+from ledger.core.placement import RandomSource
 from ledger.errors import LedgerError, MetadataUnavailable, NoSuchLedger
 from ledger.ids import BookieId, LedgerId
 from ledger.ports.bookies import Bookies
@@ -65,7 +65,7 @@ class ReplicationWorker:
         bookies: Bookies,
         clock: Clock,
         owner: BookieId,
-        chance: Chance,
+        random: RandomSource,
         config: RepairConfig | None = None,
         client_config: LedgerClientConfig | None = None,
     ) -> None:
@@ -75,12 +75,12 @@ class ReplicationWorker:
         self.progress = RepairProgress()
         self._config = config
         self._clock = clock
-        self._chance = chance
+        self._random = random
         self._tools = RepairServices(
             metadata=LedgerMetadataStore(store, client_config),
             client=LedgerClient(store, bookies, clock, client_config),
             bookies=bookies,
-            spares=SpareBookies(bookies, clock, chance),
+            spares=SpareBookies(bookies, clock, random),
             budget=CopyBudget(config.in_flight_bytes_max, config.copy_bytes_per_s_max),
             progress=self.progress,
             config=config,
@@ -124,7 +124,7 @@ class ReplicationWorker:
 
     async def work_on(self, ledgers: Iterable[LedgerId]) -> dict[LedgerId, RepairOutcome]:
         """Each of these was tried once, a few at a time. Raises MetadataUnavailable."""
-        waiting = sorted(ledgers, key=lambda _: self._chance())
+        waiting = sorted(ledgers, key=lambda _: self._random())
         outcomes: dict[LedgerId, RepairOutcome] = {}
 
         async def work() -> None:

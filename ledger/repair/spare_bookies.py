@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from ledger.core.placement import Chance, choose_replacement
+from ledger.core.placement import RandomSource, choose_replacement
 from ledger.ids import BookieId
 from ledger.ports.bookies import Bookies, BookieStats, Status
 from ledger.ports.clock import Clock
@@ -19,10 +19,10 @@ _NOBODY: Final = BookieId("")
 class SpareBookies:
     """Chooses bookies; how full they are is asked now and then."""
 
-    def __init__(self, bookies: Bookies, clock: Clock, chance: Chance) -> None:
+    def __init__(self, bookies: Bookies, clock: Clock, random: RandomSource) -> None:
         self._bookies = bookies
         self._clock = clock
-        self._chance = chance
+        self._random = random
         self._load: dict[BookieId, float] = {}
         self._asked_s: float | None = None
 
@@ -48,7 +48,7 @@ class SpareBookies:
             write_quorum=write_quorum,
             racks={bookie: info.rack for bookie, info in registered.items()},
             load=self._load,
-            chance=self._chance,
+            random=self._random,
         )
 
     async def addition(

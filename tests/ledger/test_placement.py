@@ -48,7 +48,7 @@ def choose(racks, size, quorum, *, load=None, avoid=(), local_rack=None, enforce
         avoid=avoid,
         local_rack=local_rack,
         enforce_racks=enforce,
-        chance=Random(seed).random,
+        random=Random(seed).random,
     )
 
 
@@ -62,7 +62,7 @@ def replace(racks, ensemble, index, quorum, *, load=None, avoid=(), enforce=Fals
         load=load or {},
         avoid=avoid,
         enforce_racks=enforce,
-        chance=Random(seed).random,
+        random=Random(seed).random,
     )
 
 
@@ -176,7 +176,7 @@ def test_of_equally_poor_ensembles_the_one_with_more_racks_is_taken():
 def test_a_member_of_an_unknown_rack_counts_for_none():
     racks = {"b1": "/a", "b3": "/a", "b4": "/b"}
     chosen = choose_replacement(
-        racks, ("b0", "b1", "b2"), 0, write_quorum=3, load={}, chance=Random(0).random
+        racks, ("b0", "b1", "b2"), 0, write_quorum=3, load={}, random=Random(0).random
     )
     assert chosen == "b4"
     assert span(("b0", "b1", "b2"), {"b0": "/a", "b2": "/a"}, 3) == 1
@@ -197,10 +197,10 @@ def assigned(racks, ledgers, streams=2):
     """(copies, ledgers first asked) by bookie; each stream is a client with its own counts."""
     copies, first = Counter(), Counter()
     for stream in range(streams):
-        load, chance = Counter(), Random(stream).random
+        load, random = Counter(), Random(stream).random
         for _ in range(ledgers):
             chosen = choose_ensemble(
-                racks, ensemble_size=3, write_quorum=3, load=load, chance=chance
+                racks, ensemble_size=3, write_quorum=3, load=load, random=random
             )
             load.update(chosen)
             first[chosen[0]] += 1

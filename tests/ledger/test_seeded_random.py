@@ -1,4 +1,4 @@
-"""Goal: seeded chance is even, is not told by what came before, and repeats itself.
+"""Goal: the seeded numbers are even, do not depend on those before, and repeat themselves.
 
 Method: counts over many numbers, also of every n-th one: a choice may take several at a time.
 """
@@ -6,12 +6,12 @@ Method: counts over many numbers, also of every n-th one: a choice may take seve
 from collections import Counter
 from itertools import pairwise
 
-from ledger.core.chance import seeded_chance
+from ledger.core.seeded_random import seeded_random
 
 
 def numbers(seed, count):
-    chance = seeded_chance(seed)
-    return [chance() for _ in range(count)]
+    random = seeded_random(seed)
+    return [random() for _ in range(count)]
 
 
 def test_it_repeats_itself_by_seed_and_differs_between_seeds():

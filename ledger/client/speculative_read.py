@@ -17,7 +17,7 @@ Ask = Coroutine[Any, Any, R | None]
 """Gives a good answer, or None: the next one is asked at once."""
 
 
-class Hedge(Generic[R]):
+class SpeculativeRead(Generic[R]):
     """One question to several; runs once."""
 
     __slots__ = (

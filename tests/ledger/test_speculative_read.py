@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledger.client.hedge import Hedge
+from ledger.client.speculative_read import SpeculativeRead
 from tests.sim.loop import simulate
 
 LATE_S, LATE_S_MAX = 1.0, 4.0
@@ -47,8 +47,8 @@ class World:
     def on_late(self):
         self.late += 1
 
-    def hedge(self, timeout_s=100.0):
-        return Hedge(
+    def speculative_read(self, timeout_s=100.0):
+        return SpeculativeRead(
             self.ask_next,
             late_s=LATE_S,
             late_s_max=LATE_S_MAX,
@@ -99,7 +99,7 @@ def test_it_asks_and_answers_as_its_dumb_twin(script, timeout_ticks):
     world = World(script)
 
     async def scenario():
-        found = await world.hedge(timeout_s).run()
+        found = await world.speculative_read(timeout_s).run()
         at_s = now_s()
         await asyncio.sleep(0)
         await asyncio.sleep(0)
@@ -119,7 +119,7 @@ def test_a_cancellation_from_outside_passes_at_any_moment(script, ticks):
     _, end_s, _, _ = twin(script, 100.0)
 
     async def scenario():
-        running = asyncio.ensure_future(world.hedge().run())
+        running = asyncio.ensure_future(world.speculative_read().run())
         await asyncio.sleep(cancel_s)
         over = running.done()
         running.cancel()
@@ -136,7 +136,7 @@ def test_a_cancellation_wins_even_when_an_answer_beside_comes_in_the_same_moment
     world = World([(1000, "good"), (64, "good")])  # the second is asked late and answers
 
     async def scenario():
-        running = asyncio.ensure_future(world.hedge().run())
+        running = asyncio.ensure_future(world.speculative_read().run())
         asyncio.get_running_loop().call_at(LATE_S + seconds(1, 64), running.cancel)
         await asyncio.wait([running])
         return running.cancelled()
@@ -148,7 +148,7 @@ def test_the_task_that_asked_is_not_left_cancelled():
     world = World([(1000, "good"), (64, "good")])
 
     async def scenario():
-        assert await world.hedge().run() == ("good", 1)
+        assert await world.speculative_read().run() == ("good", 1)
         task = asyncio.current_task()
         assert task is not None and task.cancelling() == 0
         await asyncio.sleep(1)
@@ -163,7 +163,7 @@ def test_a_prompt_answer_needs_no_task():
     world = World([(0, "good"), (0, "good")])
 
     async def scenario():
-        running = asyncio.ensure_future(world.hedge().run())
+        running = asyncio.ensure_future(world.speculative_read().run())
         await asyncio.sleep(0)
         assert len(asyncio.all_tasks()) == 2
         assert await running == ("good", 0)
@@ -175,9 +175,9 @@ def test_stopping_it_ends_the_wait_with_nothing():
     world = World([(1000, "good"), (1000, "good")])
 
     async def scenario():
-        hedge = world.hedge()
-        asyncio.get_running_loop().call_later(3, hedge.stop)
-        assert await hedge.run() is None
+        read = world.speculative_read()
+        asyncio.get_running_loop().call_later(3, read.stop)
+        assert await read.run() is None
         assert now_s() == 3
 
     simulate(scenario())
@@ -192,7 +192,7 @@ def test_an_error_beside_is_raised():
 
     async def scenario():
         asks = [never(), broken()]
-        hedge = Hedge(
+        read = SpeculativeRead(
             lambda: asks.pop(0) if asks else None,
             late_s=1,
             late_s_max=1,
@@ -200,6 +200,6 @@ def test_an_error_beside_is_raised():
             on_late=lambda: None,
         )
         with pytest.raises(ZeroDivisionError):
-            await hedge.run()
+            await read.run()
 
     simulate(scenario())

@@ -1,4 +1,4 @@
-"""Numbers that look like chance, all of them told by one seed. Pure; not for secrets."""
+"""Numbers that look like random, all of them told by one seed. Pure; not for secrets."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Callable
 _MASK = 2**64 - 1
 
 
-def seeded_chance(seed: int) -> Callable[[], float]:
+def seeded_random(seed: int) -> Callable[[], float]:
     """Each call gives a number from 0 up to, not including, 1, whatever those before it were.
 
     Source: Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators" (SplitMix64).
     """
     state = seed & _MASK
 
-    def chance() -> float:
+    def random() -> float:
         nonlocal state
         state = (state + 0x9E3779B97F4A7C15) & _MASK
         mixed = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
         mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _MASK
         return ((mixed ^ (mixed >> 31)) >> 11) / 2**53
 
-    return chance
+    return random
