@@ -1,54 +1,87 @@
-"""The one place where a ledger error becomes a Kafka error code.
+"""Maps ledger errors to Kafka error codes: the one place where a ledger error becomes a code.
 
-A code that means "not written" may be sent only when the record can never become visible. So a
-failed append whose outcome is unknown gets NOT_LEADER_OR_FOLLOWER, which makes clients retry, and
-never UNKNOWN_SERVER_ERROR (it makes Java's idempotent producer double records, KAFKA-14034).
+A code that means "not written" may be sent only if the record can never become visible. So a
+failed append of unknown outcome gets NOT_LEADER_OR_FOLLOWER, which makes clients retry, and never
+UNKNOWN_SERVER_ERROR (it makes Java's idempotent producer duplicate records, KAFKA-14034).
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
 from ledger import errors
 from ledger.errors import LedgerError
 
-CODES: dict[type[LedgerError], ErrorCode] = {
-    errors.Fenced: ErrorCode.not_leader_or_follower,
-    errors.NotEnoughBookies: ErrorCode.not_enough_replicas,
-    errors.WrongQuorum: ErrorCode.invalid_replication_factor,
-    errors.NoSuchLedger: ErrorCode.kafka_storage_error,
-    errors.NoSuchEntry: ErrorCode.kafka_storage_error,
-    errors.EntryUnknown: ErrorCode.kafka_storage_error,
-    errors.BookieUnavailable: ErrorCode.not_enough_replicas,
-    errors.StorageFull: ErrorCode.kafka_storage_error,
-    errors.Unauthorized: ErrorCode.kafka_storage_error,
-    errors.LedgerClosed: ErrorCode.not_leader_or_follower,
-    errors.AddFailed: ErrorCode.not_leader_or_follower,
-    errors.EntryTooLarge: ErrorCode.message_too_large,
-    errors.CorruptFormat: ErrorCode.kafka_storage_error,
-    errors.ForeignDirectory: ErrorCode.kafka_storage_error,
-    errors.DirectoryInUse: ErrorCode.kafka_storage_error,
-    errors.BookieIdInUse: ErrorCode.kafka_storage_error,
-    errors.MetadataError: ErrorCode.kafka_storage_error,
-    errors.ForeignLayout: ErrorCode.kafka_storage_error,
-    errors.NoNode: ErrorCode.unknown_topic_or_partition,
-    errors.NodeExists: ErrorCode.kafka_storage_error,
-    errors.NotEmpty: ErrorCode.kafka_storage_error,
-    errors.BadVersion: ErrorCode.not_leader_or_follower,
-    errors.MetadataUnavailable: ErrorCode.not_leader_or_follower,
-    errors.ReadOnlyStore: ErrorCode.kafka_storage_error,
-    errors.Truncated: ErrorCode.offset_out_of_range,
-    errors.NotOwner: ErrorCode.not_leader_or_follower,
-    errors.StreamUnavailable: ErrorCode.not_leader_or_follower,
+
+class KafkaCodes(NamedTuple):
+    """The codes of one kind of ledger error, by the kind of request that met it."""
+
+    partition: ErrorCode
+    """For Produce, Fetch, ListOffsets and DeleteRecords."""
+
+    coordinator: ErrorCode = ErrorCode.coordinator_not_available
+    """For requests about groups. Clients look for the coordinator again and retry."""
+
+
+CODES: dict[type[LedgerError], KafkaCodes] = {
+    errors.Fenced: KafkaCodes(ErrorCode.not_leader_or_follower),
+    errors.NotEnoughBookies: KafkaCodes(ErrorCode.not_enough_replicas),
+    errors.WrongQuorum: KafkaCodes(ErrorCode.invalid_replication_factor),
+    errors.NoSuchLedger: KafkaCodes(ErrorCode.kafka_storage_error),
+    errors.NoSuchEntry: KafkaCodes(ErrorCode.kafka_storage_error),
+    errors.EntryUnknown: KafkaCodes(ErrorCode.kafka_storage_error),
+    errors.BookieUnavailable: KafkaCodes(ErrorCode.not_enough_replicas),
+    errors.StorageFull: KafkaCodes(ErrorCode.kafka_storage_error),
+    errors.Unauthorized: KafkaCodes(ErrorCode.kafka_storage_error),
+    errors.LedgerClosed: KafkaCodes(ErrorCode.not_leader_or_follower),
+    errors.AddFailed: KafkaCodes(ErrorCode.not_leader_or_follower),
+    errors.EntryTooLarge: KafkaCodes(ErrorCode.message_too_large),
+    errors.CorruptFormat: KafkaCodes(ErrorCode.kafka_storage_error),
+    errors.ForeignDirectory: KafkaCodes(ErrorCode.kafka_storage_error),
+    errors.DirectoryInUse: KafkaCodes(ErrorCode.kafka_storage_error),
+    errors.BookieIdInUse: KafkaCodes(ErrorCode.kafka_storage_error),
+    errors.MetadataError: KafkaCodes(ErrorCode.kafka_storage_error),
+    errors.ForeignLayout: KafkaCodes(ErrorCode.kafka_storage_error),
+    errors.NoNode: KafkaCodes(ErrorCode.unknown_topic_or_partition),
+    errors.NodeExists: KafkaCodes(ErrorCode.kafka_storage_error),
+    errors.NotEmpty: KafkaCodes(ErrorCode.kafka_storage_error),
+    errors.BadVersion: KafkaCodes(ErrorCode.not_leader_or_follower),
+    errors.MetadataUnavailable: KafkaCodes(ErrorCode.not_leader_or_follower),
+    errors.ReadOnlyStore: KafkaCodes(ErrorCode.kafka_storage_error),
+    errors.Truncated: KafkaCodes(ErrorCode.offset_out_of_range),
+    errors.NotOwner: KafkaCodes(ErrorCode.not_leader_or_follower, ErrorCode.not_coordinator),
+    errors.StreamUnavailable: KafkaCodes(ErrorCode.not_leader_or_follower),
 }
 
 
-def code_for(error: LedgerError, *, unknown_outcome: bool = False) -> ErrorCode:
-    """The code for clients. `unknown_outcome`: the record may yet turn out to be written."""
+def partition_code(error: LedgerError, *, unknown_outcome: bool = False) -> ErrorCode:
+    """Return the code for a partition. `unknown_outcome`: the record may turn out as written."""
     if unknown_outcome:
         return ErrorCode.not_leader_or_follower
+    codes = _codes(error)
+    assert codes is not None, f"no code for {type(error).__name__}"
+    return codes.partition
+
+
+def coordinator_code(error: BaseException) -> ErrorCode:
+    """Return the code for a request about a group."""
+    codes = _codes(error)
+    return ErrorCode.coordinator_not_available if codes is None else codes.coordinator
+
+
+def admin_code(error: LedgerError) -> ErrorCode:
+    """Return the code for a request about topics or configs.
+
+    That of a retryable error makes admin clients find the controller and retry.
+    """
+    return ErrorCode.not_controller if error.retryable else partition_code(error)
+
+
+def _codes(error: BaseException) -> KafkaCodes | None:
     for kind in type(error).__mro__:
-        code = CODES.get(kind)
-        if code is not None:
-            return code
-    raise AssertionError(f"no code for {type(error).__name__}")
+        codes = CODES.get(kind)
+        if codes is not None:
+            return codes
+    return None

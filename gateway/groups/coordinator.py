@@ -30,10 +30,11 @@ from gateway.core.group_members import (
     Syncing,
 )
 from gateway.core.offset_expiry import CONSUMER, subscribed_topics
+from gateway.errors import coordinator_code
 from gateway.groups.group_scanner import GroupScanner
 from gateway.groups.group_snapshots import GroupSnapshot, GroupSnapshots
 from gateway.groups.loaded_groups import LOAD_WAIT_S, LoadedGroup, LoadedGroups
-from gateway.groups.views import GroupListing, GroupView, Refused, code_for
+from gateway.groups.views import GroupListing, GroupView, Refused
 from gateway.topics.catalog import Catalog, Topic
 from ledger.errors import LedgerError
 from ledger.ports.clock import Clock
@@ -240,7 +241,7 @@ class Coordinator:
         try:
             await asyncio.shield(durable)
         except LedgerError as error:
-            return code_for(error)
+            return coordinator_code(error)
         return ErrorCode.none if self._residents.serves() else ErrorCode.not_coordinator
 
     async def offsets(self, group_id: str) -> Mapping[TopicIdPartition, CommittedOffset]:
@@ -280,7 +281,7 @@ class Coordinator:
                 loaded, [key for key in gone if key in loaded.offsets]
             )
         except LedgerError as error:
-            raise Refused(code_for(error)) from error
+            raise Refused(coordinator_code(error)) from error
         if not self._residents.serves():
             raise Refused(ErrorCode.not_coordinator)
         return codes
@@ -308,7 +309,7 @@ class Coordinator:
         except TimeoutError:
             raise Refused(ErrorCode.coordinator_load_in_progress) from None
         except LedgerError as error:
-            raise Refused(code_for(error)) from error
+            raise Refused(coordinator_code(error)) from error
         if not self._residents.serves():
             # Clients ask again after this one; they give up after NOT_COORDINATOR.
             raise Refused(ErrorCode.coordinator_not_available)
@@ -335,7 +336,7 @@ class Coordinator:
         try:
             await self._residents.delete(loaded)
         except LedgerError as error:
-            return code_for(error)
+            return coordinator_code(error)
         return ErrorCode.none if self._residents.serves() else ErrorCode.not_coordinator
 
 

@@ -31,9 +31,10 @@ from gateway.core.group_members import (
     State,
     Synced,
 )
+from gateway.errors import coordinator_code
 from gateway.groups.deadline_timer import DeadlineTimer
 from gateway.groups.stored_membership import StoredMembership, decode_membership, encode_membership
-from gateway.groups.views import Refused, code_for
+from gateway.groups.views import Refused
 from gateway.log import logger
 from ledger.errors import LedgerError, NotOwner
 from ledger.ports.clock import Clock
@@ -185,7 +186,7 @@ class LoadedGroups:
             return ErrorCode.not_coordinator
         except LedgerError as error:
             logger().error("a group cannot be loaded", group=group_id, reason=str(error))
-            return code_for(error)
+            return coordinator_code(error)
         finally:
             del self._loading[group_id]
 
@@ -242,7 +243,7 @@ class LoadedGroups:
         if error is not None:
             if self.groups.get(resident.group_id) is resident:
                 logger().warning("a group was lost", group=resident.group_id, reason=str(error))
-                self.let_go(resident, code_for(error))
+                self.let_go(resident, coordinator_code(error))
             return
         resident.stored = True
         for key, committed in offsets.items():

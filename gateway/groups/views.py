@@ -7,7 +7,6 @@ from typing import NamedTuple
 from kio.schema.errors import ErrorCode
 
 from gateway.core.group_members import MemberView, State
-from ledger.errors import NotOwner
 
 
 class Refused(Exception):
@@ -34,10 +33,3 @@ class GroupListing(NamedTuple):
     protocol_type: str
     state: State
     kind: str = "classic"  # as ListGroups calls the group's type
-
-
-def code_for(error: BaseException) -> ErrorCode:
-    """What makes the client look for the coordinator, or ask again."""
-    if isinstance(error, NotOwner):
-        return ErrorCode.not_coordinator
-    return ErrorCode.coordinator_not_available

@@ -14,7 +14,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from gateway.errors import code_for
+from gateway.errors import partition_code
 from gateway.handlers.api import Api, Context, Reply, Request, Result
 from gateway.topics.partition import Partition
 from ledger.errors import LedgerError
@@ -119,7 +119,7 @@ async def _one(version: int, asked: Any, partition: Partition) -> Reply:
     except TimeoutError:
         return _refusal(asked, ErrorCode.not_leader_or_follower)
     except LedgerError as error:
-        return _refusal(asked, code_for(error))
+        return _refusal(asked, partition_code(error))
     known = _at_once(version, asked, partition)
     if known is not None:
         return known
@@ -129,7 +129,7 @@ async def _one(version: int, asked: Any, partition: Partition) -> Reply:
         else:
             found = await partition.offset_for_timestamp(asked.timestamp)
     except LedgerError as error:
-        return _refusal(asked, code_for(error))
+        return _refusal(asked, partition_code(error))
     if not partition.led:  # another may have taken more since
         return _refusal(asked, ErrorCode.not_leader_or_follower)
     if found is None:

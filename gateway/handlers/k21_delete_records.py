@@ -12,7 +12,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from gateway.errors import code_for
+from gateway.errors import partition_code
 from gateway.handlers.api import Api, Context, Reply, Request
 from ledger.errors import LedgerError, NotOwner
 
@@ -73,7 +73,7 @@ async def _delete(topic: str, index: int, offset: int, ctx: Context) -> tuple[in
         if not partition.led:  # it may be somebody else's start by now
             raise NotOwner(topic)
     except LedgerError as error:
-        return _NO_WATERMARK, code_for(error)
+        return _NO_WATERMARK, partition_code(error)
     return partition.log_start_offset, ErrorCode.none
 
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Iterable
 from kio.schema.errors import ErrorCode
 
 from gateway.cluster.port import Leader, StreamKey
-from gateway.errors import code_for
+from gateway.errors import admin_code
 from gateway.handlers.api import Context, Reply
 from gateway.topics import errors
 from gateway.topics.catalog import Topic
@@ -53,11 +53,6 @@ def error_fields(error: TopicError | Refused | LedgerError) -> Reply:
     else:
         code = admin_code(error)
     return Reply(error_code=code, error_message=str(error))
-
-
-def admin_code(error: LedgerError) -> ErrorCode:
-    """Like `code_for`; what may pass gets a code after which admin clients try again."""
-    return ErrorCode.not_controller if error.retryable else code_for(error)
 
 
 async def outcome(work: Awaitable[Reply], about: Reply) -> Reply:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from kio.schema.errors import ErrorCode
 
 from gateway.core.fetch_plan import FetchPlan, LogReadResult
-from gateway.errors import code_for
+from gateway.errors import partition_code
 from gateway.topics.partition import FetchWaiter
 from gateway.topics.partitions import Partitions, ReadablePartition
 from ledger.errors import LedgerError
@@ -162,7 +162,7 @@ class FetchReader:
         try:
             records = await log.read(asked.fetch_offset, plan.read_bytes_max(asked))
         except LedgerError as error:
-            plan.refuse(result, code_for(error))
+            plan.refuse(result, partition_code(error))
         else:
             plan.add_records(result, records, log.high_watermark)
 
@@ -182,7 +182,7 @@ async def _open(logs: Iterable[ReadablePartition], wait_s: float) -> OpenErrors:
     for task in done:
         error = task.exception()
         if isinstance(error, LedgerError):
-            refused[opening[task]] = code_for(error)
+            refused[opening[task]] = partition_code(error)
         elif error is not None:
             raise error
     return refused

@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 from kio.schema.errors import ErrorCode
 
 from gateway.core.producers import AcceptedBatch, ProducerStates
-from gateway.errors import code_for
+from gateway.errors import partition_code
 from gateway.log import Throttle, logger
 from gateway.topics.configs import TopicConfig
 from gateway.wire import batches
@@ -125,7 +125,7 @@ class _Pending:
         if error is None:
             answer = Produced(ErrorCode.none, self._base_offset, self._append_time_ms)
         else:
-            answer = Produced(code_for(error, unknown_outcome=True))
+            answer = Produced(partition_code(error, unknown_outcome=True))
         self._on_produced(answer)
 
 
@@ -305,7 +305,7 @@ class Partition:
         self._tell("a partition's log took no more, it is opened again", error)
         repeats, self._repeats = self._repeats, []
         for _, on_produced, _ in repeats:
-            on_produced(Produced(code_for(error, unknown_outcome=True)))
+            on_produced(Produced(partition_code(error, unknown_outcome=True)))
         self._reopen()
 
     def _reopen(self) -> None:
@@ -367,7 +367,7 @@ class Partition:
     def _refuse_early(self, error: LedgerError) -> None:
         early, self._early = self._early, deque()
         for waiting in early:
-            waiting.on_produced(Produced(code_for(error), message=str(error)))
+            waiting.on_produced(Produced(partition_code(error), message=str(error)))
 
     def _append_now(self, batch: memoryview, version: int, on_produced: OnProduced) -> None:
         config = self._config()

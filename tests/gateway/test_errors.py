@@ -8,13 +8,14 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 import ledger
-from gateway.errors import CODES, code_for
+from gateway.errors import CODES, admin_code, coordinator_code, partition_code
 from ledger.errors import (
     BadVersion,
     Fenced,
     LedgerError,
     MetadataError,
     NotEnoughBookies,
+    NotOwner,
     StorageFull,
     StreamUnavailable,
     Truncated,
@@ -57,17 +58,18 @@ def test_it_has_a_row_of_its_own(kind):
 @pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.__name__)
 def test_what_may_be_tried_again_has_a_code_that_clients_try_again(kind):
     if kind.retryable:
-        assert CODES[kind].retriable
+        assert CODES[kind].partition.retriable
+        assert CODES[kind].coordinator.retriable
 
 
 @pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.__name__)
 def test_an_append_of_unknown_outcome_never_says_not_written(kind):
-    assert code_for(kind("why"), unknown_outcome=True) is ErrorCode.not_leader_or_follower
+    assert partition_code(kind("why"), unknown_outcome=True) is ErrorCode.not_leader_or_follower
 
 
 def test_no_row_says_unknown_server_error():
     """It makes Java's idempotent producer double its records."""
-    assert ErrorCode.unknown_server_error not in CODES.values()
+    assert all(ErrorCode.unknown_server_error not in codes for codes in CODES.values())
 
 
 def test_no_row_is_of_an_error_that_is_not_there():
@@ -78,7 +80,8 @@ def test_a_subclass_without_a_row_has_the_code_of_its_kind():
     class Later(BadVersion):
         pass
 
-    assert code_for(Later("why")) is CODES[BadVersion]
+    assert partition_code(Later("why")) is CODES[BadVersion].partition
+    assert coordinator_code(Later("why")) is CODES[BadVersion].coordinator
 
 
 @pytest.mark.parametrize(
@@ -93,4 +96,22 @@ def test_a_subclass_without_a_row_has_the_code_of_its_kind():
     ],
 )
 def test_the_codes_that_clients_act_upon(error, code):
-    assert code_for(error) is code
+    assert partition_code(error) is code
+
+
+@pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.__name__)
+def test_group_clients_look_for_the_coordinator_again(kind):
+    lost = ErrorCode.not_coordinator
+    code = lost if kind is NotOwner else ErrorCode.coordinator_not_available
+    assert coordinator_code(kind("why")) is code
+
+
+def test_an_error_of_another_kind_has_a_code_for_group_clients_too():
+    assert coordinator_code(ValueError("why")) is ErrorCode.coordinator_not_available
+
+
+@pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.__name__)
+def test_admin_clients_look_for_the_controller_again_if_trying_again_helps(kind):
+    error = kind("why")
+    code = ErrorCode.not_controller if kind.retryable else partition_code(error)
+    assert admin_code(error) is code
