@@ -33,7 +33,7 @@ async def list_bookies(storage: Storage) -> list[Row]:
             named[bookie] = named.get(bookie, 0) + 1
     names = sorted({*registered, *named, *await _cookies(storage)})
     stats = await asyncio.gather(*[_stats(storage, name) for name in names])
-    draining = await storage.marks.draining()
+    draining = await storage.underreplicated.draining()
     rows: list[Row] = []
     for name, one in zip(names, stats, strict=True):
         info = registered.get(name)
@@ -89,8 +89,8 @@ async def decommission(
             f"bookie {bookie} is registered as writable: stop it first, or add --even-if-writable",
             "STILL_WRITABLE",
         )
-    await storage.marks.prepare()
-    await storage.marks.drain(bookie)
+    await storage.underreplicated.prepare()
+    await storage.underreplicated.drain(bookie)
     if await _ledgers_of(storage, bookie) and await current_auditor(storage.store) is None:
         raise AdminError(
             f"nobody mends ledgers: start `bookie audit`, then run this again; bookie {bookie} "
@@ -105,13 +105,13 @@ async def decommission(
             "STILL_WRITABLE",
         )
     await _remove_cookie(storage, bookie)
-    await storage.marks.end_drain(bookie)
+    await storage.underreplicated.end_drain(bookie)
     return {"bookie": bookie, "moved_ledgers": moved, "cookie_removed": True}
 
 
 async def keep(storage: Storage, bookie: BookieId) -> None:
     """The bookie is not being emptied any more; what moved stays where it is."""
-    await storage.marks.end_drain(bookie)
+    await storage.underreplicated.end_drain(bookie)
 
 
 async def _check_known(storage: Storage, bookie: BookieId) -> None:
@@ -160,7 +160,7 @@ async def _mark_left(storage: Storage, bookie: BookieId, seen: set[LedgerId]) ->
     left = await _ledgers_of(storage, bookie)
     for ledger in left:
         if ledger not in seen:
-            await storage.marks.mark(ledger, [bookie])
+            await storage.underreplicated.mark(ledger, [bookie])
             seen.add(ledger)
     return len(left)
 
@@ -169,7 +169,7 @@ async def _why_not_empty(storage: Storage, bookie: BookieId, timeout_s: float | 
     left = await _ledgers_of(storage, bookie)
     text = f"after {timeout_s:g} s {len(left)} ledgers still name bookie {bookie}"
     for ledger in left[:1]:
-        reasons = (await storage.marks.note(ledger)).reasons
+        reasons = (await storage.underreplicated.note(ledger)).reasons
         if reasons:
             text += f"; ledger {ledger}: {reasons[0]}"
     return text

@@ -45,7 +45,7 @@ async def list_ledgers(
     storage: Storage, *, marked_only: bool = False, state: str | None = None
 ) -> list[Row]:
     """Every ledger, by id; only those on the repair list, or in one state."""
-    marked = frozenset(await storage.marks.ledgers())
+    marked = frozenset(await storage.underreplicated.ledgers())
     rows: list[Row] = []
     async for metadata in storage.auditor.all_metadata():
         if marked_only and metadata.ledger not in marked:
@@ -81,7 +81,7 @@ async def show_ledger(storage: Storage, ledger: LedgerId) -> Row:
     copies = storage.copies(metadata)
     lac = await copies.read_lac()
     holdings = await copies.lists(bookies_of(metadata))
-    mark = await storage.marks.get(ledger)
+    mark = await storage.underreplicated.get(ledger)
     return {
         **_summary(metadata, mark is not None),
         "last_entry": metadata.last_entry,
@@ -89,8 +89,8 @@ async def show_ledger(storage: Storage, ledger: LedgerId) -> Row:
         "digest": metadata.digest_type.name,
         "custom": {key: value.decode(errors="replace") for key, value in metadata.custom.items()},
         "copies": [
-            _copy_row(storage, metadata, span, index, holdings)
-            for span in fragments_of(metadata, lac)
+            _copy_row(storage, metadata, fragment, index, holdings)
+            for fragment in fragments_of(metadata, lac)
             for index in range(metadata.ensemble_size)
         ],
     }
@@ -99,18 +99,18 @@ async def show_ledger(storage: Storage, ledger: LedgerId) -> Row:
 def _copy_row(
     storage: Storage,
     metadata: LedgerMetadata,
-    span: LedgerFragment,
+    fragment: LedgerFragment,
     index: int,
     holdings: dict[BookieId, ReplicaContents],
 ) -> Row:
-    bookie = span.fragment.ensemble[index]
-    share = share_of(span, index, metadata)
+    bookie = fragment.ensemble[index]
+    share = share_of(fragment, index, metadata)
     holding = holdings.get(bookie, UNKNOWN_CONTENTS)
     missing = difference(share, holding.held)
     certain = holding.complete
     return {
-        "fragment": span.first,
-        "to": span.last if span.closed else None,
+        "fragment": fragment.first,
+        "to": fragment.last if fragment.closed else None,
         "bookie": bookie,
         "status": status_of(storage, bookie, limbo=holding.limbo),
         "should_hold": count(share),
@@ -185,25 +185,27 @@ async def _verify_one(storage: Storage, metadata: LedgerMetadata, mark: bool) ->
     holdings = await copies.survey(lac, bookies_of(metadata))
     found = check_ledger(metadata, lac, holdings)
     rows: list[Row] = []
-    for lack in found.lacks:
-        holding = holdings.get(lack.bookie, UNKNOWN_CONTENTS)
-        damaged = intersection(lack.missing, holding.damaged)
-        missing = difference(lack.missing, damaged) if holding.complete else EMPTY
-        unknown = EMPTY if holding.complete else difference(lack.missing, damaged)
+    for gap in found.gaps:
+        holding = holdings.get(gap.bookie, UNKNOWN_CONTENTS)
+        damaged = intersection(gap.missing, holding.damaged)
+        missing = difference(gap.missing, damaged) if holding.complete else EMPTY
+        unknown = EMPTY if holding.complete else difference(gap.missing, damaged)
         rows.append(
             {
                 "ledger": metadata.ledger,
-                "fragment": lack.span.first,
-                "bookie": lack.bookie,
-                "status": status_of(storage, lack.bookie, limbo=holding.limbo),
+                "fragment": gap.fragment.first,
+                "bookie": gap.bookie,
+                "status": status_of(storage, gap.bookie, limbo=holding.limbo),
                 "missing": as_text(missing),
                 "damaged": as_text(damaged),
                 "unknown": as_text(unknown),
-                "shown_by_nobody": as_text(intersection(lack.missing, found.unshown)),
+                "shown_by_nobody": as_text(intersection(gap.missing, found.unreadable)),
             }
         )
     if rows and mark:
-        await storage.marks.suspect(metadata.ledger, {lack.bookie for lack in found.lacks})
+        await storage.underreplicated.report_corrupt(
+            metadata.ledger, {gap.bookie for gap in found.gaps}
+        )
     return rows
 
 
@@ -218,7 +220,7 @@ async def recover(storage: Storage, ledger: LedgerId, *, accept_loss: bool) -> R
             storage.client,
             storage.metadata,
             storage.bookies,
-            storage.marks,
+            storage.underreplicated,
             storage.client_config,
         )
         try:
@@ -279,7 +281,7 @@ async def why(storage: Storage, ledger: LedgerId, entry: EntryId | None) -> Row:
 
 async def _facts(storage: Storage, ledger: LedgerId) -> LedgerFacts:
     metadata = await storage.metadata_of(ledger)
-    note = await storage.marks.note(ledger)
+    note = await storage.underreplicated.note(ledger)
     copies = storage.copies(metadata)
     lac = await copies.read_lac()
     holdings = await copies.survey(lac, note.suspects)
@@ -289,12 +291,12 @@ async def _facts(storage: Storage, ledger: LedgerId) -> LedgerFacts:
         registered=storage.bookies.registered(),
         holdings=holdings,
         found=check_ledger(metadata, lac, holdings),
-        mark=await storage.marks.get(ledger),
+        mark=await storage.underreplicated.get(ledger),
         note=note,
-        worker=await storage.marks.locked_by(ledger),
+        worker=await storage.underreplicated.locked_by(ledger),
         auditor=await current_auditor(storage.store),
-        enabled=await storage.marks.enabled(),
-        draining=await storage.marks.draining(),
+        enabled=await storage.underreplicated.enabled(),
+        draining=await storage.underreplicated.draining(),
         now_ms=storage.clock.now_ms(),
     )
 

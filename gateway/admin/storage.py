@@ -51,8 +51,8 @@ class Storage:
         self.config = RepairConfig()
         self.metadata = LedgerMetadataStore(store, self.client_config)
         self.client = LedgerClient(store, bookies, clock, self.client_config)
-        self.marks = UnderreplicatedLedgers(store, clock, owner)
-        self.auditor = Auditor(store, bookies, clock, self.marks, self.config)
+        self.underreplicated = UnderreplicatedLedgers(store, clock, owner)
+        self.auditor = Auditor(store, bookies, clock, self.underreplicated, self.config)
         self.progress = RepairProgress()
 
     def copies(self, metadata: LedgerMetadata) -> EntryCopier:

@@ -161,8 +161,8 @@ async def _settle_losses(local: LocalBookie, client: LedgerClient, *, accept: bo
     """
     bookie, data = local.bookie, str(local.path)
     replayed = bookie.replayed
-    if replayed is not None and replayed.rot:
-        places = str(replayed.rot)[:500]
+    if replayed is not None and replayed.corrupt:
+        places = str(replayed.corrupt)[:500]
         logger().error("damaged log", bookie=bookie.bookie_id, places=places, data=data)
     if not bookie.limbo_below:
         return

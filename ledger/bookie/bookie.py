@@ -114,7 +114,7 @@ class Bookie:
 
     def check_disk_space(self) -> None:
         """`writable` says what the disk's free space says now; as before if it says nothing."""
-        self._disk_space.look_again()
+        self._disk_space.try_refresh()
 
     @property
     def disk_space(self) -> tuple[int, int]:
@@ -137,8 +137,8 @@ class Bookie:
         instance = await directory.claim_directory(self._disk, self._new_instance)
         replayed = await LogReplay(self._disk, self._index, instance).run()
         storage.instance = instance
-        storage.damaged_files = frozenset(rot.file_id for rot in replayed.rot)
-        lost = bool(replayed.rot) or await directory.lost_unsynced(self._disk, boot_id)
+        storage.damaged_files = frozenset(corrupt.file_id for corrupt in replayed.corrupt)
+        lost = bool(replayed.corrupt) or await directory.lost_unsynced(self._disk, boot_id)
         if lost:
             self._index.begin_limbo(next_ledger, again=True)
         if self._config.journal_sync == "never":
@@ -150,7 +150,7 @@ class Bookie:
         if self._config.journal_sync == "group":
             await directory.clear_unsynced(self._disk)
         self.replayed = replayed
-        self._disk_space.look()
+        self._disk_space.refresh()
 
     async def stop(self) -> None:
         """Everything accepted is settled, the index is flushed, the files are closed.
@@ -184,21 +184,23 @@ class Bookie:
         if lac is None or length > self._config.entry_bytes_max:
             self._loop.call_soon(on_added, Status.BAD_REQUEST)
             return
-        refusal = self._refusal(length, recovery)
+        refusal = self._refusal_status(length, recovery)
         if refusal is not None:
             self._loop.call_soon(on_added, refusal)
             return
         try:
             state = self._index.state(ledger) or self._index.create(ledger, master_key)
-            verdict = state.check_add(master_key, recovery)
-            if verdict is not AddDecision.ACCEPT:
-                self._loop.call_soon(on_added, _REFUSALS[verdict])
+            decision = state.check_add(master_key, recovery)
+            if decision is not AddDecision.ACCEPT:
+                self._loop.call_soon(on_added, _REFUSALS[decision])
                 return
             if entry > state.last_entry:
                 state.last_entry = entry
-            elif (known := self._index.find(state, entry)) is not None:
+            elif (stored_at := self._index.find(state, entry)) is not None:
                 whole = b"".join(body)
-                self._spawn(self._compare(state, entry, whole, known, on_added, recovery))
+                self._spawn(
+                    self._compare_with_stored(state, entry, whole, stored_at, on_added, recovery)
+                )
                 return
         except OSError:
             self._loop.call_soon(on_added, Status.IO_ERROR)
@@ -211,7 +213,7 @@ class Bookie:
 
     async def fence(self, ledger: LedgerId, master_key: bytes) -> Status:
         """No add but a recovery's is taken any more, durably; earlier ones are settled."""
-        state = self._guarded(ledger, master_key)
+        state = self._authorize(ledger, master_key)
         if isinstance(state, Status):
             return state
         state.fenced = True
@@ -222,7 +224,7 @@ class Bookie:
 
     async def write_lac(self, ledger: LedgerId, master_key: bytes, lac: EntryId) -> Status:
         """As `Bookies.write_lac`."""
-        state = self._guarded(ledger, master_key)
+        state = self._authorize(ledger, master_key)
         if isinstance(state, Status):
             return state
         return await self._log(RecordType.EXPLICIT_LAC, state, lac)
@@ -249,9 +251,9 @@ class Bookie:
         Without a key: for the owner of this very bookie.
         """
         if master_key is not None:
-            guarded = self._guarded(ledger, master_key)
-            if isinstance(guarded, Status):
-                return guarded
+            authorized = self._authorize(ledger, master_key)
+            if isinstance(authorized, Status):
+                return authorized
         if self.failure is not None:
             return Status.IO_ERROR
         try:
@@ -312,7 +314,7 @@ class Bookie:
 
     # -- inside --------------------------------------------------------------------------------
 
-    def _refusal(self, length: int, recovery: bool) -> Status | None:
+    def _refusal_status(self, length: int, recovery: bool) -> Status | None:
         """Why no add of this length can be taken now."""
         if self.storage.stopped_by is not None or self._journal.failed is not None:
             return Status.IO_ERROR
@@ -322,7 +324,7 @@ class Bookie:
             return Status.OVERLOADED
         return None
 
-    def _guarded(self, ledger: LedgerId, master_key: bytes) -> LedgerDescriptor | Status:
+    def _authorize(self, ledger: LedgerId, master_key: bytes) -> LedgerDescriptor | Status:
         """The ledger, created if need be, when the key fits; else why not."""
         if self.failure is not None:
             return Status.IO_ERROR
@@ -330,9 +332,9 @@ class Bookie:
             state = self._index.state(ledger) or self._index.create(ledger, master_key)
         except OSError:
             return Status.IO_ERROR
-        verdict = state.check_key(master_key)
-        if verdict is not AddDecision.ACCEPT:
-            return _REFUSALS[verdict]
+        decision = state.check_key(master_key)
+        if decision is not AddDecision.ACCEPT:
+            return _REFUSALS[decision]
         if not state.key_logged:
             self._log_key(state, master_key)
         return state
@@ -372,10 +374,10 @@ class Bookie:
                 state.recent.pop(record.entry, None)
                 status = Status.NO_LEDGER
             position += record.size
-            self._tell(record, status)
+            self._complete(record, status)
         if self._polls.count:
             self._polls.on_logged(records)
-        self._after_group(position - first.position, deleted)
+        self._update_index(position - first.position, deleted)
 
     def _on_logged(self, record: LogRecord, file_id: int, deleted: list[int]) -> None:
         """A record that is no add is durable."""
@@ -388,25 +390,25 @@ class Bookie:
             deleted.append(state.ledger)
         elif not state.deleted:
             self._index.apply(kind, state, record.entry, record.body[0])
-            self._index.use(file_id, state.ledger, record.size)
+            self._index.add_usage(file_id, state.ledger, record.size)
 
-    def _tell(self, record: LogRecord, status: Status) -> None:
+    def _complete(self, record: LogRecord, status: Status) -> None:
         try:
             record.on_done(status)
         except Exception as error:  # noqa: BLE001  one caller must not silence the others
             self._loop.call_exception_handler({"message": "on_added raised", "exception": error})
 
-    def _after_group(self, size: int, deleted: list[int]) -> None:
+    def _update_index(self, size: int, deleted: list[int]) -> None:
         """The index takes its batch when one is due, and is flushed in the background."""
         index, config = self._index, self._config
         self._logged_since_flush += size
         try:
             if deleted:
                 index.delete(deleted)
-            if index.batch_is_due:
+            if index.batch_due:
                 index.write_batch(self._journal.end)
         except OSError as error:
-            self._end(error)
+            self._stop_for(error)
             return
         if not self._flushing and (
             self._logged_since_flush >= config.index_flush_bytes
@@ -421,26 +423,26 @@ class Bookie:
         """None of the group counts; the bookie is short of room or has ended."""
         status = Status.IO_ERROR
         if self._journal.failed is None:
-            self._disk_space.on_refused()
+            self._disk_space.on_write_refused()
             status = Status.READ_ONLY
-        touched: set[LedgerDescriptor] = set()
+        changed: set[LedgerDescriptor] = set()
         for record in records:
             state = record.ledger
             if record.kind is RecordType.ADD:
                 if state.recent.get(record.entry) is record:
                     del state.recent[record.entry]
-                touched.add(state)
+                changed.add(state)
                 continue
             state.busy -= 1
             if record.kind is RecordType.LEDGER_KEY:
                 state.key_logged = False
         try:
-            for state in touched:
+            for state in changed:
                 state.last_entry = self._index.find_last_entry(state)
         except OSError as failure:
-            self._end(failure)
+            self._stop_for(failure)
         for record in records:
-            self._tell(record, status)
+            self._complete(record, status)
         if self._journal.failed is not None:
             self._polls.end()
             self._failed.set()
@@ -449,16 +451,16 @@ class Bookie:
         try:
             await self._index.flush()
         except OSError as error:
-            self._end(error)
+            self._stop_for(error)
         finally:
             self._flushing = False
 
-    async def _compare(
+    async def _compare_with_stored(
         self,
         state: LedgerDescriptor,
         entry: int,
         body: bytes,
-        known: EntryLocation | LogRecord,
+        stored_at: EntryLocation | LogRecord,
         on_added: OnAdded,
         recovery: bool,
     ) -> None:
@@ -468,13 +470,13 @@ class Bookie:
         """
         stored = b""
         try:
-            if isinstance(known, LogRecord):
-                stored = b"".join(known.body)
+            if isinstance(stored_at, LogRecord):
+                stored = b"".join(stored_at.body)
                 await self._journal.settled()
                 if not isinstance(self._index.find(state, entry), EntryLocation):
                     raise OSError(errno.EIO, "the first add failed")
             else:
-                stored = await self._files.read_entry(state.ledger, entry, known)
+                stored = await self._files.read_entry(state.ledger, entry, stored_at)
         except CorruptFormat:
             pass  # another entry, or less than one, lies there
         except OSError:
@@ -483,22 +485,22 @@ class Bookie:
         if same_entry(stored, body):
             on_added(Status.OK)
         elif recovery and has_valid_digest(body) and not has_valid_digest(stored):
-            self._put_again(state.ledger, entry, body, known, on_added)
+            self._replace_corrupt(state.ledger, entry, body, stored_at, on_added)
         else:
             self.conflicts += bool(stored)
             on_added(Status.BAD_REQUEST if stored else Status.IO_ERROR)
 
-    def _put_again(
+    def _replace_corrupt(
         self,
         ledger: int,
         entry: int,
         body: bytes,
-        rotten: EntryLocation | LogRecord,
+        corrupt: EntryLocation | LogRecord,
         on_added: OnAdded,
     ) -> None:
         """The entry is in the log once more, and the index will name that place."""
         state = self._index.state(ledger)  # asked again: the bookie went on meanwhile
-        changed = state is None or state.deleted or self._index.find(state, entry) != rotten
+        changed = state is None or state.deleted or self._index.find(state, entry) != corrupt
         if state is None or changed or self.failure is not None:
             on_added(Status.IO_ERROR)
             return
@@ -511,7 +513,7 @@ class Bookie:
         record = LogRecord(RecordType.ADD, state, entry, -1, (body,), len(body), on_put)
         self._journal.append(record)
 
-    def _end(self, error: OSError) -> None:
+    def _stop_for(self, error: OSError) -> None:
         """Nothing is acknowledged any more, for good."""
         self.storage.stopped_by = error
         self._polls.end()

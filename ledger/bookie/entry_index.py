@@ -22,7 +22,7 @@ from ledger.ports.table import Table
 _ENTRY_KEY = Struct(">cQQ")
 _LEDGER_KEY = Struct(">cQ")
 _FILE_KEY = Struct(">cQQ")
-_PLACE = Struct(">QII")
+_LOCATION = Struct(">QII")
 _MARK = Struct(">QQ")
 _I64 = Struct(">q")
 _MARK_KEY: Final = b"m"
@@ -38,7 +38,7 @@ class EntryIndex:
         self._table = table
         self._config = config
         self._states: dict[int, LedgerDescriptor] = {}
-        self._fresh: list[
+        self._unindexed: list[
             tuple[LedgerDescriptor, int, EntryLocation]
         ] = []  # durable, not in the table
         self._changed: set[LedgerDescriptor] = set()
@@ -51,8 +51,8 @@ class EntryIndex:
         self.entries_since_flush = 0
 
     @property
-    def batch_is_due(self) -> bool:
-        return len(self._fresh) >= self._config.index_batch_entries
+    def batch_due(self) -> bool:
+        return len(self._unindexed) >= self._config.index_batch_entries
 
     def load(self) -> LogPosition | None:
         """The table was read; its replay mark, or None when it is new."""
@@ -83,10 +83,10 @@ class EntryIndex:
         self._states[ledger] = state
         return state
 
-    def put(self, state: LedgerDescriptor, entry: int, place: EntryLocation) -> None:
-        """The entry is durable at `place`."""
-        state.recent[entry] = place
-        self._fresh.append((state, entry, place))
+    def put(self, state: LedgerDescriptor, entry: int, location: EntryLocation) -> None:
+        """The entry is durable at `location`."""
+        state.recent[entry] = location
+        self._unindexed.append((state, entry, location))
 
     def apply(self, kind: int, state: LedgerDescriptor, entry: int, body: Buffer) -> None:
         """A record about one ledger, neither ADD nor DELETED, is durable."""
@@ -102,7 +102,7 @@ class EntryIndex:
             state.fenced = state.fenced or state.limbo
         self._changed.add(state)
 
-    def use(self, file_id: int, ledger: int, size: int) -> None:
+    def add_usage(self, file_id: int, ledger: int, size: int) -> None:
         """So many more bytes of the file belong to the ledger."""
         ledgers = self._usage.setdefault(file_id, {})
         ledgers[ledger] = ledgers.get(ledger, 0) + size
@@ -114,9 +114,9 @@ class EntryIndex:
         if found is not None or entry < 0:
             return found
         value = self._table.get(_ENTRY_KEY.pack(b"e", state.ledger, entry))
-        return EntryLocation(*_PLACE.unpack(value)) if value is not None else None
+        return EntryLocation(*_LOCATION.unpack(value)) if value is not None else None
 
-    def places(
+    def locations(
         self, state: LedgerDescriptor, first: int, last: int, limit: int
     ) -> list[EntryLocation]:
         """Places of consecutive durable entries from `first`, up to a hole, `last` or `limit`."""
@@ -130,15 +130,15 @@ class EntryIndex:
         recent, entry = state.recent, first
         for key, value in rows:
             while int.from_bytes(key[9:], "big") > entry:
-                place = recent.get(entry)
-                if not isinstance(place, EntryLocation):
+                location = recent.get(entry)
+                if not isinstance(location, EntryLocation):
                     return found
-                found.append(place)
+                found.append(location)
                 entry += 1
-            found.append(EntryLocation(*_PLACE.unpack(value)))
+            found.append(EntryLocation(*_LOCATION.unpack(value)))
             entry += 1
-        while len(found) < wanted and isinstance(place := recent.get(entry), EntryLocation):
-            found.append(place)
+        while len(found) < wanted and isinstance(location := recent.get(entry), EntryLocation):
+            found.append(location)
             entry += 1
         return found
 
@@ -148,7 +148,7 @@ class EntryIndex:
             _ENTRY_KEY.pack(b"e", ledger, first), _entry_range(ledger)[1], limit
         )
         return [
-            (int.from_bytes(key[9:], "big"), EntryLocation(*_PLACE.unpack(value)))
+            (int.from_bytes(key[9:], "big"), EntryLocation(*_LOCATION.unpack(value)))
             for key, value in found
         ]
 
@@ -163,18 +163,18 @@ class EntryIndex:
         puts: list[tuple[bytes, bytes]] = []
         current: list[tuple[LedgerDescriptor, int, EntryLocation]] = []
         used: dict[tuple[int, int], int] = {}
-        for fresh in self._fresh:
-            state, entry, place = fresh
-            if state.recent.get(entry) is not place:
+        for fresh in self._unindexed:
+            state, entry, location = fresh
+            if state.recent.get(entry) is not location:
                 continue  # deleted or moved since
             current.append(fresh)
             ledger = state.ledger
-            puts.append((_ENTRY_KEY.pack(b"e", ledger, entry), _PLACE.pack(*place)))
-            key = (place.file_id, ledger)
-            used[key] = used.get(key, 0) + place.length
+            puts.append((_ENTRY_KEY.pack(b"e", ledger, entry), _LOCATION.pack(*location)))
+            key = (location.file_id, ledger)
+            used[key] = used.get(key, 0) + location.length
             self._changed.add(state)
         for (file_id, ledger), size in used.items():
-            self.use(file_id, ledger, size)
+            self.add_usage(file_id, ledger, size)
         for state in self._changed:
             assert self._states.get(state.ledger) is state  # one picture of each ledger
             puts.append((_LEDGER_KEY.pack(b"l", state.ledger), state.encode()))
@@ -183,12 +183,12 @@ class EntryIndex:
         self._table.write(puts)
         for state, entry, _ in current:
             del state.recent[entry]
-        self.entries_since_flush += len(self._fresh)
-        self._fresh.clear()
+        self.entries_since_flush += len(self._unindexed)
+        self._unindexed.clear()
         self._changed.clear()
         self._usage_changed.clear()
         self._written = mark
-        self._forget_idle()
+        self._evict_idle()
 
     async def flush(self) -> None:
         """All that was written is durable; `flushed` says how far. Raises OSError."""
@@ -283,7 +283,7 @@ class EntryIndex:
             if size is not None:
                 yield _FILE_KEY.pack(b"f", file_id, ledger), _I64.pack(size)
 
-    def _forget_idle(self) -> None:
+    def _evict_idle(self) -> None:
         """Called when nothing is fresh or changed, so what has nothing under way can go."""
         if len(self._states) > self._config.ledgers_in_memory_max:
             self._states = {

@@ -15,9 +15,9 @@ from ledger.errors import CorruptFormat
 from ledger.ids import EntryId, LedgerId
 from ledger.ports.bookies import EntriesReply, ReadManyReply, ReadReply, Status
 
-_PLACES_AT_FIRST = 16  # entries of a busy stream are large: more rows would be read for nothing
-_PLACES_AT_ONCE_MAX = 4096
-_ROWS_AT_ONCE = 4096
+_LOCATIONS_FIRST = 16  # entries of a busy stream are large: more rows would be read for nothing
+_LOCATIONS_MAX = 4096
+_ROWS_MAX = 4096
 
 
 class EntryReader:
@@ -36,16 +36,16 @@ class EntryReader:
         try:
             state = self._index.state(ledger)
             if state is None or state.deleted:
-                return ReadReply(self._nothing(ledger, state))
+                return ReadReply(self._absent_status(ledger, state))
             wanted = entry if entry >= 0 else state.last_entry
-            place = await self._place(state, wanted)
-            if place is None:
-                return ReadReply(self._nothing(ledger, state))
+            location = await self._locate(state, wanted)
+            if location is None:
+                return ReadReply(self._absent_status(ledger, state))
             try:
-                body = await self._files.read_entry(ledger, wanted, place)
+                body = await self._files.read_entry(ledger, wanted, location)
             except FileNotFoundError:
-                place = await self._moved(state, wanted, place)
-                body = await self._files.read_entry(ledger, wanted, place)
+                location = await self._relocated(state, wanted, location)
+                body = await self._files.read_entry(ledger, wanted, location)
             return ReadReply(Status.OK, body, EntryId(state.lac))
         except (OSError, CorruptFormat):
             return ReadReply(Status.IO_ERROR)
@@ -59,19 +59,19 @@ class EntryReader:
         try:
             state = self._index.state(ledger)
             if state is None or state.deleted:
-                return ReadManyReply(self._nothing(ledger, state))
-            places = self._places(state, first, last, max_bytes)
-            if not places:
-                place = await self._place(state, first)
-                if place is None:
-                    return ReadManyReply(self._nothing(ledger, state))
-                places = self._places(state, first, last, max_bytes)
+                return ReadManyReply(self._absent_status(ledger, state))
+            locations = self._locations(state, first, last, max_bytes)
+            if not locations:
+                location = await self._locate(state, first)
+                if location is None:
+                    return ReadManyReply(self._absent_status(ledger, state))
+                locations = self._locations(state, first, last, max_bytes)
             try:
-                bodies = await self._files.read_entries(ledger, first, places)
+                bodies = await self._files.read_entries(ledger, first, locations)
             except FileNotFoundError:
-                await self._moved(state, first, places[0])
-                places = self._places(state, first, last, max_bytes)
-                bodies = await self._files.read_entries(ledger, first, places)
+                await self._relocated(state, first, locations[0])
+                locations = self._locations(state, first, last, max_bytes)
+                bodies = await self._files.read_entries(ledger, first, locations)
             return ReadManyReply(Status.OK, bodies, EntryId(state.lac))
         except (OSError, CorruptFormat):
             return ReadManyReply(Status.IO_ERROR)
@@ -83,7 +83,7 @@ class EntryReader:
         except OSError:
             return ReadReply(Status.IO_ERROR)
         if state is None or state.deleted or self._in_limbo(ledger, state):
-            return ReadReply(self._nothing(ledger, state))
+            return ReadReply(self._absent_status(ledger, state))
         return ReadReply(Status.OK, lac=EntryId(state.lac))
 
     async def list_entries(self, ledger: LedgerId) -> EntriesReply:
@@ -91,20 +91,20 @@ class EntryReader:
         try:
             state = self._index.state(ledger)
             if state is None or state.deleted or self._in_limbo(ledger, state):
-                return EntriesReply(self._nothing(ledger, state))
+                return EntriesReply(self._absent_status(ledger, state))
             # Places only move from memory to the table, so in this order none is missed.
             held = sorted(entry for entry, it in state.recent.items() if type(it) is EntryLocation)
             stored: list[int] = []
-            while rows := self._index.rows(ledger, stored[-1] + 1 if stored else 0, _ROWS_AT_ONCE):
+            while rows := self._index.rows(ledger, stored[-1] + 1 if stored else 0, _ROWS_MAX):
                 stored += [entry for entry, _ in rows]
                 await asyncio.sleep(0)
         except OSError:
             return EntriesReply(Status.IO_ERROR)
         if state.deleted:
             return EntriesReply(Status.NO_LEDGER)
-        return EntriesReply(Status.OK, _runs_of(merge(stored, held)))
+        return EntriesReply(Status.OK, _ranges_of(merge(stored, held)))
 
-    async def _place(self, state: LedgerDescriptor, entry: int) -> EntryLocation | None:
+    async def _locate(self, state: LedgerDescriptor, entry: int) -> EntryLocation | None:
         """Where the entry is; if it is on its way, once it arrived. Raises OSError if it failed."""
         found = self._index.find(state, entry)
         if not isinstance(found, LogRecord):
@@ -115,34 +115,34 @@ class EntryReader:
             return settled
         raise OSError("the add on its way failed")
 
-    async def _moved(
+    async def _relocated(
         self, state: LedgerDescriptor, entry: int, gone: EntryLocation
     ) -> EntryLocation:
         """The entry's new place, after its file was rewritten. Raises OSError if it has none."""
-        place = await self._place(state, entry)
-        if place is None or place == gone:
+        location = await self._locate(state, entry)
+        if location is None or location == gone:
             raise OSError(f"log file {gone.file_id} is missing")
-        return place
+        return location
 
-    def _places(
+    def _locations(
         self, state: LedgerDescriptor, first: int, last: int, max_bytes: int
     ) -> list[EntryLocation]:
         """At least one if the first is durable; no more bytes than asked or allowed."""
         left = min(max_bytes, self._config.read_bytes_max)
-        limit = _PLACES_AT_FIRST
+        limit = _LOCATIONS_FIRST
         found: list[EntryLocation] = []
         while True:
-            more = self._index.places(state, first + len(found), last, limit)
-            for place in more:
-                left -= place.length
+            more = self._index.locations(state, first + len(found), last, limit)
+            for location in more:
+                left -= location.length
                 if left < 0 and found:
                     return found
-                found.append(place)
+                found.append(location)
             if len(more) < limit or left <= 0:
                 return found
-            limit = min(limit * 4, _PLACES_AT_ONCE_MAX)
+            limit = min(limit * 4, _LOCATIONS_MAX)
 
-    def _nothing(self, ledger: int, state: LedgerDescriptor | None) -> Status:
+    def _absent_status(self, ledger: int, state: LedgerDescriptor | None) -> Status:
         """What to answer when nothing was found."""
         if self._journal.failed is not None:
             return Status.IO_ERROR
@@ -156,7 +156,7 @@ class EntryReader:
         return state.limbo if state is not None else ledger < self._index.limbo_below
 
 
-def _runs_of(entries: Iterable[int]) -> tuple[tuple[EntryId, EntryId], ...]:
+def _ranges_of(entries: Iterable[int]) -> tuple[tuple[EntryId, EntryId], ...]:
     """Rising ids, perhaps with repetitions, as (first, last) pairs."""
     runs: list[tuple[EntryId, EntryId]] = []
     first = last = -2

@@ -44,7 +44,7 @@ class BookieServer:
         self._tls = tls
         keep_running()
         keep_freed_memory()
-        self._room = InboundWindow(config.queue_bytes_max)
+        self._window = InboundWindow(config.queue_bytes_max)
         self._server: aio.Server | None = None
 
     async def start(self, host: str, port: int) -> int:
@@ -91,7 +91,7 @@ class BookieServer:
     # -- streams -------------------------------------------------------------------------------
 
     async def _adds(self, _: object, context: _Context) -> None:
-        end = ServerAddStream(self._bookie, self._room)
+        end = ServerAddStream(self._bookie, self._window)
         await self._serve(context, end.on_message, end.next_message)
 
     async def _reads(self, _: object, context: _Context) -> None:
@@ -163,7 +163,7 @@ class BookieServer:
 
     async def _read_lac(self, data: bytes, _: _Context) -> bytes:
         request = _ledger_request(data)
-        if not self._is_meant(request.bookie):
+        if not self._is_this_bookie(request.bookie):
             return pb.LacReply(status=Status.WRONG_INSTANCE, lac=-1).SerializeToString()
         reply = await self._bookie.read_lac(LedgerId(request.ledger))
         return pb.LacReply(status=reply.status, lac=reply.lac).SerializeToString()
@@ -171,7 +171,7 @@ class BookieServer:
     async def _write_lac(self, data: bytes, _: _Context) -> bytes:
         request = _ledger_request(data)
         status = Status.WRONG_INSTANCE
-        if self._is_meant(request.bookie):
+        if self._is_this_bookie(request.bookie):
             ledger, lac = LedgerId(request.ledger), EntryId(request.lac)
             status = await self._bookie.write_lac(ledger, request.master_key, lac)
         return pb.StatusReply(status=status).SerializeToString()
@@ -179,14 +179,14 @@ class BookieServer:
     async def _end_limbo(self, data: bytes, _: _Context) -> bytes:
         request = _ledger_request(data)
         status = Status.WRONG_INSTANCE
-        if self._is_meant(request.bookie):
+        if self._is_this_bookie(request.bookie):
             status = await self._bookie.end_limbo(LedgerId(request.ledger), request.master_key)
         return pb.StatusReply(status=status).SerializeToString()
 
     async def _list_entries(self, data: bytes, _: _Context) -> bytes:
         request = _ledger_request(data)
         reply = EntriesReply(Status.WRONG_INSTANCE)
-        if self._is_meant(request.bookie):
+        if self._is_this_bookie(request.bookie):
             reply = await self._bookie.list_entries(LedgerId(request.ledger))
         runs: list[int] = []
         at = 0
@@ -198,7 +198,7 @@ class BookieServer:
     async def _stats(self, data: bytes, _: _Context) -> bytes:
         request = pb.StatsRequest()
         _parse(data, request)
-        if not self._is_meant(request.bookie):
+        if not self._is_this_bookie(request.bookie):
             return pb.StatsReply(status=Status.WRONG_INSTANCE).SerializeToString()
         stats = await self._bookie.stats()
         return pb.StatsReply(
@@ -209,7 +209,7 @@ class BookieServer:
             writable=stats.writable,
         ).SerializeToString()
 
-    def _is_meant(self, bookie: str) -> bool:
+    def _is_this_bookie(self, bookie: str) -> bool:
         return bookie == self._bookie.bookie_id
 
 

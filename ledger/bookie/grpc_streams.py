@@ -28,9 +28,9 @@ from ledger.wire.bookie_frames import (
     response_bytes,
 )
 
-_RUNS_MAX: Final = 4_096  # of unlike answers that a client has not taken yet
+_STATUS_RANGES_MAX: Final = 4_096  # of unlike answers that a client has not taken yet
 _RESERVED_BYTES: Final = 1024 * 1024  # for an answer whose size is not known yet
-_QUESTIONS_MAX: Final = 16_384  # of one stream under way; long polls above all
+_REQUESTS_MAX: Final = 16_384  # of one stream under way; long polls above all
 
 
 class InboundWindow:
@@ -44,13 +44,13 @@ class InboundWindow:
         self._waiting: deque[asyncio.Future[None]] = deque()
         self.used = 0
 
-    def take(self, size: int) -> None:
+    def acquire(self, size: int) -> None:
         self.used += size
 
-    def give(self, size: int) -> None:
+    def release(self, size: int) -> None:
         self.used -= size
         if self._waiting and self.used < self._bytes_max:
-            self._wake()
+            self._wake_next()
 
     async def wait(self) -> None:
         """There is room for something."""
@@ -61,9 +61,9 @@ class InboundWindow:
                 await waiting
             finally:  # one who was woken and leaves instead must not take the news along
                 if self.used < self._bytes_max:
-                    self._wake()
+                    self._wake_next()
 
-    def _wake(self) -> None:
+    def _wake_next(self) -> None:
         """One after the other: whoever was woken wakes the next if there is room still."""
         while self._waiting:
             waiting = self._waiting.popleft()
@@ -81,12 +81,12 @@ class WriterSignal:
         self._loop = asyncio.get_running_loop()
         self._waiting: asyncio.Future[None] | None = None
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
             self._waiting = None
 
-    async def told(self) -> None:
+    async def wait(self) -> None:
         self._waiting = self._loop.create_future()
         await self._waiting
 
@@ -96,35 +96,35 @@ class ServerAddStream:
 
     def __init__(self, bookie: ServedBookie, room: InboundWindow) -> None:
         self._bookie = bookie
-        self._room = room  # shared by all streams of the bookie
+        self._window = room  # shared by all streams of the bookie
         self._runs: list[list[int]] = []  # first number, count, status
         self._outbox = WriterSignal()
-        self._taken = asyncio.Event()
+        self._drained = asyncio.Event()
 
     async def on_message(self, message: bytes) -> None:
         """The adds are the bookie's; returns once there is room for more. Raises BadFrame."""
         first, adds = decode_add_batch(message)
-        add, on_added, take = self._bookie.add, self._on_added, self._room.take
+        add, on_added, acquire = self._bookie.add, self._on_added, self._window.acquire
         for number, (recovery, master_key, ledger, entry, body) in enumerate(adds, first):
             length = len(body)
-            take(length)
+            acquire(length)
             done = partial(on_added, number, length)
             add(ledger, entry, master_key, (body,), done, recovery=recovery)
-        await self._room.wait()
-        while len(self._runs) > _RUNS_MAX:
-            self._taken.clear()
-            await self._taken.wait()
+        await self._window.wait()
+        while len(self._runs) > _STATUS_RANGES_MAX:
+            self._drained.clear()
+            await self._drained.wait()
 
     async def next_message(self) -> bytes:
         """The answers that wait, once there are any."""
         while not self._runs:
-            await self._outbox.told()
+            await self._outbox.wait()
         runs, self._runs = self._runs, []
-        self._taken.set()
+        self._drained.set()
         return encode_add_statuses(runs)
 
     def _on_added(self, number: int, length: int, status: Status) -> None:
-        self._room.give(length)
+        self._window.release(length)
         runs = self._runs
         if runs:
             last = runs[-1]
@@ -132,7 +132,7 @@ class ServerAddStream:
                 last[1] += 1
                 return
         runs.append([number, 1, status])
-        self._outbox.tell()
+        self._outbox.notify()
 
 
 class ServerReadStream:
@@ -142,39 +142,39 @@ class ServerReadStream:
         self._bookie = bookie
         self._config = config
         self._loop = asyncio.get_running_loop()
-        self._room = InboundWindow(config.answer_bytes_max)
-        self._answers: deque[tuple[ReadResponse, int]] = deque()
+        self._window = InboundWindow(config.answer_bytes_max)
+        self._responses: deque[tuple[ReadResponse, int]] = deque()
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._outbox = WriterSignal()
 
     async def on_message(self, message: bytes) -> None:
         """All questions are under way; waits for room before each. Raises BadFrame."""
-        for question in decode_read_requests(message):
-            if question.ask is ReadOp.CANCEL:
-                task = self._tasks.get(question.number)
+        for request in decode_read_requests(message):
+            if request.op is ReadOp.CANCEL:
+                task = self._tasks.get(request.number)
                 if task is not None:
                     task.cancel()
                 continue
-            if question.number in self._tasks:
-                raise BadBookieFrame(f"question {question.number} is under way already")
-            await self._room.wait()
-            self._start(question)
+            if request.number in self._tasks:
+                raise BadBookieFrame(f"question {request.number} is under way already")
+            await self._window.wait()
+            self._start(request)
 
     async def next_message(self) -> bytes:
         """The answers that wait, up to a message full."""
-        while not self._answers:
-            await self._outbox.told()
-        answers: list[ReadResponse] = []
+        while not self._responses:
+            await self._outbox.wait()
+        responses: list[ReadResponse] = []
         size = 0
-        while self._answers:
-            answer, answer_size = self._answers[0]
-            if answers and size + answer_size > self._config.message_bytes:
+        while self._responses:
+            response, response_size = self._responses[0]
+            if responses and size + response_size > self._config.message_bytes:
                 break
-            self._answers.popleft()
-            answers.append(answer)
-            size += answer_size
-        message = encode_read_responses(answers)
-        self._room.give(size)
+            self._responses.popleft()
+            responses.append(response)
+            size += response_size
+        message = encode_read_responses(responses)
+        self._window.release(size)
         return message
 
     def close(self) -> None:
@@ -182,52 +182,52 @@ class ServerReadStream:
         for task in self._tasks.values():
             task.cancel()
 
-    def _start(self, question: ReadRequest) -> None:
-        number = question.number
-        if len(self._tasks) >= _QUESTIONS_MAX:
-            self._reply(ReadResponse(number, Status.OVERLOADED))
+    def _start(self, request: ReadRequest) -> None:
+        number = request.number
+        if len(self._tasks) >= _REQUESTS_MAX:
+            self._send(ReadResponse(number, Status.OVERLOADED))
             return
         # Reserved here, not in the task: the next question must see it. A long poll, which waits
         # most of its time, reserves nothing.
-        reserved = 0 if question.ask is ReadOp.WAIT_LAC else _RESERVED_BYTES
-        self._room.take(reserved)
-        task = self._loop.create_task(self._answer(question))
+        reserved = 0 if request.op is ReadOp.WAIT_LAC else _RESERVED_BYTES
+        self._window.acquire(reserved)
+        task = self._loop.create_task(self._respond(request))
         self._tasks[number] = task
-        task.add_done_callback(partial(self._on_answered, number, reserved))
+        task.add_done_callback(partial(self._on_done, number, reserved))
 
-    def _on_answered(self, number: int, reserved: int, _: asyncio.Task[None]) -> None:
+    def _on_done(self, number: int, reserved: int, _: asyncio.Task[None]) -> None:
         """Also of a task that was cancelled before it began."""
         del self._tasks[number]
-        self._room.give(reserved)
+        self._window.release(reserved)
 
-    async def _answer(self, question: ReadRequest) -> None:
+    async def _respond(self, request: ReadRequest) -> None:
         try:
-            reply = await self._read(question)
+            reply = await self._read(request)
         except Exception as error:  # noqa: BLE001  our fault; the client must not wait for ever
             self._loop.call_exception_handler({"message": "a read raised", "exception": error})
             reply = ReadReply(Status.IO_ERROR)
-        self._reply(_answer_of(question.number, reply))
+        self._send(_response_of(request.number, reply))
 
-    async def _read(self, question: ReadRequest) -> ReadReply | ReadManyReply:
-        bookie, ledger, first = self._bookie, question.ledger, question.first
-        if question.ask is ReadOp.READ_MANY:
-            return await bookie.read_many(ledger, first, question.last, question.bound)
-        if question.ask is ReadOp.WAIT_LAC:
-            return await bookie.wait_lac(ledger, first, question.bound / 1000)
-        if question.ask is ReadOp.FENCE_AND_READ:
-            status = await bookie.fence(ledger, question.key)
+    async def _read(self, request: ReadRequest) -> ReadReply | ReadManyReply:
+        bookie, ledger, first = self._bookie, request.ledger, request.first
+        if request.op is ReadOp.READ_MANY:
+            return await bookie.read_many(ledger, first, request.last, request.bound)
+        if request.op is ReadOp.WAIT_LAC:
+            return await bookie.wait_lac(ledger, first, request.bound / 1000)
+        if request.op is ReadOp.FENCE_AND_READ:
+            status = await bookie.fence(ledger, request.key)
             if status is not Status.OK:
                 return ReadReply(status)
         return await bookie.read(ledger, first)
 
-    def _reply(self, answer: ReadResponse) -> None:
-        size = response_bytes(answer)
-        self._room.take(size)
-        self._answers.append((answer, size))
-        self._outbox.tell()
+    def _send(self, response: ReadResponse) -> None:
+        size = response_bytes(response)
+        self._window.acquire(size)
+        self._responses.append((response, size))
+        self._outbox.notify()
 
 
-def _answer_of(number: int, reply: ReadReply | ReadManyReply) -> ReadResponse:
+def _response_of(number: int, reply: ReadReply | ReadManyReply) -> ReadResponse:
     if isinstance(reply, ReadManyReply):
         return ReadResponse(number, reply.status, reply.lac, reply.bodies)
     bodies = (reply.body,) if reply.body else ()

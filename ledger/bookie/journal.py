@@ -35,7 +35,7 @@ from ledger.ports.disk import Disk, LogFile
 OnGroup = Callable[[list[LogRecord], LogPosition, OSError | None], None]
 """A group's records, where the first of them starts, and why they are not durable."""
 
-_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
+_DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 _TIMER_US_MIN: Final = 1_000  # event loops keep no finer timers: below it, ask at every turn
 
 
@@ -58,14 +58,14 @@ class Journal:
         self._instance = b""
         self._salt = 0
         self._on_group = on_group
-        self._decision = GroupCommit(config.group)
+        self._group_commit = GroupCommit(config.group)
         self._queue: list[LogRecord] = []
         self.queue_bytes = 0
-        self._under_way: list[LogRecord] = []
-        self._under_way_bytes = 0
+        self._in_flight: list[LogRecord] = []
+        self._in_flight_bytes = 0
         self._busy = True  # until started
         self._scheduled = False
-        self._rolled: asyncio.Future[OSError | None] | None = None
+        self._roll_done: asyncio.Future[OSError | None] | None = None
         self._appended = 0
         self._settled = 0
         self._waiters: deque[tuple[int, Callable[[], None]]] = deque()
@@ -90,7 +90,7 @@ class Journal:
         self._instance = instance
         self._salt = salt_of(instance)
         self._durable = durable
-        await self._roll_alone(file_id)
+        await self._roll_and_wait(file_id)
 
     def append(self, record: LogRecord) -> None:
         """Queue it behind all that was appended before."""
@@ -118,17 +118,17 @@ class Journal:
     async def roll(self) -> None:
         """What is appended from now on goes into a new file. Raises OSError."""
         while self._busy and self.failed is None:
-            await (self.settled() if self._rolled is None else asyncio.wait([self._rolled]))
+            await (self.settled() if self._roll_done is None else asyncio.wait([self._roll_done]))
         if self.failed is not None:
             raise self.failed
-        await self._roll_alone(self.file_id + 1)
+        await self._roll_and_wait(self.file_id + 1)
 
-    async def _roll_alone(self, file_id: int) -> None:
+    async def _roll_and_wait(self, file_id: int) -> None:
         """A roll for which no group waits. Raises OSError."""
-        self._rolled = self._loop.create_future()
+        self._roll_done = self._loop.create_future()
         self._roll(file_id)
-        error = await self._rolled
-        self._rolled = None
+        error = await self._roll_done
+        self._roll_done = None
         if error is not None:
             raise error
 
@@ -155,35 +155,35 @@ class Journal:
             self._fail(self.failed)
         if self._busy or not self._queue:
             return
-        wait_us = self._decision.wait_us(
+        wait_us = self._group_commit.wait_us(
             self._clock.monotonic_s(), len(self._queue), self.queue_bytes
         )
         if wait_us > 0:
-            self._ask_again(wait_us)
+            self._schedule_commit(wait_us)
             return
-        self._take()
-        self._decision.on_written(len(self._under_way))
+        self._take_group()
+        self._group_commit.on_written(len(self._in_flight))
         self._busy = True
-        end = self._position + GROUP_HEADER_BYTES + self._under_way_bytes
+        end = self._position + GROUP_HEADER_BYTES + self._in_flight_bytes
         if end > self._config.file_bytes and self._position > BLOCK_BYTES:
             self._roll(self.file_id + 1)
         else:
             self._write_group()
 
-    def _ask_again(self, wait_us: int) -> None:
+    def _schedule_commit(self, wait_us: int) -> None:
         self._scheduled = True
         if wait_us < _TIMER_US_MIN:
             self._loop.call_soon(self._commit)
         else:
             self._loop.call_later(wait_us / 1e6, self._commit)
 
-    def _take(self) -> None:
+    def _take_group(self) -> None:
         """The next group is under way; so many bytes are its payload."""
         limits = self._config.group
         queue = self._queue
         if self.queue_bytes <= limits.group_bytes_max and len(queue) <= limits.group_entries_max:
-            self._under_way, self._queue = queue, []
-            self._under_way_bytes, self.queue_bytes = self.queue_bytes, 0
+            self._in_flight, self._queue = queue, []
+            self._in_flight_bytes, self.queue_bytes = self.queue_bytes, 0
             return
         size = count = 0
         for record in queue:
@@ -193,20 +193,20 @@ class Journal:
             count += 1
             if count == limits.group_entries_max:
                 break
-        self._under_way = queue[:count]
+        self._in_flight = queue[:count]
         del queue[:count]
-        self._under_way_bytes = size
+        self._in_flight_bytes = size
         self.queue_bytes -= size
 
     def _write_group(self) -> None:
         payload: list[Buffer] = []
-        size = self._under_way_bytes
-        for record in self._under_way:
+        size = self._in_flight_bytes
+        for record in self._in_flight:
             payload.append(record.header)
             payload += record.body
-        place = LogPosition(self.file_id, self._position)
+        start = LogPosition(self.file_id, self._position)
         header = encode_group_header(
-            self._salt, place, self._durable, len(self._under_way), size, payload
+            self._salt, start, self._durable, len(self._in_flight), size, payload
         )
         file = self._file
         assert file is not None
@@ -230,26 +230,28 @@ class Journal:
         if error is not None:
             self._fail(error)
             return
-        records, self._under_way = self._under_way, []
+        records, self._in_flight = self._in_flight, []
         first = LogPosition(self.file_id, self._position + GROUP_HEADER_BYTES)
-        self._position = align(first.position + self._under_way_bytes)
+        self._position = align(first.position + self._in_flight_bytes)
         if self._config.journal_sync == "group":
             self._durable = LogPosition(self.file_id, self._position)
         self.groups += 1
-        self._settle(records, first, None)
+        self._settle_group(records, first, None)
         self._groups_since_timer += 1
         if self._idle_timer is None and records[-1].kind is not RecordType.MARK:
-            self._watch_idleness()
-        self._go_on()
+            self._start_idle_timer()
+        self._resume()
 
-    def _settle(self, records: list[LogRecord], first: LogPosition, error: OSError | None) -> None:
+    def _settle_group(
+        self, records: list[LogRecord], first: LogPosition, error: OSError | None
+    ) -> None:
         self._settled += len(records)
         self._on_group(records, first, error)
         waiters = self._waiters
         while waiters and waiters[0][0] <= self._settled:
             waiters.popleft()[1]()
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         self._busy = False
         if self._queue and not self._scheduled:
             self._scheduled = True
@@ -257,23 +259,23 @@ class Journal:
 
     def _on_write_failed(self, error: OSError) -> None:
         """A full disk refuses this group only: none of it counts, the place is written again."""
-        if error.errno in _NO_ROOM:
+        if error.errno in _DISK_FULL:
             self._refuse_group(error)
         else:
             self._fail(error)
 
     def _refuse_group(self, error: OSError) -> None:
-        records, self._under_way = self._under_way, []
-        self._settle(records, LogPosition(self.file_id, self._position), error)
-        self._go_on()
+        records, self._in_flight = self._in_flight, []
+        self._settle_group(records, LogPosition(self.file_id, self._position), error)
+        self._resume()
 
     def _fail(self, error: OSError) -> None:
         """Nothing is ever written or acknowledged again (what the disk holds is unknown)."""
         self.failed = error
         self._busy = True
-        records = self._under_way + self._queue
-        self._under_way, self._queue, self.queue_bytes = [], [], 0
-        self._settle(records, LogPosition(self.file_id, self._position), error)
+        records = self._in_flight + self._queue
+        self._in_flight, self._queue, self.queue_bytes = [], [], 0
+        self._settle_group(records, LogPosition(self.file_id, self._position), error)
 
     def _roll(self, file_id: int) -> None:
         """Begin a new file; a group that is under way is written into it."""
@@ -301,14 +303,14 @@ class Journal:
         self.file_id = file_id
         self._position = BLOCK_BYTES
         self._reserved = self._config.preallocate_bytes
-        if self._under_way:
+        if self._in_flight:
             self._write_group()
         else:
-            self._go_on()
+            self._resume()
         self._on_roll_ended(None)
 
     def _on_roll_failed(self, file_id: int, error: OSError) -> None:
-        if error.errno in _NO_ROOM and self._file is not None:
+        if error.errno in _DISK_FULL and self._file is not None:
             if file_name(file_id) in self._disk.names():
                 self._disk.unlink(file_name(file_id))
             self._refuse_group(error)
@@ -317,10 +319,10 @@ class Journal:
         self._on_roll_ended(error)
 
     def _on_roll_ended(self, error: OSError | None) -> None:
-        if self._rolled is not None and not self._rolled.done():
-            self._rolled.set_result(error)
+        if self._roll_done is not None and not self._roll_done.done():
+            self._roll_done.set_result(error)
 
-    def _watch_idleness(self) -> None:
+    def _start_idle_timer(self) -> None:
         self._groups_since_timer = 0
         self._idle_timer = self._loop.call_later(
             self._config.idle_mark_ms / 1000, self._on_idle_timer
@@ -331,7 +333,7 @@ class Journal:
         if self.failed is not None or self._busy:
             return
         if self._groups_since_timer > 0:
-            self._watch_idleness()
+            self._start_idle_timer()
         elif self._config.journal_sync == "group":
             self.append(LogRecord(RecordType.MARK, LedgerDescriptor(-1), -1, -1, (), 0, _ignore))
 

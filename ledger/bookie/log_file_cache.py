@@ -49,26 +49,26 @@ class LogFileCache:
         while self._open:
             self._open.popitem()[1].close()
 
-    async def read_entry(self, ledger: int, entry: int, place: EntryLocation) -> bytes:
+    async def read_entry(self, ledger: int, entry: int, location: EntryLocation) -> bytes:
         """The entry's bytes. Raises OSError; CorruptFormat when another entry lies there."""
-        file = self.get(place.file_id)
-        found = file.read_now(place.position, place.length)
+        file = self.get(location.file_id)
+        found = file.read_now(location.position, location.length)
         if found is None:
-            found = await file.read(place.position, place.length)
-        _check(found, ledger, entry, place)
+            found = await file.read(location.position, location.length)
+        _check(found, ledger, entry, location)
         return bytes(found)
 
     async def read_entries(
-        self, ledger: int, first: int, places: Sequence[EntryLocation]
+        self, ledger: int, first: int, locations: Sequence[EntryLocation]
     ) -> list[Buffer]:
-        """The entries at `places`, ids rising by one; neighbours in a file share one read.
+        """The entries at `locations`, ids rising by one; neighbours in a file share one read.
 
         Stops before the first that cannot be read; raises as `read_entry` if that is the first.
         """
         found: list[Buffer] = []
-        for begin, end in self._runs(places):
+        for begin, end in self._runs(locations):
             try:
-                found += await self._read_run(ledger, first + begin, places[begin:end])
+                found += await self._read_run(ledger, first + begin, locations[begin:end])
             except (OSError, CorruptFormat):
                 if not found:
                     raise
@@ -76,33 +76,33 @@ class LogFileCache:
         return found
 
     async def _read_run(
-        self, ledger: int, first: int, places: Sequence[EntryLocation]
+        self, ledger: int, first: int, locations: Sequence[EntryLocation]
     ) -> list[Buffer]:
-        base = places[0].position
-        size = places[-1].position + places[-1].length - base
-        file = self.get(places[0].file_id)
+        base = locations[0].position
+        size = locations[-1].position + locations[-1].length - base
+        file = self.get(locations[0].file_id)
         data: Buffer | None = file.read_now(base, size)
         if data is None:
             data = await file.read(base, size)
         view = memoryview(data)
         found: list[Buffer] = []
-        used = sum([place.length for place in places])
+        used = sum([location.length for location in locations])
         sparse = used * 2 < size  # views would keep mostly gaps in memory
-        for entry, (_, position, length) in enumerate(places, first):
+        for entry, (_, position, length) in enumerate(locations, first):
             at = position - base
             body = view[at : at + length]
             if len(body) < length or _IDS.unpack_from(body) != (ledger, entry):
                 if not found:
-                    _check(body, ledger, entry, places[entry - first])
+                    _check(body, ledger, entry, locations[entry - first])
                 return found
             found.append(bytes(body) if sparse else body)
         return found
 
-    def _runs(self, places: Sequence[EntryLocation]) -> list[tuple[int, int]]:
-        """Index ranges of `places` that one read each should cover."""
+    def _runs(self, locations: Sequence[EntryLocation]) -> list[tuple[int, int]]:
+        """Index ranges of `locations` that one read each should cover."""
         cuts = [0]
-        file_id, base, end = places[0].file_id, places[0].position, places[0].position
-        for index, (next_file, position, length) in enumerate(places):
+        file_id, base, end = locations[0].file_id, locations[0].position, locations[0].position
+        for index, (next_file, position, length) in enumerate(locations):
             if (
                 next_file != file_id
                 or not 0 <= position - end <= self._gap_bytes_max
@@ -111,11 +111,11 @@ class LogFileCache:
                 cuts.append(index)
                 file_id, base = next_file, position
             end = position + length
-        cuts.append(len(places))
+        cuts.append(len(locations))
         return list(pairwise(cuts))
 
 
-def _check(body: Buffer, ledger: int, entry: int, place: EntryLocation) -> None:
-    if len(body) < place.length or _IDS.unpack_from(body) != (ledger, entry):
-        where = f"{file_name(place.file_id)} at {place.position}"
+def _check(body: Buffer, ledger: int, entry: int, location: EntryLocation) -> None:
+    if len(body) < location.length or _IDS.unpack_from(body) != (ledger, entry):
+        where = f"{file_name(location.file_id)} at {location.position}"
         raise CorruptFormat(f"{where}: not entry {entry} of ledger {ledger}")

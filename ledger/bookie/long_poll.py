@@ -19,15 +19,15 @@ class LongPolls:
     Source: BookKeeper, long poll of the last add confirmed, with the entry (D32, D33).
     """
 
-    __slots__ = ("_config", "_index", "_loop", "_over", "_reader", "_waiting", "count")
+    __slots__ = ("_closed", "_config", "_index", "_loop", "_reader", "_waiters", "count")
 
     def __init__(self, index: EntryIndex, reader: EntryReader, config: BookieConfig) -> None:
         self._index = index
         self._reader = reader
         self._config = config
         self._loop = asyncio.get_running_loop()
-        self._waiting: dict[int, set[asyncio.Future[None]]] = {}
-        self._over = False
+        self._waiters: dict[int, set[asyncio.Future[None]]] = {}
+        self._closed = False
         self.count = 0  # waiting now
 
     async def wait_lac(self, ledger: LedgerId, previous: EntryId, timeout_s: float) -> ReadReply:
@@ -36,7 +36,7 @@ class LongPolls:
         For a ledger that is not known here it waits as well: its first entry may be on its way.
         """
         end_s = self._loop.time() + min(timeout_s, self._config.long_poll_ms_max / 1000)
-        while not self._has_news(ledger, previous) and (left_s := end_s - self._loop.time()) > 0:
+        while not self._is_due(ledger, previous) and (left_s := end_s - self._loop.time()) > 0:
             if self.count >= self._config.long_polls_max:
                 return ReadReply(Status.OVERLOADED)
             await self._wait(ledger, left_s)
@@ -48,44 +48,44 @@ class LongPolls:
 
     def on_logged(self, records: Iterable[LogRecord]) -> None:
         """The ledgers of these records may have news."""
-        waiting = self._waiting
+        waiters = self._waiters
         for record in records:
-            if record.ledger.ledger in waiting:
-                self._wake(waiting.pop(record.ledger.ledger))
+            if record.ledger.ledger in waiters:
+                self._wake(waiters.pop(record.ledger.ledger))
 
     def end(self) -> None:
         """The bookie ends: nobody waits any longer."""
-        self._over = True
-        waiting, self._waiting = self._waiting, {}
-        for news in waiting.values():
-            self._wake(news)
+        self._closed = True
+        waiters, self._waiters = self._waiters, {}
+        for waiter in waiters.values():
+            self._wake(waiter)
 
-    def _has_news(self, ledger: LedgerId, previous: EntryId) -> bool:
+    def _is_due(self, ledger: LedgerId, previous: EntryId) -> bool:
         """An answer is due, be it that there never will be one."""
         try:
             state = self._index.state(ledger)
         except OSError:
             return True
         if state is None:
-            return self._over or ledger < self._index.limbo_below
-        settled = self._over or state.fenced or state.limbo or state.deleted
+            return self._closed or ledger < self._index.limbo_below
+        settled = self._closed or state.fenced or state.limbo or state.deleted
         return settled or state.lac > previous
 
     async def _wait(self, ledger: LedgerId, timeout_s: float) -> None:
         """Something of the ledger was logged, or time is up."""
-        news: asyncio.Future[None] = self._loop.create_future()
-        waiting = self._waiting.setdefault(ledger, set())
-        waiting.add(news)
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        waiters = self._waiters.setdefault(ledger, set())
+        waiters.add(waiter)
         self.count += 1
         try:
-            await asyncio.wait([news], timeout=timeout_s)
+            await asyncio.wait([waiter], timeout=timeout_s)
         finally:
             self.count -= 1
-            waiting.discard(news)
-            if not waiting and self._waiting.get(ledger) is waiting:
-                del self._waiting[ledger]
+            waiters.discard(waiter)
+            if not waiters and self._waiters.get(ledger) is waiters:
+                del self._waiters[ledger]
 
-    def _wake(self, waiting: set[asyncio.Future[None]]) -> None:
-        for news in waiting:
-            if not news.done():
-                news.set_result(None)
+    def _wake(self, waiters: set[asyncio.Future[None]]) -> None:
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)

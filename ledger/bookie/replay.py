@@ -42,8 +42,8 @@ class ReplayResult(NamedTuple):
     next_file_id: int
     end: LogPosition  # the log ends here, durably
     groups: int
-    rot: tuple[CorruptRange, ...]  # places where durable bytes are gone
-    gap: bool = False  # the index was new and the log is not whole: given back, or lost?
+    corrupt: tuple[CorruptRange, ...]  # places where durable bytes are gone
+    incomplete: bool = False  # the index was new and the log is not whole: given back, or lost?
 
 
 class LogReplay:
@@ -54,9 +54,9 @@ class LogReplay:
         self._index = index
         self._instance = instance
         self._salt = salt_of(instance)
-        self._claims: dict[int, LogPosition] = {}
+        self._durable_claims: dict[int, LogPosition] = {}
         self._ends: dict[int, FileEnd] = {}
-        self._rot: list[CorruptRange] = []
+        self._corrupt: list[CorruptRange] = []
         self._last: JournalGroup | None = None
         self._groups = 0
         self._mark = LogPosition(0, 0)
@@ -73,7 +73,7 @@ class LogReplay:
         if mark is not None:
             self._mark = mark
             self._claim(mark)
-            self._find_missing(ids, mark)
+            self._find_missing_files(ids, mark)
             ids = [file_id for file_id in ids if file_id >= mark.file_id]
         elif ids:
             self._mark = LogPosition(ids[0], BLOCK_BYTES)
@@ -82,38 +82,38 @@ class LogReplay:
         if self._groups > 0:
             self._index.write_batch(self._mark)
         for file_id, end in self._ends.items():
-            self._rot += end.rot
-            await self._settle_end(file_id, end)
-        gap = mark is None and ids != list(range(1, len(ids) + 1))
+            self._corrupt += end.corrupt
+            await self._finish_file(file_id, end)
+        incomplete = mark is None and ids != list(range(1, len(ids) + 1))
         last = max([*self._ends, mark.file_id if mark is not None else 0])
         tail = self._ends.get(last)
         position = tail.position if tail is not None else 0
         return ReplayResult(
-            last + 1, LogPosition(last, position), self._groups, tuple(self._rot), gap
+            last + 1, LogPosition(last, position), self._groups, tuple(self._corrupt), incomplete
         )
 
-    def _find_missing(self, ids: list[int], mark: LogPosition) -> None:
+    def _find_missing_files(self, ids: list[int], mark: LogPosition) -> None:
         """Files at or after the mark are never removed: a gap is a loss."""
         last = max([*ids, mark.file_id])
-        there = set(ids)
-        self._rot += [
+        present = set(ids)
+        self._corrupt += [
             CorruptRange(file_id, 0, BLOCK_BYTES)
             for file_id in range(mark.file_id, last + 1)
-            if file_id not in there
+            if file_id not in present
         ]
 
     async def _replay_file(self, file_id: int, newest: bool) -> None:
         file = self._disk.open(file_name(file_id))
         try:
-            header_holds = await self._header_holds(file, file_id)
+            header_is_valid = await self._header_is_valid(file, file_id)
             start = self._mark.position if file_id == self._mark.file_id else BLOCK_BYTES
             groups_before = self._groups
             end = await self._scan(file, file_id, start)
-            if header_holds:
+            if header_is_valid:
                 self._ends[file_id] = end
                 return
-            if not newest or self._groups > groups_before or file_id in self._claims:
-                self._rot.append(CorruptRange(file_id, 0, BLOCK_BYTES))
+            if not newest or self._groups > groups_before or file_id in self._durable_claims:
+                self._corrupt.append(CorruptRange(file_id, 0, BLOCK_BYTES))
                 self._ends[file_id] = end
                 return
         finally:
@@ -122,7 +122,7 @@ class LogReplay:
         self._disk.unlink(file_name(file_id))
         self._disk.sync_directory()
 
-    async def _header_holds(self, file: LogFile, file_id: int) -> bool:
+    async def _header_is_valid(self, file: LogFile, file_id: int) -> bool:
         try:
             check_file_header(await file.read(0, BLOCK_BYTES), self._instance, file_id)
         except CorruptFormat:
@@ -130,7 +130,7 @@ class LogReplay:
         return True
 
     async def _scan(self, file: LogFile, file_id: int, start: int) -> FileEnd:
-        scan = scan_file(file_id, start, file.size(), self._salt, self._take_group)
+        scan = scan_file(file_id, start, file.size(), self._salt, self._apply_group)
         try:
             span = next(scan)
             while True:
@@ -138,22 +138,22 @@ class LogReplay:
         except StopIteration as stop:
             return stop.value
 
-    def _take_group(self, group: JournalGroup) -> None:
+    def _apply_group(self, group: JournalGroup) -> None:
         self._claim(group.header.durable)
         self._last = group
         self._groups += 1
         for record in records_of(group):
-            self._take_record(group.header.file_id, record)
-        if self._index.batch_is_due:
+            self._apply_record(group.header.file_id, record)
+        if self._index.batch_due:
             self._index.write_batch(self._mark)
 
-    def _take_record(self, file_id: int, record: JournalRecord) -> None:
+    def _apply_record(self, file_id: int, record: JournalRecord) -> None:
         kind, ledger = record.type, record.ledger
         if kind == RecordType.MARK:
             return
         if ledger < 0:
             if kind == RecordType.LIMBO:
-                self._take_limbo(record.entry, LIMBO_BODY.unpack(record.body)[0])
+                self._apply_limbo(record.entry, LIMBO_BODY.unpack(record.body)[0])
             return
         state = self._index.state(ledger) or self._index.create(ledger, None)
         if kind == RecordType.DELETED:
@@ -161,49 +161,49 @@ class LogReplay:
         elif state.deleted:
             return
         elif kind == RecordType.ADD:
-            self._take_entry(file_id, state, record)
+            self._apply_entry(file_id, state, record)
         else:
             self._index.apply(kind, state, record.entry, record.body)
-            self._index.use(file_id, ledger, len(record.body))
+            self._index.add_usage(file_id, ledger, len(record.body))
 
-    def _take_limbo(self, kind: int, below: int) -> None:
+    def _apply_limbo(self, kind: int, below: int) -> None:
         if kind == LIMBO_FENCED:
             self._index.fence_below(below)
         else:
             self._index.begin_limbo(below, again=kind == LIMBO_NEW)
 
-    def _take_entry(self, file_id: int, state: LedgerDescriptor, record: JournalRecord) -> None:
-        place = EntryLocation(file_id, record.position, len(record.body))
-        if self._index.find(state, record.entry) != place:
-            self._index.put(state, record.entry, place)
+    def _apply_entry(self, file_id: int, state: LedgerDescriptor, record: JournalRecord) -> None:
+        location = EntryLocation(file_id, record.position, len(record.body))
+        if self._index.find(state, record.entry) != location:
+            self._index.put(state, record.entry, location)
         state.last_entry = max(state.last_entry, record.entry)
         state.lac = max(state.lac, _LAC.unpack_from(record.body, _LAC_AT)[0])
 
     def _claim(self, durable: LogPosition) -> None:
-        known = self._claims.get(durable.file_id)
-        if known is None or known < durable:
-            self._claims[durable.file_id] = durable
+        highest = self._durable_claims.get(durable.file_id)
+        if highest is None or highest < durable:
+            self._durable_claims[durable.file_id] = durable
 
-    async def _settle_end(self, file_id: int, end: FileEnd) -> None:
+    async def _finish_file(self, file_id: int, end: FileEnd) -> None:
         """A torn tail is cut, rot is told and left as it is, and the file is synced.
 
         The last group may never have reached the disk, or only seem so after a failed sync: it
         is written again before anything is answered from it.
         """
-        rot = check_end(end, file_id, list(self._claims.values()))
-        if rot is not None:
-            self._rot.append(rot)
+        corrupt = check_end(end, file_id, list(self._durable_claims.values()))
+        if corrupt is not None:
+            self._corrupt.append(corrupt)
         file = self._disk.open(file_name(file_id))
         try:
             if self._last is not None and self._last.header.file_id == file_id:
-                await self._write_again(file, self._last)
-            if rot is None and file.size() > end.position:
+                await self._rewrite_last_group(file, self._last)
+            if corrupt is None and file.size() > end.position:
                 file.truncate(end.position)
             await sync_file(file)
         finally:
             file.close()
 
-    async def _write_again(self, file: LogFile, group: JournalGroup) -> None:
+    async def _rewrite_last_group(self, file: LogFile, group: JournalGroup) -> None:
         size = GROUP_HEADER_BYTES + group.header.length
         whole = await file.read(group.header.position, size)
         file.write([whole], group.header.position)

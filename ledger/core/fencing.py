@@ -60,18 +60,18 @@ def same_entry(one: bytes, other: bytes) -> bool:
         return True
     if len(one) != len(other) or one[:16] != other[:16] or one[24:32] != other[24:32]:
         return False
-    for check, size in _CHECKS:
+    for digest, size in _DIGESTS:
         payload_at = _DIGEST_AT + size
         if one[payload_at:] == other[payload_at:]:
-            return all(check(entry) == entry[_DIGEST_AT:payload_at] for entry in (one, other))
+            return all(digest(entry) == entry[_DIGEST_AT:payload_at] for entry in (one, other))
     return False
 
 
 def has_valid_digest(entry: bytes) -> bool:
     """Its digest, CRC32C or CRC32, is right. Of others nothing can be said here: False."""
     return any(
-        check(entry) == entry[_DIGEST_AT : _DIGEST_AT + size]
-        for check, size in _CHECKS
+        digest(entry) == entry[_DIGEST_AT : _DIGEST_AT + size]
+        for digest, size in _DIGESTS
         if len(entry) >= _DIGEST_AT + size
     )
 
@@ -86,4 +86,4 @@ def _crc32_digest(entry: bytes) -> bytes:
     return covered.to_bytes(_CRC32_BYTES, "big")
 
 
-_CHECKS: Final = ((_crc32c_digest, _CRC32C_BYTES), (_crc32_digest, _CRC32_BYTES))
+_DIGESTS: Final = ((_crc32c_digest, _CRC32C_BYTES), (_crc32_digest, _CRC32_BYTES))

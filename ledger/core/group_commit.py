@@ -34,22 +34,22 @@ class GroupCommit:
     """Decides, remembers how the last waits went, and touches nothing."""
 
     __slots__ = (
-        "_expected",
-        "_futile",
+        "_entries_at_wait",
+        "_expected_entries",
+        "_futile_waits",
         "_groups_without_wait",
         "_limits",
         "_turns",
-        "_waited_from",
         "_waiting_since_s",
     )
 
     def __init__(self, limits: GroupCommitLimits) -> None:
         self._limits = limits
-        self._expected = 0  # entries of the last group: its senders may send again
-        self._futile = 0  # waits in a row that brought nobody
+        self._expected_entries = 0  # entries of the last group: its senders may send again
+        self._futile_waits = 0  # waits in a row that brought nobody
         self._groups_without_wait = 0
         self._waiting_since_s: float | None = None
-        self._waited_from = 0
+        self._entries_at_wait = 0
         self._turns = 0
 
     def wait_us(self, now_s: float, entries: int, bytes_waiting: int) -> int:
@@ -63,11 +63,11 @@ class GroupCommit:
             return 0
         if entries >= limits.group_entries_max or bytes_waiting >= limits.group_bytes_max:
             return 0
-        if entries >= self._expected or self._groups_without_wait > 0:
+        if entries >= self._expected_entries or self._groups_without_wait > 0:
             return 0
         if self._waiting_since_s is None:
             self._waiting_since_s = now_s
-            self._waited_from = entries
+            self._entries_at_wait = entries
             self._turns = limits.wait_us_max // _TURN_US_MIN
         self._turns -= 1
         if self._turns < 0:
@@ -78,15 +78,15 @@ class GroupCommit:
     def on_written(self, entries: int) -> None:
         """A group of so many entries was taken from the queue."""
         if self._waiting_since_s is not None:
-            self._judge_wait(entries)
+            self._record_wait(entries)
         elif self._groups_without_wait > 0:
             self._groups_without_wait -= 1
         self._waiting_since_s = None
-        self._expected = entries
+        self._expected_entries = entries
 
-    def _judge_wait(self, entries: int) -> None:
-        if entries > self._waited_from:
-            self._futile = 0
+    def _record_wait(self, entries: int) -> None:
+        if entries > self._entries_at_wait:
+            self._futile_waits = 0
             return
-        self._futile += 1
-        self._groups_without_wait = min(_GIVE_UP_GROUPS_MAX, 2**self._futile)
+        self._futile_waits += 1
+        self._groups_without_wait = min(_GIVE_UP_GROUPS_MAX, 2**self._futile_waits)

@@ -109,7 +109,7 @@ class FileEnd(NamedTuple):
 
     position: int
     torn: bool  # bytes other than zeros follow
-    rot: tuple[CorruptRange, ...]
+    corrupt: tuple[CorruptRange, ...]
 
 
 class FileSpan(NamedTuple):
@@ -176,14 +176,14 @@ def encode_record_header(kind: RecordType, ledger: int, entry: int, length: int)
 
 def encode_group_header(
     salt: int,
-    place: LogPosition,
+    start: LogPosition,
     durable: LogPosition,
     records: int,
     length: int,
     payload: Iterable[Buffer],
 ) -> bytes:
     """The header of a group whose payload is `payload` joined; nothing is joined here."""
-    covered = _GROUP_CRC.pack(*place, length, records, *durable)
+    covered = _GROUP_CRC.pack(*start, length, records, *durable)
     crc = crc32c(covered, salt)
     for buffer in payload:
         crc = crc32c(buffer, crc)
@@ -209,7 +209,7 @@ def decode_group_header(block: Buffer, file_id: int, position: int) -> JournalGr
     )
 
 
-def group_holds(header: JournalGroupHeader, group: memoryview, salt: int) -> bool:
+def checksum_matches(header: JournalGroupHeader, group: memoryview, salt: int) -> bool:
     """`group` (header and payload) carries the checksum that its header names."""
     assert len(group) == GROUP_HEADER_BYTES + header.length
     return crc32c(group[_GROUP_CRC_AT:], salt) == header.crc
@@ -231,8 +231,8 @@ def records_of(group: JournalGroup) -> Iterator[JournalRecord]:
         at += length
         count += 1
     if at != len(payload) or count != group.header.records:
-        place = f"{file_name(group.header.file_id)} at {group.header.position}"
-        raise CorruptFormat(f"{place}: records do not fill their group")
+        start = f"{file_name(group.header.file_id)} at {group.header.position}"
+        raise CorruptFormat(f"{start}: records do not fill their group")
 
 
 class _Window:
@@ -264,14 +264,14 @@ def scan_file(
     """
     assert start % BLOCK_BYTES == 0
     window = _Window()
-    rot: list[CorruptRange] = []
+    corrupt: list[CorruptRange] = []
     end = at = start
     torn = False
     while at + GROUP_HEADER_BYTES <= size:
         group = yield from _group_at(window, file_id, at, size, salt)
         if group is not None:
             if at > end:
-                rot.append(CorruptRange(file_id, end, at))
+                corrupt.append(CorruptRange(file_id, end, at))
             on_group(group)
             end = at = group.header.end
             torn = False
@@ -279,7 +279,7 @@ def scan_file(
         block = yield from window.load(at, BLOCK_BYTES)
         torn = torn or bytes(block) != _ZEROS[: len(block)]
         at += BLOCK_BYTES
-    return FileEnd(end, torn, tuple(rot))
+    return FileEnd(end, torn, tuple(corrupt))
 
 
 def _group_at(
@@ -291,7 +291,7 @@ def _group_at(
     if header is None or position + GROUP_HEADER_BYTES + header.length > size:
         return None
     whole = yield from window.load(position, GROUP_HEADER_BYTES + header.length)
-    if len(whole) < GROUP_HEADER_BYTES + header.length or not group_holds(header, whole, salt):
+    if len(whole) < GROUP_HEADER_BYTES + header.length or not checksum_matches(header, whole, salt):
         return None
     return JournalGroup(header, whole[GROUP_HEADER_BYTES:])
 
@@ -301,5 +301,5 @@ def check_end(end: FileEnd, file_id: int, claims: Sequence[LogPosition]) -> Corr
 
     `claims`: every "durable up to" read anywhere, and the index's replay mark.
     """
-    claimed = max((place.position for place in claims if place.file_id == file_id), default=0)
+    claimed = max((start.position for start in claims if start.file_id == file_id), default=0)
     return CorruptRange(file_id, end.position, claimed) if claimed > end.position else None

@@ -74,7 +74,7 @@ class RepairNode:
         self._stops.append(bookies.close)
         clock = SystemClock()
         repairer = ReplicationWorker(store, bookies, clock, self.owner, _chance, self._config)
-        auditor = Auditor(store, bookies, clock, repairer.marks, self._config)
+        auditor = Auditor(store, bookies, clock, repairer.underreplicated, self._config)
         self._made = _Parts(store, discovery, repairer, auditor, AuditorElection(store, self.owner))
 
     async def stop(self) -> None:
@@ -123,17 +123,17 @@ class RepairNode:
     async def once(self, on_pass: OnPass | None = None) -> dict[LedgerId, tuple[str, ...]]:
         """One audit, then all is mended that can be; returns what is left, and why."""
         repairer, auditor = self._parts.repairer, self._parts.auditor
-        await repairer.marks.prepare()
+        await repairer.underreplicated.prepare()
         await self._audit(auditor)
         while True:
-            marked = await repairer.marks.ledgers()
+            marked = await repairer.underreplicated.ledgers()
             if on_pass is not None:
                 on_pass(repairer.progress.ledgers, len(marked))
             outcomes = await repairer.work_on(marked)
             left = {
                 ledger: one.reasons
                 for ledger, one in sorted(outcomes.items())
-                if one.result is RepairStatus.LEFT
+                if one.result is RepairStatus.UNFINISHED
             }
             wait_s = _worth_waiting_s(outcomes)
             if wait_s is None:
@@ -157,10 +157,10 @@ def _worth_waiting_s(outcomes: dict[LedgerId, RepairOutcome]) -> float | None:
     for one in outcomes.values():
         if one.result is RepairStatus.LOCKED:
             times_s.append(_LOCKED_S)
-        elif one.progress and one.result is RepairStatus.LEFT:
+        elif one.progress and one.result is RepairStatus.UNFINISHED:
             times_s.append(0.0)
-        elif one.again_s is not None:
-            times_s.append(one.again_s)
+        elif one.retry_s is not None:
+            times_s.append(one.retry_s)
     return min(times_s, default=None)
 
 

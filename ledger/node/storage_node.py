@@ -162,9 +162,13 @@ class StorageNode:
         replayed = bookie.replayed
         assert replayed is not None
         loss = identity.loss
-        if replayed.rot:
-            self._log().error("damaged log", places=str(replayed.rot)[:500])
-        if not loss and identity.served_before and (replayed.gap or replayed.next_file_id == 1):
+        if replayed.corrupt:
+            self._log().error("damaged log", places=str(replayed.corrupt)[:500])
+        if (
+            not loss
+            and identity.served_before
+            and (replayed.incomplete or replayed.next_file_id == 1)
+        ):
             loss = "the index is lost, and the log is not whole"
         if not loss:
             return

@@ -51,13 +51,13 @@ class LossAcceptor:
         client: LedgerClient,
         metadata: LedgerMetadataStore,
         bookies: Bookies,
-        marks: UnderreplicatedLedgers,
+        underreplicated: UnderreplicatedLedgers,
         client_config: LedgerClientConfig,
     ) -> None:
         self._client = client
         self._metadata = metadata
         self._bookies = bookies
-        self._marks = marks
+        self._underreplicated = underreplicated
         self._client_config = client_config
 
     async def accept(self, ledger: LedgerId) -> AcceptedLoss:
@@ -79,10 +79,10 @@ class LossAcceptor:
         assert metadata.last_entry is not None
         copies = self._copies(metadata)
         holdings = await copies.survey(metadata.last_entry, bookies_of(metadata))
-        unshown = check_ledger(metadata, metadata.last_entry, holdings).unshown
+        unreadable = check_ledger(metadata, metadata.last_entry, holdings).unreadable
         above = merged([(metadata.last_entry + 1, existed)])
-        await self._marks.mark(ledger, ())
-        return AcceptedLoss(metadata.last_entry, union(unshown, above), ended, forced)
+        await self._underreplicated.mark(ledger, ())
+        return AcceptedLoss(metadata.last_entry, union(unreadable, above), ended, forced)
 
     def _copies(self, metadata: LedgerMetadata) -> EntryCopier:
         config = RepairConfig()

@@ -47,7 +47,7 @@ class Auditor:
         store: MetadataStore,
         bookies: Bookies,
         clock: Clock,
-        marks: UnderreplicatedLedgers,
+        underreplicated: UnderreplicatedLedgers,
         config: RepairConfig,
         client_config: LedgerClientConfig | None = None,
     ) -> None:
@@ -55,7 +55,7 @@ class Auditor:
         self._store = store
         self._bookies = bookies
         self._clock = clock
-        self._marks = marks
+        self._underreplicated = underreplicated
         self._config = config
         self._client_config = client_config or LedgerClientConfig()
         self._metadata = LedgerMetadataStore(store, self._client_config)
@@ -71,7 +71,7 @@ class Auditor:
 
     async def run(self) -> None:
         """Ledgers are marked as bookies go and come, until this is cancelled."""
-        await self._until_answered(self._marks.prepare)
+        await self._until_answered(self._underreplicated.prepare)
         while True:
             self._woken.clear()
             wait_s = await self._until_answered(self._step)
@@ -90,7 +90,7 @@ class Auditor:
 
     async def _step(self) -> float:
         """What is due is done; returns in how many seconds more is."""
-        if not await self._marks.enabled():
+        if not await self._underreplicated.enabled():
             return self._config.poll_s
         delay_s = await self._delay_s()
         joined = self._look_around()
@@ -204,11 +204,11 @@ class Auditor:
         if not self._bookies.registered():
             return False
         # In this order: who locks it later looks later, and sees what was seen here.
-        at_work = await self._marks.locked_by(metadata.ledger) is not None
-        known = await self._marks.get(metadata.ledger)
+        at_work = await self._underreplicated.locked_by(metadata.ledger) is not None
+        known = await self._underreplicated.get(metadata.ledger)
         if known is not None and missing <= known.missing and not at_work:
             return False
-        await self._marks.mark(metadata.ledger, missing)
+        await self._underreplicated.mark(metadata.ledger, missing)
         self.marked += 1
         return True
 
@@ -247,10 +247,10 @@ class Auditor:
         if among is not None and not metadata.closed:
             # Its writer went on without them; what they missed shows once the ledger is closed.
             lacking.update(asked.intersection(metadata.last_fragment.ensemble))
-        for lack in check_ledger(metadata, lac, holdings).lacks:
-            holding = holdings.get(lack.bookie)
-            if lack.span.closed and holding is not None and holding.complete:
-                lacking.add(lack.bookie)
+        for gap in check_ledger(metadata, lac, holdings).gaps:
+            holding = holdings.get(gap.bookie)
+            if gap.fragment.closed and holding is not None and holding.complete:
+                lacking.add(gap.bookie)
         return frozenset(lacking)
 
     async def _is_full_check_due(self) -> bool:

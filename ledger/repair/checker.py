@@ -71,6 +71,10 @@ class LedgerFragment(NamedTuple):
         return self.fragment.first
 
     @property
+    def ensemble(self) -> tuple[BookieId, ...]:
+        return self.fragment.ensemble
+
+    @property
     def entries(self) -> EntryRanges:
         return merged([(self.first, self.last)])
 
@@ -96,24 +100,24 @@ def fragments_of(metadata: LedgerMetadata, lac: EntryId) -> list[LedgerFragment]
 
 
 @dataclass(frozen=True, slots=True)
-class MissingCopies:
+class ReplicaGap:
     """Entries that the bookie at `index` of a fragment should show and does not."""
 
-    span: LedgerFragment
+    fragment: LedgerFragment
     index: int
     missing: EntryRanges
 
     @property
     def bookie(self) -> BookieId:
-        return self.span.fragment.ensemble[self.index]
+        return self.fragment.ensemble[self.index]
 
 
 class LedgerCheck(NamedTuple):
-    """What a ledger lacks. Clean when `lacks` is empty."""
+    """What a ledger lacks. Clean when `gaps` is empty."""
 
-    lacks: tuple[MissingCopies, ...]
-    unshown: EntryRanges  # confirmed entries of which no bookie shows a good copy
-    hopeless: EntryRanges  # those of `unshown` that enough bookies deny
+    gaps: tuple[ReplicaGap, ...]
+    unreadable: EntryRanges  # confirmed entries of which no bookie shows a good copy
+    lost: EntryRanges  # those of `unreadable` that enough bookies deny
 
 
 def check_ledger(
@@ -127,22 +131,24 @@ def check_ledger(
     Of an open last fragment also what some bookie shows above the LAC, up to `settled`: entries
     up to there are no longer on their way to anybody.
     """
-    lacks: list[MissingCopies] = []
-    unshown = hopeless = EMPTY
-    for span in fragments_of(metadata, lac):
-        found = _lacks_of(span, metadata, holdings, settled)
-        lacks += found
-        hidden = _shown_by_none(span, metadata, holdings) if found else EMPTY
-        denied = [_denied(lack, holdings) for lack in found]
+    gaps: list[ReplicaGap] = []
+    unreadable = lost = EMPTY
+    for fragment in fragments_of(metadata, lac):
+        found = _lacks_of(fragment, metadata, holdings, settled)
+        gaps += found
+        hidden = _shown_by_none(fragment, metadata, holdings) if found else EMPTY
+        denied = [_denied(gap, holdings) for gap in found]
         needed = coverage_size(metadata.write_quorum, metadata.ack_quorum)
-        unshown = union(unshown, hidden)
-        hopeless = union(hopeless, intersection(hidden, in_at_least(needed, denied)))
-    return LedgerCheck(tuple(lacks), unshown, hopeless)
+        unreadable = union(unreadable, hidden)
+        lost = union(lost, intersection(hidden, in_at_least(needed, denied)))
+    return LedgerCheck(tuple(gaps), unreadable, lost)
 
 
-def share_of(span: LedgerFragment, index: int, metadata: LedgerMetadata) -> EntryRanges:
+def share_of(fragment: LedgerFragment, index: int, metadata: LedgerMetadata) -> EntryRanges:
     """What the bookie at `index` should hold of the span."""
-    return share(index, span.first, span.last, metadata.ensemble_size, metadata.write_quorum)
+    return share(
+        index, fragment.first, fragment.last, metadata.ensemble_size, metadata.write_quorum
+    )
 
 
 def bookies_of(metadata: LedgerMetadata) -> frozenset[BookieId]:
@@ -151,50 +157,52 @@ def bookies_of(metadata: LedgerMetadata) -> frozenset[BookieId]:
 
 
 def _lacks_of(
-    span: LedgerFragment,
+    fragment: LedgerFragment,
     metadata: LedgerMetadata,
     holdings: Mapping[BookieId, ReplicaContents],
     settled: EntryId,
-) -> list[MissingCopies]:
-    found: list[MissingCopies] = []
-    if not span.closed and settled > span.last:
-        entries = union(span.entries, _shown_above(span, holdings, settled))
-        span = span._replace(last=settled)
+) -> list[ReplicaGap]:
+    found: list[ReplicaGap] = []
+    if not fragment.closed and settled > fragment.last:
+        entries = union(fragment.entries, _shown_above(fragment, holdings, settled))
+        fragment = fragment._replace(last=settled)
     else:
-        entries = span.entries
-    for index, bookie in enumerate(span.fragment.ensemble):
+        entries = fragment.entries
+    for index, bookie in enumerate(fragment.ensemble):
         good = holdings.get(bookie, UNKNOWN_CONTENTS).good
-        missing = difference(intersection(share_of(span, index, metadata), entries), good)
+        missing = difference(intersection(share_of(fragment, index, metadata), entries), good)
         if missing:
-            found.append(MissingCopies(span, index, missing))
+            found.append(ReplicaGap(fragment, index, missing))
     return found
 
 
 def _shown_above(
-    span: LedgerFragment, holdings: Mapping[BookieId, ReplicaContents], settled: EntryId
+    fragment: LedgerFragment, holdings: Mapping[BookieId, ReplicaContents], settled: EntryId
 ) -> EntryRanges:
     """Entries of the span's bookies that may be acknowledged, though no LAC says so yet."""
-    above = merged([(max(span.first, span.last + 1), settled)])
+    above = merged([(max(fragment.first, fragment.last + 1), settled)])
     shown = EMPTY
-    for bookie in span.fragment.ensemble:
+    for bookie in fragment.ensemble:
         shown = union(shown, intersection(above, holdings.get(bookie, UNKNOWN_CONTENTS).good))
     return shown
 
 
 def _shown_by_none(
-    span: LedgerFragment, metadata: LedgerMetadata, holdings: Mapping[BookieId, ReplicaContents]
+    fragment: LedgerFragment, metadata: LedgerMetadata, holdings: Mapping[BookieId, ReplicaContents]
 ) -> EntryRanges:
     shown: Iterable[EntryRanges] = (
-        intersection(share_of(span, index, metadata), holdings.get(bookie, UNKNOWN_CONTENTS).good)
-        for index, bookie in enumerate(span.fragment.ensemble)
+        intersection(
+            share_of(fragment, index, metadata), holdings.get(bookie, UNKNOWN_CONTENTS).good
+        )
+        for index, bookie in enumerate(fragment.ensemble)
     )
-    hidden = span.entries
+    hidden = fragment.entries
     for runs in shown:
         hidden = difference(hidden, runs)
     return hidden
 
 
-def _denied(lack: MissingCopies, holdings: Mapping[BookieId, ReplicaContents]) -> EntryRanges:
+def _denied(gap: ReplicaGap, holdings: Mapping[BookieId, ReplicaContents]) -> EntryRanges:
     """What the bookie says it does not have. A damaged copy is not a denial."""
-    holding = holdings.get(lack.bookie, UNKNOWN_CONTENTS)
-    return difference(lack.missing, holding.held) if holding.complete else EMPTY
+    holding = holdings.get(gap.bookie, UNKNOWN_CONTENTS)
+    return difference(gap.missing, holding.held) if holding.complete else EMPTY

@@ -43,7 +43,7 @@ class CorruptionReporter:
         while self._waiting:
             ledger, bookie = self._waiting[0]
             try:
-                await self._list.suspect(ledger, (bookie,))
+                await self._list.report_corrupt(ledger, (bookie,))
             except MetadataError:
                 await asyncio.sleep(_AGAIN_S)
                 continue

@@ -72,7 +72,7 @@ class CopyBudget:
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._free_at_s = 0.0
 
-    async def take(self, size: int) -> None:
+    async def acquire(self, size: int) -> None:
         """`size` bytes may be sent now; one larger than the whole budget is sent alone."""
         size = min(size, self._bytes_max)
         if self._waiting or size > self._left:
@@ -82,7 +82,7 @@ class CopyBudget:
                 await turn
             except asyncio.CancelledError:
                 if turn.done() and not turn.cancelled():
-                    self.give_back(size)
+                    self.release(size)
                 raise
         else:
             self._left -= size
@@ -98,10 +98,10 @@ class CopyBudget:
             try:
                 await asyncio.sleep(wait_s)
             except asyncio.CancelledError:
-                self.give_back(size)
+                self.release(size)
                 raise
 
-    def give_back(self, size: int) -> None:
+    def release(self, size: int) -> None:
         """They arrived, or never will."""
         self._left += min(size, self._bytes_max)
         while self._waiting and (self._waiting[0][0] <= self._left or self._waiting[0][1].done()):
@@ -165,10 +165,10 @@ class EntryCopier:
     def _share_of(self, bookie: BookieId, parts: list[LedgerFragment]) -> EntryRanges:
         """What it should hold of all fragments together."""
         entries = EMPTY
-        for span in parts:
-            if bookie in span.fragment.ensemble:
-                index = span.fragment.ensemble.index(bookie)
-                entries = union(entries, share_of(span, index, self._metadata))
+        for fragment in parts:
+            if bookie in fragment.ensemble:
+                index = fragment.ensemble.index(bookie)
+                entries = union(entries, share_of(fragment, index, self._metadata))
         return entries
 
     async def read_lac(self) -> EntryId:
@@ -236,7 +236,7 @@ class EntryCopier:
     async def copy(
         self,
         entries: EntryRanges,
-        span: LedgerFragment,
+        fragment: LedgerFragment,
         holdings: Mapping[BookieId, ReplicaContents],
         target: BookieId,
     ) -> None:
@@ -255,7 +255,7 @@ class EntryCopier:
         )
         try:
             for first, last in entries:
-                await self._copy_run(first, last, span, holdings, lane)
+                await self._copy_run(first, last, fragment, holdings, lane)
             await lane.settled()
         finally:
             lane.leave()
@@ -266,14 +266,14 @@ class EntryCopier:
         self,
         first: EntryId,
         last: EntryId,
-        span: LedgerFragment,
+        fragment: LedgerFragment,
         holdings: Mapping[BookieId, ReplicaContents],
         lane: _Lane,
     ) -> None:
         """Everything of one run is on its way, unless the lane has failed."""
         at = first
         while at <= last and lane.error is None:
-            for body in await self._read_good(at, last, span, holdings):
+            for body in await self._read_good(at, last, fragment, holdings):
                 await lane.add(self._metadata.ledger, at, body)
                 at = EntryId(at + 1)
 
@@ -281,11 +281,11 @@ class EntryCopier:
         self,
         first: EntryId,
         last: EntryId,
-        span: LedgerFragment,
+        fragment: LedgerFragment,
         holdings: Mapping[BookieId, ReplicaContents],
     ) -> Sequence[Buffer]:
         """Sound entries from `first` on, at least that one."""
-        for source in self._sources(first, span, holdings):
+        for source in self._sources(first, fragment, holdings):
             reply = await self._ask(source, first, last)
             if reply.status is not Status.OK:
                 continue
@@ -298,10 +298,10 @@ class EntryCopier:
         )
 
     def _sources(
-        self, entry: EntryId, span: LedgerFragment, holdings: Mapping[BookieId, ReplicaContents]
+        self, entry: EntryId, fragment: LedgerFragment, holdings: Mapping[BookieId, ReplicaContents]
     ) -> Iterable[BookieId]:
         """Members of the span that show a good copy, another one first for each stretch."""
-        ensemble = span.fragment.ensemble
+        ensemble = fragment.ensemble
         start = entry % len(ensemble)
         for bookie in (*ensemble[start:], *ensemble[:start]):
             if contains(holdings.get(bookie, UNKNOWN_CONTENTS).good, entry):
@@ -383,9 +383,9 @@ class _Lane:
 
     async def add(self, ledger: LedgerId, entry: EntryId, body: Buffer) -> None:
         """On its way once there is room."""
-        await self._budget.take(len(body))
+        await self._budget.acquire(len(body))
         if self.error is not None:
-            self._budget.give_back(len(body))
+            self._budget.release(len(body))
             return
         self._under_way += 1
         self._send(ledger, entry, body)
@@ -410,7 +410,7 @@ class _Lane:
         return not self._left and self._loop.time() < self._give_up_s
 
     def _on_settled(self, entry: EntryId, size: int, status: Status) -> None:
-        self._budget.give_back(size)
+        self._budget.release(size)
         self._under_way -= 1
         if status is Status.OK:
             self._progress.entries += 1

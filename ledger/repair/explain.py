@@ -94,24 +94,24 @@ def _bookies(facts: LedgerFacts) -> list[str]:
 def _copies(facts: LedgerFacts) -> list[str]:
     said: list[str] = []
     found = facts.found
-    if found.hopeless:
+    if found.lost:
         said.append(
-            f"Hopeless: entries {as_text(found.hopeless)} are shown by no bookie, and so many say "
+            f"Hopeless: entries {as_text(found.lost)} are shown by no bookie, and so many say "
             "that they do not have them that readers are told the same. They come back only with "
             "a bookie that has them; nothing was deleted."
         )
-    waiting = difference(found.unshown, found.hopeless)
+    waiting = difference(found.unreadable, found.lost)
     if waiting:
         said.append(
             f"Entries {as_text(waiting)} cannot be read now: no bookie shows them, and one that "
             "may have them does not answer."
         )
-    for lack in found.lacks:
-        rest = difference(lack.missing, found.unshown)
-        holding = facts.holdings.get(lack.bookie, UNKNOWN_CONTENTS)
-        if rest and lack.bookie in facts.registered and (holding.complete or holding.limbo):
-            said.append(_lack(lack.bookie, rest, intersection(rest, holding.damaged)))
-    if not found.lacks:
+    for gap in found.gaps:
+        rest = difference(gap.missing, found.unreadable)
+        holding = facts.holdings.get(gap.bookie, UNKNOWN_CONTENTS)
+        if rest and gap.bookie in facts.registered and (holding.complete or holding.limbo):
+            said.append(_lack(gap.bookie, rest, intersection(rest, holding.damaged)))
+    if not found.gaps:
         said.append("Every entry that is confirmed has all its copies.")
     return said
 
@@ -127,7 +127,7 @@ def _repair(facts: LedgerFacts) -> list[str]:
     said: list[str] = []
     mark = facts.mark
     if mark is None:
-        if facts.found.lacks:
+        if facts.found.gaps:
             said.append("It is not on the repair list yet: the auditor has not noticed.")
         if wider_quorum(facts.metadata) is not None:
             said.append("It was made with fewer copies than wanted, for want of bookies.")
@@ -138,9 +138,9 @@ def _repair(facts: LedgerFacts) -> list[str]:
         if facts.worker is not None:
             said.append(f"{facts.worker} is mending it now.")
         said += [f"The last attempt left it: {reason}." for reason in facts.note.reasons]
-    if (mark is not None or facts.found.lacks) and not facts.enabled:
+    if (mark is not None or facts.found.gaps) and not facts.enabled:
         said.append("Repair is switched off in the whole cluster.")
-    if (mark is not None or facts.found.lacks) and facts.auditor is None:
+    if (mark is not None or facts.found.gaps) and facts.auditor is None:
         said.append("No auditor is running: start `bookie audit`.")
     return said
 

@@ -25,8 +25,8 @@ from ledger.repair.checker import (
     UNKNOWN_CONTENTS,
     LedgerCheck,
     LedgerFragment,
-    MissingCopies,
     ReplicaContents,
+    ReplicaGap,
     bookies_of,
     fragments_of,
     share_of,
@@ -46,7 +46,7 @@ class QuorumSizes(NamedTuple):
 class FillCopies:
     """Copy `missing` to the bookie that should have it."""
 
-    lack: MissingCopies
+    gap: ReplicaGap
     missing: EntryRanges
 
 
@@ -54,12 +54,12 @@ class FillCopies:
 class ReplaceBookie:
     """Copy the whole share of an index to another bookie, then swap that one in."""
 
-    span: LedgerFragment
+    fragment: LedgerFragment
     index: int
 
     @property
     def bookie(self) -> BookieId:
-        return self.span.fragment.ensemble[self.index]
+        return self.fragment.ensemble[self.index]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +117,11 @@ def plan_repair(
 ) -> RepairPlan:
     """What to do next about what `found` says."""
     planner = _Planner(metadata, found, view)
-    for span in fragments_of(metadata, lac):
-        if span.closed:
-            planner.mend_closed(span)
+    for fragment in fragments_of(metadata, lac):
+        if fragment.closed:
+            planner.mend_closed(fragment)
         else:
-            planner.look_at_open(span)
+            planner.look_at_open(fragment)
     planner.end_limbos(lac)
     planner.widen()
     return RepairPlan(tuple(planner.steps), tuple(dict.fromkeys(planner.reasons)))
@@ -133,64 +133,64 @@ class _Planner:
         self.reasons: list[str] = []
         self._metadata = metadata
         self._view = view
-        self._unshown = found.unshown
-        self._lacks = {(lack.span.first, lack.index): lack for lack in found.lacks}
+        self._unshown = found.unreadable
+        self._lacks = {(gap.fragment.first, gap.index): gap for gap in found.gaps}
         self._explain_unshown(found)
 
     def _explain_unshown(self, found: LedgerCheck) -> None:
-        if found.hopeless:
-            text = as_text(found.hopeless)
+        if found.lost:
+            text = as_text(found.lost)
             self.reasons.append(f"hopeless: entries {text} are gone from the bookies that answer")
-        waiting = difference(found.unshown, found.hopeless)
+        waiting = difference(found.unreadable, found.lost)
         if waiting:
             self.reasons.append(f"entries {as_text(waiting)} are shown by no bookie now")
 
-    def mend_closed(self, span: LedgerFragment) -> None:
-        for index, bookie in enumerate(span.fragment.ensemble):
-            lack = self._lacks.get((span.first, index))
+    def mend_closed(self, fragment: LedgerFragment) -> None:
+        for index, bookie in enumerate(fragment.ensemble):
+            gap = self._lacks.get((fragment.first, index))
             if bookie in self._view.gone:
-                self._replace(span, index)
-            elif lack is not None:
-                self._mend(lack)
+                self._replace(fragment, index)
+            elif gap is not None:
+                self._mend(gap)
 
-    def _replace(self, span: LedgerFragment, index: int) -> None:
+    def _replace(self, fragment: LedgerFragment, index: int) -> None:
         """Only a whole share may be swapped in."""
-        if not intersection(share_of(span, index, self._metadata), self._unshown):
-            self.steps.append(ReplaceBookie(span, index))
+        if not intersection(share_of(fragment, index, self._metadata), self._unshown):
+            self.steps.append(ReplaceBookie(fragment, index))
 
-    def _mend(self, lack: MissingCopies) -> None:
-        view, bookie = self._view, lack.bookie
+    def _mend(self, gap: ReplicaGap) -> None:
+        view, bookie = self._view, gap.bookie
         holding = view.holdings.get(bookie, UNKNOWN_CONTENTS)
         if bookie not in view.registered:
             self.reasons.append(f"{bookie} is away")
         elif not (holding.complete or holding.limbo):
             self.reasons.append(f"{bookie} does not say which entries it has")
         elif bookie in view.refused or not view.is_writable(bookie):
-            self._replace(lack.span, lack.index)
+            self._replace(gap.fragment, gap.index)
         else:
-            there = difference(lack.missing, self._unshown)
+            there = difference(gap.missing, self._unshown)
             if there:
-                self.steps.append(FillCopies(lack, there))
+                self.steps.append(FillCopies(gap, there))
 
-    def look_at_open(self, span: LedgerFragment) -> None:
+    def look_at_open(self, fragment: LedgerFragment) -> None:
         """Its writer may be at work: only what no writer can mend is touched, and fenced first."""
         view = self._view
-        ensemble = span.fragment.ensemble
+        ensemble = fragment.ensemble
         gone = tuple(bookie for bookie in ensemble if bookie in view.gone)
         limbo = tuple(b for b in ensemble if view.holdings.get(b, UNKNOWN_CONTENTS).limbo)
         if gone or limbo:
             self.steps.append(RecoverLedger((*gone, *limbo), needs_spare=not limbo))
-        elif any((span.first, index) in self._lacks for index in range(len(ensemble))):
+        elif any((fragment.first, index) in self._lacks for index in range(len(ensemble))):
             self.reasons.append("copies are missing in the last fragment, which is open")
 
     def end_limbos(self, lac: EntryId) -> None:
         """For bookies in limbo of which nothing is missing any more."""
-        lacking = {lack.bookie for lack in self._lacks.values()}
+        lacking = {gap.bookie for gap in self._lacks.values()}
         still_open = {
             bookie
-            for span in fragments_of(self._metadata, lac)
-            if not span.closed
-            for bookie in span.fragment.ensemble
+            for fragment in fragments_of(self._metadata, lac)
+            if not fragment.closed
+            for bookie in fragment.ensemble
         }
         for bookie in sorted(bookies_of(self._metadata) - lacking - still_open):
             if self._view.holdings.get(bookie, UNKNOWN_CONTENTS).limbo:
@@ -232,14 +232,14 @@ def wanted_quorum(metadata: LedgerMetadata) -> QuorumSizes | None:
 
 
 def swapped(
-    metadata: LedgerMetadata, span: LedgerFragment, index: int, bookie: BookieId
+    metadata: LedgerMetadata, fragment: LedgerFragment, index: int, bookie: BookieId
 ) -> LedgerMetadata | None:
     """`bookie` at `index` of the span's fragment; None: it is there already.
 
     Raises FragmentChanged when the fragment is no longer the one that was copied.
     """
-    old = span.fragment
-    at, current = _fragment(metadata, span)
+    old = fragment.fragment
+    at, current = _fragment(metadata, fragment)
     if current.ensemble[index] == bookie:
         return None
     if current.ensemble[index] != old.ensemble[index] or bookie in current.ensemble:
@@ -255,12 +255,12 @@ class FragmentChanged(Exception):
     """Somebody else changed the fragment meanwhile: look at the ledger again."""
 
 
-def _fragment(metadata: LedgerMetadata, span: LedgerFragment) -> tuple[int, Fragment]:
+def _fragment(metadata: LedgerMetadata, fragment: LedgerFragment) -> tuple[int, Fragment]:
     """The fragment with the same entries as the span's, now."""
-    for now in fragments_of(metadata, span.last):
-        if now.first == span.first and now.last == span.last and now.closed:
+    for now in fragments_of(metadata, fragment.last):
+        if now.first == fragment.first and now.last == fragment.last and now.closed:
             return metadata.fragments.index(now.fragment), now.fragment
-    raise FragmentChanged(f"ledger {metadata.ledger} fragment {span.first}")
+    raise FragmentChanged(f"ledger {metadata.ledger} fragment {fragment.first}")
 
 
 def widened(

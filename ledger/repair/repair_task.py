@@ -64,9 +64,9 @@ class TaskResult:
     """How an attempt left the ledger: whole, or why not."""
 
     reasons: tuple[str, ...] = ()
-    hopeless: EntryRanges = EMPTY
-    unshown: EntryRanges = EMPTY
-    again_s: float | None = None  # a further attempt that soon will do more
+    lost: EntryRanges = EMPTY
+    unreadable: EntryRanges = EMPTY
+    retry_s: float | None = None  # a further attempt that soon will do more
 
     @property
     def whole(self) -> bool:
@@ -103,9 +103,9 @@ class RepairTask:
             await one.do_all(plan.steps)
             if not one.progressed:
                 reasons = tuple(dict.fromkeys((*plan.reasons, *one.reasons)))
-                return TaskResult(reasons, found.hopeless, found.unshown, one.again_s)
+                return TaskResult(reasons, found.lost, found.unreadable, one.retry_s)
             self.progressed = True
-        return TaskResult(("there is more to do",), again_s=0.0)
+        return TaskResult(("there is more to do",), retry_s=0.0)
 
     def view(self, holdings: dict[BookieId, ReplicaContents]) -> BookieView:
         registered: dict[BookieId, BookieInfo] = dict(self.tools.bookies.registered())
@@ -128,7 +128,7 @@ class RepairRound:
     def __init__(self, attempt: RepairTask, stored: Versioned) -> None:
         self.progressed = False
         self.reasons: list[str] = []
-        self.again_s: float | None = None
+        self.retry_s: float | None = None
         self._attempt = attempt
         self._tools = tools = attempt.tools
         self._stored = stored
@@ -193,18 +193,18 @@ class RepairRound:
             await self._widen(step)
 
     async def _fill(self, step: FillCopies) -> None:
-        lack = step.lack
-        what = (lack.span.first, lack.index, step.missing)
+        gap = step.gap
+        what = (gap.fragment.first, gap.index, step.missing)
         if what in self._attempt.filled:  # it took them, and still does not show them
-            self._refuse(lack.bookie)
+            self._refuse(gap.bookie)
             return
         self._attempt.filled.add(what)
         try:
-            await self._copies.copy(step.missing, lack.span, self._holdings, lack.bookie)
+            await self._copies.copy(step.missing, gap.fragment, self._holdings, gap.bookie)
         except BookieUnavailable:
-            if self._holdings[lack.bookie].damaged == EMPTY:
+            if self._holdings[gap.bookie].damaged == EMPTY:
                 raise
-            self._refuse(lack.bookie)
+            self._refuse(gap.bookie)
             return
         self._tools.progress.fills += 1
         self.progressed = True
@@ -217,11 +217,11 @@ class RepairRound:
 
     async def _replace(self, step: ReplaceBookie) -> None:
         """Another bookie holds the whole share, durably; then, not before, it is swapped in."""
-        metadata, span = self._metadata, step.span
-        share = share_of(span, step.index, metadata)
+        metadata, fragment = self._metadata, step.fragment
+        share = share_of(fragment, step.index, metadata)
         while True:
             bookie = await self._tools.spares.replacement(
-                self._ensemble_now(span),
+                self._ensemble_now(fragment),
                 step.index,
                 metadata.write_quorum,
                 self._attempt.never,
@@ -229,28 +229,28 @@ class RepairRound:
             if bookie is None:
                 self.reasons.append(f"no other bookie can take the place of {step.bookie}")
                 return
-            if await self._copy_all((bookie,), share, span):
+            if await self._copy_all((bookie,), share, fragment):
                 break
-        change = partial(swapped, span=span, index=step.index, bookie=bookie)
+        change = partial(swapped, fragment=fragment, index=step.index, bookie=bookie)
         self._stored = await self._tools.metadata.update(self._stored, change)
         self._tools.progress.swaps += 1
         self.progressed = True
 
-    def _ensemble_now(self, span: LedgerFragment) -> tuple[BookieId, ...]:
+    def _ensemble_now(self, fragment: LedgerFragment) -> tuple[BookieId, ...]:
         """With the members that this round has swapped in already."""
-        for fragment in self._metadata.fragments:
-            if fragment.first == span.first:
-                return fragment.ensemble
-        raise FragmentChanged(f"ledger {self._metadata.ledger} fragment {span.first}")
+        for now in self._metadata.fragments:
+            if now.first == fragment.first:
+                return now.ensemble
+        raise FragmentChanged(f"ledger {self._metadata.ledger} fragment {fragment.first}")
 
     async def _copy_all(
-        self, bookies: tuple[BookieId, ...], share: EntryRanges, span: LedgerFragment
+        self, bookies: tuple[BookieId, ...], share: EntryRanges, fragment: LedgerFragment
     ) -> bool:
         """The share is durable on all of them, they say so; False: one of them is unfit."""
         for bookie in bookies:
             try:
                 missing = await self._copies.missing_on(bookie, share)
-                await self._copies.copy(missing, span, self._holdings, bookie)
+                await self._copies.copy(missing, fragment, self._holdings, bookie)
                 await self._copies.check_holds(bookie, share)
             except BookieUnavailable as error:
                 self._attempt.unfit.add(bookie)
@@ -273,7 +273,7 @@ class RepairRound:
         names = " and ".join(step.bookies)
         if left_s > 0:
             self.reasons.append(f"its writer has {left_s:.0f} s left to replace {names}")
-            self.again_s = left_s
+            self.retry_s = left_s
             return
         if step.needs_spare and not await self._has_spare(step.bookies):
             self.reasons.append(f"it is open, and no other bookie can take the place of {names}")
@@ -320,14 +320,14 @@ class RepairRound:
     ) -> dict[EntryId, tuple[BookieId, ...]]:
         """As many for each fragment as there are for all of them, `count` at most."""
         found: dict[EntryId, tuple[BookieId, ...]] = {}
-        for span in parts:
+        for fragment in parts:
             added: list[BookieId] = []
             while len(added) < count:
-                ensemble = (*span.fragment.ensemble, *added)
+                ensemble = (*fragment.ensemble, *added)
                 one = await self._tools.spares.addition(ensemble, self._attempt.never)
                 if one is None:
                     break
                 added.append(one)
-            found[span.first] = tuple(added)
+            found[fragment.first] = tuple(added)
         fewest = min(len(added) for added in found.values())
         return {first: added[:fewest] for first, added in found.items()} if fewest else {}

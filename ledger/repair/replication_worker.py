@@ -43,8 +43,8 @@ _RELEASE_S_MAX: Final = 2.0
 class RepairStatus(Enum):
     """What became of one attempt at a ledger."""
 
-    MENDED = auto()  # whole, and off the list (or gone altogether)
-    LEFT = auto()  # still marked
+    REPAIRED = auto()  # whole, and off the list (or gone altogether)
+    UNFINISHED = auto()  # still marked
     LOCKED = auto()  # another worker is at it
 
 
@@ -52,7 +52,7 @@ class RepairStatus(Enum):
 class RepairOutcome:
     result: RepairStatus
     reasons: tuple[str, ...] = ()  # why it is left
-    again_s: float | None = None  # trying again that soon will do more
+    retry_s: float | None = None  # trying again that soon will do more
     progress: bool = False  # this attempt changed something
 
 
@@ -71,7 +71,7 @@ class ReplicationWorker:
     ) -> None:
         config = config or RepairConfig()
         client_config = client_config or LedgerClientConfig()
-        self.marks = UnderreplicatedLedgers(store, clock, owner)
+        self.underreplicated = UnderreplicatedLedgers(store, clock, owner)
         self.progress = RepairProgress()
         self._config = config
         self._clock = clock
@@ -96,7 +96,7 @@ class ReplicationWorker:
         while True:
             self._woken.clear()
             try:
-                if await self.marks.enabled():
+                if await self.underreplicated.enabled():
                     await self.work()
             except MetadataUnavailable:
                 pass  # nothing can be done without it; the next pass asks again
@@ -117,7 +117,7 @@ class ReplicationWorker:
 
     async def work(self) -> dict[LedgerId, RepairOutcome]:
         """Every marked ledger that need not wait was tried once, in random order."""
-        marked = await self.marks.ledgers()
+        marked = await self.underreplicated.ledgers()
         for gone in self._open_since.keys() - set(marked):
             del self._open_since[gone]
         return await self.work_on(self._schedule.ready(marked, self._clock.monotonic_s()))
@@ -150,27 +150,27 @@ class ReplicationWorker:
         except MetadataUnavailable:
             raise
         except LedgerError as error:
-            outcome = RepairOutcome(RepairStatus.LEFT, (str(error),))
-        if outcome.result is RepairStatus.MENDED:
-            self._schedule.on_mended(ledger)
+            outcome = RepairOutcome(RepairStatus.UNFINISHED, (str(error),))
+        if outcome.result is RepairStatus.REPAIRED:
+            self._schedule.on_repaired(ledger)
         else:
             now_s = self._clock.monotonic_s()
-            again_s = 0.0 if outcome.progress else outcome.again_s
-            self._schedule.on_failed(ledger, now_s, again_s)
+            retry_s = 0.0 if outcome.progress else outcome.retry_s
+            self._schedule.on_failed(ledger, now_s, retry_s)
         return outcome
 
     async def repair(self, ledger: LedgerId) -> RepairOutcome:
         """One attempt at a marked ledger, under its lock. Raises LedgerError."""
-        if not await self.marks.enabled():
+        if not await self.underreplicated.enabled():
             return RepairOutcome(
-                RepairStatus.LEFT, ("repair is switched off in the whole cluster",)
+                RepairStatus.UNFINISHED, ("repair is switched off in the whole cluster",)
             )
-        if not await self.marks.lock(ledger):
+        if not await self.underreplicated.lock(ledger):
             return RepairOutcome(RepairStatus.LOCKED)
         try:
-            mark = await self.marks.get(ledger)
+            mark = await self.underreplicated.get(ledger)
             if mark is None:
-                return RepairOutcome(RepairStatus.MENDED)
+                return RepairOutcome(RepairStatus.REPAIRED)
             return await self._repair_locked(mark)
         finally:
             await self._release(ledger)
@@ -178,36 +178,36 @@ class ReplicationWorker:
     async def _release(self, ledger: LedgerId) -> None:
         try:
             async with asyncio.timeout(_RELEASE_S_MAX):
-                await self.marks.release(ledger)
+                await self.underreplicated.release(ledger)
         except (MetadataUnavailable, TimeoutError):
             pass  # the lock ends with the session
 
     async def _repair_locked(self, mark: UnderreplicatedLedger) -> RepairOutcome:
-        note = await self.marks.note(mark.ledger)
-        attempt = RepairTask(self._tools, mark, note, await self.marks.draining())
+        note = await self.underreplicated.note(mark.ledger)
+        attempt = RepairTask(self._tools, mark, note, await self.underreplicated.draining())
         try:
             found = await attempt.run()
         except NoSuchLedger:  # deleted: nothing lacks copies
-            await self.marks.done(mark)
-            return RepairOutcome(RepairStatus.MENDED)
+            await self.underreplicated.done(mark)
+            return RepairOutcome(RepairStatus.REPAIRED)
         if not found.whole:
-            await self.marks.set_note(mark.ledger, self._new_note(attempt, found))
+            await self.underreplicated.set_note(mark.ledger, self._new_note(attempt, found))
             return RepairOutcome(
-                RepairStatus.LEFT, found.reasons, found.again_s, attempt.progressed
+                RepairStatus.UNFINISHED, found.reasons, found.retry_s, attempt.progressed
             )
-        if not await self.marks.done(mark):
+        if not await self.underreplicated.done(mark):
             return RepairOutcome(
-                RepairStatus.LEFT, ("it was marked again",), 0.0, attempt.progressed
+                RepairStatus.UNFINISHED, ("it was marked again",), 0.0, attempt.progressed
             )
         self.progress.ledgers += 1
         self._open_since.pop(mark.ledger, None)
-        return RepairOutcome(RepairStatus.MENDED, progress=attempt.progressed)
+        return RepairOutcome(RepairStatus.REPAIRED, progress=attempt.progressed)
 
     def _new_note(self, attempt: RepairTask, found: TaskResult) -> RepairNote:
         return RepairNote(
             suspects=frozenset(attempt.suspects),
-            hopeless=found.hopeless,
-            unshown=found.unshown,
+            lost=found.lost,
+            unreadable=found.unreadable,
             reasons=found.reasons,
             at_ms=self._clock.now_ms(),
         )

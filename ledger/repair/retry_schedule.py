@@ -22,16 +22,16 @@ class RetrySchedule:
         self._waits = {one: self._waits[one] for one in known if one in self._waits}
         return [one for one in known if one not in self._waits or self._waits[one][0] <= now_s]
 
-    def on_failed(self, ledger: LedgerId, now_s: float, again_s: float | None = None) -> None:
-        """Not before its wait is over; after `again_s` already, when that is known to help."""
+    def on_failed(self, ledger: LedgerId, now_s: float, retry_s: float | None = None) -> None:
+        """Not before its wait is over; after `retry_s` already, when that is known to help."""
         _, before_s = self._waits.get(ledger, (0.0, self._wait_s_min / 2))
         wait_s = min(before_s * 2, self._wait_s_max)
-        if again_s is not None:
-            self._waits[ledger] = (now_s + again_s, before_s)
+        if retry_s is not None:
+            self._waits[ledger] = (now_s + retry_s, before_s)
         else:
             self._waits[ledger] = (now_s + wait_s, wait_s)
 
-    def on_mended(self, ledger: LedgerId) -> None:
+    def on_repaired(self, ledger: LedgerId) -> None:
         """A later mark of it is tried at once."""
         self._waits.pop(ledger, None)
 

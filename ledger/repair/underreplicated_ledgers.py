@@ -60,8 +60,10 @@ class RepairNote:
     """What is known of a marked ledger beyond the mark."""
 
     suspects: frozenset[BookieId] = frozenset()  # their copies are to be read, not only listed
-    hopeless: EntryRanges = EMPTY  # no live bookie has these entries, and enough deny them
-    unshown: EntryRanges = EMPTY  # no live bookie shows these entries now (hopeless ones included)
+    lost: EntryRanges = EMPTY  # no live bookie has these entries, and enough deny them
+    unreadable: EntryRanges = (
+        EMPTY  # no live bookie shows these entries now (hopeless ones included)
+    )
     reasons: tuple[str, ...] = ()  # why it could not be mended at the last attempt
     at_ms: int = 0  # when that was
 
@@ -223,12 +225,12 @@ class UnderreplicatedLedgers:
         except (NodeExists, NoNode):
             return  # a rival writes the same note: it is advice, and is written again
 
-    async def suspect(self, ledger: LedgerId, bookies: Iterable[BookieId]) -> None:
+    async def report_corrupt(self, ledger: LedgerId, bookies: Iterable[BookieId]) -> None:
         """The ledger is marked, and these bookies' copies will be read through."""
         known = await self.note(ledger)
         suspects = known.suspects | frozenset(bookies)
         await self.set_note(
-            ledger, RepairNote(suspects, known.hopeless, known.unshown, known.reasons, known.at_ms)
+            ledger, RepairNote(suspects, known.lost, known.unreadable, known.reasons, known.at_ms)
         )
         await self.mark(ledger, suspects)
 
@@ -263,14 +265,14 @@ def _note_path(ledger: LedgerId) -> str:
 
 
 def _without_time(note: RepairNote) -> tuple[object, ...]:
-    return note.suspects, note.hopeless, note.unshown, note.reasons
+    return note.suspects, note.lost, note.unreadable, note.reasons
 
 
 def _encode_note(note: RepairNote) -> bytes:
     fields = {
         "suspects": sorted(note.suspects),
-        "hopeless": note.hopeless[:_RUNS_MAX],
-        "unshown": note.unshown[:_RUNS_MAX],
+        "hopeless": note.lost[:_RUNS_MAX],
+        "unshown": note.unreadable[:_RUNS_MAX],
         "reasons": note.reasons[:_REASONS_MAX],
         "at_ms": note.at_ms,
     }
@@ -283,8 +285,8 @@ def _decode_note(data: bytes) -> RepairNote:
         fields = cast("dict[str, Any]", json.loads(data))
         return RepairNote(
             suspects=frozenset(map(BookieId, fields["suspects"])),
-            hopeless=_runs(fields["hopeless"]),
-            unshown=_runs(fields["unshown"]),
+            lost=_runs(fields["hopeless"]),
+            unreadable=_runs(fields["unshown"]),
             reasons=tuple(map(str, fields["reasons"])),
             at_ms=int(fields["at_ms"]),
         )

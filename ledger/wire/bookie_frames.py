@@ -41,9 +41,9 @@ _HEAD = Struct(">BB")
 _WELCOME = Struct(">HI")
 _ADDS = Struct(">QIH")
 _ADD = Struct(">BHqqI")
-_RUN = Struct(">QIH")
-_QUESTION = Struct(">BQqqqIB")
-_ANSWER = Struct(">QHqI")
+_ADD_STATUS_RANGE = Struct(">QIH")
+_READ_REQUEST = Struct(">BQqqqIB")
+_READ_RESPONSE = Struct(">QHqI")
 _LENGTHS: Final = 4
 _ADDS_AT: Final = _HEAD.size + _ADDS.size
 ADD_HEADER_BYTES: Final = _ADD.size
@@ -59,9 +59,9 @@ class FrameKind(IntEnum):
     HELLO = 1
     WELCOME = 2
     ADDS = 3
-    ADDED = 4
-    ASKED = 5
-    ANSWERED = 6
+    ADD_STATUSES = 4
+    READ_REQUESTS = 5
+    READ_RESPONSES = 6
 
 
 class ReadOp(IntEnum):
@@ -102,7 +102,7 @@ class AddStatusRange(NamedTuple):
 class ReadRequest(NamedTuple):
     """`first` is the entry (of WAIT_LAC: the LAC known); `bound` is bytes or milliseconds."""
 
-    ask: ReadOp
+    op: ReadOp
     number: int
     ledger: LedgerId = LedgerId(0)
     first: EntryId = EntryId(0)
@@ -249,62 +249,65 @@ def _decode_keys(view: memoryview, at: int, count: int) -> tuple[list[bytes], in
 
 def encode_add_statuses(runs: Iterable[Sequence[int]]) -> bytes:
     """Runs of (first number, count, status)."""
-    return _HEAD.pack(VERSION, FrameKind.ADDED) + b"".join([_RUN.pack(*run) for run in runs])
+    return _HEAD.pack(VERSION, FrameKind.ADD_STATUSES) + b"".join(
+        [_ADD_STATUS_RANGE.pack(*run) for run in runs]
+    )
 
 
 def decode_add_statuses(message: bytes) -> list[AddStatusRange]:
     """Raises BadFrame."""
-    view = _open(message, FrameKind.ADDED)
-    if len(view) % _RUN.size:
+    view = _open(message, FrameKind.ADD_STATUSES)
+    if len(view) % _ADD_STATUS_RANGE.size:
         raise BadBookieFrame(f"answers of {len(view)} bytes")
     return [
-        AddStatusRange(first, count, _status(code)) for first, count, code in _RUN.iter_unpack(view)
+        AddStatusRange(first, count, _status(code))
+        for first, count, code in _ADD_STATUS_RANGE.iter_unpack(view)
     ]
 
 
 # -- reads ------------------------------------------------------------------------------------
 
 
-def encode_read_requests(questions: Iterable[ReadRequest]) -> bytes:
-    parts = [_HEAD.pack(VERSION, FrameKind.ASKED)]
-    for ask, number, ledger, first, last, bound, key in questions:
-        parts.append(_QUESTION.pack(ask, number, ledger, first, last, bound, len(key)))
+def encode_read_requests(requests: Iterable[ReadRequest]) -> bytes:
+    parts = [_HEAD.pack(VERSION, FrameKind.READ_REQUESTS)]
+    for op, number, ledger, first, last, bound, key in requests:
+        parts.append(_READ_REQUEST.pack(op, number, ledger, first, last, bound, len(key)))
         parts.append(key)
     return b"".join(parts)
 
 
 def decode_read_requests(message: bytes) -> list[ReadRequest]:
     """Raises BadFrame; then none of them counts."""
-    view = _open(message, FrameKind.ASKED)
+    view = _open(message, FrameKind.READ_REQUESTS)
     at, size = 0, len(view)
-    questions: list[ReadRequest] = []
+    requests: list[ReadRequest] = []
     while at < size:
-        if size - at < _QUESTION.size:
+        if size - at < _READ_REQUEST.size:
             raise BadBookieFrame("a question is cut")
-        ask, number, ledger, first, last, bound, key_length = _QUESTION.unpack_from(view, at)
-        at += _QUESTION.size
+        op, number, ledger, first, last, bound, key_length = _READ_REQUEST.unpack_from(view, at)
+        at += _READ_REQUEST.size
         if key_length > size - at or ledger < 0 or first < -1 or last < -1:
             raise BadBookieFrame(f"question about ledger {ledger} entries {first} to {last}")
         key = bytes(view[at : at + key_length])
         at += key_length
         try:
-            kind = ReadOp(ask)
+            kind = ReadOp(op)
         except ValueError as error:
-            raise BadBookieFrame(f"unknown question {ask}") from error
-        questions.append(ReadRequest(kind, number, ledger, first, last, bound, key))
-    return questions
+            raise BadBookieFrame(f"unknown question {op}") from error
+        requests.append(ReadRequest(kind, number, ledger, first, last, bound, key))
+    return requests
 
 
-def response_bytes(answer: ReadResponse) -> int:
+def response_bytes(response: ReadResponse) -> int:
     """What it takes in a message."""
-    return _ANSWER.size + sum(_LENGTHS + len(body) for body in answer.bodies)
+    return _READ_RESPONSE.size + sum(_LENGTHS + len(body) for body in response.bodies)
 
 
-def encode_read_responses(answers: Iterable[ReadResponse]) -> bytes:
+def encode_read_responses(responses: Iterable[ReadResponse]) -> bytes:
     """The one copy of the bodies."""
-    parts: list[Buffer] = [_HEAD.pack(VERSION, FrameKind.ANSWERED)]
-    for number, status, lac, bodies in answers:
-        parts.append(_ANSWER.pack(number, status, lac, len(bodies)))
+    parts: list[Buffer] = [_HEAD.pack(VERSION, FrameKind.READ_RESPONSES)]
+    for number, status, lac, bodies in responses:
+        parts.append(_READ_RESPONSE.pack(number, status, lac, len(bodies)))
         if bodies:
             parts.append(b"".join([len(body).to_bytes(_LENGTHS, "big") for body in bodies]))
             parts += bodies
@@ -313,17 +316,17 @@ def encode_read_responses(answers: Iterable[ReadResponse]) -> bytes:
 
 def decode_read_responses(message: bytes) -> list[ReadResponse]:
     """Raises BadFrame."""
-    view = _open(message, FrameKind.ANSWERED)
+    view = _open(message, FrameKind.READ_RESPONSES)
     at, size = 0, len(view)
-    answers: list[ReadResponse] = []
+    responses: list[ReadResponse] = []
     while at < size:
-        if size - at < _ANSWER.size:
+        if size - at < _READ_RESPONSE.size:
             raise BadBookieFrame("an answer is cut")
-        number, status, lac, count = _ANSWER.unpack_from(view, at)
-        at += _ANSWER.size
+        number, status, lac, count = _READ_RESPONSE.unpack_from(view, at)
+        at += _READ_RESPONSE.size
         bodies, at = _decode_bodies(view, at, count)
-        answers.append(ReadResponse(number, _status(status), lac, bodies))
-    return answers
+        responses.append(ReadResponse(number, _status(status), lac, bodies))
+    return responses
 
 
 def _decode_bodies(view: memoryview, at: int, count: int) -> tuple[list[memoryview], int]:

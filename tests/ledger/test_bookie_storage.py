@@ -106,7 +106,7 @@ async def rotten(rig: Rig) -> Bookie:
 def test_after_rot_every_older_ledger_is_fenced_and_nothing_is_denied():
     async def body(rig, bookie):
         bookie = await rotten(rig)
-        assert len(bookie.replayed.rot) == 1
+        assert len(bookie.replayed.corrupt) == 1
         assert (await bookie.read(1, 0)).status is Status.UNKNOWN_LEDGER_STATE
         assert (await bookie.read(2, 1)).status is Status.UNKNOWN_LEDGER_STATE
         assert (await bookie.read_lac(2)).status is Status.UNKNOWN_LEDGER_STATE
@@ -147,7 +147,7 @@ def test_an_index_lost_afterwards_finds_the_rot_again():
         await rig.bookie.end_limbo(2)
         rig.table = SimTable(Random(5))
         bookie = await rig.kill()
-        assert len(bookie.replayed.rot) == 1
+        assert len(bookie.replayed.corrupt) == 1
         assert (await bookie.read(2, 1)).status is Status.UNKNOWN_LEDGER_STATE
 
     with_bookie(body)
@@ -412,7 +412,7 @@ def test_a_killed_process_has_kept_every_entry_it_acknowledged(tmp_path):
 
     async def body():
         opened = await open_local_bookie(tmp_path, config=CONFIG, next_ledger=2)
-        assert opened.bookie.replayed.rot == ()
+        assert opened.bookie.replayed.corrupt == ()
         assert opened.bookie.replayed.groups > 0
         for entry in acked:
             reply = await opened.bookie.read(1, entry)

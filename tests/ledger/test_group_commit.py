@@ -63,7 +63,7 @@ def waits_in(decision: GroupCommit, groups: int, arrives: bool) -> int:
     waited, now_us = 0, 0.0
     for _ in range(groups):
         now_us += 10_000
-        decision._expected = 4
+        decision._expected_entries = 4
         entries = 1
         if decide(decision, now_us, entries) > 0:
             waited += 1

@@ -260,7 +260,7 @@ def test_the_end_answers_every_question():
 def test_whoever_waits_for_room_gets_it_in_turn_even_when_others_give_up():
     async def main():
         room = InboundWindow(10)
-        room.take(20)
+        room.acquire(20)
         order = []
 
         async def enter(name):
@@ -269,11 +269,11 @@ def test_whoever_waits_for_room_gets_it_in_turn_even_when_others_give_up():
 
         tasks = [asyncio.ensure_future(enter(name)) for name in range(5)]
         await asyncio.sleep(0)
-        room.give(5)
+        room.release(5)
         await asyncio.sleep(0)
         assert order == []
         tasks[0].cancel()
-        room.give(15)  # wakes the second, who leaves before it runs
+        room.release(15)  # wakes the second, who leaves before it runs
         tasks[1].cancel()
         await asyncio.wait(tasks)
         assert order == [2, 3, 4]

@@ -41,8 +41,8 @@ def group_bytes(position: int, bodies: list[bytes], durable: LogPosition, salt=S
     for number, body in enumerate(bodies):
         payload += [encode_record_header(RecordType.ADD, 3, number, len(body)), body]
     length = sum(map(len, payload))
-    place = LogPosition(FILE_ID, position)
-    header = encode_group_header(salt, place, durable, len(bodies), length, payload)
+    start = LogPosition(FILE_ID, position)
+    header = encode_group_header(salt, start, durable, len(bodies), length, payload)
     return b"".join([header, *payload, padding(length)])
 
 
@@ -109,7 +109,7 @@ def test_a_bad_group_before_a_good_one_is_rot_and_the_rest_is_still_read():
     log[second.position + 50] ^= 1
     found, end = scan(log)
     assert bodies_of(found) == [GROUPS[0], *GROUPS[2:]]
-    assert end.rot == (CorruptRange(FILE_ID, second.position, second.end),)
+    assert end.corrupt == (CorruptRange(FILE_ID, second.position, second.end),)
     assert not end.torn
 
 
@@ -185,10 +185,10 @@ def test_file_names_round_trip_and_strangers_are_not_log_files():
 
 def test_records_that_do_not_fill_their_group_are_said_to_be_corrupt():
     payload = [encode_record_header(RecordType.ADD, 1, 1, 50), b"short"]
-    place = LogPosition(FILE_ID, BLOCK_BYTES)
+    start = LogPosition(FILE_ID, BLOCK_BYTES)
     length = sum(map(len, payload))
     log = encode_file_header(INSTANCE, FILE_ID) + b"".join(
-        [encode_group_header(SALT, place, place, 1, length, payload), *payload, padding(length)]
+        [encode_group_header(SALT, start, start, 1, length, payload), *payload, padding(length)]
     )
     (group,), _ = scan(log)
     with pytest.raises(CorruptFormat, match="4096"):
@@ -205,16 +205,16 @@ def test_any_one_flip_loses_at_most_one_group_and_is_never_silent(groups, room, 
     whole, clean = scan(log)
     assert bodies_of(whole) == groups
     assert not clean.torn
-    place = data.draw(st.integers(BLOCK_BYTES, max(BLOCK_BYTES, len(log) - 1)))
-    if place >= len(log):
+    start = data.draw(st.integers(BLOCK_BYTES, max(BLOCK_BYTES, len(log) - 1)))
+    if start >= len(log):
         return
-    log[place] ^= 1 << data.draw(st.integers(0, 7))
+    log[start] ^= 1 << data.draw(st.integers(0, 7))
     found, end = scan(log)
-    hit = [g for g in whole if g.header.position <= place < g.header.position
+    hit = [g for g in whole if g.header.position <= start < g.header.position
            + GROUP_HEADER_BYTES + g.header.length]  # fmt: skip
     assert bodies_of(found) == bodies_of([group for group in whole if group not in hit])
     if hit and hit[0] is not whole[-1]:
-        assert end.rot
+        assert end.corrupt
     elif hit:
         assert end.position == hit[0].header.position
         assert end.torn
@@ -231,7 +231,7 @@ def test_any_prefix_of_the_last_group_reads_as_the_groups_before_it(groups, data
     found, end = scan(torn)
     complete = bytes(torn) == bytes(log)
     assert bodies_of(found) == (groups if complete else groups[:-1])
-    assert end.rot == ()
+    assert end.corrupt == ()
     assert end.position == (last.end if complete else last.position)
 
 

@@ -215,7 +215,7 @@ def test_any_one_write_without_room_leaves_it_consistent(monkeypatch):
             acked, fenced = await work(rig)
         await expect(rig, acked, fenced)
         await rig.kill()
-        assert not rig.bookie.replayed.rot
+        assert not rig.bookie.replayed.corrupt
         await expect(rig, acked, fenced)
         return refusing.writes
 

@@ -277,7 +277,7 @@ def test_a_file_in_which_rot_was_found_is_kept():
         world.rig.disk.flip_bit(file_name(2), 12_500)
         world.rig.disk, world.rig.table = world.rig.disk.restart(), SimTable(Random(4))
         bookie = await world.rig.start()
-        assert bookie.replayed.rot
+        assert bookie.replayed.corrupt
         world.bookie = bookie
         for ledger in (1, 2, 3):
             await world.store.delete(path_of(ledger))
@@ -300,9 +300,9 @@ def test_one_unreadable_file_does_not_keep_the_others_from_being_rewritten():
                 )
         files = LogCleaner(world.bookie.storage).files()
         assert len(files) >= 3
-        place = world.bookie._index.find(world.bookie._index.state(1), 1)
-        assert place.file_id == files[0].file_id
-        world.rig.disk.flip_bit(file_name(place.file_id), place.position + 15)  # its entry id
+        location = world.bookie._index.find(world.bookie._index.state(1), 1)
+        assert location.file_id == files[0].file_id
+        world.rig.disk.flip_bit(file_name(location.file_id), location.position + 15)  # its entry id
         collector = world.new_collector(world.store)
         collector._compaction_threshold = 0.9
         done = await collector.collect()

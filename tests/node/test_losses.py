@@ -222,7 +222,7 @@ def test_fences_and_limbo_outlive_the_file_that_first_said_so(index_lost):
         await is_fenced_and_unsure(rig)
         if index_lost:
             await lose_index(rig)
-            assert rig.bookie.replayed.gap  # whoever started it knows that it cannot be sure
+            assert rig.bookie.replayed.incomplete  # whoever started it knows that it cannot be sure
         else:
             await rig.kill()
         await is_fenced_and_unsure(rig)

@@ -65,7 +65,7 @@ class Rig:
     def __init__(self, bookies=4):
         self.world = cluster(bookies)
         self.sessions = {}
-        self.marks = self.list_of("test")
+        self.underreplicated = self.list_of("test")
 
     def session(self, host):
         self.sessions[host] = SimMetadata(self.world.tree)
@@ -90,9 +90,9 @@ class Rig:
 
     def auditor(self, host="auditor", **config):
         store = self.session(host)
-        marks = UnderreplicatedLedgers(store, SimClock(), host)
+        underreplicated = UnderreplicatedLedgers(store, SimClock(), host)
         port = self.bookies(host)
-        return Auditor(store, port, SimClock(), marks, RepairConfig(**config), CLIENT)
+        return Auditor(store, port, SimClock(), underreplicated, RepairConfig(**config), CLIENT)
 
     async def ledger(self, count=5, *, e=3, qw=3, qa=2, close=True, host="writer"):
         """A new ledger with so many entries `entry 0`, `entry 1` ...; its writer when open."""
@@ -175,12 +175,12 @@ class Rig:
         return [] if payload == b"entry %d" % entry else [f"{name}: {entry} is {payload}"]
 
     async def marked(self):
-        return await self.marks.ledgers()
+        return await self.underreplicated.ledgers()
 
 
 async def mend(worker, passes=1):
     """So many passes over the list, nothing waits; the last outcomes."""
     outcomes = {}
     for _ in range(passes):
-        outcomes = await worker.work_on(await worker.marks.ledgers())
+        outcomes = await worker.work_on(await worker.underreplicated.ledgers())
     return outcomes

@@ -89,7 +89,7 @@ def test_what_was_left_can_be_spread_to_new_bookies_and_read():
         left, *lost = writer.metadata.last_fragment.ensemble
         rig.lose(*lost)
         await recover(storage, ledger, accept_loss=True)
-        await rig.marks.mark(ledger, lost)
+        await rig.underreplicated.mark(ledger, lost)
         await mend(rig.worker())
         assert rig.faults(ledger) == []
         assert left in rig.members(ledger)

@@ -27,7 +27,7 @@ def test_ledgers_are_listed_by_id_and_filtered_by_state_and_by_lack_of_copies():
     async def body(rig, storage):
         closed = await rig.ledger(3)
         writer, _ = await rig.ledger(2, close=False)
-        await rig.marks.mark(closed, [])
+        await rig.underreplicated.mark(closed, [])
         rows = await list_ledgers(storage)
         assert [(row["ledger"], row["state"], row["entries"]) for row in rows] == [
             (closed, "CLOSED", 3),
@@ -81,7 +81,7 @@ def test_verify_finds_missing_and_damaged_copies_and_can_put_them_on_the_list():
         assert (rows[one]["missing"], rows[other]["damaged"]) == ("3", "0")
         assert await rig.marked() == []
         await verify(storage, [ledger], mark=True, on_progress=None)
-        assert (await rig.marks.note(ledger)).suspects == {one, other}
+        assert (await rig.underreplicated.note(ledger)).suspects == {one, other}
 
     on_rig(body)
 
@@ -148,7 +148,7 @@ def test_a_bookie_that_is_away_is_emptied_and_its_cookie_removed():
         found = await taken_out(storage, "b1", on_drained=lambda *moved: seen.append(moved))
         assert found["cookie_removed"]
         assert not await storage.store.exists(cookie_path("b1"))
-        assert await rig.marks.draining() == frozenset()
+        assert await rig.underreplicated.draining() == frozenset()
         assert all("b1" not in rig.members(ledger) for ledger in ledgers)
         assert [rig.faults(ledger) for ledger in ledgers] == [[]] * 6
         assert seen[-1] == (found["moved_ledgers"], 0)
@@ -181,7 +181,7 @@ def test_a_writable_bookie_is_emptied_only_when_told_and_keeps_its_cookie_until_
         await storage.store.create(cookie_path(name), b"", parents=True)
         with pytest.raises(AdminError, match="even-if-writable"):
             await taken_out(storage, name)
-        assert await rig.marks.draining() == frozenset()
+        assert await rig.underreplicated.draining() == frozenset()
         with pytest.raises(AdminError, match="holds nothing any more"):
             await taken_out(storage, name, even_if_writable=True)
         assert name not in rig.members(ledger)
@@ -205,9 +205,9 @@ def test_without_a_repairer_and_beyond_the_time_limit_it_says_why_nothing_moves(
         with pytest.raises(AdminError, match="no other bookie can take the place") as failure:
             await taken_out(storage, lost, timeout_s=20.0)
         assert failure.value.code == "TIMEOUT"
-        assert await rig.marks.draining() == {lost}
+        assert await rig.underreplicated.draining() == {lost}
         await keep(storage, lost)
-        assert await rig.marks.draining() == frozenset()
+        assert await rig.underreplicated.draining() == frozenset()
         for task in tasks:
             task.cancel()
 

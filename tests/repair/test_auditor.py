@@ -44,7 +44,7 @@ def test_ledgers_of_a_bookie_that_is_away_longer_than_the_delay_are_marked():
         assert await rig.marked() == []
         await asyncio.sleep(2)
         assert await rig.marked() == [one for one in ledgers if "b1" in rig.members(one)]
-        assert (await rig.marks.get((await rig.marked())[0])).missing == {"b1"}
+        assert (await rig.underreplicated.get((await rig.marked())[0])).missing == {"b1"}
 
     audited(body, delay_s=10.0)
 
@@ -103,7 +103,7 @@ def test_the_clusters_own_delay_goes_before_the_configured_one():
     async def body(rig, auditor):
         ledger = await rig.ledger(3)
         path = "/ledgers/underreplication/lostBookieRecoveryDelay"
-        await rig.marks.store.create(path, b"60", parents=True)
+        await rig.underreplicated.store.create(path, b"60", parents=True)
         rig.lose(rig.members(ledger)[0])
         await asyncio.sleep(50)
         assert await rig.marked() == []
@@ -137,7 +137,7 @@ def test_a_bookie_that_comes_back_without_some_copies_is_found_by_its_lists():
         rig.bookie(name).restart()
         rig.forget(name, ledger, 1)
         await asyncio.sleep(2)
-        assert (await rig.marks.get(ledger)).missing == {name}
+        assert (await rig.underreplicated.get(ledger)).missing == {name}
 
     audited(body, delay_s=1000.0)
 
@@ -151,7 +151,7 @@ def test_a_bookie_that_comes_back_in_limbo_is_found():
         rig.bookie(name).restart()
         rig.bookie(name).begin_limbo(ledger + 1)
         await asyncio.sleep(2)
-        assert (await rig.marks.get(ledger)).missing == {name}
+        assert (await rig.underreplicated.get(ledger)).missing == {name}
 
     audited(body, delay_s=1000.0)
 
@@ -164,7 +164,7 @@ def test_open_ledgers_whose_bookie_was_away_are_marked_to_be_looked_at_when_they
         await asyncio.sleep(1)
         rig.bookie(name).restart()
         await asyncio.sleep(2)
-        assert (await rig.marks.get(ledger)).missing == {name}
+        assert (await rig.underreplicated.get(ledger)).missing == {name}
 
     audited(body, delay_s=1000.0)
 
@@ -247,11 +247,11 @@ def test_a_mark_is_renewed_only_while_somebody_works_on_it():
 def test_the_disable_switch_stops_marking():
     async def body(rig, auditor):
         ledger = await rig.ledger(3)
-        await rig.marks.disable()
+        await rig.underreplicated.disable()
         rig.lose(rig.members(ledger)[0])
         await asyncio.sleep(100)
         assert await rig.marked() == []
-        await rig.marks.enable()
+        await rig.underreplicated.enable()
         await asyncio.sleep(10)
         assert await rig.marked() == [ledger]
 
@@ -263,7 +263,7 @@ def test_metadata_that_do_not_parse_do_not_stop_the_audit():
         rig = Rig()
         ledger = await rig.ledger(3)
         rig.world.tree.on_set = None
-        await rig.marks.store.create("/ledgers/00/0000/L0999", b"?", parents=True)
+        await rig.underreplicated.store.create("/ledgers/00/0000/L0999", b"?", parents=True)
         lost = rig.members(ledger)[0]
         rig.lose(lost)
         assert await rig.auditor().audit([lost]) == [ledger]

@@ -13,15 +13,15 @@ def test_takers_wait_for_room_in_the_order_in_which_they_asked():
     async def main():
         budget, order = CopyBudget(100, 0), []
 
-        async def take(name, size):
-            await budget.take(size)
+        async def acquire(name, size):
+            await budget.acquire(size)
             order.append(name)
 
-        await take("first", 80)
-        tasks = [asyncio.create_task(take(n, s)) for n, s in (("big", 90), ("small", 10))]
+        await acquire("first", 80)
+        tasks = [asyncio.create_task(acquire(n, s)) for n, s in (("big", 90), ("small", 10))]
         await asyncio.sleep(1)
         assert order == ["first"]
-        budget.give_back(80)
+        budget.release(80)
         await asyncio.sleep(1)
         assert order == ["first", "big", "small"]
         await asyncio.gather(*tasks)
@@ -32,11 +32,11 @@ def test_takers_wait_for_room_in_the_order_in_which_they_asked():
 def test_something_larger_than_the_budget_goes_alone():
     async def main():
         budget = CopyBudget(100, 0)
-        await budget.take(5000)
-        second = asyncio.create_task(budget.take(1))
+        await budget.acquire(5000)
+        second = asyncio.create_task(budget.acquire(1))
         await asyncio.sleep(1)
         assert not second.done()
-        budget.give_back(5000)
+        budget.release(5000)
         await second
 
     simulate(main())
@@ -45,13 +45,13 @@ def test_something_larger_than_the_budget_goes_alone():
 def test_one_who_gives_up_waiting_takes_nothing():
     async def main():
         budget = CopyBudget(100, 0)
-        await budget.take(100)
-        waiting = asyncio.create_task(budget.take(60))
+        await budget.acquire(100)
+        waiting = asyncio.create_task(budget.acquire(60))
         await asyncio.sleep(1)
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
-        budget.give_back(100)
-        await asyncio.wait_for(budget.take(100), 1)
+        budget.release(100)
+        await asyncio.wait_for(budget.acquire(100), 1)
 
     simulate(main())
 
@@ -62,8 +62,8 @@ def test_the_pace_is_kept_over_many_takes():
         budget = CopyBudget(1000, 10_000)
         began_s = loop.time()
         for _ in range(100):
-            await budget.take(500)
-            budget.give_back(500)
+            await budget.acquire(500)
+            budget.release(500)
         assert 4.9 < loop.time() - began_s < 5.1
 
     simulate(main())

@@ -82,36 +82,34 @@ def says(holding, entry):
 @given(worlds())
 def test_the_check_finds_what_a_look_at_every_entry_finds(world):
     metadata, holdings = world
-    missing, unshown, hopeless = set(), set(), set()
+    missing, unreadable, lost = set(), set(), set()
     needed = metadata.write_quorum - metadata.ack_quorum + 1
     for entry in range(metadata.last_entry + 1):
         words = {b: says(holdings.get(b), entry) for b in metadata.bookies_of(entry)}
         missing |= {(b, entry) for b, word in words.items() if word != "good"}
         if "good" not in words.values():
-            unshown.add(entry)
+            unreadable.add(entry)
             if list(words.values()).count("no") >= needed:
-                hopeless.add(entry)
+                lost.add(entry)
     found = check_ledger(metadata, metadata.last_entry, holdings)
-    assert {(one.bookie, e) for one in found.lacks for e in each(one.missing)} == missing
-    assert set(each(found.unshown)) == unshown
-    assert set(each(found.hopeless)) == hopeless
+    assert {(one.bookie, e) for one in found.gaps for e in each(one.missing)} == missing
+    assert set(each(found.unreadable)) == unreadable
+    assert set(each(found.lost)) == lost
 
 
 def test_an_entry_is_hopeless_only_when_enough_bookies_deny_it():
     metadata = ledger([(0, "abc")], last=0, qw=3, qa=2)
     nothing = held()
-    assert check_ledger(metadata, 0, {"a": nothing, "b": nothing}).hopeless == ranges_of([0])
-    assert check_ledger(metadata, 0, {"a": nothing}).hopeless == ()
-    assert (
-        check_ledger(metadata, 0, {"a": nothing, "b": LIMBO, "c": UNKNOWN_CONTENTS}).hopeless == ()
-    )
-    assert check_ledger(metadata, 0, {"a": nothing, "b": nothing, "c": held(0)}).hopeless == ()
+    assert check_ledger(metadata, 0, {"a": nothing, "b": nothing}).lost == ranges_of([0])
+    assert check_ledger(metadata, 0, {"a": nothing}).lost == ()
+    assert check_ledger(metadata, 0, {"a": nothing, "b": LIMBO, "c": UNKNOWN_CONTENTS}).lost == ()
+    assert check_ledger(metadata, 0, {"a": nothing, "b": nothing, "c": held(0)}).lost == ()
 
 
 def test_a_bookie_in_limbo_that_shows_an_entry_has_it():
     metadata = ledger([(0, "abc")], last=0, qw=3, qa=2)
     shown = ReplicaContents(ranges_of([0]), limbo=True)
-    assert check_ledger(metadata, 0, {"a": shown, "b": held(0), "c": held(0)}).lacks == ()
+    assert check_ledger(metadata, 0, {"a": shown, "b": held(0), "c": held(0)}).gaps == ()
 
 
 def test_an_answer_that_is_neither_a_list_nor_no_ledger_says_nothing():
@@ -143,16 +141,16 @@ def test_a_ledger_closed_below_its_last_fragment_lacks_nothing_there():
     metadata = ledger([(0, "abc"), (5, "abd")], last=4)
     assert [(s.first, s.last) for s in fragments_of(metadata, 4)] == [(0, 4), (5, 4)]
     full = held(*range(5))
-    assert check_ledger(metadata, 4, {"a": full, "b": full, "c": full}).lacks == ()
+    assert check_ledger(metadata, 4, {"a": full, "b": full, "c": full}).gaps == ()
 
 
 def test_above_the_lac_of_an_open_ledger_only_what_another_bookie_shows_is_missing():
     metadata = ledger([(0, "abc")], qw=3, qa=2)
     holdings = {"a": held(0, 1, 2, 4), "b": held(0, 1), "c": held(0, 1, 2)}
-    assert check_ledger(metadata, 1, holdings).lacks == ()
+    assert check_ledger(metadata, 1, holdings).gaps == ()
     found = check_ledger(metadata, 1, holdings, settled=4)
-    assert [(one.bookie, one.missing) for one in found.lacks] == [
+    assert [(one.bookie, one.missing) for one in found.gaps] == [
         ("b", ranges_of([2, 4])),
         ("c", ranges_of([4])),
     ]
-    assert (found.unshown, found.hopeless) == ((), ())
+    assert (found.unreadable, found.lost) == ((), ())

@@ -84,7 +84,7 @@ async def lost_bookie(rig):
     ledger = await rig.ledger(4)
     lost = rig.members(ledger)[0]
     rig.lose(lost)
-    await rig.marks.mark(ledger, [lost])
+    await rig.underreplicated.mark(ledger, [lost])
     return ledger
 
 
@@ -94,7 +94,7 @@ async def holes_and_limbo(rig):
     rig.forget(one, ledger, 1, 2)
     rig.forget(other, ledger, 3)
     rig.bookie(other).begin_limbo(ledger + 1)
-    await rig.marks.mark(ledger, [one])
+    await rig.underreplicated.mark(ledger, [one])
     return ledger
 
 
@@ -103,7 +103,7 @@ async def narrow(rig):
     ledger = await rig.ledger(4)
     for name in ("b0", "b1", "b2"):
         rig.bookie(name).restart()
-    await rig.marks.mark(ledger, [])
+    await rig.underreplicated.mark(ledger, [])
     return ledger
 
 
@@ -111,7 +111,7 @@ async def open_ledger(rig):
     writer, _ = await rig.ledger(4, close=False)
     lost = writer.metadata.last_fragment.ensemble[0]
     rig.lose(lost)
-    await rig.marks.mark(writer.metadata.ledger, [lost])
+    await rig.underreplicated.mark(writer.metadata.ledger, [lost])
     return writer.metadata.ledger
 
 

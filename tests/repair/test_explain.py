@@ -59,9 +59,9 @@ def test_what_is_missing_damaged_unreadable_and_hopeless_is_told_apart():
     assert "c lacks 3 copies that others have: entries 3, 8-9 (damaged there: 3)." in words(
         holdings={"c": some}
     )
-    hopeless = words(holdings={name: held(*range(9)) for name in "abc"})
-    assert "Hopeless: entries 9" in hopeless
-    assert "nothing was deleted" in hopeless
+    lost = words(holdings={name: held(*range(9)) for name in "abc"})
+    assert "Hopeless: entries 9" in lost
+    assert "nothing was deleted" in lost
     waiting = words(holdings={"a": held(*range(9))}, registered="a")
     assert "Entries 9 cannot be read now" in waiting
     assert "Hopeless" not in waiting

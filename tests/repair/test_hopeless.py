@@ -23,7 +23,7 @@ async def with_entry_3_gone(rig):
     ledger = await rig.ledger(6)
     for name in rig.members(ledger):
         rig.forget(name, ledger, 3)
-    await rig.marks.mark(ledger, [])
+    await rig.underreplicated.mark(ledger, [])
     return ledger
 
 
@@ -32,9 +32,9 @@ def test_a_hopeless_entry_is_noted_and_its_ledger_stays_marked_and_as_it_is():
         ledger = await with_entry_3_gone(rig)
         before = rig.metadata(ledger)
         outcome = (await mend(rig.worker()))[ledger]
-        assert outcome.result is RepairStatus.LEFT
+        assert outcome.result is RepairStatus.UNFINISHED
         assert "hopeless: entries 3 are gone" in outcome.reasons[0]
-        assert (await rig.marks.note(ledger)).hopeless == ranges_of([3])
+        assert (await rig.underreplicated.note(ledger)).lost == ranges_of([3])
         assert await rig.marked() == [ledger]
         assert rig.metadata(ledger) == before
         for name in rig.members(ledger):
@@ -50,14 +50,14 @@ def test_a_copy_that_turns_up_again_ends_the_hopelessness():
         kept = rig.bookie(keeper).durable_entries(ledger)[3]
         for name in rig.members(ledger):
             rig.forget(name, ledger, 3)
-        await rig.marks.mark(ledger, [])
+        await rig.underreplicated.mark(ledger, [])
         worker = rig.worker()
         await mend(worker)
         rig.bookie(keeper).ledgers[ledger].entries[3] = kept
         await mend(worker)
         assert rig.faults(ledger) == []
         assert await rig.marked() == []
-        assert (await rig.marks.note(ledger)).hopeless == ()
+        assert (await rig.underreplicated.note(ledger)).lost == ()
 
     on_rig(body)
 
@@ -78,7 +78,7 @@ def test_a_lost_bookie_keeps_its_place_where_its_share_has_a_hopeless_entry():
         ledger = await with_entry_3_gone(rig)
         before = rig.metadata(ledger)
         rig.lose(rig.members(ledger)[0])
-        await rig.marks.mark(ledger, [rig.members(ledger)[0]])
+        await rig.underreplicated.mark(ledger, [rig.members(ledger)[0]])
         await mend(rig.worker())
         assert rig.metadata(ledger) == before
 
@@ -92,11 +92,11 @@ def test_an_entry_whose_only_holder_is_away_is_not_hopeless_and_comes_back_with_
         rig.forget(other, ledger, 3)
         rig.forget(third, ledger, 3)
         rig.world.network.cut("worker", keeper)
-        await rig.marks.mark(ledger, [other])
+        await rig.underreplicated.mark(ledger, [other])
         worker = rig.worker()
         outcome = (await mend(worker))[ledger]
-        assert outcome.result is RepairStatus.LEFT
-        assert (await rig.marks.note(ledger)).unshown == ranges_of([3])
+        assert outcome.result is RepairStatus.UNFINISHED
+        assert (await rig.underreplicated.note(ledger)).unreadable == ranges_of([3])
         rig.world.network.heal()
         await mend(worker)
         assert rig.faults(ledger) == []
@@ -112,10 +112,10 @@ def test_two_denials_of_three_are_hopeless_though_the_third_is_away_and_heal_whe
         rig.forget(other, ledger, 3)
         rig.forget(third, ledger, 3)
         rig.lose(keeper)
-        await rig.marks.mark(ledger, [keeper])
+        await rig.underreplicated.mark(ledger, [keeper])
         worker = rig.worker()
         await mend(worker)
-        assert (await rig.marks.note(ledger)).hopeless == ranges_of([3])
+        assert (await rig.underreplicated.note(ledger)).lost == ranges_of([3])
         assert keeper in rig.members(ledger)
         rig.bookie(keeper).restart()
         await mend(worker)
@@ -130,10 +130,10 @@ def test_bookies_that_answer_nothing_make_nothing_hopeless():
         before = rig.metadata(ledger)
         for name in rig.members(ledger):
             rig.world.network.cut("worker", name)
-        await rig.marks.mark(ledger, [])
+        await rig.underreplicated.mark(ledger, [])
         outcome = (await mend(rig.worker()))[ledger]
-        assert outcome.result is RepairStatus.LEFT
-        assert (await rig.marks.note(ledger)).hopeless == ()
+        assert outcome.result is RepairStatus.UNFINISHED
+        assert (await rig.underreplicated.note(ledger)).lost == ()
         assert rig.metadata(ledger) == before
 
     on_rig(body)
@@ -146,7 +146,7 @@ def test_a_sole_copy_in_limbo_is_read_from_there_and_spread():
         rig.forget(other, ledger, 3)
         rig.forget(third, ledger, 3)
         rig.bookie(keeper).begin_limbo(ledger + 1)
-        await rig.marks.mark(ledger, [])
+        await rig.underreplicated.mark(ledger, [])
         await mend(rig.worker())
         assert rig.faults(ledger) == []
         assert await rig.marked() == []
@@ -162,12 +162,12 @@ def test_an_entry_that_only_a_limbo_bookie_may_have_had_keeps_the_limbo():
             rig.forget(name, ledger, 3)
         rig.bookie(names[0]).begin_limbo(ledger + 1)
         rig.lose(names[1])
-        await rig.marks.mark(ledger, [])
+        await rig.underreplicated.mark(ledger, [])
         worker = rig.worker()
         await mend(worker)
         await asyncio.sleep(0)
         assert rig.bookie(names[0]).ledgers[ledger].limbo
-        assert (await rig.marks.note(ledger)).hopeless == ()
-        assert (await rig.marks.note(ledger)).unshown == ranges_of([3])
+        assert (await rig.underreplicated.note(ledger)).lost == ()
+        assert (await rig.underreplicated.note(ledger)).unreadable == ranges_of([3])
 
     on_rig(body, bookies=3)

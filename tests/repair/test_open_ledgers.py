@@ -38,7 +38,7 @@ def test_the_writer_goes_on_while_its_earlier_fragment_is_mended_and_both_change
         await add(told, 10, 10)  # the writer has replaced it: a second fragment
         await asyncio.sleep(5)
         assert len(rig.metadata(ledger).fragments) == 2
-        await rig.marks.mark(ledger, [first_lost])
+        await rig.underreplicated.mark(ledger, [first_lost])
         await mend(rig.worker())
         assert all(first_lost not in one.ensemble for one in rig.metadata(ledger).fragments)
         second_lost = rig.metadata(ledger).last_fragment.ensemble[1]
@@ -46,7 +46,7 @@ def test_the_writer_goes_on_while_its_earlier_fragment_is_mended_and_both_change
         await add(told, 11, 14)  # its compare-and-set meets the repaired metadata
         await asyncio.sleep(5)
         await writer.close()
-        await rig.marks.mark(ledger, [second_lost])
+        await rig.underreplicated.mark(ledger, [second_lost])
         await mend(rig.worker())
         assert rig.metadata(ledger).last_entry == 14
         assert rig.faults(ledger) == []
@@ -61,11 +61,11 @@ def test_an_open_last_fragment_is_not_touched_within_the_grace_period():
         ledger, before = writer.metadata.ledger, writer.metadata
         lost = before.last_fragment.ensemble[0]
         rig.lose(lost)
-        await rig.marks.mark(ledger, [lost])
+        await rig.underreplicated.mark(ledger, [lost])
         worker = rig.worker(grace_s=30.0)
         outcome = (await mend(worker))[ledger]
-        assert outcome.result is RepairStatus.LEFT
-        assert outcome.again_s == 30.0
+        assert outcome.result is RepairStatus.UNFINISHED
+        assert outcome.retry_s == 30.0
         await asyncio.sleep(29)
         await mend(worker)
         assert rig.metadata(ledger) == before
@@ -82,7 +82,7 @@ def test_after_the_grace_period_the_ledger_is_fenced_closed_and_then_mended():
         ledger = writer.metadata.ledger
         lost = writer.metadata.last_fragment.ensemble[0]
         rig.lose(lost)
-        await rig.marks.mark(ledger, [lost])
+        await rig.underreplicated.mark(ledger, [lost])
         worker = rig.worker(grace_s=30.0)
         working = asyncio.create_task(worker.run())
         await asyncio.sleep(40)
@@ -104,7 +104,7 @@ def test_a_writer_that_replaces_the_bookie_itself_is_not_fenced():
         ledger = writer.metadata.ledger
         lost = writer.metadata.last_fragment.ensemble[0]
         rig.lose(lost)
-        await rig.marks.mark(ledger, [lost])
+        await rig.underreplicated.mark(ledger, [lost])
         working = asyncio.create_task(rig.worker(grace_s=30.0).run())
         await asyncio.sleep(10)
         await add(told, 5, 9)
@@ -125,7 +125,7 @@ def test_a_writer_is_not_fenced_while_no_other_bookie_could_take_the_place():
         ledger = writer.metadata.ledger
         lost = writer.metadata.last_fragment.ensemble[0]
         rig.lose(lost)
-        await rig.marks.mark(ledger, [lost])
+        await rig.underreplicated.mark(ledger, [lost])
         worker = rig.worker(grace_s=5.0)
         working = asyncio.create_task(worker.run())
         await asyncio.sleep(600)
@@ -151,7 +151,7 @@ def test_what_a_returned_bookie_lacks_of_the_open_fragment_keeps_the_mark_until_
         ledger = writer.metadata.ledger
         name = writer.metadata.last_fragment.ensemble[0]
         rig.forget(name, ledger, 1)
-        await rig.marks.mark(ledger, [name])
+        await rig.underreplicated.mark(ledger, [name])
         worker = rig.worker()
         outcome = (await mend(worker))[ledger]
         assert outcome.reasons == ("copies are missing in the last fragment, which is open",)
@@ -177,9 +177,9 @@ def test_copies_on_their_way_to_a_slow_bookie_do_not_keep_a_busy_ledger_marked()
 
         adding = asyncio.create_task(keep_adding())
         await asyncio.sleep(5)
-        await rig.marks.mark(ledger, [name])
+        await rig.underreplicated.mark(ledger, [name])
         outcome = (await mend(rig.worker(settle_s=0.5)))[ledger]
-        assert outcome.result is RepairStatus.MENDED
+        assert outcome.result is RepairStatus.REPAIRED
         assert rig.metadata(ledger) == writer.metadata
         assert not adding.done()
         adding.cancel()
@@ -194,7 +194,7 @@ def test_an_open_ledger_in_limbo_is_recovered_filled_and_let_out_of_limbo():
         name = writer.metadata.last_fragment.ensemble[0]
         rig.forget(name, ledger, 3)
         rig.bookie(name).begin_limbo(ledger + 1)
-        await rig.marks.mark(ledger, [name])
+        await rig.underreplicated.mark(ledger, [name])
         working = asyncio.create_task(rig.worker(grace_s=5.0).run())
         await asyncio.sleep(30)
         assert rig.metadata(ledger).last_entry == 4

@@ -54,7 +54,7 @@ def test_a_whole_ledger_needs_nothing():
 def test_what_a_live_bookie_lacks_is_filled_in_place():
     ((step,), reasons) = plan(closed(), everywhere(c=held(0, 1)))
     assert isinstance(step, FillCopies)
-    assert (step.lack.bookie, step.missing, reasons) == ("c", ranges_of(range(2, 10)), ())
+    assert (step.gap.bookie, step.missing, reasons) == ("c", ranges_of(range(2, 10)), ())
 
 
 def test_a_gone_bookie_is_replaced_also_when_it_still_answers():
@@ -125,7 +125,7 @@ def test_an_earlier_fragment_of_an_open_ledger_is_mended_without_fencing():
     holdings = {"a": FULL, "b": FULL, "d": held(*range(5, 10))}
     ((step,), _) = plan(metadata, holdings, registered="abd", gone="c")
     assert isinstance(step, ReplaceBookie)
-    assert step.span.last == 4
+    assert step.fragment.last == 4
 
 
 def test_limbo_ends_once_nothing_is_missing():
@@ -191,10 +191,10 @@ def test_widening_adds_members_at_the_end_and_changes_nothing_else():
 
 def test_a_swap_changes_one_member_of_one_fragment():
     metadata = ledger([(0, "abc"), (5, "abc")], last=9, e=3, qw=3, qa=2)
-    span = fragments_of(metadata, 9)[0]
-    new = swapped(metadata, span, 1, "d")
+    fragment = fragments_of(metadata, 9)[0]
+    new = swapped(metadata, fragment, 1, "d")
     assert new.fragments == (Fragment(0, ("a", "d", "c")), Fragment(5, ("a", "b", "c")))
-    assert swapped(new, span, 1, "d") is None
+    assert swapped(new, fragment, 1, "d") is None
 
 
 @pytest.mark.parametrize(

@@ -32,10 +32,10 @@ def test_a_lost_bookies_copies_are_made_anew_and_the_list_drains_to_zero():
         rig.lose("b1")
         for ledger in ledgers:
             if "b1" in rig.members(ledger):
-                await rig.marks.mark(ledger, ["b1"])
+                await rig.underreplicated.mark(ledger, ["b1"])
         outcomes = await mend(rig.worker())
         assert len(outcomes) > 1
-        assert {one.result for one in outcomes.values()} == {RepairStatus.MENDED}
+        assert {one.result for one in outcomes.values()} == {RepairStatus.REPAIRED}
         assert await rig.marked() == []
         for ledger in ledgers:
             assert rig.faults(ledger) == []
@@ -55,7 +55,7 @@ def test_each_fragment_that_names_the_lost_bookie_gets_another_one():
 
         await rig.set_metadata(ledger, split)
         rig.lose(lost)
-        await rig.marks.mark(ledger, [lost])
+        await rig.underreplicated.mark(ledger, [lost])
         await mend(rig.worker())
         assert rig.faults(ledger) == []
         assert [one.first for one in rig.metadata(ledger).fragments] == [0, 5]
@@ -68,7 +68,7 @@ def test_two_lost_bookies_of_one_ledger_are_both_replaced():
         ledger = await rig.ledger(5)
         lost = rig.members(ledger)[:2]
         rig.lose(*lost)
-        await rig.marks.mark(ledger, lost)
+        await rig.underreplicated.mark(ledger, lost)
         await mend(rig.worker())
         assert rig.faults(ledger) == []
 
@@ -80,7 +80,7 @@ def test_an_empty_ledger_only_gets_another_member():
         ledger = await rig.ledger(0)
         lost = rig.members(ledger)[1]
         rig.lose(lost)
-        await rig.marks.mark(ledger, [lost])
+        await rig.underreplicated.mark(ledger, [lost])
         worker = rig.worker()
         await mend(worker)
         assert lost not in rig.members(ledger)
@@ -95,7 +95,7 @@ def test_copies_keep_the_writers_bytes():
         ledger = await rig.ledger(4)
         lost, source = rig.members(ledger)[:2]
         rig.lose(lost)
-        await rig.marks.mark(ledger, [lost])
+        await rig.underreplicated.mark(ledger, [lost])
         (new,) = rig.outside(ledger)
         await mend(rig.worker())
         assert rig.bookie(new).durable_entries(ledger) == rig.bookie(source).durable_entries(ledger)
@@ -108,7 +108,7 @@ def test_copies_missing_on_a_live_bookie_are_put_back_there_and_metadata_stay():
         ledger = await rig.ledger(6)
         before = rig.metadata(ledger)
         rig.forget(before.last_fragment.ensemble[2], ledger, 1, 4)
-        await rig.marks.mark(ledger, [])
+        await rig.underreplicated.mark(ledger, [])
         worker = rig.worker()
         await mend(worker)
         assert rig.faults(ledger) == []
@@ -122,7 +122,7 @@ def test_a_bookie_that_forgot_the_whole_ledger_gets_it_back():
     async def body(rig):
         ledger = await rig.ledger(6)
         del rig.bookie(rig.members(ledger)[0]).ledgers[ledger]
-        await rig.marks.mark(ledger, [])
+        await rig.underreplicated.mark(ledger, [])
         await mend(rig.worker())
         assert rig.faults(ledger) == []
 
@@ -135,7 +135,7 @@ def test_nothing_is_swapped_in_before_the_whole_share_is_durable():
         lost = rig.members(ledger)[0]
         (new,) = rig.outside(ledger)
         rig.lose(lost)
-        await rig.marks.mark(ledger, [lost])
+        await rig.underreplicated.mark(ledger, [lost])
         held_when_swapped = []
 
         def on_set(path, data, version):
@@ -157,7 +157,7 @@ def test_a_new_bookie_that_refuses_an_entry_is_not_swapped_in_and_another_one_is
         refusing(rig.bookie(bad), Status.IO_ERROR, 1000)
         rig.crowd(good)
         rig.lose(lost)
-        await rig.marks.mark(ledger, [lost])
+        await rig.underreplicated.mark(ledger, [lost])
         await mend(rig.worker())
         assert good in rig.members(ledger)
         assert rig.faults(ledger) == []
@@ -182,7 +182,7 @@ def test_a_new_bookie_that_does_not_list_what_it_took_is_not_swapped_in():
         lying(rig.bookie(bad))
         rig.crowd(good)
         rig.lose(lost)
-        await rig.marks.mark(ledger, [lost])
+        await rig.underreplicated.mark(ledger, [lost])
         named = set()
         rig.world.tree.on_set = lambda *change: named.update(rig.members(ledger))
         await mend(rig.worker())
@@ -199,7 +199,7 @@ def test_a_bookie_that_takes_copies_and_does_not_show_them_is_replaced():
         name = rig.members(ledger)[0]
         rig.forget(name, ledger, 2)
         lying(rig.bookie(name))
-        await rig.marks.mark(ledger, [])
+        await rig.underreplicated.mark(ledger, [])
         await mend(rig.worker())
         assert name not in rig.members(ledger)
         assert rig.faults(ledger) == []
@@ -215,7 +215,7 @@ def test_a_bookie_in_limbo_for_the_ledger_does_not_become_a_member():
         rig.bookie(bad).begin_limbo(ledger + 1)
         rig.crowd(good)
         rig.lose(lost)
-        await rig.marks.mark(ledger, [lost])
+        await rig.underreplicated.mark(ledger, [lost])
         await mend(rig.worker())
         assert good in rig.members(ledger)
         assert ledger not in rig.bookie(bad).ledgers
@@ -228,11 +228,11 @@ def test_without_another_bookie_the_ledger_stays_marked_and_says_why():
         ledger = await rig.ledger(6)
         before, lost = rig.metadata(ledger), rig.members(ledger)[0]
         rig.lose(lost)
-        await rig.marks.mark(ledger, [lost])
+        await rig.underreplicated.mark(ledger, [lost])
         outcome = (await mend(rig.worker()))[ledger]
-        assert outcome.result is RepairStatus.LEFT
+        assert outcome.result is RepairStatus.UNFINISHED
         assert outcome.reasons == (f"no other bookie can take the place of {lost}",)
-        assert (await rig.marks.note(ledger)).reasons == outcome.reasons
+        assert (await rig.underreplicated.note(ledger)).reasons == outcome.reasons
         assert rig.metadata(ledger) == before
 
     on_rig(body, bookies=3)
@@ -245,7 +245,7 @@ def test_an_overloaded_bookie_is_asked_again():
         (new,) = rig.outside(ledger)
         refusing(rig.bookie(new), Status.OVERLOADED, 5)
         rig.lose(lost)
-        await rig.marks.mark(ledger, [lost])
+        await rig.underreplicated.mark(ledger, [lost])
         await mend(rig.worker())
         assert rig.faults(ledger) == []
 
@@ -259,7 +259,7 @@ def test_a_source_with_a_bad_copy_is_passed_over_and_mended_in_place_or_replaced
         rig.lose(lost)
         for entry in range(6):
             rig.spoil(spoilt, ledger, entry)
-        await rig.marks.mark(ledger, [lost])
+        await rig.underreplicated.mark(ledger, [lost])
         await mend(rig.worker())
         assert rig.faults(ledger) == []
         assert await rig.marked() == []
@@ -270,13 +270,13 @@ def test_a_source_with_a_bad_copy_is_passed_over_and_mended_in_place_or_replaced
 def test_a_suspects_copies_are_read_through_though_its_list_is_complete():
     async def body(rig):
         ledger = await rig.ledger(6)
-        suspect = rig.members(ledger)[0]
-        rig.spoil(suspect, ledger, 3)
-        await rig.marks.suspect(ledger, [suspect])
+        report_corrupt = rig.members(ledger)[0]
+        rig.spoil(report_corrupt, ledger, 3)
+        await rig.underreplicated.report_corrupt(ledger, [report_corrupt])
         await mend(rig.worker())
         assert rig.faults(ledger) == []
         assert await rig.marked() == []
-        assert (await rig.marks.note(ledger)).suspects == frozenset()
+        assert (await rig.underreplicated.note(ledger)).suspects == frozenset()
 
     on_rig(body)
 
@@ -288,7 +288,7 @@ def test_a_bookie_in_limbo_answers_plainly_once_its_share_is_complete_again():
         rig.forget(name, ledger, 2, 5)
         rig.bookie(name).begin_limbo(ledger + 1)
         assert (await rig.bookie(name).read(ledger, 2)).status is Status.UNKNOWN_LEDGER_STATE
-        await rig.marks.mark(ledger, [name])
+        await rig.underreplicated.mark(ledger, [name])
         await mend(rig.worker())
         assert rig.faults(ledger) == []
         assert (await rig.bookie(name).read(ledger, 99)).status is Status.NO_ENTRY
@@ -301,9 +301,9 @@ def test_a_ledger_deleted_meanwhile_leaves_the_list():
     async def body(rig):
         ledger = await rig.ledger(2)
         await rig.world.client("deleter").delete(ledger)
-        await rig.marks.mark(ledger, ["b0"])
+        await rig.underreplicated.mark(ledger, ["b0"])
         outcome = (await mend(rig.worker()))[ledger]
-        assert outcome.result is RepairStatus.MENDED
+        assert outcome.result is RepairStatus.REPAIRED
         assert await rig.marked() == []
 
     on_rig(body)
@@ -314,17 +314,17 @@ def test_a_mark_set_during_the_repair_is_not_lost():
         ledger = await rig.ledger(6)
         lost = rig.members(ledger)[0]
         rig.lose(lost)
-        await rig.marks.mark(ledger, [lost])
+        await rig.underreplicated.mark(ledger, [lost])
         worker = rig.worker()
 
         def on_set(path, data, version):
             if "/L" in path and version > 1:  # the swap: now somebody marks it again
                 rig.world.tree.on_set = None
-                asyncio.get_running_loop().create_task(rig.marks.mark(ledger, ["b9"]))
+                asyncio.get_running_loop().create_task(rig.underreplicated.mark(ledger, ["b9"]))
 
         rig.world.tree.on_set = on_set
         outcome = (await mend(worker))[ledger]
-        assert outcome.result is RepairStatus.LEFT
+        assert outcome.result is RepairStatus.UNFINISHED
         assert outcome.reasons == ("it was marked again",)
         assert await rig.marked() == [ledger]
         await mend(worker)
@@ -338,10 +338,10 @@ def test_two_workers_do_not_mend_one_ledger_at_the_same_time():
         ledger = await rig.ledger(6)
         lost = rig.members(ledger)[0]
         rig.lose(lost)
-        await rig.marks.mark(ledger, [lost])
+        await rig.underreplicated.mark(ledger, [lost])
         first, second = rig.worker("first"), rig.worker("second")
         outcomes = await asyncio.gather(first.repair(ledger), second.repair(ledger))
-        assert sorted(one.result.name for one in outcomes) == ["LOCKED", "MENDED"]
+        assert sorted(one.result.name for one in outcomes) == ["LOCKED", "REPAIRED"]
         assert rig.faults(ledger) == []
 
     on_rig(body, bookies=6)
@@ -352,14 +352,14 @@ def test_workers_that_lost_their_locks_do_no_harm():
         ledger = await rig.ledger(6)
         lost = rig.members(ledger)[0]
         rig.lose(lost)
-        await rig.marks.mark(ledger, [lost])
+        await rig.underreplicated.mark(ledger, [lost])
 
         async def no_lock(ledger):
             return True
 
         workers = [rig.worker(f"worker {number}") for number in range(4)]
         for worker in workers:
-            worker.marks.lock = no_lock
+            worker.underreplicated.lock = no_lock
         await asyncio.gather(*[worker.repair(ledger) for worker in workers])
         assert rig.faults(ledger) == []
         assert await rig.marked() == []
@@ -372,7 +372,7 @@ def test_a_rivals_change_of_metadata_is_kept():
         ledger = await rig.ledger(6)
         lost = rig.members(ledger)[0]
         rig.lose(lost)
-        await rig.marks.mark(ledger, [lost])
+        await rig.underreplicated.mark(ledger, [lost])
         store = rig.session("worker")
         real, times = store.set, []
 
@@ -400,7 +400,7 @@ def test_a_ledger_made_narrower_is_widened_to_what_was_wanted():
         assert rig.metadata(ledger).write_quorum == 2
         rig.bookie("b0").restart()
         rig.bookie("b1").restart()
-        await rig.marks.mark(ledger, [])
+        await rig.underreplicated.mark(ledger, [])
         await mend(rig.worker())
         metadata = rig.metadata(ledger)
         assert (metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum) == (3, 3, 2)
@@ -414,7 +414,7 @@ def test_a_narrow_ledger_stays_marked_until_a_bookie_can_take_more_copies():
     async def body(rig):
         rig.lose("b0")
         ledger = await rig.ledger(6)
-        await rig.marks.mark(ledger, [])
+        await rig.underreplicated.mark(ledger, [])
         outcome = (await mend(rig.worker()))[ledger]
         assert outcome.reasons == ("no further bookie is there to hold more copies",)
         rig.bookie("b0").restart()
@@ -430,13 +430,13 @@ def test_a_read_only_bookie_keeps_what_it_has_and_gets_nothing_more():
         ledger = await rig.ledger(6)
         name = rig.members(ledger)[0]
         rig.bookie(name).read_only = True
-        await rig.marks.mark(ledger, [name])
+        await rig.underreplicated.mark(ledger, [name])
         worker = rig.worker()
         await mend(worker)
         assert name in rig.members(ledger)
         assert (worker.progress.entries, await rig.marked()) == (0, [])
         rig.forget(name, ledger, 3)
-        await rig.marks.mark(ledger, [name])
+        await rig.underreplicated.mark(ledger, [name])
         await mend(worker)
         assert name not in rig.members(ledger)
         assert rig.faults(ledger) == []
@@ -448,8 +448,8 @@ def test_a_bookie_being_emptied_is_left_though_it_is_alive():
     async def body(rig):
         ledger = await rig.ledger(6)
         name = rig.members(ledger)[0]
-        await rig.marks.drain(name)
-        await rig.marks.mark(ledger, [name])
+        await rig.underreplicated.drain(name)
+        await rig.underreplicated.mark(ledger, [name])
         await mend(rig.worker())
         assert name not in rig.members(ledger)
         assert rig.faults(ledger) == []
@@ -462,12 +462,12 @@ def test_the_disable_switch_stops_a_running_worker_and_enable_lets_it_go_on():
         ledger = await rig.ledger(6)
         lost = rig.members(ledger)[0]
         rig.lose(lost)
-        await rig.marks.disable()
-        await rig.marks.mark(ledger, [lost])
+        await rig.underreplicated.disable()
+        await rig.underreplicated.mark(ledger, [lost])
         running = asyncio.create_task(rig.worker().run())
         await asyncio.sleep(60)
         assert await rig.marked() == [ledger]
-        await rig.marks.enable()
+        await rig.underreplicated.enable()
         await asyncio.sleep(10)
         assert await rig.marked() == []
         running.cancel()
@@ -480,7 +480,7 @@ def test_what_cannot_be_mended_is_tried_ever_less_often_but_at_once_when_a_booki
         ledger = await rig.ledger(6)
         lost = rig.members(ledger)[0]
         rig.lose(lost)
-        await rig.marks.mark(ledger, [lost])
+        await rig.underreplicated.mark(ledger, [lost])
         worker = rig.worker(poll_s=0.5)
         tries = []
         real = worker.repair
@@ -513,7 +513,7 @@ def test_a_bookie_where_a_copy_lies_rotten_is_not_swapped_in_with_it():
         rig.bookie(candidate).ledgers[ledger] = copy.deepcopy(rig.bookie(kept).ledgers[ledger])
         rig.spoil(candidate, ledger, 3)
         rig.lose(lost)
-        await rig.marks.mark(ledger, [lost])
+        await rig.underreplicated.mark(ledger, [lost])
         await mend(rig.worker())
         assert candidate not in rig.members(ledger), "the model mends no rot in its place"
 
@@ -526,11 +526,11 @@ def test_a_bookie_that_hangs_while_it_is_read_costs_one_timeout_and_not_one_per_
         hanging = rig.members(ledger)[0]
         port = Hanging(rig.bookies("worker"), "read_many")
         port.names.add(hanging)
-        await rig.marks.suspect(ledger, [hanging])
+        await rig.underreplicated.report_corrupt(ledger, [hanging])
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         outcomes = await mend(rig.worker(bookies=port))
-        assert outcomes[ledger].result is RepairStatus.LEFT
+        assert outcomes[ledger].result is RepairStatus.UNFINISHED
         assert loop.time() - began_s < 10
 
     on_rig(body)

@@ -15,7 +15,7 @@ def test_a_failed_ledger_waits_twice_as_long_each_time_up_to_the_bound():
 
 def test_a_time_known_to_help_is_waited_for_and_does_not_count_as_a_failure():
     schedule = RetrySchedule(1, 10)
-    schedule.on_failed(1, 0.0, again_s=5.0)
+    schedule.on_failed(1, 0.0, retry_s=5.0)
     assert schedule.ready([1, 2], 4.9) == [2]
     assert schedule.ready([1, 2], 5.0) == [1, 2]
     schedule.on_failed(1, 5.0)

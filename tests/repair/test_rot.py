@@ -106,14 +106,14 @@ def test_the_worker_mends_a_rotten_copy_where_it_lies():
             length=3 * len(PAYLOAD),
         )
         await store.create(ledger_path(1), encode(metadata), parents=True)
-        marks = UnderreplicatedLedgers(store, SimClock(), "test")
-        await marks.suspect(1, [names[1]])
+        underreplicated = UnderreplicatedLedgers(store, SimClock(), "test")
+        await underreplicated.report_corrupt(1, [names[1]])
         worker = ReplicationWorker(
             store, LocalBookies(nodes), SimClock(), "worker", Random(1).random
         )
-        assert (await worker.repair(1)).result is RepairStatus.MENDED
+        assert (await worker.repair(1)).result is RepairStatus.REPAIRED
         assert (await nodes[1].read(1, 1)).body == entry_bytes(1, 1, PAYLOAD)
-        assert await marks.ledgers() == []
+        assert await underreplicated.ledgers() == []
         for node in nodes:
             await node.stop()
 

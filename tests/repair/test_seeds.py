@@ -28,7 +28,7 @@ async def trouble(seed):
     gone = draw.choice(list(rig.world.bookies))
     rig.lose(gone)
     for ledger in ledgers:
-        await rig.marks.mark(ledger, [gone])
+        await rig.underreplicated.mark(ledger, [gone])
     workers = []
 
     def begin(number):
@@ -77,7 +77,7 @@ async def disturb(rig, draw, gone, ledgers):
         name = draw.choice(names)
         if rig.bookie(name).up:
             rig.lose(name)
-    await rig.marks.mark(draw.choice(ledgers), draw.sample(names, 1))
+    await rig.underreplicated.mark(draw.choice(ledgers), draw.sample(names, 1))
 
 
 @pytest.mark.parametrize("seed", range(25))

@@ -83,10 +83,10 @@ def test_many_marks_at_once_with_lost_calls_are_all_kept():
 
         async def keep_marking(number):
             faults = MetadataFaults(draw, unsent=0.2, reply_lost=0.2)
-            marks = lists(tree, f"m{number}", faults)
+            underreplicated = lists(tree, f"m{number}", faults)
             while True:
                 try:
-                    return await marks.mark(7, [f"b{number}"])
+                    return await underreplicated.mark(7, [f"b{number}"])
                 except MetadataUnavailable:
                     continue
 
@@ -186,8 +186,8 @@ def test_a_suspect_is_noted_before_its_ledger_is_marked():
     async def body(tree, one, two):
         seen = []
         tree.on_set = lambda path, data, version: seen.append(path)
-        await one.suspect(7, ["b1"])
-        await two.suspect(7, ["b2"])
+        await one.report_corrupt(7, ["b1"])
+        await two.report_corrupt(7, ["b2"])
         assert "/notes/" in next(path for path in seen if "urL" in path)
         assert (await one.note(7)).suspects == {"b1", "b2"}
         assert (await one.get(7)).missing == {"b1", "b2"}

@@ -209,14 +209,14 @@ class BookieWorld:
         if bookie is self.bookie:
             self.deleted |= dead
 
-    async def check(self, *, limbo: bool = False, rot: bool = False) -> None:
+    async def check(self, *, limbo: bool = False, corrupt: bool = False) -> None:
         """Everything acknowledged is there, nothing else is invented, fences hold.
 
-        `limbo`: the bookie may say that it does not know. `rot`: a reader may have to see by the
-        digest that an entry is damaged.
+        `limbo`: the bookie may say that it does not know. `corrupt`: a reader may have to see by
+        the digest that an entry is damaged.
         """
         for ledger, entry in sorted(self.sent):
-            if rot and await self._is_damaged(ledger, entry):
+            if corrupt and await self._is_damaged(ledger, entry):
                 continue
             await self._check_entry(ledger, entry, (ledger, entry) in self.acked, limbo=limbo)
         for ledger in sorted(self.fenced - self.delete_asked):

@@ -209,7 +209,7 @@ async def no_answer_is_no_ledger(self, bookie, ledger, entry, *, fence_key=None)
 _sim_read = SimBookies.read
 
 
-async def swaps_before_copying(self, bookies, share, span):
+async def swaps_before_copying(self, bookies, share, fragment):
     return True
 
 

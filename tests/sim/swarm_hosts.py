@@ -196,7 +196,7 @@ class Mender:
         draw = self.world.draw
         await asyncio.sleep(draw.expovariate(1 / 0.5))
         name = draw.choice(sorted(self.world.cluster.bookies))
-        await self.world.retry(partial(self.worker.marks.drain, name))
+        await self.world.retry(partial(self.worker.underreplicated.drain, name))
 
     def connect(self, host):
         world, clock = self.world, SimClock()
@@ -204,7 +204,7 @@ class Mender:
         config = world.cluster.config
         chance = world.draw.random
         self.worker = ReplicationWorker(store, port, clock, host, chance, self.config, config)
-        self.auditor = Auditor(store, port, clock, self.worker.marks, self.config, config)
+        self.auditor = Auditor(store, port, clock, self.worker.underreplicated, self.config, config)
 
     async def finish(self):
         """All is closed and everybody is well: everything is whole after some passes."""
@@ -213,12 +213,12 @@ class Mender:
         await asyncio.gather(*self.tasks, return_exceptions=True)
         await self.world.cluster.sessions["mender"].close()  # with it, its locks end
         self.connect("last mender")
-        await self.worker.marks.prepare()
+        await self.worker.underreplicated.prepare()
         outcomes = {}
         for _ in range(20):
             await self.auditor.audit(await self.auditor.away())
             await self.auditor.full_check()
-            marked = await self.worker.marks.ledgers()
+            marked = await self.worker.underreplicated.ledgers()
             if not marked:
                 return
             outcomes = await self.worker.work_on(marked)

@@ -34,7 +34,7 @@ async def run_world(world: BookieWorld, *, boots: int = BOOTS, sync_fails: bool 
         else:
             await world.bookie.stop()
         await world.start()
-        assert world.bookie.replayed.rot == (), "damage where there was none"
+        assert world.bookie.replayed.corrupt == (), "damage where there was none"
         await world.check()
     await world.bookie.stop()
 
@@ -79,7 +79,7 @@ def test_without_sync_a_reboot_leads_to_limbo_and_never_to_a_wrong_no():
         world.stop_tasks()
         world.power_cut()
         await world.start()
-        await world.check(limbo=True, rot=True)
+        await world.check(limbo=True, corrupt=True)
 
     for seed in range(20):
         simulate(main(BookieWorld(seed, journal_sync="never")))
@@ -121,8 +121,8 @@ def test_rot_below_what_was_durable_leads_to_limbo_and_never_to_a_wrong_no():
         size = len(world.disk._names[name].view)
         world.disk.flip_bit(name, world.random.randrange(0, size), world.random.randrange(8))
         await world.start()
-        rotten = bool(world.bookie.replayed.rot)
-        await world.check(limbo=rotten, rot=True)
+        rotten = bool(world.bookie.replayed.corrupt)
+        await world.check(limbo=rotten, corrupt=True)
         if rotten:
             reply = await world.bookie.read(0, 10_000)
             assert reply.status is Status.UNKNOWN_LEDGER_STATE or 0 in world.delete_asked

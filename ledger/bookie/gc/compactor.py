@@ -86,7 +86,7 @@ class LogCompactor:
         """
         files = self._storage.files
         while run:
-            bodies = await files.read_entries(ledger, run[0][0], [place for _, place in run])
+            bodies = await files.read_entries(ledger, run[0][0], [location for _, location in run])
             for (entry, _), body in zip(run, bodies, strict=False):
                 self._read.append((ledger, entry, body))
                 self._read_bytes += len(body)
@@ -136,12 +136,12 @@ def _consecutive(
     """Group the rows in `file_id` into runs of consecutive entries of at most `_GROUP_BYTES`."""
     runs: list[list[tuple[int, EntryLocation]]] = []
     size = 0
-    for entry, place in rows:
-        if place.file_id != file_id:
+    for entry, location in rows:
+        if location.file_id != file_id:
             continue
-        if not runs or runs[-1][-1][0] != entry - 1 or size + place.length > _GROUP_BYTES:
+        if not runs or runs[-1][-1][0] != entry - 1 or size + location.length > _GROUP_BYTES:
             runs.append([])
             size = 0
-        runs[-1].append((entry, place))
-        size += place.length
+        runs[-1].append((entry, location))
+        size += location.length
     return runs
