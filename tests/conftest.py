@@ -9,6 +9,8 @@ import pytest
 
 from tests.peers.zookeeper import ZooKeeper
 
+pytest_plugins = ("pytester", "tests.async_tests")
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 

@@ -336,7 +336,10 @@ def names_a_machine(source: Source) -> Iterator[str]:
 
 _SKIPS = re.compile(r"\b(pytest\.(skip|xfail|importorskip)|mark\.(skip|skipif|xfail))\b")
 _SLEEPS = re.compile(r"\btime\.sleep\(|from time import .*\bsleep\b")
-_CHECKS = re.compile(r"\bassert\b|\braises\b|\b_?(check|expect|verify|compare|conform|agree)\w*\(")
+_CHECKS = re.compile(
+    r"\bassert\b|\braises\b|\b_?(check|expect|verify|compare|conform|agree)\w*\("
+    r"|\basyncio\.(timeout|wait_for)\("  # that it ends in time
+)
 _CALLS = re.compile(r"(\w+)\(")
 _ONLY_THAT = re.compile(r"^\s+except \w+", re.MULTILINE)  # any other error fails the test
 

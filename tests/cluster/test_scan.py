@@ -50,7 +50,8 @@ async def seen_after_s(scan, end):
 
 
 @pytest.mark.proof
-def test_segments_are_read_soon_whole_and_without_any_gateway(tmp_path):
+@pytest.mark.real_loop
+async def test_segments_are_read_soon_whole_and_without_any_gateway(tmp_path):
     world = World(tmp_path, 3)
     world.start()
     gateway = ClusterGateway(tmp_path / "gateway", world.zookeeper.servers).start()
@@ -60,25 +61,22 @@ def test_segments_are_read_soon_whole_and_without_any_gateway(tmp_path):
         for _ in range(3):  # a segment each
             loader.send("topic", *[b"%d" % n * 50 for n in range(RECORDS)])
 
-        async def main():
-            async with open_storage(f"zk://{world.zookeeper.servers}") as storage:
-                scan = await scan_of(storage, "topic")
-                waited_s = []
-                for _ in range(9):
-                    end = await asyncio.to_thread(loader.send, "topic", b"last") + 1
-                    waited_s.append(await seen_after_s(scan, end))
-                assert sorted(waited_s)[4] < SEEN_S_MAX, waited_s
-                assert len(scan.segments) > 2
-                gateway.kill()
-                slices = await scan.cut(0, end, 100_000)
-                assert await offsets_in(storage, slices) == end
-                world.bookies[1].kill()
-                await scan.refresh()
-                assert scan.end_sequence_id == end
-                assert await offsets_in(storage, slices) == end
-                scan.close()
-
-        asyncio.run(main())
+        async with open_storage(f"zk://{world.zookeeper.servers}") as storage:
+            scan = await scan_of(storage, "topic")
+            waited_s = []
+            for _ in range(9):
+                end = await asyncio.to_thread(loader.send, "topic", b"last") + 1
+                waited_s.append(await seen_after_s(scan, end))
+            assert sorted(waited_s)[4] < SEEN_S_MAX, waited_s
+            assert len(scan.segments) > 2
+            gateway.kill()
+            slices = await scan.cut(0, end, 100_000)
+            assert await offsets_in(storage, slices) == end
+            world.bookies[1].kill()
+            await scan.refresh()
+            assert scan.end_sequence_id == end
+            assert await offsets_in(storage, slices) == end
+            scan.close()
     finally:
         if gateway.running:
             gateway.kill()

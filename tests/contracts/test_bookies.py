@@ -24,7 +24,6 @@ from ledger.ports.bookies import BookieInfo, Bookies, BookieStats, Status
 from tests.ledger.bookie_rig import KEY, OTHER_KEY
 from tests.peers.processes import until
 from tests.sim.bookie_world import entry_buffers, entry_bytes
-from tests.sim.loop import simulate
 from tests.sim.model_bookie import ModelBookie
 from tests.sim.network import Network, SimBookies, Weather
 
@@ -89,34 +88,37 @@ async def simulated(tmp_path):
     yield World(SimBookies(network, "host"), name, bookie)
 
 
-@pytest.fixture(params=[embedded, networked, simulated], ids=lambda factory: factory.__name__)
-def run(request, tmp_path):
-    """Runs `scenario(world)` on a fresh bookie."""
+PORTS = [
+    pytest.param(embedded, marks=pytest.mark.real_loop),
+    pytest.param(networked, marks=pytest.mark.real_loop),
+    simulated,
+]
 
-    def runner(scenario):
-        async def main():
-            async with request.param(tmp_path) as world, asyncio.timeout(LONG_S):
-                await scenario(world)
 
-        (simulate if request.param is simulated else asyncio.run)(main())
+@pytest.fixture(params=PORTS, ids=lambda factory: factory.__name__)
+def opened(request, tmp_path):
+    """`async with opened() as world` opens a fresh bookie."""
 
-    return runner
+    @contextlib.asynccontextmanager
+    async def world():
+        async with request.param(tmp_path) as made, asyncio.timeout(LONG_S):
+            yield made
+
+    return world
 
 
 # -- adds --------------------------------------------------------------------------------------
 
 
-def test_an_entry_is_read_back_as_it_was_added(run):
-    async def scenario(world):
+async def test_an_entry_is_read_back_as_it_was_added(opened):
+    async with opened() as world:
         assert await world.add(7, 0, b"payload") is Status.OK
         reply = await world.port.read(world.id, 7, 0)
         assert (reply.status, reply.body, reply.lac) == (0, entry_bytes(7, 0, b"payload"), -1)
 
-    run(scenario)
 
-
-def test_an_entry_in_many_buffers_is_one_entry(run):
-    async def scenario(world):
+async def test_an_entry_in_many_buffers_is_one_entry(opened):
+    async with opened() as world:
         whole = entry_bytes(7, 0, b"payload" * 9)
         body = [whole[:10], memoryview(whole)[10:50], bytearray(whole[50:]), b""]
         told = asyncio.get_running_loop().create_future()
@@ -124,11 +126,9 @@ def test_an_entry_in_many_buffers_is_one_entry(run):
         assert await told is Status.OK
         assert (await world.port.read(world.id, 7, 0)).body == whole
 
-    run(scenario)
 
-
-def test_every_add_is_answered_once_and_in_the_order_of_the_calls_it_was_judged(run):
-    async def scenario(world):
+async def test_every_add_is_answered_once_and_in_the_order_of_the_calls_it_was_judged(opened):
+    async with opened() as world:
         answers = []
         for entry in range(60):
             body = entry_buffers(7, entry, b"x")
@@ -143,11 +143,9 @@ def test_every_add_is_answered_once_and_in_the_order_of_the_calls_it_was_judged(
             (entry, Status.OK if entry % 3 == 0 else Status.UNAUTHORIZED) for entry in range(60)
         ]
 
-    run(scenario)
 
-
-def test_nobody_is_called_inside_add(run):
-    async def scenario(world):
+async def test_nobody_is_called_inside_add(opened):
+    async with opened() as world:
         calls, inside, done = [], True, asyncio.Event()
 
         def on_added(status):
@@ -169,55 +167,45 @@ def test_nobody_is_called_inside_add(run):
         assert not any(was_inside for _, was_inside in calls)
         assert sorted(status for status, _ in calls) == [0, 0, 0, 502, 900]
 
-    run(scenario)
 
-
-def test_the_same_entry_again_is_fine_and_another_one_is_refused(run):
-    async def scenario(world):
+async def test_the_same_entry_again_is_fine_and_another_one_is_refused(opened):
+    async with opened() as world:
         await world.add_all(7, [0])
         assert await world.add(7, 0) is Status.OK
         assert await world.add(7, 0, b"y") is Status.BAD_REQUEST
         assert world.bookie.conflicts == 1
         assert (await world.port.read(world.id, 7, 0)).body == entry_bytes(7, 0, b"x")
 
-    run(scenario)
 
-
-def test_a_wrong_key_adds_nothing(run):
-    async def scenario(world):
+async def test_a_wrong_key_adds_nothing(opened):
+    async with opened() as world:
         await world.add_all(7, [0])
         assert await world.add(7, 1, key=OTHER_KEY) is Status.UNAUTHORIZED
         assert await world.add(7, 1, key=OTHER_KEY, recovery=True) is Status.UNAUTHORIZED
         assert (await world.port.list_entries(world.id, 7)).runs == ((0, 0),)
 
-    run(scenario)
-
 
 # -- reads and fences --------------------------------------------------------------------------
 
 
-def test_entry_minus_one_is_the_highest_that_is_stored(run):
-    async def scenario(world):
+async def test_entry_minus_one_is_the_highest_that_is_stored(opened):
+    async with opened() as world:
         await world.add_all(7, [0, 1, 5])
         reply = await world.port.read(world.id, 7, -1)
         assert (reply.status, reply.body) == (Status.OK, entry_bytes(7, 5, b"x"))
 
-    run(scenario)
 
-
-def test_what_never_was_is_denied(run):
-    async def scenario(world):
+async def test_what_never_was_is_denied(opened):
+    async with opened() as world:
         await world.add_all(7, [0])
         assert (await world.port.read(world.id, 7, 1)).status is Status.NO_ENTRY
         assert (await world.port.read(world.id, 8, 0)).status is Status.NO_LEDGER
         assert (await world.port.read_many(world.id, 8, 0, 9, 99)).status is Status.NO_LEDGER
         assert (await world.port.read_lac(world.id, 8)).status is Status.NO_LEDGER
 
-    run(scenario)
 
-
-def test_after_a_fence_only_recovery_adds(run):
-    async def scenario(world):
+async def test_after_a_fence_only_recovery_adds(opened):
+    async with opened() as world:
         await world.add_all(7, [0, 1])
         reply = await world.port.read(world.id, 7, -1, fence_key=KEY)
         assert (reply.status, reply.body) == (Status.OK, entry_bytes(7, 1, b"x"))
@@ -225,31 +213,25 @@ def test_after_a_fence_only_recovery_adds(run):
         assert await world.add(7, 2, recovery=True) is Status.OK
         assert (await world.port.list_entries(world.id, 7)).runs == ((0, 2),)
 
-    run(scenario)
 
-
-def test_a_fence_makes_an_unknown_ledger_known_and_fenced(run):
-    async def scenario(world):
+async def test_a_fence_makes_an_unknown_ledger_known_and_fenced(opened):
+    async with opened() as world:
         reply = await world.port.read(world.id, 7, -1, fence_key=KEY)
         assert reply.status is Status.NO_ENTRY
         assert await world.add(7, 0) is Status.FENCED
         assert (await world.port.list_entries(world.id, 7)) == (Status.OK, ())
 
-    run(scenario)
 
-
-def test_a_wrong_key_fences_nothing(run):
-    async def scenario(world):
+async def test_a_wrong_key_fences_nothing(opened):
+    async with opened() as world:
         await world.add_all(7, [0])
         reply = await world.port.read(world.id, 7, -1, fence_key=OTHER_KEY)
         assert (reply.status, reply.body) == (Status.UNAUTHORIZED, b"")
         assert await world.add(7, 1) is Status.OK
 
-    run(scenario)
 
-
-def test_a_fence_sees_the_adds_that_were_taken_before_it(run):
-    async def scenario(world):
+async def test_a_fence_sees_the_adds_that_were_taken_before_it(opened):
+    async with opened() as world:
         await world.add_all(7, [0])
         told = [world.add(7, entry) for entry in range(1, 40)]
         reply = await world.port.read(world.id, 7, -1, fence_key=KEY)
@@ -258,11 +240,9 @@ def test_a_fence_sees_the_adds_that_were_taken_before_it(run):
         assert highest == len(taken)
         assert {told[one].result() for one in range(len(taken), 39)} <= {Status.FENCED}
 
-    run(scenario)
 
-
-def test_many_entries_come_up_to_a_hole(run):
-    async def scenario(world):
+async def test_many_entries_come_up_to_a_hole(opened):
+    async with opened() as world:
         await world.add_all(7, [0, 1, 2, 4])
         reply = await world.port.read_many(world.id, 7, 0, 9, 1 << 20)
         assert reply.status is Status.OK
@@ -271,44 +251,36 @@ def test_many_entries_come_up_to_a_hole(run):
         ]
         assert (await world.port.read_many(world.id, 7, 3, 9, 99)).status is Status.NO_ENTRY
 
-    run(scenario)
 
-
-def test_many_entries_end_at_the_last_one_asked_for(run):
-    async def scenario(world):
+async def test_many_entries_end_at_the_last_one_asked_for(opened):
+    async with opened() as world:
         await world.add_all(7, range(5))
         reply = await world.port.read_many(world.id, 7, 1, 2, 1 << 20)
         assert [bytes(body)[8:16] for body in reply.bodies] == [bytes(7) + b"\1", bytes(7) + b"\2"]
 
-    run(scenario)
 
-
-def test_at_least_one_entry_comes_however_few_bytes_were_asked_for(run):
-    async def scenario(world):
+async def test_at_least_one_entry_comes_however_few_bytes_were_asked_for(opened):
+    async with opened() as world:
         await world.add_all(7, range(5), payload=b"x" * 1000)
         reply = await world.port.read_many(world.id, 7, 1, 4, 1)
         assert [bytes(body) for body in reply.bodies] == [entry_bytes(7, 1, b"x" * 1000)]
         reply = await world.port.read_many(world.id, 7, 0, 4, 2500)
         assert 2 <= len(reply.bodies) <= 3
 
-    run(scenario)
-
 
 # -- LACs --------------------------------------------------------------------------------------
 
 
-def test_the_lac_is_the_highest_that_came_with_an_entry(run):
-    async def scenario(world):
+async def test_the_lac_is_the_highest_that_came_with_an_entry(opened):
+    async with opened() as world:
         await world.add_all(7, range(4))
         assert await world.port.read_lac(world.id, 7) == (Status.OK, b"", 2)
         await world.add_all(7, [4], lac=0)
         assert (await world.port.read_lac(world.id, 7)).lac == 2
 
-    run(scenario)
 
-
-def test_an_explicit_lac_is_known_and_never_falls(run):
-    async def scenario(world):
+async def test_an_explicit_lac_is_known_and_never_falls(opened):
+    async with opened() as world:
         await world.add_all(7, range(4))
         assert await world.port.write_lac(world.id, 7, KEY, 3) is Status.OK
         assert (await world.port.read_lac(world.id, 7)).lac == 3
@@ -316,8 +288,6 @@ def test_an_explicit_lac_is_known_and_never_falls(run):
         assert (await world.port.read_lac(world.id, 7)).lac == 3
         assert await world.port.write_lac(world.id, 7, OTHER_KEY, 9) is Status.UNAUTHORIZED
         assert (await world.port.read(world.id, 7, 0)).lac == 3
-
-    run(scenario)
 
 
 async def polling(world, ledger, previous, timeout_s=LONG_S):
@@ -329,110 +299,90 @@ async def polling(world, ledger, previous, timeout_s=LONG_S):
     return polled
 
 
-def test_a_long_poll_for_a_known_lac_is_answered_with_the_entry(run):
-    async def scenario(world):
+async def test_a_long_poll_for_a_known_lac_is_answered_with_the_entry(opened):
+    async with opened() as world:
         await world.add_all(7, range(4))
         reply = await world.port.wait_lac(world.id, 7, 0, LONG_S)
         assert reply == (Status.OK, entry_bytes(7, 1, b"x"), 2)
 
-    run(scenario)
 
-
-def test_an_add_wakes_a_long_poll(run):
-    async def scenario(world):
+async def test_an_add_wakes_a_long_poll(opened):
+    async with opened() as world:
         await world.add_all(7, [0, 1])
         polled = await polling(world, 7, 0)
         await world.add_all(7, [2])
         assert await polled == (Status.OK, entry_bytes(7, 1, b"x"), 1)
 
-    run(scenario)
 
-
-def test_an_explicit_lac_wakes_a_long_poll(run):
-    async def scenario(world):
+async def test_an_explicit_lac_wakes_a_long_poll(opened):
+    async with opened() as world:
         await world.add_all(7, [0])
         polled = await polling(world, 7, -1)
         await world.port.write_lac(world.id, 7, KEY, 0)
         assert await polled == (Status.OK, entry_bytes(7, 0, b"x"), 0)
 
-    run(scenario)
 
-
-def test_a_long_poll_has_no_body_where_the_entry_is_not_stored(run):
-    async def scenario(world):
+async def test_a_long_poll_has_no_body_where_the_entry_is_not_stored(opened):
+    async with opened() as world:
         await world.add_all(7, [0, 2])  # 1 went to other bookies
         polled = await polling(world, 7, 1)
         await world.add_all(7, [4])
         assert await polled == (Status.OK, entry_bytes(7, 2, b"x"), 3)
         assert await world.port.wait_lac(world.id, 7, 0, LONG_S) == (Status.OK, b"", 3)
 
-    run(scenario)
 
-
-def test_a_fence_wakes_a_long_poll(run):
-    async def scenario(world):
+async def test_a_fence_wakes_a_long_poll(opened):
+    async with opened() as world:
         await world.add_all(7, [0])
         polled = await polling(world, 7, -1)
         await world.port.read(world.id, 7, -1, fence_key=KEY)
         assert await polled == (Status.OK, b"", -1)
 
-    run(scenario)
 
-
-def test_a_long_poll_of_a_fenced_ledger_does_not_wait(run):
-    async def scenario(world):
+async def test_a_long_poll_of_a_fenced_ledger_does_not_wait(opened):
+    async with opened() as world:
         await world.add_all(7, [0, 1])
         await world.port.read(world.id, 7, -1, fence_key=KEY)
         assert await world.port.wait_lac(world.id, 7, 5, LONG_S) == (Status.OK, b"", 0)
 
-    run(scenario)
 
-
-def test_a_long_poll_ends_when_time_is_up(run):
-    async def scenario(world):
+async def test_a_long_poll_ends_when_time_is_up(opened):
+    async with opened() as world:
         await world.add_all(7, [0, 1])
         assert await world.port.wait_lac(world.id, 7, 0, 0.02) == (Status.OK, b"", 0)
         assert await world.port.wait_lac(world.id, 7, 0, 0.0) == (Status.OK, b"", 0)
         assert (await world.port.wait_lac(world.id, 8, -1, 0.02)).status is Status.NO_LEDGER
 
-    run(scenario)
 
-
-def test_a_long_poll_of_a_ledger_that_has_not_begun_waits_for_it(run):
-    async def scenario(world):
+async def test_a_long_poll_of_a_ledger_that_has_not_begun_waits_for_it(opened):
+    async with opened() as world:
         polled = await polling(world, 7, -1)
         await world.add_all(7, [0, 1])
         assert await polled == (Status.OK, entry_bytes(7, 0, b"x"), 0)
-
-    run(scenario)
 
 
 # -- lists, limbo, statistics ------------------------------------------------------------------
 
 
-def test_the_list_names_what_is_held_in_runs(run):
-    async def scenario(world):
+async def test_the_list_names_what_is_held_in_runs(opened):
+    async with opened() as world:
         await world.add_all(7, [0, 1, 2, 5, 9, 10])
         reply = await world.port.list_entries(world.id, 7)
         assert reply == (Status.OK, ((0, 2), (5, 5), (9, 10)))
         assert await world.port.list_entries(world.id, 8) == (Status.NO_LEDGER, ())
 
-    run(scenario)
 
-
-def test_a_long_list_is_whole(run):
-    async def scenario(world):
+async def test_a_long_list_is_whole(opened):
+    async with opened() as world:
         await world.add_all(7, range(0, 12_000, 2))
         await world.add_all(7, range(12_000, 13_000))
         reply = await world.port.list_entries(world.id, 7)
         runs = [(entry, entry) for entry in range(0, 12_000, 2)]
         assert reply.runs == (*runs, (12_000, 12_999))
 
-    run(scenario)
 
-
-def test_what_may_be_lost_is_unknown_until_the_owner_ends_limbo(run):
-    async def scenario(world):
+async def test_what_may_be_lost_is_unknown_until_the_owner_ends_limbo(opened):
+    async with opened() as world:
         await world.add_all(7, [0])
         await world.lose(7)
         assert (await world.port.read(world.id, 7, 0)).status is Status.OK
@@ -448,31 +398,25 @@ def test_what_may_be_lost_is_unknown_until_the_owner_ends_limbo(run):
         assert (await world.port.list_entries(world.id, 7)).runs == ((0, 0),)
         assert await world.add(7, 1) is Status.FENCED
 
-    run(scenario)
 
-
-def test_statistics_say_how_full_it_is(run):
-    async def scenario(world):
+async def test_statistics_say_how_full_it_is(opened):
+    async with opened() as world:
         for ledger in (7, 8, 9):
             await world.add_all(ledger, [0])
         stats = await world.port.stats(world.id)
         assert (stats.status, stats.ledgers, stats.writable) == (Status.OK, 3, True)
         assert 0 < stats.free_bytes < stats.disk_bytes
 
-    run(scenario)
 
-
-def test_who_serves_is_registered_and_available(run):
-    async def scenario(world):
+async def test_who_serves_is_registered_and_available(opened):
+    async with opened() as world:
         assert list(world.port.registered()) == [world.id]
         assert not world.port.registered()[world.id].read_only
         assert world.port.available() == (world.id,)
 
-    run(scenario)
 
-
-def test_a_bookie_that_nobody_knows_is_unreachable(run):
-    async def scenario(world):
+async def test_a_bookie_that_nobody_knows_is_unreachable(opened):
+    async with opened() as world:
         port, gone = world.port, Status.UNREACHABLE
         assert (await port.read(NOBODY, 7, 0)).status is gone
         assert (await port.read(NOBODY, 7, 0, fence_key=KEY)).status is gone
@@ -483,5 +427,3 @@ def test_a_bookie_that_nobody_knows_is_unreachable(run):
         assert await port.write_lac(NOBODY, 7, KEY, 0) is gone
         assert await port.end_limbo(NOBODY, 7, KEY) is gone
         assert await port.stats(NOBODY) == BookieStats(gone)
-
-    run(scenario)

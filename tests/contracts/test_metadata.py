@@ -25,6 +25,8 @@ from ledger.ports.metadata import (
 )
 from tests.sim.metadata import SimMetadata
 
+pytestmark = pytest.mark.real_loop
+
 
 @contextlib.asynccontextmanager
 async def sqlite_store(request):
@@ -96,51 +98,37 @@ STORES = [sqlite_store, simulated_store, zookeeper_store, shown_store]
 
 
 @pytest.fixture(params=STORES, ids=lambda factory: factory.__name__)
-def run(request):
-    """Runs `scenario(store)` on a fresh store and returns its result."""
-
-    def runner(scenario):
-        async def main():
-            async with request.param(request) as store:
-                return await scenario(store)
-
-        return asyncio.run(main())
-
-    return runner
+def opened(request):
+    """`async with opened() as store` opens a fresh store."""
+    return lambda: request.param(request)
 
 
-def test_a_created_node_has_its_data_and_version_0(run):
-    async def scenario(store):
+async def test_a_created_node_has_its_data_and_version_0(opened):
+    async with opened() as store:
         assert await store.create("/a", b"x") == "/a"
         assert await store.get("/a") == Node(b"x", 0)
 
-    run(scenario)
 
-
-def test_each_set_raises_the_version_by_one(run):
-    async def scenario(store):
+async def test_each_set_raises_the_version_by_one(opened):
+    async with opened() as store:
         await store.create("/a")
         assert await store.set("/a", b"1", 0) == 1
         assert await store.set("/a", b"2", 1) == 2
         assert await store.set("/a", b"3", ANY_VERSION) == 3
         assert await store.get("/a") == Node(b"3", 3)
 
-    run(scenario)
 
-
-def test_a_set_with_an_old_version_changes_nothing(run):
-    async def scenario(store):
+async def test_a_set_with_an_old_version_changes_nothing(opened):
+    async with opened() as store:
         await store.create("/a", b"0")
         await store.set("/a", b"1", 0)
         with pytest.raises(BadVersion):
             await store.set("/a", b"2", 0)
         assert await store.get("/a") == Node(b"1", 1)
 
-    run(scenario)
 
-
-def test_of_many_racing_sets_with_one_version_exactly_one_wins(run):
-    async def scenario(store):
+async def test_of_many_racing_sets_with_one_version_exactly_one_wins(opened):
+    async with opened() as store:
         await store.create("/a")
         results = await asyncio.gather(
             *(store.set("/a", b"%d" % i, 0) for i in range(20)), return_exceptions=True
@@ -149,8 +137,6 @@ def test_of_many_racing_sets_with_one_version_exactly_one_wins(run):
         assert len(winners) == 1
         assert sum(isinstance(result, BadVersion) for result in results) == 19
         assert await store.get("/a") == Node(b"%d" % winners[0], 1)
-
-    run(scenario)
 
 
 @pytest.mark.parametrize(
@@ -166,91 +152,75 @@ def test_of_many_racing_sets_with_one_version_exactly_one_wins(run):
     ],
     ids=["get", "set", "delete", "children", "create", "sequential", "check"],
 )
-def test_what_needs_a_node_that_is_not_there_raises_no_node(run, call):
-    async def scenario(store):
+async def test_what_needs_a_node_that_is_not_there_raises_no_node(opened, call):
+    async with opened() as store:
         with pytest.raises(NoNode):
             await call(store)
 
-    run(scenario)
 
-
-def test_exists_tells_present_from_absent(run):
-    async def scenario(store):
+async def test_exists_tells_present_from_absent(opened):
+    async with opened() as store:
         assert not await store.exists("/a")
         await store.create("/a")
         assert await store.exists("/a")
         await store.delete("/a")
         assert not await store.exists("/a")
 
-    run(scenario)
 
-
-def test_creating_a_node_twice_raises_node_exists_and_keeps_the_first(run):
-    async def scenario(store):
+async def test_creating_a_node_twice_raises_node_exists_and_keeps_the_first(opened):
+    async with opened() as store:
         await store.create("/a", b"first")
         with pytest.raises(NodeExists):
             await store.create("/a", b"second")
         assert await store.get("/a") == Node(b"first", 0)
 
-    run(scenario)
 
-
-def test_parents_are_made_empty_when_asked(run):
-    async def scenario(store):
+async def test_parents_are_made_empty_when_asked(opened):
+    async with opened() as store:
         await store.create("/a/b/c", b"x", parents=True)
         assert await store.get("/a") == Node(b"", 0)
         assert await store.get("/a/b") == Node(b"", 0)
         assert await store.get("/a/b/c") == Node(b"x", 0)
 
-    run(scenario)
 
-
-def test_a_node_recreated_after_delete_starts_again_at_version_0(run):
-    async def scenario(store):
+async def test_a_node_recreated_after_delete_starts_again_at_version_0(opened):
+    async with opened() as store:
         await store.create("/a", b"1")
         await store.set("/a", b"2", 0)
         await store.delete("/a", 1)
         await store.create("/a", b"3")
         assert await store.get("/a") == Node(b"3", 0)
 
-    run(scenario)
 
-
-def test_a_delete_with_an_old_version_changes_nothing(run):
-    async def scenario(store):
+async def test_a_delete_with_an_old_version_changes_nothing(opened):
+    async with opened() as store:
         await store.create("/a")
         await store.set("/a", b"1", 0)
         with pytest.raises(BadVersion):
             await store.delete("/a", 0)
         assert await store.exists("/a")
 
-    run(scenario)
 
-
-def test_a_node_with_children_cannot_be_deleted(run):
-    async def scenario(store):
+async def test_a_node_with_children_cannot_be_deleted(opened):
+    async with opened() as store:
         await store.create("/a/b", parents=True)
         with pytest.raises(NotEmpty):
             await store.delete("/a")
         await store.delete("/a/b")
         await store.delete("/a")
 
-    run(scenario)
 
-
-def test_children_are_names_sorted_and_direct_only(run):
-    async def scenario(store):
+async def test_children_are_names_sorted_and_direct_only(opened):
+    async with opened() as store:
         for path in ("/a/c", "/a/b", "/a/b.2", "/a/b/deep", "/ab/x", "/a0"):
             await store.create(path, parents=True)
         assert await store.children("/a") == ["b", "b.2", "c"]
         assert await store.children("/a/c") == []
         assert set(await store.children("/")) >= {"a", "a0", "ab"}
 
-    run(scenario)
 
-
-def test_read_tree_gives_all_below_and_nothing_beside(run):
-    async def scenario(store):
+async def test_read_tree_gives_all_below_and_nothing_beside(opened):
+    async with opened() as store:
         for path in ("/a/b/c", "/a/d", "/a.b/x", "/a0/x", "/ab/x"):
             await store.create(path, path.encode(), parents=True)
         assert await store.read_tree("/a") == {
@@ -261,11 +231,9 @@ def test_read_tree_gives_all_below_and_nothing_beside(run):
         assert {"/a", "/a/b/c", "/ab/x"} <= set(await store.read_tree("/"))
         assert await store.read_tree("/none") == {}
 
-    run(scenario)
 
-
-def test_paths_names_all_below_parents_first_and_nothing_beside(run):
-    async def scenario(store):
+async def test_paths_names_all_below_parents_first_and_nothing_beside(opened):
+    async with opened() as store:
         for path in ("/a/b/c", "/a/d", "/a/b.1", "/a.b/x", "/a0/x", "/ab/x"):
             await store.create(path, b"x", parents=True)
         found = await store.paths("/a")
@@ -274,32 +242,26 @@ def test_paths_names_all_below_parents_first_and_nothing_beside(run):
         assert {"/a", "/a/b/c", "/ab/x"} <= set(await store.paths("/"))
         assert await store.paths("/a/d") == await store.paths("/none") == []
 
-    run(scenario)
 
-
-def test_children_are_sorted_however_they_were_made(run):
+async def test_children_are_sorted_however_they_were_made(opened):
     names = [f"{letter}{number}" for number in (10, 9, 2, 1) for letter in "bAa_Z-é"]
 
-    async def scenario(store):
+    async with opened() as store:
         await store.create("/a")
         for name in names:
             await store.create(f"/a/{name}")
         assert await store.children("/a") == sorted(names)
 
-    run(scenario)
 
-
-def test_many_may_make_the_same_parents_at_once(run):
-    async def scenario(store):
+async def test_many_may_make_the_same_parents_at_once(opened):
+    async with opened() as store:
         made = await asyncio.gather(*(store.create(f"/a/b/c/{i}", parents=True) for i in range(20)))
         assert made == [f"/a/b/c/{i}" for i in range(20)]
         assert len(await store.children("/a/b/c")) == 20
 
-    run(scenario)
 
-
-def test_a_sequential_number_is_of_the_parent_whatever_comes_before_it(run):
-    async def scenario(store):
+async def test_a_sequential_number_is_of_the_parent_whatever_comes_before_it(opened):
+    async with opened() as store:
         await store.create("/a")
         first = await store.create("/a/n-", sequential=True)
         await store.create("/a/plain")
@@ -308,21 +270,17 @@ def test_a_sequential_number_is_of_the_parent_whatever_comes_before_it(run):
         assert int(first[-10:]) < int(second[-10:]) < int(third[-10:])
         assert second == f"/a/m-{second[-10:]}"
 
-    run(scenario)
 
-
-def test_racing_sequential_creates_get_numbers_of_their_own(run):
-    async def scenario(store):
+async def test_racing_sequential_creates_get_numbers_of_their_own(opened):
+    async with opened() as store:
         await store.create("/a")
         made = await asyncio.gather(*(store.create("/a/n-", sequential=True) for _ in range(50)))
         assert len(set(made)) == 50
         assert await store.children("/a") == sorted(path[3:] for path in made)
 
-    run(scenario)
 
-
-def test_sequential_names_rise_even_after_the_last_one_was_deleted(run):
-    async def scenario(store):
+async def test_sequential_names_rise_even_after_the_last_one_was_deleted(opened):
+    async with opened() as store:
         await store.create("/a")
         paths = [await store.create("/a/n-", sequential=True) for _ in range(3)]
         await store.delete(paths[-1])
@@ -332,11 +290,9 @@ def test_sequential_names_rise_even_after_the_last_one_was_deleted(run):
             assert path.startswith("/a/n-") and len(path) == len("/a/n-") + 10
             int(path[-10:])
 
-    run(scenario)
 
-
-def test_multi_does_all_in_order(run):
-    async def scenario(store):
+async def test_multi_does_all_in_order(opened):
+    async with opened() as store:
         await store.create("/old", b"1")
         await store.multi(
             [
@@ -351,8 +307,6 @@ def test_multi_does_all_in_order(run):
         assert await store.get("/a/b") == Node(b"y", 0)
         assert not await store.exists("/old")
 
-    run(scenario)
-
 
 @pytest.mark.parametrize(
     ("op", "error"),
@@ -366,8 +320,8 @@ def test_multi_does_all_in_order(run):
         (Check("/there", 7), BadVersion),
     ],
 )
-def test_multi_does_nothing_when_one_part_fails(run, op, error):
-    async def scenario(store):
+async def test_multi_does_nothing_when_one_part_fails(opened, op, error):
+    async with opened() as store:
         await store.create("/there", b"as it was")
         await store.create("/full/child", parents=True)
         with pytest.raises(error):
@@ -375,20 +329,16 @@ def test_multi_does_nothing_when_one_part_fails(run, op, error):
         assert not await store.exists("/new")
         assert (await store.get("/there")).data == b"as it was"
 
-    run(scenario)
 
-
-def test_an_empty_multi_does_nothing(run):
-    async def scenario(store):
+async def test_an_empty_multi_does_nothing(opened):
+    async with opened() as store:
         await store.create("/a", b"x")
         await store.multi([])
         assert await store.get("/a") == Node(b"x", 0)
 
-    run(scenario)
 
-
-def test_a_failing_change_does_not_disturb_those_that_run_beside_it(run):
-    async def scenario(store):
+async def test_a_failing_change_does_not_disturb_those_that_run_beside_it(opened):
+    async with opened() as store:
         await store.create("/a")
         results = await asyncio.gather(
             *(store.create(f"/a/{i}", b"%d" % i) for i in range(50)),
@@ -399,11 +349,9 @@ def test_a_failing_change_does_not_disturb_those_that_run_beside_it(run):
         assert all(isinstance(result, NoNode) for result in results[50:])
         assert len(await store.children("/a")) == 50
 
-    run(scenario)
 
-
-def test_a_watch_hears_of_data_children_and_the_node_itself(run):
-    async def scenario(store):
+async def test_a_watch_hears_of_data_children_and_the_node_itself(opened):
+    async with opened() as store:
         heard = asyncio.Event()
         store.watch("/a", heard.set)
 
@@ -420,11 +368,9 @@ def test_a_watch_hears_of_data_children_and_the_node_itself(run):
         await expect(store.delete("/a"))
         await expect(store.multi([Create("/a"), Create("/c")]))
 
-    run(scenario)
 
-
-def test_a_watch_that_was_ended_hears_nothing_more(run):
-    async def scenario(store):
+async def test_a_watch_that_was_ended_hears_nothing_more(opened):
+    async with opened() as store:
         heard = []
         await store.create("/a")
         unwatch = store.watch("/a", lambda: heard.append("ended"))
@@ -437,11 +383,9 @@ def test_a_watch_that_was_ended_hears_nothing_more(run):
             await told.wait()
         assert heard == []
 
-    run(scenario)
 
-
-def test_a_watch_does_not_hear_of_other_nodes(run):
-    async def scenario(store):
+async def test_a_watch_does_not_hear_of_other_nodes(opened):
+    async with opened() as store:
         heard = []
         await store.create("/a/b", parents=True)
         store.watch("/a", lambda: heard.append("/a"))
@@ -454,11 +398,9 @@ def test_a_watch_does_not_hear_of_other_nodes(run):
             await told.wait()
         assert heard == []
 
-    run(scenario)
 
-
-def test_who_reads_when_told_ends_with_the_last_change(run):
-    async def scenario(store):
+async def test_who_reads_when_told_ends_with_the_last_change(opened):
+    async with opened() as store:
         await store.create("/a", b"0")
         told = asyncio.Event()
         store.watch("/a", told.set)
@@ -476,22 +418,18 @@ def test_who_reads_when_told_ends_with_the_last_change(run):
                 seen = (await store.get("/a")).data
         await changing
 
-    run(scenario)
 
-
-def test_a_path_whose_parents_do_not_exist_may_be_watched(run):
-    async def scenario(store):
+async def test_a_path_whose_parents_do_not_exist_may_be_watched(opened):
+    async with opened() as store:
         told = asyncio.Event()
         store.watch("/x/y/z", told.set)
         await store.create("/x/y/z", parents=True)
         async with asyncio.timeout(5):
             await told.wait()
 
-    run(scenario)
 
-
-def test_all_who_watch_a_path_are_told_and_may_come_and_go(run):
-    async def scenario(store):
+async def test_all_who_watch_a_path_are_told_and_may_come_and_go(opened):
+    async with opened() as store:
         await store.create("/a")
         first, second, third = asyncio.Event(), asyncio.Event(), asyncio.Event()
         end_first = store.watch("/a", first.set)
@@ -504,11 +442,9 @@ def test_all_who_watch_a_path_are_told_and_may_come_and_go(run):
             await third.wait()
         assert not first.is_set()
 
-    run(scenario)
 
-
-def test_who_watches_the_session_hears_nothing_while_it_lasts(run):
-    async def scenario(store):
+async def test_who_watches_the_session_hears_nothing_while_it_lasts(opened):
+    async with opened() as store:
         heard = []
         unwatch = store.watch_session(lambda: heard.append("renewed"))
         await store.create("/a", ephemeral=True)
@@ -517,16 +453,12 @@ def test_who_watches_the_session_hears_nothing_while_it_lasts(run):
         unwatch()
         assert heard == []
 
-    run(scenario)
 
-
-def test_an_ephemeral_node_has_no_children(run):
-    async def scenario(store):
+async def test_an_ephemeral_node_has_no_children(opened):
+    async with opened() as store:
         await store.create("/a", ephemeral=True)
         with pytest.raises(AssertionError):
             await store.create("/a/b")
-
-    run(scenario)
 
 
 @pytest.mark.parametrize(
@@ -544,18 +476,16 @@ def test_an_ephemeral_node_has_no_children(run):
     ],
     ids=["get", "exists", "set", "create", "delete", "multi", "children", "paths", "read_tree"],
 )
-def test_a_closed_store_says_that_the_outcome_is_unknown(run, call):
-    async def scenario(store):
+async def test_a_closed_store_says_that_the_outcome_is_unknown(opened, call):
+    async with opened() as store:
         await store.close()
         await store.close()
         with pytest.raises(MetadataUnavailable):
             await call(store)
 
-    run(scenario)
 
-
-def test_a_caller_who_went_away_disturbs_nobody(run):
-    async def scenario(store):
+async def test_a_caller_who_went_away_disturbs_nobody(opened):
+    async with opened() as store:
         await store.create("/a")
         going = [asyncio.ensure_future(store.set("/a", b"x", ANY_VERSION)) for _ in range(5)]
         await asyncio.sleep(0)
@@ -566,26 +496,20 @@ def test_a_caller_who_went_away_disturbs_nobody(run):
         )
         assert results[5:] == [f"/a/{i}" for i in range(5)]
 
-    run(scenario)
 
-
-def test_an_ephemeral_node_is_there_until_its_session_ends(run):
-    async def scenario(store):
+async def test_an_ephemeral_node_is_there_until_its_session_ends(opened):
+    async with opened() as store:
         await store.create("/live", parents=True)
         path = await store.create("/live/me-", b"x", ephemeral=True, sequential=True)
         await store.multi([Create("/live/other", b"y", ephemeral=True)])
         assert await store.get(path) == Node(b"x", 0)
         assert len(await store.children("/live")) == 2
 
-    run(scenario)
 
-
-def test_a_large_node_comes_back_whole(run):
+async def test_a_large_node_comes_back_whole(opened):
     data = (bytes(range(256)) * 4096)[:NODE_BYTES_MAX]
 
-    async def scenario(store):
+    async with opened() as store:
         await store.create("/large", data)
         await store.sync("/large")
         assert (await store.get("/large")).data == data
-
-    run(scenario)

@@ -13,7 +13,6 @@ from ledger.errors import MetadataUnavailable
 from ledger.ports.metadata import ANY_VERSION, Node
 from tests.ledger.zookeeper_rig import Told, end_session
 from tests.peers.proxy import Proxy
-from tests.sim.loop import simulate
 from tests.sim.metadata import MetadataTree, SimMetadata
 
 
@@ -46,18 +45,13 @@ async def zookeeper(request):
         await other.close()
 
 
-@pytest.fixture(params=[simulated, zookeeper], ids=lambda factory: factory.__name__)
-def run(request):
-    """Runs `scenario(store, other, end)`: `end()` ends the session of `store`, not of `other`."""
+STORES = [simulated, pytest.param(zookeeper, marks=pytest.mark.real_loop)]
 
-    def runner(scenario):
-        async def main():
-            async with request.param(request) as (store, other, end):
-                await scenario(store, other, end)
 
-        (simulate if request.param is simulated else asyncio.run)(main())
-
-    return runner
+@pytest.fixture(params=STORES, ids=lambda factory: factory.__name__)
+def opened(request):
+    """`async with opened() as (store, other, end)`: `end()` ends the session of `store` only."""
+    return lambda: request.param(request)
 
 
 async def patient(call):
@@ -70,8 +64,8 @@ async def patient(call):
                 await asyncio.sleep(0.001)
 
 
-def test_a_store_goes_on_by_itself_and_tells_that_its_session_is_new(run):
-    async def scenario(store, other, end):
+async def test_a_store_goes_on_by_itself_and_tells_that_its_session_is_new(opened):
+    async with opened() as (store, other, end):
         await store.create("/kept", b"x")
         await store.create("/live", ephemeral=True)
         await other.create("/others", ephemeral=True)
@@ -86,19 +80,15 @@ def test_a_store_goes_on_by_itself_and_tells_that_its_session_is_new(run):
         assert await other.exists("/live")
         assert renewed.count == 1
 
-    run(scenario)
 
-
-def test_a_call_is_answered_soon_after_the_session_was_lost(run):
-    async def scenario(store, other, end):
+async def test_a_call_is_answered_soon_after_the_session_was_lost(opened):
+    async with opened() as (store, _other, end):
         await end()
         assert await patient(lambda: store.create("/a")) == "/a"
 
-    run(scenario)
 
-
-def test_watches_outlive_the_session_and_are_told_once_for_it(run):
-    async def scenario(store, other, end):
+async def test_watches_outlive_the_session_and_are_told_once_for_it(opened):
+    async with opened() as (store, other, end):
         await store.create("/a")
         told, told_of_none, renewed = Told(), Told(), Told()
         store.watch("/a", told)
@@ -116,11 +106,9 @@ def test_watches_outlive_the_session_and_are_told_once_for_it(run):
         await told.times(2)
         await told_of_none.times(2)
 
-    run(scenario)
 
-
-def test_ephemeral_nodes_of_a_lost_session_are_told_to_others_as_gone(run):
-    async def scenario(store, other, end):
+async def test_ephemeral_nodes_of_a_lost_session_are_told_to_others_as_gone(opened):
+    async with opened() as (store, other, end):
         await store.create("/live", parents=True)
         await store.create("/live/me", ephemeral=True)
         told = Told()
@@ -130,11 +118,9 @@ def test_ephemeral_nodes_of_a_lost_session_are_told_to_others_as_gone(run):
         await told.times(1)
         assert await other.children("/live") == []
 
-    run(scenario)
 
-
-def test_who_no_longer_watches_the_session_hears_nothing(run):
-    async def scenario(store, other, end):
+async def test_who_no_longer_watches_the_session_hears_nothing(opened):
+    async with opened() as (store, _other, end):
         ended, renewed = Told(), Told()
         store.watch_session(ended)()
         store.watch_session(renewed)
@@ -142,11 +128,9 @@ def test_who_no_longer_watches_the_session_hears_nothing(run):
         await renewed.times(1)
         assert ended.count == 0
 
-    run(scenario)
 
-
-def test_a_store_loses_one_session_after_the_other(run):
-    async def scenario(store, other, end):
+async def test_a_store_loses_one_session_after_the_other(opened):
+    async with opened() as (store, _other, end):
         renewed = Told()
         store.watch_session(renewed)
         for count in (1, 2, 3):
@@ -155,5 +139,3 @@ def test_a_store_loses_one_session_after_the_other(run):
             await renewed.times(count)
             assert not await store.exists("/live")
         assert renewed.count == 3
-
-    run(scenario)

@@ -13,7 +13,6 @@ from ledger.errors import NotOwner
 from ledger.ids import Dlsn
 from subscriptions.committed_offset import WHOLE_STREAM, CommittedOffset, TopicIdPartition
 from subscriptions.store import offsets_at
-from tests.sim.loop import simulate
 from tests.subscriptions.log_world import LogWorld
 
 TOPIC = UUID("0f0e0d0c-0b0a-0908-0706-050403020100")
@@ -66,30 +65,25 @@ def kind(request):
     return request.param
 
 
-@pytest.fixture(params=[memory, sqlite], ids=["memory", "sqlite"])
-def run(request, tmp_path):
-    def runner(scenario):
-        async def main():
-            async with request.param(tmp_path) as world:
-                return await scenario(world)
-
-        return (simulate if request.param is memory else asyncio.run)(main())
-
-    return runner
+STORES = [memory, pytest.param(sqlite, marks=pytest.mark.real_loop)]
 
 
-def test_an_unknown_subscriber_has_no_positions(kind, run):
-    async def scenario(world):
+@pytest.fixture(params=STORES, ids=["memory", "sqlite"])
+def opened(request, tmp_path):
+    """`async with opened() as world` opens a store over fresh metadata."""
+    return lambda: request.param(tmp_path)
+
+
+async def test_an_unknown_subscriber_has_no_positions(kind, opened):
+    async with opened() as world:
         store = kind.make(world)
         for found in (await store.read("a"), await store.load("a")):
             assert found == ({}, b"", False)
         assert await store.list() == []
 
-    run(scenario)
 
-
-def test_what_was_advanced_is_read_back_by_another_store(kind, run):
-    async def scenario(world):
+async def test_what_was_advanced_is_read_back_by_another_store(kind, opened):
+    async with opened() as world:
         store = kind.make(world)
         await store.load("a")
         await store.advance("a", {kind.key: kind.at(5)})
@@ -98,11 +92,9 @@ def test_what_was_advanced_is_read_back_by_another_store(kind, run):
         assert (await other.read("a")).offsets == {kind.key: kind.at(5)}
         assert (await other.load("a")).offsets == {kind.key: kind.at(5)}
 
-    run(scenario)
 
-
-def test_the_last_of_many_advances_wins(kind, run):
-    async def scenario(world):
+async def test_the_last_of_many_advances_wins(kind, opened):
+    async with opened() as world:
         store = kind.make(world)
         await store.load("a")
         await asyncio.gather(*[store.advance("a", {kind.key: kind.at(n)}) for n in range(1, 50)])
@@ -110,11 +102,9 @@ def test_the_last_of_many_advances_wins(kind, run):
         await store.advance("a", {kind.key: kind.at(50)})
         assert (await store.read("a")).offsets == {kind.key: kind.at(50)}
 
-    run(scenario)
 
-
-def test_only_the_store_that_loaded_last_and_wrote_can_write(kind, run):
-    async def scenario(world):
+async def test_only_the_store_that_loaded_last_and_wrote_can_write(kind, opened):
+    async with opened() as world:
         old, new = kind.make(world), kind.make(world)
         await old.load("a")
         await old.advance("a", {kind.key: kind.at(1)})
@@ -125,11 +115,9 @@ def test_only_the_store_that_loaded_last_and_wrote_can_write(kind, run):
                 await old.advance("a", {kind.key: kind.at(n)})
         assert (await new.read("a")).offsets == {kind.key: kind.at(2)}
 
-    run(scenario)
 
-
-def test_a_store_that_lost_a_subscriber_can_load_it_again(kind, run):
-    async def scenario(world):
+async def test_a_store_that_lost_a_subscriber_can_load_it_again(kind, opened):
+    async with opened() as world:
         old, new = kind.make(world), kind.make(world)
         for store, n in ((old, 1), (new, 2)):
             await store.load("a")
@@ -141,11 +129,9 @@ def test_a_store_that_lost_a_subscriber_can_load_it_again(kind, run):
         assert (await old.read("a")).offsets == {kind.key: kind.at(4)}
         assert (await new.load("a")).offsets == {kind.key: kind.at(4)}
 
-    run(scenario)
 
-
-def test_losing_one_subscriber_leaves_the_others(kind, run):
-    async def scenario(world):
+async def test_losing_one_subscriber_leaves_the_others(kind, opened):
+    async with opened() as world:
         old, new = kind.make(world), kind.make(world)
         await asyncio.gather(old.load("a"), old.load("b"))
         await old.advance("a", {kind.key: kind.at(1)})
@@ -160,11 +146,9 @@ def test_losing_one_subscriber_leaves_the_others(kind, run):
         assert kept is None
         assert (await old.read("b")).offsets == {kind.key: kind.at(3)}
 
-    run(scenario)
 
-
-def test_a_deleted_subscriber_is_gone_and_can_come_back(kind, run):
-    async def scenario(world):
+async def test_a_deleted_subscriber_is_gone_and_can_come_back(kind, opened):
+    async with opened() as world:
         store = kind.make(world)
         await store.load("a")
         await store.advance("a", {kind.key: kind.at(5)})
@@ -174,11 +158,11 @@ def test_a_deleted_subscriber_is_gone_and_can_come_back(kind, run):
         await store.advance("a", {kind.key: kind.at(1)})
         assert (await store.read("a")).offsets == {kind.key: kind.at(1)}
 
-    run(scenario)
 
-
-def test_a_delete_comes_after_what_was_accepted_before_and_before_what_comes_later(kind, run):
-    async def scenario(world):
+async def test_a_delete_comes_after_what_was_accepted_before_and_before_what_comes_later(
+    kind, opened
+):
+    async with opened() as world:
         store = kind.make(world)
         await store.load("a")
         await store.advance("a", {kind.key: kind.at(5)})
@@ -189,20 +173,16 @@ def test_a_delete_comes_after_what_was_accepted_before_and_before_what_comes_lat
         await asyncio.gather(first, deleting, last)
         assert (await store.read("a")).offsets == {kind.key: kind.at(2)}
 
-    run(scenario)
 
-
-def test_deleting_an_unknown_subscriber_says_that_it_was_absent(kind, run):
-    async def scenario(world):
+async def test_deleting_an_unknown_subscriber_says_that_it_was_absent(kind, opened):
+    async with opened() as world:
         assert await kind.make(world).delete("a") is False
 
-    run(scenario)
 
-
-def test_any_name_is_safe(kind, run):
+async def test_any_name_is_safe(kind, opened):
     names = ["", ".", "..", "a/b", "%", "%2E", "a b", "\0", "\N{SNOWMAN}", "x" * 300, "ä", "a%2Fb"]
 
-    async def scenario(world):
+    async with opened() as world:
         store = kind.make(world)
         for n, name in enumerate(names, 1):
             await store.load(name)
@@ -211,11 +191,9 @@ def test_any_name_is_safe(kind, run):
         for n, name in enumerate(names, 1):
             assert (await store.read(name)).offsets == {kind.key: kind.at(n)}
 
-    run(scenario)
 
-
-def test_closing_makes_durable_what_was_accepted(kind, run):
-    async def scenario(world):
+async def test_closing_makes_durable_what_was_accepted(kind, opened):
+    async with opened() as world:
         store = kind.make(world)
         await store.load("a")
         accepted = store.advance("a", {kind.key: kind.at(5)})
@@ -223,11 +201,9 @@ def test_closing_makes_durable_what_was_accepted(kind, run):
         assert accepted.done()
         assert (await kind.make(world).read("a")).offsets == {kind.key: kind.at(5)}
 
-    run(scenario)
 
-
-def test_what_was_unloaded_can_be_loaded_anywhere(kind, run):
-    async def scenario(world):
+async def test_what_was_unloaded_can_be_loaded_anywhere(kind, opened):
+    async with opened() as world:
         store, other = kind.make(world), kind.make(world)
         await store.load("a")
         accepted = store.advance("a", {kind.key: kind.at(5)})
@@ -238,20 +214,16 @@ def test_what_was_unloaded_can_be_loaded_anywhere(kind, run):
         await other.advance("a", {kind.key: kind.at(6)})
         assert (await other.read("a")).offsets == {kind.key: kind.at(6)}
 
-    run(scenario)
 
-
-def test_unloading_what_is_not_loaded_does_nothing(kind, run):
-    async def scenario(world):
+async def test_unloading_what_is_not_loaded_does_nothing(kind, opened):
+    async with opened() as world:
         store = kind.make(world)
         await store.unload("a")
         assert await store.list() == []
 
-    run(scenario)
 
-
-def test_a_history_ends_with_what_is_so_now(kind, run):
-    async def scenario(world):
+async def test_a_history_ends_with_what_is_so_now(kind, opened):
+    async with opened() as world:
         store = kind.make(world)
         assert (await store.history("a")).offsets == {}
         await store.load("a")
@@ -262,16 +234,12 @@ def test_a_history_ends_with_what_is_so_now(kind, run):
         found = offsets_at(history, 4_000_000_000_000)
         assert found == {kind.key: kind.at(6)}
 
-    run(scenario)
 
-
-def test_there_is_room_when_nothing_waits(kind, run):
-    async def scenario(world):
+async def test_there_is_room_when_nothing_waits(kind, opened):
+    async with opened() as world:
         store = kind.make(world)
         await store.room()
         await store.load("a")
         await asyncio.gather(*[store.advance("a", {kind.key: kind.at(n)}) for n in range(1, 50)])
         await store.room()
         assert (await store.read("a")).offsets == {kind.key: kind.at(49)}
-
-    run(scenario)

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 
 from gateway.groups.views import Refused
 from ledger.errors import BadVersion, MetadataUnavailable, NodeExists, NoNode, NotOwner
 from subscriptions.znodes.znode_format import node_name, subscriber_of
 from tests.gateway.group_world import Consumer, World
-from tests.sim.loop import simulate
 from tests.sim.metadata import MetadataTree
 
 ROOT = "/gateway/coordinators"
@@ -190,18 +189,15 @@ class Roamer(Consumer):
             await asyncio.sleep(0.1)
 
 
-def run(scenario, names="ab", **settings):
-    """The scenario's result; it gets the cluster and its gateways by name, all started."""
-
-    async def main():
-        cluster = Cluster()
-        gateways = {name: Gateway(cluster, name, **settings) for name in names}
-        async with AsyncExitStack() as stack:
-            for each in gateways.values():
-                await stack.enter_async_context(each)
-            return await scenario(cluster, gateways)
-
-    return simulate(main())
+@asynccontextmanager
+async def started_brokers(names="ab", **settings):
+    """The cluster and its gateways by name, all started."""
+    cluster = Cluster()
+    gateways = {name: Gateway(cluster, name, **settings) for name in names}
+    async with AsyncExitStack() as stack:
+        for each in gateways.values():
+            await stack.enter_async_context(each)
+        yield cluster, gateways
 
 
 async def told(asking):

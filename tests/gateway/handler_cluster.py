@@ -4,6 +4,7 @@ Requests are encoded and decoded, replies too, so a field that a version lacks o
 """
 
 import inspect
+from contextlib import asynccontextmanager
 
 from gateway.cluster.single_broker import SingleBroker
 from gateway.config import GatewayConfig
@@ -12,7 +13,7 @@ from gateway.topics.catalog import Catalog
 from gateway.topics.producer_ids import ProducerIds
 from gateway.wire.messages import decode_request, decode_response, encode_request, encode_response
 from gateway.wire.schema import request_class
-from tests.sim.loop import SimClock, simulate
+from tests.sim.loop import SimClock
 from tests.sim.metadata import SimMetadata
 
 PEER = Peer("127.0.0.1", 50000, "127.0.0.1", 19092)
@@ -65,10 +66,8 @@ def _flexible(key, version):
     return request_class(key, version).__header_schema__.__flexible__
 
 
-def run(scenario, **settings):
-    async def main():
-        cluster = Cluster(**settings)
-        await cluster.catalog.load()
-        return await scenario(cluster)
-
-    return simulate(main())
+@asynccontextmanager
+async def loaded_cluster(**settings):
+    cluster = Cluster(**settings)
+    await cluster.catalog.load()
+    yield cluster

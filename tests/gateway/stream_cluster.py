@@ -7,6 +7,7 @@ import asyncio
 import copy
 import itertools
 import struct
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from random import Random
@@ -29,7 +30,7 @@ from ledger.streams.config import StreamLimits
 from ledger.streams.stream import StreamServices
 from tests.batches import plain_batch
 from tests.sim.disk import DiskFaults, SimDisk
-from tests.sim.loop import SimClock, simulate
+from tests.sim.loop import SimClock
 from tests.sim.metadata import SimMetadata
 from tests.sim.table import SimTable
 
@@ -264,12 +265,8 @@ class StreamCluster:
         return self.decoded(request, result)
 
 
-def run(scenario, **settings):
-    """The scenario on a started cluster, on virtual time."""
-
-    async def main():
-        cluster = StreamCluster(**settings)
-        await cluster.start()
-        return await scenario(cluster)
-
-    return simulate(main())
+@asynccontextmanager
+async def started_cluster(**settings):
+    cluster = StreamCluster(**settings)
+    await cluster.start()
+    yield cluster

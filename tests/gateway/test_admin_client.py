@@ -5,6 +5,7 @@ Method: small servers of raw bytes on loopback ports, most of them not Kafka.
 
 import asyncio
 import struct
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -28,8 +29,9 @@ def test_a_bad_bootstrap_server_is_named_with_an_example(text):
         parse_bootstrap(text)
 
 
-def with_server(answer, scenario, **limits):
-    """Runs `scenario(client)`; `answer(frame)` gives the bytes sent back, None closes."""
+@asynccontextmanager
+async def client_of(answer, **limits):
+    """A client of a server whose `answer(frame)` gives the bytes sent back; None closes."""
 
     async def serve(reader, writer):
         try:
@@ -44,14 +46,11 @@ def with_server(answer, scenario, **limits):
         finally:
             writer.close()
 
-    async def main():
-        server = await asyncio.start_server(serve, "127.0.0.1", 0)
-        async with server:
-            port = server.sockets[0].getsockname()[1]
-            async with AdminClient(f"127.0.0.1:{port}", **limits) as client:
-                return await scenario(client)
-
-    return asyncio.run(main())
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        async with AdminClient(f"127.0.0.1:{port}", **limits) as client:
+            yield client
 
 
 def framed(parts):
@@ -73,19 +72,14 @@ def served(*keys):
     return answer
 
 
-def test_the_highest_version_that_both_sides_speak_is_taken():
-    async def scenario(client):
+@pytest.mark.real_loop
+async def test_the_highest_version_that_both_sides_speak_is_taken():
+    async with client_of(served((3, 0, 9), (19, 2, 50), (20, 40, 50))) as client:
         assert client.version(3) == 9
         assert client.version(3, version_max=5) == 5
         assert client.version(19) == 7  # the server knows 50, we do not
         with pytest.raises(AdminError, match="does not serve request 20"):
             client.version(20)
-
-    with_server(served((3, 0, 9), (19, 2, 50), (20, 40, 50)), scenario)
-
-
-async def nothing(client):
-    return None
 
 
 @pytest.mark.parametrize(
@@ -99,19 +93,25 @@ async def nothing(client):
         b"\xff\xff\xff\xff",
     ],
 )
-def test_a_server_of_another_kind_is_unreachable(answer):
+@pytest.mark.real_loop
+async def test_a_server_of_another_kind_is_unreachable(answer):
     with pytest.raises(Unreachable, match=r"127\.0\.0\.1"):
-        with_server(lambda frame: answer, nothing, answer_s_max=0.2)
+        async with client_of(lambda frame: answer, answer_s_max=0.2):
+            pass
 
 
-def test_a_server_that_hangs_up_is_unreachable():
+@pytest.mark.real_loop
+async def test_a_server_that_hangs_up_is_unreachable():
     with pytest.raises(Unreachable, match="closed the connection"):
-        with_server(lambda frame: None, nothing)
+        async with client_of(lambda frame: None):
+            pass
 
 
-def test_a_silent_server_is_given_up_in_time():
+@pytest.mark.real_loop
+async def test_a_silent_server_is_given_up_in_time():
     with pytest.raises(Unreachable, match=r"did not answer within 0\.05 s"):
-        with_server(lambda frame: b"", nothing, answer_s_max=0.05)
+        async with client_of(lambda frame: b"", answer_s_max=0.05):
+            pass
 
 
 def test_a_table_is_aligned_and_has_dashes_for_nothing():

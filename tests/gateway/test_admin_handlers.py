@@ -17,14 +17,14 @@ from gateway.handlers import (
 from gateway.topics.configs import TOPIC_KEYS
 from gateway.topics.producer_ids import ProducerIds
 from ledger.errors import MetadataUnavailable
-from tests.gateway.handler_cluster import run
+from tests.gateway.handler_cluster import loaded_cluster
 
 # InitProducerId
 
 
 @pytest.mark.parametrize("version", k22_init_producer_id.API.versions)
-def test_each_idempotent_producer_gets_an_id_of_its_own(version):
-    async def scenario(cluster):
+async def test_each_idempotent_producer_gets_an_id_of_its_own(version):
+    async with loaded_cluster() as cluster:
         answers = [
             await cluster.ask(k22_init_producer_id, version, transactional_id=None)
             for _ in range(3)
@@ -33,19 +33,15 @@ def test_each_idempotent_producer_gets_an_id_of_its_own(version):
         assert len({answer.producer_id for answer in answers}) == 3
         assert {answer.producer_epoch for answer in answers} == {0}
 
-    run(scenario)
 
-
-def test_a_producer_that_tells_its_id_gets_a_new_one():
-    async def scenario(cluster):
+async def test_a_producer_that_tells_its_id_gets_a_new_one():
+    async with loaded_cluster() as cluster:
         answer = await cluster.ask(
             k22_init_producer_id, 4, transactional_id=None, producer_id=7000, producer_epoch=3
         )
         assert answer.error_code is ErrorCode.none
         assert (answer.producer_id, answer.producer_epoch) != (7000, 3)
         assert answer.producer_epoch == 0
-
-    run(scenario)
 
 
 @pytest.mark.parametrize(
@@ -57,25 +53,21 @@ def test_a_producer_that_tells_its_id_gets_a_new_one():
         {"transactional_id": None, "producer_id": -1, "producer_epoch": 5},
     ],
 )
-def test_transactions_and_half_an_identity_are_refused(fields):
-    async def scenario(cluster):
+async def test_transactions_and_half_an_identity_are_refused(fields):
+    async with loaded_cluster() as cluster:
         answer = await cluster.ask(k22_init_producer_id, 4, **fields)
         assert (answer.error_code, answer.producer_id) == (ErrorCode.invalid_request, -1)
 
-    run(scenario)
 
-
-def test_without_metadata_a_producer_is_told_to_ask_again():
+async def test_without_metadata_a_producer_is_told_to_ask_again():
     class Down:
         async def get(self, path):
             raise MetadataUnavailable("down")
 
-    async def scenario(cluster):
+    async with loaded_cluster() as cluster:
         cluster.context.producer_ids = ProducerIds(Down())
         answer = await cluster.ask(k22_init_producer_id, 0, transactional_id=None)
         assert answer.error_code is ErrorCode.coordinator_load_in_progress
-
-    run(scenario)
 
 
 # DescribeConfigs
@@ -86,8 +78,8 @@ def resource(kind, name, keys=None):
 
 
 @pytest.mark.parametrize("version", k32_describe_configs.API.versions)
-def test_every_setting_of_a_topic_is_described(version):
-    async def scenario(cluster):
+async def test_every_setting_of_a_topic_is_described(version):
+    async with loaded_cluster() as cluster:
         await cluster.catalog.create("orders", 1, 1, {"retention.ms": "5"})
         answer = await cluster.ask(
             k32_describe_configs,
@@ -109,11 +101,9 @@ def test_every_setting_of_a_topic_is_described(version):
             assert retention.config_type == 5
             assert retention.documentation
 
-    run(scenario)
 
-
-def test_only_the_keys_asked_for_and_no_extras_unless_wanted():
-    async def scenario(cluster):
+async def test_only_the_keys_asked_for_and_no_extras_unless_wanted():
+    async with loaded_cluster() as cluster:
         await cluster.catalog.create("orders", 1, 1, {})
         answer = await cluster.ask(
             k32_describe_configs, 3, resources=[resource(2, "orders", ["segment.ms", "foo"])]
@@ -121,11 +111,9 @@ def test_only_the_keys_asked_for_and_no_extras_unless_wanted():
         (config,) = answer.results[0].configs
         assert (config.name, config.synonyms, config.documentation) == ("segment.ms", (), None)
 
-    run(scenario)
 
-
-def test_the_brokers_settings_follow_this_process():
-    async def scenario(cluster):
+async def test_the_brokers_settings_follow_this_process():
+    async with loaded_cluster(topics=TopicDefaults(partitions=12)) as cluster:
         answer = await cluster.ask(k32_describe_configs, 4, resources=[resource(4, "3")])
         configs = {config.name: config for config in answer.results[0].configs}
         assert configs["node.id"].value == "3"
@@ -135,8 +123,6 @@ def test_the_brokers_settings_follow_this_process():
         assert configs["advertised.listeners"].value == "PLAINTEXT://127.0.0.1:19092"
         assert all(config.read_only for config in configs.values())
         assert sorted(configs) == list(configs)
-
-    run(scenario, topics=TopicDefaults(partitions=12))
 
 
 @pytest.mark.parametrize(
@@ -153,23 +139,21 @@ def test_the_brokers_settings_follow_this_process():
         (99, "", ErrorCode.invalid_request),
     ],
 )
-def test_other_resources_get_a_clear_answer(kind, name, code):
-    async def scenario(cluster):
+async def test_other_resources_get_a_clear_answer(kind, name, code):
+    async with loaded_cluster() as cluster:
         answer = await cluster.ask(k32_describe_configs, 4, resources=[resource(kind, name)])
         (result,) = answer.results
         assert (result.error_code, result.configs) == (code, ())
         assert (result.resource_type, result.resource_name) == (kind, name)
         assert (result.error_message is None) == (code is ErrorCode.none)
 
-    run(scenario)
-
 
 # CreatePartitions
 
 
 @pytest.mark.parametrize("version", k37_create_partitions.API.versions)
-def test_partitions_are_added(version):
-    async def scenario(cluster):
+async def test_partitions_are_added(version):
+    async with loaded_cluster() as cluster:
         await cluster.catalog.create("orders", 2, 1, {})
         answer = await cluster.ask(
             k37_create_partitions,
@@ -178,8 +162,6 @@ def test_partitions_are_added(version):
         )
         assert answer.results[0].error_code is ErrorCode.none
         assert cluster.catalog.by_name("orders").partitions == 5
-
-    run(scenario)
 
 
 @pytest.mark.parametrize(
@@ -194,8 +176,8 @@ def test_partitions_are_added(version):
         ("orders", 3, [[4]], ErrorCode.invalid_replica_assignment, "includes broker 4"),
     ],
 )
-def test_partitions_that_cannot_be_added_are_refused(name, count, assignments, code, message):
-    async def scenario(cluster):
+async def test_partitions_that_cannot_be_added_are_refused(name, count, assignments, code, message):
+    async with loaded_cluster() as cluster:
         await cluster.catalog.create("orders", 2, 1, {})
         rows = assignments and [{"broker_ids": brokers} for brokers in assignments]
         answer = await cluster.ask(
@@ -206,11 +188,9 @@ def test_partitions_that_cannot_be_added_are_refused(name, count, assignments, c
         assert message in result.error_message
         assert cluster.catalog.by_name("orders").partitions == 2
 
-    run(scenario)
 
-
-def test_a_trial_adds_nothing():
-    async def scenario(cluster):
+async def test_a_trial_adds_nothing():
+    async with loaded_cluster() as cluster:
         await cluster.catalog.create("orders", 2, 1, {})
         topic = {"name": "orders", "count": 3, "assignments": [{"broker_ids": [3]}]}
         answer = await cluster.ask(k37_create_partitions, 1, topics=[topic], validate_only=True)
@@ -219,15 +199,13 @@ def test_a_trial_adds_nothing():
         await cluster.ask(k37_create_partitions, 1, topics=[topic])
         assert cluster.catalog.by_name("orders").partitions == 3
 
-    run(scenario)
-
 
 # DescribeCluster
 
 
 @pytest.mark.parametrize("version", k60_describe_cluster.API.versions)
-def test_the_cluster_is_this_node(version):
-    async def scenario(cluster):
+async def test_the_cluster_is_this_node(version):
+    async with loaded_cluster() as cluster:
         answer = await cluster.ask(
             k60_describe_cluster, version, include_cluster_authorized_operations=True
         )
@@ -237,60 +215,52 @@ def test_the_cluster_is_this_node(version):
         assert (broker.broker_id, broker.host, broker.port) == (3, "127.0.0.1", 19092)
         assert answer.cluster_authorized_operations == 8096
 
-    run(scenario)
 
-
-def test_controllers_are_not_found_here():
-    async def scenario(cluster):
+async def test_controllers_are_not_found_here():
+    async with loaded_cluster() as cluster:
         answer = await cluster.ask(k60_describe_cluster, 1, endpoint_type=2)
         assert answer.error_code is ErrorCode.mismatched_endpoint_type
         answer = await cluster.ask(k60_describe_cluster, 1, endpoint_type=9)
         assert answer.error_code is ErrorCode.unsupported_endpoint_type
 
-    run(scenario)
-
 
 # DescribeTopicPartitions
 
 
-def test_pages_together_show_every_partition_once():
+async def test_pages_together_show_every_partition_once():
     sizes = {"a": 3, "b": 1, "c": 5, "d": 2}
 
-    async def scenario(cluster):
+    async with loaded_cluster() as cluster:
         for name, partitions in sizes.items():
             await cluster.catalog.create(name, partitions, 1, {})
         for limit in range(-1, 13):
-            seen, cursor, pages = [], None, 0
-            while True:
-                answer = await cluster.ask(
-                    k75_describe_topic_partitions,
-                    0,
-                    topics=[],
-                    response_partition_limit=limit,
-                    cursor=cursor,
-                )
-                page = [
-                    (topic.name, partition.partition_index)
-                    for topic in answer.topics
-                    for partition in topic.partitions
-                ]
-                assert 1 <= len(page) <= max(1, limit)
-                seen += page
-                pages += 1
-                if answer.next_cursor is None:
-                    break
-                cursor = {
-                    "topic_name": answer.next_cursor.topic_name,
-                    "partition_index": answer.next_cursor.partition_index,
-                }
+            pages = [page async for page in pages_of(cluster, limit)]
+            assert all(1 <= len(page) <= max(1, limit) for page in pages)
+            seen = [each for page in pages for each in page]
             assert seen == [(name, i) for name, size in sizes.items() for i in range(size)]
-            assert pages == -(-11 // max(1, limit))
-
-    run(scenario)
+            assert len(pages) == -(-11 // max(1, limit))
 
 
-def test_named_topics_are_described_sorted_and_unknown_ones_told():
-    async def scenario(cluster):
+async def pages_of(cluster, limit):
+    cursor = None
+    while True:
+        asked = {"topics": [], "response_partition_limit": limit, "cursor": cursor}
+        answer = await cluster.ask(k75_describe_topic_partitions, 0, **asked)
+        yield [
+            (topic.name, partition.partition_index)
+            for topic in answer.topics
+            for partition in topic.partitions
+        ]
+        if answer.next_cursor is None:
+            return
+        cursor = {
+            "topic_name": answer.next_cursor.topic_name,
+            "partition_index": answer.next_cursor.partition_index,
+        }
+
+
+async def test_named_topics_are_described_sorted_and_unknown_ones_told():
+    async with loaded_cluster() as cluster:
         topic = await cluster.catalog.create("b", 1, 1, {})
         answer = await cluster.ask(
             k75_describe_topic_partitions, 0, topics=[{"name": n} for n in ("c", "b", "a/")]
@@ -306,12 +276,10 @@ def test_named_topics_are_described_sorted_and_unknown_ones_told():
         assert (partition.leader_id, partition.leader_epoch) == (3, 7)
         assert answer.next_cursor is None
 
-    run(scenario)
-
 
 @pytest.mark.parametrize("cursor", [("z", 0), ("a", -1)])
-def test_a_cursor_that_fits_nothing_is_refused(cursor):
-    async def scenario(cluster):
+async def test_a_cursor_that_fits_nothing_is_refused(cursor):
+    async with loaded_cluster() as cluster:
         await cluster.catalog.create("a", 1, 1, {})
         answer = await cluster.ask(
             k75_describe_topic_partitions,
@@ -321,11 +289,9 @@ def test_a_cursor_that_fits_nothing_is_refused(cursor):
         )
         assert [topic.error_code for topic in answer.topics] == [ErrorCode.invalid_request]
 
-    run(scenario)
 
-
-def test_a_cursor_whose_topic_was_deleted_goes_on_with_the_next():
-    async def scenario(cluster):
+async def test_a_cursor_whose_topic_was_deleted_goes_on_with_the_next():
+    async with loaded_cluster() as cluster:
         await cluster.catalog.create("c", 2, 1, {})
         answer = await cluster.ask(
             k75_describe_topic_partitions,
@@ -334,5 +300,3 @@ def test_a_cursor_whose_topic_was_deleted_goes_on_with_the_next():
             cursor={"topic_name": "b", "partition_index": 1},
         )
         assert [(t.name, len(t.partitions)) for t in answer.topics] == [("c", 2)]
-
-    run(scenario)

@@ -7,6 +7,7 @@ Method: small servers on loopback ports that answer from one shared picture of a
 import asyncio
 import struct
 import time
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -14,6 +15,8 @@ from gateway.admin.client import AdminClient, AdminError, Unreachable
 from gateway.admin.groups import committed, find_group, list_groups
 from gateway.admin.topics import LATEST, offsets
 from gateway.wire.messages import decode_request, encode_response, request_codec
+
+pytestmark = pytest.mark.real_loop
 
 VERSIONS = {2: 5, 3: 8, 9: 7, 10: 2, 15: 4, 16: 4}
 NOT_LEADER, NOT_COORDINATOR, LOADING = 6, 16, 14
@@ -122,55 +125,45 @@ async def _serve(cluster, node_id, reader, writer):
         writer.close()
 
 
-def run(scenario, *, first=0, **limits):
-    """`scenario(client, cluster, servers)` with three servers, 1, 2 and 3; `first` dead ones lead
-    the bootstrap list."""
+@asynccontextmanager
+async def three_servers(*, first=0, **limits):
+    """A client of three servers, the cluster and the servers; `first` dead ones lead its list."""
 
-    async def main():
-        cluster, servers = Cluster(), {}
-        for node_id in (1, 2, 3):
-            serve = lambda r, w, n=node_id: _serve(cluster, n, r, w)  # noqa: E731
-            servers[node_id] = await asyncio.start_server(serve, "127.0.0.1", 0)
-            cluster.ports[node_id] = servers[node_id].sockets[0].getsockname()[1]
-        named = ["127.0.0.1:1"] * first + [f"127.0.0.1:{cluster.ports[1]}"]
-        try:
-            async with AdminClient(",".join(named), **limits) as client:
-                return await scenario(client, cluster, servers)
-        finally:
-            for server in servers.values():
-                server.close()
-
-    return asyncio.run(main())
+    cluster, servers = Cluster(), {}
+    for node_id in (1, 2, 3):
+        serve = lambda r, w, n=node_id: _serve(cluster, n, r, w)  # noqa: E731
+        servers[node_id] = await asyncio.start_server(serve, "127.0.0.1", 0)
+        cluster.ports[node_id] = servers[node_id].sockets[0].getsockname()[1]
+    named = ["127.0.0.1:1"] * first + [f"127.0.0.1:{cluster.ports[1]}"]
+    try:
+        async with AdminClient(",".join(named), **limits) as client:
+            yield client, cluster, servers
+    finally:
+        for server in servers.values():
+            server.close()
 
 
-def test_the_first_bootstrap_server_that_answers_is_asked():
-    async def scenario(client, cluster, servers):
-        return [broker.node_id for broker in await client.brokers()]
-
-    assert run(scenario, first=2) == [1, 2, 3]
+async def test_the_first_bootstrap_server_that_answers_is_asked():
+    async with three_servers(first=2) as (client, _cluster, _servers):
+        assert [broker.node_id for broker in await client.brokers()] == [1, 2, 3]
 
 
-def test_without_any_bootstrap_server_each_is_named():
-    async def main():
+async def test_without_any_bootstrap_server_each_is_named():
+    with pytest.raises(Unreachable, match=r"127\.0\.0\.1:1: .*; no server at 127\.0\.0\.1:2: "):
         async with AdminClient("127.0.0.1:1,127.0.0.1:2"):
             pass
 
-    with pytest.raises(Unreachable, match=r"127\.0\.0\.1:1: .*; no server at 127\.0\.0\.1:2: "):
-        asyncio.run(main())
 
-
-def test_a_group_is_asked_for_at_its_coordinator():
-    async def scenario(client, cluster, servers):
+async def test_a_group_is_asked_for_at_its_coordinator():
+    async with three_servers() as (client, cluster, _servers):
         cluster.coordinators["g"] = 3
         assert (await find_group(client, "g")).group_id == "g"
         assert await committed(client, "g") == {("t", 0): (5, -1, "")}
         assert {node for node, key in cluster.asked if key in (9, 15)} == {3}
 
-    run(scenario)
 
-
-def test_a_coordinator_that_moves_is_followed():
-    async def scenario(client, cluster, servers):
+async def test_a_coordinator_that_moves_is_followed():
+    async with three_servers() as (client, cluster, servers):
         cluster.coordinators["g"] = 2
         cluster.sulks[1, 10] = [15]  # COORDINATOR_NOT_AVAILABLE
         cluster.sulks[2, 15] = [NOT_COORDINATOR, LOADING]
@@ -184,53 +177,43 @@ def test_a_coordinator_that_moves_is_followed():
         assert (await find_group(client, "g")).group_id == "g"
         assert cluster.asked[-1] == (3, 15)
 
-    run(scenario)
 
-
-def test_a_coordinator_that_is_never_ready_is_given_up_in_time_and_its_code_told():
-    async def scenario(client, cluster, servers):
+async def test_a_coordinator_that_is_never_ready_is_given_up_in_time_and_its_code_told():
+    async with three_servers(retry_s_max=0.3) as (client, cluster, _servers):
         cluster.coordinators["g"] = 2
         cluster.sulks[2, 15] = [LOADING] * 100
         started_s = time.monotonic()
         with pytest.raises(AdminError) as raised:
             await find_group(client, "g")
         assert raised.value.code == "COORDINATOR_LOAD_IN_PROGRESS"
-        return time.monotonic() - started_s
-
-    assert run(scenario, retry_s_max=0.3) < 5.0
+        assert (time.monotonic() - started_s) < 5.0
 
 
-def test_groups_are_listed_by_every_server_and_one_that_is_loading_is_waited_for():
-    async def scenario(client, cluster, servers):
+async def test_groups_are_listed_by_every_server_and_one_that_is_loading_is_waited_for():
+    async with three_servers() as (client, cluster, _servers):
         cluster.groups = {1: ["a"], 2: ["b", "c"], 3: ["c", "d"]}
         cluster.sulks[3, 16] = [LOADING, LOADING]
-        return [row["group"] for row in await list_groups(client)]
-
-    assert run(scenario) == ["a", "b", "c", "d"]
+        assert [row["group"] for row in await list_groups(client)] == ["a", "b", "c", "d"]
 
 
-def test_a_list_that_lacks_a_server_is_no_list():
-    async def scenario(client, cluster, servers):
+async def test_a_list_that_lacks_a_server_is_no_list():
+    async with three_servers(retry_s_max=0.3) as (client, cluster, servers):
         servers[2].close()
         await servers[2].wait_closed()
         with pytest.raises(Unreachable, match=f"127.0.0.1:{cluster.ports[2]}"):
             await list_groups(client)
 
-    run(scenario, retry_s_max=0.3)
 
-
-def test_a_server_that_left_the_cluster_is_not_waited_for():
-    async def scenario(client, cluster, servers):
+async def test_a_server_that_left_the_cluster_is_not_waited_for():
+    async with three_servers() as (client, cluster, servers):
         cluster.groups = {1: ["a"], 2: ["b"], 3: ["c"]}
         servers[3].close()
         asyncio.get_running_loop().call_later(0.3, cluster.ports.pop, 3)
-        return [row["group"] for row in await list_groups(client)]
-
-    assert run(scenario) == ["a", "b"]
+        assert [row["group"] for row in await list_groups(client)] == ["a", "b"]
 
 
-def test_what_a_dead_server_had_is_listed_by_those_that_took_it_over():
-    async def scenario(client, cluster, servers):
+async def test_what_a_dead_server_had_is_listed_by_those_that_took_it_over():
+    async with three_servers() as (client, cluster, servers):
         cluster.groups = {1: ["a"], 2: ["b"], 3: ["c"]}
         servers[3].close()
 
@@ -239,23 +222,19 @@ def test_what_a_dead_server_had_is_listed_by_those_that_took_it_over():
             cluster.groups[1].append("c")  # which had answered before
 
         asyncio.get_running_loop().call_later(0.3, taken_over)
-        return [row["group"] for row in await list_groups(client)]
-
-    assert run(scenario) == ["a", "b", "c"]
+        assert [row["group"] for row in await list_groups(client)] == ["a", "b", "c"]
 
 
-def test_each_partition_is_asked_for_at_its_leader():
-    async def scenario(client, cluster, servers):
+async def test_each_partition_is_asked_for_at_its_leader():
+    async with three_servers() as (client, cluster, _servers):
         cluster.leaders = {("t", 0): 1, ("t", 1): 2, ("t", 2): 3, ("u", 0): 2}
         found = await offsets(client, {"t": [0, 1, 2], "u": [0]}, LATEST)
         assert found == {("t", 0): 100, ("t", 1): 201, ("t", 2): 302, ("u", 0): 200}
         assert sorted(node for node, key in cluster.asked if key == 2) == [1, 2, 3]
 
-    run(scenario)
 
-
-def test_a_partition_that_moves_is_followed_alone():
-    async def scenario(client, cluster, servers):
+async def test_a_partition_that_moves_is_followed_alone():
+    async with three_servers() as (client, cluster, _servers):
         cluster.leaders = {("t", 0): 1, ("t", 1): 2}
         cluster.sulks[2, 2] = [NOT_LEADER]
         asyncio.get_running_loop().call_later(0.05, cluster.leaders.update, {("t", 1): 3})
@@ -263,12 +242,8 @@ def test_a_partition_that_moves_is_followed_alone():
         assert found == {("t", 0): 100, ("t", 1): 301}
         assert [node for node, key in cluster.asked if key == 2].count(1) == 1
 
-    run(scenario)
 
-
-def test_partitions_without_a_leader_and_those_that_do_not_exist_are_left_out():
-    async def scenario(client, cluster, servers):
+async def test_partitions_without_a_leader_and_those_that_do_not_exist_are_left_out():
+    async with three_servers(retry_s_max=0.3) as (client, cluster, _servers):
         cluster.leaders = {("t", 0): 1, ("t", 1): -1}
-        return await offsets(client, {"t": [0, 1], "none": [0]}, LATEST)
-
-    assert run(scenario, retry_s_max=0.3) == {("t", 0): 100}
+        assert await offsets(client, {"t": [0, 1], "none": [0]}, LATEST) == {("t", 0): 100}

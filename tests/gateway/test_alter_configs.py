@@ -12,7 +12,7 @@ from kio.schema.errors import ErrorCode
 from gateway.handlers import k32_describe_configs, k33_alter_configs, k44_incremental_alter_configs
 from gateway.topics.config_changes import Change, Operation, apply_changes
 from gateway.topics.errors import InvalidConfig
-from tests.gateway.handler_cluster import run
+from tests.gateway.handler_cluster import loaded_cluster
 
 SET, DELETE, APPEND, SUBTRACT = Operation
 TOPIC, BROKER = 2, 4
@@ -61,19 +61,17 @@ def own(cluster, name="t"):
 
 
 @pytest.mark.parametrize("version", k44_incremental_alter_configs.API.versions)
-def test_what_is_not_named_stays_as_it_is(version):
-    async def scenario(cluster):
+async def test_what_is_not_named_stays_as_it_is(version):
+    async with loaded_cluster() as cluster:
         await cluster.catalog.create("t", 1, 1, {"retention.ms": "1000", "segment.ms": "7"})
         change = resource(("retention.ms", SET, "2000"))
         assert await altered(cluster, change, version=version) == OK
         assert own(cluster) == {"retention.ms": "2000", "segment.ms": "7"}
         assert cluster.catalog.config(cluster.catalog.by_name("t")).retention_ms == 2000
 
-    run(scenario)
 
-
-def test_a_deleted_setting_is_the_default_again():
-    async def scenario(cluster):
+async def test_a_deleted_setting_is_the_default_again():
+    async with loaded_cluster() as cluster:
         await cluster.catalog.create("t", 1, 1, {"retention.ms": "1000"})
         assert await altered(cluster, resource(("retention.ms", DELETE, None))) == OK
         assert own(cluster) == {}
@@ -90,11 +88,9 @@ def test_a_deleted_setting_is_the_default_again():
         )
         assert answer.results[0].configs[0].value == "604800000"
 
-    run(scenario)
 
-
-def test_a_change_outlives_the_process():
-    async def scenario(cluster):
+async def test_a_change_outlives_the_process():
+    async with loaded_cluster() as cluster:
         await cluster.catalog.create("t", 1, 1, {})
         await altered(cluster, resource(("cleanup.policy", APPEND, "compact")))
         other = type(cluster)()
@@ -102,11 +98,9 @@ def test_a_change_outlives_the_process():
         await other.catalog.load()
         assert own(other) == {"cleanup.policy": "delete,compact"}
 
-    run(scenario)
 
-
-def test_what_is_only_validated_changes_nothing():
-    async def scenario(cluster):
+async def test_what_is_only_validated_changes_nothing():
+    async with loaded_cluster() as cluster:
         await cluster.catalog.create("t", 1, 1, {})
         change = resource(("retention.ms", SET, "5"))
         assert await altered(cluster, change, validate_only=True) == OK
@@ -114,8 +108,6 @@ def test_what_is_only_validated_changes_nothing():
         wrong = resource(("retention.ms", SET, "soon"))
         [(code, _)] = await altered(cluster, wrong, validate_only=True)
         assert code is ErrorCode.invalid_config
-
-    run(scenario)
 
 
 @pytest.mark.parametrize(
@@ -174,19 +166,17 @@ def test_what_is_only_validated_changes_nothing():
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_cannot_be_is_refused_in_kafkas_words(change, code, text):
-    async def scenario(cluster):
+async def test_what_cannot_be_is_refused_in_kafkas_words(change, code, text):
+    async with loaded_cluster() as cluster:
         await cluster.catalog.create("t", 1, 1, {})
         [(said, message)] = await altered(cluster, change)
         assert said is code
         assert text is None or message == text
         assert own(cluster) == {}
 
-    run(scenario)
 
-
-def test_one_resource_that_is_refused_does_not_keep_the_others():
-    async def scenario(cluster):
+async def test_one_resource_that_is_refused_does_not_keep_the_others():
+    async with loaded_cluster() as cluster:
         await cluster.catalog.create("t", 1, 1, {})
         await cluster.catalog.create("u", 1, 1, {})
         answers = await altered(
@@ -197,23 +187,19 @@ def test_one_resource_that_is_refused_does_not_keep_the_others():
         assert [code for code, _ in answers] == [ErrorCode.invalid_config, ErrorCode.none]
         assert own(cluster, "u") == {"retention.ms": "9"}
 
-    run(scenario)
 
-
-def test_a_resource_that_is_named_twice_is_refused():
-    async def scenario(cluster):
+async def test_a_resource_that_is_named_twice_is_refused():
+    async with loaded_cluster() as cluster:
         await cluster.catalog.create("t", 1, 1, {})
         change = resource(("retention.ms", SET, "9"))
         answers = await altered(cluster, change, change)
         assert answers == [(ErrorCode.invalid_request, "Each resource must appear at most once.")]
         assert own(cluster) == {}
 
-    run(scenario)
-
 
 @pytest.mark.parametrize("version", k33_alter_configs.API.versions)
-def test_the_older_request_replaces_all_settings(version):
-    async def scenario(cluster):
+async def test_the_older_request_replaces_all_settings(version):
+    async with loaded_cluster() as cluster:
         await cluster.catalog.create("t", 1, 1, {"retention.ms": "1000", "segment.ms": "7"})
         assert await replaced(cluster, version, segment_ms="8", cleanup_policy="compact") == OK
         assert own(cluster) == {"segment.ms": "8", "cleanup.policy": "compact"}
@@ -222,8 +208,6 @@ def test_the_older_request_replaces_all_settings(version):
             ErrorCode.invalid_request,
             "Null value not supported for : segment.ms",
         )
-
-    run(scenario)
 
 
 @given(

@@ -12,15 +12,17 @@ import asyncio
 import re
 import shutil
 import subprocess
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from confluent_kafka import KafkaError, Producer
 
 from gateway.process.disk_monitor import EmbeddedBookieMonitor
 from ledger.ports.bookies import Status
-from tests.ledger.bookie_rig import with_bookie
+from tests.ledger.bookie_rig import started_bookie
 from tests.node.test_full_disk import TIGHT, RationedDisk, small_disk
 from tests.peers.gateway import Gateway
+from tests.sim.loop import simulate
 
 DATA = Path("data/bookie-1")
 PLENTY = 1 << 40
@@ -37,13 +39,14 @@ S_MAX = 20.0
 # -- over simulated disks --------------------------------------------------------------------------
 
 
-def watched(capsys, body):
-    """`body(rig, bookie, watch, lines)`: `lines()` are those since the last call."""
+@asynccontextmanager
+async def watched(capsys):
+    """A bookie and its watch; `lines()` are those since the last call."""
 
     def lines():
         return capsys.readouterr().err.splitlines()
 
-    async def main(rig, bookie):
+    async with started_bookie(TIGHT) as (rig, bookie):
         rig.disk.__class__ = RationedDisk
         rig.collections = 0
 
@@ -52,25 +55,21 @@ def watched(capsys, body):
 
         watch = EmbeddedBookieMonitor([(DATA, bookie)], collect)
         try:
-            await body(rig, bookie, watch, lines)
+            yield rig, bookie, watch, lines
         finally:
             await watch.stop()
 
-    with_bookie(main, TIGHT)
 
-
-def test_nothing_is_said_of_bookies_that_take_writes(capsys):
-    async def body(rig, bookie, watch, lines):
+async def test_nothing_is_said_of_bookies_that_take_writes(capsys):
+    async with watched(capsys) as (rig, _bookie, watch, lines):
         watch.start()
         await asyncio.sleep(100)
         assert lines() == []
         assert rig.collections == 0
 
-    watched(capsys, body)
 
-
-def test_a_bookie_that_begins_without_room_is_said_at_once_with_what_it_takes(capsys):
-    async def body(rig, bookie, watch, lines):
+async def test_a_bookie_that_begins_without_room_is_said_at_once_with_what_it_takes(capsys):
+    async with watched(capsys) as (rig, bookie, watch, lines):
         rig.disk.free = 150_000
         watch.start()
         (line,) = lines()
@@ -80,11 +79,9 @@ def test_a_bookie_that_begins_without_room_is_said_at_once_with_what_it_takes(ca
         assert f"data={DATA}" in line
         assert "fix=" in line
 
-    watched(capsys, body)
 
-
-def test_each_turn_is_one_line_and_room_that_came_back_is_seen_though_nobody_writes(capsys):
-    async def body(rig, bookie, watch, lines):
+async def test_each_turn_is_one_line_and_room_that_came_back_is_seen_though_nobody_writes(capsys):
+    async with watched(capsys) as (rig, bookie, watch, lines):
         watch.start()
         for free, said in ((100_000, SHORT), (PLENTY, AGAIN), (100_000, SHORT), (PLENTY, AGAIN)):
             rig.disk.free = free
@@ -95,11 +92,9 @@ def test_each_turn_is_one_line_and_room_that_came_back_is_seen_though_nobody_wri
             assert bookie.writable == (said == AGAIN)
         assert await rig.add(1, 0) is Status.OK
 
-    watched(capsys, body)
 
-
-def test_while_it_is_short_deleted_topics_are_looked_for_now_and_then(capsys):
-    async def body(rig, bookie, watch, lines):
+async def test_while_it_is_short_deleted_topics_are_looked_for_now_and_then(capsys):
+    async with watched(capsys) as (rig, _bookie, watch, _lines):
         rig.disk.free = 0
         watch.start()
         await asyncio.sleep(0.5)
@@ -110,11 +105,9 @@ def test_while_it_is_short_deleted_topics_are_looked_for_now_and_then(capsys):
         await asyncio.sleep(90)
         assert rig.collections == 4
 
-    watched(capsys, body)
 
-
-def test_one_that_ended_is_said_with_its_reason_and_not_as_one_without_room(capsys):
-    async def body(rig, bookie, watch, lines):
+async def test_one_that_ended_is_said_with_its_reason_and_not_as_one_without_room(capsys):
+    async with watched(capsys) as (rig, _bookie, watch, lines):
         watch.start()
         rig.disk.fail_next_sync = True
         assert await rig.add(1, 0) is Status.IO_ERROR
@@ -124,8 +117,6 @@ def test_one_that_ended_is_said_with_its_reason_and_not_as_one_without_room(caps
         assert ENDED in line
         assert "sync failed" in line
         assert f"data={DATA}" in line
-
-    watched(capsys, body)
 
 
 # -- the process -----------------------------------------------------------------------------------
@@ -157,7 +148,7 @@ def test_a_gateway_without_room_says_so_once_and_writes_again_when_there_is_room
     with small_disk(place, SMALL_BYTES) as mounted:
         if not mounted:
             twin = test_each_turn_is_one_line_and_room_that_came_back_is_seen_though_nobody_writes
-            twin(capsys)
+            simulate(twin(capsys))
             return
         with Gateway(place / "data", ["--partitions", str(PARTITIONS)]) as gateway:
             (line,) = lines_of(gateway, SHORT)

@@ -7,13 +7,13 @@ and expire by seed; a random walk of all of them ends with what the store holds.
 import asyncio
 import contextlib
 import random
+from contextlib import asynccontextmanager
 
 import pytest
 
 from gateway.topics.catalog import Catalog
 from gateway.topics.errors import InvalidPartitions, TopicError
 from ledger.errors import LedgerError
-from tests.sim.loop import simulate
 from tests.sim.metadata import MetadataFaults, MetadataTree, SimMetadata
 
 SOON_S = 0.5
@@ -56,36 +56,30 @@ async def two():
     return ours, theirs
 
 
-def with_two(scenario):
-    async def main():
-        await scenario(*await two())
-
-    simulate(main())
+@asynccontextmanager
+async def two_catalogs():
+    yield await two()
 
 
-def test_a_topic_that_another_gateway_makes_is_known_soon():
-    async def scenario(ours, theirs):
+async def test_a_topic_that_another_gateway_makes_is_known_soon():
+    async with two_catalogs() as (ours, theirs):
         topic = await theirs.create("orders", 3, 1, {"retention.ms": "5"})
         await asyncio.sleep(SOON_S)
         assert ours.by_name("orders") == ours.by_id(topic.topic_id) == topic
         assert ours.config(topic).retention_ms == 5
 
-    with_two(scenario)
 
-
-def test_partitions_that_another_gateway_adds_are_known_soon():
-    async def scenario(ours, theirs):
+async def test_partitions_that_another_gateway_adds_are_known_soon():
+    async with two_catalogs() as (ours, theirs):
         await ours.create("orders", 3, 1, {})
         await asyncio.sleep(SOON_S)
         await theirs.add_partitions("orders", 7)
         await asyncio.sleep(SOON_S)
         assert ours.by_name("orders").partitions == 7
 
-    with_two(scenario)
 
-
-def test_settings_that_another_gateway_changes_are_known_soon():
-    async def scenario(ours, theirs):
+async def test_settings_that_another_gateway_changes_are_known_soon():
+    async with two_catalogs() as (ours, theirs):
         await ours.create("orders", 3, 1, {"retention.ms": "5"})
         assert ours.config(ours.by_name("orders")).retention_ms == 5
         await asyncio.sleep(SOON_S)
@@ -93,11 +87,9 @@ def test_settings_that_another_gateway_changes_are_known_soon():
         await asyncio.sleep(SOON_S)
         assert ours.config(ours.by_name("orders")).retention_ms == 9
 
-    with_two(scenario)
 
-
-def test_settings_changed_by_two_at_once_are_both_kept():
-    async def scenario(ours, theirs):
+async def test_settings_changed_by_two_at_once_are_both_kept():
+    async with two_catalogs() as (ours, theirs):
         await ours.create("orders", 3, 1, {})
         await asyncio.sleep(SOON_S)
         await asyncio.gather(
@@ -109,11 +101,9 @@ def test_settings_changed_by_two_at_once_are_both_kept():
         assert ours.by_name("orders").configs == {"retention.ms": "9", "segment.ms": "60000"}
         assert ours.by_name("orders").partitions == 4
 
-    with_two(scenario)
 
-
-def test_who_does_not_know_of_a_growth_yet_does_not_undo_it():
-    async def scenario(ours, theirs):
+async def test_who_does_not_know_of_a_growth_yet_does_not_undo_it():
+    async with two_catalogs() as (ours, theirs):
         await ours.create("orders", 3, 1, {})
         await asyncio.sleep(SOON_S)
         await ours.close()  # hears of nothing
@@ -122,11 +112,9 @@ def test_who_does_not_know_of_a_growth_yet_does_not_undo_it():
             await ours.add_partitions("orders", 5)
         assert theirs.by_name("orders").partitions == 8
 
-    with_two(scenario)
 
-
-def test_a_topic_that_another_gateway_deletes_is_forgotten_and_its_data_left_to_the_deleter():
-    async def scenario(ours, theirs):
+async def test_a_topic_that_another_gateway_deletes_is_forgotten_and_its_data_left_to_the_deleter():
+    async with two_catalogs() as (ours, theirs):
         topic = await ours.create("orders", 3, 1, {})
         await asyncio.sleep(SOON_S)
         told = []
@@ -139,11 +127,9 @@ def test_a_topic_that_another_gateway_deletes_is_forgotten_and_its_data_left_to_
         assert sorted(told) == [("deleted there", topic), ("forgotten here", topic)]
         assert ours.by_name("orders") is ours.by_id(topic.topic_id) is None
 
-    with_two(scenario)
 
-
-def test_the_next_life_of_a_topic_takes_the_place_of_the_one_before():
-    async def scenario(ours, theirs):
+async def test_the_next_life_of_a_topic_takes_the_place_of_the_one_before():
+    async with two_catalogs() as (ours, theirs):
         old = await ours.create("orders", 3, 1, {})
         await asyncio.sleep(SOON_S)
         forgotten = []
@@ -155,12 +141,10 @@ def test_the_next_life_of_a_topic_takes_the_place_of_the_one_before():
         assert ours.by_id(old.topic_id) is None
         assert forgotten == [old]
 
-    with_two(scenario)
-
 
 @pytest.mark.parametrize("whose", ["ours", "theirs"])
-def test_each_change_of_topics_and_partitions_is_told_once(whose):
-    async def scenario(ours, theirs):
+async def test_each_change_of_topics_and_partitions_is_told_once(whose):
+    async with two_catalogs() as (ours, theirs):
         changing = {"ours": ours, "theirs": theirs}[whose]
         told = []
         ours.on_changed.append(lambda: told.append([t.partitions for t in ours.all()]))
@@ -174,59 +158,48 @@ def test_each_change_of_topics_and_partitions_is_told_once(whose):
         await asyncio.sleep(SOON_S)
         assert told == [[3], [4], []]
 
-    with_two(scenario)
+
+async def test_a_storm_of_changes_costs_a_few_readings():
+    tree = MetadataTree()
+    ours, store = await gateway(tree, 1)
+    theirs, _ = await gateway(tree, 2)
+    told = []
+    ours.on_changed.append(lambda: told.append(len(ours.all())))
+    store.listings = 0
+    await asyncio.gather(*(theirs.create(f"t{n}", 1, 1, {}) for n in range(300)))
+    await asyncio.sleep(SOON_S)
+    assert told[-1] == 300
+    assert len(told) <= 5
+    assert store.listings <= 5
 
 
-def test_a_storm_of_changes_costs_a_few_readings():
-    async def main():
-        tree = MetadataTree()
-        ours, store = await gateway(tree, 1)
-        theirs, _ = await gateway(tree, 2)
-        told = []
-        ours.on_changed.append(lambda: told.append(len(ours.all())))
-        store.listings = 0
-        await asyncio.gather(*(theirs.create(f"t{n}", 1, 1, {}) for n in range(300)))
-        await asyncio.sleep(SOON_S)
-        assert told[-1] == 300
-        assert len(told) <= 5
-        assert store.listings <= 5
-
-    simulate(main())
-
-
-def test_a_new_session_sees_what_changed_while_there_was_none():
-    async def main():
-        tree = MetadataTree()
-        ours, store = await gateway(tree, 1, lag_s=0.3)
-        theirs, _ = await gateway(tree, 2)
-        kept = await theirs.create("kept", 1, 1, {})
-        gone = await theirs.create("gone", 1, 1, {})
-        await asyncio.sleep(2)
-        assert ours.all() == [gone, kept]
-        store.expire()
-        await theirs.delete("gone")
-        new = await theirs.create("new", 1, 1, {})
-        grown = await theirs.add_partitions("kept", 5)
-        await asyncio.sleep(5)
-        assert ours.all() == [grown, new]
-
-    simulate(main())
+async def test_a_new_session_sees_what_changed_while_there_was_none():
+    tree = MetadataTree()
+    ours, store = await gateway(tree, 1, lag_s=0.3)
+    theirs, _ = await gateway(tree, 2)
+    kept = await theirs.create("kept", 1, 1, {})
+    gone = await theirs.create("gone", 1, 1, {})
+    await asyncio.sleep(2)
+    assert ours.all() == [gone, kept]
+    store.expire()
+    await theirs.delete("gone")
+    new = await theirs.create("new", 1, 1, {})
+    grown = await theirs.add_partitions("kept", 5)
+    await asyncio.sleep(5)
+    assert ours.all() == [grown, new]
 
 
-def test_changes_are_seen_after_the_store_was_out_of_reach():
-    async def main():
-        tree = MetadataTree()
-        ours, store = await gateway(tree, 1)
-        theirs, _ = await gateway(tree, 2)
-        store.faults.cut = True
-        topic = await theirs.create("orders", 1, 1, {})
-        await asyncio.sleep(20)
-        assert ours.all() == []
-        store.faults.cut = False
-        await asyncio.sleep(QUIET_S)
-        assert ours.all() == [topic]
-
-    simulate(main())
+async def test_changes_are_seen_after_the_store_was_out_of_reach():
+    tree = MetadataTree()
+    ours, store = await gateway(tree, 1)
+    theirs, _ = await gateway(tree, 2)
+    store.faults.cut = True
+    topic = await theirs.create("orders", 1, 1, {})
+    await asyncio.sleep(20)
+    assert ours.all() == []
+    store.faults.cut = False
+    await asyncio.sleep(QUIET_S)
+    assert ours.all() == [topic]
 
 
 async def change(catalog, draw):
@@ -262,25 +235,22 @@ def partitions_never_fall(catalog):
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_after_any_changes_by_anybody_all_know_what_the_store_holds(seed):
-    async def main():
-        draw, tree = random.Random(seed), MetadataTree()
-        gateways = [await gateway(tree, 3 * seed + n, lag_s=0.2, latency_s=0.05) for n in range(3)]
-        for catalog, store in gateways:
-            catalog.on_changed.append(partitions_never_fall(catalog))
-            store.faults.reply_lost = store.faults.unsent = 0.05
-        walks = [asyncio.ensure_future(walk(c, draw)) for c, _ in gateways]
-        await asyncio.sleep(draw.random() * 5)
-        draw.choice(gateways)[1].expire()
-        await asyncio.gather(*walks)
-        for _, store in gateways:
-            store.faults.reply_lost = store.faults.unsent = 0
-        await asyncio.sleep(QUIET_S)
-        fresh, _ = await gateway(tree, seed)
-        for catalog, _ in gateways:
-            assert catalog.all() == fresh.all()
-            assert all(catalog.by_id(topic.topic_id) == topic for topic in fresh.all())
-            assert catalog.known() == fresh.known()
-            assert catalog._partitions_total == sum(t.partitions for t in fresh.all())
-
-    simulate(main())
+async def test_after_any_changes_by_anybody_all_know_what_the_store_holds(seed):
+    draw, tree = random.Random(seed), MetadataTree()
+    gateways = [await gateway(tree, 3 * seed + n, lag_s=0.2, latency_s=0.05) for n in range(3)]
+    for catalog, store in gateways:
+        catalog.on_changed.append(partitions_never_fall(catalog))
+        store.faults.reply_lost = store.faults.unsent = 0.05
+    walks = [asyncio.ensure_future(walk(c, draw)) for c, _ in gateways]
+    await asyncio.sleep(draw.random() * 5)
+    draw.choice(gateways)[1].expire()
+    await asyncio.gather(*walks)
+    for _, store in gateways:
+        store.faults.reply_lost = store.faults.unsent = 0
+    await asyncio.sleep(QUIET_S)
+    fresh, _ = await gateway(tree, seed)
+    for catalog, _ in gateways:
+        assert catalog.all() == fresh.all()
+        assert all(catalog.by_id(topic.topic_id) == topic for topic in fresh.all())
+        assert catalog.known() == fresh.known()
+        assert catalog._partitions_total == sum(t.partitions for t in fresh.all())

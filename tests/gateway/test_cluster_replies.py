@@ -5,6 +5,7 @@ Method: the handlers with real requests, in a cluster that the test writes down;
 """
 
 import asyncio
+from contextlib import asynccontextmanager
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -19,7 +20,7 @@ from gateway.handlers import (
     k75_describe_topic_partitions,
 )
 from ledger.errors import MetadataUnavailable
-from tests.gateway import handler_cluster
+from tests.gateway.handler_cluster import loaded_cluster
 from tests.gateway.paper_cluster import PaperCluster, member
 from tests.gateway.test_topic_handlers import new_topic
 
@@ -27,8 +28,9 @@ OK = ErrorCode.none
 HERE, THERE = 3, 5
 
 
-def run(scenario, **settings):
-    async def main(cluster):
+@asynccontextmanager
+async def paper_cluster(**settings):
+    async with loaded_cluster(**settings) as cluster:
         cluster.brokers = PaperCluster(
             HERE,
             [member(1, "r1"), member(HERE, "r3"), member(THERE)],
@@ -36,9 +38,7 @@ def run(scenario, **settings):
         )
         cluster.context.cluster = cluster.brokers
         cluster.catalog._bookies = lambda: 3
-        await scenario(cluster)
-
-    handler_cluster.run(main, **settings)
+        yield cluster
 
 
 def now_s():
@@ -49,8 +49,8 @@ def now_s():
 
 
 @pytest.mark.parametrize("version", k03_metadata.API.versions)
-def test_metadata_names_every_gateway_and_this_one_where_the_client_came_to(version):
-    async def scenario(cluster):
+async def test_metadata_names_every_gateway_and_this_one_where_the_client_came_to(version):
+    async with paper_cluster() as cluster:
         answer = await cluster.ask(k03_metadata, version, topics=[])
         assert [(each.node_id, each.host, each.port) for each in answer.brokers] == [
             (1, "host1", 9001),
@@ -61,12 +61,10 @@ def test_metadata_names_every_gateway_and_this_one_where_the_client_came_to(vers
             assert [each.rack for each in answer.brokers] == ["r1", "r3", None]
             assert answer.controller_id == 1
 
-    run(scenario)
-
 
 @pytest.mark.parametrize("version", k60_describe_cluster.API.versions)
-def test_the_cluster_is_described_as_in_metadata(version):
-    async def scenario(cluster):
+async def test_the_cluster_is_described_as_in_metadata(version):
+    async with paper_cluster() as cluster:
         answer = await cluster.ask(k60_describe_cluster, version)
         assert [(each.broker_id, each.host, each.port, each.rack) for each in answer.brokers] == [
             (1, "host1", 9001, "r1"),
@@ -75,39 +73,34 @@ def test_the_cluster_is_described_as_in_metadata(version):
         ]
         assert answer.controller_id == 1
 
-    run(scenario)
+
+async def test_the_controller_is_a_gateway_that_lives_and_stays():
+    async with paper_cluster() as cluster:
+
+        async def controller(*members):
+            cluster.brokers.alive = list(members)
+            return (await cluster.ask(k03_metadata, 12, topics=[])).controller_id
+
+        assert await controller(member(3), member(5)) == 3
+        assert await controller(member(3, leaving=True), member(5)) == 5
+        assert await controller(member(3, leaving=True)) == 3
 
 
-def test_the_controller_is_a_gateway_that_lives_and_stays():
-    async def controller(cluster, *members):
-        cluster.brokers.alive = list(members)
-        return (await cluster.ask(k03_metadata, 12, topics=[])).controller_id
-
-    async def scenario(cluster):
-        assert await controller(cluster, member(3), member(5)) == 3
-        assert await controller(cluster, member(3, leaving=True), member(5)) == 5
-        assert await controller(cluster, member(3, leaving=True)) == 3
-
-    run(scenario)
-
-
-def test_a_gateway_that_knows_of_nobody_names_itself():
-    async def scenario(cluster):
+async def test_a_gateway_that_knows_of_nobody_names_itself():
+    async with paper_cluster() as cluster:
         cluster.brokers.alive = []
         answer = await cluster.ask(k03_metadata, 12, topics=[])
         (broker,) = answer.brokers
         assert (broker.node_id, broker.host, broker.port) == (HERE, "127.0.0.1", 19092)
         assert answer.controller_id == HERE
 
-    run(scenario)
-
 
 # -- who leads ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("version", k03_metadata.API.versions)
-def test_metadata_names_leaders_and_replicas(version):
-    async def scenario(cluster):
+async def test_metadata_names_leaders_and_replicas(version):
+    async with paper_cluster() as cluster:
         await cluster.catalog.create("orders", 2, 2, {})
         cluster.brokers.leaders[1] = Leader(HERE, 9)
         answer = await cluster.ask(k03_metadata, version, topics=[{"name": "orders"}])
@@ -118,12 +111,10 @@ def test_metadata_names_leaders_and_replicas(version):
         if version >= 7:
             assert [p.leader_epoch for p in topic.partitions] == [4, 9]
 
-    run(scenario)
-
 
 @pytest.mark.parametrize("version", k03_metadata.API.versions)
-def test_a_partition_that_nobody_leads_says_so_and_the_others_do_not(version):
-    async def scenario(cluster):
+async def test_a_partition_that_nobody_leads_says_so_and_the_others_do_not(version):
+    async with paper_cluster() as cluster:
         await cluster.catalog.create("orders", 2, 1, {})
         cluster.brokers.leaders[0] = Leader()
         answer = await cluster.ask(k03_metadata, version, topics=[{"name": "orders"}])
@@ -133,11 +124,9 @@ def test_a_partition_that_nobody_leads_says_so_and_the_others_do_not(version):
         assert (orphan.error_code, orphan.leader_id) == (ErrorCode.leader_not_available, -1)
         assert (led.error_code, led.leader_id) == (OK, THERE)
 
-    run(scenario)
 
-
-def test_a_gateway_without_the_lease_does_not_call_itself_a_leader():
-    async def scenario(cluster):
+async def test_a_gateway_without_the_lease_does_not_call_itself_a_leader():
+    async with paper_cluster() as cluster:
         await cluster.catalog.create("orders", 2, 1, {})
         cluster.brokers.leaders[0] = Leader(HERE, 9)
         cluster.brokers.lease = False
@@ -150,11 +139,9 @@ def test_a_gateway_without_the_lease_does_not_call_itself_a_leader():
         )
         assert (led.error_code, led.leader_id) == (OK, THERE)
 
-    run(scenario)
 
-
-def test_topics_are_described_as_in_metadata():
-    async def scenario(cluster):
+async def test_topics_are_described_as_in_metadata():
+    async with paper_cluster() as cluster:
         await cluster.catalog.create("orders", 2, 2, {})
         cluster.brokers.leaders[0] = Leader()
         answer = await cluster.ask(
@@ -168,8 +155,6 @@ def test_topics_are_described_as_in_metadata():
         assert (orphan.error_code, orphan.leader_id) == (ErrorCode.leader_not_available, -1)
         assert (led.error_code, led.leader_id, led.leader_epoch) == (OK, THERE, 4)
         assert led.replica_nodes == led.isr_nodes == (5, 1)
-
-    run(scenario)
 
 
 # -- who coordinates ------------------------------------------------------------------------------
@@ -188,8 +173,8 @@ async def coordinators(cluster, version, *groups):
 
 
 @pytest.mark.parametrize("version", k10_find_coordinator.API.versions)
-def test_each_group_is_sent_to_its_coordinator(version):
-    async def scenario(cluster):
+async def test_each_group_is_sent_to_its_coordinator(version):
+    async with paper_cluster() as cluster:
         cluster.brokers.coordinators = {"ours": member(HERE), "theirs": member(1)}
         found = await coordinators(cluster, version, "ours", "theirs")
         assert [(each.error_code, each.node_id, each.host, each.port) for each in found] == [
@@ -197,30 +182,24 @@ def test_each_group_is_sent_to_its_coordinator(version):
             (OK, 1, "host1", 9001),
         ]
 
-    run(scenario)
-
 
 @pytest.mark.parametrize("version", k10_find_coordinator.API.versions)
 @pytest.mark.parametrize("known", [None, MetadataUnavailable("away")], ids=["none", "unknown"])
-def test_a_group_that_nobody_can_coordinate_now_is_asked_for_again(version, known):
-    async def scenario(cluster):
+async def test_a_group_that_nobody_can_coordinate_now_is_asked_for_again(version, known):
+    async with paper_cluster() as cluster:
         cluster.brokers.coordinators = {"g": known, "theirs": member(1)}
         found, theirs = await coordinators(cluster, version, "g", "theirs")
         assert found.error_code is ErrorCode.coordinator_not_available
         assert (found.node_id, found.host, found.port) == (-1, "", -1)
         assert theirs.error_code is OK
 
-    run(scenario)
 
-
-def test_a_coordinator_is_not_looked_for_for_long():
-    async def scenario(cluster):
+async def test_a_coordinator_is_not_looked_for_for_long():
+    async with paper_cluster() as cluster:
         cluster.brokers.silent = {"g"}
         (found,) = await coordinators(cluster, 6, "g")
         assert found.error_code is ErrorCode.coordinator_not_available
         assert now_s() < 3
-
-    run(scenario)
 
 
 # -- new topics -----------------------------------------------------------------------------------
@@ -254,8 +233,8 @@ def see(cluster, timeout=None):
 
 
 @pytest.mark.parametrize("change", [create, grow, see])
-def test_a_new_partition_is_told_of_when_it_has_a_leader(change):
-    async def scenario(cluster):
+async def test_a_new_partition_is_told_of_when_it_has_a_leader(change):
+    async with paper_cluster() as cluster:
         cluster.brokers.led.clear()
         waiting = asyncio.ensure_future(change(cluster))
         await asyncio.sleep(2)
@@ -264,15 +243,13 @@ def test_a_new_partition_is_told_of_when_it_has_a_leader(change):
         await waiting
         assert now_s() < 2.1
 
-    run(scenario)
-
 
 @pytest.mark.parametrize(
     ("change", "timeout", "longest_s"),
     [(create, 1500, 1.5), (create, 0, 0), (create, 2**31 - 1, 10), (grow, 700, 0.7), (see, 0, 10)],
 )
-def test_the_wait_for_leaders_is_bounded_and_the_topic_is_there(change, timeout, longest_s):
-    async def scenario(cluster):
+async def test_the_wait_for_leaders_is_bounded_and_the_topic_is_there(change, timeout, longest_s):
+    async with paper_cluster() as cluster:
         cluster.brokers.led.clear()
         begun_s = now_s()
         answer = await change(cluster, timeout)
@@ -280,8 +257,6 @@ def test_the_wait_for_leaders_is_bounded_and_the_topic_is_there(change, timeout,
         rows = getattr(answer, "topics", None) or answer.results
         assert rows[0].error_code is OK
         assert cluster.catalog.by_name("orders") is not None
-
-    run(scenario)
 
 
 # -- assignments by hand --------------------------------------------------------------------------
@@ -295,12 +270,10 @@ async def assigned(cluster, *broker_ids):
     return answer.topics[0]
 
 
-def test_an_assignment_to_gateways_that_live_sets_the_sizes():
-    async def scenario(cluster):
+async def test_an_assignment_to_gateways_that_live_sets_the_sizes():
+    async with paper_cluster() as cluster:
         made = await assigned(cluster, (1, 3), (5, 1))
         assert (made.error_code, made.num_partitions, made.replication_factor) == (OK, 2, 2)
-
-    run(scenario)
 
 
 @pytest.mark.parametrize(
@@ -316,11 +289,9 @@ def test_an_assignment_to_gateways_that_live_sets_the_sizes():
         ),
     ],
 )
-def test_an_assignment_that_makes_no_sense_is_refused(broker_ids, message):
-    async def scenario(cluster):
+async def test_an_assignment_that_makes_no_sense_is_refused(broker_ids, message):
+    async with paper_cluster() as cluster:
         refused = await assigned(cluster, *broker_ids)
         assert refused.error_code is ErrorCode.invalid_replica_assignment
         assert refused.error_message == f"The manual partition assignment {message}"
         assert cluster.catalog.all() == []
-
-    run(scenario)

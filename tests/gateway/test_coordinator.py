@@ -2,6 +2,7 @@
 rival, deleted topics, time. Method: a whole coordinator on virtual time over simulated metadata."""
 
 import asyncio
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -12,19 +13,15 @@ from ledger.errors import MetadataUnavailable
 from ledger.ports.metadata import Node
 from subscriptions.committed_offset import CommittedOffset
 from tests.gateway.group_world import World
-from tests.sim.loop import simulate
 
 DAY_S = 86_400.0
 
 
-def run(scenario, **settings):
-    """The scenario's result; it gets a world that has started."""
-
-    async def main():
-        async with World(**settings) as world:
-            return await scenario(world)
-
-    return simulate(main())
+@asynccontextmanager
+async def new_world(**settings):
+    """A started world."""
+    async with World(**settings) as world:
+        yield world
 
 
 async def gathered(consumers, generation=None):
@@ -37,41 +34,35 @@ async def gathered(consumers, generation=None):
             return
 
 
-def test_consumers_come_into_one_generation_with_parts_of_their_own():
-    async def scenario(world):
+async def test_consumers_come_into_one_generation_with_parts_of_their_own():
+    async with new_world() as world:
         consumers = [world.consumer(name=f"c{n}").start() for n in range(3)]
         await gathered(consumers)
         assert {c.assignment for c in consumers} == {b"part %d of 3" % n for n in (1, 2, 3)}
 
-    run(scenario)
 
-
-def test_a_dead_consumer_is_noticed_and_the_others_go_on():
-    async def scenario(world):
+async def test_a_dead_consumer_is_noticed_and_the_others_go_on():
+    async with new_world() as world:
         consumers = [world.consumer(name=f"c{n}").start() for n in range(3)]
         await gathered(consumers)
         await consumers[0].die()
         started_s = asyncio.get_running_loop().time()
         await gathered(consumers[1:], generation=2)
         assert {c.assignment for c in consumers[1:]} == {b"part 1 of 2", b"part 2 of 2"}
-        return asyncio.get_running_loop().time() - started_s
-
-    assert run(scenario) <= 10.0 + 3.0 + 0.5
+        assert (asyncio.get_running_loop().time() - started_s) <= 10.0 + 3.0 + 0.5
 
 
-def test_heartbeats_keep_a_group_for_a_day():
-    async def scenario(world):
+async def test_heartbeats_keep_a_group_for_a_day():
+    async with new_world() as world:
         consumers = [world.consumer(name=f"c{n}").start() for n in range(2)]
         await gathered(consumers)
         await asyncio.sleep(DAY_S / 24)
         assert [c.joins for c in consumers] == [2, 2]  # one for the id, one for the group
         assert not any(c.errors for c in consumers)
 
-    run(scenario)
 
-
-def test_after_a_crash_members_go_on_without_a_rebalance():
-    async def scenario(world):
+async def test_after_a_crash_members_go_on_without_a_rebalance():
+    async with new_world() as world:
         consumers = [world.consumer(name=f"c{n}").start() for n in range(3)]
         await gathered(consumers)
         assert await world.commit("g", 41, 0, consumers[0].member_id, 1) == "none"
@@ -84,11 +75,9 @@ def test_after_a_crash_members_go_on_without_a_rebalance():
             assert await again.committed("g") == 41
             assert await again.commit("g", 42, 0, consumers[0].member_id, 1) == "none"
 
-    run(scenario)
 
-
-def test_after_a_crash_the_dead_are_still_noticed():
-    async def scenario(world):
+async def test_after_a_crash_the_dead_are_still_noticed():
+    async with new_world() as world:
         consumers = [world.consumer(name=f"c{n}").start() for n in range(2)]
         await gathered(consumers)
         await consumers[0].die()
@@ -97,11 +86,9 @@ def test_after_a_crash_the_dead_are_still_noticed():
             await gathered(consumers[1:], generation=2)
             assert consumers[1].assignment == b"part 1 of 1"
 
-    run(scenario)
 
-
-def test_a_group_whose_members_all_died_with_the_gateway_ends_unasked():
-    async def scenario(world):
+async def test_a_group_whose_members_all_died_with_the_gateway_ends_unasked():
+    async with new_world() as world:
         consumer = world.consumer().start()
         await gathered([consumer])
         assert await world.commit("g", 1, 0, consumer.member_id, 1) == "none"
@@ -115,11 +102,9 @@ def test_a_group_whose_members_all_died_with_the_gateway_ends_unasked():
             assert listed[:2] == ("g", "consumer")
             assert listed.state.value == "Empty"
 
-    run(scenario)
 
-
-def test_after_a_clean_stop_members_go_on_without_a_rebalance():
-    async def scenario(world):
+async def test_after_a_clean_stop_members_go_on_without_a_rebalance():
+    async with new_world() as world:
         consumer = world.consumer().start()
         await gathered([consumer])
         await world.groups.stop()
@@ -127,11 +112,9 @@ def test_after_a_clean_stop_members_go_on_without_a_rebalance():
             consumer.world = again
             assert await consumer.heartbeat() == "none"
 
-    run(scenario)
 
-
-def test_a_restarted_static_member_rebalances_nobody_even_across_a_crash():
-    async def scenario(world):
+async def test_a_restarted_static_member_rebalances_nobody_even_across_a_crash():
+    async with new_world() as world:
         others = [world.consumer(name="c1", instance="one").start()]
         static = world.consumer(name="c2", instance="two")
         joining = asyncio.ensure_future(static.join())
@@ -149,11 +132,9 @@ def test_a_restarted_static_member_rebalances_nobody_even_across_a_crash():
             await asyncio.sleep(5)
             assert others[0].errors == []
 
-    run(scenario)
 
-
-def test_a_commit_is_answered_only_when_it_is_durable():
-    async def scenario(world):
+async def test_a_commit_is_answered_only_when_it_is_durable():
+    async with new_world(delay_s=1.0) as world:
         loop = asyncio.get_running_loop()
         started_s = loop.time()
         committing = asyncio.ensure_future(world.commit("g", 7))
@@ -162,13 +143,11 @@ def test_a_commit_is_answered_only_when_it_is_durable():
         assert await world.committed("g") is None
         assert await committing == "none"
         assert await world.committed("g") == 7
-        return loop.time() - started_s
-
-    assert run(scenario, delay_s=1.0) == pytest.approx(1.0)
+        assert (loop.time() - started_s) == pytest.approx(1.0)
 
 
-def test_a_commit_whose_asker_went_away_is_seen_all_the_same():
-    async def scenario(world):
+async def test_a_commit_whose_asker_went_away_is_seen_all_the_same():
+    async with new_world(delay_s=0.1) as world:
         await world.commit("g", 1)
         committing = asyncio.ensure_future(world.commit("g", 2))
         await asyncio.sleep(0.01)
@@ -176,30 +155,24 @@ def test_a_commit_whose_asker_went_away_is_seen_all_the_same():
         await asyncio.sleep(1.0)
         assert await world.committed("g") == 2
 
-    run(scenario, delay_s=0.1)
 
-
-def test_commits_that_come_together_share_a_write():
-    async def scenario(world):
+async def test_commits_that_come_together_share_a_write():
+    async with new_world(delay_s=0.01) as world:
         await asyncio.gather(*(world.commit(f"g{n}", 1) for n in range(100)))
         before = len(world.metadata.multis)
         await asyncio.gather(*(world.commit(f"g{n}", 2) for n in range(100)))
-        return len(world.metadata.multis) - before
-
-    assert run(scenario, delay_s=0.01) <= 2
+        assert (len(world.metadata.multis) - before) <= 2
 
 
-def test_a_client_may_commit_a_lower_offset():
-    async def scenario(world):
+async def test_a_client_may_commit_a_lower_offset():
+    async with new_world() as world:
         await world.commit("g", 9)
         assert await world.commit("g", 3) == "none"
         assert await world.committed("g") == 3
 
-    run(scenario)
 
-
-def test_an_assignment_that_cannot_be_stored_is_not_given_out():
-    async def scenario(world):
+async def test_an_assignment_that_cannot_be_stored_is_not_given_out():
+    async with new_world() as world:
         consumer = world.consumer()
         joining = asyncio.ensure_future(consumer.join())
         while world.loaded.get("g") is None:
@@ -210,11 +183,9 @@ def test_an_assignment_that_cannot_be_stored_is_not_given_out():
         assert consumer.assignment == b"part 1 of 1"
         assert await consumer.heartbeat() == "none"
 
-    run(scenario)
 
-
-def test_an_unknown_outcome_is_an_error_and_the_truth_is_loaded_again():
-    async def scenario(world):
+async def test_an_unknown_outcome_is_an_error_and_the_truth_is_loaded_again():
+    async with new_world() as world:
         await world.commit("g", 1)
         world.metadata.failures.append(MetadataUnavailable("gone"))
         assert await world.commit("g", 2) == "coordinator_not_available"
@@ -222,11 +193,9 @@ def test_an_unknown_outcome_is_an_error_and_the_truth_is_loaded_again():
         assert await world.commit("g", 3) == "none"
         assert await world.committed("g") == 3
 
-    run(scenario)
 
-
-def test_a_rival_coordinator_shuts_this_one_out():
-    async def scenario(world):
+async def test_a_rival_coordinator_shuts_this_one_out():
+    async with new_world() as world:
         await world.commit("g", 1)
         async with world.rival() as rival:
             assert await rival.committed("g") == 1
@@ -234,11 +203,9 @@ def test_a_rival_coordinator_shuts_this_one_out():
             assert await world.commit("g", 9) == "not_coordinator"
             assert await world.committed("g") == 2
 
-    run(scenario)
 
-
-def test_members_that_wait_at_a_lost_coordinator_are_sent_away():
-    async def scenario(world):
+async def test_members_that_wait_at_a_lost_coordinator_are_sent_away():
+    async with new_world() as world:
         consumer = world.consumer().start()
         await gathered([consumer])
         async with world.rival() as rival:
@@ -250,11 +217,9 @@ def test_members_that_wait_at_a_lost_coordinator_are_sent_away():
             assert world.loaded.get("g") is None
             waiting.cancel()
 
-    run(scenario)
 
-
-def test_while_a_group_is_loading_nobody_is_told_minus_one():
-    async def scenario(world):
+async def test_while_a_group_is_loading_nobody_is_told_minus_one():
+    async with new_world() as world:
         await world.commit("g", 5)
         async with world.crashed() as again:
             hold = asyncio.Event()
@@ -272,11 +237,9 @@ def test_while_a_group_is_loading_nobody_is_told_minus_one():
             hold.set()
             assert await again.committed("g") == 5
 
-    run(scenario)
 
-
-def test_a_group_that_cannot_be_read_is_offline_alone():
-    async def scenario(world):
+async def test_a_group_that_cannot_be_read_is_offline_alone():
+    async with new_world() as world:
         await world.commit("bad", 5)
         await world.commit("good", 6)
         key = world.key()
@@ -289,11 +252,9 @@ def test_a_group_that_cannot_be_read_is_offline_alone():
             assert await again.committed("good") == 6
             assert [each.group_id for each in await again.groups.list()] == ["good"]
 
-    run(scenario)
 
-
-def test_offsets_of_a_deleted_topic_never_attach_to_a_new_one():
-    async def scenario(world):
+async def test_offsets_of_a_deleted_topic_never_attach_to_a_new_one():
+    async with new_world() as world:
         await world.commit("loaded", 5)
         await world.commit("resting", 6)
         async with world.crashed() as again:
@@ -304,11 +265,9 @@ def test_offsets_of_a_deleted_topic_never_attach_to_a_new_one():
             assert await again.committed("resting") is None
             assert await again.groups.offsets("loaded") == {}
 
-    run(scenario)
 
-
-def test_offsets_of_an_empty_group_expire_a_week_after_its_last_member_left():
-    async def scenario(world):
+async def test_offsets_of_an_empty_group_expire_a_week_after_its_last_member_left():
+    async with new_world() as world:
         consumer = world.consumer(session_ms=1_800_000)
         await consumer.join()
         assert await world.commit("g", 5, 0, consumer.member_id, 1) == "none"
@@ -323,11 +282,9 @@ def test_offsets_of_an_empty_group_expire_a_week_after_its_last_member_left():
         assert await world.groups.list() == []
         assert await world.groups._store.list() == []
 
-    run(scenario)
 
-
-def test_offsets_of_a_group_with_members_do_not_expire():
-    async def scenario(world):
+async def test_offsets_of_a_group_with_members_do_not_expire():
+    async with new_world() as world:
         subscription = b"\0\0" + b"\0\0\0\1" + b"\0\1t" + b"\xff\xff\xff\xff"
         consumer = world.consumer(session_ms=1_800_000, protocols=(("range", subscription),))
         await consumer.join()
@@ -339,22 +296,18 @@ def test_offsets_of_a_group_with_members_do_not_expire():
         assert await world.committed("g") == 5
         assert await world.committed("g", topic="u") is None  # nobody subscribes to it
 
-    run(scenario)
 
-
-def test_offsets_of_simple_consumers_expire_each_by_its_commit():
-    async def scenario(world):
+async def test_offsets_of_simple_consumers_expire_each_by_its_commit():
+    async with new_world() as world:
         await world.commit("g", 5, 0)
         await asyncio.sleep(4 * DAY_S)
         await world.commit("g", 6, 1)
         await asyncio.sleep(3 * DAY_S + SWEEP_S)
         assert [await world.committed("g", n) for n in (0, 1)] == [None, 6]
 
-    run(scenario)
 
-
-def test_offsets_of_a_resting_group_expire_after_a_restart():
-    async def scenario(world):
+async def test_offsets_of_a_resting_group_expire_after_a_restart():
+    async with new_world() as world:
         await world.commit("g", 5)
         async with world.crashed() as again:
             await asyncio.sleep(7 * DAY_S - 60)
@@ -363,11 +316,9 @@ def test_offsets_of_a_resting_group_expire_after_a_restart():
             await asyncio.sleep(SWEEP_S + 60)
             assert await again.groups.list() == []
 
-    run(scenario)
 
-
-def test_an_offset_with_a_retention_of_its_own_goes_when_it_ends():
-    async def scenario(world):
+async def test_an_offset_with_a_retention_of_its_own_goes_when_it_ends():
+    async with new_world() as world:
         now_ms = world.clock.now_ms()
         position = CommittedOffset(
             offset=5, commit_time_ms=now_ms, expire_time_ms=now_ms + 3_600_000
@@ -378,11 +329,9 @@ def test_an_offset_with_a_retention_of_its_own_goes_when_it_ends():
         await asyncio.sleep(600 + SWEEP_S)
         assert await world.committed("g") is None
 
-    run(scenario)
 
-
-def test_a_sweep_does_not_remove_a_commit_that_is_under_way():
-    async def scenario(world):
+async def test_a_sweep_does_not_remove_a_commit_that_is_under_way():
+    async with new_world() as world:
         await world.commit("g", 5)
         await asyncio.sleep(7 * DAY_S - 1)
         assert await world.committed("g") == 5
@@ -394,11 +343,9 @@ def test_a_sweep_does_not_remove_a_commit_that_is_under_way():
         await asyncio.sleep(4 * SWEEP_S)
         assert await world.committed("g") == 6
 
-    run(scenario)
 
-
-def test_a_sweep_does_not_delete_a_group_whose_first_commit_is_under_way():
-    async def scenario(world):
+async def test_a_sweep_does_not_delete_a_group_whose_first_commit_is_under_way():
+    async with new_world() as world:
         world.metadata.delay_s = 2 * SWEEP_S
         committing = asyncio.ensure_future(world.commit("g", 6))
         await asyncio.sleep(1)
@@ -407,11 +354,9 @@ def test_a_sweep_does_not_delete_a_group_whose_first_commit_is_under_way():
         await asyncio.sleep(4 * SWEEP_S)
         assert await world.committed("g") == 6
 
-    run(scenario)
 
-
-def test_a_sweep_that_empties_a_group_spares_a_commit_that_came_meanwhile():
-    async def scenario(world):
+async def test_a_sweep_that_empties_a_group_spares_a_commit_that_came_meanwhile():
+    async with new_world() as world:
         await world.commit("g", 5, 0)
         await asyncio.sleep(7 * DAY_S - 1)
         world.metadata.delay_s = 1.0
@@ -421,11 +366,9 @@ def test_a_sweep_that_empties_a_group_spares_a_commit_that_came_meanwhile():
         await asyncio.sleep(SWEEP_S)
         assert [await world.committed("g", n) for n in (0, 1)] == [None, 6]
 
-    run(scenario)
 
-
-def test_a_deleted_group_is_gone_for_good():
-    async def scenario(world):
+async def test_a_deleted_group_is_gone_for_good():
+    async with new_world() as world:
         await world.commit("g", 5)
         assert (await world.groups.delete("g")).name == "none"
         assert (await world.groups.delete("g")).name == "group_id_not_found"
@@ -433,19 +376,15 @@ def test_a_deleted_group_is_gone_for_good():
             assert await again.committed("g") is None
             assert await again.commit("g", 1) == "none"
 
-    run(scenario)
 
-
-def test_a_group_with_members_is_not_deleted():
-    async def scenario(world):
+async def test_a_group_with_members_is_not_deleted():
+    async with new_world() as world:
         await world.consumer().join()
         assert (await world.groups.delete("g")).name == "non_empty_group"
 
-    run(scenario)
 
-
-def test_while_a_group_is_being_deleted_nobody_gets_in():
-    async def scenario(world):
+async def test_while_a_group_is_being_deleted_nobody_gets_in():
+    async with new_world(delay_s=0.1) as world:
         await world.commit("g", 5)
         deleting = asyncio.ensure_future(world.groups.delete("g"))
         await asyncio.sleep(0.01)
@@ -455,11 +394,9 @@ def test_while_a_group_is_being_deleted_nobody_gets_in():
         await deleting
         assert await world.committed("g") is None
 
-    run(scenario, delay_s=0.1)
 
-
-def test_asking_for_unknown_groups_leaves_nothing_behind():
-    async def scenario(world):
+async def test_asking_for_unknown_groups_leaves_nothing_behind():
+    async with new_world() as world:
         for n in range(100):
             assert await world.committed(f"g{n}") is None
             assert (await world.groups.heartbeat(f"g{n}", "m", 1, None)).name == "unknown_member_id"
@@ -468,11 +405,9 @@ def test_asking_for_unknown_groups_leaves_nothing_behind():
         assert world.groups._store._claims == {}
         assert await world.groups.list() == []
 
-    run(scenario)
 
-
-def test_groups_that_nobody_ever_joined_in_full_are_forgotten():
-    async def scenario(world):
+async def test_groups_that_nobody_ever_joined_in_full_are_forgotten():
+    async with new_world() as world:
         consumer = world.consumer()
         joined = await world.groups.join("g", consumer._joining())
         assert joined.error.name == "member_id_required"
@@ -480,11 +415,9 @@ def test_groups_that_nobody_ever_joined_in_full_are_forgotten():
         assert world.loaded == {}
         assert world.groups._store._claims == {}
 
-    run(scenario)
 
-
-def test_many_groups_cost_one_timer():
-    async def scenario(world):
+async def test_many_groups_cost_one_timer():
+    async with new_world() as world:
         consumers = [world.consumer(group=f"g{n}", name="c").start() for n in range(50)]
         await asyncio.sleep(30)
         assert {c.generation for c in consumers} == {1}
@@ -494,11 +427,9 @@ def test_many_groups_cost_one_timer():
         states = [listed.state.value for listed in await world.groups.list()]
         assert (states.count("Empty"), states.count("Stable")) == (25, 25)
 
-    run(scenario)
 
-
-def test_stopping_answers_members_that_wait():
-    async def scenario(world):
+async def test_stopping_answers_members_that_wait():
+    async with new_world() as world:
         consumer = world.consumer()
         joining = asyncio.ensure_future(world.groups.join("g", consumer._joining()))
         consumer.member_id = (await joining).member_id
@@ -506,5 +437,3 @@ def test_stopping_answers_members_that_wait():
         await asyncio.sleep(0.1)
         world.groups.release_waiters()
         assert (await joining).error.name == "coordinator_not_available"
-
-    run(scenario)

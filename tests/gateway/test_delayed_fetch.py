@@ -15,7 +15,7 @@ from gateway.core.fetch_session import FetchPartition
 from gateway.topics.delayed_fetch import DelayedFetch
 from gateway.topics.fetch_reader import FetchReader
 from ledger.streams.config import StreamLimits
-from tests.gateway.stream_cluster import run
+from tests.gateway.stream_cluster import started_cluster
 from tests.gateway.test_fetch import COLD, batch
 
 OK = ErrorCode.none
@@ -56,8 +56,8 @@ def count_lookups(cluster):
 
 
 @pytest.mark.parametrize("limits", [StreamLimits(), COLD], ids=["warm", "cold"])
-def test_each_partition_is_looked_up_once_however_long_the_fetch_waits(limits):
-    async def scenario(cluster):
+async def test_each_partition_is_looked_up_once_however_long_the_fetch_waits(limits):
+    async with started_cluster(limits=limits) as cluster:
         await cluster.topic(partitions=2)
         partitions = [await cluster.partition("t", index) for index in range(2)]
         for partition in partitions:
@@ -70,11 +70,9 @@ def test_each_partition_is_looked_up_once_however_long_the_fetch_waits(limits):
         assert await fetch.reply == {0: [0], 1: [0, 2, 4, 6]}
         assert lookups == [0, 1]
 
-    run(scenario, limits=limits)
 
-
-def test_a_partition_that_must_be_opened_is_looked_up_once():
-    async def scenario(cluster):
+async def test_a_partition_that_must_be_opened_is_looked_up_once():
+    async with started_cluster() as cluster:
         await cluster.sent(await cluster.topic(), batch())
         await cluster.crash()
         lookups = count_lookups(cluster)
@@ -82,11 +80,9 @@ def test_a_partition_that_must_be_opened_is_looked_up_once():
         assert await fetch.reply == {0: [0]}
         assert lookups == [0]
 
-    run(scenario)
 
-
-def test_a_partition_that_was_closed_is_looked_up_again_and_its_successor_watched():
-    async def scenario(cluster):
+async def test_a_partition_that_was_closed_is_looked_up_again_and_its_successor_watched():
+    async with started_cluster() as cluster:
         partition = await cluster.topic()
         await cluster.sent(partition, batch())
         fetch = waiting(cluster, planned(2))
@@ -102,11 +98,9 @@ def test_a_partition_that_was_closed_is_looked_up_again_and_its_successor_watche
         assert not partition._waiters
         assert not successor._waiters
 
-    run(scenario)
 
-
-def test_there_is_a_task_only_while_it_reads_from_disk():
-    async def scenario(cluster):
+async def test_there_is_a_task_only_while_it_reads_from_disk():
+    async with started_cluster(limits=COLD) as cluster:
         partition = await cluster.topic()
         await cluster.sent(partition, batch(size=500))
         await asyncio.sleep(1)
@@ -118,11 +112,9 @@ def test_there_is_a_task_only_while_it_reads_from_disk():
         assert len(asyncio.all_tasks()) == before
         fetch.reply.cancel()
 
-    run(scenario, limits=COLD)
 
-
-def test_a_cancelled_fetch_stops_reading_and_waiting():
-    async def scenario(cluster):
+async def test_a_cancelled_fetch_stops_reading_and_waiting():
+    async with started_cluster(limits=COLD) as cluster:
         partition = await cluster.topic()
         await cluster.sent(partition, batch(size=500))
         await asyncio.sleep(1)
@@ -138,11 +130,9 @@ def test_a_cancelled_fetch_stops_reading_and_waiting():
         await asyncio.sleep(20)
         assert not encoded
 
-    run(scenario, limits=COLD)
 
-
-def test_an_error_of_ours_while_reading_fails_the_reply_instead_of_leaving_the_client_waiting():
-    async def scenario(cluster):
+async def test_an_error_of_ours_while_reading_fails_the_reply_and_leaves_no_client_waiting():
+    async with started_cluster(limits=COLD) as cluster:
         partition = await cluster.topic()
         await cluster.sent(partition, batch())
 
@@ -153,11 +143,9 @@ def test_an_error_of_ours_while_reading_fails_the_reply_instead_of_leaving_the_c
         with pytest.raises(ZeroDivisionError):
             await fetch.reply
 
-    run(scenario, limits=COLD)
 
-
-def test_a_partition_lost_while_another_was_read_is_not_answered():
-    async def scenario(cluster):
+async def test_a_partition_lost_while_another_was_read_is_not_answered():
+    async with started_cluster(limits=COLD) as cluster:
         await cluster.topic(partitions=2)
         for index in range(2):
             await cluster.sent(await cluster.partition("t", index), batch())
@@ -168,5 +156,3 @@ def test_a_partition_lost_while_another_was_read_is_not_answered():
         cluster.partitions._handed.add((known.topic_id, 0))  # so that it is not opened again
         cluster.partitions._abandon((known.topic_id, 0))
         assert await fetch.reply == {0: NOT_LEADER, 1: [0]}
-
-    run(scenario, limits=COLD)

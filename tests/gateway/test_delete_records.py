@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 from gateway.handlers.k21_delete_records import API
 from gateway.topics.partition import Produced
 from ledger.core.segments import Truncation
-from tests.gateway.stream_cluster import base_offsets, batch, run
+from tests.gateway.stream_cluster import base_offsets, batch, started_cluster
 from tests.gateway.test_list_offsets import list_offsets
 
 OK = ErrorCode.none
@@ -45,57 +45,47 @@ async def six_records(cluster, **configs):
 
 
 @pytest.mark.parametrize("version", API.versions)
-def test_the_log_starts_at_the_offset_asked_for(version):
-    async def scenario(cluster):
+async def test_the_log_starts_at_the_offset_asked_for(version):
+    async with started_cluster() as cluster:
         partition = await six_records(cluster)
         assert await delete(cluster, (0, 3), version=version) == [(3, OK)]
         assert (await list_offsets(cluster, EARLIEST)).offset == 3
         assert base_offsets(await cluster.read_all(partition)) == [2, 4]
 
-    run(scenario)
 
-
-def test_it_is_durable_when_the_answer_leaves():
-    async def scenario(cluster):
+async def test_it_is_durable_when_the_answer_leaves():
+    async with started_cluster() as cluster:
         await six_records(cluster)
         await delete(cluster, (0, 4))
         await cluster.crash()
         assert (await cluster.partition()).log_start_offset == 4
 
-    run(scenario)
 
-
-def test_minus_one_is_the_high_watermark():
-    async def scenario(cluster):
+async def test_minus_one_is_the_high_watermark():
+    async with started_cluster() as cluster:
         await six_records(cluster)
         assert await delete(cluster, (0, -1)) == [(6, OK)]
         assert (await list_offsets(cluster, EARLIEST)).offset == 6
         assert (await list_offsets(cluster, LATEST)).offset == 6
 
-    run(scenario)
 
-
-def test_a_log_start_never_goes_back():
-    async def scenario(cluster):
+async def test_a_log_start_never_goes_back():
+    async with started_cluster() as cluster:
         await six_records(cluster)
         await delete(cluster, (0, 5))
         assert await delete(cluster, (0, 2)) == [(5, OK)]
 
-    run(scenario)
-
 
 @pytest.mark.parametrize("offset", [7, -2, 2**63 - 1])
-def test_an_offset_that_does_not_exist_is_refused(offset):
-    async def scenario(cluster):
+async def test_an_offset_that_does_not_exist_is_refused(offset):
+    async with started_cluster() as cluster:
         partition = await six_records(cluster)
         assert await delete(cluster, (0, offset)) == [(-1, ErrorCode.offset_out_of_range)]
         assert partition.log_start_offset == 0
 
-    run(scenario)
 
-
-def test_each_partition_is_answered_by_itself():
-    async def scenario(cluster):
+async def test_each_partition_is_answered_by_itself():
+    async with started_cluster() as cluster:
         await six_records(cluster, partitions=2)
         assert await delete(cluster, (0, 1), (1, 0), (2, 0), (0, 9)) == [
             (1, OK),
@@ -106,29 +96,23 @@ def test_each_partition_is_answered_by_itself():
         (missing,) = await delete(cluster, (0, 0), topic="missing")
         assert missing == (-1, ErrorCode.unknown_topic_or_partition)
 
-    run(scenario)
 
-
-def test_a_topic_that_only_compacts_keeps_its_records():
-    async def scenario(cluster):
+async def test_a_topic_that_only_compacts_keeps_its_records():
+    async with started_cluster() as cluster:
         await cluster.topic(cleanup_policy="compact")
         assert await delete(cluster, (0, 0)) == [(-1, ErrorCode.policy_violation)]
 
-    run(scenario)
 
-
-def test_who_has_lost_the_lease_deletes_nothing():
-    async def scenario(cluster):
+async def test_who_has_lost_the_lease_deletes_nothing():
+    async with started_cluster() as cluster:
         partition = await six_records(cluster)
         partition._lease_held = lambda: False
         assert await delete(cluster, (0, 3)) == [(-1, ErrorCode.not_leader_or_follower)]
         assert partition.log_start_offset == 0
 
-    run(scenario)
 
-
-def test_a_stream_that_somebody_else_owns_by_now_is_not_cut():
-    async def scenario(cluster):
+async def test_a_stream_that_somebody_else_owns_by_now_is_not_cut():
+    async with started_cluster() as cluster:
         partition = await six_records(cluster)
         await cluster.crash()
         other = await cluster.partition()
@@ -138,11 +122,9 @@ def test_a_stream_that_somebody_else_owns_by_now_is_not_cut():
         assert await delete(cluster, (0, 3)) == [(-1, ErrorCode.not_leader_or_follower)]
         assert other.log_start_offset == 0
 
-    run(scenario)
 
-
-def test_a_deletion_that_takes_too_long_is_answered_and_goes_on():
-    async def scenario(cluster):
+async def test_a_deletion_that_takes_too_long_is_answered_and_goes_on():
+    async with started_cluster() as cluster:
         partition = await six_records(cluster)
         async with partition.stream._change:
             late = await delete(cluster, (0, 3), timeout=100)
@@ -150,11 +132,9 @@ def test_a_deletion_that_takes_too_long_is_answered_and_goes_on():
         await asyncio.sleep(1)
         assert partition.log_start_offset == 3
 
-    run(scenario)
 
-
-def test_whole_segments_give_their_room_back_after_a_minute():
-    async def scenario(cluster):
+async def test_whole_segments_give_their_room_back_after_a_minute():
+    async with started_cluster() as cluster:
         partition = await cluster.topic()
         for _ in range(3):
             await cluster.sent(partition, batch())
@@ -170,5 +150,3 @@ def test_whole_segments_give_their_room_back_after_a_minute():
         assert len(await cluster.services.client.list_ledgers()) == 2
         assert await cluster.sent(partition, batch()) == [Produced(OK, 6)]
         assert base_offsets(await cluster.read_all(partition)) == [4, 6]
-
-    run(scenario)

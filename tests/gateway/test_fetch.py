@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 from gateway.config import FetchLimits
 from ledger.streams.config import StreamLimits
 from tests.batches import raw_batch
-from tests.gateway.stream_cluster import FETCH, run
+from tests.gateway.stream_cluster import FETCH, started_cluster
 
 OK = ErrorCode.none
 COLD = StreamLimits(tail_cache_bytes=0, read_chunk_bytes=2000)
@@ -98,8 +98,8 @@ async def one(cluster, offset, topic="t", index=0, settings=None, **fields):
 
 
 @pytest.mark.parametrize("version", range(4, NEWEST + 1))
-def test_every_version_gives_the_batches_and_the_watermark(version):
-    async def scenario(cluster):
+async def test_every_version_gives_the_batches_and_the_watermark(version):
+    async with started_cluster() as cluster:
         partition = await cluster.topic()
         await cluster.sent(partition, batch(), batch())
         found, took_s = await one(cluster, 0, version=version)
@@ -108,11 +108,9 @@ def test_every_version_gives_the_batches_and_the_watermark(version):
         assert found.high_watermark == found.last_stable_offset == 4
         assert took_s == 0
 
-    run(scenario)
 
-
-def test_an_offset_inside_a_batch_gives_the_whole_batch():
-    async def scenario(cluster):
+async def test_an_offset_inside_a_batch_gives_the_whole_batch():
+    async with started_cluster() as cluster:
         partition = await cluster.topic()
         await cluster.sent(partition, batch(5), batch(5), batch(5))
         assert [offsets((await one(cluster, at))[0]) for at in (4, 5, 9, 10, 14)] == [
@@ -123,24 +121,20 @@ def test_an_offset_inside_a_batch_gives_the_whole_batch():
             [10],
         ]
 
-    run(scenario)
-
 
 @pytest.mark.parametrize("limits", [StreamLimits(), COLD], ids=["warm", "cold"])
 @pytest.mark.parametrize("most", [{"max_bytes": 1}, {"settings": {"partition_max_bytes": 1}}])
-def test_the_first_batch_comes_whole_whatever_the_limits_say(limits, most):
-    async def scenario(cluster):
+async def test_the_first_batch_comes_whole_whatever_the_limits_say(limits, most):
+    async with started_cluster(limits=limits) as cluster:
         partition = await cluster.topic()
         await cluster.sent(partition, batch(size=5000), batch(size=5000))
         assert offsets((await one(cluster, 0, **most))[0]) == [0]
         assert offsets((await one(cluster, 2, **most))[0]) == [2]
 
-    run(scenario, limits=limits)
-
 
 @pytest.mark.parametrize("limits", [StreamLimits(), COLD], ids=["warm", "cold"])
-def test_later_partitions_share_what_the_answer_has_left(limits):
-    async def scenario(cluster):
+async def test_later_partitions_share_what_the_answer_has_left(limits):
+    async with started_cluster(limits=limits) as cluster:
         partition = await cluster.topic(partitions=3)
         for index in range(3):
             await cluster.sent(
@@ -153,11 +147,9 @@ def test_later_partitions_share_what_the_answer_has_left(limits):
         only_one = flat(await fetch(cluster, asked, max_bytes=0))
         assert [offsets(only_one[0, index]) for index in range(3)] == [[0], [], []]
 
-    run(scenario, limits=limits)
 
-
-def test_nothing_above_the_high_watermark_leaves():
-    async def scenario(cluster):
+async def test_nothing_above_the_high_watermark_leaves():
+    async with started_cluster() as cluster:
         partition = await cluster.topic()
         await cluster.sent(partition, batch())
         cluster.port.hold()
@@ -168,11 +160,9 @@ def test_nothing_above_the_high_watermark_leaves():
         beyond, _ = await one(cluster, 3)
         assert beyond.error_code is ErrorCode.offset_out_of_range
 
-    run(scenario)
 
-
-def test_cold_reads_give_the_same_as_warm_ones():
-    async def scenario(cluster):
+async def test_cold_reads_give_the_same_as_warm_ones():
+    async with started_cluster(limits=COLD) as cluster:
         partition = await cluster.topic()
         sizes = [100, 3000, 50, 70_000, 10, 10, 10]
         await cluster.sent(partition, *(batch(size=size) for size in sizes))
@@ -180,42 +170,34 @@ def test_cold_reads_give_the_same_as_warm_ones():
             found, _ = await one(cluster, offset, settings={"partition_max_bytes": 1 << 20})
             assert offsets(found) == list(range(offset // 2 * 2, 14, 2))
 
-    run(scenario, limits=COLD)
-
 
 # -- waiting --------------------------------------------------------------------------------------
 
 
-def test_at_the_end_it_waits_its_time_and_then_says_so():
-    async def scenario(cluster):
+async def test_at_the_end_it_waits_its_time_and_then_says_so():
+    async with started_cluster() as cluster:
         await cluster.sent(await cluster.topic(), batch())
         found, took_s = await one(cluster, 2, wait_ms=700)
         assert (found.error_code, offsets(found), found.high_watermark) == (OK, [], 2)
         assert took_s == pytest.approx(0.7)
 
-    run(scenario)
 
-
-def test_without_time_it_is_answered_at_once():
-    async def scenario(cluster):
+async def test_without_time_it_is_answered_at_once():
+    async with started_cluster() as cluster:
         await cluster.sent(await cluster.topic(), batch())
         _, took_s = await one(cluster, 2, wait_ms=0)
         assert took_s == 0
 
-    run(scenario)
 
-
-def test_a_client_may_not_wait_longer_than_the_limit():
-    async def scenario(cluster):
+async def test_a_client_may_not_wait_longer_than_the_limit():
+    async with started_cluster(fetch=FetchLimits(wait_ms_max=2000)) as cluster:
         await cluster.sent(await cluster.topic(), batch())
         _, took_s = await one(cluster, 2, wait_ms=2**31 - 1)
         assert took_s == pytest.approx(2.0)
 
-    run(scenario, fetch=FetchLimits(wait_ms_max=2000))
 
-
-def test_the_first_byte_wakes_who_waits_for_one():
-    async def scenario(cluster):
+async def test_the_first_byte_wakes_who_waits_for_one():
+    async with started_cluster() as cluster:
         partition = await cluster.topic()
         await cluster.sent(partition, batch())
         waiting = asyncio.create_task(one(cluster, 2, wait_ms=10_000))
@@ -226,12 +208,10 @@ def test_the_first_byte_wakes_who_waits_for_one():
         assert took_s < 3.1
         assert not partition._waiters
 
-    run(scenario)
-
 
 @pytest.mark.parametrize("limits", [StreamLimits(), COLD], ids=["warm", "cold"])
-def test_who_waits_for_more_bytes_is_woken_when_they_are_there(limits):
-    async def scenario(cluster):
+async def test_who_waits_for_more_bytes_is_woken_when_they_are_there(limits):
+    async with started_cluster(limits=limits) as cluster:
         partition = await cluster.topic()
         await cluster.sent(partition, batch(size=1000))
         waiting = asyncio.create_task(one(cluster, 0, wait_ms=10_000, min_bytes=3000))
@@ -244,23 +224,19 @@ def test_who_waits_for_more_bytes_is_woken_when_they_are_there(limits):
         assert offsets(found) == [0, 2, 4]
         assert took_s < 2.2
 
-    run(scenario, limits=limits)
-
 
 @pytest.mark.parametrize("limits", [StreamLimits(), COLD], ids=["warm", "cold"])
-def test_what_there_is_goes_when_the_time_is_over(limits):
-    async def scenario(cluster):
+async def test_what_there_is_goes_when_the_time_is_over(limits):
+    async with started_cluster(limits=limits) as cluster:
         partition = await cluster.topic()
         await cluster.sent(partition, batch(size=1000))
         found, took_s = await one(cluster, 0, wait_ms=800, min_bytes=1 << 20)
         assert offsets(found) == [0]
         assert took_s == pytest.approx(0.8, abs=0.1)
 
-    run(scenario, limits=limits)
 
-
-def test_news_of_one_partition_while_another_is_read_from_disk_is_not_missed():
-    async def scenario(cluster):
+async def test_news_of_one_partition_while_another_is_read_from_disk_is_not_missed():
+    async with started_cluster(limits=COLD) as cluster:
         first = await cluster.topic(partitions=2)
         second = await cluster.partition("t", 1)
         await cluster.sent(second, batch(size=100))
@@ -274,11 +250,9 @@ def test_news_of_one_partition_while_another_is_read_from_disk_is_not_missed():
         assert offsets(answer[0, 0]) == [0]
         assert asyncio.get_running_loop().time() - begun_s < 1
 
-    run(scenario, limits=COLD)
 
-
-def test_a_time_that_ends_during_a_cold_read_is_answered_right_after_it():
-    async def scenario(cluster):
+async def test_a_time_that_ends_during_a_cold_read_is_answered_right_after_it():
+    async with started_cluster(limits=COLD) as cluster:
         partition = await cluster.topic()
         await cluster.sent(partition, batch(size=100))
         cluster.port.read_delay_s = 2.0
@@ -286,11 +260,9 @@ def test_a_time_that_ends_during_a_cold_read_is_answered_right_after_it():
         assert offsets(found) == [0]
         assert took_s < 4.5
 
-    run(scenario, limits=COLD)
 
-
-def test_a_connection_that_goes_away_leaves_nobody_waiting():
-    async def scenario(cluster):
+async def test_a_connection_that_goes_away_leaves_nobody_waiting():
+    async with started_cluster() as cluster:
         partition = await cluster.topic()
         await cluster.sent(partition, batch())
         _, reply = cluster.ask(FETCH, NEWEST, **request(cluster, {"t": {0: (2, {})}}))
@@ -299,22 +271,18 @@ def test_a_connection_that_goes_away_leaves_nobody_waiting():
         await asyncio.sleep(0)
         assert not partition._waiters
 
-    run(scenario)
 
-
-def test_a_partition_that_is_being_opened_is_waited_for():
-    async def scenario(cluster):
+async def test_a_partition_that_is_being_opened_is_waited_for():
+    async with started_cluster() as cluster:
         await cluster.sent(await cluster.topic(), batch(), batch())
         for wait_ms in (500, 0):
             await cluster.crash()
             found, _ = await one(cluster, 3, wait_ms=wait_ms)
             assert (found.error_code, offsets(found)) == (OK, [2])
 
-    run(scenario)
 
-
-def test_partitions_that_cannot_be_opened_hold_up_an_answer_once_and_none_that_has_records():
-    async def scenario(cluster):
+async def test_partitions_that_cannot_be_opened_hold_up_an_answer_once_and_none_that_has_records():
+    async with started_cluster() as cluster:
         await cluster.topic(partitions=5)
         partitions = [await cluster.partition("t", index) for index in range(5)]
         for partition in partitions:
@@ -338,11 +306,9 @@ def test_partitions_that_cannot_be_opened_hold_up_an_answer_once_and_none_that_h
             refused = {answer[0, index].error_code for index in range(1, 5)}
             assert refused == {ErrorCode.not_leader_or_follower}
 
-    run(scenario)
 
-
-def test_a_failed_stream_never_answers_out_of_range_while_it_is_opened_again():
-    async def scenario(cluster):
+async def test_a_failed_stream_never_answers_out_of_range_while_it_is_opened_again():
+    async with started_cluster() as cluster:
         partition = await cluster.topic()
         await cluster.sent(partition, *[batch()] * 5)
         cluster.port.refuse()
@@ -354,11 +320,9 @@ def test_a_failed_stream_never_answers_out_of_range_while_it_is_opened_again():
             await asyncio.sleep(0.001)
         assert codes <= {OK, ErrorCode.not_leader_or_follower}
 
-    run(scenario)
 
-
-def test_a_topic_deleted_while_a_fetch_waits_answers_it():
-    async def scenario(cluster):
+async def test_a_topic_deleted_while_a_fetch_waits_answers_it():
+    async with started_cluster() as cluster:
         await cluster.sent(await cluster.topic(), batch())
         waiting = [
             asyncio.create_task(one(cluster, 2, wait_ms=9000, version=version))
@@ -373,11 +337,9 @@ def test_a_topic_deleted_while_a_fetch_waits_answers_it():
         ]
         assert all(took_s < 2 for _, took_s in answers)
 
-    run(scenario)
 
-
-def test_a_process_that_stops_answers_who_waits():
-    async def scenario(cluster):
+async def test_a_process_that_stops_answers_who_waits():
+    async with started_cluster() as cluster:
         await cluster.sent(await cluster.topic(), batch())
         waiting = asyncio.create_task(one(cluster, 2, wait_ms=9000))
         await asyncio.sleep(1)
@@ -386,14 +348,12 @@ def test_a_process_that_stops_answers_who_waits():
         assert found.error_code is ErrorCode.not_leader_or_follower
         assert took_s < 2
 
-    run(scenario)
-
 
 # -- refusals -------------------------------------------------------------------------------------
 
 
-def test_offsets_outside_the_log_are_out_of_range_and_the_log_start_is_told():
-    async def scenario(cluster):
+async def test_offsets_outside_the_log_are_out_of_range_and_the_log_start_is_told():
+    async with started_cluster() as cluster:
         partition = await cluster.topic()
         await cluster.sent(partition, *[batch()] * 3)
         await partition.stream.truncate(4)
@@ -405,11 +365,9 @@ def test_offsets_outside_the_log_are_out_of_range_and_the_log_start_is_told():
         assert offsets((await one(cluster, 4))[0]) == [4]
         assert offsets((await one(cluster, 5))[0]) == [4]
 
-    run(scenario)
 
-
-def test_epochs_are_compared_with_the_current_one():
-    async def scenario(cluster):
+async def test_epochs_are_compared_with_the_current_one():
+    async with started_cluster() as cluster:
         partition = await cluster.topic()
         await cluster.sent(partition, batch())
         await cluster.crash()
@@ -426,11 +384,9 @@ def test_epochs_are_compared_with_the_current_one():
             ErrorCode.unknown_leader_epoch,
         ]
 
-    run(scenario)
 
-
-def test_an_unknown_partition_does_not_keep_the_others_from_their_records():
-    async def scenario(cluster):
+async def test_an_unknown_partition_does_not_keep_the_others_from_their_records():
+    async with started_cluster() as cluster:
         await cluster.sent(await cluster.topic(), batch())
         asked = {"t": {0: (0, {}), 7: (0, {})}, "nobody": {0: (0, {})}}
         answer = flat(await fetch(cluster, asked, version=12, wait_ms=9000))
@@ -438,12 +394,10 @@ def test_an_unknown_partition_does_not_keep_the_others_from_their_records():
         assert answer[0, 7].error_code is ErrorCode.unknown_topic_or_partition
         assert answer[1, 0].error_code is ErrorCode.unknown_topic_or_partition
 
-    run(scenario)
-
 
 @pytest.mark.parametrize("version", [4, 6, 7, 14, 15, NEWEST])
-def test_a_client_that_says_it_is_a_replica_is_refused(version):
-    async def scenario(cluster):
+async def test_a_client_that_says_it_is_a_replica_is_refused(version):
+    async with started_cluster() as cluster:
         await cluster.sent(await cluster.topic(), batch())
         replica = {"replica_id": 1}
         if version >= 15:
@@ -456,14 +410,12 @@ def test_a_client_that_says_it_is_a_replica_is_refused(version):
         else:
             assert flat(answer)[0, 0].error_code is refused
 
-    run(scenario)
-
 
 # -- sessions -------------------------------------------------------------------------------------
 
 
-def test_a_session_tells_only_what_changed():
-    async def scenario(cluster):
+async def test_a_session_tells_only_what_changed():
+    async with started_cluster() as cluster:
         await cluster.topic(partitions=3)
         for index in range(3):
             await cluster.sent(await cluster.partition("t", index), batch())
@@ -479,11 +431,9 @@ def test_a_session_tells_only_what_changed():
         news = await fetch(cluster, {}, session_epoch=2, **session)
         assert {key: offsets(each) for key, each in flat(news).items()} == {(0, 1): [2]}
 
-    run(scenario)
 
-
-def test_a_waiting_session_is_woken_by_any_of_its_partitions():
-    async def scenario(cluster):
+async def test_a_waiting_session_is_woken_by_any_of_its_partitions():
+    async with started_cluster() as cluster:
         await cluster.topic(partitions=3)
         asked = {"t": {index: (0, {}) for index in range(3)}}
         full = await fetch(cluster, asked, session_epoch=0, wait_ms=0)
@@ -494,16 +444,12 @@ def test_a_waiting_session_is_woken_by_any_of_its_partitions():
         await cluster.sent(await cluster.partition("t", 2), batch())
         assert list(flat(await waiting)) == [(0, 2)]
 
-    run(scenario)
 
-
-def test_unknown_sessions_and_wrong_epochs_are_refused_whole():
-    async def scenario(cluster):
+async def test_unknown_sessions_and_wrong_epochs_are_refused_whole():
+    async with started_cluster() as cluster:
         await cluster.topic()
         unknown = await fetch(cluster, {}, session_id=5, session_epoch=1)
         assert unknown.error_code is ErrorCode.fetch_session_id_not_found
         full = await fetch(cluster, {"t": {0: (0, {})}}, session_epoch=0, wait_ms=0)
         wrong = await fetch(cluster, {}, session_id=full.session_id, session_epoch=7)
         assert wrong.error_code is ErrorCode.invalid_fetch_session_epoch
-
-    run(scenario)

@@ -9,7 +9,7 @@ import asyncio
 from dataclasses import replace
 
 from ledger.ports.bookies import ReadManyReply, Status
-from tests.gateway.stream_cluster import FETCH, run
+from tests.gateway.stream_cluster import FETCH, started_cluster
 from tests.gateway.test_fetch import COLD, NEWEST, OK, batch, fetch, flat, offsets, one, request
 
 
@@ -21,8 +21,8 @@ async def follow(cluster, *batches):
     return offsets(found)[-1] + 2
 
 
-def test_what_was_read_ahead_is_answered_at_once():
-    async def scenario(cluster):
+async def test_what_was_read_ahead_is_answered_at_once():
+    async with started_cluster(limits=COLD) as cluster:
         await cluster.topic()
         batches = [batch(size=400) for _ in range(20)]
         at = await follow(cluster, *batches)
@@ -34,11 +34,9 @@ def test_what_was_read_ahead_is_answered_at_once():
         rest, _ = await one(cluster, at + 4)
         assert offsets(rest) == list(range(at + 4, 40, 2))
 
-    run(scenario, limits=COLD)
 
-
-def test_what_was_read_ahead_is_not_read_again_when_another_partition_must_be_waited_for():
-    async def scenario(cluster):
+async def test_what_was_read_ahead_is_not_read_again_when_another_partition_must_be_waited_for():
+    async with started_cluster(limits=COLD) as cluster:
         await cluster.topic(partitions=2)
         at = await follow(cluster, *(batch(size=400) for _ in range(20)))
         other = await cluster.partition("t", 1)
@@ -51,11 +49,9 @@ def test_what_was_read_ahead_is_not_read_again_when_another_partition_must_be_wa
         await asyncio.sleep(1)
         assert cluster.port.reads - before == 1, "that of the other partition"
 
-    run(scenario, limits=COLD)
 
-
-def test_what_was_read_ahead_longest_ago_is_dropped_first_also_where_two_readers_met():
-    async def scenario(cluster):
+async def test_what_was_read_ahead_longest_ago_is_dropped_first_also_where_two_readers_met():
+    async with started_cluster(limits=replace(COLD, cursors_max=2)) as cluster:
         await cluster.topic(partitions=3)
         for index in range(3):
             partition = await cluster.partition("t", index)
@@ -69,11 +65,9 @@ def test_what_was_read_ahead_longest_ago_is_dropped_first_also_where_two_readers
         assert offsets(found) == [4, 6]
         assert cluster.port.reads == before, "two cursors are kept, and this was the last but one"
 
-    run(scenario, limits=replace(COLD, cursors_max=2))
 
-
-def test_reading_ahead_that_failed_is_no_answer_to_who_asks_when_all_is_well_again():
-    async def scenario(cluster):
+async def test_reading_ahead_that_failed_is_no_answer_to_who_asks_when_all_is_well_again():
+    async with started_cluster(limits=COLD) as cluster:
         sound = await each_in_an_entry(cluster, 10, read_well=1)
         found, _ = await one(cluster, 0, settings={"partition_max_bytes": 500})
         assert offsets(found) == [0]
@@ -83,18 +77,14 @@ def test_reading_ahead_that_failed_is_no_answer_to_who_asks_when_all_is_well_aga
         found, _ = await one(cluster, 2, settings={"partition_max_bytes": 500})
         assert (found.error_code, offsets(found)) == (OK, [2])
 
-    run(scenario, limits=COLD)
 
-
-def test_records_before_one_that_cannot_be_read_are_given():
-    async def scenario(cluster):
+async def test_records_before_one_that_cannot_be_read_are_given():
+    async with started_cluster(limits=COLD) as cluster:
         await each_in_an_entry(cluster, 10, read_well=3)
         found, _ = await one(cluster, 0)
         assert (found.error_code, offsets(found)) == (OK, [0, 2, 4])
         found, _ = await one(cluster, 6)
         assert found.error_code is not OK
-
-    run(scenario, limits=COLD)
 
 
 async def each_in_an_entry(cluster, count, *, read_well):
@@ -113,11 +103,11 @@ async def each_in_an_entry(cluster, count, *, read_well):
     return sound
 
 
-def test_a_reader_behind_has_its_part_at_once_however_many_bytes_it_would_wait_for():
+async def test_a_reader_behind_has_its_part_at_once_however_many_bytes_it_would_wait_for():
     """Waiting gives no more of a partition that gave all that the reader takes of it. And who
     waits looks again at all news: it would read the same from disk each time."""
 
-    async def scenario(cluster):
+    async with started_cluster(limits=replace(COLD, tail_cache_bytes=2000)) as cluster:
         await cluster.topic(partitions=2)
         await cluster.sent(await cluster.partition(), *(batch(size=400) for _ in range(20)))
         live = await cluster.partition("t", 1)
@@ -132,11 +122,9 @@ def test_a_reader_behind_has_its_part_at_once_however_many_bytes_it_would_wait_f
         assert offsets(answer[0, 0]) == [0, 2]
         assert cluster.port.reads - before <= 2, "its part, and what is read ahead"
 
-    run(scenario, limits=replace(COLD, tail_cache_bytes=2000))
 
-
-def test_nothing_is_read_for_an_answer_that_has_no_room_for_it():
-    async def scenario(cluster):
+async def test_nothing_is_read_for_an_answer_that_has_no_room_for_it():
+    async with started_cluster(limits=COLD) as cluster:
         await cluster.topic(partitions=6)
         for index in range(6):
             await cluster.sent(await cluster.partition("t", index), batch(size=900))
@@ -144,5 +132,3 @@ def test_nothing_is_read_for_an_answer_that_has_no_room_for_it():
         answer = flat(await fetch(cluster, {"t": {i: (0, {}) for i in range(6)}}, max_bytes=1500))
         assert [offsets(answer[0, index]) for index in range(6)] == [[0], [], [], [], [], []]
         assert cluster.port.reads - before == 2, "what it holds, and the first that did not fit"
-
-    run(scenario, limits=COLD)

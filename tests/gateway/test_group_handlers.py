@@ -2,6 +2,7 @@
 Method: request bytes in, reply bytes out, through the dispatcher's rows, on virtual time."""
 
 import asyncio
+from contextlib import asynccontextmanager
 from uuid import UUID
 
 import pytest
@@ -9,7 +10,6 @@ from kio.schema.errors import ErrorCode
 
 from gateway.handlers.table import rows
 from tests.gateway.group_world import World
-from tests.sim.loop import simulate
 
 GROUP_KEYS = {8: 2, 9: 1, 10: 0, 11: 0, 12: 0, 13: 0, 14: 0, 15: 0, 16: 0, 42: 0, 47: 0}
 
@@ -18,12 +18,10 @@ def versions(key):
     return list(rows()[key].versions)
 
 
-def run(scenario, **settings):
-    async def main():
-        async with World(**settings) as world:
-            return await scenario(world)
-
-    return simulate(main())
+@asynccontextmanager
+async def new_world(**settings):
+    async with World(**settings) as world:
+        yield world
 
 
 def join_body(member="", **more):
@@ -122,49 +120,44 @@ def test_every_group_api_is_served_from_its_oldest_version():
 
 @pytest.mark.parametrize("version", versions(8))
 @pytest.mark.parametrize("fetch_version", [1, 2, 5, 7, 8, 10])
-def test_what_was_committed_is_fetched_in_any_version(version, fetch_version):
-    async def scenario(world):
+async def test_what_was_committed_is_fetched_in_any_version(version, fetch_version):
+    async with new_world() as world:
         reply = await world.ask(8, version, commit_body(world, version))
         assert only(only(reply.topics).partitions).error_code is ErrorCode.none
         reply = await world.ask(9, fetch_version, fetch_body(world, fetch_version))
         assert committed(reply, fetch_version) == [(0, 5, "note", "none"), (1, -1, "", "none")]
 
-    run(scenario)
 
-
-def test_the_leader_epoch_comes_back():
-    async def scenario(world):
+async def test_the_leader_epoch_comes_back():
+    async with new_world() as world:
         await world.ask(8, 9, commit_body(world, 9))
         reply = await world.ask(9, 9, fetch_body(world, 9))
-        return [p.committed_leader_epoch for p in only(only(reply.groups).topics).partitions]
-
-    assert run(scenario) == [3, -1]
+        assert [p.committed_leader_epoch for p in only(only(reply.groups).topics).partitions] == [
+            3,
+            -1,
+        ]
 
 
 @pytest.mark.parametrize("version", range(2, 11))
-def test_null_topics_fetch_everything_that_is_committed(version):
-    async def scenario(world):
+async def test_null_topics_fetch_everything_that_is_committed(version):
+    async with new_world() as world:
         await world.ask(8, 9, commit_body(world, 9, 5))
         await world.ask(8, 9, commit_body(world, 9, 6, name="u"))
         await world.catalog.delete("u")
         reply = await world.ask(9, version, fetch_body(world, version, topics=None))
         assert committed(reply, version) == [(0, 5, "note", "none")]
 
-    run(scenario)
 
-
-def test_many_groups_are_fetched_at_once():
-    async def scenario(world):
+async def test_many_groups_are_fetched_at_once():
+    async with new_world() as world:
         for group in ("a", "b"):
             await world.ask(8, 8, commit_body(world, 8, ord(group), group_id=group))
         asked = [{"group_id": group, "topics": None} for group in ("a", "b", "none")]
         reply = await world.ask(9, 8, {"groups": asked, "require_stable": False})
-        return [
+        assert [
             (group.group_id, [t.partitions[0].committed_offset for t in group.topics])
             for group in reply.groups
-        ]
-
-    assert run(scenario) == [("a", [97]), ("b", [98]), ("none", [])]
+        ] == [("a", [97]), ("b", [98]), ("none", [])]
 
 
 @pytest.mark.parametrize(
@@ -179,12 +172,10 @@ def test_many_groups_are_fetched_at_once():
         (8, {"generation_id_or_member_epoch": 1, "member_id": "m"}, "illegal_generation"),
     ],
 )
-def test_a_commit_that_cannot_be_is_refused(version, change, error):
-    async def scenario(world):
+async def test_a_commit_that_cannot_be_is_refused(version, change, error):
+    async with new_world() as world:
         reply = await world.ask(8, version, commit_body(world, version, **change))
-        return only(only(reply.topics).partitions).error_code.name
-
-    assert run(scenario) == error
+        assert only(only(reply.topics).partitions).error_code.name == error
 
 
 @pytest.mark.parametrize(
@@ -198,30 +189,26 @@ def test_a_commit_that_cannot_be_is_refused(version, change, error):
         ({"generation_id_or_member_epoch": -1, "member_id": ""}, "unknown_member_id"),
     ],
 )
-def test_only_members_of_this_generation_commit(change, error):
-    async def scenario(world):
+async def test_only_members_of_this_generation_commit(change, error):
+    async with new_world() as world:
         member_id = await member(world)
         body = {"generation_id_or_member_epoch": 1, "member_id": member_id} | change
         reply = await world.ask(8, 9, commit_body(world, 9, **body))
-        return only(only(reply.topics).partitions).error_code.name
-
-    assert run(scenario) == error
+        assert only(only(reply.topics).partitions).error_code.name == error
 
 
-def test_a_fenced_instance_does_not_commit():
-    async def scenario(world):
+async def test_a_fenced_instance_does_not_commit():
+    async with new_world() as world:
         old = await member(world, group_instance_id="i")
         joined = await world.ask(11, 9, join_body(group_instance_id="i"))
         assert joined.error_code is ErrorCode.none
         who = {"generation_id_or_member_epoch": 1, "member_id": old, "group_instance_id": "i"}
         reply = await world.ask(8, 9, commit_body(world, 9, **who))
-        return only(only(reply.topics).partitions).error_code.name
-
-    assert run(scenario) == "fenced_instance_id"
+        assert only(only(reply.topics).partitions).error_code.name == "fenced_instance_id"
 
 
-def test_one_bad_partition_does_not_spoil_the_others():
-    async def scenario(world):
+async def test_one_bad_partition_does_not_spoil_the_others():
+    async with new_world() as world:
         body = commit_body(world, 9)
         good = body["topics"][0]["partitions"][0]
         body["topics"][0]["partitions"] += [
@@ -242,35 +229,30 @@ def test_one_bad_partition_does_not_spoil_the_others():
         assert [each[1] for each in committed(reply, 9)] == [5, -1, 5, 5, -1]
         assert committed(reply, 9)[3][2] == ""
 
-    run(scenario)
 
-
-def test_an_old_commit_may_bring_its_own_retention():
-    async def scenario(world):
+async def test_an_old_commit_may_bring_its_own_retention():
+    async with new_world() as world:
         await world.ask(8, 4, commit_body(world, 4, retention_time=60_000))
         await asyncio.sleep(1_300)
-        return committed(await world.ask(9, 5, fetch_body(world, 5)), 5)[0][1]
-
-    assert run(scenario) == -1
+        assert committed(await world.ask(9, 5, fetch_body(world, 5)), 5)[0][1] == -1
 
 
 @pytest.mark.parametrize("version", versions(9))
-def test_fetching_an_unknown_group_or_topic_is_no_error(version):
-    async def scenario(world):
-        body = fetch_body(world, version, group="none", name="nope")
-        return committed(await world.ask(9, version, body), version)
-
+async def test_fetching_an_unknown_group_or_topic_is_no_error(version):
     error = "unknown_topic_id" if version >= 10 else "none"
-    assert run(scenario) == [(0, -1, "", error), (1, -1, "", error)]
+    async with new_world() as world:
+        body = fetch_body(world, version, group="none", name="nope")
+        assert committed(await world.ask(9, version, body), version) == [
+            (0, -1, "", error),
+            (1, -1, "", error),
+        ]
 
 
 @pytest.mark.parametrize("version", versions(9))
-def test_while_the_store_is_away_a_fetch_is_an_error(version):
-    async def scenario(world):
+async def test_while_the_store_is_away_a_fetch_is_an_error(version):
+    async with new_world() as world:
         world.metadata.closed = True
-        return await world.ask(9, version, fetch_body(world, version))
-
-    reply = run(scenario)
+        reply = await world.ask(9, version, fetch_body(world, version))
     if version >= 8:
         assert only(reply.groups).error_code is ErrorCode.coordinator_not_available
     elif version >= 2:
@@ -279,8 +261,8 @@ def test_while_the_store_is_away_a_fetch_is_an_error(version):
         assert {each[1:] for each in committed(reply, 1)} == {(-1, "", "coordinator_not_available")}
 
 
-def test_the_empty_group_id_is_a_group_for_offsets_only():
-    async def scenario(world):
+async def test_the_empty_group_id_is_a_group_for_offsets_only():
+    async with new_world() as world:
         await world.ask(8, 9, commit_body(world, 9, group_id=""))
         assert committed(await world.ask(9, 9, fetch_body(world, 9, group="")), 9)[0][1] == 5
         replies = [
@@ -290,8 +272,6 @@ def test_the_empty_group_id_is_a_group_for_offsets_only():
             await world.ask(13, 5, {"group_id": "", "members": []}),
         ]
         assert {reply.error_code.name for reply in replies} == {"invalid_group_id"}
-
-    run(scenario)
 
 
 def heartbeat_body(member_id, generation=1, **more):
@@ -304,8 +284,8 @@ def heartbeat_body(member_id, generation=1, **more):
 
 
 @pytest.mark.parametrize("version", versions(11))
-def test_a_member_joins_and_syncs_in_any_version(version):
-    async def scenario(world):
+async def test_a_member_joins_and_syncs_in_any_version(version):
+    async with new_world() as world:
         await member(world, version)
         described = only((await world.ask(15, 5, {"groups": ["g"]})).groups)
         assert (described.group_state, described.protocol_data) == ("Stable", "range")
@@ -313,16 +293,15 @@ def test_a_member_joins_and_syncs_in_any_version(version):
         assert (view.client_id, view.client_host) == ("c", "/127.0.0.1")
         assert (view.member_metadata, view.member_assignment) == (b"meta", b"all")
 
-    run(scenario)
-
 
 @pytest.mark.parametrize("version", versions(11))
-def test_from_version_4_a_new_member_must_come_back_with_its_id(version):
-    async def scenario(world):
+async def test_from_version_4_a_new_member_must_come_back_with_its_id(version):
+    async with new_world() as world:
         joined = await world.ask(11, version, join_body())
-        return joined.error_code.name, joined.member_id.startswith("c-")
-
-    assert run(scenario) == ("member_id_required" if version >= 4 else "none", True)
+        assert (joined.error_code.name, joined.member_id.startswith("c-")) == (
+            "member_id_required" if version >= 4 else "none",
+            True,
+        )
 
 
 @pytest.mark.parametrize(
@@ -337,23 +316,19 @@ def test_from_version_4_a_new_member_must_come_back_with_its_id(version):
         ({"protocols": [{"name": "r", "metadata": bytes(1_048_577)}]}, "invalid_request"),
     ],
 )
-def test_a_join_that_cannot_be_is_refused(change, error):
-    async def scenario(world):
-        return (await world.ask(11, 9, join_body(**change))).error_code.name
-
-    assert run(scenario) == error
+async def test_a_join_that_cannot_be_is_refused(change, error):
+    async with new_world() as world:
+        assert (await world.ask(11, 9, join_body(**change))).error_code.name == error
 
 
-def test_a_static_leader_skips_the_assignment_from_version_9():
-    async def scenario(world):
+async def test_a_static_leader_skips_the_assignment_from_version_9():
+    async with new_world() as world:
         old = await member(world, group_instance_id="i")
         new = await world.ask(11, 9, join_body(group_instance_id="i"))
         assert (new.skip_assignment, new.leader) == (True, new.member_id)
         older = await world.ask(11, 8, join_body(group_instance_id="i"))
         assert (older.leader, older.members) == (new.member_id, ())
         assert len({old, new.member_id, older.member_id}) == 3
-
-    run(scenario)
 
 
 @pytest.mark.parametrize(
@@ -369,17 +344,15 @@ def test_a_static_leader_skips_the_assignment_from_version_9():
         ({"assignments": [{"member_id": "m", "assignment": bytes(1_048_577)}]}, "invalid_request"),
     ],
 )
-def test_only_members_of_this_generation_sync(change, error):
-    async def scenario(world):
+async def test_only_members_of_this_generation_sync(change, error):
+    async with new_world() as world:
         member_id = await member(world)
-        return (await world.ask(14, 5, sync_body(member_id) | change)).error_code.name
-
-    assert run(scenario) == error
+        assert (await world.ask(14, 5, sync_body(member_id) | change)).error_code.name == error
 
 
 @pytest.mark.parametrize("version", versions(12))
-def test_heartbeats_answer_in_every_version(version):
-    async def scenario(world):
+async def test_heartbeats_answer_in_every_version(version):
+    async with new_world() as world:
         member_id = await member(world)
         replies = [
             await world.ask(12, version, heartbeat_body(member_id)),
@@ -387,18 +360,16 @@ def test_heartbeats_answer_in_every_version(version):
             await world.ask(12, version, heartbeat_body("stranger")),
             await world.ask(12, version, heartbeat_body(member_id, group_id="none")),
         ]
-        return [reply.error_code.name for reply in replies]
-
-    assert run(scenario) == [
-        "none",
-        "illegal_generation",
-        "unknown_member_id",
-        "unknown_member_id",
-    ]
+        assert [reply.error_code.name for reply in replies] == [
+            "none",
+            "illegal_generation",
+            "unknown_member_id",
+            "unknown_member_id",
+        ]
 
 
-def test_a_heartbeat_of_a_loaded_group_is_answered_at_once():
-    async def scenario(world):
+async def test_a_heartbeat_of_a_loaded_group_is_answered_at_once():
+    async with new_world() as world:
         from gateway.handlers.api import Reply, Request
         from gateway.handlers.k12_heartbeat import handle
         from tests.gateway.group_world import PEER
@@ -409,14 +380,12 @@ def test_a_heartbeat_of_a_loaded_group_is_answered_at_once():
             group_id, member_id, generation_id = "g", "m", 1
 
         ctx = world.dispatcher._ctx
-        return isinstance(handle(Request(12, 4, 1, "c", PEER, Body()), ctx), Reply)
-
-    assert run(scenario)
+        assert isinstance(handle(Request(12, 4, 1, "c", PEER, Body()), ctx), Reply)
 
 
 @pytest.mark.parametrize("version", versions(13))
-def test_members_leave_in_every_version(version):
-    async def scenario(world):
+async def test_members_leave_in_every_version(version):
+    async with new_world() as world:
         member_id = await member(world)
         body = {
             "group_id": "g",
@@ -435,12 +404,10 @@ def test_members_leave_in_every_version(version):
         assert version >= 3 or again.error_code is ErrorCode.unknown_member_id
         assert only(await world.groups.list()).state.value == "Empty"
 
-    run(scenario)
-
 
 @pytest.mark.parametrize("version", versions(10))
-def test_every_group_is_coordinated_here(version):
-    async def scenario(world):
+async def test_every_group_is_coordinated_here(version):
+    async with new_world() as world:
         body = {"key": "g", "key_type": 0, "coordinator_keys": ["g", "h"]}
         reply = await world.ask(10, version, body)
         found = reply.coordinators if version >= 4 else [reply]
@@ -449,30 +416,24 @@ def test_every_group_is_coordinated_here(version):
         if version >= 4:
             assert [each.key for each in found] == ["g", "h"]
 
-    run(scenario)
-
 
 @pytest.mark.parametrize("version", range(1, 7))
 @pytest.mark.parametrize("key_type", [1, 2, 9])
-def test_other_coordinators_are_refused_in_words(version, key_type):
-    async def scenario(world):
+async def test_other_coordinators_are_refused_in_words(version, key_type):
+    async with new_world() as world:
         body = {"key": "x", "key_type": key_type, "coordinator_keys": ["x"]}
         reply = await world.ask(10, version, body)
         found = only(reply.coordinators) if version >= 4 else reply
         assert found.error_code is ErrorCode.invalid_request
         assert found.error_message
 
-    run(scenario)
-
 
 @pytest.mark.parametrize("version", versions(15))
-def test_unknown_groups_are_described_as_dead(version):
-    async def scenario(world):
+async def test_unknown_groups_are_described_as_dead(version):
+    async with new_world() as world:
         found = only((await world.ask(15, version, {"groups": ["none"]})).groups)
         assert (found.group_id, found.group_state, found.members) == ("none", "Dead", ())
-        return found
-
-    found = run(scenario)
+        found = found
     if version >= 6:
         assert found.error_code is ErrorCode.group_id_not_found
         assert found.error_message == "Group none not found."
@@ -480,22 +441,20 @@ def test_unknown_groups_are_described_as_dead(version):
         assert found.error_code is ErrorCode.none
 
 
-def test_authorized_operations_are_told_when_asked_for():
-    async def scenario(world):
+async def test_authorized_operations_are_told_when_asked_for():
+    async with new_world() as world:
         await world.commit("g", 1)
-        return [
+        assert [
             only((await world.ask(15, 5, body)).groups).authorized_operations
             for body in (
                 {"groups": ["g"], "include_authorized_operations": True},
                 {"groups": ["g"], "include_authorized_operations": False},
             )
-        ]
-
-    assert run(scenario) == [3_400, -(2**31)]
+        ] == [3_400, -(2**31)]
 
 
-def test_a_group_in_a_rebalance_shows_no_assignments():
-    async def scenario(world):
+async def test_a_group_in_a_rebalance_shows_no_assignments():
+    async with new_world() as world:
         await member(world)
         joined = await world.ask(11, 9, join_body())
         joining = asyncio.ensure_future(world.ask(11, 9, join_body(joined.member_id)))
@@ -505,19 +464,18 @@ def test_a_group_in_a_rebalance_shows_no_assignments():
         assert {each.member_assignment for each in found.members} == {b""}
         await joining
 
-    run(scenario)
-
 
 @pytest.mark.parametrize("version", versions(16))
-def test_groups_are_listed_in_every_version(version):
-    async def scenario(world):
+async def test_groups_are_listed_in_every_version(version):
+    async with new_world() as world:
         await member(world)
         await world.commit("simple", 1)
         reply = await world.ask(16, version, {"states_filter": [], "types_filter": []})
         assert reply.error_code is ErrorCode.none
-        return sorted((each.group_id, each.protocol_type) for each in reply.groups)
-
-    assert run(scenario) == [("g", "consumer"), ("simple", "")]
+        assert sorted((each.group_id, each.protocol_type) for each in reply.groups) == [
+            ("g", "consumer"),
+            ("simple", ""),
+        ]
 
 
 @pytest.mark.parametrize(
@@ -530,34 +488,30 @@ def test_groups_are_listed_in_every_version(version):
         ([], ["consumer"], []),
     ],
 )
-def test_groups_are_listed_by_state_and_type(states, types, found):
-    async def scenario(world):
+async def test_groups_are_listed_by_state_and_type(states, types, found):
+    async with new_world() as world:
         await member(world)
         await world.commit("simple", 1)
         reply = await world.ask(16, 5, {"states_filter": states, "types_filter": types})
         assert {each.group_type for each in reply.groups} <= {"classic"}
-        return sorted(each.group_id for each in reply.groups)
-
-    assert run(scenario) == found
+        assert sorted(each.group_id for each in reply.groups) == found
 
 
 @pytest.mark.parametrize("version", versions(42))
-def test_groups_are_deleted_when_empty(version):
-    async def scenario(world):
+async def test_groups_are_deleted_when_empty(version):
+    async with new_world() as world:
         await member(world)
         await world.commit("simple", 1)
         reply = await world.ask(42, version, {"groups_names": ["g", "simple", "none", "simple"]})
-        return [(each.group_id, each.error_code.name) for each in reply.results]
-
-    assert run(scenario) == [
-        ("g", "non_empty_group"),
-        ("simple", "none"),
-        ("none", "group_id_not_found"),
-    ]
+        assert [(each.group_id, each.error_code.name) for each in reply.results] == [
+            ("g", "non_empty_group"),
+            ("simple", "none"),
+            ("none", "group_id_not_found"),
+        ]
 
 
-def test_offsets_are_deleted_one_by_one():
-    async def scenario(world):
+async def test_offsets_are_deleted_one_by_one():
+    async with new_world() as world:
         await world.commit("g", 1, 0)
         await world.commit("g", 2, 1)
         asked = [{"partition_index": 0}, {"partition_index": 2}, {"partition_index": 9}]
@@ -569,27 +523,24 @@ def test_offsets_are_deleted_one_by_one():
         none = await world.ask(47, 0, body | {"group_id": "none"})
         assert none.error_code is ErrorCode.group_id_not_found
 
-    run(scenario)
 
-
-def test_offsets_of_a_subscribed_topic_are_not_deleted():
-    async def scenario(world):
+async def test_offsets_of_a_subscribed_topic_are_not_deleted():
+    async with new_world() as world:
         subscription = b"\0\0" + b"\0\0\0\1" + b"\0\1t" + b"\xff\xff\xff\xff"
         await member(world, protocols=[{"name": "range", "metadata": subscription}])
         topics = [{"name": name, "partitions": [{"partition_index": 0}]} for name in ("t", "u")]
         reply = await world.ask(47, 0, {"group_id": "g", "topics": topics})
-        return [only(topic.partitions).error_code.name for topic in reply.topics]
-
-    assert run(scenario) == ["group_subscribed_to_topic", "none"]
+        assert [only(topic.partitions).error_code.name for topic in reply.topics] == [
+            "group_subscribed_to_topic",
+            "none",
+        ]
 
 
 @pytest.mark.parametrize("group", ["ü", "a/b", "..", "x" * 300, "\0", "a b%", "\N{SNOWMAN}"])
-def test_any_group_id_works(group):
-    async def scenario(world):
+async def test_any_group_id_works(group):
+    async with new_world() as world:
         await world.ask(8, 9, commit_body(world, 9, group_id=group))
         async with world.crashed() as again:
             reply = await again.ask(9, 9, fetch_body(again, 9, group=group))
             assert committed(reply, 9)[0][1] == 5
             assert [each.group_id for each in (await again.groups.list())] == [group]
-
-    run(scenario)

@@ -12,8 +12,7 @@ from gateway.groups.group_scanner import LOOKS_MAX
 from gateway.groups.loaded_groups import IDLE_MS
 from subscriptions.committed_offset import CommittedOffset
 from subscriptions.znodes.znode_store import GroupZnodeStore
-from tests.gateway.group_owners import Cluster, Gateway, Roamer, run, settled, told
-from tests.sim.loop import simulate
+from tests.gateway.group_owners import Cluster, Gateway, Roamer, settled, started_brokers, told
 
 DAY_S = 86_400.0
 IDLE_S = IDLE_MS / 1000 + 1
@@ -48,7 +47,7 @@ def asked_everything(world, group):
 # One coordinator
 
 
-def test_a_group_is_claimed_before_it_is_loaded():
+async def test_a_group_is_claimed_before_it_is_loaded():
     class Watched(GroupZnodeStore):
         async def load(self, subscriber):
             seen.append(cluster.claimant(subscriber))
@@ -56,19 +55,16 @@ def test_a_group_is_claimed_before_it_is_loaded():
 
     seen, cluster = [], Cluster()
 
-    async def main():
-        world = Gateway(cluster, "a")
-        world.store = Watched(world.metadata)
-        async with world:
-            assert await world.commit("g", 5) == "none"
-            assert await world.committed("g") == 5
-
-    simulate(main())
+    world = Gateway(cluster, "a")
+    world.store = Watched(world.metadata)
+    async with world:
+        assert await world.commit("g", 5) == "none"
+        assert await world.committed("g") == 5
     assert seen == ["a"]
 
 
-def test_a_gateway_that_did_not_claim_the_group_answers_nothing_for_it():
-    async def scenario(cluster, gateways):
+async def test_a_gateway_that_did_not_claim_the_group_answers_nothing_for_it():
+    async with started_brokers() as (cluster, gateways):
         (group,) = cluster.groups_of("a", 1)
         assert await gateways["a"].commit(group, 5) == "none"
         answers = [await told(each) for each in asked_everything(gateways["b"], group)]
@@ -76,21 +72,17 @@ def test_a_gateway_that_did_not_claim_the_group_answers_nothing_for_it():
         assert gateways["b"].loaded == {}
         assert await gateways["a"].committed(group) == 5
 
-    run(scenario)
 
-
-def test_a_group_that_nobody_has_made_is_answered_for_by_its_candidate_alone():
-    async def scenario(cluster, gateways):
+async def test_a_group_that_nobody_has_made_is_answered_for_by_its_candidate_alone():
+    async with started_brokers() as (cluster, gateways):
         (group,) = cluster.groups_of("a", 1)
         assert await told(gateways["b"].committed(group)) == "not_coordinator"
         assert await gateways["a"].committed(group) is None
         assert cluster.claimant(group) is None  # asking leaves no claim behind
 
-    run(scenario)
 
-
-def test_a_living_coordinator_keeps_its_group_when_the_ring_names_another():
-    async def scenario(cluster, gateways):
+async def test_a_living_coordinator_keeps_its_group_when_the_ring_names_another():
+    async with started_brokers() as (cluster, gateways):
         (group,) = cluster.groups_of("b", 1)
         cluster.leaving.add("b")
         assert await gateways["a"].commit(group, 5) == "none"
@@ -99,24 +91,20 @@ def test_a_living_coordinator_keeps_its_group_when_the_ring_names_another():
         assert await told(gateways["b"].committed(group)) == "not_coordinator"
         assert await gateways["a"].committed(group) == 5
 
-    run(scenario)
 
-
-def test_two_that_claim_at_once_are_one_coordinator():
-    async def scenario(cluster, gateways):
+async def test_two_that_claim_at_once_are_one_coordinator():
+    async with started_brokers() as (cluster, gateways):
         cluster.candidate = lambda group: asking.pop()
         asking = ["b", "a"] * 2  # each believes that the ring names it
         codes = await asyncio.gather(*(w.commit("g", 5) for w in gateways.values()))
         assert sorted(codes) == ["none", "not_coordinator"]
 
-    run(scenario)
-
 
 # The lease
 
 
-def test_a_coordinator_without_a_lease_answers_nothing():
-    async def scenario(cluster, gateways):
+async def test_a_coordinator_without_a_lease_answers_nothing():
+    async with started_brokers() as (cluster, gateways):
         (group,) = cluster.groups_of("a", 1)
         world = gateways["a"]
         assert await world.commit(group, 5) == "none"
@@ -125,11 +113,9 @@ def test_a_coordinator_without_a_lease_answers_nothing():
         assert set(answers) == {"not_coordinator"}
         assert await told(world.groups.list()) == "coordinator_not_available"
 
-    run(scenario)
 
-
-def test_a_stale_coordinator_does_not_answer_with_what_it_once_knew():
-    async def scenario(cluster, gateways):
+async def test_a_stale_coordinator_does_not_answer_with_what_it_once_knew():
+    async with started_brokers() as (cluster, gateways):
         (group,) = cluster.groups_of("a", 1)
         stale, fresh = gateways["a"], gateways["b"]
         assert await stale.commit(group, 5) == "none"
@@ -140,11 +126,9 @@ def test_a_stale_coordinator_does_not_answer_with_what_it_once_knew():
         assert await stale.commit(group, 7) == "not_coordinator"
         assert await fresh.committed(group) == 6
 
-    run(scenario)
 
-
-def test_a_commit_that_the_lease_did_not_outlive_is_not_acknowledged():
-    async def scenario(cluster, gateways):
+async def test_a_commit_that_the_lease_did_not_outlive_is_not_acknowledged():
+    async with started_brokers() as (cluster, gateways):
         (group,) = cluster.groups_of("a", 1)
         world = gateways["a"]
         assert await world.commit(group, 5) == "none"
@@ -154,11 +138,9 @@ def test_a_commit_that_the_lease_did_not_outlive_is_not_acknowledged():
         world.claims.lease = False
         assert await committing == "not_coordinator"
 
-    run(scenario)
 
-
-def test_members_that_wait_in_a_rebalance_are_not_answered_without_a_lease():
-    async def scenario(cluster, gateways):
+async def test_members_that_wait_in_a_rebalance_are_not_answered_without_a_lease():
+    async with started_brokers() as (cluster, gateways):
         (group,) = cluster.groups_of("a", 1)
         world = gateways["a"]
         consumer = world.consumer(group)
@@ -171,11 +153,9 @@ def test_members_that_wait_in_a_rebalance_are_not_answered_without_a_lease():
         world.claims.lease = True
         assert await told(joining) == "none"
 
-    run(scenario)
 
-
-def test_a_time_without_a_lease_costs_no_member_its_place():
-    async def scenario(cluster, gateways):
+async def test_a_time_without_a_lease_costs_no_member_its_place():
+    async with started_brokers() as (cluster, gateways):
         (group,) = cluster.groups_of("a", 1)
         world = gateways["a"]
         consumer = world.consumer(group)
@@ -186,11 +166,9 @@ def test_a_time_without_a_lease_costs_no_member_its_place():
         await asyncio.sleep(5)
         assert await consumer.heartbeat() == "none"
 
-    run(scenario)
 
-
-def test_the_next_incarnation_forgets_what_the_last_one_had():
-    async def scenario(cluster, gateways):
+async def test_the_next_incarnation_forgets_what_the_last_one_had():
+    async with started_brokers() as (cluster, gateways):
         (group,) = cluster.groups_of("a", 1)
         world, other = gateways["a"], gateways["b"]
         assert await world.commit(group, 5) == "none"
@@ -202,11 +180,9 @@ def test_the_next_incarnation_forgets_what_the_last_one_had():
         other.die()
         assert await world.committed(group) == 6
 
-    run(scenario)
 
-
-def test_a_load_that_the_incarnation_did_not_outlive_answers_nothing():
-    async def scenario(cluster, gateways):
+async def test_a_load_that_the_incarnation_did_not_outlive_answers_nothing():
+    async with started_brokers() as (cluster, gateways):
         (group,) = cluster.groups_of("a", 1)
         world = gateways["a"]
         assert await world.commit(group, 5) == "none"
@@ -217,8 +193,6 @@ def test_a_load_that_the_incarnation_did_not_outlive_answers_nothing():
         world.expire()
         world.reborn()
         assert await loading == "not_coordinator"
-
-    run(scenario)
 
 
 # Failover
@@ -255,8 +229,8 @@ class Register:
             await asyncio.sleep(0.03)
 
 
-def test_over_a_failover_nobody_is_told_minus_one_or_an_old_offset():
-    async def scenario(cluster, gateways):
+async def test_over_a_failover_nobody_is_told_minus_one_or_an_old_offset():
+    async with started_brokers(delay_s=0.2) as (cluster, gateways):
         registers = [Register(gateways, group) for group in cluster.groups_of("a", 8)]
         asking = [asyncio.ensure_future(each.write()) for each in registers]
         asking += [asyncio.ensure_future(each.read()) for each in registers]
@@ -272,11 +246,9 @@ def test_over_a_failover_nobody_is_told_minus_one_or_an_old_offset():
         assert all(each.acked > was for each, was in zip(registers, before, strict=True))
         assert set[str]().union(*(each.refusals for each in registers)) <= SENT_AWAY
 
-    run(scenario, delay_s=0.2)
 
-
-def test_members_keep_generation_and_assignment_over_a_failover():
-    async def scenario(cluster, gateways):
+async def test_members_keep_generation_and_assignment_over_a_failover():
+    async with started_brokers() as (cluster, gateways):
         (group,) = cluster.groups_of("a", 1)
         members = [Roamer(cluster, gateways, group, f"c{n}").start() for n in range(3)]
         await settled(members, 1)
@@ -290,11 +262,9 @@ def test_members_keep_generation_and_assignment_over_a_failover():
         assert cluster.claimant(group) == "b"
         assert await gateways["b"].committed(group) == 5
 
-    run(scenario)
 
-
-def test_a_rebalance_that_the_coordinator_did_not_outlive_is_made_by_the_next_one():
-    async def scenario(cluster, gateways):
+async def test_a_rebalance_that_the_coordinator_did_not_outlive_is_made_by_the_next_one():
+    async with started_brokers() as (cluster, gateways):
         (group,) = cluster.groups_of("a", 1)
         members = [Roamer(cluster, gateways, group, "c0").start()]
         await settled(members, 1)
@@ -305,11 +275,9 @@ def test_a_rebalance_that_the_coordinator_did_not_outlive_is_made_by_the_next_on
         await settled(members, 2)
         assert {m.assignment for m in members} == {b"part 1 of 2", b"part 2 of 2"}
 
-    run(scenario)
 
-
-def test_after_a_failover_a_stale_generation_or_member_or_instance_is_refused():
-    async def scenario(cluster, gateways):
+async def test_after_a_failover_a_stale_generation_or_member_or_instance_is_refused():
+    async with started_brokers() as (cluster, gateways):
         (group,) = cluster.groups_of("a", 1)
         static = gateways["a"].consumer(group, "c", instance="one")
         await static.join()
@@ -330,11 +298,9 @@ def test_after_a_failover_a_stale_generation_or_member_or_instance_is_refused():
         assert await commit(old_id, 1, "one") == "fenced_instance_id"
         assert await commit(again.member_id, 1, "one") == "none"
 
-    run(scenario)
 
-
-def test_of_two_coordinators_only_the_one_that_loaded_last_can_acknowledge():
-    async def scenario(cluster, gateways):
+async def test_of_two_coordinators_only_the_one_that_loaded_last_can_acknowledge():
+    async with started_brokers() as (cluster, gateways):
         (group,) = cluster.groups_of("a", 1)
         old, new = gateways["a"], gateways["b"]
         assert await old.commit(group, 5) == "none"
@@ -343,11 +309,9 @@ def test_of_two_coordinators_only_the_one_that_loaded_last_can_acknowledge():
         assert await old.commit(group, 7) == "not_coordinator"
         assert await new.committed(group) == 6
 
-    run(scenario)
 
-
-def test_orphans_with_members_are_adopted_unasked_and_the_dead_among_them_noticed():
-    async def scenario(cluster, gateways):
+async def test_orphans_with_members_are_adopted_unasked_and_the_dead_among_them_noticed():
+    async with started_brokers() as (cluster, gateways):
         groups = cluster.groups_of("a", 5)
         for group in groups[:3]:
             await gateways["a"].consumer(group).join()
@@ -361,11 +325,9 @@ def test_orphans_with_members_are_adopted_unasked_and_the_dead_among_them_notice
         states = {each.group_id: each.state.value for each in await world.groups.list()}
         assert states == dict.fromkeys(groups, "Empty")
 
-    run(scenario)
 
-
-def test_orphans_are_adopted_a_bounded_number_at_once():
-    async def scenario(cluster, gateways):
+async def test_orphans_are_adopted_a_bounded_number_at_once():
+    async with started_brokers(initial_rebalance_delay_ms=0) as (cluster, gateways):
         groups = cluster.groups_of("a", 3 * LOOKS_MAX)
         for group in groups:
             await gateways["a"].consumer(group).join()
@@ -386,11 +348,9 @@ def test_orphans_are_adopted_a_bounded_number_at_once():
         assert len(world.loaded) == len(groups)
         assert most[0] == LOOKS_MAX
 
-    run(scenario, initial_rebalance_delay_ms=0)
 
-
-def test_an_orphan_that_another_gateway_claims_first_is_that_gateways():
-    async def scenario(cluster, gateways):
+async def test_an_orphan_that_another_gateway_claims_first_is_that_gateways():
+    async with started_brokers("abc") as (cluster, gateways):
         (group,) = cluster.groups_of("a", 1)
         await gateways["a"].consumer(group).join()
         gateways["a"].die()
@@ -401,14 +361,12 @@ def test_an_orphan_that_another_gateway_claims_first_is_that_gateways():
         await gateways[heir].groups.adopt([group])
         assert list(gateways[heir].loaded) == [group]
 
-    run(scenario, "abc")
-
 
 # A graceful end
 
 
-def test_members_keep_generation_and_assignment_when_their_coordinator_leaves():
-    async def scenario(cluster, gateways):
+async def test_members_keep_generation_and_assignment_when_their_coordinator_leaves():
+    async with started_brokers() as (cluster, gateways):
         (group,) = cluster.groups_of("a", 1)
         members = [Roamer(cluster, gateways, group, f"c{n}").start() for n in range(3)]
         await settled(members, 1)
@@ -418,11 +376,9 @@ def test_members_keep_generation_and_assignment_when_their_coordinator_leaves():
         assert [(m.generation, m.joins, m.errors) for m in members] == [(1, 2, [])] * 3
         assert cluster.claimant(group) == "b"
 
-    run(scenario)
 
-
-def test_a_commit_under_way_is_answered_before_the_group_is_released():
-    async def scenario(cluster, gateways):
+async def test_a_commit_under_way_is_answered_before_the_group_is_released():
+    async with started_brokers() as (cluster, gateways):
         (group,) = cluster.groups_of("a", 1)
         assert await gateways["a"].commit(group, 5) == "none"
         gateways["a"].metadata.delay_s = 1.0
@@ -437,11 +393,9 @@ def test_a_commit_under_way_is_answered_before_the_group_is_released():
         cluster.leaving.add("a")
         assert await gateways["b"].committed(group) == 6
 
-    run(scenario)
 
-
-def test_a_gateway_that_handed_over_claims_nothing_more():
-    async def scenario(cluster, gateways):
+async def test_a_gateway_that_handed_over_claims_nothing_more():
+    async with started_brokers() as (cluster, gateways):
         groups = cluster.groups_of("a", 100)
         for group in groups:
             assert await gateways["a"].commit(group, 5) == "none"
@@ -451,11 +405,9 @@ def test_a_gateway_that_handed_over_claims_nothing_more():
         assert await gateways["a"].commit(groups[0], 6) == "not_coordinator"
         assert await told(gateways["a"].committed("new")) == "not_coordinator"
 
-    run(scenario)
 
-
-def test_a_rebalance_under_way_at_a_hand_over_goes_on_at_the_next_coordinator():
-    async def scenario(cluster, gateways):
+async def test_a_rebalance_under_way_at_a_hand_over_goes_on_at_the_next_coordinator():
+    async with started_brokers() as (cluster, gateways):
         (group,) = cluster.groups_of("a", 1)
         members = [Roamer(cluster, gateways, group, "c0").start()]
         await settled(members, 1)
@@ -465,11 +417,9 @@ def test_a_rebalance_under_way_at_a_hand_over_goes_on_at_the_next_coordinator():
         await settled(members, 2)
         assert {m.assignment for m in members} == {b"part 1 of 2", b"part 2 of 2"}
 
-    run(scenario)
 
-
-def test_offsets_of_a_topic_that_another_gateway_deleted_go_too():
-    async def scenario(cluster, gateways):
+async def test_offsets_of_a_topic_that_another_gateway_deleted_go_too():
+    async with started_brokers() as (cluster, gateways):
         (group,) = cluster.groups_of("a", 1)
         assert await gateways["a"].commit(group, 5) == "none"
         assert await gateways["a"].commit(group, 6, topic="u") == "none"
@@ -478,5 +428,3 @@ def test_offsets_of_a_topic_that_another_gateway_deleted_go_too():
         await asyncio.sleep(5)
         assert key not in await gateways["a"].groups.offsets(group)
         assert await gateways["a"].committed(group, topic="u") == 6
-
-    run(scenario)

@@ -9,7 +9,7 @@ import asyncio
 from gateway.groups.group_scanner import SWEEP_S
 from gateway.groups.loaded_groups import IDLE_MS
 from subscriptions.znodes.znode_store import GroupZnodeStore
-from tests.gateway.group_owners import Roamer, run, settled
+from tests.gateway.group_owners import Roamer, settled, started_brokers
 
 DAY_S = 86_400.0
 IDLE_S = IDLE_MS / 1000 + 1
@@ -17,8 +17,8 @@ IDLE_S = IDLE_MS / 1000 + 1
 # Groups that rest
 
 
-def test_a_group_that_nobody_needs_is_let_go_and_its_claim_with_it():
-    async def scenario(cluster, gateways):
+async def test_a_group_that_nobody_needs_is_let_go_and_its_claim_with_it():
+    async with started_brokers() as (cluster, gateways):
         groups = cluster.groups_of("a", 200)
         for group in groups:
             assert await gateways["a"].commit(group, 5) == "none"
@@ -28,11 +28,9 @@ def test_a_group_that_nobody_needs_is_let_go_and_its_claim_with_it():
         assert {cluster.claimant(group) for group in groups} == {None}
         assert await gateways["a"].committed(groups[7]) == 5
 
-    run(scenario)
 
-
-def test_a_group_with_members_or_fresh_commits_stays():
-    async def scenario(cluster, gateways):
+async def test_a_group_with_members_or_fresh_commits_stays():
+    async with started_brokers() as (cluster, gateways):
         groups = cluster.groups_of("a", 3)
         world = gateways["a"]
         member = world.consumer(groups[0]).start()
@@ -43,11 +41,9 @@ def test_a_group_with_members_or_fresh_commits_stays():
             await asyncio.sleep(IDLE_S / 3)
         assert sorted(world.loaded) == sorted(groups[:2])
 
-    run(scenario)
 
-
-def test_a_resting_group_is_listed_by_exactly_one_gateway():
-    async def scenario(cluster, gateways):
+async def test_a_resting_group_is_listed_by_exactly_one_gateway():
+    async with started_brokers("abc", initial_rebalance_delay_ms=0) as (cluster, gateways):
         expected = set()
         for name, world in gateways.items():
             for group in cluster.groups_of(name, 20):
@@ -66,11 +62,9 @@ def test_a_resting_group_is_listed_by_exactly_one_gateway():
             await asyncio.sleep(2 * IDLE_S)
         assert [name for w in gateways.values() for name in w.loaded if name not in sticky] == []
 
-    run(scenario, "abc", initial_rebalance_delay_ms=0)
 
-
-def test_a_group_that_another_gateway_has_in_memory_is_listed_by_that_one():
-    async def scenario(cluster, gateways):
+async def test_a_group_that_another_gateway_has_in_memory_is_listed_by_that_one():
+    async with started_brokers() as (cluster, gateways):
         (group,) = cluster.groups_of("b", 1)
         assert await gateways["b"].commit(group, 5) == "none"
         await asyncio.sleep(2 * IDLE_S)
@@ -80,11 +74,9 @@ def test_a_group_that_another_gateway_has_in_memory_is_listed_by_that_one():
         assert [each.group_id for each in await gateways["a"].groups.list()] == [group]
         assert await gateways["b"].groups.list() == []
 
-    run(scenario)
 
-
-def test_after_a_failover_every_group_is_listed_once():
-    async def scenario(cluster, gateways):
+async def test_after_a_failover_every_group_is_listed_once():
+    async with started_brokers("abc") as (cluster, gateways):
         groups = cluster.groups_of("a", 20)
         for group in groups:
             assert await gateways["a"].commit(group, 5) == "none"
@@ -96,11 +88,9 @@ def test_after_a_failover_every_group_is_listed_once():
         listed = [e.group_id for w in rest for e in await w.groups.list()]
         assert sorted(listed) == sorted(groups)
 
-    run(scenario, "abc")
 
-
-def test_a_group_that_another_gateway_deleted_is_listed_no_more():
-    async def scenario(cluster, gateways):
+async def test_a_group_that_another_gateway_deleted_is_listed_no_more():
+    async with started_brokers() as (cluster, gateways):
         (group,) = cluster.groups_of("a", 1)
         assert await gateways["a"].commit(group, 5) == "none"
         await asyncio.sleep(2 * IDLE_S)
@@ -110,11 +100,9 @@ def test_a_group_that_another_gateway_deleted_is_listed_no_more():
         cluster.leaving.discard("a")
         assert await gateways["a"].groups.list() == []
 
-    run(scenario)
 
-
-def test_a_group_released_with_members_that_died_is_taken_when_members_change():
-    async def scenario(cluster, gateways):
+async def test_a_group_released_with_members_that_died_is_taken_when_members_change():
+    async with started_brokers() as (cluster, gateways):
         (group,) = cluster.groups_of("a", 1)
         await gateways["a"].consumer(group).join()
         await gateways["b"].groups.list()
@@ -122,11 +110,9 @@ def test_a_group_released_with_members_that_died_is_taken_when_members_change():
         await gateways["b"].groups.adopt([])
         assert list(gateways["b"].loaded) == [group]
 
-    run(scenario)
 
-
-def test_what_a_dead_gateway_left_open_is_put_in_order_by_the_next_sweep():
-    async def scenario(cluster, gateways):
+async def test_what_a_dead_gateway_left_open_is_put_in_order_by_the_next_sweep():
+    async with started_brokers() as (cluster, gateways):
         groups = cluster.groups_of("a", 10)
         for group in groups:
             assert await gateways["a"].commit(group, 5) == "none"
@@ -139,14 +125,12 @@ def test_what_a_dead_gateway_left_open_is_put_in_order_by_the_next_sweep():
         assert world.loaded == {}
         assert await world.orphans() == []
 
-    run(scenario)
-
 
 # Expiry
 
 
-def test_offsets_expire_by_the_hand_of_the_one_gateway_that_would_coordinate():
-    async def scenario(cluster, gateways):
+async def test_offsets_expire_by_the_hand_of_the_one_gateway_that_would_coordinate():
+    async with started_brokers("abc") as (cluster, gateways):
         groups = cluster.groups_of("a", 10)
         for group in groups:
             assert await gateways["a"].commit(group, 5) == "none"
@@ -159,11 +143,9 @@ def test_offsets_expire_by_the_hand_of_the_one_gateway_that_would_coordinate():
         for name in "bc":
             assert len(gateways[name].metadata.multis) == written[name]
 
-    run(scenario, "abc")
 
-
-def test_offsets_of_a_group_with_members_outlive_a_failover():
-    async def scenario(cluster, gateways):
+async def test_offsets_of_a_group_with_members_outlive_a_failover():
+    async with started_brokers() as (cluster, gateways):
         (group,) = cluster.groups_of("a", 1)
         member = Roamer(cluster, gateways, group, "c", session_ms=1_800_000)
         await member.join()
@@ -174,16 +156,12 @@ def test_offsets_of_a_group_with_members_outlive_a_failover():
             await asyncio.sleep(900)
         assert await gateways["b"].committed(group) == 5
 
-    run(scenario)
 
-
-def test_a_sweep_without_a_lease_removes_nothing():
-    async def scenario(cluster, gateways):
+async def test_a_sweep_without_a_lease_removes_nothing():
+    async with started_brokers() as (cluster, gateways):
         (group,) = cluster.groups_of("a", 1)
         assert await gateways["a"].commit(group, 5) == "none"
         for world in gateways.values():
             world.claims.lease = False
         await asyncio.sleep(8 * DAY_S)
         assert await GroupZnodeStore(gateways["a"].metadata).list() == [group]
-
-    run(scenario)

@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from gateway.topics.partition import Produced
 from ledger.errors import LedgerError, MetadataUnavailable
-from tests.gateway.stream_cluster import base_offsets, batch, run
+from tests.gateway.stream_cluster import base_offsets, batch, started_cluster
 
 OK = ErrorCode.none
 CALLS_MAX = 40
@@ -71,8 +71,8 @@ CHANGES = [roll, truncate, close, write_after_restart]
 
 @pytest.mark.parametrize("answered", [True, False], ids=["cut", "not answered"])
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
-def test_whichever_call_is_the_last_nothing_is_lost(change, answered):
-    async def story(cluster, name, calls):
+async def test_whichever_call_is_the_last_nothing_is_lost(change, answered):
+    async def reached_by_story(cluster, name, calls):
         partition = await cluster.topic(name)
         for number in range(3):
             await cluster.sent(partition, batch(number * 2), batch(producer=-1))
@@ -96,11 +96,8 @@ def test_whichever_call_is_the_last_nothing_is_lost(change, answered):
         assert base_offsets(await cluster.read_all(partition)) == due
         return cut.reached
 
-    async def scenario(cluster):
-        for calls in range(CALLS_MAX):
-            reached = await story(cluster, f"t{calls}", calls)
-            if reached <= calls:
+    async with started_cluster() as started:
+        for last in range(CALLS_MAX):
+            if await reached_by_story(started, f"t{last}", last) <= last:
                 return
         raise AssertionError("the story has more calls than this test tries")
-
-    run(scenario)

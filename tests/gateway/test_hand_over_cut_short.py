@@ -6,14 +6,13 @@ keeps a hand-over from ending; virtual time.
 """
 
 import asyncio
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 
 from kio.schema.errors import ErrorCode
 
 from gateway.cluster.port import Leader, StreamKey
 from tests.gateway.paper_cluster import PaperCluster, member
 from tests.gateway.stream_cluster import StreamCluster, batch
-from tests.sim.loop import simulate
 
 HERE, OTHER = 0, 1
 EPOCH = 7
@@ -52,49 +51,40 @@ class Owner:
         return answer.error
 
 
-def run(scenario):
-    async def main():
-        await scenario(await Owner().start())
-
-    return simulate(main())
+@asynccontextmanager
+async def started_owner():
+    yield await Owner().start()
 
 
-def test_a_stream_whose_hand_over_was_given_up_is_opened_again_when_it_stays():
-    async def scenario(owner):
+async def test_a_stream_whose_hand_over_was_given_up_is_opened_again_when_it_stays():
+    async with started_owner() as owner:
         owner.draining.cancel()  # it took too long
         with suppress(asyncio.CancelledError):
             await owner.draining
         partition = await owner.gained()
         assert await owner.written(partition) is ErrorCode.none
 
-    run(scenario)
 
-
-def test_a_hand_over_that_ends_late_leaves_the_next_ownership_alone():
-    async def scenario(owner):
+async def test_a_hand_over_that_ends_late_leaves_the_next_ownership_alone():
+    async with started_owner() as owner:
         owner.partitions.lost(owner.key)  # the session ended meanwhile, and then
         partition = await owner.gained()
         await owner.draining
         assert owner.gateway.partitions.find("t", 0) is partition
         assert await owner.written(partition) is ErrorCode.none
 
-    run(scenario)
 
-
-def test_who_waited_for_room_opens_nothing_once_the_lease_is_over():
-    async def main():
-        cluster = PaperCluster(HERE, [member(HERE)], leader_of_others=Leader(HERE, EPOCH))
-        gateway = StreamCluster(cluster=cluster, node_id=HERE)
-        await gateway.start()
-        await gateway.catalog.create("t", 1, 1, {})
-        room = gateway.partitions._opening = asyncio.Semaphore(0)
-        partition = gateway.partitions.find("t", 0)
-        await asyncio.sleep(1)
-        cluster.lease = False
-        room.release()
-        await asyncio.sleep(1)
-        assert not partition.readable  # another may have it: it would be fenced
-        cluster.lease = True
-        await partition.ensure_readable()
-
-    simulate(main())
+async def test_who_waited_for_room_opens_nothing_once_the_lease_is_over():
+    cluster = PaperCluster(HERE, [member(HERE)], leader_of_others=Leader(HERE, EPOCH))
+    gateway = StreamCluster(cluster=cluster, node_id=HERE)
+    await gateway.start()
+    await gateway.catalog.create("t", 1, 1, {})
+    room = gateway.partitions._opening = asyncio.Semaphore(0)
+    partition = gateway.partitions.find("t", 0)
+    await asyncio.sleep(1)
+    cluster.lease = False
+    room.release()
+    await asyncio.sleep(1)
+    assert not partition.readable  # another may have it: it would be fenced
+    cluster.lease = True
+    await partition.ensure_readable()

@@ -38,6 +38,8 @@ from tests.gateway.admin_commands import invoke
 from tests.peers.gateway import Gateway
 from tests.peers.processes import free_port
 
+pytestmark = pytest.mark.real_loop
+
 SEEN_S_MAX = 0.2
 
 
@@ -104,159 +106,138 @@ async def refreshed(scan):
 # What is read
 
 
-def test_every_acknowledged_record_is_read_past_the_gateway(gateway):
+async def test_every_acknowledged_record_is_read_past_the_gateway(gateway):
     loader = Loader(gateway)
     sent = [b"%d" % number * 100 for number in range(2000)]
     loader.send("whole", *sent)
 
-    async def main():
-        async with open_storage(gateway.ledgers) as storage:
-            scan = await scan_of(storage, "whole")
-            assert (scan.start_sequence_id, scan.end_sequence_id) == (0, len(sent))
-            assert await records_in(storage, scan, 0, len(sent)) == len(sent)
-            scan.close()
-
-    asyncio.run(main())
+    async with open_storage(gateway.ledgers) as storage:
+        scan = await scan_of(storage, "whole")
+        assert (scan.start_sequence_id, scan.end_sequence_id) == (0, len(sent))
+        assert await records_in(storage, scan, 0, len(sent)) == len(sent)
+        scan.close()
 
 
-def test_the_last_record_is_seen_as_soon_as_it_is_acknowledged(gateway):
+async def test_the_last_record_is_seen_as_soon_as_it_is_acknowledged(gateway):
     loader = Loader(gateway)
     loader.send("soon", b"first")
 
-    async def main():
-        async with open_storage(gateway.ledgers) as storage:
-            scan = await scan_of(storage, "soon")
-            for _ in range(20):
-                offset = loader.send("soon", b"next")
-                acknowledged_s = time.monotonic()
-                await scan.refresh()
-                assert scan.end_sequence_id == offset + 1
-                assert time.monotonic() - acknowledged_s < 5 * SEEN_S_MAX  # a busy machine
-            scan.close()
-
-    asyncio.run(main())
+    async with open_storage(gateway.ledgers) as storage:
+        scan = await scan_of(storage, "soon")
+        for _ in range(20):
+            offset = loader.send("soon", b"next")
+            acknowledged_s = time.monotonic()
+            await scan.refresh()
+            assert scan.end_sequence_id == offset + 1
+            assert time.monotonic() - acknowledged_s < 5 * SEEN_S_MAX  # a busy machine
+        scan.close()
 
 
-def test_who_follows_is_told_of_the_last_record_though_nothing_comes_after_it(gateway):
+async def test_who_follows_is_told_of_the_last_record_though_nothing_comes_after_it(gateway):
     loader = Loader(gateway)
     loader.send("followed", b"first")
 
-    async def main():
-        async with open_storage(gateway.ledgers) as storage:
-            topic = await read_topic(storage.store, "followed")
-            services = StreamServices(storage.store, storage.client, SystemClock())
-            moved = asyncio.Event()
-            follower = FollowedStream(
-                stream_name(topic.topic_id, 0),
-                services,
-                batches.timestamp_max,
-                lambda end: moved.set(),
-            )
-            await follower.open()
-            waited_s = []
-            for _ in range(10):
-                moved.clear()
-                offset = await asyncio.to_thread(loader.send, "followed", b"next")
-                acknowledged_s = time.monotonic()
-                await until_past(follower, offset, moved)
-                waited_s.append(time.monotonic() - acknowledged_s)
-            await follower.close()
-            return sorted(waited_s)
-
-    assert asyncio.run(main())[5] < SEEN_S_MAX
+    async with open_storage(gateway.ledgers) as storage:
+        topic = await read_topic(storage.store, "followed")
+        services = StreamServices(storage.store, storage.client, SystemClock())
+        moved = asyncio.Event()
+        follower = FollowedStream(
+            stream_name(topic.topic_id, 0),
+            services,
+            batches.timestamp_max,
+            lambda end: moved.set(),
+        )
+        await follower.open()
+        waited_s = []
+        for _ in range(10):
+            moved.clear()
+            offset = await asyncio.to_thread(loader.send, "followed", b"next")
+            acknowledged_s = time.monotonic()
+            await until_past(follower, offset, moved)
+            waited_s.append(time.monotonic() - acknowledged_s)
+        await follower.close()
+        assert sorted(waited_s)[5] < SEEN_S_MAX
 
 
-def test_nothing_is_written_for_readers(gateway):
+async def test_nothing_is_written_for_readers(gateway):
     loader = Loader(gateway)
     loader.send("lean", b"only")
 
-    async def main():
-        async with open_storage(gateway.ledgers) as storage:
-            scan = await scan_of(storage, "lean")
-            before = await storage.client.open(scan.segments[-1].ledger)
-            await asyncio.sleep(0.5)
-            await scan.refresh()
-            after = await storage.client.open(scan.segments[-1].ledger)
-            assert before.last_add_confirmed == after.last_add_confirmed
-            scan.close()
-
-    asyncio.run(main())
+    async with open_storage(gateway.ledgers) as storage:
+        scan = await scan_of(storage, "lean")
+        before = await storage.client.open(scan.segments[-1].ledger)
+        await asyncio.sleep(0.5)
+        await scan.refresh()
+        after = await storage.client.open(scan.segments[-1].ledger)
+        assert before.last_add_confirmed == after.last_add_confirmed
+        scan.close()
 
 
-def test_topics_are_listed_with_what_is_set_for_them(gateway):
+async def test_topics_are_listed_with_what_is_set_for_them(gateway):
     Loader(gateway).send("listed", b"x")
 
-    async def main():
-        async with open_storage(gateway.ledgers) as storage:
-            topics = {topic.name: topic for topic in await read_topics(storage.store)}
-            assert topics["listed"] == await read_topic(storage.store, "listed")
-            assert topics["listed"].partitions == 1
-            with pytest.raises(JobError, match="does not exist") as failed:
-                await read_topic(storage.store, "another")
-            assert failed.value.code == "UNKNOWN_TOPIC"
-
-    asyncio.run(main())
+    async with open_storage(gateway.ledgers) as storage:
+        topics = {topic.name: topic for topic in await read_topics(storage.store)}
+        assert topics["listed"] == await read_topic(storage.store, "listed")
+        assert topics["listed"].partitions == 1
+        with pytest.raises(JobError, match="does not exist") as failed:
+            await read_topic(storage.store, "another")
+        assert failed.value.code == "UNKNOWN_TOPIC"
 
 
 # Nothing is changed
 
 
-def test_no_change_of_metadata_is_taken(gateway):
-    async def main():
-        async with open_storage(gateway.ledgers) as storage:
-            store = storage.store
-            for change in (
-                store.set("/gateway/cluster_id", b"", ANY_VERSION),
-                store.create("/mine"),
-                store.delete("/gateway/cluster_id"),
-                store.multi([Create("/mine")]),
-            ):
-                with pytest.raises(ReadOnlyStore):
-                    await change
-            assert await store.exists("/gateway/cluster_id")
-            assert not await store.exists("/mine")
-
-    asyncio.run(main())
+async def test_no_change_of_metadata_is_taken(gateway):
+    async with open_storage(gateway.ledgers) as storage:
+        store = storage.store
+        for change in (
+            store.set("/gateway/cluster_id", b"", ANY_VERSION),
+            store.create("/mine"),
+            store.delete("/gateway/cluster_id"),
+            store.multi([Create("/mine")]),
+        ):
+            with pytest.raises(ReadOnlyStore):
+                await change
+        assert await store.exists("/gateway/cluster_id")
+        assert not await store.exists("/mine")
 
 
-def test_nobody_fences_adds_or_tells_a_lac_through_it(gateway):
+async def test_nobody_fences_adds_or_tells_a_lac_through_it(gateway):
     loader = Loader(gateway)
     loader.send("safe", b"before")
 
-    async def main():
-        async with open_storage(gateway.ledgers) as storage:
-            scan = await scan_of(storage, "safe")
-            ledger = scan.segments[-1].ledger
-            discovery = Discovery(storage.store)
-            await discovery.start()
-            bookies = GrpcBookies(discovery.registered, GrpcClientConfig())
-            assert len(bookies.registered()) == 3 and bookies.available() == ()
-            for bookie in bookies.registered():
-                answered = asyncio.get_running_loop().create_future()
-                bookies.add(bookie, ledger, EntryId(0), b"", (b"x" * 100,), answered.set_result)
-                fenced = await bookies.read(bookie, ledger, EntryId(-1), fence_key=b"")
-                refused = [
-                    await answered,
-                    fenced.status,
-                    await bookies.write_lac(bookie, ledger, b"", EntryId(10**6)),
-                    await bookies.end_limbo(bookie, ledger, b""),
-                ]
-                assert refused == [Status.READ_ONLY] * 4
-                assert (await bookies.read(bookie, LedgerId(10**9), EntryId(0))).status is (
-                    Status.NO_LEDGER
-                )
-            with pytest.raises(LedgerError) as failed:
-                await storage.client.recover(ledger)
-            assert not isinstance(failed.value, Fenced)
-            await bookies.close()
-            await discovery.stop()
-            scan.close()
-
-    asyncio.run(main())
+    async with open_storage(gateway.ledgers) as storage:
+        scan = await scan_of(storage, "safe")
+        ledger = scan.segments[-1].ledger
+        discovery = Discovery(storage.store)
+        await discovery.start()
+        bookies = GrpcBookies(discovery.registered, GrpcClientConfig())
+        assert len(bookies.registered()) == 3 and bookies.available() == ()
+        for bookie in bookies.registered():
+            answered = asyncio.get_running_loop().create_future()
+            bookies.add(bookie, ledger, EntryId(0), b"", (b"x" * 100,), answered.set_result)
+            fenced = await bookies.read(bookie, ledger, EntryId(-1), fence_key=b"")
+            refused = [
+                await answered,
+                fenced.status,
+                await bookies.write_lac(bookie, ledger, b"", EntryId(10**6)),
+                await bookies.end_limbo(bookie, ledger, b""),
+            ]
+            assert refused == [Status.READ_ONLY] * 4
+            assert (await bookies.read(bookie, LedgerId(10**9), EntryId(0))).status is (
+                Status.NO_LEDGER
+            )
+        with pytest.raises(LedgerError) as failed:
+            await storage.client.recover(ledger)
+        assert not isinstance(failed.value, Fenced)
+        await bookies.close()
+        await discovery.stop()
+        scan.close()
     assert loader.send("safe", b"after") == 1
 
 
-def test_garbage_and_a_crowd_leave_kafka_alone_and_readers_come_back(gateway):
+async def test_garbage_and_a_crowd_leave_kafka_alone_and_readers_come_back(gateway):
     loader = Loader(gateway)
     loader.send("crowded", b"x")
     address = ("127.0.0.1", gateway.ledger_port)
@@ -266,13 +247,10 @@ def test_garbage_and_a_crowd_leave_kafka_alone_and_readers_come_back(gateway):
             peer.sendall(bytes([number % 256]) * 100)
         assert loader.send("crowded", b"y") == 1
 
-    async def main():
-        async with open_storage(gateway.ledgers) as storage:
-            scan = await scan_of(storage, "crowded")
-            assert scan.end_sequence_id == 2
-            scan.close()
-
-    asyncio.run(main())
+    async with open_storage(gateway.ledgers) as storage:
+        scan = await scan_of(storage, "crowded")
+        assert scan.end_sequence_id == 2
+        scan.close()
 
 
 # Finding it
@@ -327,78 +305,68 @@ def test_it_listens_on_loopback_only_wherever_kafka_listens(gateway):
         ("zk://127.0.0.1:PORT", "UNREACHABLE", "ZooKeeper"),
     ],
 )
-def test_a_wrong_address_is_said_plainly(metadata, code, said):
+async def test_a_wrong_address_is_said_plainly(metadata, code, said):
     metadata = metadata.replace("PORT", str(free_port()))  # where nobody listens
 
-    async def main():
+    with pytest.raises(JobError, match=said) as failed:
         async with open_storage(metadata, connect_s=0.3):
             pass
-
-    with pytest.raises(JobError, match=said) as failed:
-        asyncio.run(main())
     assert failed.value.code == code
 
 
-def test_a_reader_goes_on_when_the_gateway_was_killed_and_is_back(tmp_path):
+async def test_a_reader_goes_on_when_the_gateway_was_killed_and_is_back(tmp_path):
     with Gateway(tmp_path / "data") as broker:
         loader = Loader(broker)
         loader.send("survivor", *[b"x"] * 10)
 
-        async def main():
-            async with open_storage(broker.ledgers) as storage:
-                renewed = asyncio.Event()
-                storage.store.watch("/gateway", renewed.set)
-                scan = await scan_of(storage, "survivor")
-                await asyncio.to_thread(broker.restart, kill=True)
-                await asyncio.to_thread(loader.send, "survivor", *[b"y"] * 10)
-                async with asyncio.timeout(30):
-                    await renewed.wait()
-                await refreshed(scan)
-                assert scan.end_sequence_id == 20
-                assert await records_in(storage, scan, 0, 20) == 20
-                scan.close()
-
-        asyncio.run(main())
+        async with open_storage(broker.ledgers) as storage:
+            renewed = asyncio.Event()
+            storage.store.watch("/gateway", renewed.set)
+            scan = await scan_of(storage, "survivor")
+            await asyncio.to_thread(broker.restart, kill=True)
+            await asyncio.to_thread(loader.send, "survivor", *[b"y"] * 10)
+            async with asyncio.timeout(30):
+                await renewed.wait()
+            await refreshed(scan)
+            assert scan.end_sequence_id == 20
+            assert await records_in(storage, scan, 0, 20) == 20
+            scan.close()
 
 
-def test_after_a_crash_the_last_acknowledged_record_is_seen_though_nobody_speaks_kafka(tmp_path):
+async def test_after_a_crash_the_last_acknowledged_record_is_seen_though_nobody_speaks_kafka(
+    tmp_path,
+):
     with Gateway(tmp_path / "data") as broker:
         loader = Loader(broker)
         for value in (b"a", b"b", b"c"):
             loader.send("left", value)
         broker.restart(kill=True)
 
-        async def main():
-            async with open_storage(broker.ledgers) as storage:
-                scan = await scan_of(storage, "left")
-                assert scan.end_sequence_id == 3
-                scan.close()
-
-        asyncio.run(main())
+        async with open_storage(broker.ledgers) as storage:
+            scan = await scan_of(storage, "left")
+            assert scan.end_sequence_id == 3
+            scan.close()
 
 
-def test_the_next_reader_is_served_where_the_first_one_could_not_be(tmp_path):
+async def test_the_next_reader_is_served_where_the_first_one_could_not_be(tmp_path):
     failures = [MetadataUnavailable("not now")]
 
     async def prepare():
         if failures:
             raise failures.pop()
 
-    async def main():
-        store = SqliteMetadata(tmp_path / "metadata.sqlite")
-        port = ReadPort(store, [], lambda _: EntryId(-1), prepare)
-        await port.start(0)
-        reader, writer = await asyncio.open_connection("127.0.0.1", port.port)
-        async with asyncio.timeout(10):
-            assert await reader.read() == b""
-        writer.close()
-        shown = GrpcMetadata("127.0.0.1", port.port)
-        assert await shown.exists("/")
-        await shown.close()
-        await port.stop()
-        await store.close()
-
-    asyncio.run(main())
+    store = SqliteMetadata(tmp_path / "metadata.sqlite")
+    port = ReadPort(store, [], lambda _: EntryId(-1), prepare)
+    await port.start(0)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port.port)
+    async with asyncio.timeout(10):
+        assert await reader.read() == b""
+    writer.close()
+    shown = GrpcMetadata("127.0.0.1", port.port)
+    assert await shown.exists("/")
+    await shown.close()
+    await port.stop()
+    await store.close()
 
 
 def test_the_next_task_of_a_worker_reads_on_though_the_gateway_was_killed_in_between(tmp_path):
@@ -423,16 +391,13 @@ def test_the_next_task_of_a_worker_reads_on_though_the_gateway_was_killed_in_bet
             drop_cached(broker.ledgers, None)
 
 
-def test_who_asks_for_watches_and_never_reads_is_not_heeded_for_ever(tmp_path):
-    async def main():
-        store = SqliteMetadata(tmp_path / "metadata.sqlite")
-        watches = _Watches(store)  # of one client, to which nothing is written
-        asked = (WatchRequest(path="/", number=number) for number in range(1, 1_000_000))
-        assert not all(map(watches.heed, asked))
-        watches.close()
-        await store.close()
-
-    asyncio.run(main())
+async def test_who_asks_for_watches_and_never_reads_is_not_heeded_for_ever(tmp_path):
+    store = SqliteMetadata(tmp_path / "metadata.sqlite")
+    watches = _Watches(store)  # of one client, to which nothing is written
+    asked = (WatchRequest(path="/", number=number) for number in range(1, 1_000_000))
+    assert not all(map(watches.heed, asked))
+    watches.close()
+    await store.close()
 
 
 def test_a_stream_says_that_its_topic_was_made_anew_though_the_new_one_is_longer(gateway):

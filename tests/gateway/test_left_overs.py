@@ -13,7 +13,7 @@ from ledger.streams.stream import Stream
 from subscriptions.committed_offset import CommittedOffset, TopicIdPartition
 from subscriptions.segments.log_claim import SUBSCRIPTION_KEY
 from subscriptions.segments.log_store import SubscriptionLogStore
-from tests.gateway.stream_cluster import base_offsets, batch, run
+from tests.gateway.stream_cluster import base_offsets, batch, started_cluster
 from tests.sim.metadata import MetadataFaults, SimMetadata
 
 AGE_S = LEDGER_AGE_MS_MIN / 1000 + 1
@@ -52,8 +52,8 @@ async def rolled(cluster, partition, segments):
         await asyncio.sleep(1)
 
 
-def test_a_ledger_that_no_segment_names_goes_after_an_hour():
-    async def scenario(cluster):
+async def test_a_ledger_that_no_segment_names_goes_after_an_hour():
+    async with started_cluster() as cluster:
         partition = await cluster.topic()
         await cluster.sent(partition, batch())
         await cluster.services.client.create(
@@ -64,21 +64,17 @@ def test_a_ledger_that_no_segment_names_goes_after_an_hour():
         assert await clean(cluster) == 1
         assert await ledgers(cluster) == [partition.stream.segments[0].ledger]
 
-    run(scenario)
 
-
-def test_a_ledger_that_is_not_a_streams_is_not_ours_to_delete():
-    async def scenario(cluster):
+async def test_a_ledger_that_is_not_a_streams_is_not_ours_to_delete():
+    async with started_cluster() as cluster:
         await cluster.services.client.create(ensemble_size=1, write_quorum=1, ack_quorum=1)
         await asyncio.sleep(AGE_S)
         assert await clean(cluster) == 0
         assert len(await ledgers(cluster)) == 1
 
-    run(scenario)
 
-
-def test_a_crash_between_the_list_and_the_ledger_leaves_nothing_for_long():
-    async def scenario(cluster):
+async def test_a_crash_between_the_list_and_the_ledger_leaves_nothing_for_long():
+    async with started_cluster() as cluster:
         partition = await cluster.topic()
         await rolled(cluster, partition, 3)
         await partition.stream.truncate(4)
@@ -93,11 +89,9 @@ def test_a_crash_between_the_list_and_the_ledger_leaves_nothing_for_long():
         partition = await cluster.partition()
         assert base_offsets(await cluster.read_all(partition)) == [4]
 
-    run(scenario)
 
-
-def test_a_removal_that_failed_is_tried_again_by_the_next_round():
-    async def scenario(cluster):
+async def test_a_removal_that_failed_is_tried_again_by_the_next_round():
+    async with started_cluster() as cluster:
         partition = await cluster.topic()
         await rolled(cluster, partition, 3)
         await partition.stream.truncate(4)
@@ -109,11 +103,9 @@ def test_a_removal_that_failed_is_tried_again_by_the_next_round():
         await cluster.partitions.maintain_once()
         assert len(await ledgers(cluster)) == 2
 
-    run(scenario)
 
-
-def test_a_topic_whose_metadata_cannot_be_read_keeps_its_data():
-    async def scenario(cluster):
+async def test_a_topic_whose_metadata_cannot_be_read_keeps_its_data():
+    async with started_cluster() as cluster:
         partition = await cluster.topic()
         await cluster.sent(partition, batch())
         topic = cluster.catalog.by_name("t")
@@ -128,11 +120,11 @@ def test_a_topic_whose_metadata_cannot_be_read_keeps_its_data():
         await cluster.crash()
         assert base_offsets(await cluster.read_all(await cluster.partition())) == [0]
 
-    run(scenario)
 
-
-def test_a_roll_that_broke_after_its_ledger_was_made_leaves_it_to_nobody_for_an_hour(monkeypatch):
-    async def scenario(cluster):
+async def test_a_roll_that_broke_after_its_ledger_was_made_leaves_it_to_nobody_for_an_hour(
+    monkeypatch,
+):
+    async with started_cluster() as cluster:
         partition = await cluster.topic()
         await cluster.sent(partition, batch())
         start = Stream._start_segment
@@ -154,11 +146,9 @@ def test_a_roll_that_broke_after_its_ledger_was_made_leaves_it_to_nobody_for_an_
         await clean(cluster)
         assert await ledgers(cluster) == [s.ledger for s in partition.stream.segments]
 
-    run(scenario)
 
-
-def test_the_round_opens_partitions_that_nobody_asked_for_a_few_at_a_time():
-    async def scenario(cluster):
+async def test_the_round_opens_partitions_that_nobody_asked_for_a_few_at_a_time():
+    async with started_cluster() as cluster:
         await cluster.catalog.create("wide", 200, 1, {})
         await cluster.start_gateway()
         counts = []
@@ -169,11 +159,9 @@ def test_the_round_opens_partitions_that_nobody_asked_for_a_few_at_a_time():
         assert counts == [64, 128, 192, 200]
         assert len(await list_streams(cluster.metadata)) == 200
 
-    run(scenario)
 
-
-def test_a_topic_that_another_gateway_made_is_no_left_over():
-    async def scenario(cluster):
+async def test_a_topic_that_another_gateway_made_is_no_left_over():
+    async with started_cluster() as cluster:
         stale = Catalog(cluster.metadata)
         await stale.load()
         partition = await cluster.topic()
@@ -182,11 +170,9 @@ def test_a_topic_that_another_gateway_made_is_no_left_over():
         await cluster.crash()
         assert base_offsets(await cluster.read_all(await cluster.partition())) == [0]
 
-    run(scenario)
 
-
-def test_a_topic_stays_whose_making_was_never_answered():
-    async def scenario(cluster):
+async def test_a_topic_stays_whose_making_was_never_answered():
+    async with started_cluster() as cluster:
         cluster.metadata.faults = MetadataFaults(latency_s=1e-6)
         tree, made = cluster.metadata.tree, []
 
@@ -208,8 +194,6 @@ def test_a_topic_stays_whose_making_was_never_answered():
         (answer,) = await cluster.sent(partition, batch())
         assert answer.base_offset == 0
 
-    run(scenario)
-
 
 class NodeByNode(SimMetadata):
     """Reads trees as a store without snapshots does; `between` runs after a list was read."""
@@ -230,8 +214,8 @@ class NodeByNode(SimMetadata):
         return tree
 
 
-def test_a_segment_that_is_completed_while_its_stream_is_read_keeps_its_ledger():
-    async def scenario(cluster):
+async def test_a_segment_that_is_completed_while_its_stream_is_read_keeps_its_ledger():
+    async with started_cluster() as cluster:
         partition = await cluster.topic()
         await cluster.sent(partition, batch())
         await asyncio.sleep(AGE_S)
@@ -244,16 +228,14 @@ def test_a_segment_that_is_completed_while_its_stream_is_read_keeps_its_ledger()
         assert await clean(cluster) == 0
         assert base_offsets(await cluster.read_all(partition)) == [0, 2]
 
-    run(scenario)
-
 
 async def commit(store, group):
     await store.load(group)
     await store.advance(group, {TopicIdPartition(UUID(int=1), 0): CommittedOffset(offset=7)})
 
 
-def test_a_ledger_that_its_subscription_does_not_name_goes_and_one_that_it_names_stays():
-    async def scenario(cluster):
+async def test_a_ledger_that_its_subscription_does_not_name_goes_and_one_that_it_names_stays():
+    async with started_cluster() as cluster:
         services = cluster.services
         logs = PlainLogs(services.client)
         store = SubscriptionLogStore(cluster.metadata, logs, cluster.clock)
@@ -267,16 +249,12 @@ def test_a_ledger_that_its_subscription_does_not_name_goes_and_one_that_it_names
         assert (await store.read("g")).offsets[TopicIdPartition(UUID(int=1), 0)].offset == 7
         await store.close()
 
-    run(scenario)
 
-
-def test_a_ledger_of_a_subscription_that_cannot_be_read_stays():
-    async def scenario(cluster):
+async def test_a_ledger_of_a_subscription_that_cannot_be_read_stays():
+    async with started_cluster() as cluster:
         logs = PlainLogs(cluster.services.client)
         await cluster.metadata.create("/gateway/groups/g", b"\x0a\xff", parents=True)
         await logs.create({SUBSCRIPTION_KEY: b"/gateway/groups/g"})
         await asyncio.sleep(AGE_S)
         assert await clean(cluster) == 0
         assert len(await ledgers(cluster)) == 1
-
-    run(scenario)

@@ -7,7 +7,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from tests.batches import plain_batch, raw_batch
-from tests.gateway.stream_cluster import LIST_OFFSETS, run
+from tests.gateway.stream_cluster import LIST_OFFSETS, started_cluster
 
 OK = ErrorCode.none
 
@@ -41,8 +41,8 @@ async def list_offsets(cluster, timestamp, version=8, topic="t", index=0, epoch=
 
 
 @pytest.mark.parametrize("version", range(1, 12))
-def test_start_end_and_times_are_told(version):
-    async def scenario(cluster):
+async def test_start_end_and_times_are_told(version):
+    async with started_cluster() as cluster:
         partition = await cluster.topic()
         await cluster.sent(partition, plain_batch([5, 9, 7]), plain_batch([6, 20]))
         await partition.stream.truncate(1)
@@ -55,21 +55,17 @@ def test_start_end_and_times_are_told(version):
             found = await list_offsets(cluster, asked, version)
             assert (found.error_code, (found.timestamp, found.offset)) == (OK, answer)
 
-    run(scenario)
-
 
 @pytest.mark.parametrize(("special", "version"), [(-3, 6), (-4, 7), (-5, 8), (-6, 10)])
-def test_a_special_time_before_its_version_is_refused(special, version):
-    async def scenario(cluster):
+async def test_a_special_time_before_its_version_is_refused(special, version):
+    async with started_cluster() as cluster:
         await cluster.topic()
         found = await list_offsets(cluster, special, version)
         assert found.error_code is ErrorCode.unsupported_version
 
-    run(scenario)
 
-
-def test_start_and_end_are_answered_within_one_turn():
-    async def scenario(cluster):
+async def test_start_and_end_are_answered_within_one_turn():
+    async with started_cluster() as cluster:
         await cluster.topic()
         for special in (-1, -2):
             _, result = cluster.ask(
@@ -86,11 +82,9 @@ def test_start_and_end_are_answered_within_one_turn():
             )
             assert isinstance(result, dict)
 
-    run(scenario)
 
-
-def test_a_partition_that_does_not_open_does_not_hold_up_the_connection():
-    async def scenario(cluster):
+async def test_a_partition_that_does_not_open_does_not_hold_up_the_connection():
+    async with started_cluster() as cluster:
         await cluster.topic()
         await cluster.crash()
         cluster.metadata.closed = True
@@ -99,11 +93,9 @@ def test_a_partition_that_does_not_open_does_not_hold_up_the_connection():
         assert found.error_code is ErrorCode.not_leader_or_follower
         assert asyncio.get_running_loop().time() - begun_s < 11
 
-    run(scenario)
 
-
-def test_epochs_and_unknown_partitions_are_refused():
-    async def scenario(cluster):
+async def test_epochs_and_unknown_partitions_are_refused():
+    async with started_cluster() as cluster:
         await cluster.sent(await cluster.topic(), batch())
         await cluster.crash()
         epoch = (await cluster.partition()).leader_epoch
@@ -114,5 +106,3 @@ def test_epochs_and_unknown_partitions_are_refused():
         assert codes == [ErrorCode.fenced_leader_epoch, OK, ErrorCode.unknown_leader_epoch]
         found = await list_offsets(cluster, -1, index=9)
         assert found.error_code is ErrorCode.unknown_topic_or_partition
-
-    run(scenario)

@@ -14,6 +14,7 @@ import re
 import subprocess
 import sys
 import urllib.request
+from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
 import pytest
@@ -28,7 +29,6 @@ from tests.gateway.admin_commands import consumer, invoke, produced
 from tests.gateway.group_world import World
 from tests.peers.gateway import Gateway
 from tests.peers.processes import wait_until
-from tests.sim.loop import simulate
 
 RECORDS = 10
 QUERY = "spark-kafka-relation-0f8fad5b-d9cb-469f-a165-70867728950e-executor"
@@ -161,12 +161,10 @@ def test_a_family_of_many_samples_is_described_once():
 REST_S = 120  # a group that nobody asks for is out of memory by then
 
 
-def standings(scenario):
-    async def main():
-        async with World() as world:
-            return await scenario(world)
-
-    return simulate(main())
+@asynccontextmanager
+async def new_world():
+    async with World() as world:
+        yield world
 
 
 async def look(world, **limits):
@@ -180,19 +178,17 @@ async def commit_all(world, *groups):
         assert await world.commit(group, offset) == "none"
 
 
-def test_groups_that_rest_are_told_too():
-    async def scenario(world):
+async def test_groups_that_rest_are_told_too():
+    async with new_world() as world:
         await commit_all(world, "a", "b")
         await asyncio.sleep(REST_S)
         assert not world.loaded
         assert await look(world) == ({"a": 1, "b": 2}, 0)
         assert not world.loaded
 
-    standings(scenario)
 
-
-def test_a_group_that_was_away_from_its_rest_is_told_as_it_is_now():
-    async def scenario(world):
+async def test_a_group_that_was_away_from_its_rest_is_told_as_it_is_now():
+    async with new_world() as world:
         await commit_all(world, "a")
         await asyncio.sleep(REST_S)
         assert await look(world) == ({"a": 1}, 0)
@@ -200,11 +196,9 @@ def test_a_group_that_was_away_from_its_rest_is_told_as_it_is_now():
         await asyncio.sleep(REST_S)
         assert await look(world) == ({"a": 7}, 0)
 
-    standings(scenario)
 
-
-def test_groups_beyond_the_bound_are_counted_and_those_in_memory_come_first():
-    async def scenario(world):
+async def test_groups_beyond_the_bound_are_counted_and_those_in_memory_come_first():
+    async with new_world() as world:
         await commit_all(world, "a", "b", "c")
         await asyncio.sleep(REST_S)
         await world.commit("c", 9)
@@ -213,36 +207,29 @@ def test_groups_beyond_the_bound_are_counted_and_those_in_memory_come_first():
         assert (len(found), left_out) == (1, 1)
         assert await look(world, groups_max=0) == ({}, 3)
 
-    standings(scenario)
 
-
-def test_groups_that_rest_with_another_gateway_are_told_there():
+async def test_groups_that_rest_with_another_gateway_are_told_there():
     class Elsewhere(SingleBroker):
         """The ring names another gateway for some groups."""
 
         def candidate(self, group):
             return group != "b"
 
-    async def main():
-        async with World() as world:
-            await commit_all(world, "a", "b")
-            rival = world.rival()
-            rival.claims = Elsewhere(1)
-            async with rival:
-                await rival.groups.list()
-                return await look(rival)
-
-    assert simulate(main()) == ({"a": 1}, 0)
+    async with World() as world:
+        await commit_all(world, "a", "b")
+        rival = world.rival()
+        rival.claims = Elsewhere(1)
+        async with rival:
+            await rival.groups.list()
+            assert await look(rival) == ({"a": 1}, 0)
 
 
-def test_few_groups_are_read_for_one_page_and_the_rest_for_the_next():
-    async def scenario(world):
+async def test_few_groups_are_read_for_one_page_and_the_rest_for_the_next():
+    async with new_world() as world:
         await commit_all(world, "a", "b", "c")
         await asyncio.sleep(REST_S)
         seen = [await look(world, reads_max=1) for _ in range(3)]
         assert [(len(found), left_out) for found, left_out in seen] == [(1, 2), (2, 1), (3, 0)]
-
-    standings(scenario)
 
 
 # --- the port ------------------------------------------------------------------------------------
@@ -277,33 +264,31 @@ def test_head_has_the_length_and_no_page(gateway):
     assert int(headers["Content-Length"]) > 1_000
 
 
-def on_port(scenario):
+@asynccontextmanager
+async def open_port():
     """A port whose page is never asked for."""
 
-    async def main():
-        server = MetricsServer(None)
-        await server.start("127.0.0.1", 0)
-        async with asyncio.timeout(30):
-            await scenario(server)
-            await server.stop()
-
-    asyncio.run(main())
+    server = MetricsServer(None)
+    await server.start("127.0.0.1", 0)
+    async with asyncio.timeout(30):
+        yield server
+        await server.stop()
 
 
+@pytest.mark.real_loop
 @pytest.mark.parametrize("said", [b"\0" * 100, b"x" * (HEAD_BYTES_MAX + 1), b"GET /metrics"])
-def test_who_speaks_no_http_is_cut_off(said):
-    async def scenario(server):
+async def test_who_speaks_no_http_is_cut_off(said):
+    async with open_port() as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(said)
         writer.write_eof()
         assert b"200" not in await reader.read()
         writer.close()
 
-    on_port(scenario)
 
-
-def test_one_connection_too_many_is_closed_and_room_is_made_again():
-    async def scenario(server):
+@pytest.mark.real_loop
+async def test_one_connection_too_many_is_closed_and_room_is_made_again():
+    async with open_port() as server:
         waiting = [
             await asyncio.open_connection("127.0.0.1", server.port) for _ in range(CONNECTIONS_MAX)
         ]
@@ -316,21 +301,19 @@ def test_one_connection_too_many_is_closed_and_room_is_made_again():
             assert b" 404 " in await reader.read()
             writer.close()
 
-    on_port(scenario)
 
-
-def test_stopping_ends_connections_that_wait():
-    async def scenario(server):
+@pytest.mark.real_loop
+async def test_stopping_ends_connections_that_wait():
+    async with open_port() as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         await asyncio.sleep(0)
         await server.stop()
         assert await reader.read() == b""
         writer.close()
 
-    on_port(scenario)
 
-
-def test_who_asks_and_does_not_read_is_cut_off_and_nothing_is_kept_for_it(monkeypatch):
+@pytest.mark.real_loop
+async def test_who_asks_and_does_not_read_is_cut_off_and_nothing_is_kept_for_it(monkeypatch):
     monkeypatch.setattr("gateway.metrics.http.ANSWER_S_MAX", 0.1)
     monkeypatch.setattr("gateway.metrics.http.HEAD_S_MAX", 0.1)
     size = 32 * 1024 * 1024  # more than sockets hold
@@ -339,25 +322,22 @@ def test_who_asks_and_does_not_read_is_cut_off_and_nothing_is_kept_for_it(monkey
         async def _answer(self, head):
             return bytes(size)
 
-    async def main():
-        server = Large(None)
-        await server.start("127.0.0.1", 0)
-        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
-        await reader.readexactly(1)
-        serving = list(server._serving)
-        assert len(serving) == 1
-        async with asyncio.timeout(10):
-            await asyncio.wait(serving)
-        received = 1
-        with contextlib.suppress(ConnectionError):
-            while piece := await reader.read(1024 * 1024):
-                received += len(piece)
-        assert received < size
-        writer.close()
-        await server.stop()
-
-    asyncio.run(main())
+    server = Large(None)
+    await server.start("127.0.0.1", 0)
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
+    await reader.readexactly(1)
+    serving = list(server._serving)
+    assert len(serving) == 1
+    async with asyncio.timeout(10):
+        await asyncio.wait(serving)
+    received = 1
+    with contextlib.suppress(ConnectionError):
+        while piece := await reader.read(1024 * 1024):
+            received += len(piece)
+    assert received < size
+    writer.close()
+    await server.stop()
 
 
 def test_a_port_that_is_taken_is_a_fault_of_the_configuration(gateway, tmp_path):

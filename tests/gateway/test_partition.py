@@ -16,7 +16,7 @@ from ledger.errors import NotOwner
 from ledger.ports.bookies import Status
 from ledger.streams.segment_store import list_streams
 from tests.batches import built_batch, plain_batch, raw_batch
-from tests.gateway.stream_cluster import base_offsets, batch, run
+from tests.gateway.stream_cluster import base_offsets, batch, started_cluster
 
 OK = ErrorCode.none
 NOT_LEADER = ErrorCode.not_leader_or_follower
@@ -25,8 +25,8 @@ NOT_LEADER = ErrorCode.not_leader_or_follower
 # -- accepted, then durable -----------------------------------------------------------------------
 
 
-def test_batches_get_dense_offsets_in_call_order_also_while_the_stream_opens():
-    async def scenario(cluster):
+async def test_batches_get_dense_offsets_in_call_order_also_while_the_stream_opens():
+    async with started_cluster() as cluster:
         await cluster.catalog.create("t", 1, 1, {})
         partition = cluster.partitions.find("t", 0)
         assert not partition.readable
@@ -39,11 +39,9 @@ def test_batches_get_dense_offsets_in_call_order_also_while_the_stream_opens():
         ]
         assert partition.high_watermark == 14
 
-    run(scenario)
 
-
-def test_nothing_is_shown_or_answered_before_it_is_durable():
-    async def scenario(cluster):
+async def test_nothing_is_shown_or_answered_before_it_is_durable():
+    async with started_cluster() as cluster:
         partition = await cluster.topic()
         await cluster.sent(partition, batch())
         cluster.port.hold()
@@ -55,11 +53,9 @@ def test_nothing_is_shown_or_answered_before_it_is_durable():
         assert answers == [Produced(OK, 2)]
         assert partition.high_watermark == 4
 
-    run(scenario)
 
-
-def test_a_refused_batch_spends_no_offset_and_the_next_goes_on():
-    async def scenario(cluster):
+async def test_a_refused_batch_spends_no_offset_and_the_next_goes_on():
+    async with started_cluster() as cluster:
         partition = await cluster.topic()
         damaged = batch()[:-1] + b"\xff"
         answers = await cluster.sent(partition, batch(), damaged, batch())
@@ -67,11 +63,9 @@ def test_a_refused_batch_spends_no_offset_and_the_next_goes_on():
         assert answers[1].error is ErrorCode.corrupt_message
         assert answers[1].message
 
-    run(scenario)
 
-
-def test_what_is_stored_is_what_came_but_for_offset_and_epoch():
-    async def scenario(cluster):
+async def test_what_is_stored_is_what_came_but_for_offset_and_epoch():
+    async with started_cluster() as cluster:
         partition = await cluster.topic()
         came = [built_batch([5, 6], codec=codec, size=100) for codec in range(5)]
         await cluster.sent(partition, *came)
@@ -81,11 +75,9 @@ def test_what_is_stored_is_what_came_but_for_offset_and_epoch():
         epochs = {struct.unpack_from(">i", each, 12)[0] for each in stored}
         assert epochs == {partition.leader_epoch}
 
-    run(scenario)
 
-
-def test_more_than_ten_thousand_batches_do_not_wait_for_a_stream_that_does_not_open():
-    async def scenario(cluster):
+async def test_more_than_ten_thousand_batches_do_not_wait_for_a_stream_that_does_not_open():
+    async with started_cluster() as cluster:
         await cluster.catalog.create("t", 1, 1, {})
         partition = cluster.partitions.find("t", 0)
         answers = [cluster.send(partition, b"") for _ in range(10_001)]
@@ -93,24 +85,20 @@ def test_more_than_ten_thousand_batches_do_not_wait_for_a_stream_that_does_not_o
         await asyncio.sleep(1)
         assert {a.error for [a] in answers[:-1]} == {ErrorCode.invalid_record}
 
-    run(scenario)
-
 
 # -- repeats --------------------------------------------------------------------------------------
 
 
-def test_a_repeat_of_a_durable_batch_gets_its_offset_at_once():
-    async def scenario(cluster):
+async def test_a_repeat_of_a_durable_batch_gets_its_offset_at_once():
+    async with started_cluster() as cluster:
         partition = await cluster.topic()
         await cluster.sent(partition, batch(), batch(0), batch(2))
         assert cluster.send(partition, batch(0)) == [Produced(OK, 2)]
         assert partition.high_watermark == 6
 
-    run(scenario)
 
-
-def test_a_repeat_of_a_pending_batch_is_answered_with_the_first():
-    async def scenario(cluster):
+async def test_a_repeat_of_a_pending_batch_is_answered_with_the_first():
+    async with started_cluster() as cluster:
         partition = await cluster.topic()
         await cluster.sent(partition, batch())
         cluster.port.hold()
@@ -123,11 +111,9 @@ def test_a_repeat_of_a_pending_batch_is_answered_with_the_first():
         assert second == again[1] == [Produced(OK, 4)]
         assert partition.high_watermark == 6
 
-    run(scenario)
 
-
-def test_a_repeat_of_a_batch_that_fails_fails_with_it_and_may_be_sent_again():
-    async def scenario(cluster):
+async def test_a_repeat_of_a_batch_that_fails_fails_with_it_and_may_be_sent_again():
+    async with started_cluster() as cluster:
         partition = await cluster.topic()
         await cluster.sent(partition, batch(0))
         cluster.port.refuse()
@@ -139,11 +125,9 @@ def test_a_repeat_of_a_batch_that_fails_fails_with_it_and_may_be_sent_again():
         assert answers == [Produced(OK, 2), Produced(OK, 2), Produced(OK, 4)]
         assert base_offsets(await cluster.read_all(partition)) == [0, 2, 4]
 
-    run(scenario)
 
-
-def test_wrong_sequences_and_epochs_are_refused_as_kafka_refuses_them():
-    async def scenario(cluster):
+async def test_wrong_sequences_and_epochs_are_refused_as_kafka_refuses_them():
+    async with started_cluster() as cluster:
         partition = await cluster.topic()
         await cluster.sent(partition, batch(0, epoch=3))
         asked = (batch(4, epoch=3), batch(2, epoch=2), batch(1, epoch=4), batch(0, epoch=4))
@@ -155,12 +139,10 @@ def test_wrong_sequences_and_epochs_are_refused_as_kafka_refuses_them():
             OK,
         ]
 
-    run(scenario)
-
 
 @pytest.mark.parametrize("stop", ["restart", "crash"])
-def test_a_retry_after_a_restart_gets_its_first_offset(stop):
-    async def scenario(cluster):
+async def test_a_retry_after_a_restart_gets_its_first_offset(stop):
+    async with started_cluster() as cluster:
         partition = await cluster.topic()
         await cluster.sent(partition, *(batch(n * 2) for n in range(7)))
         await getattr(cluster, stop)()
@@ -168,24 +150,20 @@ def test_a_retry_after_a_restart_gets_its_first_offset(stop):
         answers = await cluster.sent(partition, *(batch(n * 2) for n in range(2, 8)))
         assert answers == [Produced(OK, n * 2) for n in range(2, 8)]
 
-    run(scenario)
 
-
-def test_a_repeat_after_a_restart_says_no_append_time_where_there_is_none():
-    async def scenario(cluster):
+async def test_a_repeat_after_a_restart_says_no_append_time_where_there_is_none():
+    async with started_cluster() as cluster:
         partition = await cluster.topic()
         await cluster.sent(partition, batch(0))
         await cluster.crash()
         (answer,) = await cluster.sent(await cluster.partition(), batch(0))
         assert answer == Produced(OK, 0, append_time_ms=-1)
 
-    run(scenario)
 
-
-def test_a_hundred_batches_in_flight_are_all_remembered_across_a_snapshot():
+async def test_a_hundred_batches_in_flight_are_all_remembered_across_a_snapshot():
     """No client may have more than five; one that does must not be doubled either."""
 
-    async def scenario(cluster):
+    async with started_cluster() as cluster:
         partition = await cluster.topic()
         await cluster.sent(partition, batch(0))
         cluster.port.hold()
@@ -209,14 +187,12 @@ def test_a_hundred_batches_in_flight_are_all_remembered_across_a_snapshot():
             (OK, 200),
         ]
 
-    run(scenario)
-
 
 # -- failure --------------------------------------------------------------------------------------
 
 
-def test_a_failed_add_fails_all_that_was_accepted_after_it_once_and_the_next_epoch_serves():
-    async def scenario(cluster):
+async def test_a_failed_add_fails_all_that_was_accepted_after_it_once_and_the_next_epoch_serves():
+    async with started_cluster() as cluster:
         partition = await cluster.topic()
         await cluster.sent(partition, batch())
         epoch = partition.leader_epoch
@@ -235,11 +211,9 @@ def test_a_failed_add_fails_all_that_was_accepted_after_it_once_and_the_next_epo
         stored = base_offsets(await cluster.read_all(partition))
         assert stored == list(range(0, partition.high_watermark, 2))
 
-    run(scenario)
 
-
-def test_a_batch_that_comes_in_the_turn_of_the_failure_waits_for_the_next_epoch():
-    async def scenario(cluster):
+async def test_a_batch_that_comes_in_the_turn_of_the_failure_waits_for_the_next_epoch():
+    async with started_cluster() as cluster:
         partition = await cluster.topic()
         await cluster.sent(partition, batch())
         late = []
@@ -253,11 +227,9 @@ def test_a_batch_that_comes_in_the_turn_of_the_failure_waits_for_the_next_epoch(
         await asyncio.sleep(1)
         assert [a.error for [a] in late] == [OK]
 
-    run(scenario)
 
-
-def test_a_stream_that_cannot_be_written_is_not_given_a_new_segment_at_every_try():
-    async def scenario(cluster):
+async def test_a_stream_that_cannot_be_written_is_not_given_a_new_segment_at_every_try():
+    async with started_cluster() as cluster:
         partition = await cluster.topic()
         cluster.port.refuse()
         for _ in range(100):
@@ -268,11 +240,9 @@ def test_a_stream_that_cannot_be_written_is_not_given_a_new_segment_at_every_try
         (answer,) = await cluster.sent(partition, batch())
         assert answer.error is OK
 
-    run(scenario)
 
-
-def test_the_high_watermark_does_not_fall_while_a_failed_stream_is_opened_again():
-    async def scenario(cluster):
+async def test_the_high_watermark_does_not_fall_while_a_failed_stream_is_opened_again():
+    async with started_cluster() as cluster:
         partition = await cluster.topic()
         await cluster.sent(partition, batch(), batch())
         cluster.port.refuse()
@@ -287,11 +257,9 @@ def test_the_high_watermark_does_not_fall_while_a_failed_stream_is_opened_again(
         assert seen == sorted(seen)
         assert seen[0] == 4
 
-    run(scenario)
 
-
-def test_readers_of_a_failed_stream_wait_until_it_is_open_again():
-    async def scenario(cluster):
+async def test_readers_of_a_failed_stream_wait_until_it_is_open_again():
+    async with started_cluster() as cluster:
         partition = await cluster.topic()
         await cluster.sent(partition, batch())
         cluster.port.refuse()
@@ -302,14 +270,12 @@ def test_readers_of_a_failed_stream_wait_until_it_is_open_again():
         await partition.ensure_readable()
         assert base_offsets(await cluster.read_all(partition))[0] == 0
 
-    run(scenario)
-
 
 # -- closing and deleting -------------------------------------------------------------------------
 
 
-def test_after_an_orderly_stop_everything_is_durable_and_nothing_needs_recovery():
-    async def scenario(cluster):
+async def test_after_an_orderly_stop_everything_is_durable_and_nothing_needs_recovery():
+    async with started_cluster() as cluster:
         partition = await cluster.topic()
         await cluster.sent(partition, batch())
         waiting = [cluster.send(partition, batch()) for _ in range(50)]
@@ -318,11 +284,9 @@ def test_after_an_orderly_stop_everything_is_durable_and_nothing_needs_recovery(
         assert all(segment.completed for segment in partition.stream.segments)
         assert (await cluster.partition()).high_watermark == 102
 
-    run(scenario)
 
-
-def test_an_orderly_stop_also_writes_what_the_ledger_has_no_room_for_yet():
-    async def scenario(cluster):
+async def test_an_orderly_stop_also_writes_what_the_ledger_has_no_room_for_yet():
+    async with started_cluster() as cluster:
         partition = await cluster.topic()
         cluster.services.client._config = LedgerClientConfig(pending_entries_max=1)
         await cluster.sent(partition, batch())
@@ -330,32 +294,26 @@ def test_an_orderly_stop_also_writes_what_the_ledger_has_no_room_for_yet():
         await cluster.restart()
         assert [a.error for [a] in waiting] == [OK] * 5
 
-    run(scenario)
 
-
-def test_a_stop_while_the_first_snapshot_is_under_way_does_not_hang():
-    async def scenario(cluster):
+async def test_a_stop_while_the_first_snapshot_is_under_way_does_not_hang():
+    async with started_cluster() as cluster:
         partition = await cluster.topic()
         await partition.stream.begin()
         async with asyncio.timeout(5):
             await cluster.restart()
 
-    run(scenario)
 
-
-def test_a_roll_while_only_a_snapshot_is_under_way_does_not_hang():
-    async def scenario(cluster):
+async def test_a_roll_while_only_a_snapshot_is_under_way_does_not_hang():
+    async with started_cluster() as cluster:
         partition = await cluster.topic()
         await partition.stream.begin()
         partition.stream.roll_soon()
         (answer,) = await cluster.sent(partition, batch())
         assert answer == Produced(OK, 0)
 
-    run(scenario)
 
-
-def test_a_stop_during_a_roll_waits_for_it():
-    async def scenario(cluster):
+async def test_a_stop_during_a_roll_waits_for_it():
+    async with started_cluster() as cluster:
         partition = await cluster.topic()
         await cluster.sent(partition, batch())
         partition.stream.roll_soon()
@@ -365,11 +323,9 @@ def test_a_stop_during_a_roll_waits_for_it():
         assert [a.error for [a] in waiting] == [OK] * 5
         assert (await cluster.partition()).high_watermark == 12
 
-    run(scenario)
 
-
-def test_a_closed_partition_takes_nothing():
-    async def scenario(cluster):
+async def test_a_closed_partition_takes_nothing():
+    async with started_cluster() as cluster:
         partition = await cluster.topic()
         await cluster.sent(partition, batch())
         await partition.close()
@@ -377,22 +333,18 @@ def test_a_closed_partition_takes_nothing():
         with pytest.raises(NotOwner):
             await partition.ensure_readable()
 
-    run(scenario)
 
-
-def test_batches_that_wait_for_a_stream_to_open_are_refused_when_it_is_closed():
-    async def scenario(cluster):
+async def test_batches_that_wait_for_a_stream_to_open_are_refused_when_it_is_closed():
+    async with started_cluster() as cluster:
         await cluster.catalog.create("t", 1, 1, {})
         partition = cluster.partitions.find("t", 0)
         answers = cluster.send(partition, batch())
         await partition.close()
         assert [answer.error for answer in answers] == [NOT_LEADER]
 
-    run(scenario)
 
-
-def test_while_the_process_stops_no_partition_is_opened_again():
-    async def scenario(cluster):
+async def test_while_the_process_stops_no_partition_is_opened_again():
+    async with started_cluster() as cluster:
         partition = await cluster.topic(partitions=2)
         await cluster.sent(partition, batch())
         waiting = [cluster.send(partition, batch()) for _ in range(3)]
@@ -406,11 +358,9 @@ def test_while_the_process_stops_no_partition_is_opened_again():
         await stopping
         assert [a.error for [a] in waiting] == [OK] * 3
 
-    run(scenario)
 
-
-def test_a_deleted_topic_leaves_no_stream_and_no_ledger():
-    async def scenario(cluster):
+async def test_a_deleted_topic_leaves_no_stream_and_no_ledger():
+    async with started_cluster() as cluster:
         partition = await cluster.topic()
         await cluster.sent(partition, batch(), batch())
         waiting = [cluster.send(partition, batch()) for _ in range(3)]
@@ -423,11 +373,9 @@ def test_a_deleted_topic_leaves_no_stream_and_no_ledger():
         assert await cluster.services.client.list_ledgers() == []
         assert cluster.freed == 1
 
-    run(scenario)
 
-
-def test_a_topic_deleted_while_it_opens_stays_deleted():
-    async def scenario(cluster):
+async def test_a_topic_deleted_while_it_opens_stays_deleted():
+    async with started_cluster() as cluster:
         await cluster.catalog.create("t", 1, 1, {})
         partition = cluster.partitions.find("t", 0)
         answers = cluster.send(partition, batch())
@@ -437,11 +385,9 @@ def test_a_topic_deleted_while_it_opens_stays_deleted():
         assert await list_streams(cluster.metadata) == []
         assert await cluster.services.client.list_ledgers() == []
 
-    run(scenario)
 
-
-def test_a_deletion_that_a_crash_cut_short_is_finished_at_the_next_start():
-    async def scenario(cluster):
+async def test_a_deletion_that_a_crash_cut_short_is_finished_at_the_next_start():
+    async with started_cluster() as cluster:
         partition = await cluster.topic()
         await cluster.sent(partition, batch())
         partition.stream.roll_soon()
@@ -456,14 +402,12 @@ def test_a_deletion_that_a_crash_cut_short_is_finished_at_the_next_start():
         assert len(await list_streams(cluster.metadata)) == 1
         await cluster.partitions.stop()
 
-    run(scenario)
-
 
 # -- what the topic demands -----------------------------------------------------------------------
 
 
-def test_log_append_time_is_told_stored_and_never_goes_back():
-    async def scenario(cluster):
+async def test_log_append_time_is_told_stored_and_never_goes_back():
+    async with started_cluster() as cluster:
         partition = await cluster.topic(message_timestamp_type="LogAppendTime")
         (first,) = await cluster.sent(partition, batch(0))
         cluster.clock.epoch_ms -= 3_600_000
@@ -475,8 +419,6 @@ def test_log_append_time_is_told_stored_and_never_goes_back():
         assert await cluster.sent(partition, batch(0), batch(2)) == [first, second]
         found = await partition.offset_for_timestamp(first.append_time_ms)
         assert found == (first.append_time_ms, 0)
-
-    run(scenario)
 
 
 @pytest.mark.parametrize(
@@ -490,18 +432,16 @@ def test_log_append_time_is_told_stored_and_never_goes_back():
         (2**63 - 1, ErrorCode.invalid_timestamp),
     ],
 )
-def test_timestamps_outside_the_topics_bounds_are_refused(at, error):
-    async def scenario(cluster):
+async def test_timestamps_outside_the_topics_bounds_are_refused(at, error):
+    async with started_cluster() as cluster:
         partition = await cluster.topic(message_timestamp_before_max_ms=1_000_000)
         sent = raw_batch(bytes(7), base_timestamp=at)
         (answer,) = await cluster.sent(partition, sent)
         assert answer.error is error
 
-    run(scenario)
 
-
-def test_a_compacted_topic_takes_only_keys_that_it_can_read():
-    async def scenario(cluster):
+async def test_a_compacted_topic_takes_only_keys_that_it_can_read():
+    async with started_cluster() as cluster:
         partition = await cluster.topic(cleanup_policy="compact")
         answers = await cluster.sent(
             partition,
@@ -521,13 +461,9 @@ def test_a_compacted_topic_takes_only_keys_that_it_can_read():
             ErrorCode.corrupt_message,
         ]
 
-    run(scenario)
 
-
-def test_a_batch_over_max_message_bytes_is_refused_and_the_limit_may_be_raised():
-    async def scenario(cluster):
+async def test_a_batch_over_max_message_bytes_is_refused_and_the_limit_may_be_raised():
+    async with started_cluster() as cluster:
         partition = await cluster.topic(max_message_bytes=70)
         (refused,) = await cluster.sent(partition, batch())
         assert refused.error is ErrorCode.message_too_large
-
-    run(scenario)

@@ -16,7 +16,7 @@ from ledger.core.segments import Truncation
 from ledger.errors import LedgerError, Truncated
 from ledger.streams.config import StreamLimits
 from tests.batches import built_batch, plain_batch, raw_batch
-from tests.gateway.stream_cluster import base_offsets, batch, run
+from tests.gateway.stream_cluster import base_offsets, batch, started_cluster
 
 OK = ErrorCode.none
 SMALL = StreamLimits(
@@ -28,8 +28,8 @@ SMALL = StreamLimits(
 )
 
 
-def test_a_segment_rolls_by_size_and_nothing_is_lost_or_doubled():
-    async def scenario(cluster):
+async def test_a_segment_rolls_by_size_and_nothing_is_lost_or_doubled():
+    async with started_cluster() as cluster:
         partition = await cluster.topic(segment_bytes=1_048_576)
         big = raw_batch(bytes(200_000))
         for number in range(0, 30, 3):
@@ -41,11 +41,9 @@ def test_a_segment_rolls_by_size_and_nothing_is_lost_or_doubled():
         assert [s.completed for s in segments] == [True] * (len(segments) - 1) + [False]
         assert base_offsets(await cluster.read_all(partition)) == list(range(30))
 
-    run(scenario)
 
-
-def test_a_segment_rolls_by_time_only_when_it_has_records():
-    async def scenario(cluster):
+async def test_a_segment_rolls_by_time_only_when_it_has_records():
+    async with started_cluster() as cluster:
         partition = await cluster.topic(segment_ms=60_000)
         await partition.stream.begin()
         await asyncio.sleep(100)
@@ -57,11 +55,9 @@ def test_a_segment_rolls_by_time_only_when_it_has_records():
         await asyncio.sleep(1)
         assert [s.completed for s in partition.stream.segments] == [True, False]
 
-    run(scenario)
 
-
-def test_retention_removes_old_segments_and_moves_the_log_start():
-    async def scenario(cluster):
+async def test_retention_removes_old_segments_and_moves_the_log_start():
+    async with started_cluster() as cluster:
         partition = await cluster.topic(retention_ms=3_600_000)
         for _ in range(3):
             await cluster.sent(partition, batch())
@@ -79,11 +75,9 @@ def test_retention_removes_old_segments_and_moves_the_log_start():
         await cluster.crash()
         assert (await cluster.partition()).log_start_offset == 4
 
-    run(scenario)
 
-
-def test_a_roll_and_a_recovery_leave_the_same_fields():
-    async def scenario(cluster):
+async def test_a_roll_and_a_recovery_leave_the_same_fields():
+    async with started_cluster() as cluster:
         partition = await cluster.topic()
         await cluster.sent(partition, batch(), batch(records=3))
         partition.stream.roll_soon()
@@ -98,11 +92,9 @@ def test_a_roll_and_a_recovery_leave_the_same_fields():
             assert getattr(rolled, name) == getattr(recovered, name)
         assert (rolled.last_entry, rolled.last_slot) == (recovered.last_entry, recovered.last_slot)
 
-    run(scenario)
 
-
-def test_a_restart_that_only_reads_makes_no_segment():
-    async def scenario(cluster):
+async def test_a_restart_that_only_reads_makes_no_segment():
+    async with started_cluster() as cluster:
         partition = await cluster.topic()
         await cluster.sent(partition, batch())
         for _ in range(3):
@@ -112,11 +104,9 @@ def test_a_restart_that_only_reads_makes_no_segment():
         assert len(partition.stream.segments) == 1
         assert partition.leader_epoch == 2
 
-    run(scenario)
 
-
-def test_the_epoch_of_an_offset_is_that_of_the_ownership_that_wrote_it():
-    async def scenario(cluster):
+async def test_the_epoch_of_an_offset_is_that_of_the_ownership_that_wrote_it():
+    async with started_cluster() as cluster:
         partition = await cluster.topic()
         await cluster.sent(partition, batch())
         partition.stream.roll_soon()  # the same ownership, the same epoch
@@ -127,11 +117,9 @@ def test_the_epoch_of_an_offset_is_that_of_the_ownership_that_wrote_it():
         assert [partition.epoch_at(offset) for offset in range(6)] == [1, 1, 1, 1, 3, 3]
         assert partition.leader_epoch == 3
 
-    run(scenario)
 
-
-def test_deleted_records_are_gone_at_once_and_whole_segments_give_their_room_back():
-    async def scenario(cluster):
+async def test_deleted_records_are_gone_at_once_and_whole_segments_give_their_room_back():
+    async with started_cluster() as cluster:
         partition = await cluster.topic()
         for _ in range(3):
             await cluster.sent(partition, batch(records=4))
@@ -158,11 +146,9 @@ def test_deleted_records_are_gone_at_once_and_whole_segments_give_their_room_bac
         partition = await cluster.partition()
         assert (partition.log_start_offset, partition.high_watermark) == (12, 12)
 
-    run(scenario)
 
-
-def test_a_reader_at_the_end_of_a_segment_that_is_removed_reads_on():
-    async def scenario(cluster):
+async def test_a_reader_at_the_end_of_a_segment_that_is_removed_reads_on():
+    async with started_cluster(limits=SMALL) as cluster:
         partition = await cluster.topic()
         for _ in range(3):
             await cluster.sent(partition, batch())
@@ -174,11 +160,9 @@ def test_a_reader_at_the_end_of_a_segment_that_is_removed_reads_on():
         (second,) = await partition.read(2, 1)
         assert second.sequence_id == 2
 
-    run(scenario, limits=SMALL)
 
-
-def test_a_read_under_way_while_its_segment_is_removed_is_told_that_it_is_truncated():
-    async def scenario(cluster):
+async def test_a_read_under_way_while_its_segment_is_removed_is_told_that_it_is_truncated():
+    async with started_cluster(limits=SMALL) as cluster:
         partition = await cluster.topic()
         for _ in range(3):
             await cluster.sent(partition, batch())
@@ -197,11 +181,9 @@ def test_a_read_under_way_while_its_segment_is_removed_is_told_that_it_is_trunca
         with pytest.raises(Truncated):
             await partition.read(0, 1000)
 
-    run(scenario, limits=SMALL)
 
-
-def test_a_read_under_way_while_its_segment_is_completed_skips_nothing():
-    async def scenario(cluster):
+async def test_a_read_under_way_while_its_segment_is_completed_skips_nothing():
+    async with started_cluster(limits=SMALL) as cluster:
         partition = await cluster.topic()
         for _ in range(20):
             await cluster.sent(partition, batch())
@@ -213,11 +195,9 @@ def test_a_read_under_way_while_its_segment_is_completed_skips_nothing():
             await cluster.sent(partition, batch())
         assert base_offsets(await reading) == list(range(0, partition.high_watermark, 2))
 
-    run(scenario, limits=SMALL)
 
-
-def test_a_read_under_way_while_its_stream_fails_fails_in_words_or_succeeds():
-    async def scenario(cluster):
+async def test_a_read_under_way_while_its_stream_fails_fails_in_words_or_succeeds():
+    async with started_cluster(limits=SMALL) as cluster:
         partition = await cluster.topic()
         for _ in range(20):
             await cluster.sent(partition, batch())
@@ -234,13 +214,11 @@ def test_a_read_under_way_while_its_stream_fails_fails_in_words_or_succeeds():
             cluster.port.accept()
             await cluster.sent(partition, batch())
 
-    run(scenario, limits=SMALL)
 
-
-def test_a_segment_that_distributedlog_left_in_progress_starts_where_the_last_one_ends():
+async def test_a_segment_that_distributedlog_left_in_progress_starts_where_the_last_one_ends():
     """It writes -1 for the start until the segment is completed."""
 
-    async def scenario(cluster):
+    async with started_cluster() as cluster:
         partition = await cluster.topic()
         for _ in range(2):
             await cluster.sent(partition, batch())
@@ -256,11 +234,9 @@ def test_a_segment_that_distributedlog_left_in_progress_starts_where_the_last_on
         assert base_offsets(await cluster.read_all(partition)) == [0, 2, 4]
         assert [s.start_sequence_id for s in partition.stream.segments] == [0, 2, 4]
 
-    run(scenario)
 
-
-def test_a_cold_seek_reads_about_one_stride_of_the_live_segment_too():
-    async def scenario(cluster):
+async def test_a_cold_seek_reads_about_one_stride_of_the_live_segment_too():
+    async with started_cluster(limits=SMALL) as cluster:
         partition = await cluster.topic()
         for _ in range(400):
             await cluster.sent(partition, raw_batch(bytes(180)))
@@ -270,11 +246,9 @@ def test_a_cold_seek_reads_about_one_stride_of_the_live_segment_too():
             assert first.sequence_id == 350
             assert cluster.port.reads - reads <= 6
 
-    run(scenario, limits=SMALL)
 
-
-def test_a_snapshot_larger_than_the_ledger_takes_at_once_waits_for_room():
-    async def scenario(cluster):
+async def test_a_snapshot_larger_than_the_ledger_takes_at_once_waits_for_room():
+    async with started_cluster() as cluster:
         partition = await cluster.topic()
         states = partition._state.producers
         now_ms = cluster.clock.now_ms()
@@ -288,11 +262,9 @@ def test_a_snapshot_larger_than_the_ledger_takes_at_once_waits_for_room():
         assert len(partition._state.producers) == 50_001
         assert await cluster.sent(partition, batch(2, producer=10**6)) == [Produced(OK, 2)]
 
-    run(scenario)
 
-
-def test_a_large_snapshot_is_found_when_nothing_was_written_after_it():
-    async def scenario(cluster):
+async def test_a_large_snapshot_is_found_when_nothing_was_written_after_it():
+    async with started_cluster() as cluster:
         partition = await cluster.topic()
         states = partition._state.producers
         now_ms = cluster.clock.now_ms()
@@ -303,13 +275,11 @@ def test_a_large_snapshot_is_found_when_nothing_was_written_after_it():
         await cluster.crash()
         assert len((await cluster.partition())._state.producers) == 50_000
 
-    run(scenario)
-
 
 # -- times ----------------------------------------------------------------------------------------
 
 
-def test_timestamps_are_looked_up_as_a_plain_scan_would():
+async def test_timestamps_are_looked_up_as_a_plain_scan_would():
     """Out of order, over segments, codecs, restarts and truncation, in the middle of batches."""
 
     async def story(cluster, draw):
@@ -339,15 +309,13 @@ def test_timestamps_are_looked_up_as_a_plain_scan_would():
         due = next(((at, offset) for offset, at in visible if at == greatest), None)
         assert await partition.offset_of_timestamp_max() == due
 
-    async def scenario(cluster):
+    async with started_cluster(limits=SMALL) as one:
         for seed in range(25):
-            await story(cluster, Random(seed))
-
-    run(scenario, limits=SMALL)
+            await story(one, Random(seed))
 
 
-def test_the_greatest_timestamp_is_that_of_durable_records():
-    async def scenario(cluster):
+async def test_the_greatest_timestamp_is_that_of_durable_records():
+    async with started_cluster() as cluster:
         partition = await cluster.topic()
         await cluster.sent(partition, batch(at=500))
         cluster.port.hold()
@@ -356,14 +324,10 @@ def test_the_greatest_timestamp_is_that_of_durable_records():
         assert await partition.offset_of_timestamp_max() == (500, 0)
         assert await partition.offset_for_timestamp(600) is None
 
-    run(scenario)
 
-
-def test_a_header_that_promises_a_later_time_than_its_records_hold_is_passed_by():
-    async def scenario(cluster):
+async def test_a_header_that_promises_a_later_time_than_its_records_hold_is_passed_by():
+    async with started_cluster() as cluster:
         partition = await cluster.topic()
         liar = raw_batch(plain_batch([5])[61:], base_timestamp=5, max_timestamp=1000)
         await cluster.sent(partition, liar, batch(at=900))
         assert await partition.offset_for_timestamp(800) == (900, 1)
-
-    run(scenario)

@@ -8,7 +8,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from tests.batches import raw_batch
-from tests.gateway.stream_cluster import PRODUCE, run
+from tests.gateway.stream_cluster import PRODUCE, started_cluster
 
 OK = ErrorCode.none
 
@@ -48,8 +48,8 @@ def produced(answer):
 
 
 @pytest.mark.parametrize("version", range(3, 13))
-def test_one_bad_batch_does_not_keep_the_others_from_being_stored(version):
-    async def scenario(cluster):
+async def test_one_bad_batch_does_not_keep_the_others_from_being_stored(version):
+    async with started_cluster() as cluster:
         await cluster.topic(partitions=2)
         data = {"t": {0: batch(), 1: batch()[:-1]}, "nobody": {0: batch()}}
         assert produced(await produce(cluster, data, version)) == {
@@ -58,42 +58,34 @@ def test_one_bad_batch_does_not_keep_the_others_from_being_stored(version):
             ("nobody", 0): (ErrorCode.unknown_topic_or_partition, -1),
         }
 
-    run(scenario)
-
 
 @pytest.mark.parametrize("records", [b"", None, batch() + batch()])
-def test_anything_but_one_batch_is_an_invalid_record(records):
-    async def scenario(cluster):
+async def test_anything_but_one_batch_is_an_invalid_record(records):
+    async with started_cluster() as cluster:
         await cluster.topic()
         answer = produced(await produce(cluster, {"t": {0: records}}))
         assert answer == {("t", 0): (ErrorCode.invalid_record, -1)}
 
-    run(scenario)
-
 
 @pytest.mark.parametrize("acks", [2, -2, 32767])
-def test_other_acks_are_refused_and_nothing_is_stored(acks):
-    async def scenario(cluster):
+async def test_other_acks_are_refused_and_nothing_is_stored(acks):
+    async with started_cluster() as cluster:
         partition = await cluster.topic()
         answer = produced(await produce(cluster, {"t": {0: batch()}}, acks=acks))
         assert answer == {("t", 0): (ErrorCode.invalid_required_acks, -1)}
         assert partition.high_watermark == 0
 
-    run(scenario)
 
-
-def test_a_transaction_is_refused_and_nothing_is_stored():
-    async def scenario(cluster):
+async def test_a_transaction_is_refused_and_nothing_is_stored():
+    async with started_cluster() as cluster:
         partition = await cluster.topic()
         answer = await produce(cluster, {"t": {0: batch()}}, transactional_id="x")
         assert produced(answer)["t", 0] == (ErrorCode.invalid_request, -1)
         assert partition.high_watermark == 0
 
-    run(scenario)
 
-
-def test_topics_are_named_by_id_from_version_13_on():
-    async def scenario(cluster):
+async def test_topics_are_named_by_id_from_version_13_on():
+    async with started_cluster() as cluster:
         await cluster.topic()
         topic_id = cluster.catalog.by_name("t").topic_id
         for asked, due in ((topic_id, OK), (UUID(int=5), ErrorCode.unknown_topic_id)):
@@ -110,11 +102,9 @@ def test_topics_are_named_by_id_from_version_13_on():
             (topic,) = answer.responses
             assert topic.partition_responses[0].error_code is due
 
-    run(scenario)
 
-
-def test_without_acks_nothing_is_said_but_the_request_lasts_until_it_is_stored():
-    async def scenario(cluster):
+async def test_without_acks_nothing_is_said_but_the_request_lasts_until_it_is_stored():
+    async with started_cluster() as cluster:
         partition = await cluster.topic()
         await cluster.sent(partition, batch())
         cluster.port.hold()
@@ -125,23 +115,17 @@ def test_without_acks_nothing_is_said_but_the_request_lasts_until_it_is_stored()
         assert await waiting is None
         assert partition.high_watermark == 4
 
-    run(scenario)
 
-
-def test_without_acks_a_refusal_is_silent_too():
-    async def scenario(cluster):
+async def test_without_acks_a_refusal_is_silent_too():
+    async with started_cluster() as cluster:
         partition = await cluster.topic()
         assert await produce(cluster, {"t": {0: b"x"}, "nobody": {0: b""}}, acks=0) is None
         assert partition.high_watermark == 0
 
-    run(scenario)
 
-
-def test_requests_of_one_turn_are_stored_in_their_order():
-    async def scenario(cluster):
+async def test_requests_of_one_turn_are_stored_in_their_order():
+    async with started_cluster() as cluster:
         await cluster.topic()
         asked = [produce(cluster, {"t": {0: batch(records=n)}}) for n in range(1, 6)]
         answers = await asyncio.gather(*asked)
         assert [produced(a)["t", 0][1] for a in answers] == [0, 1, 3, 6, 10]
-
-    run(scenario)

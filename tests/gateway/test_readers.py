@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from contextlib import asynccontextmanager
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -21,7 +22,6 @@ from gateway.server.listener import Server
 from tests.gateway import stream_cluster
 from tests.gateway.group_world import World
 from tests.gateway.test_fetch import batch, fetch, one
-from tests.sim.loop import simulate
 
 QUERY = "spark-kafka-source-0f8fad5b-d9cb-469f-a165-70867728950e--12345-executor"
 CLIENT = f"consumer-{QUERY}-1"
@@ -29,12 +29,10 @@ REST_S = 120  # a group that nobody asks for is out of memory by then
 OTHER = f"consumer-{QUERY}-2"
 
 
-def run(scenario, **settings):
-    async def main():
-        async with World(**settings) as world:
-            return await scenario(world)
-
-    return simulate(main())
+@asynccontextmanager
+async def new_world(**settings):
+    async with World(**settings) as world:
+        yield world
 
 
 # --- from fetches --------------------------------------------------------------------------------
@@ -52,19 +50,17 @@ def positions(cluster):
 
 
 @pytest.mark.parametrize("version", [4, 12, 13, 18])
-def test_a_fetch_of_an_executor_tells_where_its_query_stands(version):
-    async def scenario(cluster):
+async def test_a_fetch_of_an_executor_tells_where_its_query_stands(version):
+    async with stream_cluster.started_cluster() as cluster:
         partition = await cluster.topic()
         await cluster.sent(partition, batch(2), batch(3))
         cluster.client_id = CLIENT
         await one(cluster, 2, version=version)
         assert positions(cluster) == {QUERY: {("t", 0): 2}}
 
-    stream_cluster.run(scenario)
 
-
-def test_a_session_that_goes_on_tells_only_what_has_changed_and_keeps_the_rest():
-    async def scenario(cluster):
+async def test_a_session_that_goes_on_tells_only_what_has_changed_and_keeps_the_rest():
+    async with stream_cluster.started_cluster() as cluster:
         await cluster.topic(partitions=2)
         for index in range(2):
             await cluster.sent(await cluster.partition("t", index), batch(2))
@@ -75,39 +71,31 @@ def test_a_session_that_goes_on_tells_only_what_has_changed_and_keeps_the_rest()
         await fetch(cluster, {"t": {1: (2, {})}}, **follow)
         assert positions(cluster) == {QUERY: {("t", 0): 0, ("t", 1): 2}}
 
-    stream_cluster.run(scenario)
 
-
-def test_a_fetch_of_anybody_else_tells_nothing():
-    async def scenario(cluster):
+async def test_a_fetch_of_anybody_else_tells_nothing():
+    async with stream_cluster.started_cluster() as cluster:
         await cluster.sent(await cluster.topic(), batch(2))
         for client in ("test", "consumer-g-1", "consumer-my-executor-1", "", None):
             cluster.client_id = client
             await one(cluster, 0)
         assert positions(cluster) == {}
 
-    stream_cluster.run(scenario)
 
-
-def test_what_no_partition_has_is_not_kept():
-    async def scenario(cluster):
+async def test_what_no_partition_has_is_not_kept():
+    async with stream_cluster.started_cluster() as cluster:
         await cluster.sent(await cluster.topic(), batch(2))
         cluster.client_id = CLIENT
         await fetch(cluster, {"t": {99: (0, {}), 0: (-3, {})}, "absent": {0: (0, {})}}, wait_ms=0)
         assert positions(cluster) == {}
 
-    stream_cluster.run(scenario)
 
-
-def test_a_deleted_topic_takes_its_positions_along():
-    async def scenario(cluster):
+async def test_a_deleted_topic_takes_its_positions_along():
+    async with stream_cluster.started_cluster() as cluster:
         await cluster.sent(await cluster.topic(), batch(2))
         cluster.client_id = CLIENT
         await one(cluster, 0)
         await cluster.catalog.delete("t")
         assert positions(cluster) == {}
-
-    stream_cluster.run(scenario)
 
 
 # --- to whoever asks -----------------------------------------------------------------------------
@@ -136,8 +124,8 @@ async def offsets(world, group=QUERY, version=9, topics=None, client="c"):
     }
 
 
-def test_it_is_listed_as_read_only():
-    async def scenario(world):
+async def test_it_is_listed_as_read_only():
+    async with new_world() as world:
         world.fetched(CLIENT, 5)
         (group,) = await listed(world)
         assert (group.group_id, group.group_type, group.group_state) == (
@@ -145,8 +133,6 @@ def test_it_is_listed_as_read_only():
             "read-only",
             "Stable",
         )
-
-    run(scenario)
 
 
 @pytest.mark.parametrize(
@@ -159,16 +145,14 @@ def test_it_is_listed_as_read_only():
         ({"states_filter": ["Empty"]}, False),
     ],
 )
-def test_filters_take_it_for_a_classic_group_with_members(filters, shown):
-    async def scenario(world):
+async def test_filters_take_it_for_a_classic_group_with_members(filters, shown):
+    async with new_world() as world:
         world.fetched(CLIENT, 5)
         assert bool(await listed(world, **filters)) == shown
 
-    run(scenario)
 
-
-def test_its_clients_are_members_that_hold_what_they_fetched_last():
-    async def scenario(world):
+async def test_its_clients_are_members_that_hold_what_they_fetched_last():
+    async with new_world() as world:
         world.fetched(CLIENT, 5, partition=0)
         world.fetched(CLIENT, 5, partition=2)
         world.fetched(OTHER, 7, partition=1)
@@ -181,8 +165,6 @@ def test_its_clients_are_members_that_hold_what_they_fetched_last():
             (OTHER, "/127.0.0.1"),
         }
         assert held(group) == {CLIENT: [("t", [0])], OTHER: [("t", [1, 2])]}
-
-    run(scenario)
 
 
 def held(group):
@@ -201,29 +183,25 @@ def held(group):
 
 
 @pytest.mark.parametrize("version", [8, 9, 10])
-def test_its_offsets_are_what_its_clients_fetch_next(version):
-    async def scenario(world):
+async def test_its_offsets_are_what_its_clients_fetch_next(version):
+    async with new_world() as world:
         world.fetched(CLIENT, 5)
         world.fetched(CLIENT, 6)
         topic = world.catalog.by_name("t")
         named = "t" if version < 10 else topic.topic_id
         assert await offsets(world, version=version) == {(named, 0): (6, "")}
 
-    run(scenario)
 
-
-def test_a_partition_that_it_never_fetched_has_no_offset():
-    async def scenario(world):
+async def test_a_partition_that_it_never_fetched_has_no_offset():
+    async with new_world() as world:
         world.fetched(CLIENT, 5)
         asked = [{"name": "t", "partition_indexes": [0, 1]}]
         found = await offsets(world, topics=asked)
         assert found == {("t", 0): (5, ""), ("t", 1): (-1, "")}
 
-    run(scenario)
 
-
-def test_it_cannot_be_deleted_while_it_is_known():
-    async def scenario(world):
+async def test_it_cannot_be_deleted_while_it_is_known():
+    async with new_world() as world:
         world.fetched(CLIENT, 5)
         answer = await world.ask(42, 2, {"groups_names": [QUERY, "absent"]})
         assert [each.error_code for each in answer.results] == [
@@ -231,11 +209,9 @@ def test_it_cannot_be_deleted_while_it_is_known():
             ErrorCode.group_id_not_found,
         ]
 
-    run(scenario)
 
-
-def test_a_commit_makes_a_real_group_which_goes_first():
-    async def scenario(world):
+async def test_a_commit_makes_a_real_group_which_goes_first():
+    async with new_world() as world:
         world.fetched(CLIENT, 5)
         world.fetched(CLIENT, 8, partition=1)
         await world.commit(QUERY, 2)
@@ -244,52 +220,42 @@ def test_a_commit_makes_a_real_group_which_goes_first():
         assert (group.group_type, group.group_state) == ("classic", "Empty")
         assert (await described(world)).group_state == "Empty"
 
-    run(scenario)
 
-
-def test_a_real_group_goes_first_also_when_it_rests():
-    async def scenario(world):
+async def test_a_real_group_goes_first_also_when_it_rests():
+    async with new_world() as world:
         world.fetched(CLIENT, 5)
         await world.commit(QUERY, 2)
         await asyncio.sleep(REST_S)
         assert not world.loaded
         assert [group.group_type for group in await listed(world)] == ["classic"]
 
-    run(scenario)
 
-
-def test_a_member_makes_a_real_group_without_any_offset():
-    async def scenario(world):
+async def test_a_member_makes_a_real_group_without_any_offset():
+    async with new_world() as world:
         world.fetched(CLIENT, 5)
         member = world.consumer(QUERY)
         await member.join()
         assert await offsets(world) == {}
         assert [group.group_type for group in await listed(world)] == ["classic"]
 
-    run(scenario)
 
-
-def test_a_real_group_that_is_deleted_lets_the_read_only_one_show_again():
-    async def scenario(world):
+async def test_a_real_group_that_is_deleted_lets_the_read_only_one_show_again():
+    async with new_world() as world:
         world.fetched(CLIENT, 5)
         await world.commit(QUERY, 2)
         await world.ask(42, 2, {"groups_names": [QUERY]})
         assert await offsets(world) == {("t", 0): (5, "")}
 
-    run(scenario)
 
-
-def test_who_assigns_itself_partitions_is_not_told_its_last_fetch_as_a_commit():
+async def test_who_assigns_itself_partitions_is_not_told_its_last_fetch_as_a_commit():
     """It would go on there after a restart, where Kafka lets `auto.offset.reset` decide."""
 
-    async def scenario(world):
+    async with new_world() as world:
         client = "consumer-g-1"  # of any Java consumer of group g, and of Spark's with that group
         world.fetched(client, 5)
         assert await offsets(world, group="g", client=client) == {}
         assert (await described(world, "g")).error_code is ErrorCode.group_id_not_found
         assert not await listed(world)
-
-    run(scenario)
 
 
 # --- over several gateways -----------------------------------------------------------------------
@@ -323,44 +289,40 @@ async def gateways(count=2):
         yield worlds, members
 
 
-def over_sockets(scenario):
-    async def main():
-        async with asyncio.timeout(30), gateways() as (worlds, members):
-            await scenario(worlds, members)
-
-    asyncio.run(main())
+@asynccontextmanager
+async def over_sockets():
+    async with asyncio.timeout(30), gateways() as (worlds, members):
+        yield worlds, members
 
 
-def test_whoever_is_asked_puts_together_what_all_gateways_know():
-    async def scenario(worlds, _):
+@pytest.mark.real_loop
+async def test_whoever_is_asked_puts_together_what_all_gateways_know():
+    async with over_sockets() as (worlds, _):
         worlds[0].fetched(CLIENT, 5, partition=0)
         worlds[1].fetched(OTHER, 7, partition=1)
         for world in worlds:
             assert await offsets(world) == {("t", 0): (5, ""), ("t", 1): (7, "")}
             assert held(await described(world)) == {CLIENT: [("t", [0])], OTHER: [("t", [1])]}
 
-    over_sockets(scenario)
 
-
-def test_each_gateway_lists_what_fetches_from_it():
-    async def scenario(worlds, _):
+@pytest.mark.real_loop
+async def test_each_gateway_lists_what_fetches_from_it():
+    async with over_sockets() as (worlds, _):
         worlds[1].fetched(OTHER, 7)
         assert [len(await listed(world)) for world in worlds] == [0, 1]
 
-    over_sockets(scenario)
 
-
-def test_a_gateway_that_cannot_be_reached_is_left_out():
-    async def scenario(worlds, members):
+@pytest.mark.real_loop
+async def test_a_gateway_that_cannot_be_reached_is_left_out():
+    async with over_sockets() as (worlds, members):
         worlds[0].fetched(CLIENT, 5)
         members.append(Member(9, "127.0.0.1", 1, "", ""))
         assert await offsets(worlds[0]) == {("t", 0): (5, "")}
 
-    over_sockets(scenario)
 
-
-def test_a_gateway_that_does_not_answer_holds_nobody_up_for_long():
-    async def scenario(worlds, members):
+@pytest.mark.real_loop
+async def test_a_gateway_that_does_not_answer_holds_nobody_up_for_long():
+    async with over_sockets() as (worlds, members):
         asked = 0
 
         async def say_nothing(reader, writer):
@@ -377,5 +339,3 @@ def test_a_gateway_that_does_not_answer_holds_nobody_up_for_long():
                 assert await offsets(worlds[0]) == {("t", 0): (5, "")}
         assert asked == 1
         silent.close()
-
-    over_sockets(scenario)

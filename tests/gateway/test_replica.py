@@ -6,6 +6,7 @@ time.
 """
 
 import asyncio
+from contextlib import asynccontextmanager
 from itertools import pairwise
 
 import pytest
@@ -22,7 +23,7 @@ from ledger.streams.segment_store import create_streams
 from ledger.streams.stream import StreamServices
 from tests.batches import plain_batch
 from tests.ledger.calm_cluster import cluster
-from tests.sim.loop import SimClock, simulate
+from tests.sim.loop import SimClock
 from tests.sim.metadata import MetadataFaults, SimMetadata
 
 NAME = "stream"
@@ -111,36 +112,30 @@ async def read_all(partition):
     return found
 
 
-def run(scenario):
-    async def main():
-        return await scenario(await Pair().start())
-
-    return simulate(main())
+@asynccontextmanager
+async def started_pair():
+    yield await Pair().start()
 
 
-def test_batches_are_those_of_the_leader_byte_for_byte():
-    async def scenario(pair):
+async def test_batches_are_those_of_the_leader_byte_for_byte():
+    async with started_pair() as pair:
         await pair.replica.ensure_readable()
         await pair.leader.produce(5)
         await pair.until(10)
         assert await read_all(pair.replica) == await read_all(pair.leader.partition)
 
-    run(scenario)
 
-
-def test_it_opens_when_somebody_wants_to_read_it():
-    async def scenario(pair):
+async def test_it_opens_when_somebody_wants_to_read_it():
+    async with started_pair() as pair:
         await pair.leader.produce(3)
         await asyncio.sleep(1)
         assert not pair.replica.readable
         await pair.replica.ensure_readable()
         assert pair.replica.readable and pair.replica.high_watermark == 6
 
-    run(scenario)
 
-
-def test_all_who_want_to_read_it_wait_for_one_opening():
-    async def scenario(pair):
+async def test_all_who_want_to_read_it_wait_for_one_opening():
+    async with started_pair() as pair:
         replica = pair.replica
         waiting = [asyncio.ensure_future(replica.ensure_readable()) for _ in range(5)]
         await asyncio.sleep(0)
@@ -149,11 +144,9 @@ def test_all_who_want_to_read_it_wait_for_one_opening():
         assert replica.readable
         assert len(pair.replica_session.watchers) <= 3
 
-    run(scenario)
 
-
-def test_a_waiting_fetch_is_woken_by_what_comes():
-    async def scenario(pair):
+async def test_a_waiting_fetch_is_woken_by_what_comes():
+    async with started_pair() as pair:
         await pair.replica.ensure_readable()
         waiter = Waiter()
         pair.replica.add_waiter(waiter)
@@ -163,11 +156,9 @@ def test_a_waiting_fetch_is_woken_by_what_comes():
         await asyncio.wait_for(waiter.woken.wait(), 0.2)
         assert pair.replica.read_cached(0, 1000) is not None
 
-    run(scenario)
 
-
-def test_nobody_reads_and_it_gives_everything_back():
-    async def scenario(pair):
+async def test_nobody_reads_and_it_gives_everything_back():
+    async with started_pair() as pair:
         await pair.replica.ensure_readable()
         await pair.leader.produce(3)
         await pair.until(6)
@@ -176,12 +167,10 @@ def test_nobody_reads_and_it_gives_everything_back():
         assert not pair.replica_session.watchers
         assert pair.replica._services.cache.bytes_held == 0
 
-    run(scenario)
-
 
 @pytest.mark.parametrize("by", ["reads", "waiter"])
-def test_it_stays_open_while_somebody_reads_or_waits(by):
-    async def scenario(pair):
+async def test_it_stays_open_while_somebody_reads_or_waits(by):
+    async with started_pair() as pair:
         replica = pair.replica
         await replica.ensure_readable()
         if by == "waiter":
@@ -192,11 +181,9 @@ def test_it_stays_open_while_somebody_reads_or_waits(by):
                 await replica.read(0, 100)
             assert replica.readable
 
-    run(scenario)
 
-
-def test_what_was_shown_stands_while_it_idles_and_after():
-    async def scenario(pair):
+async def test_what_was_shown_stands_while_it_idles_and_after():
+    async with started_pair() as pair:
         replica, shown = pair.replica, []
 
         def look():
@@ -217,11 +204,9 @@ def test_what_was_shown_stands_while_it_idles_and_after():
             assert all(x <= y for x, y in zip(before, after, strict=True))
         assert shown[-1] == (24, 21, 1)
 
-    run(scenario)
 
-
-def test_the_first_read_after_idling_gives_what_came_meanwhile():
-    async def scenario(pair):
+async def test_the_first_read_after_idling_gives_what_came_meanwhile():
+    async with started_pair() as pair:
         await pair.replica.ensure_readable()
         await asyncio.sleep(2 * IDLE_S + 1)
         await pair.leader.produce(4)
@@ -229,8 +214,6 @@ def test_the_first_read_after_idling_gives_what_came_meanwhile():
         await pair.replica.ensure_readable()
         assert await read_all(pair.replica) == await read_all(pair.leader.partition)
         assert len(await read_all(pair.replica)) == 4
-
-    run(scenario)
 
 
 def error_at(replica, offset):
@@ -242,8 +225,8 @@ def error_at(replica, offset):
     return plan.error_of(result)
 
 
-def test_an_offset_past_the_known_end_is_not_available_and_one_below_the_start_out_of_range():
-    async def scenario(pair):
+async def test_an_offset_past_the_known_end_is_not_available_and_one_below_the_start_out_of_range():
+    async with started_pair() as pair:
         await pair.replica.ensure_readable()
         await pair.leader.produce(4)
         await pair.until(8)
@@ -258,11 +241,9 @@ def test_an_offset_past_the_known_end_is_not_available_and_one_below_the_start_o
         ]
         assert await pair.replica.read(9, 100) == []
 
-    run(scenario)
 
-
-def test_it_reads_on_while_nobody_leads_and_under_the_next_leader():
-    async def scenario(pair):
+async def test_it_reads_on_while_nobody_leads_and_under_the_next_leader():
+    async with started_pair() as pair:
         await pair.replica.ensure_readable()
         await pair.leader.produce(4)
         await pair.until(8)
@@ -276,11 +257,9 @@ def test_it_reads_on_while_nobody_leads_and_under_the_next_leader():
         assert epochs == [second.partition.epoch_at(n) for n in range(16)]
         assert len(set(epochs)) == 2
 
-    run(scenario)
 
-
-def test_the_leader_epoch_is_the_clusters_and_never_falls():
-    async def scenario(pair):
+async def test_the_leader_epoch_is_the_clusters_and_never_falls():
+    async with started_pair() as pair:
         assert pair.replica.leader_epoch == -1
         pair.epoch = 3
         assert pair.replica.leader_epoch == 3
@@ -289,21 +268,17 @@ def test_the_leader_epoch_is_the_clusters_and_never_falls():
         pair.epoch = 5
         assert pair.replica.leader_epoch == 5
 
-    run(scenario)
 
-
-def test_while_nobody_leads_the_log_tells_the_epoch():
-    async def scenario(pair):
+async def test_while_nobody_leads_the_log_tells_the_epoch():
+    async with started_pair() as pair:
         await pair.leader.produce(1)
         await asyncio.sleep(1)
         await pair.replica.ensure_readable()
         assert pair.replica.leader_epoch == pair.leader.partition.leader_epoch
 
-    run(scenario)
 
-
-def test_closed_it_wakes_whoever_waits_and_is_never_readable_again():
-    async def scenario(pair):
+async def test_closed_it_wakes_whoever_waits_and_is_never_readable_again():
+    async with started_pair() as pair:
         await pair.replica.ensure_readable()
         waiter = Waiter()
         pair.replica.add_waiter(waiter)
@@ -315,11 +290,9 @@ def test_closed_it_wakes_whoever_waits_and_is_never_readable_again():
         with pytest.raises(StreamUnavailable):
             await pair.replica.read(0, 100)
 
-    run(scenario)
 
-
-def test_closed_while_it_opens_it_holds_nothing():
-    async def scenario(pair):
+async def test_closed_while_it_opens_it_holds_nothing():
+    async with started_pair() as pair:
         opening = asyncio.ensure_future(pair.replica.ensure_readable())
         await asyncio.sleep(0)
         await pair.replica.close()
@@ -327,19 +300,15 @@ def test_closed_while_it_opens_it_holds_nothing():
             await opening
         assert not pair.replica_session.watchers
 
-    run(scenario)
 
-
-def test_a_stream_that_does_not_exist_is_nobodys_here():
-    async def scenario(pair):
+async def test_a_stream_that_does_not_exist_is_nobodys_here():
+    async with started_pair() as pair:
         with pytest.raises(NotOwner):
             await pair.new_replica("other", "another").ensure_readable()
 
-    run(scenario)
 
-
-def test_an_opening_that_fails_is_told_and_the_next_one_works():
-    async def scenario(pair):
+async def test_an_opening_that_fails_is_told_and_the_next_one_works():
+    async with started_pair() as pair:
         faults = MetadataFaults(pair.world.draw)
         replica = pair.new_replica("other", faults=faults)
         faults.cut = True
@@ -348,5 +317,3 @@ def test_an_opening_that_fails_is_told_and_the_next_one_works():
         faults.cut = False
         await replica.ensure_readable()
         assert replica.readable
-
-    run(scenario)

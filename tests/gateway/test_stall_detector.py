@@ -2,26 +2,24 @@
 jumps, as the clock of a stopped process does."""
 
 import asyncio
+from contextlib import asynccontextmanager
 
 from gateway.config import ConnectionLimits
 from gateway.server.dispatch import Dispatcher
 from gateway.server.registry import ConnectionRegistry
 from gateway.server.stall_detector import StallDetector
-from tests.sim.loop import simulate
 
 STALL_S_MAX = 0.3
 
 
-def run(scenario):
-    async def main():
-        loop = asyncio.get_running_loop()
-        told = []
-        detector = StallDetector(loop, STALL_S_MAX, lambda: told.append(loop.time()))
-        detector.start()
-        await scenario(loop, detector, told)
-        detector.stop()
-
-    simulate(main())
+@asynccontextmanager
+async def beating():
+    loop = asyncio.get_running_loop()
+    told = []
+    detector = StallDetector(loop, STALL_S_MAX, lambda: told.append(loop.time()))
+    detector.start()
+    yield loop, detector, told
+    detector.stop()
 
 
 def stand_still(loop, seconds):
@@ -29,28 +27,24 @@ def stand_still(loop, seconds):
     loop._now_s += seconds
 
 
-def test_a_loop_that_runs_never_stalled():
-    async def scenario(loop, detector, told):
+async def test_a_loop_that_runs_never_stalled():
+    async with beating() as (_loop, detector, told):
         for _ in range(1000):
             await asyncio.sleep(0.017)
             assert not detector.stalled()
         assert told == []
 
-    run(scenario)
 
-
-def test_who_stalled_knows_it_before_the_next_beat():
-    async def scenario(loop, detector, told):
+async def test_who_stalled_knows_it_before_the_next_beat():
+    async with beating() as (loop, detector, told):
         await asyncio.sleep(1)
         stand_still(loop, STALL_S_MAX + 0.01)
         assert detector.stalled()
         assert told == []
 
-    run(scenario)
 
-
-def test_the_next_beat_tells_once_and_all_is_well_again():
-    async def scenario(loop, detector, told):
+async def test_the_next_beat_tells_once_and_all_is_well_again():
+    async with beating() as (loop, detector, told):
         await asyncio.sleep(1)
         stand_still(loop, 10)
         await asyncio.sleep(0)
@@ -60,38 +54,29 @@ def test_the_next_beat_tells_once_and_all_is_well_again():
         assert told == [11.0]
         assert not detector.stalled()
 
-    run(scenario)
 
-
-def test_a_short_pause_is_no_standstill():
-    async def scenario(loop, detector, told):
+async def test_a_short_pause_is_no_standstill():
+    async with beating() as (loop, detector, told):
         await asyncio.sleep(1)
         stand_still(loop, STALL_S_MAX / 4)
         assert not detector.stalled()
         await asyncio.sleep(1)
         assert told == []
 
-    run(scenario)
 
-
-def test_a_stopped_detector_beats_no_more():
-    async def scenario(loop, detector, told):
+async def test_a_stopped_detector_beats_no_more():
+    async with beating() as (loop, detector, told):
         detector.stop()
         stand_still(loop, 10)
         await asyncio.sleep(1)
         assert told == []
 
-    run(scenario)
 
-
-def test_the_registry_starts_one_detector_and_checks_connections_beside_it():
-    async def main():
-        loop = asyncio.get_running_loop()
-        registry = ConnectionRegistry(Dispatcher({}, None), ConnectionLimits(), STALL_S_MAX)
-        registry.start()
-        await asyncio.sleep(60)
-        timers = len(loop._scheduled)
-        registry.stop()
-        assert timers == 2  # the next wake-up and the next check
-
-    simulate(main())
+async def test_the_registry_starts_one_detector_and_checks_connections_beside_it():
+    loop = asyncio.get_running_loop()
+    registry = ConnectionRegistry(Dispatcher({}, None), ConnectionLimits(), STALL_S_MAX)
+    registry.start()
+    await asyncio.sleep(60)
+    timers = len(loop._scheduled)
+    registry.stop()
+    assert timers == 2  # the next wake-up and the next check

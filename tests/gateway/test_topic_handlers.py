@@ -12,7 +12,7 @@ from gateway.config import TopicDefaults
 from gateway.handlers import k03_metadata, k19_create_topics, k20_delete_topics
 from gateway.topics.configs import TOPIC_KEYS
 from ledger.errors import StreamUnavailable
-from tests.gateway.handler_cluster import run
+from tests.gateway.handler_cluster import loaded_cluster
 
 
 def new_topic(name, partitions=-1, replication_factor=-1, configs=None, assignments=()):
@@ -29,8 +29,8 @@ def new_topic(name, partitions=-1, replication_factor=-1, configs=None, assignme
 
 
 @pytest.mark.parametrize("version", k03_metadata.API.versions)
-def test_metadata_names_the_node_at_the_address_that_the_client_reached(version):
-    async def scenario(cluster):
+async def test_metadata_names_the_node_at_the_address_that_the_client_reached(version):
+    async with loaded_cluster() as cluster:
         await cluster.catalog.create("orders", 2, 1, {})
         answer = await cluster.ask(k03_metadata, version, topics=[{"name": "orders"}])
         (broker,) = answer.brokers
@@ -51,12 +51,10 @@ def test_metadata_names_the_node_at_the_address_that_the_client_reached(version)
         if version >= 10:
             assert topic.topic_id == cluster.catalog.by_name("orders").topic_id
 
-    run(scenario)
-
 
 @pytest.mark.parametrize("version", k03_metadata.API.versions)
-def test_metadata_of_all_topics_is_asked_for_by_null_or_in_v0_by_an_empty_list(version):
-    async def scenario(cluster):
+async def test_metadata_of_all_topics_is_asked_for_by_null_or_in_v0_by_an_empty_list(version):
+    async with loaded_cluster() as cluster:
         for name in ("b", "a"):
             await cluster.catalog.create(name, 1, 1, {})
         everything = [] if version == 0 else None
@@ -65,12 +63,10 @@ def test_metadata_of_all_topics_is_asked_for_by_null_or_in_v0_by_an_empty_list(v
         if version:
             assert (await cluster.ask(k03_metadata, version, topics=[])).topics == ()
 
-    run(scenario)
-
 
 @pytest.mark.parametrize("version", k03_metadata.API.versions)
-def test_asking_for_an_unknown_topic_creates_it_ready_to_use(version):
-    async def scenario(cluster):
+async def test_asking_for_an_unknown_topic_creates_it_ready_to_use(version):
+    async with loaded_cluster(topics=TopicDefaults(partitions=4)) as cluster:
         answer = await cluster.ask(
             k03_metadata, version, topics=[{"name": "new"}], allow_auto_topic_creation=True
         )
@@ -78,28 +74,23 @@ def test_asking_for_an_unknown_topic_creates_it_ready_to_use(version):
         assert (topic.error_code, len(topic.partitions)) == (ErrorCode.none, 4)
         assert cluster.catalog.by_name("new").replication_factor == 1
 
-    run(scenario, topics=TopicDefaults(partitions=4))
 
-
-def test_nothing_is_created_when_the_client_or_the_server_forbids_it():
-    async def scenario(cluster):
+async def test_nothing_is_created_when_the_client_or_the_server_forbids_it():
+    async with loaded_cluster() as cluster:
         answer = await cluster.ask(
             k03_metadata, 12, topics=[{"name": "new"}], allow_auto_topic_creation=False
         )
         assert answer.topics[0].error_code is ErrorCode.unknown_topic_or_partition
         assert cluster.catalog.all() == []
 
-    async def forbidden(cluster):
+    async with loaded_cluster(topics=TopicDefaults(auto_create=False)) as cluster:
         answer = await cluster.ask(k03_metadata, 1, topics=[{"name": "new"}])
         assert answer.topics[0].error_code is ErrorCode.unknown_topic_or_partition
         assert cluster.catalog.all() == []
 
-    run(scenario)
-    run(forbidden, topics=TopicDefaults(auto_create=False))
 
-
-def test_an_illegal_name_and_kafkas_own_are_not_created_on_the_way():
-    async def scenario(cluster):
+async def test_an_illegal_name_and_kafkas_own_are_not_created_on_the_way():
+    async with loaded_cluster() as cluster:
         names = ["a/b", "", "__consumer_offsets", "fine", "fi.ne", "fi_ne"]
         answer = await cluster.ask(
             k03_metadata,
@@ -116,11 +107,9 @@ def test_an_illegal_name_and_kafkas_own_are_not_created_on_the_way():
             "fi_ne": ErrorCode.invalid_topic_exception,
         }
 
-    run(scenario)
 
-
-def test_a_topic_is_found_by_id_and_an_old_id_is_not():
-    async def scenario(cluster):
+async def test_a_topic_is_found_by_id_and_an_old_id_is_not():
+    async with loaded_cluster() as cluster:
         old = await cluster.catalog.create("orders", 1, 1, {})
         await cluster.catalog.delete("orders")
         new = await cluster.catalog.create("orders", 1, 1, {})
@@ -137,21 +126,17 @@ def test_a_topic_is_found_by_id_and_an_old_id_is_not():
             (ErrorCode.none, "orders", new.topic_id),
         ]
 
-    run(scenario)
 
-
-def test_a_topic_asked_for_twice_is_answered_once():
-    async def scenario(cluster):
+async def test_a_topic_asked_for_twice_is_answered_once():
+    async with loaded_cluster() as cluster:
         answer = await cluster.ask(
             k03_metadata, 8, topics=[{"name": "a"}, {"name": "a"}], allow_auto_topic_creation=True
         )
         assert len(answer.topics) == 1
 
-    run(scenario)
 
-
-def test_operations_are_told_when_asked_for():
-    async def scenario(cluster):
+async def test_operations_are_told_when_asked_for():
+    async with loaded_cluster() as cluster:
         await cluster.catalog.create("orders", 1, 1, {})
         plain = await cluster.ask(k03_metadata, 8, topics=None)
         asked = await cluster.ask(
@@ -166,11 +151,10 @@ def test_operations_are_told_when_asked_for():
         assert asked.topics[0].topic_authorized_operations == 3576
         assert asked.cluster_authorized_operations == 8096
 
-    run(scenario)
 
+async def test_a_topic_whose_creation_fails_for_now_makes_clients_ask_again():
+    async with loaded_cluster() as cluster:
 
-def test_a_topic_whose_creation_fails_for_now_makes_clients_ask_again():
-    async def scenario(cluster):
         def refuse(topic):
             raise StreamUnavailable("not now")
 
@@ -178,15 +162,13 @@ def test_a_topic_whose_creation_fails_for_now_makes_clients_ask_again():
         answer = await cluster.ask(k03_metadata, 1, topics=[{"name": "new"}])
         assert answer.topics[0].error_code is ErrorCode.leader_not_available
 
-    run(scenario)
-
 
 # CreateTopics
 
 
 @pytest.mark.parametrize("version", k19_create_topics.API.versions)
-def test_create_topics_answers_what_was_made(version):
-    async def scenario(cluster):
+async def test_create_topics_answers_what_was_made(version):
+    async with loaded_cluster() as cluster:
         answer = await cluster.ask(
             k19_create_topics, version, topics=[new_topic("orders", 6, 1, {"retention.ms": "5"})]
         )
@@ -202,16 +184,14 @@ def test_create_topics_answers_what_was_made(version):
         if version >= 7:
             assert topic.topic_id == made.topic_id
 
-    run(scenario)
 
-
-def test_minus_one_takes_the_servers_defaults():
-    async def scenario(cluster):
+async def test_minus_one_takes_the_servers_defaults():
+    async with loaded_cluster(
+        bookies=3, topics=TopicDefaults(partitions=12, replication_factor=3)
+    ) as cluster:
         await cluster.ask(k19_create_topics, 5, topics=[new_topic("orders")])
         made = cluster.catalog.by_name("orders")
         assert (made.partitions, made.replication_factor) == (12, 3)
-
-    run(scenario, bookies=3, topics=TopicDefaults(partitions=12, replication_factor=3))
 
 
 @pytest.mark.parametrize(
@@ -270,8 +250,10 @@ def test_minus_one_takes_the_servers_defaults():
     ],
 )
 @pytest.mark.parametrize("validate_only", [False, True])
-def test_a_refused_topic_is_told_why_and_the_others_are_made(topic, code, message, validate_only):
-    async def scenario(cluster):
+async def test_a_refused_topic_is_told_why_and_the_others_are_made(
+    topic, code, message, validate_only
+):
+    async with loaded_cluster() as cluster:
         await cluster.catalog.create("there", 1, 1, {})
         answer = await cluster.ask(
             k19_create_topics,
@@ -286,21 +268,17 @@ def test_a_refused_topic_is_told_why_and_the_others_are_made(topic, code, messag
         assert (cluster.catalog.by_name("good") is None) == validate_only
         assert cluster.catalog.by_name("new") is None
 
-    run(scenario)
 
-
-def test_a_manual_assignment_to_this_node_is_taken():
-    async def scenario(cluster):
+async def test_a_manual_assignment_to_this_node_is_taken():
+    async with loaded_cluster() as cluster:
         topic = new_topic("orders", assignments=[(1, [3]), (0, [3]), (2, [3])])
         answer = await cluster.ask(k19_create_topics, 4, topics=[topic])
         assert answer.topics[0].error_code is ErrorCode.none
         assert cluster.catalog.by_name("orders").partitions == 3
 
-    run(scenario)
 
-
-def test_a_name_given_twice_is_refused_once_and_not_made():
-    async def scenario(cluster):
+async def test_a_name_given_twice_is_refused_once_and_not_made():
+    async with loaded_cluster() as cluster:
         answer = await cluster.ask(
             k19_create_topics, 5, topics=[new_topic("a"), new_topic("a", 2), new_topic("b")]
         )
@@ -311,15 +289,13 @@ def test_a_name_given_twice_is_refused_once_and_not_made():
         assert len(answer.topics) == 2
         assert cluster.catalog.by_name("a") is None
 
-    run(scenario)
-
 
 # DeleteTopics
 
 
 @pytest.mark.parametrize("version", k20_delete_topics.API.versions)
-def test_delete_topics_by_name(version):
-    async def scenario(cluster):
+async def test_delete_topics_by_name(version):
+    async with loaded_cluster() as cluster:
         await cluster.catalog.create("orders", 1, 1, {})
         names = ["orders", "none"]
         fields = (
@@ -334,11 +310,9 @@ def test_delete_topics_by_name(version):
         ]
         assert cluster.catalog.all() == []
 
-    run(scenario)
 
-
-def test_delete_topics_by_id_deletes_that_life_only():
-    async def scenario(cluster):
+async def test_delete_topics_by_id_deletes_that_life_only():
+    async with loaded_cluster() as cluster:
         old = await cluster.catalog.create("orders", 1, 1, {})
         await cluster.catalog.delete("orders")
         new = await cluster.catalog.create("orders", 1, 1, {})
@@ -355,8 +329,6 @@ def test_delete_topics_by_id_deletes_that_life_only():
         assert (done.error_code, done.name) == (ErrorCode.none, "orders")
         assert cluster.catalog.all() == []
 
-    run(scenario)
-
 
 @pytest.mark.parametrize(
     ("topics", "message"),
@@ -370,12 +342,10 @@ def test_delete_topics_by_id_deletes_that_life_only():
         ([{"name": None, "topic_id": uuid.UUID(int=5)}] * 2, "Duplicate topic id."),
     ],
 )
-def test_an_unclear_deletion_is_refused(topics, message):
-    async def scenario(cluster):
+async def test_an_unclear_deletion_is_refused(topics, message):
+    async with loaded_cluster() as cluster:
         await cluster.catalog.create("a", 1, 1, {})
         answer = await cluster.ask(k20_delete_topics, 6, topics=topics)
         (refused,) = answer.responses
         assert (refused.error_code, refused.error_message) == (ErrorCode.invalid_request, message)
         assert cluster.catalog.by_name("a") is not None
-
-    run(scenario)

@@ -40,16 +40,16 @@ async def root_of(zookeeper):
         await store.close()
 
 
-def tree_below(zookeeper, path):
+async def nodes_below(zookeeper, path):
     """Every node of it, itself included; empty when it does not exist."""
+    async with root_of(zookeeper) as store:
+        if not await store.exists(path):
+            return []
+        return [path, *await store.paths(path)]
 
-    async def main():
-        async with root_of(zookeeper) as store:
-            if not await store.exists(path):
-                return []
-            return [path, *await store.paths(path)]
 
-    return asyncio.run(main())
+def tree_below(zookeeper, path):
+    return asyncio.run(nodes_below(zookeeper, path))
 
 
 def made(zookeeper, path):
@@ -80,17 +80,14 @@ def test_a_command_names_the_chroot_that_holds_no_cluster_and_makes_nothing(zook
     assert tree_below(zookeeper, typo) == before
 
 
-def test_sparks_direct_source_names_it_and_makes_nothing(zookeeper, typo):
-    before = tree_below(zookeeper, typo)
-
-    async def main():
+@pytest.mark.real_loop
+async def test_sparks_direct_source_names_it_and_makes_nothing(zookeeper, typo):
+    before = await nodes_below(zookeeper, typo)
+    with pytest.raises(JobError, match=f"is the chroot {typo} right") as failed:
         async with open_storage(f"zk://{zookeeper.servers}{typo}"):
             pass
-
-    with pytest.raises(JobError, match=f"is the chroot {typo} right") as failed:
-        asyncio.run(main())
     assert failed.value.code == "NO_CLUSTER"
-    assert tree_below(zookeeper, typo) == before
+    assert await nodes_below(zookeeper, typo) == before
 
 
 @pytest.mark.parametrize(

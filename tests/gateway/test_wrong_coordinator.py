@@ -7,7 +7,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from gateway.handlers.table import rows
-from tests.gateway.group_owners import run
+from tests.gateway.group_owners import started_brokers
 from tests.gateway.test_group_handlers import commit_body, fetch_body, join_body, sync_body
 
 HEARTBEAT = {"generation_id": 1, "member_id": "m", "group_instance_id": None}
@@ -54,12 +54,10 @@ def errors(answer):
     ("key", "version"),
     [(key, v) for key in (8, 9, 11, 12, 13, 14, 15, 42, 47) for v in rows()[key].versions],
 )
-def test_who_does_not_coordinate_a_group_says_so(key, version):
-    async def scenario(cluster, gateways):
+async def test_who_does_not_coordinate_a_group_says_so(key, version):
+    async with started_brokers() as (cluster, gateways):
         (group,) = cluster.groups_of("a", 1)
         other = gateways["b"]
         answer = await other.ask(key, version, body(key, other, version, group))
         assert errors(answer) - {ErrorCode.none} == {ErrorCode.not_coordinator}
         assert other.loaded == {}
-
-    run(scenario)

@@ -6,6 +6,7 @@ is what the test writes down.
 """
 
 import asyncio
+from contextlib import asynccontextmanager
 from uuid import UUID
 
 import pytest
@@ -15,7 +16,6 @@ from gateway.cluster.port import Leader
 from tests.gateway.paper_cluster import PaperCluster, member
 from tests.gateway.stream_cluster import LIST_OFFSETS, PRODUCE, StreamCluster, batch
 from tests.gateway.test_fetch import fetch, flat, offsets, one
-from tests.sim.loop import simulate
 
 OK = ErrorCode.none
 NOT_LEADER = ErrorCode.not_leader_or_follower
@@ -39,11 +39,9 @@ class Pair:
         return self
 
 
-def run(scenario, **settings):
-    async def main():
-        await scenario(await Pair().start(**settings))
-
-    return simulate(main())
+@asynccontextmanager
+async def started_pair(**settings):
+    yield await Pair().start(**settings)
 
 
 async def produce(gateway, version=13, indexes=(0,), topic="t"):
@@ -78,8 +76,8 @@ OWNER = (HERE, "host0", 9000, "r0")
 
 
 @pytest.mark.parametrize("version", range(3, 14))
-def test_a_produce_to_the_wrong_gateway_is_sent_to_the_right_one(version):
-    async def scenario(pair):
+async def test_a_produce_to_the_wrong_gateway_is_sent_to_the_right_one(version):
+    async with started_pair() as pair:
         answer = await produce(pair.other, version)
         (partition,) = answer.responses[0].partition_responses
         assert partition.error_code is NOT_LEADER
@@ -87,20 +85,16 @@ def test_a_produce_to_the_wrong_gateway_is_sent_to_the_right_one(version):
             assert named(partition) == (HERE, EPOCH)
             assert places(answer) == [OWNER]
 
-    run(scenario)
 
-
-def test_a_produce_to_the_owner_names_nobody():
-    async def scenario(pair):
+async def test_a_produce_to_the_owner_names_nobody():
+    async with started_pair() as pair:
         answer = await produce(pair.owner)
         (partition,) = answer.responses[0].partition_responses
         assert (partition.error_code, named(partition), places(answer)) == (OK, NOBODY, [])
 
-    run(scenario)
 
-
-def test_of_many_partitions_each_is_answered_for_itself():
-    async def scenario(pair):
+async def test_of_many_partitions_each_is_answered_for_itself():
+    async with started_pair() as pair:
         for cluster in pair.clusters:
             cluster.leaders[1] = Leader(THERE, 3)
         answer = await produce(pair.owner, indexes=(0, 1, 2))
@@ -111,46 +105,38 @@ def test_of_many_partitions_each_is_answered_for_itself():
         assert named(none) == NOBODY
         assert places(answer) == [(THERE, "host1", 9001, "r1")]
 
-    run(scenario)
-
 
 @pytest.mark.parametrize(
     "leader", [Leader(), Leader(HERE, -1), Leader(9, 3)], ids=["nobody", "opening", "dead"]
 )
-def test_nobody_is_named_who_cannot_take_it(leader):
-    async def scenario(pair):
+async def test_nobody_is_named_who_cannot_take_it(leader):
+    async with started_pair() as pair:
         pair.clusters[1].leaders[0] = leader
         answer = await produce(pair.other)
         (partition,) = answer.responses[0].partition_responses
         assert (partition.error_code, named(partition)) == (NOT_LEADER, NOBODY)
         assert places(answer) == []
 
-    run(scenario)
 
-
-def test_what_does_not_exist_is_not_somebody_elses():
-    async def scenario(pair):
+async def test_what_does_not_exist_is_not_somebody_elses():
+    async with started_pair() as pair:
         (missing,) = (await produce(pair.other, 12, topic="none")).responses
         assert missing.partition_responses[0].error_code is ErrorCode.unknown_topic_or_partition
         (missing,) = (await produce(pair.other, 13, topic="none")).responses
         assert missing.partition_responses[0].error_code is ErrorCode.unknown_topic_id
 
-    run(scenario)
 
-
-def test_an_owner_whose_lease_is_over_takes_nothing_and_names_not_itself():
-    async def scenario(pair):
+async def test_an_owner_whose_lease_is_over_takes_nothing_and_names_not_itself():
+    async with started_pair() as pair:
         assert (await produce(pair.owner)).responses[0].partition_responses[0].error_code is OK
         pair.clusters[0].lease = False
         answer = await produce(pair.owner)
         (partition,) = answer.responses[0].partition_responses
         assert (partition.error_code, named(partition)) == (NOT_LEADER, NOBODY)
 
-    run(scenario)
 
-
-def test_what_was_accepted_when_the_lease_ended_is_not_acknowledged_and_the_new_owner_named():
-    async def scenario(pair):
+async def test_what_was_accepted_when_the_lease_ended_is_not_acknowledged_and_the_new_owner_named():
+    async with started_pair() as pair:
         await produce(pair.owner)
         pair.owner.port.hold()
         waiting = asyncio.ensure_future(produce(pair.owner))
@@ -162,15 +148,13 @@ def test_what_was_accepted_when_the_lease_ended_is_not_acknowledged_and_the_new_
         (partition,) = answer.responses[0].partition_responses
         assert (partition.error_code, named(partition)) == (NOT_LEADER, (THERE, EPOCH + 1))
 
-    run(scenario)
-
 
 # -- fetch ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("version", range(4, 19))
-def test_a_fetch_from_the_wrong_gateway_is_sent_to_the_right_one(version):
-    async def scenario(pair):
+async def test_a_fetch_from_the_wrong_gateway_is_sent_to_the_right_one(version):
+    async with started_pair() as pair:
         await produce(pair.owner)
         answer = await fetch(pair.other, {"t": {0: (0, {})}}, version)
         (partition,) = flat(answer).values()
@@ -181,11 +165,9 @@ def test_a_fetch_from_the_wrong_gateway_is_sent_to_the_right_one(version):
         if version >= 16:
             assert places(answer) == [OWNER]
 
-    run(scenario)
 
-
-def test_a_fetch_by_whom_knows_an_older_leader_names_this_one():
-    async def scenario(pair):
+async def test_a_fetch_by_whom_knows_an_older_leader_names_this_one():
+    async with started_pair() as pair:
         partition = await pair.owner.partition()
         pair.clusters[0].leaders[0] = Leader(HERE, partition.leader_epoch)
         answer = await fetch(pair.owner, {"t": {0: (0, {"current_leader_epoch": 0})}})
@@ -194,21 +176,17 @@ def test_a_fetch_by_whom_knows_an_older_leader_names_this_one():
         assert named(found) == (HERE, partition.leader_epoch)
         assert places(answer) == [(HERE, "127.0.0.1", 9092, "r0")]  # where the client came to
 
-    run(scenario)
 
-
-def test_an_owner_whose_lease_is_over_reads_nothing_out():
-    async def scenario(pair):
+async def test_an_owner_whose_lease_is_over_reads_nothing_out():
+    async with started_pair() as pair:
         await produce(pair.owner)
         pair.clusters[0].lease = False
         found, took_s = await one(pair.owner, 0)
         assert (found.error_code, took_s) == (NOT_LEADER, 0)
 
-    run(scenario)
 
-
-def test_a_fetch_that_waits_when_the_lease_ends_is_refused():
-    async def scenario(pair):
+async def test_a_fetch_that_waits_when_the_lease_ends_is_refused():
+    async with started_pair() as pair:
         await produce(pair.owner)
         waiting = asyncio.ensure_future(one(pair.owner, 2, wait_ms=500))
         await asyncio.sleep(0.1)
@@ -216,11 +194,9 @@ def test_a_fetch_that_waits_when_the_lease_ends_is_refused():
         found, _ = await waiting
         assert found.error_code is NOT_LEADER
 
-    run(scenario)
 
-
-def test_a_fetch_that_reads_from_disk_when_the_lease_ends_is_refused():
-    async def scenario(pair):
+async def test_a_fetch_that_reads_from_disk_when_the_lease_ends_is_refused():
+    async with started_pair() as pair:
         await produce(pair.owner)
         await pair.owner.restart()
         await pair.owner.partition()
@@ -231,11 +207,9 @@ def test_a_fetch_that_reads_from_disk_when_the_lease_ends_is_refused():
         found, _ = await waiting
         assert (found.error_code, found.records or b"") == (NOT_LEADER, b"")
 
-    run(scenario)
 
-
-def test_a_fetch_that_waits_hears_at_once_that_another_took_over():
-    async def scenario(pair):
+async def test_a_fetch_that_waits_hears_at_once_that_another_took_over():
+    async with started_pair() as pair:
         await produce(pair.owner)
         waiting = asyncio.ensure_future(one(pair.owner, 2, wait_ms=30_000))
         await asyncio.sleep(1)
@@ -245,8 +219,6 @@ def test_a_fetch_that_waits_hears_at_once_that_another_took_over():
         found, took_s = await waiting
         assert (found.error_code, named(found)) == (NOT_LEADER, (THERE, EPOCH + 1))
         assert took_s < 1.1
-
-    run(scenario)
 
 
 # -- replicas -------------------------------------------------------------------------------------
@@ -259,38 +231,32 @@ async def show(pair, **settings):
 
 
 @pytest.mark.parametrize("version", range(11, 19))
-def test_a_gateway_reads_for_clients_of_its_own_rack(version):
-    async def scenario(pair):
+async def test_a_gateway_reads_for_clients_of_its_own_rack(version):
+    async with started_pair() as pair:
         await show(pair)
         found, _ = await one(pair.other, 0, version=version, rack_id="r1")
         assert (found.error_code, offsets(found)) == (OK, [0])
         assert found.high_watermark == 2
 
-    run(scenario)
-
 
 @pytest.mark.parametrize("rack", ["", "r0", "r2", "R1"])
-def test_a_gateway_reads_for_no_other_rack(rack):
-    async def scenario(pair):
+async def test_a_gateway_reads_for_no_other_rack(rack):
+    async with started_pair() as pair:
         await produce(pair.owner)
         found, _ = await one(pair.other, 0, rack_id=rack)
         assert (found.error_code, named(found)) == (NOT_LEADER, (HERE, EPOCH))
 
-    run(scenario)
 
-
-def test_a_gateway_without_a_rack_reads_for_nobody():
-    async def scenario(pair):
+async def test_a_gateway_without_a_rack_reads_for_nobody():
+    async with started_pair() as pair:
         await produce(pair.owner)
         nowhere = await pair.owner.beside(pair.clusters[1], node_id=THERE, rack="")
         found, _ = await one(nowhere, 0, rack_id="")
         assert found.error_code is NOT_LEADER
 
-    run(scenario)
 
-
-def test_a_replica_has_what_was_written_while_the_fetch_waited():
-    async def scenario(pair):
+async def test_a_replica_has_what_was_written_while_the_fetch_waited():
+    async with started_pair() as pair:
         await produce(pair.owner)
         waiting = asyncio.ensure_future(one(pair.other, 2, rack_id="r1", wait_ms=30_000))
         await asyncio.sleep(1)
@@ -299,11 +265,9 @@ def test_a_replica_has_what_was_written_while_the_fetch_waited():
         assert (found.error_code, offsets(found)[:1]) == (OK, [2])
         assert took_s < 10
 
-    run(scenario)
 
-
-def test_a_replica_waits_for_an_offset_that_it_does_not_know_and_never_calls_it_wrong():
-    async def scenario(pair):
+async def test_a_replica_waits_for_an_offset_that_it_does_not_know_and_never_calls_it_wrong():
+    async with started_pair() as pair:
         await produce(pair.owner)
         found, took_s = await one(pair.other, 1000, rack_id="r1", wait_ms=700)
         assert found.error_code is ErrorCode.offset_not_available
@@ -311,11 +275,9 @@ def test_a_replica_waits_for_an_offset_that_it_does_not_know_and_never_calls_it_
         found, _ = await one(pair.other, 1000, rack_id="r1", wait_ms=0)
         assert found.error_code is ErrorCode.offset_not_available
 
-    run(scenario)
 
-
-def test_what_a_replica_does_not_know_yet_does_not_spoil_the_rest_of_the_answer():
-    async def scenario(pair):
+async def test_what_a_replica_does_not_know_yet_does_not_spoil_the_rest_of_the_answer():
+    async with started_pair() as pair:
         await show(pair, indexes=(0, 1))
         asked = {"t": {0: (0, {}), 1: (1000, {})}}
         await fetch(pair.other, asked, rack_id="r1", wait_ms=0)
@@ -324,43 +286,35 @@ def test_what_a_replica_does_not_know_yet_does_not_spoil_the_rest_of_the_answer(
         assert (known.error_code, offsets(known)) == (OK, [0])
         assert (ahead.error_code, ahead.records or b"") == (OK, b"")
 
-    run(scenario)
 
-
-def test_a_replica_reads_on_while_nobody_leads():
-    async def scenario(pair):
+async def test_a_replica_reads_on_while_nobody_leads():
+    async with started_pair() as pair:
         await show(pair)
         pair.clusters[1].leaders[0] = Leader()
         settings = {"current_leader_epoch": 1}
         found, _ = await one(pair.other, 0, rack_id="r1", settings=settings)
         assert (found.error_code, offsets(found)) == (OK, [0])
 
-    run(scenario)
-
 
 @pytest.mark.parametrize("version", range(11, 19))
-def test_the_leader_sends_a_client_to_the_replica_of_its_rack(version):
-    async def scenario(pair):
+async def test_the_leader_sends_a_client_to_the_replica_of_its_rack(version):
+    async with started_pair() as pair:
         await produce(pair.owner)
         found, took_s = await one(pair.owner, 0, version=version, rack_id="r1")
         assert (found.error_code, found.preferred_read_replica) == (OK, THERE)
         assert (found.records or b"", found.high_watermark, took_s) == (b"", 2, 0)
 
-    run(scenario)
-
 
 @pytest.mark.parametrize("rack", ["", "r0", "r9"])
-def test_the_leader_keeps_clients_of_its_own_rack_and_of_none(rack):
-    async def scenario(pair):
+async def test_the_leader_keeps_clients_of_its_own_rack_and_of_none(rack):
+    async with started_pair() as pair:
         await produce(pair.owner)
         found, _ = await one(pair.owner, 0, rack_id=rack)
         assert (found.preferred_read_replica, offsets(found)) == (-1, [0])
 
-    run(scenario)
 
-
-def test_the_leader_sends_nobody_to_a_gateway_that_is_no_replica_or_leaves():
-    async def scenario(pair):
+async def test_the_leader_sends_nobody_to_a_gateway_that_is_no_replica_or_leaves():
+    async with started_pair() as pair:
         await produce(pair.owner)
         found, _ = await one(pair.owner, 0, rack_id="r2")  # two replicas: 0 and 1
         assert (found.preferred_read_replica, offsets(found)) == (-1, [0])
@@ -368,29 +322,23 @@ def test_the_leader_sends_nobody_to_a_gateway_that_is_no_replica_or_leaves():
         found, _ = await one(pair.owner, 0, rack_id="r1")
         assert (found.preferred_read_replica, offsets(found)) == (-1, [0])
 
-    run(scenario)
 
-
-def test_an_error_comes_before_the_way_to_a_replica():
-    async def scenario(pair):
+async def test_an_error_comes_before_the_way_to_a_replica():
+    async with started_pair() as pair:
         await produce(pair.owner)
         found, _ = await one(pair.owner, 1000, rack_id="r1")
         assert found.error_code is ErrorCode.offset_out_of_range
         assert found.preferred_read_replica == -1
 
-    run(scenario)
 
-
-def test_a_session_tells_the_way_to_a_replica_again_and_again():
-    async def scenario(pair):
+async def test_a_session_tells_the_way_to_a_replica_again_and_again():
+    async with started_pair() as pair:
         await produce(pair.owner)
         first = await fetch(pair.owner, {"t": {0: (0, {})}}, session_epoch=0, rack_id="r1")
         again = await fetch(
             pair.owner, {}, session_id=first.session_id, session_epoch=1, rack_id="r1"
         )
         assert flat(again)[0, 0].preferred_read_replica == THERE
-
-    run(scenario)
 
 
 # -- list offsets ---------------------------------------------------------------------------------
@@ -416,8 +364,8 @@ async def listed(gateway, timestamp, topic="t", version=11):
 
 
 @pytest.mark.parametrize("timestamp", [-1, -2, 5])
-def test_offsets_are_asked_of_the_owner(timestamp):
-    async def scenario(pair):
+async def test_offsets_are_asked_of_the_owner(timestamp):
+    async with started_pair() as pair:
         await produce(pair.owner)
         assert (await listed(pair.owner, timestamp)).error_code is OK
         assert (await listed(pair.other, timestamp)).error_code is NOT_LEADER
@@ -426,11 +374,9 @@ def test_offsets_are_asked_of_the_owner(timestamp):
         pair.clusters[0].lease = False
         assert (await listed(pair.owner, timestamp)).error_code is NOT_LEADER
 
-    run(scenario)
 
-
-def test_an_offset_that_was_looked_up_when_the_lease_ended_is_not_told():
-    async def scenario(pair):
+async def test_an_offset_that_was_looked_up_when_the_lease_ended_is_not_told():
+    async with started_pair() as pair:
         await produce(pair.owner)
         await pair.owner.restart()
         await pair.owner.partition()
@@ -439,5 +385,3 @@ def test_an_offset_that_was_looked_up_when_the_lease_ended_is_not_told():
         await asyncio.sleep(0.1)
         pair.clusters[0].lease = False
         assert (await waiting).error_code is NOT_LEADER
-
-    run(scenario)

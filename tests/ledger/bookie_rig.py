@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager
 from random import Random
 
 from ledger.bookie.bookie import Bookie
@@ -10,7 +11,7 @@ from ledger.bookie.config import BookieConfig
 from ledger.ports.bookies import Status
 from tests.sim.bookie_world import entry_buffers
 from tests.sim.disk import DiskFaults, SimDisk
-from tests.sim.loop import SimClock, simulate
+from tests.sim.loop import SimClock
 from tests.sim.table import SimTable
 
 KEY = b"k" * 20
@@ -64,10 +65,8 @@ def add(bookie, ledger, entry, payload=b"x", *, key=KEY, recovery=False, lac=Non
     return done
 
 
-def with_bookie(body, config: BookieConfig = SMALL, faults: DiskFaults | None = None) -> None:
-    async def main() -> None:
-        rig = Rig(config, faults)
-        await rig.start()
-        await body(rig, rig.bookie)
-
-    simulate(main())
+@asynccontextmanager
+async def started_bookie(config: BookieConfig = SMALL, faults: DiskFaults | None = None):
+    rig = Rig(config, faults)
+    await rig.start()
+    yield rig, rig.bookie

@@ -5,6 +5,7 @@ own ledger client, metadata session and caches; so is a follower.
 """
 
 import asyncio
+from contextlib import asynccontextmanager
 
 from ledger.client.client import LedgerClient
 from ledger.streams.config import StreamConfig, StreamLimits
@@ -13,7 +14,7 @@ from ledger.streams.segment_store import create_streams
 from ledger.streams.stream import Stream, StreamServices
 from tests.ledger.calm_cluster import cluster
 from tests.ledger.reader_rig import ReaderPort
-from tests.sim.loop import SimClock, simulate
+from tests.sim.loop import SimClock
 from tests.sim.metadata import SimMetadata
 from tests.sim.network import SimBookies
 
@@ -200,14 +201,11 @@ class FollowRig:
         return follower
 
 
-def run(scenario, *, limits=None, **config):
-    """The scenario on a started rig of three bookies in calm weather."""
-
-    async def main():
-        rig = await FollowRig(cluster(), limits=limits, **config).start()
-        return await scenario(rig)
-
-    return simulate(main())
+@asynccontextmanager
+async def started_rig(*, limits=None, **config):
+    """A started rig of three bookies without faults."""
+    rig = await FollowRig(cluster(), limits=limits, **config).start()
+    yield rig
 
 
 def by_sequence_id(*owners):

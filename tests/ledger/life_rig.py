@@ -1,5 +1,7 @@
 """Owners of one stream on a simulated cluster, and what its metadata say, seen from outside."""
 
+from contextlib import asynccontextmanager
+
 import pytest
 
 from ledger.client import metadata_format
@@ -8,21 +10,17 @@ from ledger.errors import LedgerError
 from ledger.streams.segment_store import log_root
 from tests.ledger.calm_cluster import cluster
 from tests.ledger.follow_rig import NAME, FollowRig, Owner
-from tests.sim.loop import simulate
 
 LEDGERS = f"{log_root(NAME)}/ledgers"
 WHOLE = 1 << 20
 
 
-def run(scenario, **config):
-    async def main():
-        rig = await FollowRig(cluster(), **config).start()
-        watch_in_progress(rig)
-        result = await scenario(rig)
-        assert rig.in_progress_max <= 2
-        return result
-
-    return simulate(main())
+@asynccontextmanager
+async def watched_rig(**config):
+    rig = await FollowRig(cluster(), **config).start()
+    watch_in_progress(rig)
+    yield rig
+    assert rig.in_progress_max <= 2
 
 
 def watch_in_progress(rig):

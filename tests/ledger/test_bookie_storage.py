@@ -19,7 +19,7 @@ from ledger.errors import DirectoryInUse, ForeignDirectory
 from ledger.ids import BookieId
 from ledger.ports.bookies import Status
 from tests.ledger.bookie_child import CONFIG, payload_of
-from tests.ledger.bookie_rig import KEY, OTHER_KEY, Rig, add, with_bookie
+from tests.ledger.bookie_rig import KEY, OTHER_KEY, Rig, add, started_bookie
 from tests.sim.bookie_world import entry_buffers, entry_bytes
 from tests.sim.disk import DiskFaults
 from tests.sim.table import SimTable
@@ -27,8 +27,8 @@ from tests.sim.table import SimTable
 # -- failures --------------------------------------------------------------------------------------
 
 
-def test_a_failed_sync_ends_the_bookie_for_good_and_reads_go_on():
-    async def body(rig, bookie):
+async def test_a_failed_sync_ends_the_bookie_for_good_and_reads_go_on():
+    async with started_bookie() as (rig, bookie):
         await rig.add(1, 0, b"safe")
         rig.disk.fail_next_sync = True
         pending = [add(bookie, 1, 1), add(bookie, 1, 2)]
@@ -44,11 +44,9 @@ def test_a_failed_sync_ends_the_bookie_for_good_and_reads_go_on():
             await bookie.delete_ledgers([1])
         await bookie.stop()
 
-    with_bookie(body)
 
-
-def test_a_full_disk_makes_it_read_only_and_room_makes_it_writable_again():
-    async def body(rig, bookie):
+async def test_a_full_disk_makes_it_read_only_and_room_makes_it_writable_again():
+    async with started_bookie() as (rig, bookie):
         await rig.add(1, 0, b"safe")
         rig.disk.full = True
         assert await rig.add(1, 1, bytes(70_000)) is Status.READ_ONLY
@@ -63,32 +61,26 @@ def test_a_full_disk_makes_it_read_only_and_room_makes_it_writable_again():
         bookie = await rig.kill()
         assert (await bookie.read(1, -1)).body == entry_bytes(1, 1, b"later")
 
-    with_bookie(body)
 
-
-def test_short_of_headroom_it_takes_fences_and_recovery_but_no_adds():
-    async def body(rig, bookie):
-        assert not bookie.writable
-        assert await rig.add(1, 1) is Status.READ_ONLY
-        assert await rig.add(1, 1, recovery=True) is Status.OK
-        assert await bookie.fence(1, KEY) is Status.OK
-
+async def test_short_of_headroom_it_takes_fences_and_recovery_but_no_adds():
     config = BookieConfig(
         file_bytes=64 * 1024,
         preallocate_bytes=4096,
         headroom_bytes=999_000,
         fence_reserve_bytes=0,
     )
-    with_bookie(body, config, DiskFaults(capacity_bytes=1_000_000))
+    async with started_bookie(config, DiskFaults(capacity_bytes=1_000_000)) as (rig, bookie):
+        assert not bookie.writable
+        assert await rig.add(1, 1) is Status.READ_ONLY
+        assert await rig.add(1, 1, recovery=True) is Status.OK
+        assert await bookie.fence(1, KEY) is Status.OK
 
 
-def test_after_a_stop_nothing_is_taken():
-    async def body(rig, bookie):
+async def test_after_a_stop_nothing_is_taken():
+    async with started_bookie() as (rig, bookie):
         await rig.add(1, 0)
         await bookie.stop()
         assert await rig.add(1, 1) is Status.IO_ERROR
-
-    with_bookie(body)
 
 
 # -- limbo -----------------------------------------------------------------------------------------
@@ -103,8 +95,8 @@ async def rotten(rig: Rig) -> Bookie:
     return await rig.start()
 
 
-def test_after_rot_every_older_ledger_is_fenced_and_nothing_is_denied():
-    async def body(rig, bookie):
+async def test_after_rot_every_older_ledger_is_fenced_and_nothing_is_denied():
+    async with started_bookie() as (rig, bookie):
         bookie = await rotten(rig)
         assert len(bookie.replayed.corrupt) == 1
         assert (await bookie.read(1, 0)).status is Status.UNKNOWN_LEDGER_STATE
@@ -115,21 +107,17 @@ def test_after_rot_every_older_ledger_is_fenced_and_nothing_is_denied():
         assert await rig.add(2, 1) is Status.FENCED
         assert await rig.add(3, 0) is Status.FENCED
 
-    with_bookie(body)
 
-
-def test_ledgers_made_after_the_rot_are_not_in_limbo():
-    async def body(rig, bookie):
+async def test_ledgers_made_after_the_rot_are_not_in_limbo():
+    async with started_bookie() as (rig, _bookie):
         await rotten(rig)
         assert await rig.add(rig.next_ledger, 0) is Status.OK
         assert (await rig.bookie.read(rig.next_ledger, 1)).status is Status.NO_ENTRY
         assert (await rig.bookie.read(rig.next_ledger + 1, 1)).status is Status.NO_LEDGER
 
-    with_bookie(body)
 
-
-def test_limbo_lasts_over_restarts_until_it_is_ended_ledger_by_ledger():
-    async def body(rig, bookie):
+async def test_limbo_lasts_over_restarts_until_it_is_ended_ledger_by_ledger():
+    async with started_bookie() as (rig, bookie):
         await rotten(rig)
         assert await rig.bookie.end_limbo(2) is Status.OK
         for _ in range(2):
@@ -138,19 +126,15 @@ def test_limbo_lasts_over_restarts_until_it_is_ended_ledger_by_ledger():
             assert (await bookie.read(1, 0)).status is Status.UNKNOWN_LEDGER_STATE
             assert await rig.add(2, 1) is Status.FENCED
 
-    with_bookie(body)
 
-
-def test_an_index_lost_afterwards_finds_the_rot_again():
-    async def body(rig, bookie):
+async def test_an_index_lost_afterwards_finds_the_rot_again():
+    async with started_bookie() as (rig, bookie):
         await rotten(rig)
         await rig.bookie.end_limbo(2)
         rig.table = SimTable(Random(5))
         bookie = await rig.kill()
         assert len(bookie.replayed.corrupt) == 1
         assert (await bookie.read(2, 1)).status is Status.UNKNOWN_LEDGER_STATE
-
-    with_bookie(body)
 
 
 # -- deletion and collection -----------------------------------------------------------------------
@@ -163,8 +147,8 @@ def listing(*ledgers):
     return list_ledgers
 
 
-def test_a_deleted_ledger_is_gone_takes_nothing_and_gives_the_disk_back():
-    async def body(rig, bookie):
+async def test_a_deleted_ledger_is_gone_takes_nothing_and_gives_the_disk_back():
+    async with started_bookie() as (rig, bookie):
         for entry in range(60):
             await rig.add(1, entry, bytes(4000))
         assert rig.log_bytes() > 200_000
@@ -178,11 +162,9 @@ def test_a_deleted_ledger_is_gone_takes_nothing_and_gives_the_disk_back():
             assert rig.bookie.ledgers() == []
             await again()
 
-    with_bookie(body)
 
-
-def test_a_file_with_one_living_entry_stays_until_it_is_rewritten():
-    async def body(rig, bookie):
+async def test_a_file_with_one_living_entry_stays_until_it_is_rewritten():
+    async with started_bookie() as (rig, bookie):
         await rig.add(1, 0, b"living")
         await bookie.write_lac(1, KEY, 0)
         await bookie.fence(1, KEY)
@@ -200,13 +182,11 @@ def test_a_file_with_one_living_entry_stays_until_it_is_rewritten():
             rig.table = SimTable(Random(6))  # the log alone tells it all again
             await rig.kill()
 
-    with_bookie(body)
 
-
-def test_small_entries_that_are_moved_share_the_blocks_of_the_log():
+async def test_small_entries_that_are_moved_share_the_blocks_of_the_log():
     """Each group begins at a block: entries that move one by one would take one each."""
 
-    async def body(rig, bookie):
+    async with started_bookie() as (rig, bookie):
         living = 300
         await asyncio.gather(*[add(bookie, 1, entry, b"living") for entry in range(living)])
         for entry in range(12):
@@ -219,11 +199,9 @@ def test_small_entries_that_are_moved_share_the_blocks_of_the_log():
         assert len(found.bodies) == living
         assert await collect(bookie, listing(1), compaction_threshold=0.2) == GcResult(0, 0, 0)
 
-    with_bookie(body)
 
-
-def test_a_ledger_missing_in_one_listing_only_is_kept():
-    async def body(rig, bookie):
+async def test_a_ledger_missing_in_one_listing_only_is_kept():
+    async with started_bookie() as (rig, bookie):
         await rig.add(1, 0)
         answers = [[], [1]]
 
@@ -233,11 +211,9 @@ def test_a_ledger_missing_in_one_listing_only_is_kept():
         assert (await collect(bookie, list_ledgers)).ledgers == 0
         assert (await bookie.read(1, 0)).status is Status.OK
 
-    with_bookie(body)
 
-
-def test_a_ledger_born_while_metadata_is_listed_is_kept():
-    async def body(rig, bookie):
+async def test_a_ledger_born_while_metadata_is_listed_is_kept():
+    async with started_bookie() as (rig, bookie):
         await rig.add(1, 0)
 
         async def list_ledgers():
@@ -247,11 +223,9 @@ def test_a_ledger_born_while_metadata_is_listed_is_kept():
         assert (await collect(bookie, list_ledgers)).ledgers == 0
         assert (await bookie.read(5, 0)).status is Status.OK
 
-    with_bookie(body)
 
-
-def test_nothing_is_deleted_when_metadata_does_not_answer():
-    async def body(rig, bookie):
+async def test_nothing_is_deleted_when_metadata_does_not_answer():
+    async with started_bookie() as (rig, bookie):
         await rig.add(1, 0)
 
         async def list_ledgers():
@@ -261,14 +235,12 @@ def test_nothing_is_deleted_when_metadata_does_not_answer():
             await collect(bookie, list_ledgers)
         assert (await bookie.read(1, 0)).status is Status.OK
 
-    with_bookie(body)
-
 
 # -- the log over time -----------------------------------------------------------------------------
 
 
-def test_an_idle_log_gets_one_mark_and_then_rests():
-    async def body(rig, bookie):
+async def test_an_idle_log_gets_one_mark_and_then_rests():
+    async with started_bookie() as (rig, bookie):
         await rig.add(1, 0)
         groups = bookie.groups
         await asyncio.sleep(10)
@@ -276,11 +248,9 @@ def test_an_idle_log_gets_one_mark_and_then_rests():
         await asyncio.sleep(1000)
         assert bookie.groups == groups + 1
 
-    with_bookie(body)
 
-
-def test_a_clean_stop_leaves_nothing_to_replay_and_no_spare_room():
-    async def body(rig, bookie):
+async def test_a_clean_stop_leaves_nothing_to_replay_and_no_spare_room():
+    async with started_bookie() as (rig, bookie):
         for entry in range(10):
             await rig.add(1, entry)
         await bookie.stop()
@@ -289,11 +259,9 @@ def test_a_clean_stop_leaves_nothing_to_replay_and_no_spare_room():
         assert bookie.replayed.groups == 0
         assert (await bookie.read(1, 9)).status is Status.OK
 
-    with_bookie(body)
 
-
-def test_the_index_can_be_lost_and_is_rebuilt_from_the_log():
-    async def body(rig, bookie):
+async def test_the_index_can_be_lost_and_is_rebuilt_from_the_log():
+    async with started_bookie() as (rig, bookie):
         for entry in range(100):
             await rig.add(entry % 3, entry, bytes(2000), lac=entry - 1)
         await bookie.fence(0, KEY)
@@ -304,8 +272,6 @@ def test_the_index_can_be_lost_and_is_rebuilt_from_the_log():
         assert await rig.add(0, 200) is Status.FENCED
         assert (await bookie.read_lac(0)).lac == 98
 
-    with_bookie(body)
-
 
 # -- the directory ---------------------------------------------------------------------------------
 
@@ -314,21 +280,20 @@ def in_directory(body) -> None:
     asyncio.run(body())
 
 
-def test_a_bookie_keeps_its_id_and_a_wiped_directory_is_another_bookie(tmp_path):
-    async def body():
-        ids = []
-        for path in (tmp_path / "a", tmp_path / "a", tmp_path / "b"):
-            opened = await open_local_bookie(path, name="bookie-0")
-            ids.append(opened.bookie.bookie_id)
-            await opened.close()
-        assert ids[0] == ids[1] != ids[2]
-        prefix, digits = ids[0].rsplit("-", 1)
-        assert prefix == "bookie-0"
-        assert len(bytes.fromhex(digits)) == 4
-
-    in_directory(body)
+@pytest.mark.real_loop
+async def test_a_bookie_keeps_its_id_and_a_wiped_directory_is_another_bookie(tmp_path):
+    ids = []
+    for path in (tmp_path / "a", tmp_path / "a", tmp_path / "b"):
+        opened = await open_local_bookie(path, name="bookie-0")
+        ids.append(opened.bookie.bookie_id)
+        await opened.close()
+    assert ids[0] == ids[1] != ids[2]
+    prefix, digits = ids[0].rsplit("-", 1)
+    assert prefix == "bookie-0"
+    assert len(bytes.fromhex(digits)) == 4
 
 
+@pytest.mark.real_loop
 @pytest.mark.parametrize(
     ("name", "content"),
     [
@@ -338,95 +303,84 @@ def test_a_bookie_keeps_its_id_and_a_wiped_directory_is_another_bookie(tmp_path)
         ("VERSION", None),
     ],
 )
-def test_a_foreign_or_newer_directory_is_refused_and_nothing_is_written(tmp_path, name, content):
-    async def body():
-        path = tmp_path / "a"
-        if content is None:
-            await (await open_local_bookie(path)).close()
-            lines = (
-                (path / name).read_bytes().rpartition(b"crc ")[0].replace(b"format 1", b"format 2")
-            )
-            from crc32c import crc32c
+async def test_a_foreign_or_newer_directory_is_refused_and_nothing_is_written(
+    tmp_path, name, content
+):
+    path = tmp_path / "a"
+    if content is None:
+        await (await open_local_bookie(path)).close()
+        lines = (path / name).read_bytes().rpartition(b"crc ")[0].replace(b"format 1", b"format 2")
+        from crc32c import crc32c
 
-            (path / name).write_bytes(lines + b"crc %08x\n" % crc32c(lines))
-        else:
-            path.mkdir()
-            (path / name).write_bytes(content)
-        before = {it: it.stat().st_mtime_ns for it in path.rglob("*")}
-        with pytest.raises(ForeignDirectory):
-            await open_local_bookie(path)
-        assert {it: it.stat().st_mtime_ns for it in path.rglob("*")} == before
-
-    in_directory(body)
+        (path / name).write_bytes(lines + b"crc %08x\n" % crc32c(lines))
+    else:
+        path.mkdir()
+        (path / name).write_bytes(content)
+    before = {it: it.stat().st_mtime_ns for it in path.rglob("*")}
+    with pytest.raises(ForeignDirectory):
+        await open_local_bookie(path)
+    assert {it: it.stat().st_mtime_ns for it in path.rglob("*")} == before
 
 
-def test_a_directory_is_held_by_one_bookie(tmp_path):
-    async def body():
-        opened = await open_local_bookie(tmp_path)
-        with pytest.raises(DirectoryInUse):
-            await open_local_bookie(tmp_path)
-        await opened.close()
-        await (await open_local_bookie(tmp_path)).close()
-
-    in_directory(body)
+@pytest.mark.real_loop
+async def test_a_directory_is_held_by_one_bookie(tmp_path):
+    opened = await open_local_bookie(tmp_path)
+    with pytest.raises(DirectoryInUse):
+        await open_local_bookie(tmp_path)
+    await opened.close()
+    await (await open_local_bookie(tmp_path)).close()
 
 
+@pytest.mark.real_loop
 @pytest.mark.parametrize("sync_mode", ["inline", "thread", "auto"])
-def test_on_a_real_disk_entries_fences_and_deletions_outlive_restarts(tmp_path, sync_mode):
-    async def body():
-        config = BookieConfig(file_bytes=1 << 20, preallocate_bytes=1 << 18, headroom_bytes=0)
+async def test_on_a_real_disk_entries_fences_and_deletions_outlive_restarts(tmp_path, sync_mode):
+    config = BookieConfig(file_bytes=1 << 20, preallocate_bytes=1 << 18, headroom_bytes=0)
 
-        async def reopen():
-            return await open_local_bookie(
-                tmp_path, config=config, sync_mode=sync_mode, next_ledger=9
-            )
+    async def reopen():
+        return await open_local_bookie(tmp_path, config=config, sync_mode=sync_mode, next_ledger=9)
 
-        opened = await reopen()
-        bookie = opened.bookie
-        adds = [add(bookie, 1 + n % 2, n // 2, bytes(8000)) for n in range(400)]
-        assert set(await asyncio.gather(*adds)) == {Status.OK}
-        assert await bookie.fence(2, KEY) is Status.OK
-        await opened.close()
-        opened = await reopen()
-        assert opened.bookie.replayed.groups == 0
-        reply = await opened.bookie.read_many(1, 0, 199, 1 << 30)
-        assert all(bytes(it) == entry_bytes(1, n, bytes(8000)) for n, it in enumerate(reply.bodies))
-        assert len(reply.bodies) == 200
-        assert await add(opened.bookie, 2, 999) is Status.FENCED
-        assert (await collect(opened.bookie, listing())).ledgers == 2
-        await opened.close()
-        opened = await reopen()
-        assert (await opened.bookie.read(1, 0)).status is Status.NO_LEDGER
-        assert sum(it.stat().st_blocks * 512 for it in tmp_path.glob("log-*")) < 1 << 20
-        await opened.close()
-
-    in_directory(body)
+    opened = await reopen()
+    bookie = opened.bookie
+    adds = [add(bookie, 1 + n % 2, n // 2, bytes(8000)) for n in range(400)]
+    assert set(await asyncio.gather(*adds)) == {Status.OK}
+    assert await bookie.fence(2, KEY) is Status.OK
+    await opened.close()
+    opened = await reopen()
+    assert opened.bookie.replayed.groups == 0
+    reply = await opened.bookie.read_many(1, 0, 199, 1 << 30)
+    assert all(bytes(it) == entry_bytes(1, n, bytes(8000)) for n, it in enumerate(reply.bodies))
+    assert len(reply.bodies) == 200
+    assert await add(opened.bookie, 2, 999) is Status.FENCED
+    assert (await collect(opened.bookie, listing())).ledgers == 2
+    await opened.close()
+    opened = await reopen()
+    assert (await opened.bookie.read(1, 0)).status is Status.NO_LEDGER
+    assert sum(it.stat().st_blocks * 512 for it in tmp_path.glob("log-*")) < 1 << 20
+    await opened.close()
 
 
-def test_a_killed_process_has_kept_every_entry_it_acknowledged(tmp_path):
+@pytest.mark.real_loop
+async def test_a_killed_process_has_kept_every_entry_it_acknowledged(tmp_path):
     command = [sys.executable, "-m", "tests.ledger.bookie_child", str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
         acked = [int(child.stdout.readline()) for _ in range(1000)]
         child.kill()
         acked += [int(line) for line in child.stdout.read().splitlines()]
 
-    async def body():
-        opened = await open_local_bookie(tmp_path, config=CONFIG, next_ledger=2)
-        assert opened.bookie.replayed.corrupt == ()
-        assert opened.bookie.replayed.groups > 0
-        for entry in acked:
-            reply = await opened.bookie.read(1, entry)
-            assert reply.body == entry_bytes(1, entry, payload_of(entry))
-        await opened.close()
-
-    in_directory(body)
+    opened = await open_local_bookie(tmp_path, config=CONFIG, next_ledger=2)
+    assert opened.bookie.replayed.corrupt == ()
+    assert opened.bookie.replayed.groups > 0
+    for entry in acked:
+        reply = await opened.bookie.read(1, entry)
+        assert reply.body == entry_bytes(1, entry, payload_of(entry))
+    await opened.close()
 
 
 # -- the port --------------------------------------------------------------------------------------
 
 
-def test_local_bookies_answer_by_id_and_unknown_ones_are_unreachable():
-    async def body(rig, bookie):
+async def test_local_bookies_answer_by_id_and_unknown_ones_are_unreachable():
+    async with started_bookie() as (rig, bookie):
         bookies = LocalBookies([bookie])
         (name,) = bookies.available()
         done = asyncio.get_running_loop().create_future()
@@ -449,5 +403,3 @@ def test_local_bookies_answer_by_id_and_unknown_ones_are_unreachable():
         rig.disk.fail_next_sync = True
         await rig.add(2, 0)
         assert bookies.available() == ()
-
-    with_bookie(body)

@@ -27,14 +27,13 @@ from tests.ledger.failing_cluster import (
     Unheard,
     ensemble_of,
     fragments_of,
+    nothing_was_lost,
     now_s,
-    run,
     spares_of,
     store,
     without_error,
     writing,
 )
-from tests.sim.loop import simulate
 
 # Others change the metadata
 
@@ -56,32 +55,29 @@ async def repair(world, writer, entries):
     return changed
 
 
-def test_a_conflict_while_the_ledger_is_open_is_tried_again():
+async def test_a_conflict_while_the_ledger_is_open_is_tried_again():
     """B16, B32: re-replication changed an earlier fragment; that is kept, and writing goes on."""
 
-    async def scenario():
-        world, writer, told = await writing(bookies=6)
-        Answers(world, ensemble_of(world, writer)[0]).refuse()
-        await told.add_all(2)
-        await asyncio.sleep(0.1)
-        changed = []
+    world, writer, told = await writing(bookies=6)
+    Answers(world, ensemble_of(world, writer)[0]).refuse()
+    await told.add_all(2)
+    await asyncio.sleep(0.1)
+    changed = []
 
-        async def conflict():
-            changed.append(await repair(world, writer, 3))
+    async def conflict():
+        changed.append(await repair(world, writer, 3))
 
-        sets = Sets(writer, before=conflict)
-        Answers(world, ensemble_of(world, writer)[1]).refuse()
-        await told.add_all(2)
-        assert sets.count == 2
-        first, *others = fragments_of(world, writer)
-        assert [first] == changed
-        assert [one.first for one in others] == [3, 5]
-        assert writer.metadata == world.metadata_of(writer.ledger)
-        without_error(told, 7)
-        assert await writer.close() == 6
-        return world, writer.ledger
-
-    run(scenario())
+    sets = Sets(writer, before=conflict)
+    Answers(world, ensemble_of(world, writer)[1]).refuse()
+    await told.add_all(2)
+    assert sets.count == 2
+    first, *others = fragments_of(world, writer)
+    assert [first] == changed
+    assert [one.first for one in others] == [3, 5]
+    assert writer.metadata == world.metadata_of(writer.ledger)
+    without_error(told, 7)
+    assert await writer.close() == 6
+    await nothing_was_lost(world, writer.ledger)
 
 
 @pytest.mark.parametrize(
@@ -92,314 +88,265 @@ def test_a_conflict_while_the_ledger_is_open_is_tried_again():
     ],
     ids=["in recovery", "closed"],
 )
-def test_a_conflict_with_who_took_the_ledger_fails_everything_that_is_on_its_way(change, error):
+async def test_a_conflict_with_who_took_the_ledger_fails_everything_that_is_on_its_way(
+    change, error
+):
     """B17, T11: the version that was read belongs to a state in which nothing may be written."""
 
-    async def scenario():
-        world, writer, told = await writing()
-        Sets(writer, before=lambda: store(world, writer, change))
-        Answers(world, ensemble_of(world, writer)[1]).refuse()
-        for _ in range(4):
-            told.add(b"too late")
-        await told.wait(7)
-        assert told.errors == [type(None)] * 3 + [error] * 4
-        assert [entry for entry, _ in told.news] == list(range(7))
-        assert isinstance(writer.failed, error)
-        assert len(fragments_of(world, writer)) == 1
-        with pytest.raises(error):
-            await writer.close()
-        return world, writer.ledger
-
-    run(scenario())
+    world, writer, told = await writing()
+    Sets(writer, before=lambda: store(world, writer, change))
+    Answers(world, ensemble_of(world, writer)[1]).refuse()
+    for _ in range(4):
+        told.add(b"too late")
+    await told.wait(7)
+    assert told.errors == [type(None)] * 3 + [error] * 4
+    assert [entry for entry, _ in told.news] == list(range(7))
+    assert isinstance(writer.failed, error)
+    assert len(fragments_of(world, writer)) == 1
+    with pytest.raises(error):
+        await writer.close()
+    await nothing_was_lost(world, writer.ledger)
 
 
-def test_the_change_of_a_writer_that_is_being_taken_over_fails():
+async def test_the_change_of_a_writer_that_is_being_taken_over_fails():
     """B25, B24: the fence reached one bookie only, the change would have gone round it."""
 
-    async def scenario():
-        world, writer, told = await writing()
-        world.network.cut("other", ensemble_of(world, writer)[0])
-        recovering = asyncio.create_task(world.client("other").recover(writer.ledger))
-        await asyncio.sleep(0.006)
-        assert world.metadata_of(writer.ledger).state is LedgerState.IN_RECOVERY
-        world.bookies[ensemble_of(world, writer)[1]].crash()
-        for _ in range(3):
-            told.add(b"too late")
-        await told.wait(6)
-        assert told.errors[3:] == [Fenced] * 3
-        reader = await recovering
-        assert reader.last_add_confirmed >= 2
-        return world, writer.ledger
-
-    run(scenario())
+    world, writer, told = await writing()
+    world.network.cut("other", ensemble_of(world, writer)[0])
+    recovering = asyncio.create_task(world.client("other").recover(writer.ledger))
+    await asyncio.sleep(0.006)
+    assert world.metadata_of(writer.ledger).state is LedgerState.IN_RECOVERY
+    world.bookies[ensemble_of(world, writer)[1]].crash()
+    for _ in range(3):
+        told.add(b"too late")
+    await told.wait(6)
+    assert told.errors[3:] == [Fenced] * 3
+    reader = await recovering
+    assert reader.last_add_confirmed >= 2
+    await nothing_was_lost(world, writer.ledger)
 
 
-def test_a_deleted_ledger_acknowledges_nothing_even_through_new_bookies():
+async def test_a_deleted_ledger_acknowledges_nothing_even_through_new_bookies():
     """T15: every bookie has forgotten the ledger, its fence too."""
 
-    async def scenario():
-        world, writer, told = await writing()
-        client = world.client("other")
-        await client.delete(writer.ledger)
-        for bookie in world.bookies.values():
-            bookie.ledgers.clear()
-            bookie.keys.clear()
-            bookie.fencing.clear()
-        Answers(world, writer.metadata.last_fragment.ensemble[0]).refuse()
-        Answers(world, writer.metadata.last_fragment.ensemble[1]).refuse()
-        told.add(b"too late")
-        told.add(b"too late")
-        await told.wait(5)
-        assert told.errors[3:] == [NoSuchLedger] * 2
-
-    simulate(scenario())
+    world, writer, told = await writing()
+    client = world.client("other")
+    await client.delete(writer.ledger)
+    for bookie in world.bookies.values():
+        bookie.ledgers.clear()
+        bookie.keys.clear()
+        bookie.fencing.clear()
+    Answers(world, writer.metadata.last_fragment.ensemble[0]).refuse()
+    Answers(world, writer.metadata.last_fragment.ensemble[1]).refuse()
+    told.add(b"too late")
+    told.add(b"too late")
+    await told.wait(5)
+    assert told.errors[3:] == [NoSuchLedger] * 2
 
 
-def test_a_ledger_deleted_just_before_the_change_is_never_acknowledged_again():
-    async def scenario():
-        world, writer, told = await writing()
-        Sets(writer, before=lambda: world.tree.delete(ledger_path(writer.ledger)))
-        Answers(world, ensemble_of(world, writer)[1]).refuse()
-        told.add(b"too late")
-        await told.wait(4)
-        assert told.errors[3:] == [NoSuchLedger]
-
-    simulate(scenario())
+async def test_a_ledger_deleted_just_before_the_change_is_never_acknowledged_again():
+    world, writer, told = await writing()
+    Sets(writer, before=lambda: world.tree.delete(ledger_path(writer.ledger)))
+    Answers(world, ensemble_of(world, writer)[1]).refuse()
+    told.add(b"too late")
+    await told.wait(4)
+    assert told.errors[3:] == [NoSuchLedger]
 
 
-def test_a_lost_reply_to_ones_own_change_is_no_defeat():
+async def test_a_lost_reply_to_ones_own_change_is_no_defeat():
     """T17"""
 
-    async def scenario():
-        world, writer, told = await writing()
-        sets = Sets(writer, lost=1)
-        old = ensemble_of(world, writer)
-        Answers(world, old[1]).refuse()
-        await told.add_all(3)
-        assert sets.count == 1
-        assert len(fragments_of(world, writer)) == 2
-        without_error(told, 6)
-        return world, writer.ledger
-
-    run(scenario())
+    world, writer, told = await writing()
+    sets = Sets(writer, lost=1)
+    old = ensemble_of(world, writer)
+    Answers(world, old[1]).refuse()
+    await told.add_all(3)
+    assert sets.count == 1
+    assert len(fragments_of(world, writer)) == 2
+    without_error(told, 6)
+    await nothing_was_lost(world, writer.ledger)
 
 
-def test_a_request_that_never_arrived_is_sent_again():
-    async def scenario():
-        world, writer, told = await writing()
-        sets = Sets(writer, unsent=3)
-        Answers(world, ensemble_of(world, writer)[1]).refuse()
-        await told.add_all(3)
-        assert sets.count == 4
-        without_error(told, 6)
-        return world, writer.ledger
-
-    run(scenario())
+async def test_a_request_that_never_arrived_is_sent_again():
+    world, writer, told = await writing()
+    sets = Sets(writer, unsent=3)
+    Answers(world, ensemble_of(world, writer)[1]).refuse()
+    await told.add_all(3)
+    assert sets.count == 4
+    without_error(told, 6)
+    await nothing_was_lost(world, writer.ledger)
 
 
 # The metadata store is away
 
 
-def test_without_the_metadata_store_writing_goes_on_while_qa_answer():
+async def test_without_the_metadata_store_writing_goes_on_while_qa_answer():
     """Nothing was proposed, so the committed ensemble is the only one there can be."""
 
-    async def scenario():
-        world, writer, told = await writing()
-        world.metadata_faults.unsent = 1.0
-        dead = ensemble_of(world, writer)[1]
-        world.bookies[dead].crash()
-        started_s = now_s()
-        await told.add_all(20, pause_s=0.1)
-        assert now_s() - started_s < 3
-        await asyncio.sleep(20)
-        await told.add_all(20, pause_s=0.1)
-        without_error(told, 43)
-        assert dead in ensemble_of(world, writer)
-        world.metadata_faults.unsent = 0.0
-        await told.add_all(50, pause_s=0.1)
-        assert dead not in ensemble_of(world, writer)
-        return world, writer.ledger
-
-    run(scenario())
+    world, writer, told = await writing()
+    world.metadata_faults.unsent = 1.0
+    dead = ensemble_of(world, writer)[1]
+    world.bookies[dead].crash()
+    started_s = now_s()
+    await told.add_all(20, pause_s=0.1)
+    assert now_s() - started_s < 3
+    await asyncio.sleep(20)
+    await told.add_all(20, pause_s=0.1)
+    without_error(told, 43)
+    assert dead in ensemble_of(world, writer)
+    world.metadata_faults.unsent = 0.0
+    await told.add_all(50, pause_s=0.1)
+    assert dead not in ensemble_of(world, writer)
+    await nothing_was_lost(world, writer.ledger)
 
 
-def test_without_the_metadata_store_and_qa_entries_wait_for_it():
-    async def scenario():
-        world, writer, told = await writing(bookies=5)
-        world.metadata_faults.unsent = 1.0
-        for name in ensemble_of(world, writer)[:2]:
-            world.bookies[name].crash()
-        for _ in range(3):
-            told.add(b"patient")
-        await asyncio.sleep(15)
-        assert len(told.news) == 3
-        world.metadata_faults.unsent = 0.0
-        await told.wait(6)
-        without_error(told, 6)
-        return world, writer.ledger
-
-    run(scenario())
+async def test_without_the_metadata_store_and_qa_entries_wait_for_it():
+    world, writer, told = await writing(bookies=5)
+    world.metadata_faults.unsent = 1.0
+    for name in ensemble_of(world, writer)[:2]:
+        world.bookies[name].crash()
+    for _ in range(3):
+        told.add(b"patient")
+    await asyncio.sleep(15)
+    assert len(told.news) == 3
+    world.metadata_faults.unsent = 0.0
+    await told.wait(6)
+    without_error(told, 6)
+    await nothing_was_lost(world, writer.ledger)
 
 
-def test_a_store_that_stays_away_fails_what_needs_it_in_order():
-    async def scenario():
-        world, writer, told = await writing(bookies=5, ensemble_change_s_max=10.0)
-        world.metadata_faults.unsent = 1.0
-        for name in ensemble_of(world, writer)[:2]:
-            world.bookies[name].crash()
-        for _ in range(3):
-            told.add(b"patient")
-        await told.wait(6)
-        assert told.errors == [type(None)] * 3 + [MetadataUnavailable] * 3
-        assert 10 < now_s() < 20
-        return world, writer.ledger
-
-    run(scenario())
+async def test_a_store_that_stays_away_fails_what_needs_it_in_order():
+    world, writer, told = await writing(bookies=5, ensemble_change_s_max=10.0)
+    world.metadata_faults.unsent = 1.0
+    for name in ensemble_of(world, writer)[:2]:
+        world.bookies[name].crash()
+    for _ in range(3):
+        told.add(b"patient")
+    await told.wait(6)
+    assert told.errors == [type(None)] * 3 + [MetadataUnavailable] * 3
+    assert 10 < now_s() < 20
+    await nothing_was_lost(world, writer.ledger)
 
 
-def test_what_loses_qa_in_the_moment_a_change_is_given_up_fails_too():
+async def test_what_loses_qa_in_the_moment_a_change_is_given_up_fails_too():
     """It is older than the entry that the change was given up for, and nobody else looks."""
 
-    async def scenario():
-        world, writer, told = await writing(ensemble_change_s_max=0.01)
-        unheard = [Unheard(world, name) for name in ensemble_of(world, writer)]
-        given_up = asyncio.Event()
+    world, writer, told = await writing(ensemble_change_s_max=0.01)
+    unheard = [Unheard(world, name) for name in ensemble_of(world, writer)]
+    given_up = asyncio.Event()
 
-        async def read(ledger):
-            await given_up.wait()
-            for bookie in unheard[:2]:
-                asyncio.get_running_loop().call_soon(bookie.tell, 3, Status.IO_ERROR)
-            raise MetadataUnavailable("the store is away")
-
-        writer._metadata_store.read = read
-        told.add(b"older")
-        told.add(b"younger")
+    async def read(ledger):
+        await given_up.wait()
         for bookie in unheard[:2]:
-            bookie.tell(4, Status.IO_ERROR)
-        await asyncio.sleep(0.1)
-        given_up.set()
-        async with asyncio.timeout(60):
-            await told.wait(5)
-        assert told.errors == [type(None)] * 3 + [MetadataUnavailable] * 2
-        del writer._metadata_store.read
-        return world, writer.ledger
+            asyncio.get_running_loop().call_soon(bookie.tell, 3, Status.IO_ERROR)
+        raise MetadataUnavailable("the store is away")
 
-    run(scenario())
+    writer._metadata_store.read = read
+    told.add(b"older")
+    told.add(b"younger")
+    for bookie in unheard[:2]:
+        bookie.tell(4, Status.IO_ERROR)
+    await asyncio.sleep(0.1)
+    given_up.set()
+    async with asyncio.timeout(60):
+        await told.wait(5)
+    assert told.errors == [type(None)] * 3 + [MetadataUnavailable] * 2
+    del writer._metadata_store.read
+    await nothing_was_lost(world, writer.ledger)
 
 
-def test_a_change_whose_outcome_stays_unknown_lets_nothing_be_acknowledged():
+async def test_a_change_whose_outcome_stays_unknown_lets_nothing_be_acknowledged():
     """It may still happen, long after it was given up: then its fragment names other bookies."""
 
-    async def scenario():
-        world, writer, told = await writing(ensemble_change_s_max=10.0)
-        Sets(writer, unsent=10**6)
-        Answers(world, ensemble_of(world, writer)[1]).refuse()
-        for _ in range(3):
-            told.add(b"in doubt")
-        await told.wait(6)
-        assert told.errors == [type(None)] * 3 + [MetadataUnavailable] * 3
-        assert now_s() > 10
-        return world, writer.ledger
-
-    run(scenario())
+    world, writer, told = await writing(ensemble_change_s_max=10.0)
+    Sets(writer, unsent=10**6)
+    Answers(world, ensemble_of(world, writer)[1]).refuse()
+    for _ in range(3):
+        told.add(b"in doubt")
+    await told.wait(6)
+    assert told.errors == [type(None)] * 3 + [MetadataUnavailable] * 3
+    assert now_s() > 10
+    await nothing_was_lost(world, writer.ledger)
 
 
 # Closing
 
 
-def test_closing_waits_for_a_change_and_keeps_its_fragment():
-    async def scenario():
-        world, writer, told = await writing()
-        Answers(world, ensemble_of(world, writer)[1]).refuse()
-        told.add(b"x")
-        closing = asyncio.create_task(writer.close())
-        assert await closing == 3
-        metadata = world.metadata_of(writer.ledger)
-        assert metadata == writer.metadata and metadata.last_entry == 3
-        without_error(told, 4)
-        return world, writer.ledger
-
-    run(scenario())
+async def test_closing_waits_for_a_change_and_keeps_its_fragment():
+    world, writer, told = await writing()
+    Answers(world, ensemble_of(world, writer)[1]).refuse()
+    told.add(b"x")
+    closing = asyncio.create_task(writer.close())
+    assert await closing == 3
+    metadata = world.metadata_of(writer.ledger)
+    assert metadata == writer.metadata and metadata.last_entry == 3
+    without_error(told, 4)
+    await nothing_was_lost(world, writer.ledger)
 
 
-def test_closing_does_not_wait_for_a_copy_that_nobody_needs():
-    async def scenario():
-        world, writer, told = await writing()
-        world.bookies[ensemble_of(world, writer)[1]].crash()
-        told.add(b"x")
-        assert await writer.close() == 3
-        assert now_s() < 0.4
-        await asyncio.sleep(1)
-        assert len(fragments_of(world, writer)) == 1
-        return world, writer.ledger
-
-    run(scenario())
+async def test_closing_does_not_wait_for_a_copy_that_nobody_needs():
+    world, writer, told = await writing()
+    world.bookies[ensemble_of(world, writer)[1]].crash()
+    told.add(b"x")
+    assert await writer.close() == 3
+    assert now_s() < 0.4
+    await asyncio.sleep(1)
+    assert len(fragments_of(world, writer)) == 1
+    await nothing_was_lost(world, writer.ledger)
 
 
-def test_who_fails_while_the_ledger_is_being_closed_is_replaced_only_if_needed():
-    async def scenario():
-        world, writer, told = await writing()
-        sets = Sets(writer)
-        silent = Unheard(world, ensemble_of(world, writer)[1])
-        told.add(b"x")
-        closing = asyncio.create_task(writer.close())
-        await asyncio.sleep(0)
-        silent.tell(3, Status.UNREACHABLE)
-        assert await closing == 3
-        assert (sets.count, len(fragments_of(world, writer))) == (1, 1)
-        return world, writer.ledger
-
-    run(scenario())
+async def test_who_fails_while_the_ledger_is_being_closed_is_replaced_only_if_needed():
+    world, writer, told = await writing()
+    sets = Sets(writer)
+    silent = Unheard(world, ensemble_of(world, writer)[1])
+    told.add(b"x")
+    closing = asyncio.create_task(writer.close())
+    await asyncio.sleep(0)
+    silent.tell(3, Status.UNREACHABLE)
+    assert await closing == 3
+    assert (sets.count, len(fragments_of(world, writer))) == (1, 1)
+    await nothing_was_lost(world, writer.ledger)
 
 
-def test_closing_waits_for_a_change_under_way_even_when_nothing_is_pending():
+async def test_closing_waits_for_a_change_under_way_even_when_nothing_is_pending():
     """Else the change would find the ledger closed, and call that a defeat."""
 
-    async def scenario():
-        world, writer, told = await writing()
-        silent = Unheard(world, ensemble_of(world, writer)[1])
-        await told.add_all(1)
-        Sets(writer, before=lambda: asyncio.sleep(1))
-        silent.tell(3, Status.UNREACHABLE)
-        await asyncio.sleep(0.01)
-        assert await writer.close() == 3
-        await asyncio.sleep(2)
-        assert (writer.failed, len(fragments_of(world, writer))) == (None, 2)
-        return world, writer.ledger
-
-    run(scenario())
+    world, writer, told = await writing()
+    silent = Unheard(world, ensemble_of(world, writer)[1])
+    await told.add_all(1)
+    Sets(writer, before=lambda: asyncio.sleep(1))
+    silent.tell(3, Status.UNREACHABLE)
+    await asyncio.sleep(0.01)
+    assert await writer.close() == 3
+    await asyncio.sleep(2)
+    assert (writer.failed, len(fragments_of(world, writer))) == (None, 2)
+    await nothing_was_lost(world, writer.ledger)
 
 
-def test_closing_while_qa_are_out_of_reach_replaces_bookies_first():
-    async def scenario():
-        world, writer, told = await writing(bookies=5)
-        for name in ensemble_of(world, writer)[:2]:
-            world.bookies[name].crash()
-        told.add(b"x")
-        assert await writer.close() == 3
-        without_error(told, 4)
-        return world, writer.ledger
-
-    run(scenario())
+async def test_closing_while_qa_are_out_of_reach_replaces_bookies_first():
+    world, writer, told = await writing(bookies=5)
+    for name in ensemble_of(world, writer)[:2]:
+        world.bookies[name].crash()
+    told.add(b"x")
+    assert await writer.close() == 3
+    without_error(told, 4)
+    await nothing_was_lost(world, writer.ledger)
 
 
-def test_after_a_failed_add_closing_is_refused_and_recovery_keeps_what_was_acknowledged():
+async def test_after_a_failed_add_closing_is_refused_and_recovery_keeps_what_was_acknowledged():
     """T15"""
 
-    async def scenario():
-        world, writer, told = await writing(bookies=3)
-        old = ensemble_of(world, writer)
-        told.add(b"entry 3")
-        Answers(world, old[0]).refuse()
-        Answers(world, old[1]).refuse()
-        told.add(b"entry 4")
-        await told.wait(5)
-        assert told.errors == [type(None)] * 4 + [AddFailed]
-        with pytest.raises(AddFailed):
-            await writer.close()
-        assert world.metadata_of(writer.ledger).state is LedgerState.OPEN
-        reader = await world.client("other").recover(writer.ledger)
-        assert reader.last_add_confirmed >= 3
-        return world, writer.ledger
-
-    run(scenario())
+    world, writer, told = await writing(bookies=3)
+    old = ensemble_of(world, writer)
+    told.add(b"entry 3")
+    Answers(world, old[0]).refuse()
+    Answers(world, old[1]).refuse()
+    told.add(b"entry 4")
+    await told.wait(5)
+    assert told.errors == [type(None)] * 4 + [AddFailed]
+    with pytest.raises(AddFailed):
+        await writer.close()
+    assert world.metadata_of(writer.ledger).state is LedgerState.OPEN
+    reader = await world.client("other").recover(writer.ledger)
+    assert reader.last_add_confirmed >= 3
+    await nothing_was_lost(world, writer.ledger)

@@ -12,14 +12,14 @@ import pytest
 from ledger.errors import NoNode, StreamUnavailable, Truncated
 from ledger.streams.config import StreamLimits
 from ledger.streams.segment_store import delete_stream, log_root
-from tests.ledger.follow_rig import by_sequence_id, run
+from tests.ledger.follow_rig import by_sequence_id, started_rig
 from tests.sim.metadata import SimMetadata
 
 # What is shown
 
 
-def test_all_but_the_last_record_is_shown_while_nothing_newer_tells_that_it_is_committed():
-    async def scenario(rig):
+async def test_all_but_the_last_record_is_shown_while_nothing_newer_tells_that_it_is_committed():
+    async with started_rig() as rig:
         owner = await rig.owner()
         follower = await rig.follower()
         await owner.add(5)
@@ -29,22 +29,18 @@ def test_all_but_the_last_record_is_shown_while_nothing_newer_tells_that_it_is_c
         await owner.add()
         await follower.until(5)
 
-    run(scenario)
 
-
-def test_a_control_record_shows_the_last_record():
-    async def scenario(rig):
+async def test_a_control_record_shows_the_last_record():
+    async with started_rig(control_ms=100) as rig:
         owner = await rig.owner()
         follower = await rig.follower()
         await owner.add(5)
         assert await follower.until(5) < 0.2
         assert await follower.read_all() == by_sequence_id(owner)
 
-    run(scenario, control_ms=100)
 
-
-def test_records_are_read_when_the_owner_is_dead_and_nobody_took_over():
-    async def scenario(rig):
+async def test_records_are_read_when_the_owner_is_dead_and_nobody_took_over():
+    async with started_rig() as rig:
         owner = await rig.owner()
         await owner.add(6)
         owner.kill()
@@ -53,11 +49,9 @@ def test_records_are_read_when_the_owner_is_dead_and_nobody_took_over():
         found = await follower.read_all()
         assert found == {at: d for at, d in by_sequence_id(owner).items() if at < 5}
 
-    run(scenario)
 
-
-def test_one_bookie_alone_is_enough_for_what_is_known_to_be_committed():
-    async def scenario(rig):
+async def test_one_bookie_alone_is_enough_for_what_is_known_to_be_committed():
+    async with started_rig() as rig:
         owner = await rig.owner()
         follower = await rig.follower()
         await owner.add(6)
@@ -66,31 +60,25 @@ def test_one_bookie_alone_is_enough_for_what_is_known_to_be_committed():
         follower.stream._clear_tail()
         assert len(await follower.read_all()) == 5
 
-    run(scenario)
 
-
-def test_a_stream_without_any_segment_is_empty_and_begins_later():
-    async def scenario(rig):
+async def test_a_stream_without_any_segment_is_empty_and_begins_later():
+    async with started_rig() as rig:
         follower = await rig.follower()
         assert follower.stream.end_sequence_id == 0 and await follower.stream.read(0, 100) == []
         owner = await rig.owner()
         await owner.add(3)
         await follower.until(2)
 
-    run(scenario)
 
-
-def test_a_stream_that_does_not_exist_cannot_be_followed():
-    async def scenario(rig):
+async def test_a_stream_that_does_not_exist_cannot_be_followed():
+    async with started_rig() as rig:
         await delete_stream(SimMetadata(rig.world.tree), "stream")
         with pytest.raises(NoNode):
             await rig.follower()
 
-    run(scenario)
 
-
-def test_a_stream_that_is_deleted_is_not_followed_any_more():
-    async def scenario(rig):
+async def test_a_stream_that_is_deleted_is_not_followed_any_more():
+    async with started_rig() as rig:
         follower = await rig.follower()
         await delete_stream(SimMetadata(rig.world.tree), "stream")
         await asyncio.sleep(1)
@@ -98,14 +86,12 @@ def test_a_stream_that_is_deleted_is_not_followed_any_more():
         with pytest.raises(NoNode):
             await follower.stream.read(0, 100)
 
-    run(scenario)
-
 
 # Segments come and go
 
 
-def test_no_segment_is_skipped_or_repeated_as_it_is_completed():
-    async def scenario(rig):
+async def test_no_segment_is_skipped_or_repeated_as_it_is_completed():
+    async with started_rig() as rig:
         owner = await rig.owner()
         follower = await rig.follower()
         for _ in range(6):
@@ -117,11 +103,9 @@ def test_no_segment_is_skipped_or_repeated_as_it_is_completed():
         assert follower.ends == sorted(set(follower.ends))
         assert [s.number for s in follower.stream.segments] == [1, 2, 3, 4, 5, 6, 7]
 
-    run(scenario)
 
-
-def test_a_reader_at_the_tail_is_served_from_memory_over_a_roll():
-    async def scenario(rig):
+async def test_a_reader_at_the_tail_is_served_from_memory_over_a_roll():
+    async with started_rig() as rig:
         owner = await rig.owner()
         follower = await rig.follower()
         for _ in range(3):
@@ -131,11 +115,9 @@ def test_a_reader_at_the_tail_is_served_from_memory_over_a_roll():
         await asyncio.sleep(0.5)
         assert follower.stream.read_cached(0, 10_000)[-1].end_sequence_id == 12
 
-    run(scenario)
 
-
-def test_what_recovery_finds_past_the_known_end_follows_in_its_place():
-    async def scenario(rig):
+async def test_what_recovery_finds_past_the_known_end_follows_in_its_place():
+    async with started_rig() as rig:
         owner = await rig.owner()
         follower = await rig.follower()
         await owner.add(5)
@@ -159,11 +141,9 @@ def test_what_recovery_finds_past_the_known_end_follows_in_its_place():
         )
         assert sorted(found) == list(range(end + 2))
 
-    run(scenario)
 
-
-def test_an_empty_segment_of_a_takeover_is_passed():
-    async def scenario(rig):
+async def test_an_empty_segment_of_a_takeover_is_passed():
+    async with started_rig() as rig:
         follower = await rig.follower()
         for number in range(4):
             await rig.owner(f"owner {number}")
@@ -172,11 +152,9 @@ def test_an_empty_segment_of_a_takeover_is_passed():
         await follower.until(2)
         assert len(await follower.read_all()) == 2
 
-    run(scenario)
 
-
-def test_a_change_of_the_list_costs_two_reads_of_nodes_and_a_quiet_hour_none():
-    async def scenario(rig):
+async def test_a_change_of_the_list_costs_two_reads_of_nodes_and_a_quiet_hour_none():
+    async with started_rig() as rig:
         owner = await rig.owner()
         for _ in range(20):
             await owner.add(1)
@@ -191,15 +169,13 @@ def test_a_change_of_the_list_costs_two_reads_of_nodes_and_a_quiet_hour_none():
         await owner.roll()
         await follower.until(21)
         await asyncio.sleep(5)
-        return quiet, len(follower.calls)
-
-    quiet, calls = run(scenario)
+        quiet, calls = quiet, len(follower.calls)
     assert quiet == 0
     assert calls <= 10  # names, the two new ones, start, the ledgers' own metadata
 
 
-def test_a_new_session_hears_of_segments_again():
-    async def scenario(rig):
+async def test_a_new_session_hears_of_segments_again():
+    async with started_rig() as rig:
         owner = await rig.owner()
         follower = await rig.follower()
         follower.session.expire()
@@ -209,11 +185,9 @@ def test_a_new_session_hears_of_segments_again():
         await follower.until(4)
         assert len(follower.stream.segments) == 2
 
-    run(scenario)
 
-
-def test_metadata_out_of_reach_for_a_minute_delay_the_next_segment_only():
-    async def scenario(rig):
+async def test_metadata_out_of_reach_for_a_minute_delay_the_next_segment_only():
+    async with started_rig() as rig:
         owner = await rig.owner()
         follower = await rig.follower()
         follower.session.faults = faults = type(rig.world.metadata_faults)()
@@ -229,14 +203,12 @@ def test_metadata_out_of_reach_for_a_minute_delay_the_next_segment_only():
         await follower.until(8, timeout_s=5)
         assert len(await follower.read_all()) == 8
 
-    run(scenario)
-
 
 # Truncation
 
 
-def test_the_start_follows_a_truncation_and_never_falls():
-    async def scenario(rig):
+async def test_the_start_follows_a_truncation_and_never_falls():
+    async with started_rig() as rig:
         owner = await rig.owner()
         follower = await rig.follower()
         await owner.add(4)
@@ -253,11 +225,9 @@ def test_the_start_follows_a_truncation_and_never_falls():
         await follower.stream.open()
         assert (follower.stream.start_sequence_id, follower.stream.end_sequence_id) == (5, 7)
 
-    run(scenario)
 
-
-def test_a_start_past_the_known_end_moves_the_end():
-    async def scenario(rig):
+async def test_a_start_past_the_known_end_moves_the_end():
+    async with started_rig() as rig:
         owner = await rig.owner()
         follower = await rig.follower()
         await owner.add(4)
@@ -266,14 +236,12 @@ def test_a_start_past_the_known_end_moves_the_end():
         await follower.until(4)
         assert await follower.stream.read(4, 100) == []
 
-    run(scenario)
-
 
 # Idling
 
 
-def test_a_closed_follower_asks_and_watches_nothing_and_opens_again_where_it_was():
-    async def scenario(rig):
+async def test_a_closed_follower_asks_and_watches_nothing_and_opens_again_where_it_was():
+    async with started_rig() as rig:
         owner = await rig.owner()
         follower = await rig.follower()
         await owner.add(5)
@@ -293,11 +261,9 @@ def test_a_closed_follower_asks_and_watches_nothing_and_opens_again_where_it_was
         assert follower.stream.end_sequence_id == 9
         assert len(await follower.read_all()) == 9
 
-    run(scenario)
 
-
-def test_opening_while_bookies_are_silent_shows_no_less_than_before():
-    async def scenario(rig):
+async def test_opening_while_bookies_are_silent_shows_no_less_than_before():
+    async with started_rig() as rig:
         owner = await rig.owner()
         follower = await rig.follower()
         follower.stream._on_trouble = (troubles := []).append
@@ -316,14 +282,12 @@ def test_opening_while_bookies_are_silent_shows_no_less_than_before():
         await follower.until(6)
         assert len(await follower.read_all()) == 6
 
-    run(scenario)
-
 
 # Epochs, positions, times
 
 
-def test_epochs_are_those_of_the_owners_and_stay_over_rolls():
-    async def scenario(rig):
+async def test_epochs_are_those_of_the_owners_and_stay_over_rolls():
+    async with started_rig() as rig:
         follower = await rig.follower()
         expected, at = {}, 0
         for number in range(3):
@@ -341,11 +305,9 @@ def test_epochs_are_those_of_the_owners_and_stay_over_rolls():
         assert {n: late.stream.epoch_at(n) for n in range(12)} == expected
         assert sorted(set(expected.values())) == sorted(expected.values())[::4]
 
-    run(scenario)
 
-
-def test_the_epoch_of_a_segment_in_progress_is_known_to_one_who_comes_late():
-    async def scenario(rig):
+async def test_the_epoch_of_a_segment_in_progress_is_known_to_one_who_comes_late():
+    async with started_rig() as rig:
         first = await rig.owner()
         await first.add(2)
         await first.stream.close()
@@ -357,11 +319,9 @@ def test_the_epoch_of_a_segment_in_progress_is_known_to_one_who_comes_late():
         epochs = [follower.stream.epoch_at(n) for n in range(5)]
         assert epochs == [1, 1, 2, 2, 2] == [second.stream.epoch_at(n) for n in range(5)]
 
-    run(scenario)
-
 
 @pytest.mark.parametrize("late", [False, True])
-def test_a_timestamp_is_looked_up_as_a_scan_would(late):
+async def test_a_timestamp_is_looked_up_as_a_scan_would(late):
     limits = StreamLimits(
         entry_bytes_max=64 * 1024,
         snapshot_bytes=1500,
@@ -369,7 +329,7 @@ def test_a_timestamp_is_looked_up_as_a_scan_would(late):
         read_chunk_bytes=500,
     )
 
-    async def scenario(rig):
+    async with started_rig(limits=limits) as rig:
         owner = await rig.owner()
         follower = None if late else await rig.follower()
         for number in range(120):
@@ -387,11 +347,9 @@ def test_a_timestamp_is_looked_up_as_a_scan_would(late):
             got = await follower.stream.find_timestamp(asked)
             assert (got and got.sequence_id) == due
 
-    run(scenario, limits=limits)
 
-
-def test_names_that_change_between_listing_and_reading_are_listed_again():
-    async def scenario(rig):
+async def test_names_that_change_between_listing_and_reading_are_listed_again():
+    async with started_rig() as rig:
         owner = await rig.owner()
         for _ in range(3):
             await owner.add(2)
@@ -414,5 +372,3 @@ def test_names_that_change_between_listing_and_reading_are_listed_again():
         await asyncio.sleep(1)
         assert await follower.read_all() == by_sequence_id(owner)
         assert len(rolled) == 3
-
-    run(scenario)

@@ -9,12 +9,12 @@ import asyncio
 import pytest
 
 from ledger.streams.config import StreamLimits
-from tests.ledger.follow_rig import by_sequence_id, run
+from tests.ledger.follow_rig import by_sequence_id, started_rig
 from tests.sim.network import Observer
 
 
-def test_an_idle_reader_asks_about_once_a_period_and_a_new_record_wakes_it():
-    async def scenario(rig):
+async def test_an_idle_reader_asks_about_once_a_period_and_a_new_record_wakes_it():
+    async with started_rig() as rig:
         owner = await rig.owner()
         follower = await rig.follower()
         await owner.add(5)
@@ -24,15 +24,13 @@ def test_an_idle_reader_asks_about_once_a_period_and_a_new_record_wakes_it():
         await asyncio.sleep(60)
         polls = len(follower.port.asked)
         owner.append()
-        return polls, await follower.until(5)
-
-    polls, seconds = run(scenario)
+        polls, seconds = polls, await follower.until(5)
     assert 55 <= polls <= 65
     assert seconds < 0.05
 
 
-def test_a_record_at_the_tail_comes_with_the_answer_to_the_long_poll():
-    async def scenario(rig):
+async def test_a_record_at_the_tail_comes_with_the_answer_to_the_long_poll():
+    async with started_rig() as rig:
         owner = await rig.owner()
         follower = await rig.follower()
         await owner.add(3)
@@ -43,17 +41,15 @@ def test_a_record_at_the_tail_comes_with_the_answer_to_the_long_poll():
             await asyncio.sleep(0.05)
         await follower.until(22)
         assert len(await follower.read_all(2)) == 20
-        return follower.port
-
-    port = run(scenario)
+        port = follower.port
     assert not port.count("read_many")
     assert sum(port.count("wait_lac").values()) <= 23
 
 
-def test_a_reader_far_behind_is_given_large_pieces_one_chunk_ahead():
+async def test_a_reader_far_behind_is_given_large_pieces_one_chunk_ahead():
     limits = StreamLimits(read_chunk_bytes=64 * 1024, tail_cache_bytes=0)
 
-    async def scenario(rig):
+    async with started_rig(limits=limits) as rig:
         owner = await rig.owner()
         for _ in range(400):
             owner.append(4000)
@@ -64,16 +60,14 @@ def test_a_reader_far_behind_is_given_large_pieces_one_chunk_ahead():
         await asyncio.sleep(1)
         follower.port.asked.clear()
         assert len(await follower.read_all(bytes_max=16_000)) == 400
-        return sum(follower.port.count("read_many").values())
-
-    asked = run(scenario, limits=limits)
+        asked = sum(follower.port.count("read_many").values())
     assert asked <= 1.2 * 400 * 4000 / (64 * 1024) + 3
 
 
-def test_a_reader_that_stopped_holds_no_more_than_a_few_chunks_and_the_end_moves_on():
+async def test_a_reader_that_stopped_holds_no_more_than_a_few_chunks_and_the_end_moves_on():
     limits = StreamLimits(read_chunk_bytes=64 * 1024)
 
-    async def scenario(rig):
+    async with started_rig(limits=limits, control_ms=50) as rig:
         owner = await rig.owner()
         follower = await rig.follower()
         for _ in range(1000):
@@ -82,24 +76,17 @@ def test_a_reader_that_stopped_holds_no_more_than_a_few_chunks_and_the_end_moves
         await owner.settle()
         held = follower.services.cache.bytes_held
         seconds = await follower.until(1000)
-        return held, seconds, sum(follower.port.count("read_many").values()), follower, owner
-
-    async def whole(rig):
-        held, seconds, reads, follower, owner = await scenario(rig)
-        found = await follower.read_all()
-        return held, seconds, reads, found == by_sequence_id(owner)
-
-    held, seconds, reads, same = run(whole, limits=limits, control_ms=50)
+        reads = sum(follower.port.count("read_many").values())
+        assert await follower.read_all() == by_sequence_id(owner)
     assert held <= 5 * 64 * 1024
     assert seconds <= 2.5
     assert reads < 60
-    assert same
 
 
-def test_a_reader_that_caught_up_is_at_the_tail_again():
+async def test_a_reader_that_caught_up_is_at_the_tail_again():
     limits = StreamLimits(read_chunk_bytes=16 * 1024)
 
-    async def scenario(rig):
+    async with started_rig(limits=limits, control_ms=50) as rig:
         owner = await rig.owner()
         follower = await rig.follower()
         for _ in range(500):
@@ -113,17 +100,15 @@ def test_a_reader_that_caught_up_is_at_the_tail_again():
         assert await follower.until(501) < 0.05
         assert follower.stream.read_cached(500, 10_000) is not None
 
-    run(scenario, limits=limits, control_ms=50)
 
-
-def test_the_writer_is_never_fenced():
+async def test_the_writer_is_never_fenced():
     class Fences(Observer):
         hosts = ()
 
         def on_recovery_read(self, host, bookie, ledger, entry):
             self.hosts += (host,)
 
-    async def scenario(rig):
+    async with started_rig() as rig:
         rig.world.network.observer = fences = Fences()
         owner = await rig.owner()
         for number in range(5):
@@ -135,11 +120,9 @@ def test_the_writer_is_never_fenced():
         assert not owner.failures and "follower 0" not in fences.hosts
         assert not fences.hosts
 
-    run(scenario)
-
 
 @pytest.mark.parametrize("late", [False, True])
-def test_a_seek_costs_a_few_requests_however_long_the_stream_is(late):
+async def test_a_seek_costs_a_few_requests_however_long_the_stream_is(late):
     limits = StreamLimits(
         entry_bytes_max=64 * 1024,
         snapshot_bytes=20_000,
@@ -148,7 +131,7 @@ def test_a_seek_costs_a_few_requests_however_long_the_stream_is(late):
         tail_cache_bytes=0,
     )
 
-    async def scenario(rig):
+    async with started_rig(limits=limits) as rig:
         owner = await rig.owner()
         follower = None if late else await rig.follower()
         for _ in range(10):
@@ -169,7 +152,5 @@ def test_a_seek_costs_a_few_requests_however_long_the_stream_is(late):
             assert record.sequence_id == at
             asked = follower.port.count("read_many")
             costs.append((sum(asked.values()), len(follower.calls)))
-        return costs
-
-    for reads, calls in run(scenario, limits=limits):
-        assert reads <= 4 and calls <= 4  # the next segment's head, then at most a stride
+        for reads, calls in costs:
+            assert reads <= 4 and calls <= 4  # the next segment's head, then at most a stride

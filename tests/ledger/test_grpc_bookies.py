@@ -5,6 +5,9 @@ a proxy that holds bytes back. What every port answers is in tests/contracts/tes
 import asyncio
 import signal
 import time
+from contextlib import asynccontextmanager
+
+import pytest
 
 from ledger.adapters.grpc.grpc_config import GrpcClientConfig, GrpcServerConfig
 from ledger.bookie.config import ENTRY_BYTES_MAX, BookieConfig
@@ -17,34 +20,41 @@ from tests.peers.processes import free_port, until
 from tests.peers.proxy import TO_CLIENT, Proxy
 from tests.sim.bookie_world import entry_buffers, entry_bytes
 
+pytestmark = pytest.mark.real_loop
+
 GONE = Status.UNREACHABLE
 AT_ONCE_S = 1.0  # far below any timeout: nobody waited
 
 
-def run(main, *served_options, timeout_s=30.0, **options):
-    """Runs `main(served, client)` with a bookie in `path` and a client of it."""
-
-    async def whole():
-        async with (
-            asyncio.timeout(timeout_s),
-            Served(*served_options, **options) as served,
-            Client(served) as client,
-        ):
-            await main(served, client)
-
-    asyncio.run(whole())
+@asynccontextmanager
+async def serving(*served_options, timeout_s=30.0, **options):
+    """A served bookie and a client of it."""
+    async with (
+        asyncio.timeout(timeout_s),
+        Served(*served_options, **options) as served,
+        Client(served) as client,
+    ):
+        yield served, client
 
 
-def test_the_first_add_waits_for_the_connection(tmp_path):
-    async def main(served, client):
+@asynccontextmanager
+async def behind_proxy(path, **options):
+    """As `serving`, with a proxy between the two."""
+    async with Served(path) as served:
+        with Proxy(served.port) as proxy:
+            async with Client(served, **options) as client:
+                client.places[served.id] = BookieInfo(port=proxy.port)
+                yield served, client, proxy
+
+
+async def test_the_first_add_waits_for_the_connection(tmp_path):
+    async with serving(tmp_path) as (served, client):
         told = [client.add(served.id, entry) for entry in range(100)]
         assert await asyncio.gather(*told) == [Status.OK] * 100
 
-    run(main, tmp_path)
 
-
-def test_an_add_alone_takes_less_than_three_milliseconds(tmp_path):
-    async def main(served, client):
+async def test_an_add_alone_takes_less_than_three_milliseconds(tmp_path):
+    async with serving(tmp_path) as (served, client):
         await client.add(served.id, 0)
         times = []
         for entry in range(1, 200):
@@ -53,11 +63,9 @@ def test_an_add_alone_takes_less_than_three_milliseconds(tmp_path):
             times.append(time.perf_counter() - began)
         assert sorted(times)[20] < 0.003, "one in ten is undisturbed on any machine"
 
-    run(main, tmp_path)
 
-
-def test_the_largest_entry_arrives_and_a_larger_one_is_refused_alone(tmp_path):
-    async def main(served, client):
+async def test_the_largest_entry_arrives_and_a_larger_one_is_refused_alone(tmp_path):
+    async with serving(tmp_path) as (served, client):
         largest = bytes(ENTRY_BYTES_MAX - 36)
         told = [client.add(served.id, 0, largest), client.add(served.id, 1, largest + b"x")]
         assert await asyncio.gather(*told) == [Status.OK, Status.BAD_REQUEST]
@@ -67,11 +75,9 @@ def test_the_largest_entry_arrives_and_a_larger_one_is_refused_alone(tmp_path):
         many = await client.port.read_many(served.id, 7, 0, 9, 1 << 20)
         assert [len(body) for body in many.bodies] == [ENTRY_BYTES_MAX]
 
-    run(main, tmp_path)
 
-
-def test_ids_that_cannot_be_are_refused_and_harm_nobody_else(tmp_path):
-    async def main(served, client):
+async def test_ids_that_cannot_be_are_refused_and_harm_nobody_else(tmp_path):
+    async with serving(tmp_path) as (served, client):
         told = [client.add(served.id, 0)]
         statuses = []
         for ledger, entry in ((-1, 0), (7, -1)):
@@ -85,22 +91,18 @@ def test_ids_that_cannot_be_are_refused_and_harm_nobody_else(tmp_path):
         assert (await client.port.read_many(served.id, 7, -1, 5, 99)).status is bad
         assert (await client.port.read_many(served.id, 7, 3, 2, 99)).status is bad
 
-    run(main, tmp_path)
 
-
-def test_a_body_that_names_another_entry_is_refused(tmp_path):
-    async def main(served, client):
+async def test_a_body_that_names_another_entry_is_refused(tmp_path):
+    async with serving(tmp_path) as (served, client):
         told = asyncio.get_running_loop().create_future()
         body = entry_buffers(7, 1, b"x")
         client.port.add(served.id, 7, 0, KEY, body, told.set_result)
         assert await told is Status.BAD_REQUEST
         assert served.bookie.ledgers() == []
 
-    run(main, tmp_path)
 
-
-def test_another_instance_refuses_and_logs_nothing(tmp_path):
-    async def main(served, client):
+async def test_another_instance_refuses_and_logs_nothing(tmp_path):
+    async with serving(tmp_path) as (served, client):
         before = (served.bookie.groups, served.log_bytes())
         other = BookieId("bookie-00000000")
         client.places[other] = BookieInfo(port=served.port)
@@ -112,8 +114,6 @@ def test_another_instance_refuses_and_logs_nothing(tmp_path):
         assert (await client.port.stats(other)).status is wrong
         assert (served.bookie.groups, served.log_bytes()) == before
         assert await client.add(served.id, 0) is Status.OK
-
-    run(main, tmp_path)
 
 
 class Holding:
@@ -135,8 +135,8 @@ class Holding:
             self._bookie.add(*what)
 
 
-def test_adds_wait_on_the_wire_while_the_bookie_has_no_room(tmp_path):
-    async def main(served, client):
+async def test_adds_wait_on_the_wire_while_the_bookie_has_no_room(tmp_path):
+    async with serving(tmp_path) as (served, client):
         holding = Holding(served.bookie)
         server = BookieServer(holding, GrpcServerConfig(queue_bytes_max=500_000))
         client.places[served.id] = BookieInfo(port=await server.start("127.0.0.1", 0))
@@ -149,11 +149,12 @@ def test_adds_wait_on_the_wire_while_the_bookie_has_no_room(tmp_path):
         assert holding.most <= 20, "less than what has room and one message"
         await server.stop(0)
 
-    run(main, tmp_path)
 
-
-def test_a_long_poll_that_was_given_up_frees_its_place(tmp_path):
-    async def main(served, client):
+async def test_a_long_poll_that_was_given_up_frees_its_place(tmp_path):
+    async with serving(tmp_path, BookieConfig(headroom_bytes=0, long_polls_max=1)) as (
+        served,
+        client,
+    ):
         for _ in range(5):
             polled = asyncio.ensure_future(client.port.wait_lac(served.id, 7, 0, 30.0))
             await client.port.read_lac(served.id, 7)
@@ -164,11 +165,9 @@ def test_a_long_poll_that_was_given_up_frees_its_place(tmp_path):
             polled.cancel()
             await asyncio.wait([polled])
 
-    run(main, tmp_path, BookieConfig(headroom_bytes=0, long_polls_max=1))
 
-
-def test_a_stopped_bookie_answers_everything_once_and_at_once(tmp_path):
-    async def main(served, client):
+async def test_a_stopped_bookie_answers_everything_once_and_at_once(tmp_path):
+    async with serving(tmp_path) as (served, client):
         await client.add(served.id, 0)
         polled = asyncio.ensure_future(client.port.wait_lac(served.id, 7, 5, 30.0))
         told = [client.add(served.id, entry, bytes(100_000)) for entry in range(1, 150)]
@@ -181,11 +180,9 @@ def test_a_stopped_bookie_answers_everything_once_and_at_once(tmp_path):
         assert time.monotonic() - began < 2 * AT_ONCE_S
         assert len(client.told) == 150
 
-    run(main, tmp_path)
 
-
-def test_while_a_bookie_is_away_calls_do_not_wait(tmp_path):
-    async def main(served, client):
+async def test_while_a_bookie_is_away_calls_do_not_wait(tmp_path):
+    async with serving(tmp_path) as (served, client):
         await client.add(served.id, 0)
         await served.stop()
         await client.add_until(GONE, served.id, 1)
@@ -196,11 +193,9 @@ def test_while_a_bookie_is_away_calls_do_not_wait(tmp_path):
         assert (await client.port.read_lac(served.id, 7)).status is GONE
         assert time.monotonic() - began < AT_ONCE_S
 
-    run(main, tmp_path)
 
-
-def test_a_bookie_that_came_back_elsewhere_is_found(tmp_path):
-    async def main(served, client):
+async def test_a_bookie_that_came_back_elsewhere_is_found(tmp_path):
+    async with serving(tmp_path) as (served, client):
         for entry in range(4):
             await client.add_until(Status.OK, served.id, entry)
             old = served.port
@@ -211,23 +206,18 @@ def test_a_bookie_that_came_back_elsewhere_is_found(tmp_path):
         reply = await client.port.list_entries(served.id, 7)
         assert reply.runs == ((0, 4),)
 
-    run(main, tmp_path)
+
+async def test_a_bookie_that_comes_up_late_is_found(tmp_path):
+    async with Served(tmp_path) as served, Client(served) as client:
+        client.places[served.id] = BookieInfo(port=free_port())
+        assert await client.add(served.id, 0) is GONE
+        assert (await client.port.stats(served.id)).status is GONE
+        client.move(served)
+        await client.add_until(Status.OK, served.id, 0)
 
 
-def test_a_bookie_that_comes_up_late_is_found(tmp_path):
-    async def main():
-        async with Served(tmp_path) as served, Client(served) as client:
-            client.places[served.id] = BookieInfo(port=free_port())
-            assert await client.add(served.id, 0) is GONE
-            assert (await client.port.stats(served.id)).status is GONE
-            client.move(served)
-            await client.add_until(Status.OK, served.id, 0)
-
-    asyncio.run(main())
-
-
-def test_a_bookie_that_is_not_registered_any_more_is_let_go_and_taken_back(tmp_path):
-    async def main(served, client):
+async def test_a_bookie_that_is_not_registered_any_more_is_let_go_and_taken_back(tmp_path):
+    async with serving(tmp_path) as (served, client):
         await client.add(served.id, 0)
         await served.stop()
         client.places.clear()
@@ -238,21 +228,17 @@ def test_a_bookie_that_is_not_registered_any_more_is_let_go_and_taken_back(tmp_p
         client.move(served)
         await client.add_until(Status.OK, served.id, 1)
 
-    run(main, tmp_path)
 
-
-def test_a_read_only_bookie_is_registered_and_not_available(tmp_path):
-    async def main(served, client):
+async def test_a_read_only_bookie_is_registered_and_not_available(tmp_path):
+    async with serving(tmp_path) as (served, client):
         client.places[served.id] = BookieInfo(port=served.port, read_only=True)
         assert client.port.available() == ()
         assert client.port.registered()[served.id].read_only
         assert await client.add(served.id, 0) is Status.OK
 
-    run(main, tmp_path)
 
-
-def test_the_end_of_a_client_answers_everything(tmp_path):
-    async def main(served, client):
+async def test_the_end_of_a_client_answers_everything(tmp_path):
+    async with serving(tmp_path) as (served, client):
         told = [client.add(served.id, entry, bytes(100_000)) for entry in range(100)]
         polled = asyncio.ensure_future(client.port.wait_lac(served.id, 7, 500, 30.0))
         await until(lambda: client.told, "an answer")
@@ -262,11 +248,9 @@ def test_the_end_of_a_client_answers_everything(tmp_path):
         assert await client.add(served.id, 0) is GONE
         assert (await client.port.read(served.id, 7, 0)).status is GONE
 
-    run(main, tmp_path)
 
-
-def test_a_killed_bookie_is_noticed_at_once(tmp_path):
-    async def main(child):
+async def test_a_killed_bookie_is_noticed_at_once(tmp_path):
+    with Child(tmp_path) as child:
         places = {child.id: BookieInfo(port=child.port)}
         async with Client() as client:
             client.places.update(places)
@@ -282,12 +266,9 @@ def test_a_killed_bookie_is_noticed_at_once(tmp_path):
             assert time.monotonic() - began < AT_ONCE_S
             assert len(client.told) == 200
 
+
+async def test_a_bookie_that_stands_still_is_unreachable_after_the_timeout_and_taken_back(tmp_path):
     with Child(tmp_path) as child:
-        asyncio.run(main(child))
-
-
-def test_a_bookie_that_stands_still_is_unreachable_after_the_timeout_and_taken_back(tmp_path):
-    async def main(child):
         config = GrpcClientConfig(
             add_timeout_s=0.4, control_timeout_s=0.4, connect_timeout_s=0.3, reconnect_s_max=0.1
         )
@@ -304,80 +285,54 @@ def test_a_bookie_that_stands_still_is_unreachable_after_the_timeout_and_taken_b
             await client.add_until(Status.OK, child.id, 50)
             assert len([entry for entry, _ in client.told if entry < 50]) == 50
 
-    with Child(tmp_path) as child:
-        asyncio.run(main(child))
+
+async def test_a_queue_to_a_bookie_that_does_not_read_is_bounded(tmp_path):
+    config = GrpcClientConfig(add_timeout_s=1.0, queue_bytes_max=4 << 20)
+    async with behind_proxy(tmp_path, config=config) as (served, client, proxy):
+        await client.add(served.id, 0)
+        proxy.freeze()
+        refused = []
+
+        def on_added(status):
+            refused.append(status)
+
+        body = entry_buffers(7, 1, bytes(1 << 20))
+        for _ in range(64):
+            client.port.add(served.id, 7, 1, KEY, body, on_added)
+            await asyncio.sleep(0.002)
+        full = refused.count(Status.OVERLOADED)
+        assert full >= 30, "four wait, some are in buffers on the way"
+        assert set(refused) == {Status.OVERLOADED}
+        await until(lambda: len(refused) == 64, "the others are late")
+        assert refused.count(GONE) == 64 - full
+        proxy.heal()
+        await client.add_until(Status.OK, served.id, 2)
 
 
-def test_a_queue_to_a_bookie_that_does_not_read_is_bounded(tmp_path):
-    async def main(served, proxy):
-        config = GrpcClientConfig(add_timeout_s=1.0, queue_bytes_max=4 << 20)
-        async with Client(served, config=config) as client:
-            client.places[served.id] = BookieInfo(port=proxy.port)
-            await client.add(served.id, 0)
-            proxy.freeze()
-            refused = []
-
-            def on_added(status):
-                refused.append(status)
-
-            body = entry_buffers(7, 1, bytes(1 << 20))
-            for _ in range(64):
-                client.port.add(served.id, 7, 1, KEY, body, on_added)
-                await asyncio.sleep(0.002)
-            full = refused.count(Status.OVERLOADED)
-            assert full >= 30, "four wait, some are in buffers on the way"
-            assert set(refused) == {Status.OVERLOADED}
-            await until(lambda: len(refused) == 64, "the others are late")
-            assert refused.count(GONE) == 64 - full
+async def test_a_broken_connection_answers_everything_and_is_made_again(tmp_path):
+    async with behind_proxy(tmp_path) as (served, client, proxy):
+        for entry in range(0, 50, 10):
+            await client.add_until(Status.OK, served.id, entry)
+            proxy.freeze(TO_CLIENT)
+            told = [client.add(served.id, entry + more) for more in range(1, 10)]
+            read = asyncio.ensure_future(client.port.read(served.id, 7, 0))
+            await asyncio.sleep(0)
+            proxy.cut()
+            assert set(await asyncio.gather(*told)) == {GONE}
+            assert (await read).status is GONE
             proxy.heal()
-            await client.add_until(Status.OK, served.id, 2)
-
-    async def whole():
-        async with Served(tmp_path) as served:
-            with Proxy(served.port) as proxy:
-                await main(served, proxy)
-
-    asyncio.run(whole())
 
 
-def test_a_broken_connection_answers_everything_and_is_made_again(tmp_path):
-    async def main(served, proxy):
-        async with Client(served) as client:
-            client.places[served.id] = BookieInfo(port=proxy.port)
-            for entry in range(0, 50, 10):
-                await client.add_until(Status.OK, served.id, entry)
-                proxy.freeze(TO_CLIENT)
-                told = [client.add(served.id, entry + more) for more in range(1, 10)]
-                read = asyncio.ensure_future(client.port.read(served.id, 7, 0))
-                await asyncio.sleep(0)
-                proxy.cut()
-                assert set(await asyncio.gather(*told)) == {GONE}
-                assert (await read).status is GONE
-                proxy.heal()
-
-    async def whole():
-        async with Served(tmp_path) as served:
-            with Proxy(served.port) as proxy:
-                await main(served, proxy)
-
-    asyncio.run(whole())
-
-
-def test_a_connection_on_which_nothing_comes_is_given_up_for_a_new_one(tmp_path):
-    async def main(served, proxy):
-        async with Client(served, config=GrpcClientConfig(add_timeout_s=0.3)) as client:
-            client.places[served.id] = BookieInfo(port=proxy.port)
-            await client.add(served.id, 0)
-            assert proxy.accepted == 1
-            proxy.freeze()
-            assert await client.add(served.id, 1) is GONE
-            await until(lambda: proxy.accepted > 1, "another try", timeout_s=5.0)
-            proxy.heal()
-            await client.add_until(Status.OK, served.id, 2)
-
-    async def whole():
-        async with Served(tmp_path) as served:
-            with Proxy(served.port) as proxy:
-                await main(served, proxy)
-
-    asyncio.run(whole())
+async def test_a_connection_on_which_nothing_comes_is_given_up_for_a_new_one(tmp_path):
+    async with behind_proxy(tmp_path, config=GrpcClientConfig(add_timeout_s=0.3)) as (
+        served,
+        client,
+        proxy,
+    ):
+        await client.add(served.id, 0)
+        assert proxy.accepted == 1
+        proxy.freeze()
+        assert await client.add(served.id, 1) is GONE
+        await until(lambda: proxy.accepted > 1, "another try", timeout_s=5.0)
+        proxy.heal()
+        await client.add_until(Status.OK, served.id, 2)

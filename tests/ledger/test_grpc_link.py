@@ -6,6 +6,7 @@ Method: a real bookie over gRPC behind a proxy that holds what it is given.
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -23,22 +24,19 @@ CONFIG = GrpcClientConfig(add_timeout_s=0.2, control_timeout_s=20.0)
 LONG_S = 10.0  # far less than a control call may take
 
 
-def served(tmp_path, scenario):
-    """Runs `scenario(port, bookie, proxy)`."""
-
-    async def main():
-        opened = await open_local_bookie(tmp_path / "bookie")
-        server = BookieServer(opened.bookie, GrpcServerConfig())
-        bookie = opened.bookie.bookie_id
-        with Proxy(await server.start("127.0.0.1", 0)) as proxy:
-            port = GrpcBookies(lambda: {bookie: BookieInfo(port=proxy.port)}, CONFIG)
-            async with asyncio.timeout(LONG_S):
-                await scenario(port, bookie, proxy)
-            await port.close()
-        await server.stop(0)
-        await opened.close()
-
-    asyncio.run(main())
+@asynccontextmanager
+async def served(tmp_path):
+    """The client port, the id of a bookie and the proxy between them."""
+    opened = await open_local_bookie(tmp_path / "bookie")
+    server = BookieServer(opened.bookie, GrpcServerConfig())
+    bookie = opened.bookie.bookie_id
+    with Proxy(await server.start("127.0.0.1", 0)) as proxy:
+        port = GrpcBookies(lambda: {bookie: BookieInfo(port=proxy.port)}, CONFIG)
+        async with asyncio.timeout(LONG_S):
+            yield port, bookie, proxy
+        await port.close()
+    await server.stop(0)
+    await opened.close()
 
 
 def add(port, bookie, entry):
@@ -47,9 +45,10 @@ def add(port, bookie, entry):
     return told
 
 
+@pytest.mark.real_loop
 @pytest.mark.parametrize("call", ["read_lac", "list_entries"])
-def test_a_call_under_way_when_the_connection_is_given_up_is_unreachable(tmp_path, call):
-    async def scenario(port, bookie, proxy):
+async def test_a_call_under_way_when_the_connection_is_given_up_is_unreachable(tmp_path, call):
+    async with served(tmp_path) as (port, bookie, proxy):
         assert await add(port, bookie, 0) is Status.OK
         assert (await getattr(port, call)(bookie, LedgerId(1))).status is Status.OK
         proxy.freeze()
@@ -57,11 +56,10 @@ def test_a_call_under_way_when_the_connection_is_given_up_is_unreachable(tmp_pat
         assert await add(port, bookie, 1) is Status.UNREACHABLE  # silent: the connection ends
         assert (await asking).status is Status.UNREACHABLE
 
-    served(tmp_path, scenario)
 
-
-def test_who_gives_up_waiting_is_cancelled_as_elsewhere(tmp_path):
-    async def scenario(port, bookie, proxy):
+@pytest.mark.real_loop
+async def test_who_gives_up_waiting_is_cancelled_as_elsewhere(tmp_path):
+    async with served(tmp_path) as (port, bookie, proxy):
         assert await add(port, bookie, 0) is Status.OK
         proxy.freeze()
         asking = asyncio.ensure_future(port.read_lac(bookie, LedgerId(1)))
@@ -70,5 +68,3 @@ def test_who_gives_up_waiting_is_cancelled_as_elsewhere(tmp_path):
         with pytest.raises(asyncio.CancelledError):
             await asking
         proxy.heal()
-
-    served(tmp_path, scenario)

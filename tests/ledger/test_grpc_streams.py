@@ -21,7 +21,6 @@ from ledger.wire.bookie_frames import (
     encode_read_responses,
 )
 from tests.ledger.bookie_rig import KEY
-from tests.sim.loop import simulate
 
 CONFIG = GrpcClientConfig(add_timeout_s=4.0, message_bytes=1000, queue_bytes_max=5000)
 OK = Status.OK
@@ -47,166 +46,133 @@ class Sender:
         return {entry: status for entry, status, _ in self.told}
 
 
-def test_what_is_added_in_one_turn_travels_together_up_to_a_message_full():
-    async def main():
-        sender = Sender()
-        for entry in range(12):
-            sender.add(entry)
-        messages = [decode_add_batch(await sender.stream.next_message()) for _ in range(2)]
-        assert [message.first for message in messages] == [0, 7]
-        entries = [add.entry for message in messages for add in message.adds]
-        assert entries == list(range(12))
-
-    simulate(main())
+async def test_what_is_added_in_one_turn_travels_together_up_to_a_message_full():
+    sender = Sender()
+    for entry in range(12):
+        sender.add(entry)
+    messages = [decode_add_batch(await sender.stream.next_message()) for _ in range(2)]
+    assert [message.first for message in messages] == [0, 7]
+    entries = [add.entry for message in messages for add in message.adds]
+    assert entries == list(range(12))
 
 
-def test_an_entry_larger_than_a_message_travels_alone():
-    async def main():
-        sender = Sender()
-        for entry, size in enumerate([100, 3000, 100]):
-            sender.add(entry, size)
-        sizes = [len(decode_add_batch(await sender.stream.next_message()).adds) for _ in range(3)]
-        assert sizes == [1, 1, 1]
-
-    simulate(main())
+async def test_an_entry_larger_than_a_message_travels_alone():
+    sender = Sender()
+    for entry, size in enumerate([100, 3000, 100]):
+        sender.add(entry, size)
+    sizes = [len(decode_add_batch(await sender.stream.next_message()).adds) for _ in range(3)]
+    assert sizes == [1, 1, 1]
 
 
-def test_a_full_queue_refuses_and_takes_again_when_there_is_room():
-    async def main():
-        sender = Sender()
-        for entry in range(51):
-            sender.add(entry)
-        await asyncio.sleep(0)
-        assert sender.statuses() == {50: Status.OVERLOADED}
-        await sender.stream.next_message()
-        sender.add(51)
-        await asyncio.sleep(0)
-        assert 51 not in sender.statuses()
-
-    simulate(main())
+async def test_a_full_queue_refuses_and_takes_again_when_there_is_room():
+    sender = Sender()
+    for entry in range(51):
+        sender.add(entry)
+    await asyncio.sleep(0)
+    assert sender.statuses() == {50: Status.OVERLOADED}
+    await sender.stream.next_message()
+    sender.add(51)
+    await asyncio.sleep(0)
+    assert 51 not in sender.statuses()
 
 
-def test_answers_find_their_adds_in_any_order_and_count_once():
-    async def main():
-        sender = Sender()
-        for entry in range(5):
-            sender.add(entry)
-        fenced = Status.FENCED
-        sender.stream.on_message(
-            encode_add_statuses([AddStatusRange(3, 2, fenced), AddStatusRange(0, 2, OK)])
-        )
-        sender.stream.on_message(encode_add_statuses([AddStatusRange(0, 5, OK)]))
-        assert sender.statuses() == {3: fenced, 4: fenced, 0: OK, 1: OK, 2: OK}
-        assert len(sender.told) == 5
-
-    simulate(main())
+async def test_answers_find_their_adds_in_any_order_and_count_once():
+    sender = Sender()
+    for entry in range(5):
+        sender.add(entry)
+    fenced = Status.FENCED
+    sender.stream.on_message(
+        encode_add_statuses([AddStatusRange(3, 2, fenced), AddStatusRange(0, 2, OK)])
+    )
+    sender.stream.on_message(encode_add_statuses([AddStatusRange(0, 5, OK)]))
+    assert sender.statuses() == {3: fenced, 4: fenced, 0: OK, 1: OK, 2: OK}
+    assert len(sender.told) == 5
 
 
-def test_an_answer_to_an_add_that_never_was_breaks_the_rules():
-    async def main():
-        sender = Sender()
-        sender.add(0)
-        with pytest.raises(BadBookieFrame):
-            sender.stream.on_message(encode_add_statuses([AddStatusRange(0, 2, OK)]))
-
-    simulate(main())
-
-
-def test_one_caller_who_raises_does_not_silence_the_others():
-    async def main():
-        reports = []
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: reports.append(context))
-        sender = Sender()
-
-        def fails(_):
-            raise ValueError("the caller's fault")
-
-        sender.stream.add(7, 0, KEY, [b"x"], fails, False)
-        sender.add(1)
+async def test_an_answer_to_an_add_that_never_was_breaks_the_rules():
+    sender = Sender()
+    sender.add(0)
+    with pytest.raises(BadBookieFrame):
         sender.stream.on_message(encode_add_statuses([AddStatusRange(0, 2, OK)]))
-        assert sender.statuses() == {1: OK}
-        assert len(reports) == 1
-
-    simulate(main())
 
 
-def test_a_late_add_is_unreachable_and_its_late_answer_is_ignored():
-    async def main():
-        sender = Sender()
-        sender.add(0)
-        await asyncio.sleep(3.0)
-        sender.add(1)
-        sender.stream.on_message(encode_add_statuses([]))  # it lives, it is only slow
-        await asyncio.sleep(1.5)
-        assert sender.statuses() == {0: Status.UNREACHABLE}
-        [(_, _, told_s)] = sender.told
-        assert 4.0 <= told_s <= 4.5
-        assert not sender.stream.silent.done()
-        sender.stream.on_message(encode_add_statuses([AddStatusRange(0, 2, OK)]))
-        assert sender.statuses() == {0: Status.UNREACHABLE, 1: OK}
+async def test_one_caller_who_raises_does_not_silence_the_others():
+    reports = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reports.append(context))
+    sender = Sender()
 
-    simulate(main())
+    def fails(_):
+        raise ValueError("the caller's fault")
+
+    sender.stream.add(7, 0, KEY, [b"x"], fails, False)
+    sender.add(1)
+    sender.stream.on_message(encode_add_statuses([AddStatusRange(0, 2, OK)]))
+    assert sender.statuses() == {1: OK}
+    assert len(reports) == 1
 
 
-def test_a_bookie_that_says_nothing_at_all_is_told_apart_from_a_slow_one():
-    async def main():
-        sender = Sender()
-        for entry in range(20):
-            sender.add(entry)
-            await asyncio.sleep(0.3)
-        await sender.stream.silent
-        assert sender.statuses()[0] is Status.UNREACHABLE
-        assert 19 not in sender.statuses()
-
-    simulate(main())
-
-
-def test_adds_are_late_each_in_its_time_and_idle_time_does_not_count():
-    async def main():
-        sender = Sender()
-        sender.add(0)
-        sender.stream.on_message(encode_add_statuses([AddStatusRange(0, 1, OK)]))
-        await asyncio.sleep(100.0)
-        sender.add(1)
-        await asyncio.sleep(3.9)
-        assert sender.statuses() == {0: OK}
-        await asyncio.sleep(0.7)
-        assert sender.statuses() == {0: OK, 1: Status.UNREACHABLE}
-
-    simulate(main())
+async def test_a_late_add_is_unreachable_and_its_late_answer_is_ignored():
+    sender = Sender()
+    sender.add(0)
+    await asyncio.sleep(3.0)
+    sender.add(1)
+    sender.stream.on_message(encode_add_statuses([]))  # it lives, it is only slow
+    await asyncio.sleep(1.5)
+    assert sender.statuses() == {0: Status.UNREACHABLE}
+    [(_, _, told_s)] = sender.told
+    assert 4.0 <= told_s <= 4.5
+    assert not sender.stream.silent.done()
+    sender.stream.on_message(encode_add_statuses([AddStatusRange(0, 2, OK)]))
+    assert sender.statuses() == {0: Status.UNREACHABLE, 1: OK}
 
 
-def test_the_end_answers_everything_and_nobody_is_called_later():
-    async def main():
-        sender = Sender()
-        for entry in range(3):
-            sender.add(entry)
-        waiting = asyncio.ensure_future(sender.stream.next_message())
-        await waiting
-        waiting = asyncio.ensure_future(sender.stream.next_message())
-        await asyncio.sleep(0)
-        sender.stream.fail(Status.UNREACHABLE)
-        sender.stream.fail(Status.UNREACHABLE)
-        assert await waiting is None
-        assert [status for _, status, _ in sender.told] == [Status.UNREACHABLE] * 3
-        await asyncio.sleep(10.0)
-        assert len(sender.told) == 3
-
-    simulate(main())
+async def test_a_bookie_that_says_nothing_at_all_is_told_apart_from_a_slow_one():
+    sender = Sender()
+    for entry in range(20):
+        sender.add(entry)
+        await asyncio.sleep(0.3)
+    await sender.stream.silent
+    assert sender.statuses()[0] is Status.UNREACHABLE
+    assert 19 not in sender.statuses()
 
 
-def test_what_no_bookie_takes_is_not_sent():
-    async def main():
-        sender = Sender()
-        sender.stream.entry_bytes_max = 1000
-        sender.add(0, size=1001)
-        sender.add(-1)
-        sender.add(1, ledger=-1)
-        assert sender.told == []
-        await asyncio.sleep(0)
-        assert [status for _, status, _ in sender.told] == [Status.BAD_REQUEST] * 3
+async def test_adds_are_late_each_in_its_time_and_idle_time_does_not_count():
+    sender = Sender()
+    sender.add(0)
+    sender.stream.on_message(encode_add_statuses([AddStatusRange(0, 1, OK)]))
+    await asyncio.sleep(100.0)
+    sender.add(1)
+    await asyncio.sleep(3.9)
+    assert sender.statuses() == {0: OK}
+    await asyncio.sleep(0.7)
+    assert sender.statuses() == {0: OK, 1: Status.UNREACHABLE}
 
-    simulate(main())
+
+async def test_the_end_answers_everything_and_nobody_is_called_later():
+    sender = Sender()
+    for entry in range(3):
+        sender.add(entry)
+    waiting = asyncio.ensure_future(sender.stream.next_message())
+    await waiting
+    waiting = asyncio.ensure_future(sender.stream.next_message())
+    await asyncio.sleep(0)
+    sender.stream.fail(Status.UNREACHABLE)
+    sender.stream.fail(Status.UNREACHABLE)
+    assert await waiting is None
+    assert [status for _, status, _ in sender.told] == [Status.UNREACHABLE] * 3
+    await asyncio.sleep(10.0)
+    assert len(sender.told) == 3
+
+
+async def test_what_no_bookie_takes_is_not_sent():
+    sender = Sender()
+    sender.stream.entry_bytes_max = 1000
+    sender.add(0, size=1001)
+    sender.add(-1)
+    sender.add(1, ledger=-1)
+    assert sender.told == []
+    await asyncio.sleep(0)
+    assert [status for _, status, _ in sender.told] == [Status.BAD_REQUEST] * 3
 
 
 async def asked(stream, question):
@@ -215,67 +181,53 @@ async def asked(stream, question):
     return task
 
 
-def test_questions_wait_together_and_answers_find_them():
-    async def main():
-        stream = ReadStream()
-        tasks = [
-            await asked(stream, ReadRequest(ReadOp.READ, 0, first=entry)) for entry in range(3)
-        ]
-        questions = decode_read_requests(await stream.next_message())
-        assert [(one.number, one.first) for one in questions] == [(0, 0), (1, 1), (2, 2)]
-        answers = [ReadResponse(number, OK, number, [b"b" * number]) for number in (2, 0, 1)]
-        stream.on_message(encode_read_responses(answers))
-        assert [(await task).lac for task in tasks] == [0, 1, 2]
-
-    simulate(main())
+async def test_questions_wait_together_and_answers_find_them():
+    stream = ReadStream()
+    tasks = [await asked(stream, ReadRequest(ReadOp.READ, 0, first=entry)) for entry in range(3)]
+    questions = decode_read_requests(await stream.next_message())
+    assert [(one.number, one.first) for one in questions] == [(0, 0), (1, 1), (2, 2)]
+    answers = [ReadResponse(number, OK, number, [b"b" * number]) for number in (2, 0, 1)]
+    stream.on_message(encode_read_responses(answers))
+    assert [(await task).lac for task in tasks] == [0, 1, 2]
 
 
-def test_who_stops_waiting_is_forgotten_and_the_bookie_is_told():
-    async def main():
-        stream = ReadStream()
-        task = await asked(stream, ReadRequest(ReadOp.WAIT_LAC, 0))
-        await stream.next_message()
-        task.cancel()
-        await asyncio.wait([task])
-        assert decode_read_requests(await stream.next_message()) == [ReadRequest(ReadOp.CANCEL, 0)]
-        stream.on_message(encode_read_responses([ReadResponse(0, OK)]))  # was under way
-        other = await asked(stream, ReadRequest(ReadOp.READ, 0))
-        stream.on_message(encode_read_responses([ReadResponse(1, OK, 5)]))
-        assert (await other).lac == 5
-
-    simulate(main())
+async def test_who_stops_waiting_is_forgotten_and_the_bookie_is_told():
+    stream = ReadStream()
+    task = await asked(stream, ReadRequest(ReadOp.WAIT_LAC, 0))
+    await stream.next_message()
+    task.cancel()
+    await asyncio.wait([task])
+    assert decode_read_requests(await stream.next_message()) == [ReadRequest(ReadOp.CANCEL, 0)]
+    stream.on_message(encode_read_responses([ReadResponse(0, OK)]))  # was under way
+    other = await asked(stream, ReadRequest(ReadOp.READ, 0))
+    stream.on_message(encode_read_responses([ReadResponse(1, OK, 5)]))
+    assert (await other).lac == 5
 
 
-def test_the_end_answers_every_question():
-    async def main():
-        stream = ReadStream()
-        task = await asked(stream, ReadRequest(ReadOp.READ, 0))
-        stream.fail(Status.WRONG_INSTANCE)
-        assert (await task).status is Status.WRONG_INSTANCE
-        assert (await stream.ask(ReadRequest(ReadOp.READ, 0))).status is Status.UNREACHABLE
-
-    simulate(main())
+async def test_the_end_answers_every_question():
+    stream = ReadStream()
+    task = await asked(stream, ReadRequest(ReadOp.READ, 0))
+    stream.fail(Status.WRONG_INSTANCE)
+    assert (await task).status is Status.WRONG_INSTANCE
+    assert (await stream.ask(ReadRequest(ReadOp.READ, 0))).status is Status.UNREACHABLE
 
 
-def test_whoever_waits_for_room_gets_it_in_turn_even_when_others_give_up():
-    async def main():
-        room = InboundWindow(10)
-        room.acquire(20)
-        order = []
+async def test_whoever_waits_for_room_gets_it_in_turn_even_when_others_give_up():
+    room = InboundWindow(10)
+    room.acquire(20)
+    order = []
 
-        async def enter(name):
-            await room.wait()
-            order.append(name)
+    async def enter(name):
+        await room.wait()
+        order.append(name)
 
-        tasks = [asyncio.ensure_future(enter(name)) for name in range(5)]
-        await asyncio.sleep(0)
-        room.release(5)
-        await asyncio.sleep(0)
-        assert order == []
-        tasks[0].cancel()
-        room.release(15)  # wakes the second, who leaves before it runs
-        tasks[1].cancel()
-        await asyncio.wait(tasks)
-        assert order == [2, 3, 4]
-
-    simulate(main())
+    tasks = [asyncio.ensure_future(enter(name)) for name in range(5)]
+    await asyncio.sleep(0)
+    room.release(5)
+    await asyncio.sleep(0)
+    assert order == []
+    tasks[0].cancel()
+    room.release(15)  # wakes the second, who leaves before it runs
+    tasks[1].cancel()
+    await asyncio.wait(tasks)
+    assert order == [2, 3, 4]

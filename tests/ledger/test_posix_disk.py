@@ -27,30 +27,28 @@ def handles_on(path: Path) -> int:
     return found
 
 
+@pytest.mark.real_loop
 @pytest.mark.parametrize("gives_up", [True, False])
-def test_a_reader_that_gives_up_before_a_thread_is_free_holds_no_file(
+async def test_a_reader_that_gives_up_before_a_thread_is_free_holds_no_file(
     tmp_path, monkeypatch, gives_up
 ):
     monkeypatch.setattr(posix_disk, "_NOWAIT", 0)  # as where the cache does not hold the file
 
-    async def main():
-        disk = PosixDisk(tmp_path / "disk")
-        file = disk.create("log")
-        file.write([b"content"], 0)
-        threads_go_on = threading.Event()
-        for _ in range(posix_disk._READ_THREADS):
-            disk._readers.submit(threads_go_on.wait, 10)
-        reading = asyncio.ensure_future(file.read(0, 7))
-        await asyncio.sleep(0)
-        assert handles_on(tmp_path / "disk" / "log") == 1
-        if gives_up:
-            reading.cancel()
-            await asyncio.gather(reading, return_exceptions=True)
-        file.close()
-        threads_go_on.set()
-        if not gives_up:
-            assert await reading == b"content"
-        disk.close()
-        assert handles_on(tmp_path / "disk" / "log") == 0
-
-    asyncio.run(main())
+    disk = PosixDisk(tmp_path / "disk")
+    file = disk.create("log")
+    file.write([b"content"], 0)
+    threads_go_on = threading.Event()
+    for _ in range(posix_disk._READ_THREADS):
+        disk._readers.submit(threads_go_on.wait, 10)
+    reading = asyncio.ensure_future(file.read(0, 7))
+    await asyncio.sleep(0)
+    assert handles_on(tmp_path / "disk" / "log") == 1
+    if gives_up:
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+    file.close()
+    threads_go_on.set()
+    if not gives_up:
+        assert await reading == b"content"
+    disk.close()
+    assert handles_on(tmp_path / "disk" / "log") == 0

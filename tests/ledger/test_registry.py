@@ -12,7 +12,6 @@ import pytest
 from ledger.errors import ForeignLayout, MetadataUnavailable
 from ledger.registry import layout
 from ledger.registry.ledger_ids import first_unused_ledger, next_ledger_id, take_ledger_id
-from tests.sim.loop import simulate
 from tests.sim.metadata import MetadataFaults, MetadataTree, SimMetadata
 
 HIERARCHICAL = b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1"
@@ -44,19 +43,18 @@ def test_a_new_cluster_has_the_nodes_that_bookkeeper_expects():
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_rivals_that_lose_calls_agree_on_one_instance(seed):
+async def test_rivals_that_lose_calls_agree_on_one_instance(seed):
     tree = MetadataTree()
 
-    async def main():
-        stores = [lossy(tree, seed * 10 + n) for n in range(4)]
-        return await asyncio.gather(
+    stores = [lossy(tree, seed * 10 + n) for n in range(4)]
+    assert set(
+        await asyncio.gather(
             *(
                 insist(lambda store=store, n=n: layout.init_layout(store, lambda: f"id-{n}"))
                 for n, store in enumerate(stores)
             )
         )
-
-    assert set(simulate(main())) == {tree.get("/ledgers/INSTANCEID").data.decode()}
+    ) == {tree.get("/ledgers/INSTANCEID").data.decode()}
     assert tree.get("/ledgers/LAYOUT").data == HIERARCHICAL
 
 
@@ -99,13 +97,11 @@ def test_a_store_without_a_cluster_has_no_instance():
         asyncio.run(layout.read_instance_id(SimMetadata()))
 
 
-def test_ids_rise_from_zero_and_leave_nothing_behind():
+@pytest.mark.real_loop
+async def test_ids_rise_from_zero_and_leave_nothing_behind():
     tree = MetadataTree()
 
-    async def main():
-        return [await next_ledger_id(SimMetadata(tree)) for _ in range(3)]
-
-    assert asyncio.run(main()) == [0, 1, 2]
+    assert [await next_ledger_id(SimMetadata(tree)) for _ in range(3)] == [0, 1, 2]
     assert list(tree.below("/ledgers")) == ["/ledgers/idgen"]
 
 
@@ -148,7 +144,7 @@ def test_names_that_are_no_high_nodes_are_passed_over():
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_no_id_is_given_twice_while_counters_wrap_and_calls_are_lost(seed):
+async def test_no_id_is_given_twice_while_counters_wrap_and_calls_are_lost(seed):
     tree = MetadataTree()
     spend(tree, "/ledgers/idgen", 2**31 - 4)
     given = []
@@ -163,10 +159,7 @@ def test_no_id_is_given_twice_while_counters_wrap_and_calls_are_lost(seed):
             await asyncio.sleep(0.03)
             spend(tree, f"/ledgers/idgen-long/HOB-{high:010d}", 2**31 - 2)
 
-    async def main():
-        await asyncio.gather(filler(), *map(creator, range(4)))
-
-    simulate(main())
+    await asyncio.gather(filler(), *map(creator, range(4)))
     assert len(given) == len(set(given)) == 24
     assert min(given) < 2**31 - 1
     assert max(given) >> 32 >= 1

@@ -28,7 +28,7 @@ from ledger.errors import (
 from ledger.streams.config import StreamLimits
 from ledger.streams.scan import StreamScan, read_slice
 from ledger.streams.segment_store import delete_stream
-from tests.ledger.follow_rig import NAME, by_sequence_id, run, timestamp_of
+from tests.ledger.follow_rig import NAME, by_sequence_id, started_rig, timestamp_of
 from tests.ledger.reader_rig import ReaderPort
 from tests.sim.loop import SimClock
 from tests.sim.metadata import MetadataFaults, SimMetadata
@@ -86,15 +86,13 @@ async def written(rig, *counts, mixed=False):
 # What is read
 
 
-def test_the_slices_of_a_whole_stream_hold_every_record_once():
-    async def scenario(rig):
+async def test_the_slices_of_a_whole_stream_hold_every_record_once():
+    async with started_rig(limits=DENSE, control_ms=100) as rig:
         owner = await written(rig, 40, 70, 30)
         by, scan = await scan_of(rig)
         slices = await scan.cut(0, scan.end_sequence_id, 500)
         assert len(slices) > 6
         assert await read(by, slices) == by_sequence_id(owner)
-
-    run(scenario, limits=DENSE, control_ms=100)
 
 
 @settings(max_examples=60, deadline=None)
@@ -105,7 +103,9 @@ def test_the_slices_of_a_whole_stream_hold_every_record_once():
     stride=st.sampled_from([100, 400, 2000]),
     dies=st.booleans(),
 )
-def test_any_range_is_cut_and_read_as_its_owner_wrote_it(counts, slice_bytes, bounds, stride, dies):
+async def test_any_range_is_cut_and_read_as_its_owner_wrote_it(
+    counts, slice_bytes, bounds, stride, dies
+):
     limits = StreamLimits(
         entry_bytes_max=64 * 1024,
         index_stride_bytes=stride,
@@ -113,7 +113,7 @@ def test_any_range_is_cut_and_read_as_its_owner_wrote_it(counts, slice_bytes, bo
         read_chunk_bytes=1000,
     )
 
-    async def scenario(rig):
+    async with started_rig(limits=limits, control_ms=100) as rig:
         owner = await written(rig, *counts, mixed=True)
         if dies:
             owner.kill()
@@ -129,11 +129,9 @@ def test_any_range_is_cut_and_read_as_its_owner_wrote_it(counts, slice_bytes, bo
             greatest = max(timestamp_of(written_there[at]) for at in range(piece.first, piece.end))
             assert piece.timestamp_max is None or piece.timestamp_max >= greatest
 
-    run(scenario, limits=limits, control_ms=100)
 
-
-def test_a_slice_lies_in_one_segment_and_overlaps_no_other_slices_entries():
-    async def scenario(rig):
+async def test_a_slice_lies_in_one_segment_and_overlaps_no_other_slices_entries():
+    async with started_rig(limits=DENSE, control_ms=100) as rig:
         await written(rig, 50, 50)
         _, scan = await scan_of(rig)
         slices = await scan.cut(10, 90, 400)
@@ -143,11 +141,9 @@ def test_a_slice_lies_in_one_segment_and_overlaps_no_other_slices_entries():
             segment = next(s for s in scan.segments if s.number == piece.number)
             assert segment.start_sequence_id == piece.start_sequence_id <= piece.first
 
-    run(scenario, limits=DENSE, control_ms=100)
 
-
-def test_slices_are_about_as_large_as_was_asked_for():
-    async def scenario(rig):
+async def test_slices_are_about_as_large_as_was_asked_for():
+    async with started_rig(limits=DENSE, control_ms=100) as rig:
         await written(rig, 400, 1)
         _, scan = await scan_of(rig)
         slices = await scan.cut(0, 400, 3000)
@@ -156,22 +152,18 @@ def test_slices_are_about_as_large_as_was_asked_for():
         (whole,) = await scan.cut(0, 400, 10**9)
         assert 0.7 < sum(piece.size_bytes for piece in slices) / whole.size_bytes < 1.3
 
-    run(scenario, limits=DENSE, control_ms=100)
 
-
-def test_the_smallest_slices_are_no_more_than_the_index_has_points():
-    async def scenario(rig):
+async def test_the_smallest_slices_are_no_more_than_the_index_has_points():
+    async with started_rig(limits=DENSE, control_ms=100) as rig:
         await written(rig, 400, 1)
         by, scan = await scan_of(rig)
         slices = await scan.cut(3, 400, 1e-12)  # as one byte is of very large segments
         assert 10 < len(slices) <= 400
         assert len(await read(by, slices)) == 397
 
-    run(scenario, limits=DENSE, control_ms=100)
 
-
-def test_a_slice_is_read_by_who_knows_nothing_but_the_slice():
-    async def scenario(rig):
+async def test_a_slice_is_read_by_who_knows_nothing_but_the_slice():
+    async with started_rig(limits=DENSE, control_ms=100) as rig:
         owner = await written(rig, 30)
         _, scan = await scan_of(rig)
         slices = pickle.loads(pickle.dumps(await scan.cut(0, 30, 300)))
@@ -179,14 +171,12 @@ def test_a_slice_is_read_by_who_knows_nothing_but_the_slice():
         found = await read(reader(rig, "elsewhere"), slices)
         assert found == by_sequence_id(owner)
 
-    run(scenario, limits=DENSE, control_ms=100)
-
 
 # The end
 
 
-def test_the_end_is_what_bookies_know_to_be_committed():
-    async def scenario(rig):
+async def test_the_end_is_what_bookies_know_to_be_committed():
+    async with started_rig() as rig:
         owner = await written(rig, 5)
         _, scan = await scan_of(rig)
         assert scan.end_sequence_id == 4  # nothing newer tells that the last one is
@@ -194,11 +184,9 @@ def test_the_end_is_what_bookies_know_to_be_committed():
         await scan.refresh()
         assert scan.end_sequence_id == 5
 
-    run(scenario)
 
-
-def test_a_refresh_sees_new_records_new_segments_and_a_new_start():
-    async def scenario(rig):
+async def test_a_refresh_sees_new_records_new_segments_and_a_new_start():
+    async with started_rig(control_ms=100) as rig:
         owner = await written(rig, 10)
         by, scan = await scan_of(rig)
         await owner.roll()
@@ -210,30 +198,24 @@ def test_a_refresh_sees_new_records_new_segments_and_a_new_start():
         found = await read(by, await scan.cut(4, 13, 100))
         assert found == {at: d for at, d in by_sequence_id(owner).items() if at >= 4}
 
-    run(scenario, control_ms=100)
 
-
-def test_a_stream_that_was_closed_cleanly_is_read_to_its_last_record():
-    async def scenario(rig):
+async def test_a_stream_that_was_closed_cleanly_is_read_to_its_last_record():
+    async with started_rig(limits=DENSE, control_ms=100) as rig:
         owner = await written(rig, 10, 5)
         await owner.stream.close()
         by, scan = await scan_of(rig)
         assert await read(by, await scan.cut(0, 15, 100)) == by_sequence_id(owner)
 
-    run(scenario, limits=DENSE, control_ms=100)
 
-
-def test_a_stream_without_records_has_no_slices():
-    async def scenario(rig):
+async def test_a_stream_without_records_has_no_slices():
+    async with started_rig() as rig:
         _, scan = await scan_of(rig)
         assert (scan.start_sequence_id, scan.end_sequence_id) == (0, 0)
         assert await scan.cut(0, 0, 100) == []
 
-    run(scenario)
 
-
-def test_an_end_that_too_few_bookies_can_tell_is_an_error_and_no_end():
-    async def scenario(rig):
+async def test_an_end_that_too_few_bookies_can_tell_is_an_error_and_no_end():
+    async with started_rig() as rig:
         await written(rig, 5)
         by = reader(rig)
         by.port.stalled = set(list(rig.world.bookies)[:2])
@@ -243,35 +225,29 @@ def test_an_end_that_too_few_bookies_can_tell_is_an_error_and_no_end():
         _, scan = await scan_of(rig, by)
         assert scan.end_sequence_id == 4
 
-    run(scenario)
 
-
-def test_what_is_not_known_to_be_committed_is_not_cut():
-    async def scenario(rig):
+async def test_what_is_not_known_to_be_committed_is_not_cut():
+    async with started_rig() as rig:
         await written(rig, 5)
         _, scan = await scan_of(rig)
         with pytest.raises(StreamUnavailable):
             await scan.cut(0, 5, 100)
 
-    run(scenario)
 
-
-def test_a_metadata_server_that_is_behind_hides_nothing_that_was_acknowledged():
-    async def scenario(rig):
+async def test_a_metadata_server_that_is_behind_hides_nothing_that_was_acknowledged():
+    async with started_rig(control_ms=100) as rig:
         by = reader(rig)
         by.store = SimMetadata(rig.world.tree, MetadataFaults(random.Random(1), lag_s=3600))
         await written(rig, 10, 10)
         _, scan = await scan_of(rig, by)
         assert scan.end_sequence_id == 20
 
-    run(scenario, control_ms=100)
-
 
 # Timestamps
 
 
-def test_the_first_record_at_or_after_a_time_is_found():
-    async def scenario(rig):
+async def test_the_first_record_at_or_after_a_time_is_found():
+    async with started_rig(limits=DENSE, control_ms=100) as rig:
         owner = await written(rig, 30, 30, 30)
         _, scan = await scan_of(rig)
         for wanted in (0, 1001, 1030, 1031, 1045, 1060, 1090, 1091):
@@ -282,24 +258,20 @@ def test_the_first_record_at_or_after_a_time_is_found():
             )
             assert (None if record is None else record.sequence_id) == least
 
-    run(scenario, limits=DENSE, control_ms=100)
 
-
-def test_records_before_the_first_one_wanted_are_not_found_by_their_time():
-    async def scenario(rig):
+async def test_records_before_the_first_one_wanted_are_not_found_by_their_time():
+    async with started_rig(limits=DENSE, control_ms=100) as rig:
         await written(rig, 30, 30)
         _, scan = await scan_of(rig)
         record = await scan.find_timestamp(1000, 40)
         assert record is not None and record.sequence_id == 40
 
-    run(scenario, limits=DENSE, control_ms=100)
-
 
 # Nobody is disturbed
 
 
-def test_a_scan_writes_nothing_and_fences_nobody():
-    async def scenario(rig):
+async def test_a_scan_writes_nothing_and_fences_nobody():
+    async with started_rig(limits=DENSE, control_ms=100) as rig:
         owner = await written(rig, 20, 20)
         by, scan = await scan_of(rig)
         before = dict(rig.world.tree.follow()[0])
@@ -309,11 +281,9 @@ def test_a_scan_writes_nothing_and_fences_nobody():
         await owner.add(5)
         assert not owner.failures
 
-    run(scenario, limits=DENSE, control_ms=100)
 
-
-def test_one_chunk_is_on_its_way_while_another_is_decoded_and_never_more():
-    async def scenario(rig):
+async def test_one_chunk_is_on_its_way_while_another_is_decoded_and_never_more():
+    async with started_rig(limits=DENSE, control_ms=100) as rig:
         await written(rig, 100)
         by, scan = await scan_of(rig)
         (piece,) = await scan.cut(0, 100, 10**9)
@@ -326,25 +296,21 @@ def test_one_chunk_is_on_its_way_while_another_is_decoded_and_never_more():
         await chunks.aclose()
         assert by.port.count("read_many").total() == 2
 
-    run(scenario, limits=DENSE, control_ms=100)
-
 
 # What goes away
 
 
-def test_a_range_below_the_start_is_truncated():
-    async def scenario(rig):
+async def test_a_range_below_the_start_is_truncated():
+    async with started_rig() as rig:
         owner = await written(rig, 10)
         await owner.stream.truncate(5)
         _, scan = await scan_of(rig)
         with pytest.raises(Truncated):
             await scan.cut(4, 8, 100)
 
-    run(scenario)
 
-
-def test_a_segment_that_retention_removes_under_the_read_is_truncated():
-    async def scenario(rig):
+async def test_a_segment_that_retention_removes_under_the_read_is_truncated():
+    async with started_rig(limits=DENSE, truncated_keep_ms=0, control_ms=100) as rig:
         owner = await written(rig, 20, 20, 20)
         by, scan = await scan_of(rig)
         slices = await scan.cut(0, 30, 200)
@@ -361,11 +327,9 @@ def test_a_segment_that_retention_removes_under_the_read_is_truncated():
         await chunks.aclose()
         assert await read(by, [piece for piece in slices if piece.number == 2])
 
-    run(scenario, limits=DENSE, truncated_keep_ms=0, control_ms=100)
 
-
-def test_a_stream_that_is_deleted_under_the_read_is_gone():
-    async def scenario(rig):
+async def test_a_stream_that_is_deleted_under_the_read_is_gone():
+    async with started_rig(limits=DENSE, control_ms=100) as rig:
         owner = await written(rig, 20)
         by, scan = await scan_of(rig)
         slices = await scan.cut(0, 20, 200)
@@ -379,11 +343,9 @@ def test_a_stream_that_is_deleted_under_the_read_is_gone():
         with pytest.raises(NoNode):
             await scan.refresh()
 
-    run(scenario, limits=DENSE, control_ms=100)
 
-
-def test_a_ledger_that_is_missing_though_its_segment_is_listed_is_no_truncation():
-    async def scenario(rig):
+async def test_a_ledger_that_is_missing_though_its_segment_is_listed_is_no_truncation():
+    async with started_rig(limits=DENSE, control_ms=100) as rig:
         await written(rig, 20, 20)
         by, scan = await scan_of(rig)
         slices = await scan.cut(0, 30, 10**6)
@@ -391,11 +353,9 @@ def test_a_ledger_that_is_missing_though_its_segment_is_listed_is_no_truncation(
         with pytest.raises(NoSuchLedger):
             await read(by, slices[:1])
 
-    run(scenario, limits=DENSE, control_ms=100)
 
-
-def test_a_slice_that_nobody_can_show_now_is_unknown_and_readable_later():
-    async def scenario(rig):
+async def test_a_slice_that_nobody_can_show_now_is_unknown_and_readable_later():
+    async with started_rig(limits=DENSE, control_ms=100) as rig:
         owner = await written(rig, 20)
         by, scan = await scan_of(rig)
         slices = await scan.cut(0, 20, 10**6)
@@ -405,25 +365,19 @@ def test_a_slice_that_nobody_can_show_now_is_unknown_and_readable_later():
         by.port.stalled.clear()
         assert await read(by, slices) == by_sequence_id(owner)
 
-    run(scenario, limits=DENSE, control_ms=100)
 
-
-def test_a_stream_that_does_not_exist_is_said_to_be_none():
-    async def scenario(rig):
+async def test_a_stream_that_does_not_exist_is_said_to_be_none():
+    async with started_rig() as rig:
         by = reader(rig)
         with pytest.raises(NoNode):
             await StreamScan.open("another", by.store, by.client)
 
-    run(scenario)
-
 
 @pytest.mark.parametrize("change", [{"last_entry": 3}, {"first_entry": 5}])
-def test_a_record_that_is_missing_is_an_error(change):
-    async def scenario(rig):
+async def test_a_record_that_is_missing_is_an_error(change):
+    async with started_rig(limits=DENSE, control_ms=100) as rig:
         await written(rig, 20)
         by, scan = await scan_of(rig)
         (piece,) = await scan.cut(0, 20, 10**6)
         with pytest.raises(CorruptFormat):
             await read(by, [replace(piece, **change)])
-
-    run(scenario, limits=DENSE, control_ms=100)

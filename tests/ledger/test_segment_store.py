@@ -4,6 +4,7 @@ Method: the store on simulated metadata; replies are lost, other owners come, cr
 """
 
 import asyncio
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
@@ -18,7 +19,6 @@ from ledger.streams.segment_store import (
     list_streams,
     log_root,
 )
-from tests.sim.loop import simulate
 from tests.sim.metadata import MetadataTree, SimMetadata
 
 
@@ -59,17 +59,15 @@ async def opened(metadata):
     return store, await store.load()
 
 
-def run(scenario):
-    async def main():
-        tree = MetadataTree()
-        await create_streams(SimMetadata(tree), ["s"])
-        return await scenario(tree)
-
-    return simulate(main())
+@asynccontextmanager
+async def stream_tree():
+    tree = MetadataTree()
+    await create_streams(SimMetadata(tree), ["s"])
+    yield tree
 
 
-def test_a_new_stream_has_distributedlogs_nodes():
-    async def scenario(tree):
+async def test_a_new_stream_has_distributedlogs_nodes():
+    async with stream_tree() as tree:
         nodes = {path: record.data for path, record in tree.nodes.items()}
         root = log_root("s")
         assert root == "/streams/s/<default>"
@@ -77,37 +75,30 @@ def test_a_new_stream_has_distributedlogs_nodes():
         assert nodes[f"{root}/maxtxid"] == nodes[f"{root}/ledgers"] == b"0"
         assert {f"{root}/{name}" for name in ("lock", "allocation", "subscribers")} <= set(nodes)
 
-    run(scenario)
 
-
-def test_streams_are_created_all_or_none():
-    async def scenario(tree):
+async def test_streams_are_created_all_or_none():
+    async with stream_tree() as tree:
         metadata = SimMetadata(tree)
         with pytest.raises(NodeExists):
             await create_streams(metadata, ["new", "s"])
         assert await list_streams(metadata) == ["s"]
 
-    run(scenario)
+
+async def test_two_who_create_the_first_stream_at_once_do_not_disturb_each_other():
+    tree = MetadataTree()
+
+    class Slow(SimMetadata):
+        async def exists(self, path):
+            found = await super().exists(path)
+            await asyncio.sleep(1)
+            return found
+
+    await asyncio.gather(*(create_streams(Slow(tree), [name]) for name in "ab"))
+    assert await list_streams(SimMetadata(tree)) == ["a", "b"]
 
 
-def test_two_who_create_the_first_stream_at_once_do_not_disturb_each_other():
-    async def main():
-        tree = MetadataTree()
-
-        class Slow(SimMetadata):
-            async def exists(self, path):
-                found = await super().exists(path)
-                await asyncio.sleep(1)
-                return found
-
-        await asyncio.gather(*(create_streams(Slow(tree), [name]) for name in "ab"))
-        assert await list_streams(SimMetadata(tree)) == ["a", "b"]
-
-    simulate(main())
-
-
-def test_a_deleted_stream_leaves_no_node():
-    async def scenario(tree):
+async def test_a_deleted_stream_leaves_no_node():
+    async with stream_tree() as tree:
         store, _ = await opened(SimMetadata(tree))
         await store.start(segment(1))
         assert await ledgers_of(SimMetadata(tree), "s") == [101]
@@ -116,8 +107,6 @@ def test_a_deleted_stream_leaves_no_node():
         assert list(tree.nodes) == ["/", "/streams"]
         with pytest.raises(NoNode):
             await opened(SimMetadata(tree))
-
-    run(scenario)
 
 
 STEPS = ("start", "complete", "start again", "roll", "remove", "mark")
@@ -148,8 +137,8 @@ def stored(tree):
 @pytest.mark.parametrize("unsent", [False, True], ids=["reply lost", "request lost"])
 @pytest.mark.parametrize("lost", [1, 4])
 @pytest.mark.parametrize("name", STEPS)
-def test_a_lost_message_changes_nothing_of_what_happens(name, lost, unsent):
-    async def scenario(tree):
+async def test_a_lost_message_changes_nothing_of_what_happens(name, lost, unsent):
+    async with stream_tree() as tree:
         done = STEPS[: STEPS.index(name) + 1]
         calm_tree = MetadataTree()
         await create_streams(SimMetadata(calm_tree), ["s"])
@@ -164,14 +153,12 @@ def test_a_lost_message_changes_nothing_of_what_happens(name, lost, unsent):
         assert (store.number_max, store.txid_max) == (seen.number_max, seen.txid_max)
         assert store.start_sequence_id == seen.start_sequence_id
 
-    run(scenario)
-
 
 @pytest.mark.parametrize("name", STEPS[1:])
-def test_an_owner_who_lost_the_stream_changes_nothing_any_more(name):
+async def test_an_owner_who_lost_the_stream_changes_nothing_any_more(name):
     """Another one has recovered the list and begun its own segment."""
 
-    async def scenario(tree):
+    async with stream_tree() as tree:
         old, _ = await opened(SimMetadata(tree))
         for before in STEPS[: STEPS.index(name)]:
             await step(old, before)
@@ -184,58 +171,46 @@ def test_an_owner_who_lost_the_stream_changes_nothing_any_more(name):
             await step(old, name)
         assert stored(tree) == known
 
-    run(scenario)
 
-
-def test_a_zombie_does_not_move_the_start_of_a_stream_that_is_not_its_own():
-    async def scenario(tree):
+async def test_a_zombie_does_not_move_the_start_of_a_stream_that_is_not_its_own():
+    async with stream_tree() as tree:
         old, _ = await opened(SimMetadata(tree))
         new, _ = await opened(SimMetadata(tree))
         await new.start(segment(1))
         with pytest.raises(BadVersion):
             await old.remove([], 5)
 
-    run(scenario)
 
-
-def test_of_two_rivals_one_starts_its_segment():
-    async def scenario(tree):
+async def test_of_two_rivals_one_starts_its_segment():
+    async with stream_tree() as tree:
         one, _ = await opened(SimMetadata(tree))
         two, _ = await opened(LostReplies(tree, lost=3))
         await one.start(segment(1))
         with pytest.raises(BadVersion):
             await two.start(segment(1, 7))
 
-    run(scenario)
 
-
-def test_after_too_many_lost_replies_it_says_that_the_outcome_is_unknown():
-    async def scenario(tree):
+async def test_after_too_many_lost_replies_it_says_that_the_outcome_is_unknown():
+    async with stream_tree() as tree:
         store, _ = await opened(LostReplies(tree, lost=99, unsent=True))
         with pytest.raises(MetadataUnavailable):
             await store.start(segment(1))
 
-    run(scenario)
-
 
 @pytest.mark.parametrize("node", ["ledgers", "maxtxid", "start", f"ledgers/{segment(1).node_name}"])
-def test_rot_is_refused_by_path(node):
-    async def scenario(tree):
+async def test_rot_is_refused_by_path(node):
+    async with stream_tree() as tree:
         store, _ = await opened(SimMetadata(tree))
         await store.start(segment(1))
         tree.nodes[f"{log_root('s')}/{node}"].data = b"rot"
         with pytest.raises(CorruptFormat, match=node):
             await opened(SimMetadata(tree))
 
-    run(scenario)
 
-
-def test_the_start_only_moves_forward():
-    async def scenario(tree):
+async def test_the_start_only_moves_forward():
+    async with stream_tree() as tree:
         store, _ = await opened(SimMetadata(tree))
         await store.remove([], 7)
         await store.remove([], 3)
         assert store.start_sequence_id == 7
         assert (await opened(SimMetadata(tree)))[0].start_sequence_id == 7
-
-    run(scenario)

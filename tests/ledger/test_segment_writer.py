@@ -4,6 +4,7 @@ Method: the segment writer on a scripted ledger: entries are confirmed, failed o
 """
 
 import asyncio
+from contextlib import asynccontextmanager
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +16,6 @@ from ledger.ids import LedgerId
 from ledger.streams.config import StreamLimits
 from ledger.streams.tail_cache import StreamTail, TailCache
 from ledger.streams.writer import SEGMENT_RECORDS_MAX, SegmentWriter
-from tests.sim.loop import simulate
 
 LIMITS = StreamLimits(entry_bytes_max=64 * 1024, snapshot_bytes=4000, index_stride_bytes=1000)
 
@@ -88,20 +88,18 @@ class World:
         self.writer.append((b"x" * size,), size, count, -1, on_durable)
 
 
-def run(scenario, **settings):
-    async def main():
-        world = World(**settings)
-        return await scenario(world)
-
-    return simulate(main())
+@asynccontextmanager
+async def new_world(**settings):
+    world = World(**settings)
+    yield world
 
 
 def parsed(payload):
     return list(log_records.parse_entry(payload))
 
 
-def test_what_waits_in_one_turn_is_one_entry():
-    async def scenario(world):
+async def test_what_waits_in_one_turn_is_one_entry():
+    async with new_world() as world:
         for name in "abc":
             world.append(name, count=2)
         assert world.ledger.entries == []
@@ -117,11 +115,9 @@ def test_what_waits_in_one_turn_is_one_entry():
         assert world.answers == [("a", None), ("b", None), ("c", None)]
         assert world.ends == [6]
 
-    run(scenario)
 
-
-def test_an_entry_is_no_larger_than_its_limit_unless_one_record_is():
-    async def scenario(world):
+async def test_an_entry_is_no_larger_than_its_limit_unless_one_record_is():
+    async with new_world() as world:
         for name, size in [("a", 40_000), ("b", 30_000), ("c", 200_000), ("d", 1)]:
             world.append(name, size=size)
         await asyncio.sleep(0)
@@ -133,12 +129,10 @@ def test_an_entry_is_no_larger_than_its_limit_unless_one_record_is():
             [1],
         ]
 
-    run(scenario)
-
 
 @given(st.lists(st.integers(1, 30_000), min_size=1, max_size=30))
-def test_entries_hold_all_records_in_order_within_their_limit(sizes):
-    async def scenario(world):
+async def test_entries_hold_all_records_in_order_within_their_limit(sizes):
+    async with new_world() as world:
         for number, size in enumerate(sizes):
             world.append(number, size=size)
         await asyncio.sleep(0)
@@ -146,11 +140,9 @@ def test_entries_hold_all_records_in_order_within_their_limit(sizes):
         assert [len(r.data) for r in found] == sizes
         assert max(map(len, world.ledger.entries)) <= LIMITS.entry_bytes_max
 
-    run(scenario)
 
-
-def test_a_full_ledger_is_not_asked_and_goes_on_when_it_has_room():
-    async def scenario(world):
+async def test_a_full_ledger_is_not_asked_and_goes_on_when_it_has_room():
+    async with new_world(ledger=Ledger(room=1)) as world:
         for name, size in [("a", 60_000), ("b", 60_000), ("c", 60_000)]:
             world.append(name, size=size)
         await asyncio.sleep(0)
@@ -161,13 +153,11 @@ def test_a_full_ledger_is_not_asked_and_goes_on_when_it_has_room():
             world.ledger.confirm(1)
         assert [name for name, _ in world.answers] == ["a", "b", "c"]
 
-    run(scenario, ledger=Ledger(room=1))
 
-
-def test_an_entry_refused_while_an_older_one_is_under_way_does_not_take_its_answer():
+async def test_an_entry_refused_while_an_older_one_is_under_way_does_not_take_its_answer():
     """The older one may still succeed: its answer is its own, the refused ones come after it."""
 
-    async def scenario(world):
+    async with new_world() as world:
         world.append("older")
         await asyncio.sleep(0)
         world.ledger.refusal = AddFailed("the ledger has failed")
@@ -184,11 +174,9 @@ def test_an_entry_refused_while_an_older_one_is_under_way_does_not_take_its_answ
         assert len(world.failures) == 1
         assert world.writer.end_sequence_id == 1
 
-    run(scenario)
 
-
-def test_a_refusal_with_nothing_under_way_is_told_in_a_later_turn():
-    async def scenario(world):
+async def test_a_refusal_with_nothing_under_way_is_told_in_a_later_turn():
+    async with new_world() as world:
         world.ledger.refusal = LedgerClosed("closed")
         world.append("a")
         world.writer.pack()
@@ -201,11 +189,9 @@ def test_a_refusal_with_nothing_under_way_is_told_in_a_later_turn():
         ]
         assert len(world.failures) == 1
 
-    run(scenario)
 
-
-def test_a_failed_entry_fails_all_after_it_once_and_in_order():
-    async def scenario(world):
+async def test_a_failed_entry_fails_all_after_it_once_and_in_order():
+    async with new_world(ledger=Ledger(room=2)) as world:
         for name in "ab":
             world.append(name, size=60_000)
         await asyncio.sleep(0)
@@ -221,22 +207,18 @@ def test_a_failed_entry_fails_all_after_it_once_and_in_order():
         await asyncio.sleep(1)
         assert len(world.answers) == 3
 
-    run(scenario, ledger=Ledger(room=2))
 
-
-def test_it_has_failed_before_anybody_is_told():
-    async def scenario(world):
+async def test_it_has_failed_before_anybody_is_told():
+    async with new_world() as world:
         seen = []
         world.writer.append((b"x",), 1, 1, -1, lambda error: seen.append(world.writer.failed))
         await asyncio.sleep(0)
         world.ledger.fail(AddFailed("gone"))
         assert [type(error) for error in seen] == [AddFailed]
 
-    run(scenario)
 
-
-def test_waiting_for_quiet_ends_also_when_the_last_entry_is_a_snapshot():
-    async def scenario(world):
+async def test_waiting_for_quiet_ends_also_when_the_last_entry_is_a_snapshot():
+    async with new_world() as world:
         world.writer.write_snapshot()
         waiting = asyncio.create_task(world.writer.until_quiet())
         await asyncio.sleep(0)
@@ -244,11 +226,9 @@ def test_waiting_for_quiet_ends_also_when_the_last_entry_is_a_snapshot():
         world.ledger.confirm()
         await asyncio.wait_for(waiting, 1)
 
-    run(scenario)
 
-
-def test_waiting_for_quiet_ends_when_the_writer_fails():
-    async def scenario(world):
+async def test_waiting_for_quiet_ends_when_the_writer_fails():
+    async with new_world() as world:
         world.append("a")
         await asyncio.sleep(0)
         waiting = asyncio.create_task(world.writer.until_quiet())
@@ -256,11 +236,9 @@ def test_waiting_for_quiet_ends_when_the_writer_fails():
         world.ledger.fail(AddFailed("gone"))
         await asyncio.wait_for(waiting, 1)
 
-    run(scenario)
 
-
-def test_while_held_nothing_is_packed_and_the_next_segment_takes_it_in_order():
-    async def scenario(world):
+async def test_while_held_nothing_is_packed_and_the_next_segment_takes_it_in_order():
+    async with new_world() as world:
         world.append("a", count=3)
         await asyncio.sleep(0)
         world.writer.held = True
@@ -277,25 +255,21 @@ def test_while_held_nothing_is_packed_and_the_next_segment_takes_it_in_order():
         assert (after.next_sequence_id, after.end_sequence_id) == (6, 6)
         assert parsed(following.entries[0])[0].position == 1
 
-    run(scenario)
-
 
 # -- snapshots ------------------------------------------------------------------------------------
 
 
-def test_a_snapshot_holds_what_is_packed_before_it_and_not_what_waits():
-    async def scenario(world):
+async def test_a_snapshot_holds_what_is_packed_before_it_and_not_what_waits():
+    async with new_world() as world:
         world.append("packed", count=5)
         world.writer.pack()
         world.append("waits")
         world.writer._begin_snapshot()
         assert world.snapshots == [5]
 
-    run(scenario)
 
-
-def test_between_the_parts_of_a_snapshot_no_record_comes_however_little_room_there_is():
-    async def scenario(world):
+async def test_between_the_parts_of_a_snapshot_no_record_comes_however_little_room_there_is():
+    async with new_world(ledger=Ledger(room=1), state=bytes(1_200_000)) as world:
         world.writer.write_snapshot()
         for number in range(3):
             world.append(number)
@@ -308,21 +282,17 @@ def test_between_the_parts_of_a_snapshot_no_record_comes_however_little_room_the
         assert decode_snapshot(join(parts)).owner_state == world.state
         assert world.answers == [(0, None), (1, None), (2, None)]
 
-    run(scenario, ledger=Ledger(room=1), state=bytes(1_200_000))
 
-
-def test_the_parts_of_a_snapshot_are_sent_also_when_no_record_waits():
-    async def scenario(world):
+async def test_the_parts_of_a_snapshot_are_sent_also_when_no_record_waits():
+    async with new_world(ledger=Ledger(room=1), state=bytes(1_200_000)) as world:
         world.writer.write_snapshot()
         for _ in range(5):
             world.ledger.confirm()
         assert len(world.ledger.entries) == 3
 
-    run(scenario, ledger=Ledger(room=1), state=bytes(1_200_000))
 
-
-def test_each_entry_says_how_far_back_the_last_complete_snapshot_begins():
-    async def scenario(world):
+async def test_each_entry_says_how_far_back_the_last_complete_snapshot_begins():
+    async with new_world() as world:
         world.writer.write_snapshot()
         for number in range(40):
             world.append(number, size=500)
@@ -339,11 +309,9 @@ def test_each_entry_says_how_far_back_the_last_complete_snapshot_begins():
                 complete.append(at)
         assert len(begun) > 3
 
-    run(scenario)
 
-
-def test_a_large_snapshot_is_not_written_again_before_eight_times_its_size():
-    async def scenario(world):
+async def test_a_large_snapshot_is_not_written_again_before_eight_times_its_size():
+    async with new_world(state=bytes(10_000)) as world:
         world.writer.write_snapshot()
         for number in range(120):
             world.append(number, size=1000)
@@ -351,16 +319,14 @@ def test_a_large_snapshot_is_not_written_again_before_eight_times_its_size():
             world.ledger.confirm()
         assert len(world.snapshots) == 2
 
-    run(scenario, state=bytes(10_000))
-
 
 # -- bounds ---------------------------------------------------------------------------------------
 
 
-def test_a_segment_never_counts_beyond_what_its_positions_can_hold():
+async def test_a_segment_never_counts_beyond_what_its_positions_can_hold():
     """Batches may claim millions of records each: the rest waits for the next segment."""
 
-    async def scenario(world):
+    async with new_world() as world:
         claim = SEGMENT_RECORDS_MAX // 3
         for number in range(8):
             world.append(number, count=claim)
@@ -372,18 +338,14 @@ def test_a_segment_never_counts_beyond_what_its_positions_can_hold():
         assert positions == [1 + number * claim for number in range(4)]
         assert len(world.writer.take_waiting()) == 4
 
-    run(scenario)
 
-
-def test_waiting_bytes_are_counted():
-    async def scenario(world):
+async def test_waiting_bytes_are_counted():
+    async with new_world() as world:
         world.append("a", size=100)
         world.append("b", size=50)
         assert world.writer.waiting_bytes == 150
         await asyncio.sleep(0)
         assert world.writer.waiting_bytes == 0
-
-    run(scenario)
 
 
 # Control records
@@ -395,17 +357,15 @@ def controls(world):
     return [at for at, [first, *_] in entries if first.control and not is_part(first.data)]
 
 
-def run_owing(scenario, control_ms=100):
-    async def main():
-        world = World()
-        world.writer.control_ms = control_ms
-        return await scenario(world)
-
-    return simulate(main())
+@asynccontextmanager
+async def owing_world(control_ms=100):
+    world = World()
+    world.writer.control_ms = control_ms
+    yield world
 
 
-def test_the_last_record_of_a_burst_is_followed_by_a_control_record():
-    async def scenario(world):
+async def test_the_last_record_of_a_burst_is_followed_by_a_control_record():
+    async with owing_world() as world:
         for name in "abc":
             world.append(name)
             await asyncio.sleep(0.01)
@@ -421,11 +381,9 @@ def test_the_last_record_of_a_burst_is_followed_by_a_control_record():
         assert controls(world) == [3]
         assert world.ends == [1, 2, 3]
 
-    run_owing(scenario)
 
-
-def test_what_is_newer_and_under_way_needs_no_control_record():
-    async def scenario(world):
+async def test_what_is_newer_and_under_way_needs_no_control_record():
+    async with owing_world() as world:
         world.append("a")
         await asyncio.sleep(0.01)
         world.ledger.confirm()
@@ -433,11 +391,9 @@ def test_what_is_newer_and_under_way_needs_no_control_record():
         await asyncio.sleep(10)
         assert controls(world) == []
 
-    run_owing(scenario)
 
-
-def test_at_once_means_when_nothing_else_is_under_way():
-    async def scenario(world):
+async def test_at_once_means_when_nothing_else_is_under_way():
+    async with owing_world(control_ms=0) as world:
         world.append("a")
         await asyncio.sleep(0)
         world.append("b")
@@ -447,11 +403,9 @@ def test_at_once_means_when_nothing_else_is_under_way():
         world.ledger.confirm(1)
         assert controls(world) == [2]
 
-    run_owing(scenario, control_ms=0)
 
-
-def test_a_snapshot_that_was_sent_too_early_to_tell_does_not_pay_for_the_record():
-    async def scenario(world):
+async def test_a_snapshot_that_was_sent_too_early_to_tell_does_not_pay_for_the_record():
+    async with owing_world() as world:
         world.append("a", size=5000)  # a snapshot is due behind it
         await asyncio.sleep(0.01)
         assert len(world.ledger.entries) == 2
@@ -459,11 +413,9 @@ def test_a_snapshot_that_was_sent_too_early_to_tell_does_not_pay_for_the_record(
         await asyncio.sleep(0.2)
         assert controls(world) == [2]
 
-    run_owing(scenario)
 
-
-def test_a_snapshot_sent_after_the_record_was_durable_tells_as_well():
-    async def scenario(world):
+async def test_a_snapshot_sent_after_the_record_was_durable_tells_as_well():
+    async with owing_world() as world:
         world.append("a")
         await asyncio.sleep(0.01)
         world.ledger.confirm()
@@ -472,11 +424,9 @@ def test_a_snapshot_sent_after_the_record_was_durable_tells_as_well():
         await asyncio.sleep(10)
         assert controls(world) == []
 
-    run_owing(scenario)
 
-
-def test_no_control_record_disturbs_a_roll_or_follows_a_retirement():
-    async def scenario(world):
+async def test_no_control_record_disturbs_a_roll_or_follows_a_retirement():
+    async with owing_world() as world:
         world.append("a")
         await asyncio.sleep(0.01)
         world.writer.held = True
@@ -493,11 +443,9 @@ def test_no_control_record_disturbs_a_roll_or_follows_a_retirement():
         assert controls(world) == []
         assert world.failures == []
 
-    run_owing(scenario)
 
-
-def test_a_control_record_that_is_refused_fails_the_writer():
-    async def scenario(world):
+async def test_a_control_record_that_is_refused_fails_the_writer():
+    async with owing_world() as world:
         world.append("a")
         await asyncio.sleep(0.01)
         world.ledger.confirm()
@@ -506,15 +454,11 @@ def test_a_control_record_that_is_refused_fails_the_writer():
         assert world.answers == [("a", None)]
         assert [type(error) for error in world.failures] == [AddFailed]
 
-    run_owing(scenario)
 
-
-def test_without_a_policy_nothing_follows():
-    async def scenario(world):
+async def test_without_a_policy_nothing_follows():
+    async with owing_world(control_ms=-1) as world:
         world.append("a")
         await asyncio.sleep(0.01)
         world.ledger.confirm()
         await asyncio.sleep(10)
         assert len(world.ledger.entries) == 1
-
-    run_owing(scenario, control_ms=-1)

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledger.client.speculative_read import SpeculativeRead
-from tests.sim.loop import simulate
 
 LATE_S, LATE_S_MAX = 1.0, 4.0
 
@@ -94,112 +93,91 @@ def twin(script, timeout_s):
 
 
 @given(answers, st.integers(1, 1500))
-def test_it_asks_and_answers_as_its_dumb_twin(script, timeout_ticks):
+async def test_it_asks_and_answers_as_its_dumb_twin(script, timeout_ticks):
     timeout_s = timeout_ticks / 64 + 1 / 4096
     world = World(script)
 
-    async def scenario():
-        found = await world.speculative_read(timeout_s).run()
-        at_s = now_s()
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        assert len(world.ended) == len(world.asked), "nobody is still being waited for"
-        return found, at_s, world.asked, world.late
-
-    found, at_s, asked, late = simulate(scenario())
+    found = await world.speculative_read(timeout_s).run()
+    at_s = now_s()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert len(world.ended) == len(world.asked), "nobody is still being waited for"
+    found, at_s, asked, late = found, at_s, world.asked, world.late
     expected = twin(script, timeout_s)
     assert (found, asked, late) == (expected[0], expected[2], expected[3])
     assert at_s == pytest.approx(expected[1])
 
 
 @given(answers.filter(bool), st.integers(0, 1500))
-def test_a_cancellation_from_outside_passes_at_any_moment(script, ticks):
+async def test_a_cancellation_from_outside_passes_at_any_moment(script, ticks):
     world = World(script)
     cancel_s = ticks / 64 + 1 / 4096
     _, end_s, _, _ = twin(script, 100.0)
 
-    async def scenario():
-        running = asyncio.ensure_future(world.speculative_read().run())
-        await asyncio.sleep(cancel_s)
-        over = running.done()
-        running.cancel()
-        await asyncio.wait([running])
-        await asyncio.sleep(0)
-        assert len(world.ended) == len(world.asked)
-        assert running.cancelled() == (not over)
-        return over
-
-    assert simulate(scenario()) == (end_s < cancel_s)
+    running = asyncio.ensure_future(world.speculative_read().run())
+    await asyncio.sleep(cancel_s)
+    over = running.done()
+    running.cancel()
+    await asyncio.wait([running])
+    await asyncio.sleep(0)
+    assert len(world.ended) == len(world.asked)
+    assert running.cancelled() == (not over)
+    assert over == (end_s < cancel_s)
 
 
-def test_a_cancellation_wins_even_when_an_answer_beside_comes_in_the_same_moment():
+async def test_a_cancellation_wins_even_when_an_answer_beside_comes_in_the_same_moment():
     world = World([(1000, "good"), (64, "good")])  # the second is asked late and answers
 
-    async def scenario():
-        running = asyncio.ensure_future(world.speculative_read().run())
-        asyncio.get_running_loop().call_at(LATE_S + seconds(1, 64), running.cancel)
-        await asyncio.wait([running])
-        return running.cancelled()
-
-    assert simulate(scenario())
+    running = asyncio.ensure_future(world.speculative_read().run())
+    asyncio.get_running_loop().call_at(LATE_S + seconds(1, 64), running.cancel)
+    await asyncio.wait([running])
+    assert running.cancelled()
 
 
-def test_the_task_that_asked_is_not_left_cancelled():
+async def test_the_task_that_asked_is_not_left_cancelled():
     world = World([(1000, "good"), (64, "good")])
 
-    async def scenario():
-        assert await world.speculative_read().run() == ("good", 1)
-        task = asyncio.current_task()
-        assert task is not None and task.cancelling() == 0
-        await asyncio.sleep(1)
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(1):
-                await asyncio.sleep(5)
-
-    simulate(scenario())
+    assert await world.speculative_read().run() == ("good", 1)
+    task = asyncio.current_task()
+    assert task is not None and task.cancelling() == 0
+    await asyncio.sleep(1)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(1):
+            await asyncio.sleep(5)
 
 
-def test_a_prompt_answer_needs_no_task():
+async def test_a_prompt_answer_needs_no_task():
     world = World([(0, "good"), (0, "good")])
 
-    async def scenario():
-        running = asyncio.ensure_future(world.speculative_read().run())
-        await asyncio.sleep(0)
-        assert len(asyncio.all_tasks()) == 2
-        assert await running == ("good", 0)
-
-    simulate(scenario())
+    running = asyncio.ensure_future(world.speculative_read().run())
+    await asyncio.sleep(0)
+    assert len(asyncio.all_tasks()) == 2
+    assert await running == ("good", 0)
 
 
-def test_stopping_it_ends_the_wait_with_nothing():
+async def test_stopping_it_ends_the_wait_with_nothing():
     world = World([(1000, "good"), (1000, "good")])
 
-    async def scenario():
-        read = world.speculative_read()
-        asyncio.get_running_loop().call_later(3, read.stop)
-        assert await read.run() is None
-        assert now_s() == 3
-
-    simulate(scenario())
+    read = world.speculative_read()
+    asyncio.get_running_loop().call_later(3, read.stop)
+    assert await read.run() is None
+    assert now_s() == 3
 
 
-def test_an_error_beside_is_raised():
+async def test_an_error_beside_is_raised():
     async def never():
         await asyncio.sleep(50)
 
     async def broken():
         raise ZeroDivisionError
 
-    async def scenario():
-        asks = [never(), broken()]
-        read = SpeculativeRead(
-            lambda: asks.pop(0) if asks else None,
-            late_s=1,
-            late_s_max=1,
-            timeout_s=10,
-            on_late=lambda: None,
-        )
-        with pytest.raises(ZeroDivisionError):
-            await read.run()
-
-    simulate(scenario())
+    asks = [never(), broken()]
+    read = SpeculativeRead(
+        lambda: asks.pop(0) if asks else None,
+        late_s=1,
+        late_s_max=1,
+        timeout_s=10,
+        on_late=lambda: None,
+    )
+    with pytest.raises(ZeroDivisionError):
+        await read.run()

@@ -10,12 +10,15 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from contextlib import asynccontextmanager
 
 import pytest
 
 from ledger.adapters.sqlite.sqlite_metadata import APPLICATION_ID, FORMAT_VERSION, SqliteMetadata
 from ledger.errors import CorruptFormat, DirectoryInUse, ForeignDirectory, MetadataUnavailable
 from ledger.ports.metadata import Node
+
+pytestmark = pytest.mark.real_loop
 
 CHILD = """
 import asyncio, sys
@@ -37,32 +40,25 @@ asyncio.run(main())
 """
 
 
-def with_store(path, scenario):
-    async def main():
-        store = SqliteMetadata(path)
-        try:
-            return await scenario(store)
-        finally:
-            await store.close()
-
-    return asyncio.run(main())
+@asynccontextmanager
+async def open_store(path):
+    store = SqliteMetadata(path)
+    try:
+        yield store
+    finally:
+        await store.close()
 
 
-def test_what_was_written_is_there_after_a_restart(tmp_path):
+async def test_what_was_written_is_there_after_a_restart(tmp_path):
     path = tmp_path / "metadata.db"
-
-    async def write(store):
+    async with open_store(path) as store:
         await store.create("/a/b", b"x", parents=True)
         await store.set("/a/b", b"y", 0)
-
-    async def read(store):
-        return await store.get("/a/b")
-
-    with_store(path, write)
-    assert with_store(path, read) == Node(b"y", 1)
+    async with open_store(path) as store:
+        assert await store.get("/a/b") == Node(b"y", 1)
 
 
-def test_an_acknowledged_change_survives_kill_9_and_ephemeral_nodes_do_not(tmp_path):
+async def test_an_acknowledged_change_survives_kill_9_and_ephemeral_nodes_do_not(tmp_path):
     path = tmp_path / "metadata.db"
     with subprocess.Popen(
         [sys.executable, "-c", CHILD, str(path)], stdout=subprocess.PIPE, text=True
@@ -72,25 +68,21 @@ def test_an_acknowledged_change_survives_kill_9_and_ephemeral_nodes_do_not(tmp_p
                 os.kill(child.pid, signal.SIGKILL)
                 break
 
-    async def read(store):
+    async with open_store(path) as store:
         assert (await store.get("/kept")).data == b"acknowledged"
         assert not await store.exists("/mine")
-        return {int(name) for name in await store.children("/kept")}
-
-    assert with_store(path, read) >= set(range(101))
+        assert {int(name) for name in await store.children("/kept")} >= set(range(101))
 
 
-def test_a_second_store_on_the_same_file_is_refused_until_the_first_is_closed(tmp_path):
+async def test_a_second_store_on_the_same_file_is_refused_until_the_first_is_closed(tmp_path):
     path = tmp_path / "metadata.db"
-
-    async def scenario(store):
+    async with open_store(path) as store:
         with pytest.raises(DirectoryInUse, match=r"metadata\.db"):
             SqliteMetadata(path)
         await store.create("/still", b"works")
-        return await store.get("/still")
-
-    with_store(path, scenario)
-    with_store(path, lambda store: store.get("/still"))
+        await store.get("/still")
+    async with open_store(path) as store:
+        await store.get("/still")
 
 
 def test_a_newer_format_is_refused_and_the_file_is_not_touched(tmp_path):
@@ -126,13 +118,11 @@ def test_a_database_of_another_program_is_refused(tmp_path):
         SqliteMetadata(path)
 
 
-def test_a_damaged_file_is_named(tmp_path):
+async def test_a_damaged_file_is_named(tmp_path):
     path = tmp_path / "metadata.db"
 
-    async def write(store):
+    async with open_store(path) as store:
         await store.create("/a", b"x" * 100_000)
-
-    with_store(path, write)
     content = bytearray(path.read_bytes())
     content[100:4096] = b"\xff" * (4096 - 100)
     path.write_bytes(content)
@@ -140,13 +130,14 @@ def test_a_damaged_file_is_named(tmp_path):
         SqliteMetadata(path)
 
 
-def test_an_unfinished_first_start_is_begun_again(tmp_path):
+async def test_an_unfinished_first_start_is_begun_again(tmp_path):
     (tmp_path / "metadata.db.new").write_bytes(b"half a file")
-    with_store(tmp_path / "metadata.db", lambda store: store.create("/a"))
+    async with open_store(tmp_path / "metadata.db") as store:
+        assert await store.create("/a") == "/a"
 
 
-def test_concurrent_changes_share_commits(tmp_path):
-    async def scenario(store):
+async def test_concurrent_changes_share_commits(tmp_path):
+    async with open_store(tmp_path / "metadata.db") as store:
         await store.create("/a")
         commits = 0
 
@@ -157,26 +148,21 @@ def test_concurrent_changes_share_commits(tmp_path):
         store._writer.set_trace_callback(on_statement)
         await asyncio.gather(*(store.create(f"/a/{i}") for i in range(200)))
         store._writer.set_trace_callback(None)
-        return commits
-
-    assert with_store(tmp_path / "metadata.db", scenario) < 100
+        assert commits < 100
 
 
-def test_a_closed_store_says_so(tmp_path):
-    async def main():
-        store = SqliteMetadata(tmp_path / "metadata.db")
-        await store.close()
-        await store.close()
-        with pytest.raises(MetadataUnavailable, match="closed"):
-            await store.get("/")
-        with pytest.raises(MetadataUnavailable, match="closed"):
-            await store.create("/a")
-
-    asyncio.run(main())
+async def test_a_closed_store_says_so(tmp_path):
+    store = SqliteMetadata(tmp_path / "metadata.db")
+    await store.close()
+    await store.close()
+    with pytest.raises(MetadataUnavailable, match="closed"):
+        await store.get("/")
+    with pytest.raises(MetadataUnavailable, match="closed"):
+        await store.create("/a")
 
 
-def test_a_full_file_fails_the_change_and_the_store_goes_on(tmp_path):
-    async def scenario(store):
+async def test_a_full_file_fails_the_change_and_the_store_goes_on(tmp_path):
+    async with open_store(tmp_path / "metadata.db") as store:
         await store.create("/a", b"x")
         pages = store._writer.execute("PRAGMA page_count").fetchone()[0]
         store._writer.execute(f"PRAGMA max_page_count = {pages}")
@@ -184,13 +170,11 @@ def test_a_full_file_fails_the_change_and_the_store_goes_on(tmp_path):
             await store.create("/large", b"x" * 100_000)
         store._writer.execute("PRAGMA max_page_count = 1000000")
         await store.create("/large", b"x" * 100_000)
-        return await store.children("/")
-
-    assert with_store(tmp_path / "metadata.db", scenario) == ["a", "large"]
+        assert await store.children("/") == ["a", "large"]
 
 
-def test_a_cancelled_caller_leaves_the_store_in_order(tmp_path):
-    async def scenario(store):
+async def test_a_cancelled_caller_leaves_the_store_in_order(tmp_path):
+    async with open_store(tmp_path / "metadata.db") as store:
         await store.create("/a")
         tasks = [asyncio.ensure_future(store.create(f"/a/{i}")) for i in range(20)]
         await asyncio.sleep(0)
@@ -198,6 +182,4 @@ def test_a_cancelled_caller_leaves_the_store_in_order(tmp_path):
             task.cancel()
         results = await asyncio.gather(*tasks, return_exceptions=True)
         assert results[1::2] == [f"/a/{i}" for i in range(1, 20, 2)]
-        return await store.create("/b")
-
-    with_store(tmp_path / "metadata.db", scenario)
+        await store.create("/b")

@@ -21,16 +21,16 @@ from tests.ledger.life_rig import (
     fails,
     listed,
     listen,
-    run,
     stored,
     taking_over,
+    watched_rig,
 )
 
 # Taking over
 
 
-def test_who_takes_over_can_write_at_once_and_another_one_would_find_its_state():
-    async def scenario(rig):
+async def test_who_takes_over_can_write_at_once_and_another_one_would_find_its_state():
+    async with watched_rig() as rig:
         owner = await taking_over(rig, "a")
         assert owner.stream.writable
         assert owner.stream.epoch == 1
@@ -39,11 +39,9 @@ def test_who_takes_over_can_write_at_once_and_another_one_would_find_its_state()
         reader = await rig.world.client("reader").recover(segment.ledger)
         assert reader.last_add_confirmed >= 0, "the head snapshot is durable"
 
-    run(scenario)
 
-
-def test_each_ownership_has_a_segment_and_an_epoch_of_its_own():
-    async def scenario(rig):
+async def test_each_ownership_has_a_segment_and_an_epoch_of_its_own():
+    async with watched_rig() as rig:
         epochs = []
         for host in "abc":
             owner = await taking_over(rig, host)
@@ -53,12 +51,10 @@ def test_each_ownership_has_a_segment_and_an_epoch_of_its_own():
         assert [s.record_count for s in listed(rig)] == [0, 0, 0]
         assert [s.completed for s in listed(rig)] == [True, True, False]
 
-    run(scenario)
 
-
-def test_completing_and_creating_in_parallel_takes_less_than_the_one_and_then_the_other():
-    async def seconds(rig, host, open_it):
-        owner = Owner(rig, host)
+async def test_completing_and_creating_in_parallel_takes_less_than_the_one_and_then_the_other():
+    async def seconds(of_rig, host, open_it):
+        owner = Owner(of_rig, host)
         began_s = asyncio.get_running_loop().time()
         await open_it(owner.stream)
         taken_s = asyncio.get_running_loop().time() - began_s
@@ -74,17 +70,16 @@ def test_completing_and_creating_in_parallel_takes_less_than_the_one_and_then_th
         await stream.begin()
         await stream._head_is_durable()
 
-    async def scenario(rig):
+    async with watched_rig() as rig:
         (await taking_over(rig, "first")).kill()
         parallel = [await seconds(rig, f"p{n}", at_once) for n in range(20)]
         serial = [await seconds(rig, f"s{n}", one_after_the_other) for n in range(20)]
         assert sum(parallel) < 0.8 * sum(serial)
 
-    run(scenario)
 
+async def test_the_step_that_completes_the_last_segment_begins_the_next():
+    async with watched_rig() as rig:
 
-def test_the_step_that_completes_the_last_segment_begins_the_next():
-    async def scenario(rig):
         def version():
             return rig.world.tree.nodes[LEDGERS].version
 
@@ -99,13 +94,12 @@ def test_the_step_that_completes_the_last_segment_begins_the_next():
         assert version() == before + 2
         assert rig.in_progress_max == 1
 
-    run(scenario)
 
-
-def test_a_takeover_is_not_over_before_the_head_snapshot_is_durable():
+async def test_a_takeover_is_not_over_before_the_head_snapshot_is_durable():
     """Else an epoch could be shown that the next owner does not know of."""
 
-    async def scenario(rig):
+    async with watched_rig() as rig:
+
         def cut(path, data, version):
             if "/inprogress_" in path:
                 for bookie in rig.world.bookies:
@@ -115,11 +109,9 @@ def test_a_takeover_is_not_over_before_the_head_snapshot_is_durable():
         listen(rig.world.tree, "on_set", cut)
         await fails(taking_over(rig, "a"))
 
-    run(scenario)
 
-
-def test_a_stream_that_is_opened_again_is_not_disturbed_by_what_it_was():
-    async def scenario(rig):
+async def test_a_stream_that_is_opened_again_is_not_disturbed_by_what_it_was():
+    async with watched_rig(control_ms=1000) as rig:
         owner = await taking_over(rig, "a")
         await owner.add(3)
         await owner.stream.open(begin=True)
@@ -127,8 +119,6 @@ def test_a_stream_that_is_opened_again_is_not_disturbed_by_what_it_was():
         await asyncio.sleep(5)
         assert not owner.failures
         assert await everything(owner) == answered(owner)
-
-    run(scenario, control_ms=1000)
 
 
 async def two_left_in_progress(rig):
@@ -146,8 +136,8 @@ async def two_left_in_progress(rig):
     return owner, first, second
 
 
-def test_of_two_segments_in_progress_the_lower_is_fenced_and_completed_first():
-    async def scenario(rig):
+async def test_of_two_segments_in_progress_the_lower_is_fenced_and_completed_first():
+    async with watched_rig() as rig:
         owner, first, second = await two_left_in_progress(rig)
         seen = {}
 
@@ -162,13 +152,11 @@ def test_of_two_segments_in_progress_the_lower_is_fenced_and_completed_first():
         assert [s.start_sequence_id for s in new.stream.segments] == [0, 4, 4]
         assert await everything(new) == answered(owner)
 
-    run(scenario)
 
-
-def test_where_nobody_was_writing_nothing_is_begun():
+async def test_where_nobody_was_writing_nothing_is_begun():
     """So that ten thousand idle streams change hands without a ledger being made."""
 
-    async def scenario(rig):
+    async with watched_rig() as rig:
         owner = await taking_over(rig, "a")
         await owner.add(3)
         await owner.stream.close()
@@ -182,13 +170,11 @@ def test_where_nobody_was_writing_nothing_is_begun():
         await new.add(1)
         assert await everything(new) == answered(owner, new)
 
-    run(scenario)
 
-
-def test_where_no_ledger_can_be_made_what_somebody_was_writing_can_be_read():
+async def test_where_no_ledger_can_be_made_what_somebody_was_writing_can_be_read():
     """Bookies that are full, or too few, take no records; those that there are are read on."""
 
-    async def scenario(rig):
+    async with watched_rig() as rig:
         owner = await taking_over(rig, "a")
         await owner.add(3)
         owner.kill()
@@ -204,13 +190,11 @@ def test_where_no_ledger_can_be_made_what_somebody_was_writing_can_be_read():
         await new.add(1)
         assert await everything(new) == answered(owner, new)
 
-    run(scenario)
 
-
-def test_a_takeover_that_fails_leaves_no_further_segment_behind():
+async def test_a_takeover_that_fails_leaves_no_further_segment_behind():
     """Each try would otherwise begin one."""
 
-    async def scenario(rig):
+    async with watched_rig() as rig:
         owner = await taking_over(rig, "a")
         await owner.add(2)
         owner.kill()
@@ -227,14 +211,12 @@ def test_a_takeover_that_fails_leaves_no_further_segment_behind():
         made = [p for p in rig.world.tree.nodes if metadata_format.ledger_of_path(p) is not None]
         assert len(made) == 2, "the ledger of the first try is used by the last"
 
-    run(scenario)
-
 
 # The old owner
 
 
-def test_an_old_owner_is_refused_whatever_it_tries():
-    async def scenario(rig):
+async def test_an_old_owner_is_refused_whatever_it_tries():
+    async with watched_rig() as rig:
         old = await taking_over(rig, "a")
         for _ in range(2):
             await old.add(3)
@@ -253,11 +235,9 @@ def test_an_old_owner_is_refused_whatever_it_tries():
         assert stored(rig) == before
         assert await everything(new) == answered(old, new)
 
-    run(scenario)
 
-
-def test_an_old_owner_acknowledges_nothing_any_more():
-    async def scenario(rig):
+async def test_an_old_owner_acknowledges_nothing_any_more():
+    async with watched_rig() as rig:
         old = await taking_over(rig, "a")
         await old.add(3)
         await taking_over(rig, "b")
@@ -266,11 +246,9 @@ def test_an_old_owner_acknowledges_nothing_any_more():
         assert lost not in old.answers
         assert isinstance(old.failures[0], Fenced)
 
-    run(scenario)
 
-
-def test_an_idle_old_owner_learns_it_from_its_next_control_record():
-    async def scenario(rig):
+async def test_an_idle_old_owner_learns_it_from_its_next_control_record():
+    async with watched_rig(control_ms=1000) as rig:
         old = await taking_over(rig, "a")
         await old.add(1)
         await taking_over(rig, "b")
@@ -278,11 +256,9 @@ def test_an_idle_old_owner_learns_it_from_its_next_control_record():
         await asyncio.sleep(5)
         assert isinstance(old.failures[0], Fenced)
 
-    run(scenario, control_ms=1000)
 
-
-def test_an_owner_whose_metadata_somebody_else_changed_looks_again():
-    async def scenario(rig):
+async def test_an_owner_whose_metadata_somebody_else_changed_looks_again():
+    async with watched_rig() as rig:
         first = await taking_over(rig, "first")
         await first.add(6)
         await first.stream.close()
@@ -297,11 +273,9 @@ def test_an_owner_whose_metadata_somebody_else_changed_looks_again():
         await new.stream.truncate(4)
         assert new.stream.start_sequence_id == 4
 
-    run(scenario)
 
-
-def test_an_old_owner_that_rolls_leaves_the_list_as_it_is():
-    async def scenario(rig):
+async def test_an_old_owner_that_rolls_leaves_the_list_as_it_is():
+    async with watched_rig() as rig:
         old = await taking_over(rig, "a")
         await old.add(3)
         new = await taking_over(rig, "b")
@@ -312,5 +286,3 @@ def test_an_old_owner_that_rolls_leaves_the_list_as_it_is():
         assert stored(rig) == before
         await new.add(1)
         assert await everything(new) == answered(old, new)
-
-    run(scenario)

@@ -23,15 +23,15 @@ from tests.ledger.life_rig import (
     has_ledger,
     listed,
     listen,
-    run,
     taking_over,
+    watched_rig,
 )
 
 # Rolling
 
 
-def test_records_are_taken_and_acknowledged_while_the_next_ledger_is_being_made():
-    async def scenario(rig):
+async def test_records_are_taken_and_acknowledged_while_the_next_ledger_is_being_made():
+    async with watched_rig() as rig:
         owner = await taking_over(rig, "a")
         await owner.add(2)
         owner.session.gate = asyncio.Event()  # the store answers nothing for now
@@ -44,11 +44,9 @@ def test_records_are_taken_and_acknowledged_while_the_next_ledger_is_being_made(
         await owner.add(1)
         assert await everything(owner) == answered(owner)
 
-    run(scenario)
 
-
-def test_a_segment_is_kept_on_while_no_ledger_can_be_made():
-    async def scenario(rig):
+async def test_a_segment_is_kept_on_while_no_ledger_can_be_made():
+    async with watched_rig(segment_bytes=2000) as rig:
         owner = await taking_over(rig, "a")
         owner.session.faults = replace(owner.session.faults, cut=True)
         await owner.add(40)
@@ -61,11 +59,9 @@ def test_a_segment_is_kept_on_while_no_ledger_can_be_made():
         await owner.add(1)
         assert await everything(owner) == answered(owner)
 
-    run(scenario, segment_bytes=2000)
 
-
-def test_a_segment_rolls_when_its_time_has_come_and_it_holds_records():
-    async def scenario(rig):
+async def test_a_segment_rolls_when_its_time_has_come_and_it_holds_records():
+    async with watched_rig(segment_ms=60_000) as rig:
         owner = await taking_over(rig, "a")
         await asyncio.sleep(100)
         assert not owner.stream.roll_if_old()
@@ -75,11 +71,9 @@ def test_a_segment_rolls_when_its_time_has_come_and_it_holds_records():
         assert [s.completed for s in owner.stream.segments] == [True, False]
         assert not owner.stream.roll_if_old()
 
-    run(scenario, segment_ms=60_000)
 
-
-def test_a_segment_rolls_at_its_size():
-    async def scenario(rig):
+async def test_a_segment_rolls_at_its_size():
+    async with watched_rig(segment_bytes=4000) as rig:
         owner = await taking_over(rig, "a")
         for _ in range(20):
             await owner.add(5, size=100)
@@ -89,12 +83,10 @@ def test_a_segment_rolls_at_its_size():
         assert all(4000 <= size < 8000 for size in sizes)
         assert await everything(owner) == answered(owner)
 
-    run(scenario, segment_bytes=4000)
-
 
 @pytest.mark.parametrize("control_ms", [-1, 100])
-def test_a_roll_a_close_and_a_recovery_leave_the_same_fields(control_ms):
-    async def scenario(rig):
+async def test_a_roll_a_close_and_a_recovery_leave_the_same_fields(control_ms):
+    async with watched_rig(control_ms=control_ms) as rig:
         owner = await taking_over(rig, "a")
         await owner.add(5)
         await asyncio.sleep(1)
@@ -117,8 +109,6 @@ def test_a_roll_a_close_and_a_recovery_leave_the_same_fields(control_ms):
         assert (rolled.last_entry, rolled.last_slot) == (closed.last_entry, closed.last_slot)
         assert (rolled.last_entry, rolled.last_slot) == (recovered.last_entry, recovered.last_slot)
 
-    run(scenario, control_ms=control_ms)
-
 
 # Control records
 
@@ -128,10 +118,10 @@ def test_a_roll_a_close_and_a_recovery_leave_the_same_fields(control_ms):
     [(0, 0.0, 0.05), (400, 0.2, 0.45), (-1, 30.0, 31.0)],
     ids=["immediate", "periodic", "off"],
 )
-def test_when_a_follower_sees_the_last_record(control_ms, seconds_min, seconds_max):
+async def test_when_a_follower_sees_the_last_record(control_ms, seconds_min, seconds_max):
     """Off: only when the next one, 30 s later, follows it."""
 
-    async def scenario(rig):
+    async with watched_rig(control_ms=control_ms) as rig:
         owner = await taking_over(rig, "a")
         follower = await rig.follower()
         await owner.add(3)
@@ -139,8 +129,6 @@ def test_when_a_follower_sees_the_last_record(control_ms, seconds_min, seconds_m
         await asyncio.sleep(30)
         await owner.add(1)
         assert seconds_min <= await seen <= seconds_max
-
-    run(scenario, control_ms=control_ms)
 
 
 async def entries_of(rig, segment):
@@ -152,8 +140,8 @@ async def entries_of(rig, segment):
     return [list(log_records.parse_entry(body)) for body in found]
 
 
-def test_control_records_are_stored_and_spend_no_sequence_id():
-    async def scenario(rig):
+async def test_control_records_are_stored_and_spend_no_sequence_id():
+    async with watched_rig(control_ms=100) as rig:
         owner = await taking_over(rig, "a")
         for _ in range(4):
             await owner.add(1)
@@ -166,11 +154,9 @@ def test_control_records_are_stored_and_spend_no_sequence_id():
         assert [(r.position, r.txid) for r in controls] == [(1, 0), (2, 1), (3, 2), (4, 3)]
         assert all(r.control for r in controls)
 
-    run(scenario, control_ms=100)
 
-
-def test_an_idle_stream_writes_one_control_record_and_no_more():
-    async def scenario(rig):
+async def test_an_idle_stream_writes_one_control_record_and_no_more():
+    async with watched_rig(control_ms=100) as rig:
         owner = await taking_over(rig, "a")
         await owner.add(3)
         await asyncio.sleep(1)
@@ -178,11 +164,9 @@ def test_an_idle_stream_writes_one_control_record_and_no_more():
         await asyncio.sleep(60)
         assert owner.stream._ledger_writer.lap == entries
 
-    run(scenario, control_ms=100)
 
-
-def test_the_policy_may_change_while_the_stream_is_open():
-    async def scenario(rig):
+async def test_the_policy_may_change_while_the_stream_is_open():
+    async with watched_rig() as rig:
         owner = await taking_over(rig, "a")
         follower = await rig.follower()
         await owner.add(3)
@@ -192,8 +176,6 @@ def test_the_policy_may_change_while_the_stream_is_open():
         owner.stream.roll_if_old()
         await owner.add(1)
         assert await follower.until(4) < 0.1
-
-    run(scenario)
 
 
 # Truncation
@@ -212,8 +194,8 @@ async def three_segments(rig, **config):
     return owner
 
 
-def test_segments_below_the_start_are_truncated_and_the_one_around_it_partially():
-    async def scenario(rig):
+async def test_segments_below_the_start_are_truncated_and_the_one_around_it_partially():
+    async with watched_rig() as rig:
         owner = await three_segments(rig)
         await owner.stream.truncate(10)
         first, second, third = listed(rig)
@@ -231,11 +213,9 @@ def test_segments_below_the_start_are_truncated_and_the_one_around_it_partially(
             await owner.stream.read(9, WHOLE)
         assert await everything(owner) == answered(owner, start=10)
 
-    run(scenario)
 
-
-def test_a_start_in_the_middle_of_a_record_set_points_to_its_slot():
-    async def scenario(rig):
+async def test_a_start_in_the_middle_of_a_record_set_points_to_its_slot():
+    async with watched_rig() as rig:
         owner = await taking_over(rig, "a")
         data = rig.new_data()
         owner.stream.append((data,), len(data), 8, 1000, lambda error: None)
@@ -247,8 +227,6 @@ def test_a_start_in_the_middle_of_a_record_set_points_to_its_slot():
         first, _ = user_records(await payload(rig, segment, segment.min_active_entry))
         assert (first.slot, first.records) == (0, 8)
 
-    run(scenario)
-
 
 async def payload(rig, segment, entry):
     reader = await rig.world.client("dump").open(segment.ledger)
@@ -256,8 +234,8 @@ async def payload(rig, segment, entry):
     return body
 
 
-def test_the_pointer_reaches_the_end_and_the_data_are_still_there_for_a_while():
-    async def scenario(rig):
+async def test_the_pointer_reaches_the_end_and_the_data_are_still_there_for_a_while():
+    async with watched_rig(truncated_keep_ms=60_000) as rig:
         owner = await three_segments(rig)
         await owner.stream.truncate(8)
         await owner.stream.truncate(12)
@@ -272,11 +250,9 @@ def test_the_pointer_reaches_the_end_and_the_data_are_still_there_for_a_while():
         assert not has_ledger(rig, first.ledger)
         assert has_ledger(rig, second.ledger)
 
-    run(scenario, truncated_keep_ms=60_000)
 
-
-def test_a_start_in_the_segment_in_progress_is_marked_when_that_is_completed():
-    async def scenario(rig):
+async def test_a_start_in_the_segment_in_progress_is_marked_when_that_is_completed():
+    async with watched_rig() as rig:
         owner = await three_segments(rig)
         await owner.stream.truncate(14)
         assert listed(rig)[-1].truncation is Truncation.ACTIVE
@@ -290,11 +266,9 @@ def test_a_start_in_the_segment_in_progress_is_marked_when_that_is_completed():
             Truncation.ACTIVE,
         ]
 
-    run(scenario)
 
-
-def test_a_truncation_is_durable_at_once_also_when_the_data_cannot_be_read():
-    async def scenario(rig):
+async def test_a_truncation_is_durable_at_once_also_when_the_data_cannot_be_read():
+    async with watched_rig() as rig:
         owner = await three_segments(rig)
         owner.stream._reads.clear()
         for bookie in rig.world.bookies:
@@ -307,11 +281,9 @@ def test_a_truncation_is_durable_at_once_also_when_the_data_cannot_be_read():
         await new.stream.expire()
         assert listed(rig)[1].truncation is Truncation.PARTIALLY_TRUNCATED
 
-    run(scenario)
 
-
-def test_a_grace_period_begins_again_with_a_new_owner():
-    async def scenario(rig):
+async def test_a_grace_period_begins_again_with_a_new_owner():
+    async with watched_rig() as rig:
         owner = await three_segments(rig)
         await owner.stream.truncate(12)
         await asyncio.sleep(59)
@@ -323,11 +295,9 @@ def test_a_grace_period_begins_again_with_a_new_owner():
         await asyncio.sleep(2)
         assert await new.stream.expire() == 2
 
-    run(scenario)
 
-
-def test_what_ttl_removes_leaves_the_list_first_and_its_ledger_after():
-    async def scenario(rig):
+async def test_what_ttl_removes_leaves_the_list_first_and_its_ledger_after():
+    async with watched_rig(retention_ms=3_600_000) as rig:
         owner = await three_segments(rig)
         ledgers = [s.ledger for s in listed(rig)]
         gone = []
@@ -341,11 +311,9 @@ def test_what_ttl_removes_leaves_the_list_first_and_its_ledger_after():
         await asyncio.sleep(100_000)
         assert await owner.stream.expire() == 0, "one in progress never expires"
 
-    run(scenario, retention_ms=3_600_000)
 
-
-def test_ttl_counts_from_completion():
-    async def scenario(rig):
+async def test_ttl_counts_from_completion():
+    async with watched_rig(retention_ms=3_600_000) as rig:
         owner = await taking_over(rig, "a")
         await owner.add(1)
         await asyncio.sleep(10_000)
@@ -356,11 +324,9 @@ def test_ttl_counts_from_completion():
         await asyncio.sleep(3600)
         assert await owner.stream.expire() == 1
 
-    run(scenario, retention_ms=3_600_000)
 
-
-def test_a_ledger_that_is_gone_already_does_not_stop_the_round():
-    async def scenario(rig):
+async def test_a_ledger_that_is_gone_already_does_not_stop_the_round():
+    async with watched_rig() as rig:
         owner = await three_segments(rig)
         first = listed(rig)[0]
         await rig.world.client("admin").delete(first.ledger)
@@ -369,5 +335,3 @@ def test_a_ledger_that_is_gone_already_does_not_stop_the_round():
         assert await owner.stream.expire() == 1
         with pytest.raises(NoSuchLedger):
             await rig.world.client("admin").open(first.ledger)
-
-    run(scenario)

@@ -18,6 +18,8 @@ from ledger.core.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from tests.peers.processes import until
 from tests.peers.proxy import BOTH, TO_CLIENT, TO_SERVER, Proxy
 
+pytestmark = pytest.mark.real_loop
+
 CONFIG = LedgerClientConfig(metadata_attempts_max=100, metadata_retry_s=0.001)
 
 
@@ -51,52 +53,45 @@ def marking(mark):
 
 
 @pytest.fixture
-def run(zookeeper):
-    """Runs `scenario(proxy, far, near)`: two stores on one tree, `far` behind the proxy."""
+def stores(zookeeper):
+    """`async with stores() as (proxy, far, near)`: two on one tree, `far` behind the proxy."""
 
-    def runner(scenario):
-        async def main(proxy):
+    @contextlib.asynccontextmanager
+    async def opened():
+        with Proxy(zookeeper.port) as proxy:
             root = zookeeper.unused_chroot()
             far = await connect_zookeeper(proxy.address, chroot=root)
             near = await connect_zookeeper(zookeeper.servers, chroot=root)
             try:
-                stores = (LedgerMetadataStore(store, CONFIG) for store in (far, near))
-                return await scenario(proxy, *stores)
+                yield proxy, *(LedgerMetadataStore(store, CONFIG) for store in (far, near))
             finally:
                 proxy.heal()
                 await far.close()
                 await near.close()
 
-        with Proxy(zookeeper.port) as proxy:
-            return asyncio.run(main(proxy))
-
-    return runner
+    return opened
 
 
 @pytest.mark.parametrize("lane", BOTH)
-def test_a_ledger_is_made_though_the_request_or_its_reply_was_lost(run, lane):
-    async def scenario(proxy, far, near):
+async def test_a_ledger_is_made_though_the_request_or_its_reply_was_lost(stores, lane):
+    async with stores() as (proxy, far, near):
         await far.create(new_ledger(1))  # its parents exist from now on
         proxy.cut_at_next(lane)
         assert await far.create(new_ledger(2))
         assert (await near.read(2)).metadata == new_ledger(2)
         assert proxy.accepted == 2
 
-    run(scenario)
 
-
-def test_anothers_ledger_is_not_taken_for_ones_own_when_the_reply_is_lost(run):
-    async def scenario(proxy, far, near):
+async def test_anothers_ledger_is_not_taken_for_ones_own_when_the_reply_is_lost(stores):
+    async with stores() as (proxy, far, near):
         assert await near.create(new_ledger(2, token=99))
         proxy.cut_at_next(TO_CLIENT)
         assert not await far.create(new_ledger(2, token=1))
         assert (await near.read(2)).metadata.token == 99
 
-    run(scenario)
 
-
-def test_ones_own_change_is_recognised_when_its_reply_was_lost(run):
-    async def scenario(proxy, far, near):
+async def test_ones_own_change_is_recognised_when_its_reply_was_lost(stores):
+    async with stores() as (proxy, far, near):
         await far.create(new_ledger())
         known = await far.read(7)
         proxy.cut_at_next(TO_CLIENT)
@@ -104,11 +99,9 @@ def test_ones_own_change_is_recognised_when_its_reply_was_lost(run):
         assert (stored.metadata.state, stored.version) == (LedgerState.CLOSED, 1)
         assert await near.read(7) == stored
 
-    run(scenario)
 
-
-def test_a_change_is_decided_again_on_what_a_rival_wrote_meanwhile(run):
-    async def scenario(proxy, far, near):
+async def test_a_change_is_decided_again_on_what_a_rival_wrote_meanwhile(stores):
+    async with stores() as (proxy, far, near):
         await far.create(new_ledger())
         known = await far.read(7)
         await near.update(known, lambda metadata: metadata.in_recovery())
@@ -124,13 +117,11 @@ def test_a_change_is_decided_again_on_what_a_rival_wrote_meanwhile(run):
         assert stored.metadata.state is LedgerState.IN_RECOVERY
         assert (await near.read(7)).metadata == stored.metadata
 
-    run(scenario)
 
-
-def test_under_many_lost_requests_and_replies_every_change_is_done_once(run):
+async def test_under_many_lost_requests_and_replies_every_change_is_done_once(stores):
     chance = random.Random(4)
 
-    async def scenario(proxy, far, near):
+    async with stores() as (proxy, far, near):
         await near.create(new_ledger())
 
         async def spoil():
@@ -163,5 +154,3 @@ def test_under_many_lost_requests_and_replies_every_change_is_done_once(run):
         assert stored.version == 80
         assert all(versions == sorted(set(versions)) for versions in changed)
         assert proxy.accepted > 5
-
-    run(scenario)

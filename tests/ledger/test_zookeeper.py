@@ -6,6 +6,7 @@ in test_zookeeper_servers.py; what every store promises is in tests/contracts/te
 
 import asyncio
 import time
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -16,25 +17,25 @@ from tests.ledger.zookeeper_rig import SHORT_MS, Told, World, connected, no_thre
 from tests.peers.processes import until
 from tests.peers.proxy import TO_CLIENT, TO_SERVER, Proxy
 
+pytestmark = pytest.mark.real_loop
+
 
 @pytest.fixture
-def run(zookeeper):
-    """Runs `scenario(world)` on the shared server."""
+def sessions(zookeeper):
+    """`async with sessions() as world`, on the shared server. Afterwards no thread is left."""
 
-    def runner(scenario, **settings):
-        async def main(proxy):
+    @asynccontextmanager
+    async def opened(**settings):
+        with Proxy(zookeeper.port) as proxy:
             root = zookeeper.unused_chroot()
             async with (
                 connected(proxy.address, root, **settings) as far,
                 connected(zookeeper.servers, root) as near,
             ):
-                await scenario(World(zookeeper, proxy, far, near))
+                yield World(zookeeper, proxy, far, near)
 
-        with Proxy(zookeeper.port) as proxy:
-            asyncio.run(main(proxy))
-        assert no_thread_is_left()
-
-    return runner
+    yield opened
+    assert no_thread_is_left()
 
 
 # Lost replies and requests
@@ -52,8 +53,10 @@ def run(zookeeper):
     ],
     ids=["set", "create", "multi"],
 )
-def test_a_change_whose_reply_is_lost_has_an_unknown_outcome_and_is_done(run, change, holds):
-    async def scenario(world):
+async def test_a_change_whose_reply_is_lost_has_an_unknown_outcome_and_is_done(
+    sessions, change, holds
+):
+    async with sessions() as world:
         await world.far.create("/a", b"old")
         world.proxy.cut_at_next(TO_CLIENT)
         with pytest.raises(MetadataUnavailable):
@@ -61,22 +64,18 @@ def test_a_change_whose_reply_is_lost_has_an_unknown_outcome_and_is_done(run, ch
         assert (await holds(world.far)).data == b"new"
         assert world.renewed == 0
 
-    run(scenario)
 
-
-def test_a_delete_whose_reply_is_lost_is_done(run):
-    async def scenario(world):
+async def test_a_delete_whose_reply_is_lost_is_done(sessions):
+    async with sessions() as world:
         await world.far.create("/a")
         world.proxy.cut_at_next(TO_CLIENT)
         with pytest.raises(MetadataUnavailable):
             await world.far.delete("/a")
         assert not await world.far.exists("/a")
 
-    run(scenario)
 
-
-def test_a_sequential_create_whose_reply_is_lost_only_wastes_a_number(run):
-    async def scenario(world):
+async def test_a_sequential_create_whose_reply_is_lost_only_wastes_a_number(sessions):
+    async with sessions() as world:
         await world.far.create("/a")
         first = await world.far.create("/a/n-", sequential=True)
         world.proxy.cut_at_next(TO_CLIENT)
@@ -85,22 +84,18 @@ def test_a_sequential_create_whose_reply_is_lost_only_wastes_a_number(run):
         third = await world.far.create("/a/n-", sequential=True)
         assert int(third[-10:]) == int(first[-10:]) + 2
 
-    run(scenario)
 
-
-def test_a_change_whose_request_is_lost_has_an_unknown_outcome_and_is_not_done(run):
-    async def scenario(world):
+async def test_a_change_whose_request_is_lost_has_an_unknown_outcome_and_is_not_done(sessions):
+    async with sessions() as world:
         await world.far.create("/a", b"old")
         world.proxy.cut_at_next(TO_SERVER)
         with pytest.raises(MetadataUnavailable):
             await world.far.set("/a", b"new", 0)
         assert await world.far.get("/a") == Node(b"old", 0)
 
-    run(scenario)
 
-
-def test_a_lost_connection_fails_what_was_under_way_and_nothing_else(run):
-    async def scenario(world):
+async def test_a_lost_connection_fails_what_was_under_way_and_nothing_else(sessions):
+    async with sessions() as world:
         world.proxy.freeze(TO_SERVER)
         asked = [world.far.create(f"/{i}") for i in range(2 * IN_FLIGHT_MAX)]
         gathered = asyncio.gather(*asked, return_exceptions=True)
@@ -111,11 +106,9 @@ def test_a_lost_connection_fails_what_was_under_way_and_nothing_else(run):
         assert all(isinstance(result, MetadataUnavailable) for result in results[:IN_FLIGHT_MAX])
         assert results[IN_FLIGHT_MAX:] == [f"/{i}" for i in range(IN_FLIGHT_MAX, len(asked))]
 
-    run(scenario)
 
-
-def test_a_connection_cut_in_the_middle_of_a_reply_leaves_nothing_for_the_next(run):
-    async def scenario(world):
+async def test_a_connection_cut_in_the_middle_of_a_reply_leaves_nothing_for_the_next(sessions):
+    async with sessions() as world:
         large = bytes(900_000)
         await world.near.create("/a", large)
         world.proxy.slow(TO_CLIENT, bytes_per_s=1_000_000)
@@ -129,11 +122,9 @@ def test_a_connection_cut_in_the_middle_of_a_reply_leaves_nothing_for_the_next(r
         assert (await world.far.get("/a")).data == large
         assert world.proxy.accepted == 2
 
-    run(scenario)
 
-
-def test_replies_that_come_together_are_answered_together(run):
-    async def scenario(world):
+async def test_replies_that_come_together_are_answered_together(sessions):
+    async with sessions() as world:
         world.proxy.freeze(TO_CLIENT)
         asked = asyncio.gather(*(world.far.exists("/") for _ in range(IN_FLIGHT_MAX)))
         assert await waits(asked)
@@ -141,13 +132,11 @@ def test_replies_that_come_together_are_answered_together(run):
         async with asyncio.timeout(2):  # before a ping would bring the thread back to its socket
             await asked
 
-    run(scenario)
 
-
-def test_a_request_that_kazoo_loses_fails_with_its_connection(run):
+async def test_a_request_that_kazoo_loses_fails_with_its_connection(sessions):
     """As when one is appended to its queue while it takes a new queue for a new session."""
 
-    async def scenario(world):
+    async with sessions() as world:
         connection = world.far._bridge._connection
         connection.submit = lambda request, answer: None
         asked = asyncio.ensure_future(world.far.get("/"))
@@ -158,14 +147,12 @@ def test_a_request_that_kazoo_loses_fails_with_its_connection(run):
         with pytest.raises(MetadataUnavailable):
             await asked
 
-    run(scenario)
-
 
 # No connection
 
 
-def test_what_is_asked_without_a_connection_waits_for_the_next_one(run):
-    async def scenario(world):
+async def test_what_is_asked_without_a_connection_waits_for_the_next_one(sessions):
+    async with sessions() as world:
         world.proxy.refuse()
         await until(lambda: not world.far._bridge._connected, "the connection to be lost")
         asked = asyncio.ensure_future(world.far.create("/a"))
@@ -173,11 +160,9 @@ def test_what_is_asked_without_a_connection_waits_for_the_next_one(run):
         world.proxy.heal()
         assert await asked == "/a"
 
-    run(scenario)
 
-
-def test_it_waits_no_longer_than_a_session_and_was_never_sent(run):
-    async def scenario(world):
+async def test_it_waits_no_longer_than_a_session_and_was_never_sent(sessions):
+    async with sessions(session_ms=SHORT_MS) as world:
         world.proxy.refuse()
         await until(lambda: not world.far._bridge._connected, "the connection to be lost")
         began_s = time.monotonic()
@@ -188,11 +173,9 @@ def test_it_waits_no_longer_than_a_session_and_was_never_sent(run):
         await world.far.sync("/")
         assert not await world.near.exists("/a")
 
-    run(scenario, session_ms=SHORT_MS)
 
-
-def test_a_silent_connection_is_dropped_even_under_a_stream_of_requests(run):
-    async def scenario(world):
+async def test_a_silent_connection_is_dropped_even_under_a_stream_of_requests(sessions):
+    async with sessions(session_ms=SHORT_MS) as world:
         world.proxy.freeze(TO_CLIENT)
         began_s = time.monotonic()
         first = asyncio.ensure_future(world.far.get("/"))
@@ -206,22 +189,18 @@ def test_a_silent_connection_is_dropped_even_under_a_stream_of_requests(run):
         world.proxy.heal()
         assert await world.far.exists("/")
 
-    run(scenario, session_ms=SHORT_MS)
 
-
-def test_thousands_of_requests_to_a_silent_server_do_not_hold_up_the_loop(run):
-    async def scenario(world):
+async def test_thousands_of_requests_to_a_silent_server_do_not_hold_up_the_loop(sessions):
+    async with sessions() as world:
         world.proxy.freeze(TO_SERVER)
         asked = [asyncio.ensure_future(world.far.exists("/")) for _ in range(5000)]
         assert await waits(asyncio.gather(*asked))
         world.proxy.heal()
         assert all(await asyncio.gather(*asked))
 
-    run(scenario)
 
-
-def test_requests_are_done_in_the_order_they_were_asked(run):
-    async def scenario(world):
+async def test_requests_are_done_in_the_order_they_were_asked(sessions):
+    async with sessions() as world:
         await world.far.create("/a", b"0")
         asked = []
         for i in range(1, 501):
@@ -230,14 +209,12 @@ def test_requests_are_done_in_the_order_they_were_asked(run):
         results = await asyncio.gather(*asked)
         assert results[1::2] == [Node(b"%d" % i, i) for i in range(1, 501)]
 
-    run(scenario)
-
 
 # Sessions
 
 
-def test_a_lost_connection_within_the_session_keeps_its_ephemeral_nodes(run):
-    async def scenario(world):
+async def test_a_lost_connection_within_the_session_keeps_its_ephemeral_nodes(sessions):
+    async with sessions() as world:
         await world.far.create("/live", ephemeral=True)
         before = world.session()
         world.proxy.cut()
@@ -247,11 +224,9 @@ def test_a_lost_connection_within_the_session_keeps_its_ephemeral_nodes(run):
         assert world.session() == before
         assert world.renewed == 0
 
-    run(scenario)
 
-
-def test_the_session_length_is_the_servers_and_pings_keep_the_session(run):
-    async def scenario(world):
+async def test_the_session_length_is_the_servers_and_pings_keep_the_session(sessions):
+    async with sessions(session_ms=150) as world:
         await world.far.create("/live", ephemeral=True)
         assert world.far.negotiated_session_ms == 200
         answered_s = world.far.last_answered_s
@@ -259,11 +234,9 @@ def test_the_session_length_is_the_servers_and_pings_keep_the_session(run):
         await until(lambda: world.far.last_answered_s > answered_s + 0.5, "pings to be answered")
         assert world.far.last_answered_s <= time.monotonic()
 
-    run(scenario, session_ms=150)
 
-
-def test_last_answered_is_when_the_answered_request_was_sent(run):
-    async def scenario(world):
+async def test_last_answered_is_when_the_answered_request_was_sent(sessions):
+    async with sessions() as world:
         await world.far.get("/")
         world.proxy.freeze(TO_CLIENT)
         before_s = time.monotonic()
@@ -276,11 +249,9 @@ def test_last_answered_is_when_the_answered_request_was_sent(run):
         await asked
         assert before_s <= world.far.last_answered_s <= sent_s
 
-    run(scenario)
 
-
-def test_what_is_never_answered_does_not_count_as_answered(run):
-    async def scenario(world):
+async def test_what_is_never_answered_does_not_count_as_answered(sessions):
+    async with sessions(session_ms=SHORT_MS) as world:
         world.proxy.freeze(TO_CLIENT)
         began_s = time.monotonic()
         with pytest.raises(MetadataUnavailable):
@@ -288,13 +259,11 @@ def test_what_is_never_answered_does_not_count_as_answered(run):
         assert world.far.last_answered_s < began_s
         world.proxy.heal()
 
-    run(scenario, session_ms=SHORT_MS)
 
-
-def test_nothing_is_answered_yet_when_the_loss_of_a_session_is_told(run):
+async def test_nothing_is_answered_yet_when_the_loss_of_a_session_is_told(sessions):
     """Else who held something by the old session would believe in it a moment longer."""
 
-    async def scenario(world):
+    async with sessions(session_ms=SHORT_MS) as world:
         await world.far.create("/live", ephemeral=True)
         heard = []
         world.far.watch_session(lambda: heard.append(world.far.last_answered_s))
@@ -306,8 +275,6 @@ def test_nothing_is_answered_yet_when_the_loss_of_a_session_is_told(run):
         assert heard == [0.0]
         await world.far.get("/")
         assert world.far.last_answered_s > 0
-
-    run(scenario, session_ms=SHORT_MS)
 
 
 # Watches
@@ -323,8 +290,8 @@ def test_nothing_is_answered_yet_when_the_loss_of_a_session_is_told(run):
     ],
     ids=["data", "children", "deleted", "created"],
 )
-def test_a_change_made_while_the_connection_was_lost_is_told(run, change):
-    async def scenario(world):
+async def test_a_change_made_while_the_connection_was_lost_is_told(sessions, change):
+    async with sessions() as world:
         await world.far.create("/a")
         told = Told()
         world.far.watch("/a", told)
@@ -336,11 +303,9 @@ def test_a_change_made_while_the_connection_was_lost_is_told(run, change):
         await told.times(1)
         assert world.renewed == 0
 
-    run(scenario)
 
-
-def test_a_lost_connection_alone_is_not_told_as_a_change(run):
-    async def scenario(world):
+async def test_a_lost_connection_alone_is_not_told_as_a_change(sessions):
+    async with sessions() as world:
         await world.far.create("/a")
         told = Told()
         world.far.watch("/a", told)
@@ -354,11 +319,9 @@ def test_a_lost_connection_alone_is_not_told_as_a_change(run):
         await world.near.set("/a", b"new", ANY_VERSION)
         await told.times(1)
 
-    run(scenario)
 
-
-def test_a_change_between_firing_and_arming_is_told(run):
-    async def scenario(world):
+async def test_a_change_between_firing_and_arming_is_told(sessions):
+    async with sessions() as world:
         await world.far.create("/a")
         told = Told()
         world.far.watch("/a", told)
@@ -372,11 +335,9 @@ def test_a_change_between_firing_and_arming_is_told(run):
         world.proxy.heal()
         await told.times(1)
 
-    run(scenario)
 
-
-def test_a_change_after_a_watch_whose_arming_was_lost_is_told(run):
-    async def scenario(world):
+async def test_a_change_after_a_watch_whose_arming_was_lost_is_told(sessions):
+    async with sessions() as world:
         await world.near.create("/a")
         world.proxy.freeze(TO_SERVER)
         told = Told()
@@ -386,11 +347,9 @@ def test_a_change_after_a_watch_whose_arming_was_lost_is_told(run):
         world.proxy.heal()
         await told.times(1)
 
-    run(scenario)
 
-
-def test_a_deleted_node_is_told_once(run):
-    async def scenario(world):
+async def test_a_deleted_node_is_told_once(sessions):
+    async with sessions() as world:
         await world.far.create("/a")
         told = Told()
         world.far.watch("/a", told)
@@ -401,11 +360,9 @@ def test_a_deleted_node_is_told_once(run):
         await world.far.exists("/a")
         assert told.count == 1
 
-    run(scenario)
 
-
-def test_a_watch_made_without_a_connection_is_armed_by_the_next_one(run):
-    async def scenario(world):
+async def test_a_watch_made_without_a_connection_is_armed_by_the_next_one(sessions):
+    async with sessions() as world:
         await world.near.create("/a")
         world.proxy.refuse()
         await until(lambda: not world.far._bridge._connected, "the connection to be lost")
@@ -416,11 +373,9 @@ def test_a_watch_made_without_a_connection_is_armed_by_the_next_one(run):
         await world.near.set("/a", b"new", ANY_VERSION)
         await told.times(1)
 
-    run(scenario)
 
-
-def test_watching_a_path_again_and_again_costs_one_watch(run):
-    async def scenario(world):
+async def test_watching_a_path_again_and_again_costs_one_watch(sessions):
+    async with sessions() as world:
         await world.far.create("/a")
         for _ in range(100):
             world.far.watch("/a", lambda: None)()
@@ -432,11 +387,9 @@ def test_watching_a_path_again_and_again_costs_one_watch(run):
         await told.times(1)
         assert len(world.far._watches._watched) == 1
 
-    run(scenario)
 
-
-def test_who_watches_again_is_told_though_the_watch_before_fired_while_it_was_armed(run):
-    async def scenario(world):
+async def test_who_watches_again_is_told_though_the_watch_before_fired_while_it_was_armed(sessions):
+    async with sessions() as world:
         await world.far.create("/a")
         world.proxy.freeze(TO_CLIENT)
         world.far.watch("/a", lambda: None)()
@@ -451,24 +404,20 @@ def test_who_watches_again_is_told_though_the_watch_before_fired_while_it_was_ar
         await world.near.create("/a")
         await told.times(1)
 
-    run(scenario)
 
-
-def test_a_watch_nobody_wants_is_forgotten_when_it_fires(run):
-    async def scenario(world):
+async def test_a_watch_nobody_wants_is_forgotten_when_it_fires(sessions):
+    async with sessions() as world:
         await world.far.create("/a")
         world.far.watch("/a", lambda: None)()
         await world.far.delete("/a")
         await until(lambda: not world.far._watches._watched, "it to be forgotten")
 
-    run(scenario)
-
 
 # Walks
 
 
-def test_a_node_that_is_moved_within_its_parent_is_found_under_one_of_its_names(run):
-    async def scenario(world):
+async def test_a_node_that_is_moved_within_its_parent_is_found_under_one_of_its_names(sessions):
+    async with sessions() as world:
         names = [f"/tree/{number}" for number in range(300)]
         await asyncio.gather(*(world.near.create(name, parents=True) for name in names))
         await world.near.create("/tree/x0")
@@ -489,14 +438,12 @@ def test_a_node_that_is_moved_within_its_parent_is_found_under_one_of_its_names(
         over = True
         await moving
 
-    run(scenario)
-
 
 # Bounds
 
 
-def test_a_multi_larger_than_a_server_takes_is_refused_before_it_is_sent(run):
-    async def scenario(world):
+async def test_a_multi_larger_than_a_server_takes_is_refused_before_it_is_sent(sessions):
+    async with sessions() as world:
         half = b"x" * (NODE_BYTES_MAX // 2)
         await world.far.multi([Create("/a", half), Create("/b", half[:-1024])])
         with pytest.raises(EntryTooLarge):
@@ -504,21 +451,17 @@ def test_a_multi_larger_than_a_server_takes_is_refused_before_it_is_sent(run):
         assert await world.far.children("/") == ["a", "b"]
         assert world.proxy.accepted == 1
 
-    run(scenario)
 
-
-def test_data_over_the_bound_is_our_own_mistake(run):
-    async def scenario(world):
+async def test_data_over_the_bound_is_our_own_mistake(sessions):
+    async with sessions() as world:
         with pytest.raises(AssertionError):
             await world.far.create("/a", b"x" * (NODE_BYTES_MAX + 1))
         with pytest.raises(AssertionError):
             await world.far.set("/", b"x" * (NODE_BYTES_MAX + 1), ANY_VERSION)
 
-    run(scenario)
 
-
-def test_a_walk_passes_over_nodes_that_go_meanwhile(run):
-    async def scenario(world):
+async def test_a_walk_passes_over_nodes_that_go_meanwhile(sessions):
+    async with sessions() as world:
         paths = [f"/tree/{i % 20}/{i}" for i in range(1000)]
         await asyncio.gather(*(world.near.create(path, parents=True) for path in paths))
         walks = asyncio.gather(*(world.far.read_tree("/") for _ in range(3)), world.far.paths("/"))
@@ -526,5 +469,3 @@ def test_a_walk_passes_over_nodes_that_go_meanwhile(run):
             await world.near.delete(path)
         for found in await walks:
             assert set(found) >= {"/tree", *paths[1::2]}
-
-    run(scenario)

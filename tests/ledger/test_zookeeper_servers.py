@@ -21,6 +21,8 @@ from tests.peers.processes import Process, until
 from tests.peers.proxy import TO_SERVER, Proxy
 from tests.peers.zookeeper import ZooKeeper
 
+pytestmark = pytest.mark.real_loop
+
 
 @pytest.fixture
 def own_server(tmp_path):
@@ -32,47 +34,38 @@ def own_server(tmp_path):
 # Where to connect
 
 
-def test_stores_on_different_roots_do_not_see_each_other(zookeeper):
-    async def main():
-        one, other = zookeeper.unused_chroot() + "/deep/er", zookeeper.unused_chroot()
-        async with (
-            connected(zookeeper.servers, one) as first,
-            connected(zookeeper.servers + other, "") as second,
-            connected(zookeeper.servers, "") as whole,
-        ):
-            made = await first.create("/a-", sequential=True)
-            assert await second.children("/") == []
-            await second.create("/b")
-            assert await first.children("/") == [made[1:]]
-            assert await whole.exists(one + made)
-            assert await whole.exists(other + "/b")
-            with pytest.raises(AssertionError):
-                await first.get("/../x")
-
-    asyncio.run(main())
+async def test_stores_on_different_roots_do_not_see_each_other(zookeeper):
+    one, other = zookeeper.unused_chroot() + "/deep/er", zookeeper.unused_chroot()
+    async with (
+        connected(zookeeper.servers, one) as first,
+        connected(zookeeper.servers + other, "") as second,
+        connected(zookeeper.servers, "") as whole,
+    ):
+        made = await first.create("/a-", sequential=True)
+        assert await second.children("/") == []
+        await second.create("/b")
+        assert await first.children("/") == [made[1:]]
+        assert await whole.exists(one + made)
+        assert await whole.exists(other + "/b")
+        with pytest.raises(AssertionError):
+            await first.get("/../x")
 
 
-def test_of_several_servers_one_that_answers_is_found(zookeeper):
-    async def main():
-        with Proxy(zookeeper.port) as proxy:
-            proxy.refuse()
-            servers = f"{proxy.address},{zookeeper.servers}"
-            async with connected(servers, zookeeper.unused_chroot()) as store:
-                assert store.negotiated_session_ms == 10_000
-
-    asyncio.run(main())
+async def test_of_several_servers_one_that_answers_is_found(zookeeper):
+    with Proxy(zookeeper.port) as proxy:
+        proxy.refuse()
+        servers = f"{proxy.address},{zookeeper.servers}"
+        async with connected(servers, zookeeper.unused_chroot()) as store:
+            assert store.negotiated_session_ms == 10_000
 
 
 @pytest.mark.parametrize("how", ["refuse", "freeze"])
-def test_without_a_server_connecting_fails_in_time_and_leaves_nothing(zookeeper, how):
-    async def main():
-        with Proxy(zookeeper.port) as proxy:
-            getattr(proxy, how)()
-            with pytest.raises(MetadataUnavailable):
-                await connect_zookeeper(proxy.address, connect_s=0.2)
-
+async def test_without_a_server_connecting_fails_in_time_and_leaves_nothing(zookeeper, how):
     began_s = time.monotonic()
-    asyncio.run(main())
+    with Proxy(zookeeper.port) as proxy:
+        getattr(proxy, how)()
+        with pytest.raises(MetadataUnavailable):
+            await connect_zookeeper(proxy.address, connect_s=0.2)
     assert time.monotonic() - began_s < CLOSE_S_MAX  # there is nobody to say farewell to
     assert no_thread_is_left()
 
@@ -101,142 +94,118 @@ def nonsense():
         serving.join()
 
 
-def test_a_server_that_answers_nonsense_is_no_server(nonsense):
-    async def main():
-        async with connected(nonsense, "") as store:
-            for _ in range(3):
-                with pytest.raises(MetadataUnavailable):
-                    await store.get("/")
-
-    asyncio.run(main())
+async def test_a_server_that_answers_nonsense_is_no_server(nonsense):
+    async with connected(nonsense, "") as store:
+        for _ in range(3):
+            with pytest.raises(MetadataUnavailable):
+                await store.get("/")
     assert no_thread_is_left()
 
 
-def test_a_connect_that_is_cancelled_leaves_nothing(zookeeper):
-    async def main():
-        with Proxy(zookeeper.port) as proxy:
-            proxy.freeze()
-            connecting = asyncio.ensure_future(connect_zookeeper(proxy.address))
-            assert await waits(connecting)
-            connecting.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await connecting
-            assert await asyncio.to_thread(no_thread_is_left)
-
-    asyncio.run(main())
+async def test_a_connect_that_is_cancelled_leaves_nothing(zookeeper):
+    with Proxy(zookeeper.port) as proxy:
+        proxy.freeze()
+        connecting = asyncio.ensure_future(connect_zookeeper(proxy.address))
+        assert await waits(connecting)
+        connecting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await connecting
+        assert await asyncio.to_thread(no_thread_is_left)
 
 
 # Servers that die
 
 
-def test_a_server_that_takes_a_connection_and_says_nothing_is_asked_again(zookeeper):
+async def test_a_server_that_takes_a_connection_and_says_nothing_is_asked_again(zookeeper):
     """As a starting ZooKeeper does; a session of 20 s must not be lost by waiting for it."""
 
-    async def main():
-        root = zookeeper.unused_chroot()
-        with Proxy(zookeeper.port) as proxy:
-            async with connected(proxy.address, root, session_ms=20_000) as store:
-                proxy.drop(TO_SERVER)
-                proxy.cut()
-                await until(lambda: proxy.lost_bytes(TO_SERVER) > 0, "words to be lost")
-                proxy.heal()  # for the next connection: what was lost stays lost
-                async with asyncio.timeout(5):
-                    assert await store.exists("/")
-
-    asyncio.run(main())
+    root = zookeeper.unused_chroot()
+    with Proxy(zookeeper.port) as proxy:
+        async with connected(proxy.address, root, session_ms=20_000) as store:
+            proxy.drop(TO_SERVER)
+            proxy.cut()
+            await until(lambda: proxy.lost_bytes(TO_SERVER) > 0, "words to be lost")
+            proxy.heal()  # for the next connection: what was lost stays lost
+            async with asyncio.timeout(5):
+                assert await store.exists("/")
 
 
-def test_a_killed_server_that_comes_back_finds_its_clients_again(own_server):
-    async def main():
-        async with connected(own_server.servers, "/t", session_ms=20_000) as store:
-            told, renewed = Told(), Told()
-            store.watch_session(renewed)
-            await store.create("/a", b"x")
-            await store.create("/live", ephemeral=True)
-            store.watch("/a", told)
-            await store.get("/a")
-            await asyncio.to_thread(own_server.restart, kill=True)
-            async with connected(own_server.servers, "/t") as other:
-                await other.set("/a", b"y", 0)
-                await told.times(1)
-                assert await store.get("/a") == Node(b"y", 1)
-                assert await other.exists("/live")
-                assert renewed.count == 0
-
-    asyncio.run(main())
-
-
-def test_a_store_outlives_a_pause_longer_than_its_session(own_server):
-    async def main():
-        async with connected(own_server.servers, "/t", session_ms=SHORT_MS) as store:
-            told = Told()
-            await store.create("/a")
-            store.watch("/a", told)
-            await store.get("/a")
-            own_server.pause()
-            with pytest.raises(MetadataUnavailable):  # the connection is given up
-                await store.get("/a")
-            with pytest.raises(MetadataUnavailable):  # and no other is to be had in a session
-                await store.get("/a")
-            own_server.resume()
-            async with connected(own_server.servers, "/t") as other:
-                await other.set("/a", b"new", ANY_VERSION)
+async def test_a_killed_server_that_comes_back_finds_its_clients_again(own_server):
+    async with connected(own_server.servers, "/t", session_ms=20_000) as store:
+        told, renewed = Told(), Told()
+        store.watch_session(renewed)
+        await store.create("/a", b"x")
+        await store.create("/live", ephemeral=True)
+        store.watch("/a", told)
+        await store.get("/a")
+        await asyncio.to_thread(own_server.restart, kill=True)
+        async with connected(own_server.servers, "/t") as other:
+            await other.set("/a", b"y", 0)
             await told.times(1)
-            assert (await store.get("/a")).data == b"new"
+            assert await store.get("/a") == Node(b"y", 1)
+            assert await other.exists("/live")
+            assert renewed.count == 0
 
-    asyncio.run(main())
+
+async def test_a_store_outlives_a_pause_longer_than_its_session(own_server):
+    async with connected(own_server.servers, "/t", session_ms=SHORT_MS) as store:
+        told = Told()
+        await store.create("/a")
+        store.watch("/a", told)
+        await store.get("/a")
+        own_server.pause()
+        with pytest.raises(MetadataUnavailable):  # the connection is given up
+            await store.get("/a")
+        with pytest.raises(MetadataUnavailable):  # and no other is to be had in a session
+            await store.get("/a")
+        own_server.resume()
+        async with connected(own_server.servers, "/t") as other:
+            await other.set("/a", b"new", ANY_VERSION)
+        await told.times(1)
+        assert (await store.get("/a")).data == b"new"
 
 
-def test_ephemeral_nodes_of_a_killed_process_go_after_its_session(zookeeper, tmp_path):
+async def test_ephemeral_nodes_of_a_killed_process_go_after_its_session(zookeeper, tmp_path):
     root = zookeeper.unused_chroot()
 
-    async def main():
-        async with connected(zookeeper.servers, root) as store:
-            told = Told()
-            store.watch("/live", told)
-            argv = [sys.executable, "-m", "tests.ledger.zookeeper_child"]
-            child = Process([*argv, zookeeper.servers, root], tmp_path / "child.log")
-            try:
-                await told.times(1)
-                assert await store.exists("/live")
-            finally:
-                child.kill()
-            await told.times(2)
-            assert not await store.exists("/live")
-
-    asyncio.run(main())
+    async with connected(zookeeper.servers, root) as store:
+        told = Told()
+        store.watch("/live", told)
+        argv = [sys.executable, "-m", "tests.ledger.zookeeper_child"]
+        child = Process([*argv, zookeeper.servers, root], tmp_path / "child.log")
+        try:
+            await told.times(1)
+            assert await store.exists("/live")
+        finally:
+            child.kill()
+        await told.times(2)
+        assert not await store.exists("/live")
 
 
 # Closing
 
 
-def test_close_ends_the_session_and_its_ephemeral_nodes(zookeeper):
-    async def main():
-        root = zookeeper.unused_chroot()
-        async with connected(zookeeper.servers, root) as other:
-            async with connected(zookeeper.servers, root) as store:
-                await store.create("/live", ephemeral=True)
-                unanswered = asyncio.ensure_future(store.get("/"))
-                await asyncio.sleep(0)
-            assert not await other.exists("/live")
-            assert (await unanswered) == Node(b"", 0)
-
-    asyncio.run(main())
+async def test_close_ends_the_session_and_its_ephemeral_nodes(zookeeper):
+    root = zookeeper.unused_chroot()
+    async with connected(zookeeper.servers, root) as other:
+        async with connected(zookeeper.servers, root) as store:
+            await store.create("/live", ephemeral=True)
+            unanswered = asyncio.ensure_future(store.get("/"))
+            await asyncio.sleep(0)
+        assert not await other.exists("/live")
+        assert (await unanswered) == Node(b"", 0)
 
 
 @pytest.mark.parametrize("how", ["refuse", "freeze"])
-def test_close_is_bounded_when_no_server_answers(zookeeper, how):
-    async def main():
-        with Proxy(zookeeper.port) as proxy:
-            store = await connect_zookeeper(proxy.address, chroot=zookeeper.unused_chroot())
-            getattr(proxy, how)()
-            asked = [asyncio.ensure_future(store.get("/")) for _ in range(IN_FLIGHT_MAX + 10)]
-            await asyncio.sleep(0)
-            began_s = time.monotonic()
-            await store.close()
-            assert time.monotonic() - began_s < 2 * CLOSE_S_MAX
-            for result in await asyncio.gather(*asked, return_exceptions=True):
-                assert isinstance(result, MetadataUnavailable)
-
-    asyncio.run(main())
+async def test_close_is_bounded_when_no_server_answers(zookeeper, how):
+    with Proxy(zookeeper.port) as proxy:
+        store = await connect_zookeeper(proxy.address, chroot=zookeeper.unused_chroot())
+        getattr(proxy, how)()
+        asked = [asyncio.ensure_future(store.get("/")) for _ in range(IN_FLIGHT_MAX + 10)]
+        await asyncio.sleep(0)
+        began_s = time.monotonic()
+        await store.close()
+        assert time.monotonic() - began_s < 2 * CLOSE_S_MAX
+        for result in await asyncio.gather(*asked, return_exceptions=True):
+            assert isinstance(result, MetadataUnavailable)
     assert no_thread_is_left()

@@ -15,7 +15,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,7 +24,7 @@ import pytest
 from ledger.bookie.gc.collector import collect
 from ledger.ids import BookieId, LedgerId
 from ledger.ports.bookies import Status
-from tests.ledger.bookie_rig import KEY, SMALL, Rig, with_bookie
+from tests.ledger.bookie_rig import KEY, SMALL, Rig, started_bookie
 from tests.node.cluster_rig import Cluster
 from tests.peers.bookie import BookieProcess
 from tests.peers.zookeeper import ZooKeeper
@@ -57,12 +57,11 @@ class RationedDisk(SimDisk):
         return self.free
 
 
-def with_free(body) -> None:
-    async def with_rationed(rig: Rig, bookie) -> None:
+@asynccontextmanager
+async def rationed_bookie():
+    async with started_bookie(TIGHT) as (rig, bookie):
         rig.disk.__class__ = RationedDisk
-        await body(rig, bookie)
-
-    with_bookie(with_rationed, TIGHT)
+        yield rig, bookie
 
 
 async def looks_again() -> None:
@@ -80,8 +79,8 @@ async def looks_again() -> None:
         (20_000, Status.READ_ONLY, Status.READ_ONLY),
     ],
 )
-def test_adds_go_first_then_recovery_and_fences_are_taken_to_the_end(free, add, recovery):
-    async def body(rig, bookie):
+async def test_adds_go_first_then_recovery_and_fences_are_taken_to_the_end(free, add, recovery):
+    async with rationed_bookie() as (rig, bookie):
         assert await rig.add(1, 0) is Status.OK
         rig.disk.free = free
         bookie.check_disk_space()
@@ -95,11 +94,9 @@ def test_adds_go_first_then_recovery_and_fences_are_taken_to_the_end(free, add, 
         await rig.kill()
         assert await rig.add(1, 3) is Status.FENCED
 
-    with_free(body)
 
-
-def test_it_is_writable_again_only_with_clearly_more_room():
-    async def body(rig, bookie):
+async def test_it_is_writable_again_only_with_clearly_more_room():
+    async with rationed_bookie() as (rig, bookie):
         seen = []
         for free in (250_000, 199_999, 250_000, 299_999, 300_000, 250_000, 199_999):
             rig.disk.free = free
@@ -107,18 +104,14 @@ def test_it_is_writable_again_only_with_clearly_more_room():
             seen.append(bookie.writable)
         assert seen == [True, False, False, False, True, True, False]
 
-    with_free(body)
 
-
-def test_without_anybody_asking_it_sees_room_that_came_back():
-    async def body(rig, bookie):
+async def test_without_anybody_asking_it_sees_room_that_came_back():
+    async with rationed_bookie() as (rig, bookie):
         rig.disk.free = 0
         bookie.check_disk_space()
         rig.disk.free = 1 << 40
         await looks_again()
         assert await rig.add(1, 0) is Status.OK
-
-    with_free(body)
 
 
 class Mute:
@@ -129,8 +122,8 @@ class Mute:
 
 
 @pytest.mark.parametrize("free", [1 << 40, 0], ids=["room", "no room"])
-def test_a_disk_that_does_not_say_what_is_free_holds_up_nobody(free):
-    async def body(rig, bookie):
+async def test_a_disk_that_does_not_say_what_is_free_holds_up_nobody(free):
+    async with started_bookie(replace(TIGHT, file_bytes=64 * MIB)) as (rig, bookie):
         rig.disk.__class__ = RationedDisk
         rig.disk.free = free
         bookie.check_disk_space()
@@ -148,11 +141,9 @@ def test_a_disk_that_does_not_say_what_is_free_holds_up_nobody(free):
         bookie.check_disk_space()
         assert bookie.writable
 
-    with_bookie(body, replace(TIGHT, file_bytes=64 * MIB))
 
-
-def test_rewriting_leaves_the_reserve_alone():
-    async def body(rig, bookie):
+async def test_rewriting_leaves_the_reserve_alone():
+    async with rationed_bookie() as (rig, bookie):
         await rig.add(1, 0, b"living" * 100)
         for entry in range(60):
             await rig.add(2, entry, bytes(4000))
@@ -165,8 +156,6 @@ def test_rewriting_leaves_the_reserve_alone():
         rig.disk.free = 110_000
         assert (await collect(bookie, list_ledgers, compaction_threshold=0.9)).files_rewritten == 1
         assert (await bookie.read(1, 0)).status is Status.OK
-
-    with_free(body)
 
 
 class Refusing:
@@ -206,8 +195,8 @@ async def expect(rig, acked, fenced) -> None:
         assert await rig.add(ledger, 99) is Status.FENCED
 
 
-def test_any_one_write_without_room_leaves_it_consistent(monkeypatch):
-    async def run(refused: int) -> int:
+async def test_any_one_write_without_room_leaves_it_consistent(monkeypatch):
+    async def writes_of_a_run(refused: int) -> int:
         rig, refusing = Rig(SMALL), Refusing(refused)
         await rig.start()
         with monkeypatch.context() as patch:
@@ -219,13 +208,10 @@ def test_any_one_write_without_room_leaves_it_consistent(monkeypatch):
         await expect(rig, acked, fenced)
         return refusing.writes
 
-    async def main() -> None:
-        refused = 1
-        while refused <= await run(refused):
-            refused += 1
-        assert refused > 40
-
-    simulate(main())
+    first = 1
+    while first <= await writes_of_a_run(first):
+        first += 1
+    assert first > 40
 
 
 # -- the process -----------------------------------------------------------------------------------
@@ -260,7 +246,7 @@ def on_small_disk(zookeeper: ZooKeeper, tmp_path: Path, body, twin) -> None:
     place = tmp_path / "disk"
     with small_disk(place, DISK_BYTES) as mounted:
         if not mounted:
-            twin()
+            simulate(twin())
             return
         chroot = zookeeper.servers + zookeeper.unused_chroot()
         options = ["--disk-free-min", str(FREE_MIN), "--gc-interval", "300ms"]
@@ -312,20 +298,17 @@ def test_the_process_turns_read_only_and_back(zookeeper, tmp_path):
     )
 
 
-def test_a_process_that_starts_without_room_says_what_is_short(zookeeper, tmp_path):
+@pytest.mark.real_loop
+async def test_a_process_that_starts_without_room_says_what_is_short(zookeeper, tmp_path):
     """Its disk has less free than it is told to keep: read-only from the start, and it says why."""
     chroot = zookeeper.servers + zookeeper.unused_chroot()
     wanted = shutil.disk_usage(tmp_path).total  # never all free
     bookie = BookieProcess(tmp_path / "bookie", chroot, ["--disk-free-min", str(wanted)])
-
-    async def look() -> None:
+    try:
+        bookie.start()
         async with Cluster(chroot) as cluster:
             await cluster.until_registered(bookie.id, read_only=True)
             assert await cluster.add(bookie.id, 1, 0) is Status.READ_ONLY
-
-    try:
-        bookie.start()
-        asyncio.run(look())
         bookie.process.wait_for(lambda: "short of room" in bookie.process.output(), "it", 30.0)
         (line,) = (one for one in bookie.process.output().splitlines() if "short of room" in one)
         free, needed = (int(number) for number in re.findall(r"_bytes=(\d+)", line))
@@ -357,13 +340,10 @@ def test_the_process_outlives_a_disk_that_others_filled(zookeeper, tmp_path):
             assert (await cluster.read(bookie.id, 1, entry)).status is Status.OK
         assert await cluster.add(bookie.id, 1, 100) is Status.OK
 
-    def twin() -> None:
+    async def twin() -> None:
         faults = DiskFaults(capacity_bytes=1_000_000)
-
-        async def fills(rig, bookie):
+        async with started_bookie(SMALL, faults) as (rig, _):
             statuses = {await rig.add(1, entry, bytes(9000)) for entry in range(200)}
             assert statuses == {Status.OK, Status.READ_ONLY}
-
-        with_bookie(fills, SMALL, faults)
 
     on_small_disk(zookeeper, tmp_path, body, twin)

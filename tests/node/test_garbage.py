@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+from contextlib import asynccontextmanager
 from random import Random
 
 import pytest
@@ -24,7 +25,7 @@ from ledger.node.identity import load_identity
 from ledger.ports.bookies import Status
 from ledger.registry import layout
 from ledger.registry.cookie import cookie_path
-from tests.ledger.bookie_rig import with_bookie
+from tests.ledger.bookie_rig import started_bookie
 from tests.sim.disk import SimDisk
 from tests.sim.metadata import MetadataFaults, MetadataTree, SimMetadata
 from tests.sim.table import SimTable
@@ -83,33 +84,28 @@ def path_of(ledger: int) -> str:
     return metadata_format.ledger_path(LedgerId(ledger))
 
 
-def in_world(body) -> None:
-    async def with_world(rig, bookie) -> None:
+@asynccontextmanager
+async def new_world():
+    async with started_bookie() as (rig, bookie):
         world = World(rig, bookie)
         await world.start()
-        await body(world)
-
-    with_bookie(with_world)
+        yield world
 
 
-def test_a_deleted_ledger_goes_and_the_others_stay():
-    async def body(world):
+async def test_a_deleted_ledger_goes_and_the_others_stay():
+    async with new_world() as world:
         assert (await world.collector.collect()).ledgers == 0
         await world.store.delete(path_of(2))
         assert (await world.collector.collect()).ledgers == 1
         await world.expect(1, 3)
 
-    in_world(body)
 
-
-def test_the_last_ledger_goes_too():
-    async def body(world):
+async def test_the_last_ledger_goes_too():
+    async with new_world() as world:
         for ledger in (1, 2, 3):
             await world.store.delete(path_of(ledger))
         assert (await world.collector.collect()).ledgers == 3
         await world.expect()
-
-    in_world(body)
 
 
 class Forgetful(SimMetadata):
@@ -119,13 +115,11 @@ class Forgetful(SimMetadata):
         return [each for each in await super().paths(path) if "/00/" not in each]
 
 
-def test_a_listing_that_leaves_ledgers_out_deletes_nothing():
-    async def body(world):
+async def test_a_listing_that_leaves_ledgers_out_deletes_nothing():
+    async with new_world() as world:
         collector = world.new_collector(Forgetful(world.tree))
         assert (await collector.collect()).ledgers == 0
         await world.expect(1, 2, 3)
-
-    in_world(body)
 
 
 class FailsLater(SimMetadata):
@@ -140,8 +134,8 @@ class FailsLater(SimMetadata):
         return await super()._call(step, *args)
 
 
-def test_a_store_that_stops_answering_at_any_point_deletes_nothing():
-    async def body(world):
+async def test_a_store_that_stops_answering_at_any_point_deletes_nothing():
+    async with new_world() as world:
         await world.store.delete(path_of(2))
         for left in range(100):
             store = FailsLater(world.tree)
@@ -154,22 +148,18 @@ def test_a_store_that_stops_answering_at_any_point_deletes_nothing():
         assert left > 5
         await world.expect(1, 3)
 
-    in_world(body)
 
-
-def test_metadata_of_another_cluster_delete_nothing():
-    async def body(world):
+async def test_metadata_of_another_cluster_delete_nothing():
+    async with new_world() as world:
         other = SimMetadata()
         await layout.init_layout(other, lambda: "cluster-2")
         with pytest.raises(MetadataMismatch, match="cluster-2"):
             await world.new_collector(other).collect()
         await world.expect(1, 2, 3)
 
-    in_world(body)
 
-
-def test_metadata_that_were_put_back_to_an_older_state_delete_nothing():
-    async def body(world):
+async def test_metadata_that_were_put_back_to_an_older_state_delete_nothing():
+    async with new_world() as world:
         nodes = world.tree.nodes
         older = {path: node for path, node in nodes.items() if path != path_of(3)}
         world.tree.nodes = copy.deepcopy(older)
@@ -181,11 +171,9 @@ def test_metadata_that_were_put_back_to_an_older_state_delete_nothing():
             await world.collector.collect()
         await world.expect(1, 2, 3)
 
-    in_world(body)
 
-
-def test_ledgers_in_limbo_are_kept_until_they_are_deleted():
-    async def body(world):
+async def test_ledgers_in_limbo_are_kept_until_they_are_deleted():
+    async with new_world() as world:
         await world.bookie.enter_limbo([LedgerId(1), LedgerId(9)], fenced_below=LedgerId(50))
         await world.store.create(path_of(9), b"metadata", parents=True)
         assert (await world.collector.collect()).ledgers == 0
@@ -196,11 +184,10 @@ def test_ledgers_in_limbo_are_kept_until_they_are_deleted():
         assert (await world.collector.collect()).ledgers == 1
         assert (await world.bookie.read(9, 0)).status is Status.NO_LEDGER
 
-    in_world(body)
 
+async def test_a_ledger_learnt_while_metadata_are_listed_is_kept():
+    async with new_world() as world:
 
-def test_a_ledger_learnt_while_metadata_are_listed_is_kept():
-    async def body(world):
         class Slow(SimMetadata):
             async def paths(self, path):
                 found = await super().paths(path)
@@ -211,11 +198,9 @@ def test_a_ledger_learnt_while_metadata_are_listed_is_kept():
         assert (await world.new_collector(Slow(world.tree)).collect()).ledgers == 1
         await world.expect(1, 3, 77)
 
-    in_world(body)
 
-
-def test_it_looks_by_itself_now_and_then_and_when_asked():
-    async def body(world):
+async def test_it_looks_by_itself_now_and_then_and_when_asked():
+    async with new_world() as world:
         world.collector.start()
         await world.store.delete(path_of(2))
         await asyncio.sleep(599)
@@ -228,11 +213,9 @@ def test_it_looks_by_itself_now_and_then_and_when_asked():
         await world.expect(3)
         await world.collector.stop()
 
-    in_world(body)
 
-
-def test_what_failed_is_said_and_tried_again():
-    async def body(world):
+async def test_what_failed_is_said_and_tried_again():
+    async with new_world() as world:
         world.store.faults = MetadataFaults(Random(1), unsent=1.0)
         world.collector.start()
         await asyncio.sleep(601)
@@ -242,8 +225,6 @@ def test_what_failed_is_said_and_tried_again():
         await asyncio.sleep(600)
         await world.expect(1, 3)
         await world.collector.stop()
-
-    in_world(body)
 
 
 # -- damaged files ---------------------------------------------------------------------------------
@@ -255,8 +236,8 @@ async def fill(rig, ledger: int, files: int) -> None:
 
 
 @pytest.mark.parametrize("threshold", [0.0, 0.9])
-def test_a_file_with_a_broken_header_is_never_believed_to_be_dead(threshold):
-    async def body(world):
+async def test_a_file_with_a_broken_header_is_never_believed_to_be_dead(threshold):
+    async with new_world() as world:
         await fill(world.rig, 8, 3)
         damaged = file_name(2)
         world.rig.disk.flip_bit(damaged, 3)
@@ -268,11 +249,9 @@ def test_a_file_with_a_broken_header_is_never_believed_to_be_dead(threshold):
         assert done.files_dropped >= 1
         assert damaged in world.rig.disk.names()
 
-    in_world(body)
 
-
-def test_a_file_in_which_rot_was_found_is_kept():
-    async def body(world):
+async def test_a_file_in_which_rot_was_found_is_kept():
+    async with new_world() as world:
         await fill(world.rig, 1, 3)
         world.rig.disk.flip_bit(file_name(2), 12_500)
         world.rig.disk, world.rig.table = world.rig.disk.restart(), SimTable(Random(4))
@@ -286,11 +265,9 @@ def test_a_file_in_which_rot_was_found_is_kept():
         assert file_name(2) in world.rig.disk.names()
         assert file_name(3) not in world.rig.disk.names()
 
-    in_world(body)
 
-
-def test_one_unreadable_file_does_not_keep_the_others_from_being_rewritten():
-    async def body(world):
+async def test_one_unreadable_file_does_not_keep_the_others_from_being_rewritten():
+    async with new_world() as world:
         for ledger in (1, 8) * 3:
             state = world.bookie._index.state(ledger)
             first = state.last_entry + 1 if state else 0
@@ -310,5 +287,3 @@ def test_one_unreadable_file_does_not_keep_the_others_from_being_rewritten():
         assert done.files_rewritten >= 1
         assert (await world.bookie.read(1, 2)).status is Status.OK
         assert (await world.bookie.read(1, 1)).status is Status.IO_ERROR
-
-    in_world(body)

@@ -20,7 +20,6 @@ from ledger.ids import BookieId
 from ledger.node.identity import BookieIdentity, load_identity
 from ledger.registry.cookie import cookie_path
 from tests.sim.disk import SimDisk
-from tests.sim.loop import simulate
 from tests.sim.metadata import MetadataFaults, MetadataTree, SimMetadata
 
 BOOKIE = BookieId("bookie-01234567")
@@ -91,93 +90,75 @@ HISTORIES = [ends for length in (1, 2, 3) for ends in itertools.product(ENDS, re
 
 
 @pytest.mark.parametrize("ends", HISTORIES, ids=" ".join)
-def test_no_honest_history_looks_like_a_loss(ends):
-    async def main():
-        disk, tree = new_disk(), MetadataTree()
-        for end in ends:
-            await live(disk, tree, end)
-        assert (await begin(disk, SimMetadata(tree))).loss == ""
-
-    simulate(main())
+async def test_no_honest_history_looks_like_a_loss(ends):
+    disk, tree = new_disk(), MetadataTree()
+    for end in ends:
+        await live(disk, tree, end)
+    assert (await begin(disk, SimMetadata(tree))).loss == ""
 
 
 @pytest.mark.parametrize("ends", HISTORIES, ids=" ".join)
-def test_a_copy_shows_that_the_original_ran_after_it_was_made(ends):
-    async def main():
-        for copied in range(len(ends)):
-            disk, tree = new_disk(), MetadataTree()
-            for end in ends[:copied]:
-                await live(disk, tree, end)
-            old = copy.deepcopy(disk)
-            for end in ends[copied:]:
-                await live(disk, tree, end)
-            if copied == 0:
-                assert not old.names()  # an empty directory is another bookie
-            else:
-                assert (await begin(old, SimMetadata(tree), place=2)).loss
-
-    simulate(main())
+async def test_a_copy_shows_that_the_original_ran_after_it_was_made(ends):
+    for copied in range(len(ends)):
+        disk, tree = new_disk(), MetadataTree()
+        for end in ends[:copied]:
+            await live(disk, tree, end)
+        old = copy.deepcopy(disk)
+        for end in ends[copied:]:
+            await live(disk, tree, end)
+        if copied == 0:
+            assert not old.names()  # an empty directory is another bookie
+        else:
+            assert (await begin(old, SimMetadata(tree), place=2)).loss
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_a_copy_of_a_running_directory_shows(end):
-    async def main():
-        disk, tree = new_disk(), MetadataTree()
-        await live(disk, tree, "stop")
-        store = SimMetadata(tree)
-        identity = await begin(disk, store)
-        old = copy.deepcopy(disk)
-        if end == "stop":
+async def test_a_copy_of_a_running_directory_shows(end):
+    disk, tree = new_disk(), MetadataTree()
+    await live(disk, tree, "stop")
+    store = SimMetadata(tree)
+    identity = await begin(disk, store)
+    old = copy.deepcopy(disk)
+    if end == "stop":
+        await identity.stopped()
+    elif end == "stop without metadata":
+        await store.close()
+        with pytest.raises(MetadataUnavailable):
             await identity.stopped()
-        elif end == "stop without metadata":
-            await store.close()
-            with pytest.raises(MetadataUnavailable):
-                await identity.stopped()
-        assert (await begin(old, SimMetadata(tree), place=2)).loss
-
-    simulate(main())
+    assert (await begin(old, SimMetadata(tree), place=2)).loss
 
 
-def test_a_cleanly_stopped_directory_may_move_to_another_disk():
-    async def main():
-        disk, tree = new_disk(), MetadataTree()
+async def test_a_cleanly_stopped_directory_may_move_to_another_disk():
+    disk, tree = new_disk(), MetadataTree()
+    await live(disk, tree, "stop")
+    assert (await begin(copy.deepcopy(disk), SimMetadata(tree), place=2)).loss == ""
+
+
+async def test_a_missing_cookie_shows_until_a_start_has_dealt_with_it():
+    disk, tree = new_disk(), MetadataTree()
+    for _ in range(3):
         await live(disk, tree, "stop")
-        assert (await begin(copy.deepcopy(disk), SimMetadata(tree), place=2)).loss == ""
-
-    simulate(main())
-
-
-def test_a_missing_cookie_shows_until_a_start_has_dealt_with_it():
-    async def main():
-        disk, tree = new_disk(), MetadataTree()
-        for _ in range(3):
-            await live(disk, tree, "stop")
-        tree.delete(PATH)
-        for _ in range(2):
-            assert (await learn(disk, SimMetadata(tree))).loss == "its cookie is missing"
-        old = copy.deepcopy(disk)
-        await begin(disk, SimMetadata(tree))
-        assert (await begin(disk, SimMetadata(tree))).loss == ""
-        assert (await begin(old, SimMetadata(tree), place=2)).loss
-
-    simulate(main())
+    tree.delete(PATH)
+    for _ in range(2):
+        assert (await learn(disk, SimMetadata(tree))).loss == "its cookie is missing"
+    old = copy.deepcopy(disk)
+    await begin(disk, SimMetadata(tree))
+    assert (await begin(disk, SimMetadata(tree))).loss == ""
+    assert (await begin(old, SimMetadata(tree), place=2)).loss
 
 
-def test_a_lost_standing_shows():
-    async def main():
-        disk, tree = new_disk(), MetadataTree()
-        await live(disk, tree, "stop")
-        for name in disk.names():
-            disk.unlink(name)
-        assert "no identity" in (await begin(disk, SimMetadata(tree))).loss
-        assert (await begin(disk, SimMetadata(tree))).loss == ""
-
-    simulate(main())
+async def test_a_lost_standing_shows():
+    disk, tree = new_disk(), MetadataTree()
+    await live(disk, tree, "stop")
+    for name in disk.names():
+        disk.unlink(name)
+    assert "no identity" in (await begin(disk, SimMetadata(tree))).loss
+    assert (await begin(disk, SimMetadata(tree))).loss == ""
 
 
 @pytest.mark.parametrize("crash", ["restart", "crash"], ids=["killed", "power cut"])
 @pytest.mark.parametrize("what", ["first start", "start", "stop", "start without cookie"])
-def test_a_cut_at_any_step_is_no_loss_and_the_next_start_goes_on(what, crash):
+async def test_a_cut_at_any_step_is_no_loss_and_the_next_start_goes_on(what, crash):
     async def cut_after(steps: int) -> bool:
         disk, tree = new_disk(), MetadataTree()
         if what != "first start":
@@ -201,57 +182,48 @@ def test_a_cut_at_any_step_is_no_loss_and_the_next_start_goes_on(what, crash):
         assert (await learn(reborn, SimMetadata(tree))).loss == ""
         return True
 
-    async def main():
-        steps = 0
-        while await cut_after(steps):
-            steps += 1
-        assert steps > 4
-
-    simulate(main())
+    last = 0
+    while await cut_after(last):
+        last += 1
+    assert last > 4
 
 
-def test_lost_requests_and_replies_are_never_taken_for_a_rival():
-    async def main():
-        counted = 0
-        for seed in range(150):
-            disk, tree = new_disk(), MetadataTree()
-            faults = MetadataFaults(Random(seed), unsent=0.2, reply_lost=0.3)
-            for _ in range(3):
-                try:
-                    identity = await begin(disk, SimMetadata(tree, faults))
-                    assert identity.loss == ""
-                    await identity.stopped()
-                    counted += 1
-                except MetadataUnavailable:
-                    continue
-        assert counted > 100
-
-    simulate(main())
+async def test_lost_requests_and_replies_are_never_taken_for_a_rival():
+    counted = 0
+    for seed in range(150):
+        disk, tree = new_disk(), MetadataTree()
+        faults = MetadataFaults(Random(seed), unsent=0.2, reply_lost=0.3)
+        for _ in range(3):
+            try:
+                identity = await begin(disk, SimMetadata(tree, faults))
+                assert identity.loss == ""
+                await identity.stopped()
+                counted += 1
+            except MetadataUnavailable:
+                continue
+    assert counted > 100
 
 
-def test_of_two_processes_that_start_on_copies_one_is_refused_and_known_by_it():
-    async def main():
-        refused = 0
-        for seed in range(40):
-            disk, tree = new_disk(), MetadataTree()
-            await live(disk, tree, "stop")
-            twin = copy.deepcopy(disk)
-            faults = MetadataFaults(Random(seed))
-            ended = await asyncio.gather(
-                begin(disk, SimMetadata(tree, faults), 1),
-                begin(twin, SimMetadata(tree, faults), 2),
-                return_exceptions=True,
-            )
-            losers = [at for at in (0, 1) if type(ended[at]) is not BookieIdentity]
-            kinds = {type(e) for e in ended} - {BookieIdentity}
-            assert kinds <= {BookieIdInUse}
-            assert len(losers) <= 1
-            refused += len(losers)
-            for at in losers:
-                assert (await learn((disk, twin)[at], SimMetadata(tree), place=at + 1)).loss
-        assert refused > 10
-
-    simulate(main())
+async def test_of_two_processes_that_start_on_copies_one_is_refused_and_known_by_it():
+    refused = 0
+    for seed in range(40):
+        disk, tree = new_disk(), MetadataTree()
+        await live(disk, tree, "stop")
+        twin = copy.deepcopy(disk)
+        faults = MetadataFaults(Random(seed))
+        ended = await asyncio.gather(
+            begin(disk, SimMetadata(tree, faults), 1),
+            begin(twin, SimMetadata(tree, faults), 2),
+            return_exceptions=True,
+        )
+        losers = [at for at in (0, 1) if type(ended[at]) is not BookieIdentity]
+        kinds = {type(e) for e in ended} - {BookieIdentity}
+        assert kinds <= {BookieIdInUse}
+        assert len(losers) <= 1
+        refused += len(losers)
+        for at in losers:
+            assert (await learn((disk, twin)[at], SimMetadata(tree), place=at + 1)).loss
+    assert refused > 10
 
 
 @pytest.mark.parametrize(
@@ -261,51 +233,39 @@ def test_of_two_processes_that_start_on_copies_one_is_refused_and_known_by_it():
         ({"bookie": BookieId("other-01234567")}, ["bookie-01234567", "other-01234567"]),
     ],
 )
-def test_a_directory_of_another_cluster_or_name_is_refused_and_left_alone(other, words):
-    async def main():
-        disk, tree = new_disk(), MetadataTree()
-        await live(disk, tree, "stop")
-        before = contents(disk)
-        with pytest.raises(ForeignDirectory) as refused:
-            await learn(disk, SimMetadata(tree), **other)
-        assert all(word in str(refused.value) for word in words)
-        assert contents(disk) == before
-
-    simulate(main())
+async def test_a_directory_of_another_cluster_or_name_is_refused_and_left_alone(other, words):
+    disk, tree = new_disk(), MetadataTree()
+    await live(disk, tree, "stop")
+    before = contents(disk)
+    with pytest.raises(ForeignDirectory) as refused:
+        await learn(disk, SimMetadata(tree), **other)
+    assert all(word in str(refused.value) for word in words)
+    assert contents(disk) == before
 
 
-def test_metadata_older_than_the_directory_are_refused_and_it_is_left_alone():
-    async def main():
-        disk, tree = new_disk(), MetadataTree()
-        await live(disk, tree, "stop")
-        backup = copy.deepcopy(tree.nodes)
-        await live(disk, tree, "stop")
-        tree.nodes = backup
-        before = contents(disk)
-        with pytest.raises(ForeignDirectory, match="older than the data"):
-            await learn(disk, SimMetadata(tree))
-        assert contents(disk) == before
-        tree.delete(PATH)  # what the message says
-        assert (await begin(disk, SimMetadata(tree))).loss
-
-    simulate(main())
+async def test_metadata_older_than_the_directory_are_refused_and_it_is_left_alone():
+    disk, tree = new_disk(), MetadataTree()
+    await live(disk, tree, "stop")
+    backup = copy.deepcopy(tree.nodes)
+    await live(disk, tree, "stop")
+    tree.nodes = backup
+    before = contents(disk)
+    with pytest.raises(ForeignDirectory, match="older than the data"):
+        await learn(disk, SimMetadata(tree))
+    assert contents(disk) == before
+    tree.delete(PATH)  # what the message says
+    assert (await begin(disk, SimMetadata(tree))).loss
 
 
-def test_a_log_of_no_known_cluster_is_refused():
-    async def main():
-        disk = new_disk()
-        disk.create("log-0000000000000001").close()
-        with pytest.raises(ForeignDirectory, match="no identity file"):
-            await learn(disk, SimMetadata())
-
-    simulate(main())
+async def test_a_log_of_no_known_cluster_is_refused():
+    disk = new_disk()
+    disk.create("log-0000000000000001").close()
+    with pytest.raises(ForeignDirectory, match="no identity file"):
+        await learn(disk, SimMetadata())
 
 
-def test_a_torn_standing_counts_for_nothing():
-    async def main():
-        disk, tree = new_disk(), MetadataTree()
-        await live(disk, tree, "stop")
-        disk.create(f"standing-{9:016x}").write([b"cluster cluster-1\nbook"], 0)
-        assert (await begin(disk, SimMetadata(tree))).loss == ""
-
-    simulate(main())
+async def test_a_torn_standing_counts_for_nothing():
+    disk, tree = new_disk(), MetadataTree()
+    await live(disk, tree, "stop")
+    disk.create(f"standing-{9:016x}").write([b"cluster cluster-1\nbook"], 0)
+    assert (await begin(disk, SimMetadata(tree))).loss == ""

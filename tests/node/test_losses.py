@@ -20,9 +20,8 @@ from ledger.node.cluster_ledgers import list_ledgers
 from ledger.node.losses import ledgers_at_risk
 from ledger.ports.bookies import Status
 from ledger.registry import layout
-from tests.ledger.bookie_rig import KEY, SMALL, with_bookie
+from tests.ledger.bookie_rig import KEY, SMALL, started_bookie
 from tests.sim.bookie_world import entry_bytes
-from tests.sim.loop import simulate
 from tests.sim.metadata import SimMetadata
 from tests.sim.table import SimTable
 
@@ -55,30 +54,24 @@ async def store_with(*ledgers: LedgerMetadata) -> SimMetadata:
     return store
 
 
-def test_ledgers_that_are_not_closed_and_name_the_bookie_anywhere_are_at_risk():
-    async def main():
-        lists_us = metadata_of(1, ("ours", "b"))
-        store = await store_with(
-            lists_us,
-            replace(lists_us, ledger=LedgerId(2)).in_recovery(),
-            replace(lists_us, ledger=LedgerId(3)).close(EntryId(5), 50),
-            metadata_of(4, ("b", "c")),
-            metadata_of(5, ("b", "ours"), ("b", "c")),
-            metadata_of(2**31 + 7, ("c", "ours")),
-        )
-        assert await list_ledgers(store) == [1, 2, 3, 4, 5, 2**31 + 7]
-        assert await ledgers_at_risk(store, OURS) == [1, 2, 5, 2**31 + 7]
-
-    simulate(main())
+async def test_ledgers_that_are_not_closed_and_name_the_bookie_anywhere_are_at_risk():
+    lists_us = metadata_of(1, ("ours", "b"))
+    store = await store_with(
+        lists_us,
+        replace(lists_us, ledger=LedgerId(2)).in_recovery(),
+        replace(lists_us, ledger=LedgerId(3)).close(EntryId(5), 50),
+        metadata_of(4, ("b", "c")),
+        metadata_of(5, ("b", "ours"), ("b", "c")),
+        metadata_of(2**31 + 7, ("c", "ours")),
+    )
+    assert await list_ledgers(store) == [1, 2, 3, 4, 5, 2**31 + 7]
+    assert await ledgers_at_risk(store, OURS) == [1, 2, 5, 2**31 + 7]
 
 
-def test_a_ledger_whose_metadata_cannot_be_read_is_at_risk():
-    async def main():
-        store = await store_with(metadata_of(1, ("b", "c")))
-        await store.set(metadata_format.ledger_path(LedgerId(1)), b"rotten", 0)
-        assert await ledgers_at_risk(store, OURS) == [1]
-
-    simulate(main())
+async def test_a_ledger_whose_metadata_cannot_be_read_is_at_risk():
+    store = await store_with(metadata_of(1, ("b", "c")))
+    await store.set(metadata_format.ledger_path(LedgerId(1)), b"rotten", 0)
+    assert await ledgers_at_risk(store, OURS) == [1]
 
 
 class Lagging(SimMetadata):
@@ -93,20 +86,14 @@ class Lagging(SimMetadata):
         self.behind = False
 
 
-def test_a_server_that_lags_is_told_to_catch_up_first():
-    async def main():
-        store = await store_with(metadata_of(1, ("ours", "b")))
-        assert await ledgers_at_risk(Lagging(store.tree), OURS) == [1]
-
-    simulate(main())
+async def test_a_server_that_lags_is_told_to_catch_up_first():
+    store = await store_with(metadata_of(1, ("ours", "b")))
+    assert await ledgers_at_risk(Lagging(store.tree), OURS) == [1]
 
 
-def test_many_ledgers_are_asked_for_in_turns():
-    async def main():
-        store = await store_with(*[metadata_of(ledger, ("ours", "b")) for ledger in range(700)])
-        assert await ledgers_at_risk(store, OURS) == list(range(700))
-
-    simulate(main())
+async def test_many_ledgers_are_asked_for_in_turns():
+    store = await store_with(*[metadata_of(ledger, ("ours", "b")) for ledger in range(700)])
+    assert await ledgers_at_risk(store, OURS) == list(range(700))
 
 
 # -- what the bookie makes of it -------------------------------------------------------------------
@@ -137,8 +124,8 @@ async def is_fenced_and_unsure(rig) -> None:
 
 
 @pytest.mark.parametrize("how", ["as it is", "restart", "kill", "index lost"])
-def test_what_is_at_risk_is_never_denied_and_nothing_older_takes_adds(how):
-    async def body(rig, bookie):
+async def test_what_is_at_risk_is_never_denied_and_nothing_older_takes_adds(how):
+    async with started_bookie() as (rig, _bookie):
         await lose(rig)
         if how == "restart":
             await rig.restart()
@@ -148,20 +135,16 @@ def test_what_is_at_risk_is_never_denied_and_nothing_older_takes_adds(how):
             await lose_index(rig)
         await is_fenced_and_unsure(rig)
 
-    with_bookie(body)
 
-
-def test_ledgers_made_later_are_taken_and_answered_plainly():
-    async def body(rig, bookie):
+async def test_ledgers_made_later_are_taken_and_answered_plainly():
+    async with started_bookie() as (rig, bookie):
         await lose(rig)
         assert await rig.add(NEXT, 0) is Status.OK
         assert (await bookie.read(NEXT, 1)).status is Status.NO_ENTRY
 
-    with_bookie(body)
 
-
-def test_recovery_passes_and_the_end_of_limbo_leaves_the_fence():
-    async def body(rig, bookie):
+async def test_recovery_passes_and_the_end_of_limbo_leaves_the_fence():
+    async with started_bookie() as (rig, bookie):
         await lose(rig)
         assert await rig.add(3, 0, recovery=True) is Status.OK
         assert await bookie.end_limbo(LedgerId(3), KEY) is Status.OK
@@ -171,11 +154,9 @@ def test_recovery_passes_and_the_end_of_limbo_leaves_the_fence():
             assert await rig.add(3, 1) is Status.FENCED
             assert (await rig.bookie.read(1, 7)).status is Status.UNKNOWN_LEDGER_STATE
 
-    with_bookie(body)
 
-
-def test_the_fence_stays_when_limbo_has_ended_and_its_file_is_rewritten():
-    async def body(rig, bookie):
+async def test_the_fence_stays_when_limbo_has_ended_and_its_file_is_rewritten():
+    async with started_bookie() as (rig, bookie):
         assert await rig.add(1, 0) is Status.OK
         await bookie.enter_limbo([LedgerId(1)], fenced_below=LedgerId(0))
         await bookie.end_limbo(LedgerId(1), KEY)
@@ -190,23 +171,19 @@ def test_the_fence_stays_when_limbo_has_ended_and_its_file_is_rewritten():
         await lose_index(rig)
         assert await rig.add(1, 1) is Status.FENCED
 
-    with_bookie(body)
 
-
-def test_a_second_loss_puts_what_was_repaired_back_into_limbo():
-    async def body(rig, bookie):
+async def test_a_second_loss_puts_what_was_repaired_back_into_limbo():
+    async with started_bookie() as (rig, bookie):
         await lose(rig)
         await bookie.end_limbo(LedgerId(1), KEY)
         await bookie.enter_limbo([LedgerId(1)], fenced_below=LedgerId(200))
         assert (await bookie.read(1, 7)).status is Status.UNKNOWN_LEDGER_STATE
         assert await rig.add(150, 0) is Status.FENCED
 
-    with_bookie(body)
-
 
 @pytest.mark.parametrize("index_lost", [False, True])
-def test_fences_and_limbo_outlive_the_file_that_first_said_so(index_lost):
-    async def body(rig, bookie):
+async def test_fences_and_limbo_outlive_the_file_that_first_said_so(index_lost):
+    async with started_bookie() as (rig, bookie):
         await lose(rig)
         for entry in range(60):
             await rig.add(NEXT, entry, bytes(4000))
@@ -227,11 +204,9 @@ def test_fences_and_limbo_outlive_the_file_that_first_said_so(index_lost):
             await rig.kill()
         await is_fenced_and_unsure(rig)
 
-    with_bookie(body)
 
-
-def test_a_fence_born_of_a_loss_outlives_the_ledgers_eviction():
-    async def body(rig, bookie):
+async def test_a_fence_born_of_a_loss_outlives_the_ledgers_eviction():
+    async with started_bookie(replace(SMALL, ledgers_in_memory_max=2)) as (rig, bookie):
         await rig.add(1, 0)
         await bookie.enter_limbo([], fenced_below=NEXT)
         for ledger in range(NEXT, NEXT + 10):
@@ -239,14 +214,10 @@ def test_a_fence_born_of_a_loss_outlives_the_ledgers_eviction():
         assert await rig.add(1, 1) is Status.FENCED
         assert await rig.add(2, 0) is Status.FENCED
 
-    with_bookie(body, replace(SMALL, ledgers_in_memory_max=2))
 
-
-def test_deleted_ledgers_stay_deleted():
-    async def body(rig, bookie):
+async def test_deleted_ledgers_stay_deleted():
+    async with started_bookie() as (rig, bookie):
         await rig.add(1, 0)
         await bookie.delete_ledgers([LedgerId(1)])
         await bookie.enter_limbo([LedgerId(1)], fenced_below=NEXT)
         assert (await bookie.read(1, 0)).status is Status.NO_LEDGER
-
-    with_bookie(body)

@@ -8,6 +8,7 @@ nodes that others left or took.
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager
 from random import Random
 
 import pytest
@@ -41,13 +42,11 @@ class World:
         return [path for path in (WRITABLE, READONLY) if path in self.tree.nodes]
 
 
-def in_world(body) -> None:
-    async def main() -> None:
-        world = World()
-        await layout.init_layout(world.session(), lambda: "cluster-1")
-        await body(world)
-
-    simulate(main())
+@asynccontextmanager
+async def new_world():
+    world = World()
+    await layout.init_layout(world.session(), lambda: "cluster-1")
+    yield world
 
 
 async def registered(store, info=INFO, **how) -> Registration:
@@ -60,8 +59,8 @@ async def registered(store, info=INFO, **how) -> Registration:
 
 
 @pytest.mark.parametrize(("read_only", "path"), [(False, WRITABLE), (True, READONLY)])
-def test_it_is_listed_with_its_address_until_it_stops(read_only, path):
-    async def body(world):
+async def test_it_is_listed_with_its_address_until_it_stops(read_only, path):
+    async with new_world() as world:
         info = INFO._replace(read_only=read_only)
         registration = await registered(world.session(), info)
         assert world.listed() == [path]
@@ -70,11 +69,9 @@ def test_it_is_listed_with_its_address_until_it_stops(read_only, path):
         await registration.stop()
         assert world.listed() == []
 
-    in_world(body)
 
-
-def test_it_moves_between_the_lists_without_ever_missing_from_both():
-    async def body(world):
+async def test_it_moves_between_the_lists_without_ever_missing_from_both():
+    async with new_world() as world:
         registration = await registered(world.session(MetadataFaults(Random(1))))
         seen = []
         for path in (WRITABLE, READONLY):
@@ -87,12 +84,10 @@ def test_it_moves_between_the_lists_without_ever_missing_from_both():
         assert all(len(listed) == 1 for listed in seen)
         await registration.stop()
 
-    in_world(body)
-
 
 @pytest.mark.parametrize("read_only", [False, True])
-def test_after_a_lost_session_it_is_listed_again_where_it_was(read_only):
-    async def body(world):
+async def test_after_a_lost_session_it_is_listed_again_where_it_was(read_only):
+    async with new_world() as world:
         store = world.session()
         registration = await registered(store)
         await registration.set_read_only(read_only)
@@ -104,23 +99,19 @@ def test_after_a_lost_session_it_is_listed_again_where_it_was(read_only):
             assert world.listed() == before
         await registration.stop()
 
-    in_world(body)
 
-
-def test_a_node_that_somebody_removed_comes_back():
-    async def body(world):
+async def test_a_node_that_somebody_removed_comes_back():
+    async with new_world() as world:
         registration = await registered(world.session())
         world.tree.delete(WRITABLE)
         await asyncio.sleep(SETTLE_S)
         assert world.listed() == [WRITABLE]
         await registration.stop()
 
-    in_world(body)
-
 
 @pytest.mark.parametrize("path", [WRITABLE, READONLY])
-def test_a_left_over_that_names_our_own_address_is_replaced_at_once(path):
-    async def body(world):
+async def test_a_left_over_that_names_our_own_address_is_replaced_at_once(path):
+    async with new_world() as world:
         dead = world.session()
         await dead.create(path, service_info.encode(BOOKIE, INFO), ephemeral=True)
         registration = await registered(world.session(), wait_s=10)
@@ -130,12 +121,10 @@ def test_a_left_over_that_names_our_own_address_is_replaced_at_once(path):
         assert world.listed() == [WRITABLE]
         await registration.stop()
 
-    in_world(body)
-
 
 @pytest.mark.parametrize("path", [WRITABLE, READONLY])
-def test_a_left_over_of_another_address_is_waited_for(path):
-    async def body(world):
+async def test_a_left_over_of_another_address_is_waited_for(path):
+    async with new_world() as world:
         dead = world.session()
         await dead.create(path, service_info.encode(BOOKIE, OTHER), ephemeral=True)
         asyncio.get_running_loop().call_later(6, dead.expire)
@@ -144,33 +133,27 @@ def test_a_left_over_of_another_address_is_waited_for(path):
         assert world.listed() == [WRITABLE]
         await registration.stop()
 
-    in_world(body)
-
 
 @pytest.mark.parametrize("path", [WRITABLE, READONLY])
-def test_while_another_process_lives_the_second_is_refused_and_changes_nothing(path):
-    async def body(world):
+async def test_while_another_process_lives_the_second_is_refused_and_changes_nothing(path):
+    async with new_world() as world:
         await world.session().create(path, service_info.encode(BOOKIE, OTHER), ephemeral=True)
         with pytest.raises(BookieIdInUse, match=r"10\.0\.0\.2:3181"):
             await registered(world.session(), wait_s=10)
         assert 10 <= asyncio.get_running_loop().time() < 11
         assert world.listed() == [path]
 
-    in_world(body)
 
-
-def test_asking_whether_nobody_is_registered_changes_nothing():
-    async def body(world):
+async def test_asking_whether_nobody_is_registered_changes_nothing():
+    async with new_world() as world:
         own = service_info.encode(BOOKIE, INFO)
         await world.session().create(WRITABLE, own, ephemeral=True)
         await wait_until_unregistered(world.session(), BOOKIE, INFO, 5, replace=False)
         assert world.listed() == [WRITABLE]
 
-    in_world(body)
 
-
-def test_somebody_who_takes_the_id_while_we_had_no_session_is_told_and_outlasted():
-    async def body(world):
+async def test_somebody_who_takes_the_id_while_we_had_no_session_is_told_and_outlasted():
+    async with new_world() as world:
         store, told = world.session(), []
         registration = await registered(store, on_problem=told.append)
         rival = world.session()
@@ -183,8 +166,6 @@ def test_somebody_who_takes_the_id_while_we_had_no_session_is_told_and_outlasted
         data = world.tree.nodes[WRITABLE].data
         assert service_info.decode(data, BOOKIE, read_only=False) == INFO
         await registration.stop()
-
-    in_world(body)
 
 
 def test_it_settles_whatever_was_lost_on_the_way():
@@ -202,7 +183,7 @@ def test_it_settles_whatever_was_lost_on_the_way():
             read_only = draw.random() < 0.5
             moving = asyncio.ensure_future(registration.set_read_only(read_only))
             await asyncio.sleep(draw.random() * 0.1)
-            await moving if draw.random() < 0.3 else asyncio.sleep(0)
+            await (moving if draw.random() < 0.3 else asyncio.sleep(0))
         await asyncio.sleep(60)
         assert world.listed() == [READONLY if read_only else WRITABLE], seed
         store.faults = None
@@ -212,15 +193,13 @@ def test_it_settles_whatever_was_lost_on_the_way():
         simulate(main(seed))
 
 
-def test_stopping_without_the_store_takes_no_error():
-    async def body(world):
+async def test_stopping_without_the_store_takes_no_error():
+    async with new_world() as world:
         store = world.session()
         registration = await registered(store)
         await store.close()
         await registration.stop()
         assert world.listed() == []
-
-    in_world(body)
 
 
 # -- discovery -------------------------------------------------------------------------------------
@@ -235,8 +214,8 @@ async def watching(world, changes=None) -> tuple[Discovery, SimMetadata]:
     return discovery, store
 
 
-def test_it_knows_who_is_registered_and_hears_of_changes():
-    async def body(world):
+async def test_it_knows_who_is_registered_and_hears_of_changes():
+    async with new_world() as world:
         changes = []
         discovery, _ = await watching(world, changes)
         assert discovery.registered() == {}
@@ -251,11 +230,9 @@ def test_it_knows_who_is_registered_and_hears_of_changes():
         assert [len(each) for each in changes] == [1, 1, 0]
         await discovery.stop()
 
-    in_world(body)
 
-
-def test_it_keeps_the_last_picture_while_the_store_does_not_answer():
-    async def body(world):
+async def test_it_keeps_the_last_picture_while_the_store_does_not_answer():
+    async with new_world() as world:
         registration = await registered(world.session())
         changes = []
         discovery, store = await watching(world, changes)
@@ -269,11 +246,9 @@ def test_it_keeps_the_last_picture_while_the_store_does_not_answer():
         assert changes == [{}]
         await discovery.stop()
 
-    in_world(body)
 
-
-def test_after_a_lost_session_it_looks_again():
-    async def body(world):
+async def test_after_a_lost_session_it_looks_again():
+    async with new_world() as world:
         discovery, store = await watching(world)
         store.expire()
         registration = await registered(world.session())
@@ -282,11 +257,9 @@ def test_after_a_lost_session_it_looks_again():
         await registration.stop()
         await discovery.stop()
 
-    in_world(body)
 
-
-def test_one_that_says_something_odd_does_not_hide_the_others():
-    async def body(world):
+async def test_one_that_says_something_odd_does_not_hide_the_others():
+    async with new_world() as world:
         registration = await registered(world.session())
         await world.session().create(f"{layout.AVAILABLE}/odd", b"\xff\xff", ephemeral=True)
         await world.session().create(f"{layout.AVAILABLE}/10.0.0.9:3181", b"", ephemeral=True)
@@ -297,8 +270,6 @@ def test_one_that_says_something_odd_does_not_hide_the_others():
         }
         await discovery.stop()
         await registration.stop()
-
-    in_world(body)
 
 
 def test_a_bookie_that_moves_between_the_lists_is_never_missing_from_the_picture():
@@ -322,8 +293,8 @@ def test_a_bookie_that_moves_between_the_lists_is_never_missing_from_the_picture
         simulate(main(seed))
 
 
-def test_who_no_longer_wants_to_hear_is_not_told():
-    async def body(world):
+async def test_who_no_longer_wants_to_hear_is_not_told():
+    async with new_world() as world:
         discovery, _ = await watching(world)
         told = []
         unwatch = discovery.on_changed(lambda: told.append(1))
@@ -335,5 +306,3 @@ def test_who_no_longer_wants_to_hear_is_not_told():
         assert told == []
         await registration.stop()
         await discovery.stop()
-
-    in_world(body)

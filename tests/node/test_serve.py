@@ -29,6 +29,8 @@ from tests.peers.processes import free_port
 from tests.peers.zookeeper import ZooKeeper
 from tests.sim.bookie_world import entry_bytes
 
+pytestmark = pytest.mark.real_loop
+
 FIRST_FREE_LEDGER = 50
 
 
@@ -52,12 +54,8 @@ def bookie(zookeeper: ZooKeeper, tmp_path: Path) -> Iterator[BookieProcess]:
         yield made
 
 
-def with_cluster(bookie: BookieProcess, body, tls=None) -> None:
-    async def main() -> None:
-        async with Cluster(bookie.zookeeper, tls) as cluster:
-            await body(cluster)
-
-    asyncio.run(main())
+def seen_from_outside(bookie: BookieProcess, tls=None) -> Cluster:
+    return Cluster(bookie.zookeeper, tls)
 
 
 async def off_loop(call, *words):
@@ -95,8 +93,8 @@ async def expect_limbo(cluster: Cluster, bookie: BookieProcess) -> None:
 # -- life ------------------------------------------------------------------------------------------
 
 
-def test_it_says_where_it_is_and_is_registered_there_until_it_stops(bookie):
-    async def body(cluster):
+async def test_it_says_where_it_is_and_is_registered_there_until_it_stops(bookie):
+    async with seen_from_outside(bookie) as cluster:
         await off_loop(bookie.start)
         assert bookie.output() == f"started bookie={bookie.id} address={bookie.address}\n"
         await cluster.until_serves(bookie.id)
@@ -109,12 +107,10 @@ def test_it_says_where_it_is_and_is_registered_there_until_it_stops(bookie):
         assert await off_loop(bookie.stop) == 0
         await cluster.until_gone(bookie.id)
 
-    with_cluster(bookie, body)
-
 
 @pytest.mark.parametrize("kill", [False, True])
-def test_it_comes_back_as_itself_with_all_it_had(bookie, kill):
-    async def body(cluster):
+async def test_it_comes_back_as_itself_with_all_it_had(bookie, kill):
+    async with seen_from_outside(bookie) as cluster:
         await off_loop(bookie.start)
         name = bookie.id
         await store_two(cluster, bookie)
@@ -123,8 +119,6 @@ def test_it_comes_back_as_itself_with_all_it_had(bookie, kill):
         await expect_whole(cluster, bookie)
         assert "level=" not in bookie.output()
 
-    with_cluster(bookie, body)
-
 
 def test_sigint_ends_it_with_130(bookie):
     bookie.start()
@@ -132,8 +126,8 @@ def test_sigint_ends_it_with_130(bookie):
     assert bookie.wait_exit() == 130
 
 
-def test_a_second_signal_ends_it_at_once(bookie):
-    async def body(cluster):
+async def test_a_second_signal_ends_it_at_once(bookie):
+    async with seen_from_outside(bookie) as cluster:
         bookie.options += ["--drain", "10m"]
         await off_loop(bookie.start)
         await cluster.until_serves(bookie.id)  # our streams stay open: the drain lasts
@@ -143,10 +137,8 @@ def test_a_second_signal_ends_it_at_once(bookie):
         os.kill(bookie.process.pid, signal.SIGTERM)
         assert await off_loop(bookie.wait_exit) == 128 + signal.SIGTERM
 
-    with_cluster(bookie, body)
 
-
-def test_with_tls_it_serves_who_has_a_certificate_and_nobody_else(bookie, tmp_path):
+async def test_with_tls_it_serves_who_has_a_certificate_and_nobody_else(bookie, tmp_path):
     authority = Authority(tmp_path / "authority", "our authority")
     ours, theirs = authority.files("bookie"), authority.files("gateway")
     ours.key.chmod(0o600)
@@ -155,20 +147,16 @@ def test_with_tls_it_serves_who_has_a_certificate_and_nobody_else(bookie, tmp_pa
 
     bookie.start()
 
-    async def plain(cluster):
+    async with seen_from_outside(bookie) as cluster:
         await cluster.until_registered(bookie.id)
         assert await cluster.add(bookie.id, 1, 0) is Status.UNREACHABLE
-
-    async def proven(cluster):
+    async with seen_from_outside(bookie, theirs) as cluster:
         await cluster.until_serves(bookie.id)
         assert await cluster.add(bookie.id, 1, 0) is Status.OK
 
-    with_cluster(bookie, plain)
-    with_cluster(bookie, proven, theirs)
 
-
-def test_a_stop_answers_what_was_asked_before(bookie):
-    async def body(cluster):
+async def test_a_stop_answers_what_was_asked_before(bookie):
+    async with seen_from_outside(bookie) as cluster:
         await off_loop(bookie.start)
         await cluster.until_serves(bookie.id)
         assert await cluster.add(bookie.id, 1, 0) is Status.OK
@@ -182,11 +170,9 @@ def test_a_stop_answers_what_was_asked_before(bookie):
         for entry in (0, *acked):
             assert (await cluster.read(bookie.id, 1, entry)).status is Status.OK
 
-    with_cluster(bookie, body)
 
-
-def test_killed_under_adds_it_has_every_entry_it_acknowledged(bookie):
-    async def body(cluster):
+async def test_killed_under_adds_it_has_every_entry_it_acknowledged(bookie):
+    async with seen_from_outside(bookie) as cluster:
         await off_loop(bookie.start)
         await cluster.until_serves(bookie.id)
         acked: set[int] = set()
@@ -207,17 +193,15 @@ def test_killed_under_adds_it_has_every_entry_it_acknowledged(bookie):
         await cluster.until_serves(bookie.id)
         assert len(acked) > 100
         for entry in acked:
-            body = (await cluster.read(bookie.id, 1, entry)).body
-            assert body == entry_bytes(1, entry, bytes(100 + entry % 2000))
-
-    with_cluster(bookie, body)
+            found = (await cluster.read(bookie.id, 1, entry)).body
+            assert found == entry_bytes(1, entry, bytes(100 + entry % 2000))
 
 
 # -- identity --------------------------------------------------------------------------------------
 
 
-def test_a_wiped_directory_is_another_bookie_that_knows_no_old_ledger(bookie):
-    async def body(cluster):
+async def test_a_wiped_directory_is_another_bookie_that_knows_no_old_ledger(bookie):
+    async with seen_from_outside(bookie) as cluster:
         await off_loop(bookie.start)
         old = bookie.id
         await store_two(cluster, bookie)
@@ -230,12 +214,10 @@ def test_a_wiped_directory_is_another_bookie_that_knows_no_old_ledger(bookie):
         assert (await cluster.read(bookie.id, 1, 0)).status is Status.NO_LEDGER
         assert (await cluster.read(old, 1, 0)).status is Status.UNREACHABLE
 
-    with_cluster(bookie, body)
-
 
 @pytest.mark.parametrize("copied", ["stopped", "running", "running, then killed"])
-def test_old_data_put_back_are_fenced_and_in_limbo(bookie, copied, tmp_path):
-    async def body(cluster):
+async def test_old_data_put_back_are_fenced_and_in_limbo(bookie, copied, tmp_path):
+    async with seen_from_outside(bookie) as cluster:
         await off_loop(bookie.start)
         await store_two(cluster, bookie)
         if copied == "stopped":
@@ -254,11 +236,9 @@ def test_old_data_put_back_are_fenced_and_in_limbo(bookie, copied, tmp_path):
         await off_loop(lambda: bookie.restart(kill=True))
         await expect_limbo(cluster, bookie)
 
-    with_cluster(bookie, body)
 
-
-def test_a_missing_cookie_is_a_loss(bookie):
-    async def body(cluster):
+async def test_a_missing_cookie_is_a_loss(bookie):
+    async with seen_from_outside(bookie) as cluster:
         await off_loop(bookie.start)
         await store_two(cluster, bookie)
         await off_loop(bookie.stop)
@@ -267,12 +247,10 @@ def test_a_missing_cookie_is_a_loss(bookie):
         assert 'reason="its cookie is missing"' in bookie.output()
         await expect_limbo(cluster, bookie)
 
-    with_cluster(bookie, body)
-
 
 @pytest.mark.parametrize("lost", ["log and index", "index and one log file"])
-def test_a_log_that_is_gone_with_its_index_is_a_loss(bookie, lost):
-    async def body(cluster):
+async def test_a_log_that_is_gone_with_its_index_is_a_loss(bookie, lost):
+    async with seen_from_outside(bookie) as cluster:
         await off_loop(bookie.start)
         await store_two(cluster, bookie)
         await off_loop(bookie.restart)
@@ -285,11 +263,9 @@ def test_a_log_that_is_gone_with_its_index_is_a_loss(bookie, lost):
         assert "may have lost entries" in bookie.output()
         await expect_limbo(cluster, bookie)
 
-    with_cluster(bookie, body)
 
-
-def test_rot_puts_every_older_ledger_into_limbo(bookie):
-    async def body(cluster):
+async def test_rot_puts_every_older_ledger_into_limbo(bookie):
+    async with seen_from_outside(bookie) as cluster:
         await off_loop(bookie.start)
         await store_two(cluster, bookie)
         assert await cluster.add(bookie.id, 1, 1) is Status.OK
@@ -304,8 +280,6 @@ def test_rot_puts_every_older_ledger_into_limbo(bookie):
         await expect_limbo(cluster, bookie)
         assert (await cluster.read(bookie.id, 2, 9)).status is Status.UNKNOWN_LEDGER_STATE
 
-    with_cluster(bookie, body)
-
 
 def test_one_directory_serves_one_process(bookie):
     bookie.start()
@@ -318,10 +292,10 @@ def test_one_directory_serves_one_process(bookie):
     assert bookie.running
 
 
-def test_of_two_with_one_identity_the_second_is_refused_and_the_first_loses_nothing(
+async def test_of_two_with_one_identity_the_second_is_refused_and_the_first_loses_nothing(
     bookie, tmp_path
 ):
-    async def body(cluster):
+    async with seen_from_outside(bookie) as cluster:
         await off_loop(bookie.start)
         await store_two(cluster, bookie)
         shutil.copytree(bookie.data, tmp_path / "copy")
@@ -333,8 +307,6 @@ def test_of_two_with_one_identity_the_second_is_refused_and_the_first_loses_noth
             assert len(said.splitlines()) == 1
         await off_loop(bookie.restart)
         await expect_whole(cluster, bookie)
-
-    with_cluster(bookie, body)
 
 
 def test_a_misspelt_chroot_is_named_and_a_bookie_of_a_cluster_makes_nothing_there(
@@ -443,8 +415,8 @@ def test_a_signal_ends_it_while_it_waits(tmp_path):
         assert "Traceback" not in bookie.output()
 
 
-def test_after_a_lost_session_it_is_registered_again(bookie):
-    async def body(cluster):
+async def test_after_a_lost_session_it_is_registered_again(bookie):
+    async with seen_from_outside(bookie) as cluster:
         await off_loop(bookie.start)
         for _ in range(2):
             await cluster.until_registered(bookie.id)
@@ -454,11 +426,13 @@ def test_after_a_lost_session_it_is_registered_again(bookie):
         await cluster.until_serves(bookie.id)
         assert await cluster.add(bookie.id, 1, 0) is Status.OK
 
-    with_cluster(bookie, body)
 
-
-def test_while_zookeeper_is_away_it_serves_and_afterwards_it_is_registered_again(tmp_path):
-    async def body(cluster):
+async def test_while_zookeeper_is_away_it_serves_and_afterwards_it_is_registered_again(tmp_path):
+    async with contextlib.AsyncExitStack() as stack:
+        zookeeper = stack.enter_context(ZooKeeper(tmp_path / "zookeeper"))
+        bookie = BookieProcess(tmp_path / "bookie", zookeeper.servers)
+        stack.enter_context(ended_with(bookie))
+        cluster = await stack.enter_async_context(seen_from_outside(bookie))
         await off_loop(bookie.start)
         await store_two(cluster, bookie)
         zookeeper.kill()
@@ -473,11 +447,6 @@ def test_while_zookeeper_is_away_it_serves_and_afterwards_it_is_registered_again
             return bookie.id in await cluster.store.children("/ledgers/available")
 
         await cluster.until(listed, "the bookie's new node")
-
-    with ZooKeeper(tmp_path / "zookeeper") as zookeeper:
-        bookie = BookieProcess(tmp_path / "bookie", zookeeper.servers)
-        with ended_with(bookie):
-            with_cluster(bookie, body)
 
 
 def test_it_stops_in_seconds_though_zookeeper_is_away(tmp_path):
@@ -496,10 +465,12 @@ def test_it_stops_in_seconds_though_zookeeper_is_away(tmp_path):
 
 
 @pytest.mark.parametrize("file_bytes_max", [0, 8192], ids=["nothing", "no log"])
-def test_a_failing_disk_ends_the_process_after_refusing_what_was_asked(bookie, file_bytes_max):
+async def test_a_failing_disk_ends_the_process_after_refusing_what_was_asked(
+    bookie, file_bytes_max
+):
     """The kernel refuses to let files grow; at 0 not even stderr can say so."""
 
-    async def body(cluster):
+    async with seen_from_outside(bookie) as cluster:
         await off_loop(bookie.start)
         await store_two(cluster, bookie)
         limit = (file_bytes_max, resource.RLIM_INFINITY)
@@ -515,11 +486,9 @@ def test_a_failing_disk_ends_the_process_after_refusing_what_was_asked(bookie, f
         await off_loop(bookie.start)
         await expect_whole(cluster, bookie)
 
-    with_cluster(bookie, body)
 
-
-def test_what_was_deleted_is_given_back(bookie):
-    async def body(cluster):
+async def test_what_was_deleted_is_given_back(bookie):
+    async with seen_from_outside(bookie) as cluster:
         bookie.options += ["--gc-interval", "200ms"]
         await off_loop(bookie.start)
         await store_two(cluster, bookie)
@@ -538,5 +507,3 @@ def test_what_was_deleted_is_given_back(bookie):
         await cluster.until(lambda: not first.exists(), "the file to go")
         await expect_whole(cluster, bookie)
         assert (await cluster.bookies.stats(BookieId(bookie.id))).ledgers == before.ledgers - 1
-
-    with_cluster(bookie, body)

@@ -12,7 +12,7 @@ import pytest
 from gateway.cluster.coordinator_ownership import CLAIMS, COORDINATORS
 from ledger.errors import MetadataUnavailable, NotOwner
 from tests.ownership.rig import SESSION_S, until
-from tests.ownership.test_streams import in_world
+from tests.ownership.test_streams import new_world
 
 
 async def all_know(world, count):
@@ -45,8 +45,8 @@ def claimed(world):
     return groups, index
 
 
-def test_every_gateway_names_the_candidate_of_a_group_that_nobody_has():
-    async def story(world):
+async def test_every_gateway_names_the_candidate_of_a_group_that_nobody_has():
+    async with new_world() as world:
         await world.start(1, 2, 3)
         await all_know(world, 3)
         for number in range(20):
@@ -55,11 +55,9 @@ def test_every_gateway_names_the_candidate_of_a_group_that_nobody_has():
                 candidate_of(world, f"group-{number}").node_id
             }
 
-    in_world(story)
 
-
-def test_only_the_candidate_claims_what_nobody_has():
-    async def story(world):
+async def test_only_the_candidate_claims_what_nobody_has():
+    async with new_world() as world:
         one, two = await world.start(1, 2)
         await all_know(world, 2)
         (group,) = groups_of(world, two, 1)
@@ -68,11 +66,9 @@ def test_only_the_candidate_claims_what_nobody_has():
         await two.cluster.claim(group)
         assert (await one.cluster.coordinator(group)).node_id == 2
 
-    in_world(story)
 
-
-def test_a_claim_stays_when_a_gateway_joins_that_would_be_the_candidate():
-    async def story(world):
+async def test_a_claim_stays_when_a_gateway_joins_that_would_be_the_candidate():
+    async with new_world() as world:
         one, _two = await world.start(1, 2)
         await all_know(world, 2)
         names = groups_of(world, one, 60)
@@ -88,11 +84,9 @@ def test_a_claim_stays_when_a_gateway_joins_that_would_be_the_candidate():
         for gateway in (three, four):
             assert (await gateway.cluster.coordinator(group)).node_id == 3
 
-    in_world(story)
 
-
-def test_a_claim_that_is_held_costs_no_request():
-    async def story(world):
+async def test_a_claim_that_is_held_costs_no_request():
+    async with new_world() as world:
         (one,) = await world.start(1)
         await all_know(world, 1)
         await one.cluster.claim("group")
@@ -101,11 +95,9 @@ def test_a_claim_that_is_held_costs_no_request():
             await one.cluster.claim("group")
         assert sum(one.metadata.asked.values()) == asked
 
-    in_world(story)
 
-
-def test_what_was_released_leaves_nothing_and_can_be_claimed_again():
-    async def story(world):
+async def test_what_was_released_leaves_nothing_and_can_be_claimed_again():
+    async with new_world() as world:
         (one,) = await world.start(1)
         await all_know(world, 1)
         for group in ("group", "a/b", "..", ""):
@@ -117,11 +109,9 @@ def test_what_was_released_leaves_nothing_and_can_be_claimed_again():
         await one.cluster.claim("group")
         assert claimed(world) == ({"group"}, {"group"})
 
-    in_world(story)
 
-
-def test_a_claim_that_cannot_be_read_any_more_is_made_anew_by_who_had_it():
-    async def story(world):
+async def test_a_claim_that_cannot_be_read_any_more_is_made_anew_by_who_had_it():
+    async with new_world() as world:
         (one,) = await world.start(1)
         await one.cluster.claim("g")
         world.tree.set(f"{COORDINATORS}/g", b"rot", -1)
@@ -130,11 +120,9 @@ def test_a_claim_that_cannot_be_read_any_more_is_made_anew_by_who_had_it():
         assert (await one.cluster.coordinator("g")).node_id == 1
         assert claimed(world) == ({"g"}, {"g"})
 
-    in_world(story)
 
-
-def test_to_release_what_another_one_has_does_nothing():
-    async def story(world):
+async def test_to_release_what_another_one_has_does_nothing():
+    async with new_world() as world:
         one, two = await world.start(1, 2)
         await all_know(world, 2)
         (group,) = groups_of(world, two, 1)
@@ -142,11 +130,9 @@ def test_to_release_what_another_one_has_does_nothing():
         await one.cluster.release(group)
         assert claimed(world) == ({group}, {group})
 
-    in_world(story)
 
-
-def test_the_groups_of_a_dead_gateway_are_orphans_of_their_candidates_and_each_claims_its_own():
-    async def story(world):
+async def test_groups_of_a_dead_gateway_are_orphans_of_their_candidates_and_each_claims_its_own():
+    async with new_world() as world:
         one, two, three = await world.start(1, 2, 3)
         await all_know(world, 3)
         names = groups_of(world, three, 50)
@@ -164,11 +150,9 @@ def test_the_groups_of_a_dead_gateway_are_orphans_of_their_candidates_and_each_c
             assert await gateway.cluster.orphans() == []
         assert claimed(world) == (set(names), set(names))
 
-    in_world(story)
 
-
-def test_orphans_are_found_by_few_requests_however_many_groups_there_are():
-    async def story(world):
+async def test_orphans_are_found_by_few_requests_however_many_groups_there_are():
+    async with new_world() as world:
         one, two = await world.start(1, 2)
         await all_know(world, 2)
         await two.cluster.claim_all(groups_of(world, two, 400))
@@ -180,11 +164,9 @@ def test_orphans_are_found_by_few_requests_however_many_groups_there_are():
         assert len(await one.cluster.orphans()) == 400
         assert sum(one.metadata.asked.values()) - asked <= 4
 
-    in_world(story)
 
-
-def test_many_orphans_are_claimed_by_few_changes():
-    async def story(world):
+async def test_many_orphans_are_claimed_by_few_changes():
+    async with new_world() as world:
         one, two = await world.start(1, 2)
         await all_know(world, 2)
         names = groups_of(world, two, 400)
@@ -198,21 +180,17 @@ def test_many_orphans_are_claimed_by_few_changes():
         assert await one.cluster.orphans() == []
         assert not [path for path in world.tree.nodes if path.startswith(f"{CLAIMS}/2-")]
 
-    in_world(story)
 
-
-def test_of_many_some_of_which_are_another_ones_the_rest_is_claimed():
-    async def story(world):
+async def test_of_many_some_of_which_are_another_ones_the_rest_is_claimed():
+    async with new_world() as world:
         one, two = await world.start(1, 2)
         await all_know(world, 2)
         mine, others = groups_of(world, one, 5), groups_of(world, two, 5)
         assert await one.cluster.claim_all([*others, *mine]) == mine
 
-    in_world(story)
 
-
-def test_two_that_both_claim_are_told_apart_by_one_change():
-    async def story(world):
+async def test_two_that_both_claim_are_told_apart_by_one_change():
+    async with new_world() as world:
         one, two = await world.start(1, 2)
         await all_know(world, 2)
         (group,) = groups_of(world, two, 1)
@@ -221,8 +199,6 @@ def test_two_that_both_claim_are_told_apart_by_one_change():
             one.cluster.claim(group), two.cluster.claim(group), return_exceptions=True
         )
         assert sorted(type(one) for one in ended if one is not None) == [NotOwner]
-
-    in_world(story)
 
 
 class Itself:
@@ -235,8 +211,8 @@ class Itself:
         return self.node_id
 
 
-def test_a_session_that_ended_ends_all_its_claims():
-    async def story(world):
+async def test_a_session_that_ended_ends_all_its_claims():
+    async with new_world() as world:
         one, two = await world.start(1, 2)
         await all_know(world, 2)
         (group,) = groups_of(world, two, 1)
@@ -248,11 +224,9 @@ def test_a_session_that_ended_ends_all_its_claims():
         with pytest.raises(NotOwner, match="gateway 1 has it"):
             await two.cluster.claim(group)
 
-    in_world(story)
 
-
-def test_who_leaves_claims_nothing_and_is_named_by_nobody():
-    async def story(world):
+async def test_who_leaves_claims_nothing_and_is_named_by_nobody():
+    async with new_world() as world:
         one, two = await world.start(1, 2)
         await all_know(world, 2)
         groups = groups_of(world, two, 3)
@@ -267,28 +241,22 @@ def test_who_leaves_claims_nothing_and_is_named_by_nobody():
         await two.cluster.release(groups[0])
         await one.cluster.claim(groups[0])
 
-    in_world(story)
-
 
 @pytest.mark.parametrize("seed", range(10))
-def test_lost_replies_only_cost_another_try(seed):
-    async def story(world):
+async def test_lost_replies_only_cost_another_try(seed):
+    async with new_world(seed) as world:
         one, two = await world.start(1, 2)
         await all_know(world, 2)
         for gateway in (one, two):
             gateway.metadata.faults.reply_lost = gateway.metadata.faults.unsent = 0.15
         groups = {gateway: groups_of(world, gateway, 10) for gateway in (one, two)}
         for _ in range(3):
-            for gateway, names in groups.items():
-                for group in names:
-                    await patient(gateway.cluster.claim, group)
-            for gateway, names in groups.items():
-                for group in names[:5]:
-                    await patient(gateway.cluster.release, group)
+            for gateway, group in [(one, group) for one in groups for group in groups[one]]:
+                await patient(gateway.cluster.claim, group)
+            for gateway, group in [(one, group) for one in groups for group in groups[one][:5]]:
+                await patient(gateway.cluster.release, group)
         kept = set(groups[one][5:] + groups[two][5:])
         assert claimed(world) == (kept, kept)
-
-    in_world(story, seed)
 
 
 async def patient(ask, group):

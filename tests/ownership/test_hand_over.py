@@ -12,11 +12,11 @@ import pytest
 
 from ledger.errors import StreamUnavailable
 from tests.ownership.rig import SESSION_S, key_of, until
-from tests.ownership.test_streams import in_world, stored
+from tests.ownership.test_streams import new_world, stored
 
 
-def test_who_leaves_drains_every_stream_before_its_next_candidate_has_it():
-    async def story(world):
+async def test_who_leaves_drains_every_stream_before_its_next_candidate_has_it():
+    async with new_world() as world:
         one, two, three = await world.start(1, 2, 3)
         topic = await one.catalog.create("events", 30, 3, {})
         await world.settled(topic)
@@ -29,11 +29,9 @@ def test_who_leaves_drains_every_stream_before_its_next_candidate_has_it():
         assert given == [assigned.candidate(topic.topic_id, partition) for partition in owned]
         assert three.losses == one.losses == []
 
-    in_world(story)
 
-
-def test_a_hand_over_waits_for_no_session_to_end():
-    async def story(world):
+async def test_a_hand_over_waits_for_no_session_to_end():
+    async with new_world() as world:
         one, two = await world.start(1, 2)
         topic = await one.catalog.create("events", 30, 2, {})
         await world.settled(topic)
@@ -42,11 +40,9 @@ def test_a_hand_over_waits_for_no_session_to_end():
         await world.settled(topic)
         assert world.clock.monotonic_s() - began_s < 0.3 * SESSION_S
 
-    in_world(story)
 
-
-def test_many_streams_of_one_topic_are_handed_over_by_few_sets():
-    async def story(world):
+async def test_many_streams_of_one_topic_are_handed_over_by_few_sets():
+    async with new_world() as world:
         one, two = await world.start(1, 2)
         topic = await one.catalog.create("events", 600, 2, {})
         await world.settled(topic)
@@ -55,11 +51,9 @@ def test_many_streams_of_one_topic_are_handed_over_by_few_sets():
         assert world.sets[str(topic.topic_id)] - before < owned / 8
         assert two.owned(topic) == []
 
-    in_world(story)
 
-
-def test_the_last_one_that_leaves_gives_to_nobody_and_the_next_one_takes_it():
-    async def story(world):
+async def test_the_last_one_that_leaves_gives_to_nobody_and_the_next_one_takes_it():
+    async with new_world() as world:
         (one,) = await world.start(1)
         topic = await one.catalog.create("events", 4, 1, {})
         await world.settled(topic)
@@ -70,11 +64,9 @@ def test_the_last_one_that_leaves_gives_to_nobody_and_the_next_one_takes_it():
         await world.settled(topic)
         assert world.clock.monotonic_s() - began_s < 0.5 * SESSION_S
 
-    in_world(story)
 
-
-def test_a_stream_that_cannot_be_drained_is_given_away_as_it_is():
-    async def story(world):
+async def test_a_stream_that_cannot_be_drained_is_given_away_as_it_is():
+    async with new_world() as world:
         one, two = await world.start(1, 2)
         topic = await one.catalog.create("events", 8, 2, {})
         await world.settled(topic)
@@ -87,11 +79,9 @@ def test_a_stream_that_cannot_be_drained_is_given_away_as_it_is():
         assert two.owned(topic) == []
         await world.settled(topic)
 
-    in_world(story)
 
-
-def test_a_drain_without_end_is_given_up():
-    async def story(world):
+async def test_a_drain_without_end_is_given_up():
+    async with new_world() as world:
         one, two = await world.start(1, 2)
         topic = await one.catalog.create("events", 4, 2, {})
         await world.settled(topic)
@@ -103,11 +93,9 @@ def test_a_drain_without_end_is_given_up():
         await two.cluster.hand_over_all(never)
         assert two.owned(topic) == []
 
-    in_world(story)
 
-
-def test_who_leaves_while_the_store_is_away_hands_over_when_it_is_back():
-    async def story(world):
+async def test_who_leaves_while_the_store_is_away_hands_over_when_it_is_back():
+    async with new_world() as world:
         one, two = await world.start(1, 2)
         topic = await one.catalog.create("events", 8, 2, {})
         await world.settled(topic)
@@ -118,11 +106,9 @@ def test_who_leaves_while_the_store_is_away_hands_over_when_it_is_back():
         await world.settled(topic)
         assert len(one.owned(topic)) == 8
 
-    in_world(story)
 
-
-def test_nothing_is_given_to_who_leaves():
-    async def story(world):
+async def test_nothing_is_given_to_who_leaves():
+    async with new_world() as world:
         one, two, three = await world.start(1, 2, 3)
         await two.cluster.hand_over_all(two.hand_over)
         topic = await one.catalog.create("events", 12, 3, {})
@@ -134,22 +120,18 @@ def test_nothing_is_given_to_who_leaves():
         assert set(world.leaders(topic)) == {1}
         assert len(two.gains) == gains == 0
 
-    in_world(story)
 
-
-def test_all_that_leave_at_once_leave_nothing_owned():
-    async def story(world):
+async def test_all_that_leave_at_once_leave_nothing_owned():
+    async with new_world() as world:
         gateways = await world.start(1, 2, 3)
         topic = await gateways[0].catalog.create("events", 12, 3, {})
         await world.settled(topic)
         await asyncio.gather(*(one.cluster.hand_over_all(one.hand_over) for one in gateways))
         assert stored(world, topic).free(12, lambda holder: False) == list(range(12))
 
-    in_world(story)
 
-
-def test_who_joins_is_given_its_share_and_nothing_else_moves():
-    async def story(world):
+async def test_who_joins_is_given_its_share_and_nothing_else_moves():
+    async with new_world() as world:
         one, two = await world.start(1, 2)
         topic = await one.catalog.create("events", 30, 2, {})
         await world.settled(topic)
@@ -165,11 +147,9 @@ def test_who_joins_is_given_its_share_and_nothing_else_moves():
         assert [p for p in range(30) if before[p] != after[p]] == share
         assert sorted(one.drained + two.drained) == [key_of(topic, p) for p in share]
 
-    in_world(story)
 
-
-def test_streams_move_a_few_at_once():
-    async def story(world):
+async def test_streams_move_a_few_at_once():
+    async with new_world() as world:
         world.drain_s = 0.2
         one, two = await world.start(1, 2)
         topic = await one.catalog.create("events", 60, 2, {})
@@ -187,11 +167,9 @@ def test_streams_move_a_few_at_once():
         assert 1 <= max(draining) <= 4
         assert draining.count(0) >= len(draining) / 3  # and then they rest
 
-    in_world(story)
 
-
-def test_what_has_settled_moves_no_more():
-    async def story(world):
+async def test_what_has_settled_moves_no_more():
+    async with new_world() as world:
         one, two = await world.start(1, 2)
         topic = await one.catalog.create("events", 30, 2, {})
         three = await world.gateway(3).start()
@@ -203,11 +181,9 @@ def test_what_has_settled_moves_no_more():
         assert [len(gateway.gains) for gateway in (one, two, three)] == gains
         assert sum(world.sets.values()) == sets
 
-    in_world(story)
 
-
-def test_nothing_moves_when_a_gateway_has_gone_or_a_topic_has_come():
-    async def story(world):
+async def test_nothing_moves_when_a_gateway_has_gone_or_a_topic_has_come():
+    async with new_world() as world:
         one, two, three = await world.start(1, 2, 3)
         topic = await one.catalog.create("events", 12, 3, {})
         await world.settled(topic)
@@ -218,11 +194,9 @@ def test_nothing_moves_when_a_gateway_has_gone_or_a_topic_has_come():
         await asyncio.sleep(20)
         assert one.losses == two.losses == []
 
-    in_world(story)
 
-
-def test_who_flaps_while_it_is_to_be_given_streams_gets_none():
-    async def story(world):
+async def test_who_flaps_while_it_is_to_be_given_streams_gets_none():
+    async with new_world() as world:
         one, two = await world.start(1, 2)
         topic = await one.catalog.create("events", 12, 2, {})
         await world.settled(topic)
@@ -232,8 +206,6 @@ def test_who_flaps_while_it_is_to_be_given_streams_gets_none():
         await asyncio.sleep(20)
         assert one.losses == two.losses == []
 
-    in_world(story)
-
 
 def led_by(world, topic):
     one = world.gateways[0].cluster
@@ -241,8 +213,8 @@ def led_by(world, topic):
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_restarts_one_by_one_lose_no_stream_on_a_store_that_loses_replies(seed):
-    async def story(world):
+async def test_restarts_one_by_one_lose_no_stream_on_a_store_that_loses_replies(seed):
+    async with new_world(seed) as world:
         await world.start(1, 2, 3)
         topic = await world.gateways[0].catalog.create("events", 9, 3, {})
         for one in world.gateways:
@@ -255,5 +227,3 @@ def test_restarts_one_by_one_lose_no_stream_on_a_store_that_loses_replies(seed):
             await again.start()
         await world.settled(topic)
         await until(lambda: led_by(world, topic) == {1, 2, 3}, "each has some again", 120)
-
-    in_world(story, seed)

@@ -6,9 +6,8 @@ anything, it only says at once that it did.
 
 from __future__ import annotations
 
-import asyncio
 import time
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
@@ -22,6 +21,8 @@ from ledger.errors import NotOwner
 from tests.ledger.zookeeper_rig import end_session
 from tests.peers.processes import until
 from tests.peers.proxy import BOTH, Proxy
+
+pytestmark = pytest.mark.real_loop
 
 SESSION_MS = 1_000
 
@@ -74,32 +75,28 @@ class Gateway:
 
 
 @pytest.fixture
-def run(zookeeper):
-    """Runs `story(start)`; `start(node_id)` gives a gateway that runs."""
+def gateways(zookeeper):
+    """`async with gateways() as start`; `start(node_id)` gives a gateway that runs."""
 
-    def runner(story):
-        async def main():
-            root = zookeeper.unused_chroot()
-            async with AsyncExitStack() as stack:
+    @asynccontextmanager
+    async def starter():
+        root = zookeeper.unused_chroot()
+        async with AsyncExitStack() as stack:
 
-                async def start(node_id):
-                    proxy = stack.enter_context(Proxy(zookeeper.port))
-                    store = await connect_zookeeper(
-                        proxy.address, session_ms=SESSION_MS, chroot=root
-                    )
-                    stack.push_async_callback(store.close)
-                    made = Gateway(zookeeper, proxy, store, node_id)
-                    await made.catalog.load()
-                    stack.push_async_callback(made.catalog.close)
-                    await made.cluster.start(made)
-                    stack.push_async_callback(made.cluster.stop)
-                    return made
+            async def start(node_id):
+                proxy = stack.enter_context(Proxy(zookeeper.port))
+                store = await connect_zookeeper(proxy.address, session_ms=SESSION_MS, chroot=root)
+                stack.push_async_callback(store.close)
+                made = Gateway(zookeeper, proxy, store, node_id)
+                await made.catalog.load()
+                stack.push_async_callback(made.catalog.close)
+                await made.cluster.start(made)
+                stack.push_async_callback(made.cluster.stop)
+                return made
 
-                await story(start)
+            yield start
 
-        asyncio.run(main())
-
-    return runner
+    return starter
 
 
 async def all_led(topic, *gateways):
@@ -110,8 +107,8 @@ async def all_led(topic, *gateways):
     await until(lambda: led() and all(one.sees_led(topic) for one in gateways), "all are led")
 
 
-def test_a_killed_owner_is_followed_when_its_session_ends(run):
-    async def story(start):
+async def test_a_killed_owner_is_followed_when_its_session_ends(gateways):
+    async with gateways() as start:
         one, two = await start(1), await start(2)
         topic = await one.catalog.create("events", 8, 2, {})
         await all_led(topic, one, two)
@@ -127,11 +124,9 @@ def test_a_killed_owner_is_followed_when_its_session_ends(run):
         await until(lambda: two.expired, "it hears of it")
         await all_led(topic, one, two)
 
-    run(story)
 
-
-def test_a_lease_ends_before_the_session_of_who_is_cut_off(run):
-    async def story(start):
+async def test_a_lease_ends_before_the_session_of_who_is_cut_off(gateways):
+    async with gateways() as start:
         one, two = await start(1), await start(2)
         topic = await one.catalog.create("events", 8, 2, {})
         await all_led(topic, one, two)
@@ -143,11 +138,9 @@ def test_a_lease_ends_before_the_session_of_who_is_cut_off(run):
         assert not two.cluster.lease_held()
         two.proxy.heal()
 
-    run(story)
 
-
-def test_a_cut_shorter_than_the_session_changes_no_owner(run):
-    async def story(start):
+async def test_a_cut_shorter_than_the_session_changes_no_owner(gateways):
+    async with gateways() as start:
         one, two = await start(1), await start(2)
         topic = await one.catalog.create("events", 8, 2, {})
         await all_led(topic, one, two)
@@ -161,11 +154,9 @@ def test_a_cut_shorter_than_the_session_changes_no_owner(run):
         assert (one.owned(topic), two.owned(topic)) == owned
         assert not two.expired
 
-    run(story)
 
-
-def test_who_lost_its_session_comes_back_with_nothing(run):
-    async def story(start):
+async def test_who_lost_its_session_comes_back_with_nothing(gateways):
+    async with gateways() as start:
         one, two = await start(1), await start(2)
         topic = await one.catalog.create("events", 8, 2, {})
         await all_led(topic, one, two)
@@ -177,11 +168,9 @@ def test_who_lost_its_session_comes_back_with_nothing(run):
         assert two.cluster._membership.incarnation != old
         await all_led(topic, one, two)
 
-    run(story)
 
-
-def test_a_hand_over_leaves_every_stream_with_the_other_one(run):
-    async def story(start):
+async def test_a_hand_over_leaves_every_stream_with_the_other_one(gateways):
+    async with gateways() as start:
         one, two = await start(1), await start(2)
         topic = await one.catalog.create("events", 100, 2, {})
         await all_led(topic, one, two)
@@ -189,20 +178,16 @@ def test_a_hand_over_leaves_every_stream_with_the_other_one(run):
         assert two.owned(topic) == set()
         await all_led(topic, one)
 
-    run(story)
 
-
-def test_a_second_process_of_one_node_id_is_refused(run):
-    async def story(start):
+async def test_a_second_process_of_one_node_id_is_refused(gateways):
+    async with gateways() as start:
         await start(1)
         with pytest.raises(NotOwner, match="gateway 1"):
             await start(1)
 
-    run(story)
 
-
-def test_ten_thousand_partitions_of_one_topic_are_led_and_taken_over(run):
-    async def story(start):
+async def test_ten_thousand_partitions_of_one_topic_are_led_and_taken_over(gateways):
+    async with gateways() as start:
         one, two = await start(1), await start(2)
         topic = await one.catalog.create("events", 10_000, 2, {})
         await all_led(topic, one, two)
@@ -210,11 +195,9 @@ def test_ten_thousand_partitions_of_one_topic_are_led_and_taken_over(run):
         await all_led(topic, one)
         assert len(one.owned(topic)) == 10_000
 
-    run(story)
 
-
-def test_thousands_of_claims_are_found_by_one_read_and_claimed_again(run):
-    async def story(start):
+async def test_thousands_of_claims_are_found_by_one_read_and_claimed_again(gateways):
+    async with gateways() as start:
         one, two = await start(1), await start(2)
         await until(lambda: len(two.cluster._streams.ring.nodes) == 2, "both know both")
         ring = two.cluster._streams.ring
@@ -227,11 +210,9 @@ def test_thousands_of_claims_are_found_by_one_read_and_claimed_again(run):
         assert await one.cluster.claim_all(orphans) == orphans
         assert await one.cluster.orphans() == []
 
-    run(story)
 
-
-def test_no_lease_is_held_between_the_loss_of_a_session_and_its_news(run):
-    async def story(start):
+async def test_no_lease_is_held_between_the_loss_of_a_session_and_its_news(gateways):
+    async with gateways() as start:
         one = await start(1)
         held = []
 
@@ -245,5 +226,3 @@ def test_no_lease_is_held_between_the_loss_of_a_session_and_its_news(run):
         await until(lambda: held, "the loss is told")
         assert held == [False]
         await until(one.cluster.lease_held, "it is back")
-
-    run(story)

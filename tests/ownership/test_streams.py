@@ -7,6 +7,7 @@ gateways that live serve one stream, and an opening never gets the same epoch tw
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager
 from uuid import UUID
 
 import pytest
@@ -19,19 +20,16 @@ from gateway.core.sealed import seal
 from gateway.topics.errors import TopicExists
 from ledger.errors import MetadataUnavailable, NotOwner
 from tests.ownership.rig import SESSION_S, World, key_of, until
-from tests.sim.loop import simulate
 
 
-def in_world(story, seed=0, **faults):
-    async def main():
-        world = World(seed, **faults)
-        try:
-            async with asyncio.timeout(600):  # of virtual time
-                return await story(world)
-        finally:
-            await world.stop()
-
-    return simulate(main())
+@asynccontextmanager
+async def new_world(seed=0, **faults):
+    world = World(seed, **faults)
+    try:
+        async with asyncio.timeout(600):  # of virtual time
+            yield world
+    finally:
+        await world.stop()
 
 
 def stored(world, topic):
@@ -39,8 +37,8 @@ def stored(world, topic):
     return None if record is None else Owners.decode(record.data, "owners")
 
 
-def test_every_partition_of_a_new_topic_is_led_by_its_candidate():
-    async def story(world):
+async def test_every_partition_of_a_new_topic_is_led_by_its_candidate():
+    async with new_world() as world:
         one, two, _three = await world.start(1, 2, 3)
         topic = await two.catalog.create("events", 12, 3, {})
         assert await two.cluster.wait_led(topic.topic_id, 5.0)
@@ -49,21 +47,17 @@ def test_every_partition_of_a_new_topic_is_led_by_its_candidate():
         assigned = one.cluster._streams._assigned()
         assert list(assigned.candidates(topic.topic_id)) == list(world.leaders(topic))
 
-    in_world(story)
 
-
-def test_waiting_for_leaders_ends_when_nobody_opens():
-    async def story(world):
+async def test_waiting_for_leaders_ends_when_nobody_opens():
+    async with new_world() as world:
         (one,) = await world.start(1)
         one.opens = False
         topic = await one.catalog.create("events", 2, 1, {})
         assert not await one.cluster.wait_led(topic.topic_id, 1.0)
 
-    in_world(story)
 
-
-def test_replicas_are_the_leader_and_then_others_each_once():
-    async def story(world):
+async def test_replicas_are_the_leader_and_then_others_each_once():
+    async with new_world() as world:
         one, *_ = await world.start(1, 2, 3)
         topic = await one.catalog.create("events", 6, 3, {})
         await world.settled(topic)
@@ -74,11 +68,9 @@ def test_replicas_are_the_leader_and_then_others_each_once():
             assert replicas[0] == one.cluster.leader(key).node_id
             assert one.cluster.replicas(key, 2) == replicas[:2]
 
-    in_world(story)
 
-
-def test_a_dead_owner_is_followed_by_its_candidates_soon_after_its_session_ended():
-    async def story(world):
+async def test_a_dead_owner_is_followed_by_its_candidates_soon_after_its_session_ended():
+    async with new_world() as world:
         one, _two, three = await world.start(1, 2, 3)
         topic = await one.catalog.create("events", 12, 3, {})
         await world.settled(topic)
@@ -91,11 +83,9 @@ def test_a_dead_owner_is_followed_by_its_candidates_soon_after_its_session_ended
         assert set(after) == {1, 2}
         assert all(now == then for now, then in zip(after, before, strict=True) if then != 3)
 
-    in_world(story)
 
-
-def test_a_takeover_of_many_partitions_is_one_set_by_each_candidate():
-    async def story(world):
+async def test_a_takeover_of_many_partitions_is_one_set_by_each_candidate():
+    async with new_world() as world:
         one, two, three = await world.start(1, 2, 3)
         topic = await one.catalog.create("events", 600, 3, {})
         await world.settled(topic)
@@ -106,22 +96,18 @@ def test_a_takeover_of_many_partitions_is_one_set_by_each_candidate():
         await until(lambda: len(one.owned(topic)) + len(two.owned(topic)) == 600, "taken over")
         assert world.sets[str(topic.topic_id)] - before == 2
 
-    in_world(story)
 
-
-def test_epochs_of_many_partitions_are_published_together():
-    async def story(world):
+async def test_epochs_of_many_partitions_are_published_together():
+    async with new_world() as world:
         (one,) = await world.start(1)
         before = sum(world.sets.values())
         topic = await one.catalog.create("events", 500, 1, {})
         await world.settled(topic)
         assert sum(world.sets.values()) - before <= 4
 
-    in_world(story)
 
-
-def test_an_epoch_is_published_after_it_was_told_and_not_before():
-    async def story(world):
+async def test_an_epoch_is_published_after_it_was_told_and_not_before():
+    async with new_world() as world:
         one, two = await world.start(1, 2)
         one.opens = two.opens = False
         topic = await one.catalog.create("events", 1, 1, {})
@@ -134,11 +120,9 @@ def test_an_epoch_is_published_after_it_was_told_and_not_before():
         assert stored(world, topic).epoch(0) == 7
         await until(lambda: other.cluster.leader(key).epoch == 7, "the epoch is seen")
 
-    in_world(story)
 
-
-def test_a_late_word_of_an_earlier_opening_lowers_no_epoch():
-    async def story(world):
+async def test_a_late_word_of_an_earlier_opening_lowers_no_epoch():
+    async with new_world() as world:
         (one,) = await world.start(1)
         one.opens = False
         topic = await one.catalog.create("events", 1, 1, {})
@@ -148,11 +132,9 @@ def test_a_late_word_of_an_earlier_opening_lowers_no_epoch():
         await one.cluster.opened(key, 6)
         assert one.cluster.leader(key).epoch == stored(world, topic).epoch(0) == 7
 
-    in_world(story)
 
-
-def test_a_pause_shorter_than_the_session_changes_no_owner():
-    async def story(world):
+async def test_a_pause_shorter_than_the_session_changes_no_owner():
+    async with new_world() as world:
         one, two, three = await world.start(1, 2, 3)
         topic = await one.catalog.create("events", 12, 3, {})
         await world.settled(topic)
@@ -164,11 +146,9 @@ def test_a_pause_shorter_than_the_session_changes_no_owner():
         assert not (one.losses or two.losses or three.losses)
         assert sum(world.sets.values()) == sets
 
-    in_world(story)
 
-
-def test_a_paused_owner_stops_answering_before_anybody_takes_over():
-    async def story(world):
+async def test_a_paused_owner_stops_answering_before_anybody_takes_over():
+    async with new_world() as world:
         one, two = await world.start(1, 2)
         topic = await one.catalog.create("events", 8, 2, {})
         await world.settled(topic)
@@ -182,11 +162,9 @@ def test_a_paused_owner_stops_answering_before_anybody_takes_over():
         assert not two.cluster.lease_held()
         await pause
 
-    in_world(story)
 
-
-def test_a_session_that_ended_loses_all_and_comes_back_under_a_new_token():
-    async def story(world):
+async def test_a_session_that_ended_loses_all_and_comes_back_under_a_new_token():
+    async with new_world() as world:
         one, two = await world.start(1, 2)
         topic = await one.catalog.create("events", 8, 2, {})
         await world.settled(topic)
@@ -200,11 +178,9 @@ def test_a_session_that_ended_loses_all_and_comes_back_under_a_new_token():
         assert two.cluster._membership.incarnation not in (None, old)
         await world.settled(topic)
 
-    in_world(story)
 
-
-def test_no_epoch_is_shown_twice_by_two_owners():
-    async def story(world):
+async def test_no_epoch_is_shown_twice_by_two_owners():
+    async with new_world() as world:
         one, two, three = await world.start(1, 2, 3)
         topic = await one.catalog.create("events", 9, 3, {})
         shown = {partition: [] for partition in range(9)}
@@ -228,19 +204,15 @@ def test_no_epoch_is_shown_twice_by_two_owners():
             epochs = [leader.epoch for leader in seen]
             assert epochs == sorted(set(epochs))
 
-    in_world(story)
 
-
-def test_two_that_believe_in_the_same_claim_are_told_apart_by_one_set():
-    async def story(world):
+async def test_two_that_believe_in_the_same_claim_are_told_apart_by_one_set():
+    async with new_world() as world:
         one, two = await world.start(1, 2)
         for gateway in (one, two):  # each takes itself for the candidate of everything
             gateway.cluster._streams._assigned = lambda gateway=gateway: Everything(gateway.node_id)
         topic = await one.catalog.create("events", 20, 2, {})
         await world.settled(topic)
         assert sorted(one.owned(topic) + two.owned(topic)) == list(range(20))
-
-    in_world(story)
 
 
 class Everything:
@@ -259,8 +231,8 @@ class Everything:
         return [self.node_id]
 
 
-def test_an_old_list_of_members_takes_nothing_from_an_owner_that_lives():
-    async def story(world):
+async def test_an_old_list_of_members_takes_nothing_from_an_owner_that_lives():
+    async with new_world() as world:
         (one,) = await world.start(1)
         topic = await one.catalog.create("events", 8, 1, {})
         await world.settled(topic)
@@ -276,11 +248,9 @@ def test_an_old_list_of_members_takes_nothing_from_an_owner_that_lives():
         assert three.losses == []
         assert sorted(old.owned(topic) + three.owned(topic)) == list(range(8))
 
-    in_world(story)
 
-
-def test_an_owner_that_was_never_in_the_list_of_members_is_followed_when_it_has_gone():
-    async def story(world):
+async def test_an_owner_that_was_never_in_the_list_of_members_is_followed_when_it_has_gone():
+    async with new_world() as world:
         one, two = await world.start(1, 2)
         topic = await one.catalog.create("events", 4, 2, {})
         await world.settled(topic)
@@ -293,11 +263,9 @@ def test_an_owner_that_was_never_in_the_list_of_members_is_followed_when_it_has_
         await two.metadata.delete("/gateway/brokers/7")
         await world.settled(topic)
 
-    in_world(story)
 
-
-def test_a_store_that_is_behind_declares_nobody_dead_that_lives():
-    async def story(world):
+async def test_a_store_that_is_behind_declares_nobody_dead_that_lives():
+    async with new_world() as world:
         one = world.gateway(1, lag_s=0.001)
         await one.start()
         store, membership = one.metadata, one.cluster._membership
@@ -309,15 +277,13 @@ def test_a_store_that_is_behind_declares_nobody_dead_that_lives():
         membership._live = {}
         assert not await membership.is_dead(two.cluster._membership.incarnation)
 
-    in_world(story)
-
 
 async def nothing():
     """A refresh that learns nothing."""
 
 
-def test_a_second_gateway_of_one_node_id_is_refused_after_two_sessions():
-    async def story(world):
+async def test_a_second_gateway_of_one_node_id_is_refused_after_two_sessions():
+    async with new_world() as world:
         await world.start(1)
         twin = world.gateway(1)
         began_s = world.clock.monotonic_s()
@@ -325,11 +291,9 @@ def test_a_second_gateway_of_one_node_id_is_refused_after_two_sessions():
             await twin.start()
         assert 2 * SESSION_S <= world.clock.monotonic_s() - began_s < 2 * SESSION_S + 1
 
-    in_world(story)
 
-
-def test_a_gateway_that_was_killed_is_followed_by_its_successor_under_one_node_id():
-    async def story(world):
+async def test_a_gateway_that_was_killed_is_followed_by_its_successor_under_one_node_id():
+    async with new_world() as world:
         one, two = await world.start(1, 2)
         topic = await one.catalog.create("events", 8, 2, {})
         await world.settled(topic)
@@ -338,11 +302,9 @@ def test_a_gateway_that_was_killed_is_followed_by_its_successor_under_one_node_i
         await world.settled(topic)
         await until(lambda: again.owned(topic), "it has its share again")
 
-    in_world(story)
 
-
-def test_a_gateway_whose_place_was_taken_meanwhile_says_so():
-    async def story(world):
+async def test_a_gateway_whose_place_was_taken_meanwhile_says_so():
+    async with new_world() as world:
         _one, two = await world.start(1, 2)
         pause = asyncio.create_task(two.pause(10 * SESSION_S))
         await asyncio.sleep(2 * SESSION_S)
@@ -352,11 +314,9 @@ def test_a_gateway_whose_place_was_taken_meanwhile_says_so():
         assert "gateway 2" in two.replaced[0]
         assert twin.cluster._membership.registered
 
-    in_world(story)
 
-
-def test_a_node_that_somebody_removed_ends_the_incarnation():
-    async def story(world):
+async def test_a_node_that_somebody_removed_ends_the_incarnation():
+    async with new_world() as world:
         one, two = await world.start(1, 2)
         topic = await one.catalog.create("events", 8, 2, {})
         await world.settled(topic)
@@ -366,11 +326,9 @@ def test_a_node_that_somebody_removed_ends_the_incarnation():
         await world.settled(topic)
         assert two.cluster._membership.incarnation not in (None, old)
 
-    in_world(story)
 
-
-def test_a_list_that_was_asked_for_before_the_registration_does_not_end_it():
-    async def story(world):
+async def test_a_list_that_was_asked_for_before_the_registration_does_not_end_it():
+    async with new_world() as world:
         await world.start(1)
         two = world.gateway(2)
         membership = two.cluster._membership
@@ -378,11 +336,9 @@ def test_a_list_that_was_asked_for_before_the_registration_does_not_end_it():
         await asyncio.gather(membership.refresh(), membership.register())
         assert membership.incarnation == Incarnation(2, token)
 
-    in_world(story)
 
-
-def test_a_topic_that_another_gateway_deletes_is_lost_and_its_owners_node_goes():
-    async def story(world):
+async def test_a_topic_that_another_gateway_deletes_is_lost_and_its_owners_node_goes():
+    async with new_world() as world:
         one, two = await world.start(1, 2)
         topic = await one.catalog.create("events", 8, 2, {})
         await world.settled(topic)
@@ -395,19 +351,15 @@ def test_a_topic_that_another_gateway_deletes_is_lost_and_its_owners_node_goes()
         assert stored(world, topic) is None
         assert one.cluster.leader(key_of(topic, 0)) == Leader()
 
-    in_world(story)
 
-
-def test_partitions_that_another_gateway_adds_are_led():
-    async def story(world):
+async def test_partitions_that_another_gateway_adds_are_led():
+    async with new_world() as world:
         one, two = await world.start(1, 2)
         topic = await one.catalog.create("events", 2, 2, {})
         await world.settled(topic)
         grown = await two.catalog.add_partitions("events", 10)
         await world.settled(grown)
         assert sorted(one.owned(grown) + two.owned(grown)) == list(range(10))
-
-    in_world(story)
 
 
 async def write_topic(metadata, topic_id):
@@ -418,7 +370,7 @@ async def write_topic(metadata, topic_id):
     await metadata.create(f"/gateway/topics/by-id/{topic_id}", seal(said))
 
 
-def test_a_topic_whose_candidate_is_another_once_more_topics_are_known_is_led():
+async def test_a_topic_whose_candidate_is_another_once_more_topics_are_known_is_led():
     ring = Ring((1, 2))
     ids = [(UUID(int=low), UUID(int=high)) for high in range(2, 12) for low in range(1, high)]
 
@@ -429,7 +381,7 @@ def test_a_topic_whose_candidate_is_another_once_more_topics_are_known_is_led():
         (low, high) for low, high in ids if candidate(high) == 1 and candidate(high, low) == 2
     )
 
-    async def story(world):
+    async with new_world() as world:
         one, two = await world.start(1, 2)
         away = asyncio.get_running_loop().create_task(one.pause(0.5 * SESSION_S))
         await asyncio.sleep(0.01)
@@ -438,15 +390,13 @@ def test_a_topic_whose_candidate_is_another_once_more_topics_are_known_is_led():
         await asyncio.sleep(0.1)
         await write_topic(two.metadata, later)  # and one, who hears of both at once, to two
         await away
-        for topic_id in (first, later):
-            await until(lambda t=topic_id: one.catalog.by_id(t), "one knows both")
-            await world.settled(one.catalog.by_id(topic_id))
-
-    in_world(story)
+        for written in (first, later):
+            await until(lambda t=written: one.catalog.by_id(t), "one knows both")
+            await world.settled(one.catalog.by_id(written))
 
 
-def test_the_owners_of_a_topic_that_went_while_nobody_was_there_are_removed():
-    async def story(world):
+async def test_the_owners_of_a_topic_that_went_while_nobody_was_there_are_removed():
+    async with new_world() as world:
         (one,) = await world.start(1)
         topic = await one.catalog.create("events", 2, 1, {})
         await world.settled(topic)
@@ -457,11 +407,9 @@ def test_the_owners_of_a_topic_that_went_while_nobody_was_there_are_removed():
         await world.start(2)
         await until(lambda: stored(world, topic) is None, "its node goes")
 
-    in_world(story)
 
-
-def test_owners_that_cannot_be_read_are_left_alone():
-    async def story(world):
+async def test_owners_that_cannot_be_read_are_left_alone():
+    async with new_world() as world:
         one, _two = await world.start(1, 2)
         topic = await one.catalog.create("events", 2, 2, {})
         await world.settled(topic)
@@ -471,11 +419,9 @@ def test_owners_that_cannot_be_read_are_left_alone():
         other = await one.catalog.create("others", 2, 2, {})
         await world.settled(other)
 
-    in_world(story)
 
-
-def test_owners_that_could_not_be_read_are_written_anew_once_somebody_removed_them():
-    async def story(world):
+async def test_owners_that_could_not_be_read_are_written_anew_once_somebody_removed_them():
+    async with new_world() as world:
         (one,) = await world.start(1)
         topic = await one.catalog.create("events", 4, 2, {})
         await world.settled(topic)
@@ -485,12 +431,11 @@ def test_owners_that_could_not_be_read_are_written_anew_once_somebody_removed_th
         await asyncio.sleep(2 * SESSION_S)
         await two.metadata.delete(f"{OWNERS}/{topic.topic_id}")
         await world.settled(topic)
+        assert stored(world, topic) is not None
 
-    in_world(story)
 
-
-def test_who_leaves_does_not_wait_for_owners_that_cannot_be_read():
-    async def story(world):
+async def test_who_leaves_does_not_wait_for_owners_that_cannot_be_read():
+    async with new_world() as world:
         one, _two = await world.start(1, 2)
         topic = await one.catalog.create("events", 4, 2, {})
         await world.settled(topic)
@@ -498,12 +443,10 @@ def test_who_leaves_does_not_wait_for_owners_that_cannot_be_read():
         async with asyncio.timeout(10):
             await one.stop()
 
-    in_world(story)
-
 
 @pytest.mark.parametrize("seed", range(20))
-def test_lost_replies_lost_requests_and_old_reads_only_cost_time(seed):
-    async def story(world):
+async def test_lost_replies_lost_requests_and_old_reads_only_cost_time(seed):
+    async with new_world(seed, unsent=0.05, reply_lost=0.1, lag_s=0.05) as world:
         gateways = [await world.gateway(number).start() for number in (1, 2, 3)]
         one = gateways[0]
         topic = await made(one, "events", 9)
@@ -515,8 +458,6 @@ def test_lost_replies_lost_requests_and_old_reads_only_cost_time(seed):
         await world.settled(topic)
         owned = sorted(partition for gateway in rest for partition in gateway.owned(topic))
         assert owned == list(range(9))
-
-    in_world(story, seed, unsent=0.05, reply_lost=0.1, lag_s=0.05)
 
 
 async def made(gateway, name, partitions):

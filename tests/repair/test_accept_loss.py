@@ -4,6 +4,7 @@ Method: the storage commands' own code over a simulated cluster that lost bookie
 """
 
 import asyncio
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -13,16 +14,14 @@ from gateway.admin.storage import Storage
 from ledger.errors import Fenced, LedgerClosed
 from ledger.ports.bookies import Status
 from tests.repair.rig import Hanging, Rig, mend
-from tests.sim.loop import SimClock, simulate
+from tests.sim.loop import SimClock
 
 
-def on_rig(body, **how):
-    async def main():
-        rig = Rig(**how)
-        storage = Storage(rig.session("admin"), rig.bookies("admin"), SimClock(), "admin")
-        await body(rig, storage)
-
-    simulate(main())
+@asynccontextmanager
+async def rig_and_storage(**how):
+    rig = Rig(**how)
+    storage = Storage(rig.session("admin"), rig.bookies("admin"), SimClock(), "admin")
+    yield rig, storage
 
 
 async def open_ledger(rig, count=6):
@@ -30,19 +29,17 @@ async def open_ledger(rig, count=6):
     return writer.metadata.ledger, writer, told
 
 
-def test_without_accepting_losses_a_ledger_that_cannot_be_recovered_stays_as_it_is():
-    async def body(rig, storage):
+async def test_without_accepting_losses_a_ledger_that_cannot_be_recovered_stays_as_it_is():
+    async with rig_and_storage() as (rig, storage):
         ledger, writer, _ = await open_ledger(rig)
         rig.lose(*writer.metadata.last_fragment.ensemble[:2])
         with pytest.raises(AdminError, match="gateway ledger why"):
             await recover(storage, ledger, accept_loss=False)
         assert not rig.metadata(ledger).closed
 
-    on_rig(body)
 
-
-def test_recovering_closes_at_the_last_entry_and_fences_the_writer():
-    async def body(rig, storage):
+async def test_recovering_closes_at_the_last_entry_and_fences_the_writer():
+    async with rig_and_storage() as (rig, storage):
         ledger, _, told = await open_ledger(rig)
         found = await recover(storage, ledger, accept_loss=False)
         assert (found["state"], found["last_entry"]) == ("CLOSED", 5)
@@ -50,11 +47,9 @@ def test_recovering_closes_at_the_last_entry_and_fences_the_writer():
         await told.wait(7)
         assert isinstance(told.news[6][1], Fenced | LedgerClosed)
 
-    on_rig(body)
 
-
-def test_a_ledger_with_one_bookie_left_is_closed_at_the_last_entry_that_it_shows():
-    async def body(rig, storage):
+async def test_a_ledger_with_one_bookie_left_is_closed_at_the_last_entry_that_it_shows():
+    async with rig_and_storage(bookies=3) as (rig, storage):
         ledger, writer, _ = await open_ledger(rig)
         left, *lost = writer.metadata.last_fragment.ensemble
         rig.lose(*lost)
@@ -64,11 +59,9 @@ def test_a_ledger_with_one_bookie_left_is_closed_at_the_last_entry_that_it_shows
         assert rig.metadata(ledger).length == len(b"entry 0") * 4
         assert await rig.marked() == [ledger]
 
-    on_rig(body, bookies=3)
 
-
-def test_entries_known_to_be_confirmed_and_lost_are_named():
-    async def body(rig, storage):
+async def test_entries_known_to_be_confirmed_and_lost_are_named():
+    async with rig_and_storage(bookies=3) as (rig, storage):
         ledger, writer, told = await open_ledger(rig)
         told.add(b"entry 6")  # carries the LAC 5 to the bookies
         await told.wait(7)
@@ -80,11 +73,9 @@ def test_entries_known_to_be_confirmed_and_lost_are_named():
         assert found["last_entry"] == 2
         assert (found["given_up"], found["given_up_entries"]) == ("3-5", 3)
 
-    on_rig(body, bookies=3)
 
-
-def test_what_was_left_can_be_spread_to_new_bookies_and_read():
-    async def body(rig, storage):
+async def test_what_was_left_can_be_spread_to_new_bookies_and_read():
+    async with rig_and_storage(bookies=5) as (rig, storage):
         ledger, writer, _ = await open_ledger(rig)
         left, *lost = writer.metadata.last_fragment.ensemble
         rig.lose(*lost)
@@ -94,11 +85,9 @@ def test_what_was_left_can_be_spread_to_new_bookies_and_read():
         assert rig.faults(ledger) == []
         assert left in rig.members(ledger)
 
-    on_rig(body, bookies=5)
 
-
-def test_limbo_ends_and_what_the_bookie_lost_is_then_said_to_be_gone():
-    async def body(rig, storage):
+async def test_limbo_ends_and_what_the_bookie_lost_is_then_said_to_be_gone():
+    async with rig_and_storage(bookies=3) as (rig, storage):
         ledger = await rig.ledger(6)
         for name in rig.members(ledger):
             rig.forget(name, ledger, 2)
@@ -110,11 +99,9 @@ def test_limbo_ends_and_what_the_bookie_lost_is_then_said_to_be_gone():
             assert (await rig.bookie(name).read(ledger, 2)).status is Status.NO_ENTRY
             assert (await rig.bookie(name).read(ledger, 3)).status is Status.OK
 
-    on_rig(body, bookies=3)
 
-
-def test_an_open_ledger_whose_bookies_are_all_in_limbo_is_recovered_as_far_as_it_goes():
-    async def body(rig, storage):
+async def test_an_open_ledger_whose_bookies_are_all_in_limbo_is_recovered_as_far_as_it_goes():
+    async with rig_and_storage(bookies=3) as (rig, storage):
         ledger, writer, _ = await open_ledger(rig)
         for name in writer.metadata.last_fragment.ensemble:
             rig.forget(name, ledger, 5)
@@ -124,22 +111,18 @@ def test_an_open_ledger_whose_bookies_are_all_in_limbo_is_recovered_as_far_as_it
         found = await recover(storage, ledger, accept_loss=True)
         assert (found["last_entry"], found["forced"]) == (4, False)
 
-    on_rig(body, bookies=3)
 
-
-def test_when_nobody_answers_nothing_is_closed():
-    async def body(rig, storage):
+async def test_when_nobody_answers_nothing_is_closed():
+    async with rig_and_storage(bookies=3) as (rig, storage):
         ledger, writer, _ = await open_ledger(rig)
         rig.lose(*writer.metadata.last_fragment.ensemble)
         with pytest.raises(AdminError, match="none of"):
             await recover(storage, ledger, accept_loss=True)
         assert not rig.metadata(ledger).closed
 
-    on_rig(body, bookies=3)
 
-
-def test_the_bookie_that_was_left_fences_the_writer_of_a_ledger_closed_by_force():
-    async def body(rig, storage):
+async def test_the_bookie_that_was_left_fences_the_writer_of_a_ledger_closed_by_force():
+    async with rig_and_storage(bookies=3) as (rig, storage):
         ledger, writer, told = await open_ledger(rig)
         lost = writer.metadata.last_fragment.ensemble[1:]
         rig.lose(*lost)
@@ -149,11 +132,9 @@ def test_the_bookie_that_was_left_fences_the_writer_of_a_ledger_closed_by_force(
         await told.wait(7)
         assert isinstance(told.news[6][1], Fenced | LedgerClosed)
 
-    on_rig(body, bookies=3)
 
-
-def test_entries_beyond_a_gap_are_named_though_a_bookie_has_them():
-    async def body(rig, storage):
+async def test_entries_beyond_a_gap_are_named_though_a_bookie_has_them():
+    async with rig_and_storage(bookies=3) as (rig, storage):
         ledger, writer, _ = await open_ledger(rig)
         left, *lost = writer.metadata.last_fragment.ensemble
         rig.lose(*lost)
@@ -162,20 +143,16 @@ def test_entries_beyond_a_gap_are_named_though_a_bookie_has_them():
         assert found["last_entry"] == 2
         assert found["given_up"] == "3-5", "5 was acknowledged, and no LAC tells"
 
-    on_rig(body, bookies=3)
+
+@asynccontextmanager
+async def hanging_rig(*methods):
+    rig = Rig(bookies=3)
+    port = Hanging(rig.bookies("admin"), *methods)
+    yield rig, port, Storage(rig.session("admin"), port, SimClock(), "admin")
 
 
-def on_hanging(body, *methods):
-    async def main():
-        rig = Rig(bookies=3)
-        port = Hanging(rig.bookies("admin"), *methods)
-        await body(rig, port, Storage(rig.session("admin"), port, SimClock(), "admin"))
-
-    simulate(main())
-
-
-def test_a_bookie_that_hangs_does_not_keep_the_others_from_being_used():
-    async def body(rig, port, storage):
+async def test_a_bookie_that_hangs_does_not_keep_the_others_from_being_used():
+    async with hanging_rig("read", "read_many", "read_lac", "list_entries") as (rig, port, storage):
         ledger, writer, _ = await open_ledger(rig)
         _, hanging, lost = writer.metadata.last_fragment.ensemble
         port.names.add(hanging)
@@ -184,11 +161,9 @@ def test_a_bookie_that_hangs_does_not_keep_the_others_from_being_used():
         assert (found["last_entry"], found["forced"]) == (5, True)
         assert rig.metadata(ledger).length == len(b"entry 0") * 6
 
-    on_hanging(body, "read", "read_many", "read_lac", "list_entries")
 
-
-def test_nothing_is_cut_off_because_a_bookie_falls_silent():
-    async def body(rig, port, storage):
+async def test_nothing_is_cut_off_because_a_bookie_falls_silent():
+    async with hanging_rig("read_many") as (rig, port, storage):
         ledger, writer, _ = await open_ledger(rig)
         one, silent, lost = writer.metadata.last_fragment.ensemble
         rig.lose(lost)
@@ -201,5 +176,3 @@ def test_nothing_is_cut_off_because_a_bookie_falls_silent():
         assert not rig.metadata(ledger).closed
         port.names.clear()
         assert (await recover(storage, ledger, accept_loss=True))["last_entry"] == 4
-
-    on_hanging(body, "read_many")

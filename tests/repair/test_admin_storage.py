@@ -1,6 +1,7 @@
 """Goal: what the storage commands show is what is there. Method: over a simulated cluster."""
 
 import asyncio
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -11,20 +12,18 @@ from gateway.admin.storage import Storage
 from ledger.registry.cookie import cookie_path
 from ledger.repair.election import AuditorElection
 from tests.repair.rig import Rig
-from tests.sim.loop import SimClock, simulate
+from tests.sim.loop import SimClock
 
 
-def on_rig(body, **how):
-    async def main():
-        rig = Rig(**how)
-        storage = Storage(rig.session("admin"), rig.bookies("admin"), SimClock(), "admin")
-        await body(rig, storage)
-
-    simulate(main())
+@asynccontextmanager
+async def rig_and_storage(**how):
+    rig = Rig(**how)
+    storage = Storage(rig.session("admin"), rig.bookies("admin"), SimClock(), "admin")
+    yield rig, storage
 
 
-def test_ledgers_are_listed_by_id_and_filtered_by_state_and_by_lack_of_copies():
-    async def body(rig, storage):
+async def test_ledgers_are_listed_by_id_and_filtered_by_state_and_by_lack_of_copies():
+    async with rig_and_storage() as (rig, storage):
         closed = await rig.ledger(3)
         writer, _ = await rig.ledger(2, close=False)
         await rig.underreplicated.mark(closed, [])
@@ -37,11 +36,9 @@ def test_ledgers_are_listed_by_id_and_filtered_by_state_and_by_lack_of_copies():
         opened = await list_ledgers(storage, state="OPEN")
         assert [row["ledger"] for row in opened] == [writer.metadata.ledger]
 
-    on_rig(body)
 
-
-def test_show_says_who_holds_how_much():
-    async def body(rig, storage):
+async def test_show_says_who_holds_how_much():
+    async with rig_and_storage() as (rig, storage):
         ledger = await rig.ledger(5)
         one, other, third = rig.members(ledger)
         rig.forget(one, ledger, 1, 2)
@@ -53,11 +50,9 @@ def test_show_says_who_holds_how_much():
         assert (rows[other]["status"], rows[other]["holds"]) == ("rw,limbo", None)
         assert rows[third]["status"] == "away"
 
-    on_rig(body)
 
-
-def test_verify_of_sound_copies_is_clean_and_counts_them():
-    async def body(rig, storage):
+async def test_verify_of_sound_copies_is_clean_and_counts_them():
+    async with rig_and_storage() as (rig, storage):
         for _ in range(3):
             await rig.ledger(4)
         seen = []
@@ -67,11 +62,9 @@ def test_verify_of_sound_copies_is_clean_and_counts_them():
         assert (found["clean"], found["ledgers"], found["copies_read"]) == (True, 3, 36)
         assert seen[-1] == (36, 36)
 
-    on_rig(body)
 
-
-def test_verify_finds_missing_and_damaged_copies_and_can_put_them_on_the_list():
-    async def body(rig, storage):
+async def test_verify_finds_missing_and_damaged_copies_and_can_put_them_on_the_list():
+    async with rig_and_storage() as (rig, storage):
         ledger = await rig.ledger(4)
         one, other, _ = rig.members(ledger)
         rig.forget(one, ledger, 3)
@@ -83,19 +76,15 @@ def test_verify_finds_missing_and_damaged_copies_and_can_put_them_on_the_list():
         await verify(storage, [ledger], mark=True, on_progress=None)
         assert (await rig.underreplicated.note(ledger)).suspects == {one, other}
 
-    on_rig(body)
 
-
-def test_verify_of_a_ledger_that_does_not_exist_says_so():
-    async def body(rig, storage):
+async def test_verify_of_a_ledger_that_does_not_exist_says_so():
+    async with rig_and_storage() as (_rig, storage):
         with pytest.raises(AdminError, match="does not exist"):
             await verify(storage, [77], mark=False, on_progress=None)
 
-    on_rig(body)
 
-
-def test_why_tells_of_one_entry_what_each_bookie_says():
-    async def body(rig, storage):
+async def test_why_tells_of_one_entry_what_each_bookie_says():
+    async with rig_and_storage() as (rig, storage):
         ledger = await rig.ledger(5)
         rig.spoil(rig.metadata(ledger).bookies_of(2)[0], ledger, 2)
         rig.forget(rig.metadata(ledger).bookies_of(2)[1], ledger, 2)
@@ -104,11 +93,9 @@ def test_why_tells_of_one_entry_what_each_bookie_says():
         assert "Entry 2 can be read." in found["because"]
         assert "not on the repair list" in " ".join((await why(storage, ledger, None))["because"])
 
-    on_rig(body)
 
-
-def test_bookies_are_listed_also_those_that_are_only_named_or_have_a_cookie():
-    async def body(rig, storage):
+async def test_bookies_are_listed_also_those_that_are_only_named_or_have_a_cookie():
+    async with rig_and_storage() as (rig, storage):
         ledger = await rig.ledger(3)
         lost = rig.members(ledger)[0]
         rig.lose(lost)
@@ -120,8 +107,6 @@ def test_bookies_are_listed_also_those_that_are_only_named_or_have_a_cookie():
         assert (rows["old"]["status"], rows["old"]["ledgers"]) == ("away", 0)
         assert rows[free]["status"] == "ro"
         assert rows[free]["disk_bytes"] > 0
-
-    on_rig(body)
 
 
 async def serve(rig):
@@ -138,8 +123,8 @@ def taken_out(storage, bookie, **how):
     return decommission(storage, bookie, **how)
 
 
-def test_a_bookie_that_is_away_is_emptied_and_its_cookie_removed():
-    async def body(rig, storage):
+async def test_a_bookie_that_is_away_is_emptied_and_its_cookie_removed():
+    async with rig_and_storage() as (rig, storage):
         tasks = await serve(rig)
         ledgers = [await rig.ledger(3) for _ in range(6)]
         await storage.store.create(cookie_path("b1"), b"", parents=True)
@@ -155,11 +140,9 @@ def test_a_bookie_that_is_away_is_emptied_and_its_cookie_removed():
         for task in tasks:
             task.cancel()
 
-    on_rig(body)
 
-
-def test_a_read_only_bookie_is_emptied_while_it_is_there():
-    async def body(rig, storage):
+async def test_a_read_only_bookie_is_emptied_while_it_is_there():
+    async with rig_and_storage() as (rig, storage):
         tasks = await serve(rig)
         ledger = await rig.ledger(3)
         name = rig.members(ledger)[0]
@@ -170,11 +153,9 @@ def test_a_read_only_bookie_is_emptied_while_it_is_there():
         for task in tasks:
             task.cancel()
 
-    on_rig(body)
 
-
-def test_a_writable_bookie_is_emptied_only_when_told_and_keeps_its_cookie_until_it_stops():
-    async def body(rig, storage):
+async def test_a_writable_bookie_is_emptied_only_when_told_and_keeps_its_cookie_until_it_stops():
+    async with rig_and_storage() as (rig, storage):
         tasks = await serve(rig)
         ledger = await rig.ledger(3)
         name = rig.members(ledger)[0]
@@ -191,11 +172,9 @@ def test_a_writable_bookie_is_emptied_only_when_told_and_keeps_its_cookie_until_
         for task in tasks:
             task.cancel()
 
-    on_rig(body)
 
-
-def test_without_a_repairer_and_beyond_the_time_limit_it_says_why_nothing_moves():
-    async def body(rig, storage):
+async def test_without_a_repairer_and_beyond_the_time_limit_it_says_why_nothing_moves():
+    async with rig_and_storage(bookies=3) as (rig, storage):
         ledger = await rig.ledger(3)
         lost = rig.members(ledger)[0]
         rig.lose(lost)
@@ -211,12 +190,8 @@ def test_without_a_repairer_and_beyond_the_time_limit_it_says_why_nothing_moves(
         for task in tasks:
             task.cancel()
 
-    on_rig(body, bookies=3)
 
-
-def test_an_unknown_bookie_is_refused():
-    async def body(rig, storage):
+async def test_an_unknown_bookie_is_refused():
+    async with rig_and_storage() as (_rig, storage):
         with pytest.raises(AdminError, match="no bookie b77"):
             await taken_out(storage, "b77")
-
-    on_rig(body)

@@ -4,40 +4,38 @@ Method: the real auditor over model bookies; time is virtual, so delays are exac
 """
 
 import asyncio
+from contextlib import asynccontextmanager
 
 from tests.repair.rig import Rig, mend
-from tests.sim.loop import simulate
 
 
-def audited(body, *, bookies=4, **config):
+@asynccontextmanager
+async def audited(*, bookies=4, **config):
     """`body` runs beside an auditor that leads."""
 
-    async def main():
-        rig = Rig(bookies)
-        auditor = rig.auditor(**config)
+    rig = Rig(bookies)
+    auditor = rig.auditor(**config)
 
-        async def poll():  # as watches of the registry would
-            known = None
-            while True:
-                now = auditor._bookies.registered()
-                if now != known:
-                    auditor.on_bookies_changed()
-                known = now
-                await asyncio.sleep(0.1)
+    async def poll():  # as watches of the registry would
+        known = None
+        while True:
+            now = auditor._bookies.registered()
+            if now != known:
+                auditor.on_bookies_changed()
+            known = now
+            await asyncio.sleep(0.1)
 
-        tasks = [asyncio.create_task(auditor.run()), asyncio.create_task(poll())]
-        await asyncio.sleep(1)
-        await body(rig, auditor)
-        assert not any(task.done() for task in tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    simulate(main())
+    tasks = [asyncio.create_task(auditor.run()), asyncio.create_task(poll())]
+    await asyncio.sleep(1)
+    yield rig, auditor
+    assert not any(task.done() for task in tasks)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def test_ledgers_of_a_bookie_that_is_away_longer_than_the_delay_are_marked():
-    async def body(rig, auditor):
+async def test_ledgers_of_a_bookie_that_is_away_longer_than_the_delay_are_marked():
+    async with audited(delay_s=10.0) as (rig, _auditor):
         ledgers = [await rig.ledger(3) for _ in range(6)]
         rig.lose("b1")
         await asyncio.sleep(9)
@@ -46,11 +44,9 @@ def test_ledgers_of_a_bookie_that_is_away_longer_than_the_delay_are_marked():
         assert await rig.marked() == [one for one in ledgers if "b1" in rig.members(one)]
         assert (await rig.underreplicated.get((await rig.marked())[0])).missing == {"b1"}
 
-    audited(body, delay_s=10.0)
 
-
-def test_a_bookie_that_comes_back_within_the_delay_costs_nothing():
-    async def body(rig, auditor):
+async def test_a_bookie_that_comes_back_within_the_delay_costs_nothing():
+    async with audited(delay_s=10.0) as (rig, _auditor):
         await rig.ledger(3)
         rig.lose("b1")
         await asyncio.sleep(9)
@@ -58,11 +54,9 @@ def test_a_bookie_that_comes_back_within_the_delay_costs_nothing():
         await asyncio.sleep(100)
         assert await rig.marked() == []
 
-    audited(body, delay_s=10.0)
 
-
-def test_the_delay_counts_anew_each_time_a_bookie_goes():
-    async def body(rig, auditor):
+async def test_the_delay_counts_anew_each_time_a_bookie_goes():
+    async with audited(delay_s=10.0) as (rig, _auditor):
         ledger = await rig.ledger(3)
         name = rig.members(ledger)[0]
         for _ in range(3):
@@ -72,35 +66,28 @@ def test_the_delay_counts_anew_each_time_a_bookie_goes():
             await asyncio.sleep(1)
         assert await rig.marked() == []
 
-    audited(body, delay_s=10.0)
 
-
-def test_a_read_only_bookie_counts_as_there():
-    async def body(rig, auditor):
+async def test_a_read_only_bookie_counts_as_there():
+    async with audited(delay_s=1.0) as (rig, _auditor):
         await rig.ledger(3)
         for bookie in rig.world.bookies.values():
             bookie.read_only = True
         await asyncio.sleep(1000)
         assert await rig.marked() == []
 
-    audited(body, delay_s=1.0)
+
+async def test_a_new_auditor_finds_who_was_lost_before_it_came():
+    rig = Rig()
+    ledger = await rig.ledger(3)
+    rig.lose(rig.members(ledger)[0])
+    auditing = asyncio.create_task(rig.auditor(delay_s=5.0).run())
+    await asyncio.sleep(10)
+    assert await rig.marked() == [ledger]
+    auditing.cancel()
 
 
-def test_a_new_auditor_finds_who_was_lost_before_it_came():
-    async def main():
-        rig = Rig()
-        ledger = await rig.ledger(3)
-        rig.lose(rig.members(ledger)[0])
-        auditing = asyncio.create_task(rig.auditor(delay_s=5.0).run())
-        await asyncio.sleep(10)
-        assert await rig.marked() == [ledger]
-        auditing.cancel()
-
-    simulate(main())
-
-
-def test_the_clusters_own_delay_goes_before_the_configured_one():
-    async def body(rig, auditor):
+async def test_the_clusters_own_delay_goes_before_the_configured_one():
+    async with audited(delay_s=1.0) as (rig, _auditor):
         ledger = await rig.ledger(3)
         path = "/ledgers/underreplication/lostBookieRecoveryDelay"
         await rig.underreplicated.store.create(path, b"60", parents=True)
@@ -110,11 +97,9 @@ def test_the_clusters_own_delay_goes_before_the_configured_one():
         await asyncio.sleep(20)
         assert await rig.marked() == [ledger]
 
-    audited(body, delay_s=1.0)
 
-
-def test_nothing_is_marked_while_no_bookie_at_all_is_registered():
-    async def body(rig, auditor):
+async def test_nothing_is_marked_while_no_bookie_at_all_is_registered():
+    async with audited(delay_s=1.0, interval_s=1e9) as (rig, _auditor):
         ledger = await rig.ledger(3)
         rig.lose(*rig.world.bookies)
         await asyncio.sleep(100)
@@ -125,11 +110,9 @@ def test_nothing_is_marked_while_no_bookie_at_all_is_registered():
         await asyncio.sleep(2)
         assert await rig.marked() == [ledger]
 
-    audited(body, delay_s=1.0, interval_s=1e9)
 
-
-def test_a_bookie_that_comes_back_without_some_copies_is_found_by_its_lists():
-    async def body(rig, auditor):
+async def test_a_bookie_that_comes_back_without_some_copies_is_found_by_its_lists():
+    async with audited(delay_s=1000.0) as (rig, _auditor):
         ledger = await rig.ledger(3)
         name = rig.members(ledger)[1]
         rig.lose(name)
@@ -139,11 +122,9 @@ def test_a_bookie_that_comes_back_without_some_copies_is_found_by_its_lists():
         await asyncio.sleep(2)
         assert (await rig.underreplicated.get(ledger)).missing == {name}
 
-    audited(body, delay_s=1000.0)
 
-
-def test_a_bookie_that_comes_back_in_limbo_is_found():
-    async def body(rig, auditor):
+async def test_a_bookie_that_comes_back_in_limbo_is_found():
+    async with audited(delay_s=1000.0) as (rig, _auditor):
         ledger = await rig.ledger(3)
         name = rig.members(ledger)[1]
         rig.lose(name)
@@ -153,11 +134,9 @@ def test_a_bookie_that_comes_back_in_limbo_is_found():
         await asyncio.sleep(2)
         assert (await rig.underreplicated.get(ledger)).missing == {name}
 
-    audited(body, delay_s=1000.0)
 
-
-def test_open_ledgers_whose_bookie_was_away_are_marked_to_be_looked_at_when_they_close():
-    async def body(rig, auditor):
+async def test_open_ledgers_whose_bookie_was_away_are_marked_to_be_looked_at_when_they_close():
+    async with audited(delay_s=1000.0) as (rig, _auditor):
         writer, _ = await rig.ledger(3, close=False)
         ledger, name = writer.metadata.ledger, writer.metadata.last_fragment.ensemble[1]
         rig.lose(name)
@@ -166,11 +145,9 @@ def test_open_ledgers_whose_bookie_was_away_are_marked_to_be_looked_at_when_they
         await asyncio.sleep(2)
         assert (await rig.underreplicated.get(ledger)).missing == {name}
 
-    audited(body, delay_s=1000.0)
 
-
-def test_narrow_ledgers_are_marked_when_a_bookie_joins_that_can_take_more_copies():
-    async def body(rig, auditor):
+async def test_narrow_ledgers_are_marked_when_a_bookie_joins_that_can_take_more_copies():
+    async with audited(bookies=3, interval_s=10.0) as (rig, _auditor):
         rig.lose("b0")
         ledger = await rig.ledger(3)
         await asyncio.sleep(1000)
@@ -179,11 +156,9 @@ def test_narrow_ledgers_are_marked_when_a_bookie_joins_that_can_take_more_copies
         await asyncio.sleep(1)
         assert await rig.marked() == [ledger]
 
-    audited(body, bookies=3, interval_s=10.0)
 
-
-def test_the_full_check_finds_copies_that_vanished_from_live_bookies():
-    async def body(rig, auditor):
+async def test_the_full_check_finds_copies_that_vanished_from_live_bookies():
+    async with audited(full_check_s=300.0, interval_s=50.0) as (rig, auditor):
         good, bad = await rig.ledger(3), await rig.ledger(3)
         await auditor.full_check()
         assert await rig.marked() == []
@@ -192,60 +167,48 @@ def test_the_full_check_finds_copies_that_vanished_from_live_bookies():
         assert await rig.marked() == [bad]
         assert good != bad
 
-    audited(body, full_check_s=300.0, interval_s=50.0)
+
+async def test_a_full_check_is_due_by_the_clusters_clock_also_for_another_auditor():
+    rig = Rig()
+    await rig.auditor("first").full_check()
+    second = rig.auditor("second", full_check_s=300.0)
+    assert not await second._is_full_check_due()
+    await asyncio.sleep(301)
+    assert await second._is_full_check_due()
 
 
-def test_a_full_check_is_due_by_the_clusters_clock_also_for_another_auditor():
-    async def main():
-        rig = Rig()
-        await rig.auditor("first").full_check()
-        second = rig.auditor("second", full_check_s=300.0)
-        assert not await second._is_full_check_due()
-        await asyncio.sleep(301)
-        assert await second._is_full_check_due()
-
-    simulate(main())
-
-
-def test_an_open_ledger_with_copies_on_their_way_is_not_marked():
-    async def body(rig, auditor):
+async def test_an_open_ledger_with_copies_on_their_way_is_not_marked():
+    async with audited() as (rig, auditor):
         writer, _ = await rig.ledger(5, close=False)
         rig.forget(writer.metadata.last_fragment.ensemble[0], writer.metadata.ledger, 2)
         await auditor.full_check()
         assert await rig.marked() == []
 
-    audited(body)
 
-
-def test_a_bookie_that_does_not_answer_is_not_taken_for_empty():
-    async def body(rig, auditor):
+async def test_a_bookie_that_does_not_answer_is_not_taken_for_empty():
+    async with audited() as (rig, auditor):
         ledger = await rig.ledger(3)
         rig.world.network.cut("auditor", rig.members(ledger)[0])
         await auditor.full_check()
         assert await rig.marked() == []
 
-    audited(body)
+
+async def test_a_mark_is_renewed_only_while_somebody_works_on_it():
+    rig = Rig()
+    ledger = await rig.ledger(3)
+    lost = rig.members(ledger)[0]
+    rig.lose(lost)
+    auditor, worker = rig.auditor(), rig.list_of("worker")
+    assert await auditor.audit([lost]) == [ledger]
+    assert await auditor.audit([lost]) == []
+    await worker.lock(ledger)
+    mark = await worker.get(ledger)
+    assert await auditor.audit([lost]) == [ledger]
+    assert not await worker.done(mark)
 
 
-def test_a_mark_is_renewed_only_while_somebody_works_on_it():
-    async def main():
-        rig = Rig()
-        ledger = await rig.ledger(3)
-        lost = rig.members(ledger)[0]
-        rig.lose(lost)
-        auditor, worker = rig.auditor(), rig.list_of("worker")
-        assert await auditor.audit([lost]) == [ledger]
-        assert await auditor.audit([lost]) == []
-        await worker.lock(ledger)
-        mark = await worker.get(ledger)
-        assert await auditor.audit([lost]) == [ledger]
-        assert not await worker.done(mark)
-
-    simulate(main())
-
-
-def test_the_disable_switch_stops_marking():
-    async def body(rig, auditor):
+async def test_the_disable_switch_stops_marking():
+    async with audited(delay_s=1.0) as (rig, _auditor):
         ledger = await rig.ledger(3)
         await rig.underreplicated.disable()
         rig.lose(rig.members(ledger)[0])
@@ -255,24 +218,19 @@ def test_the_disable_switch_stops_marking():
         await asyncio.sleep(10)
         assert await rig.marked() == [ledger]
 
-    audited(body, delay_s=1.0)
+
+async def test_metadata_that_do_not_parse_do_not_stop_the_audit():
+    rig = Rig()
+    ledger = await rig.ledger(3)
+    rig.world.tree.on_set = None
+    await rig.underreplicated.store.create("/ledgers/00/0000/L0999", b"?", parents=True)
+    lost = rig.members(ledger)[0]
+    rig.lose(lost)
+    assert await rig.auditor().audit([lost]) == [ledger]
 
 
-def test_metadata_that_do_not_parse_do_not_stop_the_audit():
-    async def main():
-        rig = Rig()
-        ledger = await rig.ledger(3)
-        rig.world.tree.on_set = None
-        await rig.underreplicated.store.create("/ledgers/00/0000/L0999", b"?", parents=True)
-        lost = rig.members(ledger)[0]
-        rig.lose(lost)
-        assert await rig.auditor().audit([lost]) == [ledger]
-
-    simulate(main())
-
-
-def test_auditor_and_worker_together_drain_the_list_to_zero():
-    async def body(rig, auditor):
+async def test_auditor_and_worker_together_drain_the_list_to_zero():
+    async with audited(delay_s=3.0) as (rig, _auditor):
         ledgers = [await rig.ledger(5) for _ in range(8)]
         rig.lose("b2")
         working = asyncio.create_task(rig.worker().run())
@@ -281,11 +239,9 @@ def test_auditor_and_worker_together_drain_the_list_to_zero():
         assert [rig.faults(ledger) for ledger in ledgers] == [[]] * 8
         working.cancel()
 
-    audited(body, delay_s=3.0)
 
-
-def test_after_the_return_of_a_bookie_nobody_works_on_it_again():
-    async def body(rig, auditor):
+async def test_after_the_return_of_a_bookie_nobody_works_on_it_again():
+    async with audited(bookies=3, delay_s=3.0) as (rig, _auditor):
         ledger = await rig.ledger(5)
         lost = rig.members(ledger)[0]
         rig.lose(lost)
@@ -295,5 +251,3 @@ def test_after_the_return_of_a_bookie_nobody_works_on_it_again():
         await mend(worker)
         assert await rig.marked() == []
         assert worker.progress.entries == 0
-
-    audited(body, bookies=3, delay_s=3.0)

@@ -4,38 +4,37 @@ Method: the list over simulated metadata; the copy that rots is said, as a reade
 """
 
 import asyncio
+from contextlib import asynccontextmanager
 
 from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.repair.corruption_reports import CorruptionReporter
 from ledger.repair.underreplicated_ledgers import UnderreplicatedLedgers
-from tests.sim.loop import SimClock, simulate
+from tests.sim.loop import SimClock
 from tests.sim.metadata import MetadataTree, SimMetadata
 
 B1, B2 = BookieId("b1"), BookieId("b2")
 SEVEN, EIGHT = LedgerId(7), LedgerId(8)
 
 
-def run(scenario):
-    async def main():
-        tree = MetadataTree()
-        store = SimMetadata(tree)
-        listed = UnderreplicatedLedgers(store, SimClock(), BookieId("test"))
-        await listed.prepare()
-        suspicions = CorruptionReporter(listed)
-        try:
-            await scenario(tree, store, listed, suspicions)
-        finally:
-            await suspicions.stop()
-
-    simulate(main())
+@asynccontextmanager
+async def listed_reports():
+    tree = MetadataTree()
+    store = SimMetadata(tree)
+    listed = UnderreplicatedLedgers(store, SimClock(), BookieId("test"))
+    await listed.prepare()
+    suspicions = CorruptionReporter(listed)
+    try:
+        yield tree, store, listed, suspicions
+    finally:
+        await suspicions.stop()
 
 
 async def said(listed, ledger):
     return (await listed.note(ledger)).suspects
 
 
-def test_a_ledger_with_a_rotten_copy_is_marked_and_the_bookie_named():
-    async def scenario(tree, store, listed, suspicions):
+async def test_a_ledger_with_a_rotten_copy_is_marked_and_the_bookie_named():
+    async with listed_reports() as (_tree, _store, listed, suspicions):
         suspicions.on_corrupt(B1, SEVEN, EntryId(3))
         suspicions.on_corrupt(B2, EIGHT, EntryId(0))
         await asyncio.sleep(1)
@@ -43,11 +42,9 @@ def test_a_ledger_with_a_rotten_copy_is_marked_and_the_bookie_named():
         assert await said(listed, SEVEN) == {B1}
         assert await said(listed, EIGHT) == {B2}
 
-    run(scenario)
 
-
-def test_many_rotten_entries_of_one_copy_are_told_once():
-    async def scenario(tree, store, listed, suspicions):
+async def test_many_rotten_entries_of_one_copy_are_told_once():
+    async with listed_reports() as (tree, _store, _listed, suspicions):
         changes = []
         tree.on_set = lambda path, data, version: changes.append(path)
         for entry in range(100):
@@ -59,15 +56,11 @@ def test_many_rotten_entries_of_one_copy_are_told_once():
         await asyncio.sleep(1)
         assert 0 < told == len(changes)
 
-    run(scenario)
 
-
-def test_what_could_not_be_stored_is_stored_later():
-    async def scenario(tree, store, listed, suspicions):
+async def test_what_could_not_be_stored_is_stored_later():
+    async with listed_reports() as (_tree, store, listed, suspicions):
         store.expire()
         suspicions.on_corrupt(B1, SEVEN, EntryId(3))
         await asyncio.sleep(5)
         assert await listed.ledgers() == [SEVEN]
         assert await said(listed, SEVEN) == {B1}
-
-    run(scenario)

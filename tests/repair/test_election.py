@@ -5,9 +5,11 @@ Method: candidates as sessions on one simulated tree; sessions end, replies are 
 
 import asyncio
 import random
+from contextlib import asynccontextmanager
+
+import pytest
 
 from ledger.repair.election import AuditorElection, current_auditor
-from tests.sim.loop import simulate
 from tests.sim.metadata import MetadataFaults, MetadataTree, SimMetadata
 
 
@@ -37,15 +39,13 @@ def leaders(candidates):
     return [one.name for one in candidates if one.leading]
 
 
-def on_tree(body):
-    async def main():
-        await body(MetadataTree())
-
-    simulate(main())
+@asynccontextmanager
+async def new_tree():
+    yield MetadataTree()
 
 
-def test_the_first_candidate_leads_and_the_others_wait():
-    async def body(tree):
+async def test_the_first_candidate_leads_and_the_others_wait():
+    async with new_tree() as tree:
         candidates = [Candidate(tree, f"c{number}") for number in range(4)]
         await asyncio.sleep(1)
         assert leaders(candidates) == ["c0"]
@@ -53,11 +53,9 @@ def test_the_first_candidate_leads_and_the_others_wait():
         for one in candidates:
             await one.stop()
 
-    on_tree(body)
 
-
-def test_when_the_leader_stops_the_next_one_leads_at_once():
-    async def body(tree):
+async def test_when_the_leader_stops_the_next_one_leads_at_once():
+    async with new_tree() as tree:
         candidates = [Candidate(tree, f"c{number}") for number in range(3)]
         await asyncio.sleep(1)
         await candidates[0].stop()
@@ -67,11 +65,9 @@ def test_when_the_leader_stops_the_next_one_leads_at_once():
             await one.stop()
         assert await current_auditor(candidates[1].session) is None
 
-    on_tree(body)
 
-
-def test_a_leader_whose_session_ended_gives_up_and_stands_again_at_the_end():
-    async def body(tree):
+async def test_a_leader_whose_session_ended_gives_up_and_stands_again_at_the_end():
+    async with new_tree() as tree:
         candidates = [Candidate(tree, f"c{number}") for number in range(3)]
         await asyncio.sleep(1)
         tree.end_session(candidates[0].session.session)
@@ -84,11 +80,9 @@ def test_a_leader_whose_session_ended_gives_up_and_stands_again_at_the_end():
         assert candidates[0].terms == 2
         await candidates[0].stop()
 
-    on_tree(body)
 
-
-def test_a_waiting_candidate_that_goes_leaves_the_others_in_order():
-    async def body(tree):
+async def test_a_waiting_candidate_that_goes_leaves_the_others_in_order():
+    async with new_tree() as tree:
         candidates = [Candidate(tree, f"c{number}") for number in range(3)]
         await asyncio.sleep(1)
         await candidates[1].stop()
@@ -99,11 +93,9 @@ def test_a_waiting_candidate_that_goes_leaves_the_others_in_order():
         assert leaders(candidates) == ["c2"]
         await candidates[2].stop()
 
-    on_tree(body)
 
-
-def test_a_vote_whose_reply_was_lost_counts_as_ones_own():
-    async def body(tree):
+async def test_a_vote_whose_reply_was_lost_counts_as_ones_own():
+    async with new_tree() as tree:
         faults = MetadataFaults(random.Random(1), reply_lost=0.5)
         only = Candidate(tree, "only", faults)
         await asyncio.sleep(120)
@@ -112,11 +104,9 @@ def test_a_vote_whose_reply_was_lost_counts_as_ones_own():
         assert len(votes) == 1
         await only.stop()
 
-    on_tree(body)
 
-
-def test_while_the_store_is_silent_everybody_stays_what_it_was():
-    async def body(tree):
+async def test_while_the_store_is_silent_everybody_stays_what_it_was():
+    async with new_tree() as tree:
         first, second = Candidate(tree, "c0"), Candidate(tree, "c1")
         await asyncio.sleep(1)
         first.session.faults = second.session.faults = MetadataFaults(random.Random(1), unsent=1.0)
@@ -126,17 +116,10 @@ def test_while_the_store_is_silent_everybody_stays_what_it_was():
             one.session.faults = None
             await one.stop()
 
-    on_tree(body)
 
+async def test_an_error_of_the_leading_itself_comes_out():
+    async def lead():
+        raise ValueError("a mistake of ours")
 
-def test_an_error_of_the_leading_itself_comes_out():
-    async def main():
-        async def lead():
-            raise ValueError("a mistake of ours")
-
-        try:
-            await AuditorElection(SimMetadata(MetadataTree()), "c0").run(lead)
-        except ValueError:
-            return True
-
-    assert simulate(main())
+    with pytest.raises(ValueError, match="a mistake of ours"):
+        await AuditorElection(SimMetadata(MetadataTree()), "c0").run(lead)

@@ -4,18 +4,16 @@ Method: copies vanish from model bookies; the worker tries; metadata, list and n
 """
 
 import asyncio
+from contextlib import asynccontextmanager
 
 from ledger.repair.entry_ranges import ranges_of
 from ledger.repair.replication_worker import RepairStatus
 from tests.repair.rig import Rig, mend
-from tests.sim.loop import simulate
 
 
-def on_rig(body, **how):
-    async def main():
-        await body(Rig(**how))
-
-    simulate(main())
+@asynccontextmanager
+async def new_rig(**how):
+    yield Rig(**how)
 
 
 async def with_entry_3_gone(rig):
@@ -27,8 +25,8 @@ async def with_entry_3_gone(rig):
     return ledger
 
 
-def test_a_hopeless_entry_is_noted_and_its_ledger_stays_marked_and_as_it_is():
-    async def body(rig):
+async def test_a_hopeless_entry_is_noted_and_its_ledger_stays_marked_and_as_it_is():
+    async with new_rig() as rig:
         ledger = await with_entry_3_gone(rig)
         before = rig.metadata(ledger)
         outcome = (await mend(rig.worker()))[ledger]
@@ -40,11 +38,9 @@ def test_a_hopeless_entry_is_noted_and_its_ledger_stays_marked_and_as_it_is():
         for name in rig.members(ledger):
             assert sorted(rig.bookie(name).durable_entries(ledger)) == [0, 1, 2, 4, 5]
 
-    on_rig(body)
 
-
-def test_a_copy_that_turns_up_again_ends_the_hopelessness():
-    async def body(rig):
+async def test_a_copy_that_turns_up_again_ends_the_hopelessness():
+    async with new_rig() as rig:
         ledger = await rig.ledger(6)
         keeper = rig.members(ledger)[0]
         kept = rig.bookie(keeper).durable_entries(ledger)[3]
@@ -59,22 +55,18 @@ def test_a_copy_that_turns_up_again_ends_the_hopelessness():
         assert await rig.marked() == []
         assert (await rig.underreplicated.note(ledger)).lost == ()
 
-    on_rig(body)
 
-
-def test_other_copies_of_a_ledger_with_a_hopeless_entry_are_mended_where_they_belong():
-    async def body(rig):
+async def test_other_copies_of_a_ledger_with_a_hopeless_entry_are_mended_where_they_belong():
+    async with new_rig() as rig:
         ledger = await with_entry_3_gone(rig)
         name = rig.members(ledger)[1]
         rig.forget(name, ledger, 0, 1)
         await mend(rig.worker())
         assert sorted(rig.bookie(name).durable_entries(ledger)) == [0, 1, 2, 4, 5]
 
-    on_rig(body)
 
-
-def test_a_lost_bookie_keeps_its_place_where_its_share_has_a_hopeless_entry():
-    async def body(rig):
+async def test_a_lost_bookie_keeps_its_place_where_its_share_has_a_hopeless_entry():
+    async with new_rig() as rig:
         ledger = await with_entry_3_gone(rig)
         before = rig.metadata(ledger)
         rig.lose(rig.members(ledger)[0])
@@ -82,11 +74,9 @@ def test_a_lost_bookie_keeps_its_place_where_its_share_has_a_hopeless_entry():
         await mend(rig.worker())
         assert rig.metadata(ledger) == before
 
-    on_rig(body)
 
-
-def test_an_entry_whose_only_holder_is_away_is_not_hopeless_and_comes_back_with_it():
-    async def body(rig):
+async def test_an_entry_whose_only_holder_is_away_is_not_hopeless_and_comes_back_with_it():
+    async with new_rig(bookies=3) as rig:
         ledger = await rig.ledger(6)
         keeper, other, third = rig.members(ledger)
         rig.forget(other, ledger, 3)
@@ -102,11 +92,9 @@ def test_an_entry_whose_only_holder_is_away_is_not_hopeless_and_comes_back_with_
         assert rig.faults(ledger) == []
         assert await rig.marked() == []
 
-    on_rig(body, bookies=3)
 
-
-def test_two_denials_of_three_are_hopeless_though_the_third_is_away_and_heal_when_it_returns():
-    async def body(rig):
+async def test_two_denials_of_three_are_hopeless_though_one_is_away_and_heal_when_it_returns():
+    async with new_rig() as rig:
         ledger = await rig.ledger(6)
         keeper, other, third = rig.members(ledger)
         rig.forget(other, ledger, 3)
@@ -121,11 +109,9 @@ def test_two_denials_of_three_are_hopeless_though_the_third_is_away_and_heal_whe
         await mend(worker)
         assert rig.faults(ledger) == []
 
-    on_rig(body)
 
-
-def test_bookies_that_answer_nothing_make_nothing_hopeless():
-    async def body(rig):
+async def test_bookies_that_answer_nothing_make_nothing_hopeless():
+    async with new_rig() as rig:
         ledger = await rig.ledger(6)
         before = rig.metadata(ledger)
         for name in rig.members(ledger):
@@ -136,11 +122,9 @@ def test_bookies_that_answer_nothing_make_nothing_hopeless():
         assert (await rig.underreplicated.note(ledger)).lost == ()
         assert rig.metadata(ledger) == before
 
-    on_rig(body)
 
-
-def test_a_sole_copy_in_limbo_is_read_from_there_and_spread():
-    async def body(rig):
+async def test_a_sole_copy_in_limbo_is_read_from_there_and_spread():
+    async with new_rig(bookies=3) as rig:
         ledger = await rig.ledger(6)
         keeper, other, third = rig.members(ledger)
         rig.forget(other, ledger, 3)
@@ -151,11 +135,9 @@ def test_a_sole_copy_in_limbo_is_read_from_there_and_spread():
         assert rig.faults(ledger) == []
         assert await rig.marked() == []
 
-    on_rig(body, bookies=3)
 
-
-def test_an_entry_that_only_a_limbo_bookie_may_have_had_keeps_the_limbo():
-    async def body(rig):
+async def test_an_entry_that_only_a_limbo_bookie_may_have_had_keeps_the_limbo():
+    async with new_rig(bookies=3) as rig:
         ledger = await rig.ledger(6)
         names = rig.members(ledger)
         for name in names:
@@ -169,5 +151,3 @@ def test_an_entry_that_only_a_limbo_bookie_may_have_had_keeps_the_limbo():
         assert rig.bookie(names[0]).ledgers[ledger].limbo
         assert (await rig.underreplicated.note(ledger)).lost == ()
         assert (await rig.underreplicated.note(ledger)).unreadable == ranges_of([3])
-
-    on_rig(body, bookies=3)

@@ -4,18 +4,16 @@ Method: real writer and real worker on one simulated cluster.
 """
 
 import asyncio
+from contextlib import asynccontextmanager
 
 from ledger.errors import Fenced, LedgerClosed
 from ledger.repair.replication_worker import RepairStatus
 from tests.repair.rig import Rig, mend
-from tests.sim.loop import simulate
 
 
-def on_rig(body, **how):
-    async def main():
-        await body(Rig(**how))
-
-    simulate(main())
+@asynccontextmanager
+async def new_rig(**how):
+    yield Rig(**how)
 
 
 async def add(told, first, last):
@@ -27,8 +25,8 @@ async def add(told, first, last):
     assert not any(error for _, error in told.news)
 
 
-def test_the_writer_goes_on_while_its_earlier_fragment_is_mended_and_both_changes_stand():
-    async def body(rig):
+async def test_the_writer_goes_on_while_its_earlier_fragment_is_mended_and_both_changes_stand():
+    async with new_rig(bookies=7) as rig:
         writer, told = await rig.ledger(5, close=False)
         ledger = writer.metadata.ledger
         first_lost = writer.metadata.last_fragment.ensemble[0]
@@ -52,11 +50,9 @@ def test_the_writer_goes_on_while_its_earlier_fragment_is_mended_and_both_change
         assert rig.faults(ledger) == []
         assert await rig.marked() == []
 
-    on_rig(body, bookies=7)
 
-
-def test_an_open_last_fragment_is_not_touched_within_the_grace_period():
-    async def body(rig):
+async def test_an_open_last_fragment_is_not_touched_within_the_grace_period():
+    async with new_rig() as rig:
         writer, _ = await rig.ledger(5, close=False)
         ledger, before = writer.metadata.ledger, writer.metadata
         lost = before.last_fragment.ensemble[0]
@@ -73,11 +69,9 @@ def test_an_open_last_fragment_is_not_touched_within_the_grace_period():
             not rig.bookie(name).durable_entries(ledger) for name in rig.outside(ledger)
         )
 
-    on_rig(body)
 
-
-def test_after_the_grace_period_the_ledger_is_fenced_closed_and_then_mended():
-    async def body(rig):
+async def test_after_the_grace_period_the_ledger_is_fenced_closed_and_then_mended():
+    async with new_rig() as rig:
         writer, told = await rig.ledger(5, close=False)
         ledger = writer.metadata.ledger
         lost = writer.metadata.last_fragment.ensemble[0]
@@ -95,11 +89,9 @@ def test_after_the_grace_period_the_ledger_is_fenced_closed_and_then_mended():
         assert isinstance(told.news[5][1], Fenced | LedgerClosed)
         working.cancel()
 
-    on_rig(body)
 
-
-def test_a_writer_that_replaces_the_bookie_itself_is_not_fenced():
-    async def body(rig):
+async def test_a_writer_that_replaces_the_bookie_itself_is_not_fenced():
+    async with new_rig(bookies=5) as rig:
         writer, told = await rig.ledger(5, close=False)
         ledger = writer.metadata.ledger
         lost = writer.metadata.last_fragment.ensemble[0]
@@ -116,11 +108,9 @@ def test_a_writer_that_replaces_the_bookie_itself_is_not_fenced():
         assert rig.faults(ledger) == []
         working.cancel()
 
-    on_rig(body, bookies=5)
 
-
-def test_a_writer_is_not_fenced_while_no_other_bookie_could_take_the_place():
-    async def body(rig):
+async def test_a_writer_is_not_fenced_while_no_other_bookie_could_take_the_place():
+    async with new_rig(bookies=3) as rig:
         writer, told = await rig.ledger(5, close=False)
         ledger = writer.metadata.ledger
         lost = writer.metadata.last_fragment.ensemble[0]
@@ -142,11 +132,9 @@ def test_a_writer_is_not_fenced_while_no_other_bookie_could_take_the_place():
         assert await rig.marked() == []
         working.cancel()
 
-    on_rig(body, bookies=3)
 
-
-def test_what_a_returned_bookie_lacks_of_the_open_fragment_keeps_the_mark_until_it_closes():
-    async def body(rig):
+async def test_what_a_returned_bookie_lacks_of_the_open_fragment_keeps_the_mark_until_it_closes():
+    async with new_rig() as rig:
         writer, told = await rig.ledger(5, close=False)
         ledger = writer.metadata.ledger
         name = writer.metadata.last_fragment.ensemble[0]
@@ -162,11 +150,9 @@ def test_what_a_returned_bookie_lacks_of_the_open_fragment_keeps_the_mark_until_
         assert await rig.marked() == []
         assert told.errors.count(type(None)) == 5
 
-    on_rig(body)
 
-
-def test_copies_on_their_way_to_a_slow_bookie_do_not_keep_a_busy_ledger_marked():
-    async def body(rig):
+async def test_copies_on_their_way_to_a_slow_bookie_do_not_keep_a_busy_ledger_marked():
+    async with new_rig() as rig:
         writer, told = await rig.ledger(3, close=False)
         ledger, name = writer.metadata.ledger, writer.metadata.last_fragment.ensemble[0]
         rig.world.network.slow[("writer", name)] = 15.0  # tens of milliseconds behind the others
@@ -184,11 +170,9 @@ def test_copies_on_their_way_to_a_slow_bookie_do_not_keep_a_busy_ledger_marked()
         assert not adding.done()
         adding.cancel()
 
-    on_rig(body)
 
-
-def test_an_open_ledger_in_limbo_is_recovered_filled_and_let_out_of_limbo():
-    async def body(rig):
+async def test_an_open_ledger_in_limbo_is_recovered_filled_and_let_out_of_limbo():
+    async with new_rig(bookies=3) as rig:
         writer, _ = await rig.ledger(5, close=False)
         ledger = writer.metadata.ledger
         name = writer.metadata.last_fragment.ensemble[0]
@@ -202,5 +186,3 @@ def test_an_open_ledger_in_limbo_is_recovered_filled_and_let_out_of_limbo():
         assert not rig.bookie(name).ledgers[ledger].limbo
         assert await rig.marked() == []
         working.cancel()
-
-    on_rig(body, bookies=3)

@@ -7,6 +7,7 @@ in the bookies themselves.
 import asyncio
 import copy
 import itertools
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from ledger.core.ledger_metadata import Fragment
@@ -15,19 +16,16 @@ from ledger.ports.bookies import Status
 from ledger.repair.replication_worker import RepairStatus
 from tests.ledger.calm_cluster import refusing
 from tests.repair.rig import Hanging, Rig, mend
-from tests.sim.loop import simulate
 
 
-def on_rig(body, **how):
-    async def main():
-        rig = Rig(**how)
-        await body(rig)
-
-    simulate(main())
+@asynccontextmanager
+async def new_rig(**how):
+    rig = Rig(**how)
+    yield rig
 
 
-def test_a_lost_bookies_copies_are_made_anew_and_the_list_drains_to_zero():
-    async def body(rig):
+async def test_a_lost_bookies_copies_are_made_anew_and_the_list_drains_to_zero():
+    async with new_rig() as rig:
         ledgers = [await rig.ledger(7, e=3, qw=2, qa=2) for _ in range(5)]
         rig.lose("b1")
         for ledger in ledgers:
@@ -41,11 +39,9 @@ def test_a_lost_bookies_copies_are_made_anew_and_the_list_drains_to_zero():
             assert rig.faults(ledger) == []
             assert "b1" not in rig.members(ledger)
 
-    on_rig(body)
 
-
-def test_each_fragment_that_names_the_lost_bookie_gets_another_one():
-    async def body(rig):
+async def test_each_fragment_that_names_the_lost_bookie_gets_another_one():
+    async with new_rig() as rig:
         ledger = await rig.ledger(8)
         lost = rig.members(ledger)[0]
         kept = rig.members(ledger)
@@ -60,11 +56,9 @@ def test_each_fragment_that_names_the_lost_bookie_gets_another_one():
         assert rig.faults(ledger) == []
         assert [one.first for one in rig.metadata(ledger).fragments] == [0, 5]
 
-    on_rig(body)
 
-
-def test_two_lost_bookies_of_one_ledger_are_both_replaced():
-    async def body(rig):
+async def test_two_lost_bookies_of_one_ledger_are_both_replaced():
+    async with new_rig(bookies=5) as rig:
         ledger = await rig.ledger(5)
         lost = rig.members(ledger)[:2]
         rig.lose(*lost)
@@ -72,11 +66,9 @@ def test_two_lost_bookies_of_one_ledger_are_both_replaced():
         await mend(rig.worker())
         assert rig.faults(ledger) == []
 
-    on_rig(body, bookies=5)
 
-
-def test_an_empty_ledger_only_gets_another_member():
-    async def body(rig):
+async def test_an_empty_ledger_only_gets_another_member():
+    async with new_rig() as rig:
         ledger = await rig.ledger(0)
         lost = rig.members(ledger)[1]
         rig.lose(lost)
@@ -87,11 +79,9 @@ def test_an_empty_ledger_only_gets_another_member():
         assert worker.progress.entries == 0
         assert await rig.marked() == []
 
-    on_rig(body)
 
-
-def test_copies_keep_the_writers_bytes():
-    async def body(rig):
+async def test_copies_keep_the_writers_bytes():
+    async with new_rig() as rig:
         ledger = await rig.ledger(4)
         lost, source = rig.members(ledger)[:2]
         rig.lose(lost)
@@ -100,11 +90,9 @@ def test_copies_keep_the_writers_bytes():
         await mend(rig.worker())
         assert rig.bookie(new).durable_entries(ledger) == rig.bookie(source).durable_entries(ledger)
 
-    on_rig(body)
 
-
-def test_copies_missing_on_a_live_bookie_are_put_back_there_and_metadata_stay():
-    async def body(rig):
+async def test_copies_missing_on_a_live_bookie_are_put_back_there_and_metadata_stay():
+    async with new_rig() as rig:
         ledger = await rig.ledger(6)
         before = rig.metadata(ledger)
         rig.forget(before.last_fragment.ensemble[2], ledger, 1, 4)
@@ -115,22 +103,18 @@ def test_copies_missing_on_a_live_bookie_are_put_back_there_and_metadata_stay():
         assert rig.metadata(ledger) == before
         assert worker.progress.entries == 2
 
-    on_rig(body)
 
-
-def test_a_bookie_that_forgot_the_whole_ledger_gets_it_back():
-    async def body(rig):
+async def test_a_bookie_that_forgot_the_whole_ledger_gets_it_back():
+    async with new_rig(bookies=3) as rig:
         ledger = await rig.ledger(6)
         del rig.bookie(rig.members(ledger)[0]).ledgers[ledger]
         await rig.underreplicated.mark(ledger, [])
         await mend(rig.worker())
         assert rig.faults(ledger) == []
 
-    on_rig(body, bookies=3)
 
-
-def test_nothing_is_swapped_in_before_the_whole_share_is_durable():
-    async def body(rig):
+async def test_nothing_is_swapped_in_before_the_whole_share_is_durable():
+    async with new_rig() as rig:
         ledger = await rig.ledger(6)
         lost = rig.members(ledger)[0]
         (new,) = rig.outside(ledger)
@@ -146,11 +130,9 @@ def test_nothing_is_swapped_in_before_the_whole_share_is_durable():
         await mend(rig.worker())
         assert held_when_swapped == [[0, 1, 2, 3, 4, 5]]
 
-    on_rig(body)
 
-
-def test_a_new_bookie_that_refuses_an_entry_is_not_swapped_in_and_another_one_is_tried():
-    async def body(rig):
+async def test_a_new_bookie_that_refuses_an_entry_is_not_swapped_in_and_another_one_is_tried():
+    async with new_rig(bookies=5) as rig:
         ledger = await rig.ledger(6)
         lost = rig.members(ledger)[0]
         bad, good = rig.outside(ledger)
@@ -162,8 +144,6 @@ def test_a_new_bookie_that_refuses_an_entry_is_not_swapped_in_and_another_one_is
         assert good in rig.members(ledger)
         assert rig.faults(ledger) == []
 
-    on_rig(body, bookies=5)
-
 
 def lying(bookie):
     """It says that every entry is durable, and keeps none."""
@@ -174,8 +154,8 @@ def lying(bookie):
     bookie.add = add
 
 
-def test_a_new_bookie_that_does_not_list_what_it_took_is_not_swapped_in():
-    async def body(rig):
+async def test_a_new_bookie_that_does_not_list_what_it_took_is_not_swapped_in():
+    async with new_rig(bookies=5) as rig:
         ledger = await rig.ledger(6)
         lost = rig.members(ledger)[0]
         bad, good = rig.outside(ledger)
@@ -190,11 +170,9 @@ def test_a_new_bookie_that_does_not_list_what_it_took_is_not_swapped_in():
         assert bad not in named
         assert rig.faults(ledger) == []
 
-    on_rig(body, bookies=5)
 
-
-def test_a_bookie_that_takes_copies_and_does_not_show_them_is_replaced():
-    async def body(rig):
+async def test_a_bookie_that_takes_copies_and_does_not_show_them_is_replaced():
+    async with new_rig() as rig:
         ledger = await rig.ledger(6)
         name = rig.members(ledger)[0]
         rig.forget(name, ledger, 2)
@@ -204,11 +182,9 @@ def test_a_bookie_that_takes_copies_and_does_not_show_them_is_replaced():
         assert name not in rig.members(ledger)
         assert rig.faults(ledger) == []
 
-    on_rig(body)
 
-
-def test_a_bookie_in_limbo_for_the_ledger_does_not_become_a_member():
-    async def body(rig):
+async def test_a_bookie_in_limbo_for_the_ledger_does_not_become_a_member():
+    async with new_rig(bookies=5) as rig:
         ledger = await rig.ledger(6)
         lost = rig.members(ledger)[0]
         bad, good = rig.outside(ledger)
@@ -220,11 +196,9 @@ def test_a_bookie_in_limbo_for_the_ledger_does_not_become_a_member():
         assert good in rig.members(ledger)
         assert ledger not in rig.bookie(bad).ledgers
 
-    on_rig(body, bookies=5)
 
-
-def test_without_another_bookie_the_ledger_stays_marked_and_says_why():
-    async def body(rig):
+async def test_without_another_bookie_the_ledger_stays_marked_and_says_why():
+    async with new_rig(bookies=3) as rig:
         ledger = await rig.ledger(6)
         before, lost = rig.metadata(ledger), rig.members(ledger)[0]
         rig.lose(lost)
@@ -235,11 +209,9 @@ def test_without_another_bookie_the_ledger_stays_marked_and_says_why():
         assert (await rig.underreplicated.note(ledger)).reasons == outcome.reasons
         assert rig.metadata(ledger) == before
 
-    on_rig(body, bookies=3)
 
-
-def test_an_overloaded_bookie_is_asked_again():
-    async def body(rig):
+async def test_an_overloaded_bookie_is_asked_again():
+    async with new_rig() as rig:
         ledger = await rig.ledger(6)
         lost = rig.members(ledger)[0]
         (new,) = rig.outside(ledger)
@@ -249,11 +221,9 @@ def test_an_overloaded_bookie_is_asked_again():
         await mend(rig.worker())
         assert rig.faults(ledger) == []
 
-    on_rig(body)
 
-
-def test_a_source_with_a_bad_copy_is_passed_over_and_mended_in_place_or_replaced():
-    async def body(rig):
+async def test_a_source_with_a_bad_copy_is_passed_over_and_mended_in_place_or_replaced():
+    async with new_rig(bookies=6) as rig:
         ledger = await rig.ledger(6)
         lost, spoilt = rig.members(ledger)[:2]
         rig.lose(lost)
@@ -264,11 +234,9 @@ def test_a_source_with_a_bad_copy_is_passed_over_and_mended_in_place_or_replaced
         assert rig.faults(ledger) == []
         assert await rig.marked() == []
 
-    on_rig(body, bookies=6)
 
-
-def test_a_suspects_copies_are_read_through_though_its_list_is_complete():
-    async def body(rig):
+async def test_a_suspects_copies_are_read_through_though_its_list_is_complete():
+    async with new_rig() as rig:
         ledger = await rig.ledger(6)
         report_corrupt = rig.members(ledger)[0]
         rig.spoil(report_corrupt, ledger, 3)
@@ -278,11 +246,9 @@ def test_a_suspects_copies_are_read_through_though_its_list_is_complete():
         assert await rig.marked() == []
         assert (await rig.underreplicated.note(ledger)).suspects == frozenset()
 
-    on_rig(body)
 
-
-def test_a_bookie_in_limbo_answers_plainly_once_its_share_is_complete_again():
-    async def body(rig):
+async def test_a_bookie_in_limbo_answers_plainly_once_its_share_is_complete_again():
+    async with new_rig(bookies=3) as rig:
         ledger = await rig.ledger(6)
         name = rig.members(ledger)[0]
         rig.forget(name, ledger, 2, 5)
@@ -294,11 +260,9 @@ def test_a_bookie_in_limbo_answers_plainly_once_its_share_is_complete_again():
         assert (await rig.bookie(name).read(ledger, 99)).status is Status.NO_ENTRY
         assert await rig.marked() == []
 
-    on_rig(body, bookies=3)
 
-
-def test_a_ledger_deleted_meanwhile_leaves_the_list():
-    async def body(rig):
+async def test_a_ledger_deleted_meanwhile_leaves_the_list():
+    async with new_rig() as rig:
         ledger = await rig.ledger(2)
         await rig.world.client("deleter").delete(ledger)
         await rig.underreplicated.mark(ledger, ["b0"])
@@ -306,11 +270,9 @@ def test_a_ledger_deleted_meanwhile_leaves_the_list():
         assert outcome.result is RepairStatus.REPAIRED
         assert await rig.marked() == []
 
-    on_rig(body)
 
-
-def test_a_mark_set_during_the_repair_is_not_lost():
-    async def body(rig):
+async def test_a_mark_set_during_the_repair_is_not_lost():
+    async with new_rig() as rig:
         ledger = await rig.ledger(6)
         lost = rig.members(ledger)[0]
         rig.lose(lost)
@@ -330,11 +292,9 @@ def test_a_mark_set_during_the_repair_is_not_lost():
         await mend(worker)
         assert await rig.marked() == []
 
-    on_rig(body)
 
-
-def test_two_workers_do_not_mend_one_ledger_at_the_same_time():
-    async def body(rig):
+async def test_two_workers_do_not_mend_one_ledger_at_the_same_time():
+    async with new_rig(bookies=6) as rig:
         ledger = await rig.ledger(6)
         lost = rig.members(ledger)[0]
         rig.lose(lost)
@@ -344,11 +304,9 @@ def test_two_workers_do_not_mend_one_ledger_at_the_same_time():
         assert sorted(one.result.name for one in outcomes) == ["LOCKED", "REPAIRED"]
         assert rig.faults(ledger) == []
 
-    on_rig(body, bookies=6)
 
-
-def test_workers_that_lost_their_locks_do_no_harm():
-    async def body(rig):
+async def test_workers_that_lost_their_locks_do_no_harm():
+    async with new_rig(bookies=8) as rig:
         ledger = await rig.ledger(6)
         lost = rig.members(ledger)[0]
         rig.lose(lost)
@@ -364,11 +322,9 @@ def test_workers_that_lost_their_locks_do_no_harm():
         assert rig.faults(ledger) == []
         assert await rig.marked() == []
 
-    on_rig(body, bookies=8)
 
-
-def test_a_rivals_change_of_metadata_is_kept():
-    async def body(rig):
+async def test_a_rivals_change_of_metadata_is_kept():
+    async with new_rig() as rig:
         ledger = await rig.ledger(6)
         lost = rig.members(ledger)[0]
         rig.lose(lost)
@@ -390,11 +346,9 @@ def test_a_rivals_change_of_metadata_is_kept():
         assert rig.metadata(ledger).custom == {"rival": b"1"}
         assert rig.faults(ledger) == []
 
-    on_rig(body)
 
-
-def test_a_ledger_made_narrower_is_widened_to_what_was_wanted():
-    async def body(rig):
+async def test_a_ledger_made_narrower_is_widened_to_what_was_wanted():
+    async with new_rig(bookies=4) as rig:
         rig.lose("b0", "b1")
         ledger = await rig.ledger(6)
         assert rig.metadata(ledger).write_quorum == 2
@@ -407,11 +361,9 @@ def test_a_ledger_made_narrower_is_widened_to_what_was_wanted():
         assert rig.faults(ledger) == []
         assert await rig.marked() == []
 
-    on_rig(body, bookies=4)
 
-
-def test_a_narrow_ledger_stays_marked_until_a_bookie_can_take_more_copies():
-    async def body(rig):
+async def test_a_narrow_ledger_stays_marked_until_a_bookie_can_take_more_copies():
+    async with new_rig(bookies=3) as rig:
         rig.lose("b0")
         ledger = await rig.ledger(6)
         await rig.underreplicated.mark(ledger, [])
@@ -422,11 +374,9 @@ def test_a_narrow_ledger_stays_marked_until_a_bookie_can_take_more_copies():
         assert rig.metadata(ledger).write_quorum == 3
         assert rig.faults(ledger) == []
 
-    on_rig(body, bookies=3)
 
-
-def test_a_read_only_bookie_keeps_what_it_has_and_gets_nothing_more():
-    async def body(rig):
+async def test_a_read_only_bookie_keeps_what_it_has_and_gets_nothing_more():
+    async with new_rig() as rig:
         ledger = await rig.ledger(6)
         name = rig.members(ledger)[0]
         rig.bookie(name).read_only = True
@@ -441,11 +391,9 @@ def test_a_read_only_bookie_keeps_what_it_has_and_gets_nothing_more():
         assert name not in rig.members(ledger)
         assert rig.faults(ledger) == []
 
-    on_rig(body)
 
-
-def test_a_bookie_being_emptied_is_left_though_it_is_alive():
-    async def body(rig):
+async def test_a_bookie_being_emptied_is_left_though_it_is_alive():
+    async with new_rig() as rig:
         ledger = await rig.ledger(6)
         name = rig.members(ledger)[0]
         await rig.underreplicated.drain(name)
@@ -454,11 +402,9 @@ def test_a_bookie_being_emptied_is_left_though_it_is_alive():
         assert name not in rig.members(ledger)
         assert rig.faults(ledger) == []
 
-    on_rig(body)
 
-
-def test_the_disable_switch_stops_a_running_worker_and_enable_lets_it_go_on():
-    async def body(rig):
+async def test_the_disable_switch_stops_a_running_worker_and_enable_lets_it_go_on():
+    async with new_rig() as rig:
         ledger = await rig.ledger(6)
         lost = rig.members(ledger)[0]
         rig.lose(lost)
@@ -472,11 +418,9 @@ def test_the_disable_switch_stops_a_running_worker_and_enable_lets_it_go_on():
         assert await rig.marked() == []
         running.cancel()
 
-    on_rig(body)
 
-
-def test_what_cannot_be_mended_is_tried_ever_less_often_but_at_once_when_a_bookie_joins():
-    async def body(rig):
+async def test_what_cannot_be_mended_is_tried_ever_less_often_but_at_once_when_a_bookie_joins():
+    async with new_rig(bookies=3) as rig:
         ledger = await rig.ledger(6)
         lost = rig.members(ledger)[0]
         rig.lose(lost)
@@ -502,11 +446,9 @@ def test_what_cannot_be_mended_is_tried_ever_less_often_but_at_once_when_a_booki
         assert await rig.marked() == []
         running.cancel()
 
-    on_rig(body, bookies=3)
 
-
-def test_a_bookie_where_a_copy_lies_rotten_is_not_swapped_in_with_it():
-    async def body(rig):
+async def test_a_bookie_where_a_copy_lies_rotten_is_not_swapped_in_with_it():
+    async with new_rig() as rig:
         ledger = await rig.ledger(6)
         lost, kept, _ = rig.members(ledger)
         (candidate,) = rig.outside(ledger)  # it was a member once, and another took its place
@@ -517,11 +459,9 @@ def test_a_bookie_where_a_copy_lies_rotten_is_not_swapped_in_with_it():
         await mend(rig.worker())
         assert candidate not in rig.members(ledger), "the model mends no rot in its place"
 
-    on_rig(body)
 
-
-def test_a_bookie_that_hangs_while_it_is_read_costs_one_timeout_and_not_one_per_entry():
-    async def body(rig):
+async def test_a_bookie_that_hangs_while_it_is_read_costs_one_timeout_and_not_one_per_entry():
+    async with new_rig() as rig:
         ledger = await rig.ledger(50)
         hanging = rig.members(ledger)[0]
         port = Hanging(rig.bookies("worker"), "read_many")
@@ -532,5 +472,3 @@ def test_a_bookie_that_hangs_while_it_is_read_costs_one_timeout_and_not_one_per_
         outcomes = await mend(rig.worker(bookies=port))
         assert outcomes[ledger].result is RepairStatus.UNFINISHED
         assert loop.time() - began_s < 10
-
-    on_rig(body)

@@ -15,10 +15,10 @@ from ledger.ids import BookieId
 from ledger.ports.bookies import Status
 from ledger.repair.replication_worker import RepairStatus, ReplicationWorker
 from ledger.repair.underreplicated_ledgers import UnderreplicatedLedgers
-from tests.ledger.bookie_rig import KEY, SMALL, add, with_bookie
+from tests.ledger.bookie_rig import KEY, SMALL, add, started_bookie
 from tests.sim.bookie_world import entry_bytes
 from tests.sim.disk import SimDisk
-from tests.sim.loop import SimClock, simulate
+from tests.sim.loop import SimClock
 from tests.sim.metadata import MetadataTree, SimMetadata
 from tests.sim.table import SimTable
 
@@ -40,8 +40,8 @@ def rot(disk, ledger, entry):
     raise AssertionError("not found in any log file")
 
 
-def test_a_repair_puts_a_sound_copy_in_the_place_of_a_rotten_one():
-    async def body(rig, bookie):
+async def test_a_repair_puts_a_sound_copy_in_the_place_of_a_rotten_one():
+    async with started_bookie() as (rig, bookie):
         assert await rig.add(1, 0, PAYLOAD) is Status.OK
         rot(rig.disk, 1, 0)
         assert await rig.add(1, 0, PAYLOAD) is Status.BAD_REQUEST  # no repair
@@ -50,21 +50,17 @@ def test_a_repair_puts_a_sound_copy_in_the_place_of_a_rotten_one():
         bookie = await rig.restart()
         assert (await bookie.read(1, 0)).body == entry_bytes(1, 0, PAYLOAD)
 
-    with_bookie(body)
 
-
-def test_a_sound_copy_is_never_replaced_by_another_one():
-    async def body(rig, bookie):
+async def test_a_sound_copy_is_never_replaced_by_another_one():
+    async with started_bookie() as (rig, bookie):
         assert await rig.add(1, 0, PAYLOAD) is Status.OK
         assert await rig.add(1, 0, b"other", recovery=True) is Status.BAD_REQUEST
         assert (await bookie.read(1, 0)).body == entry_bytes(1, 0, PAYLOAD)
         assert bookie.conflicts == 1
 
-    with_bookie(body)
 
-
-def test_a_rotten_copy_is_not_replaced_by_one_that_does_not_verify_either():
-    async def body(rig, bookie):
+async def test_a_rotten_copy_is_not_replaced_by_one_that_does_not_verify_either():
+    async with started_bookie() as (rig, bookie):
         assert await rig.add(1, 0, PAYLOAD) is Status.OK
         rot(rig.disk, 1, 0)
         bad = bytearray(entry_bytes(1, 0, PAYLOAD))
@@ -73,48 +69,41 @@ def test_a_rotten_copy_is_not_replaced_by_one_that_does_not_verify_either():
         bookie.add(1, 0, KEY, [bytes(bad)], done.set_result, recovery=True)
         assert await done is Status.BAD_REQUEST
 
-    with_bookie(body)
 
-
-def test_the_worker_mends_a_rotten_copy_where_it_lies():
-    async def main():
-        disks = [SimDisk(Random(number)) for number in range(3)]
-        nodes = []
-        for number, disk in enumerate(disks):
-            instance = bytes([number]) * 16
-            node = Bookie(
-                *(disk, SimTable(Random(1)), SimClock(), lambda instance=instance: instance),
-                name=f"b{number}",
-                config=SMALL,
-            )
-            await node.start(boot_id="boot")
-            nodes.append(node)
-        for node in nodes:
-            for entry in range(3):
-                assert await add(node, 1, entry, PAYLOAD, key=master_key(b"")) is Status.OK
-        rot(disks[1], 1, 1)
-        store = SimMetadata(MetadataTree())
-        names = tuple(BookieId(node.bookie_id) for node in nodes)
-        metadata = LedgerMetadata(
-            ledger=1,
-            ensemble_size=3,
-            write_quorum=3,
-            ack_quorum=2,
-            fragments=(Fragment(0, names),),
-            state=LedgerState.CLOSED,
-            last_entry=2,
-            length=3 * len(PAYLOAD),
+async def test_the_worker_mends_a_rotten_copy_where_it_lies():
+    disks = [SimDisk(Random(number)) for number in range(3)]
+    nodes = []
+    for number, disk in enumerate(disks):
+        instance = bytes([number]) * 16
+        node = Bookie(
+            *(disk, SimTable(Random(1)), SimClock(), lambda instance=instance: instance),
+            name=f"b{number}",
+            config=SMALL,
         )
-        await store.create(ledger_path(1), encode(metadata), parents=True)
-        underreplicated = UnderreplicatedLedgers(store, SimClock(), "test")
-        await underreplicated.report_corrupt(1, [names[1]])
-        worker = ReplicationWorker(
-            store, LocalBookies(nodes), SimClock(), "worker", Random(1).random
-        )
-        assert (await worker.repair(1)).result is RepairStatus.REPAIRED
-        assert (await nodes[1].read(1, 1)).body == entry_bytes(1, 1, PAYLOAD)
-        assert await underreplicated.ledgers() == []
-        for node in nodes:
-            await node.stop()
-
-    simulate(main())
+        await node.start(boot_id="boot")
+        nodes.append(node)
+    for node in nodes:
+        for entry in range(3):
+            assert await add(node, 1, entry, PAYLOAD, key=master_key(b"")) is Status.OK
+    rot(disks[1], 1, 1)
+    store = SimMetadata(MetadataTree())
+    names = tuple(BookieId(node.bookie_id) for node in nodes)
+    metadata = LedgerMetadata(
+        ledger=1,
+        ensemble_size=3,
+        write_quorum=3,
+        ack_quorum=2,
+        fragments=(Fragment(0, names),),
+        state=LedgerState.CLOSED,
+        last_entry=2,
+        length=3 * len(PAYLOAD),
+    )
+    await store.create(ledger_path(1), encode(metadata), parents=True)
+    underreplicated = UnderreplicatedLedgers(store, SimClock(), "test")
+    await underreplicated.report_corrupt(1, [names[1]])
+    worker = ReplicationWorker(store, LocalBookies(nodes), SimClock(), "worker", Random(1).random)
+    assert (await worker.repair(1)).result is RepairStatus.REPAIRED
+    assert (await nodes[1].read(1, 1)).body == entry_bytes(1, 1, PAYLOAD)
+    assert await underreplicated.ledgers() == []
+    for node in nodes:
+        await node.stop()

@@ -8,7 +8,6 @@ import pytest
 from gateway.core.group_members import Joining, Leaving, Syncing
 from subscriptions.committed_offset import CommittedOffset
 from tests.gateway.group_world import World
-from tests.sim.loop import simulate
 from tests.stories.runner import names, play
 
 SETTLED_S = 0.010
@@ -150,13 +149,10 @@ class Teller:
 
 
 @pytest.mark.parametrize("story", names("rebalance_"))
-def test_story(story):
-    async def main():
-        async with World() as world:
-            teller = Teller(world)
-            await play(story, teller.execute)
-            for task in teller.tasks:
-                task.cancel()
-            await teller.world.groups.stop()
-
-    simulate(main())
+async def test_story(story):
+    async with World() as world:
+        teller = Teller(world)
+        await play(story, teller.execute)
+        for task in teller.tasks:
+            task.cancel()
+        await teller.world.groups.stop()

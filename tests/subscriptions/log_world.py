@@ -6,6 +6,7 @@ its changes of metadata and its adds to bookies, and may be told to die at one o
 """
 
 import asyncio
+from functools import partial
 from random import Random
 
 from ledger.client.client import LedgerClient
@@ -73,23 +74,23 @@ class SteppedMetadata(SimMetadata):
             self.kill()
             await asyncio.Event().wait()
         if self.steps.over():
-            await call
+            await call()
             self.kill()
             await asyncio.Event().wait()
-        return await call
+        return await call()
 
     async def set(self, path, data, version):
-        return await self._stepped("set", path, super().set(path, data, version))
+        return await self._stepped("set", path, partial(super().set, path, data, version))
 
     async def create(self, path, data=b"", **how):
-        return await self._stepped("create", path, super().create(path, data, **how))
+        return await self._stepped("create", path, partial(super().create, path, data, **how))
 
     async def delete(self, path, version=-1):
-        return await self._stepped("delete", path, super().delete(path, version))
+        return await self._stepped("delete", path, partial(super().delete, path, version))
 
     async def multi(self, ops):
         ops = list(ops)
-        return await self._stepped("multi", ops[-1].path, super().multi(ops))
+        return await self._stepped("multi", ops[-1].path, partial(super().multi, ops))
 
     async def get(self, path):
         self.reads += 1

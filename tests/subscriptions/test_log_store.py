@@ -2,6 +2,7 @@
 Method: a simulated cluster on virtual time; metadata changes counted; nodes and ledgers read."""
 
 import asyncio
+from contextlib import asynccontextmanager
 from uuid import UUID
 
 import pytest
@@ -18,7 +19,6 @@ from subscriptions.records_pb2 import AdvanceLastCommitDLSN, Subscription
 from subscriptions.segments.log_claim import SUBSCRIPTION_KEY
 from subscriptions.segments.log_node import encode_node, ledgers_named
 from subscriptions.store import offsets_at
-from tests.sim.loop import simulate
 from tests.subscriptions.log_world import GROUPS, LogWorld
 
 TOPIC = UUID(int=5)
@@ -33,11 +33,9 @@ def at(n, metadata=""):
     return CommittedOffset(INVALID_DLSN, n, 3, metadata, 1_700_000_000_000 + n)
 
 
-def run(scenario):
-    async def main():
-        return await scenario(LogWorld())
-
-    return simulate(main())
+@asynccontextmanager
+async def log_world():
+    yield LogWorld()
 
 
 async def loaded(world, name="g", **config):
@@ -47,21 +45,21 @@ async def loaded(world, name="g", **config):
     return process, store
 
 
-def test_each_commit_is_one_record_of_the_subscribers_segment():
-    async def scenario(world):
+async def test_each_commit_is_one_record_of_the_subscribers_segment():
+    async with log_world() as world:
         _, store = await loaded(world)
         for n in range(1, 21):
             await store.advance("g", {KEY: at(n)})
         await store.unload("g")
         [past] = world.node("g").past_segments
         records = await world.records(past.segment_id)
-        return [AdvanceLastCommitDLSN.FromString(each).offset for each in records]
+        assert [AdvanceLastCommitDLSN.FromString(each).offset for each in records] == list(
+            range(1, 21)
+        )
 
-    assert run(scenario) == list(range(1, 21))
 
-
-def test_commits_change_no_metadata():
-    async def scenario(world):
+async def test_commits_change_no_metadata():
+    async with log_world() as world:
         process, store = await loaded(world)
         await store.advance("g", {KEY: at(0)})
         before = list(process.steps.writes)
@@ -69,11 +67,9 @@ def test_commits_change_no_metadata():
             await store.advance("g", {KEY: at(n)})
         assert process.steps.writes == before
 
-    run(scenario)
 
-
-def test_commits_read_no_metadata():
-    async def scenario(world):
+async def test_commits_read_no_metadata():
+    async with log_world() as world:
         process, store = await loaded(world)
         await store.advance("g", {KEY: at(0)})
         before = process.metadata.reads
@@ -81,82 +77,72 @@ def test_commits_read_no_metadata():
             await store.advance("g", {KEY: at(n)})
         assert process.metadata.reads == before
 
-    run(scenario)
 
-
-def test_commits_that_wait_share_an_entry():
-    async def scenario(world):
+async def test_commits_that_wait_share_an_entry():
+    async with log_world() as world:
         process, store = await loaded(world)
         await store.advance("g", {KEY: at(0)})
         before = process.steps.adds
         await asyncio.gather(*[store.advance("g", {KEY: at(n)}) for n in range(1, 101)])
-        return (process.steps.adds - before) / 3
+        assert (
+            (process.steps.adds - before) / 3
+        ) == 2  # the first alone, then all that came while it was under way
 
-    assert run(scenario) == 2  # the first alone, then all that came while it was under way
 
-
-def test_the_node_holds_the_segment_and_no_offsets_of_it():
-    async def scenario(world):
+async def test_the_node_holds_the_segment_and_no_offsets_of_it():
+    async with log_world() as world:
         _, store = await loaded(world)
         await store.advance("g", {KEY: at(1)})
         before = world.data("g")
         await store.advance("g", {KEY: at(2)})
         assert world.data("g") == before
-        return world.node("g")
-
-    record = run(scenario)
+        record = world.node("g")
     assert record.HasField("segment_id")
     assert not record.last_commits
 
 
-def test_stock_protobuf_that_knows_fields_1_to_3_reads_the_node_and_keeps_the_rest():
+async def test_stock_protobuf_that_knows_fields_1_to_3_reads_the_node_and_keeps_the_rest():
     proposal = proposals_messages()
 
-    async def scenario(world):
+    async with log_world() as world:
         _, store = await loaded(world, "app", native=True)
         for n in (1, 2):
             await store.advance("app", {WHOLE_STREAM: CommittedOffset(Dlsn(1, n, 0))})
-        return world.data("app", native=True)
-
-    data = run(scenario)
+        data = world.data("app", native=True)
     known = proposal["Subscription"].FromString(data)
     assert (known.name, known.segment_id > 0) == ("app", True)
     assert Subscription.FromString(known.SerializeToString()) == Subscription.FromString(data)
 
 
-def test_a_native_record_is_the_proposals_and_nothing_else():
+async def test_a_native_record_is_the_proposals_and_nothing_else():
     proposal = proposals_messages()
 
-    async def scenario(world):
+    async with log_world() as world:
         _, store = await loaded(world, "app", native=True)
         await store.advance("app", {WHOLE_STREAM: CommittedOffset(Dlsn(7, 42, 3))})
         await store.unload("app")
         [past] = world.node("app", native=True).past_segments
-        return await world.records(past.segment_id)
-
-    [record] = run(scenario)
+        [record] = await world.records(past.segment_id)
     wanted = proposal["AdvanceLastCommitDLSN"](commit_dlsn=encode_dlsn(Dlsn(7, 42, 3)))
     assert record == wanted.SerializeToString()
 
 
-def test_a_reader_of_the_proposal_decodes_a_kafka_commit_too():
+async def test_a_reader_of_the_proposal_decodes_a_kafka_commit_too():
     proposal = proposals_messages()
 
-    async def scenario(world):
+    async with log_world() as world:
         _, store = await loaded(world)
         await store.advance("g", {KEY: at(1)})
         await store.unload("g")
         [past] = world.node("g").past_segments
-        return await world.records(past.segment_id)
-
-    [record] = run(scenario)
+        [record] = await world.records(past.segment_id)
     known = proposal["AdvanceLastCommitDLSN"].FromString(record)
     assert known.commit_dlsn == encode_dlsn(INVALID_DLSN)
     assert AdvanceLastCommitDLSN.FromString(known.SerializeToString()).offset == 1
 
 
-def test_unknown_fields_of_a_newer_program_survive_a_roll():
-    async def scenario(world):
+async def test_unknown_fields_of_a_newer_program_survive_a_roll():
+    async with log_world() as world:
         _, store = await loaded(world)
         await store.advance("g", {KEY: at(1)})
         await store.unload("g")
@@ -167,27 +153,23 @@ def test_unknown_fields_of_a_newer_program_survive_a_roll():
         await store.load("g")
         await store.advance("g", {TopicIdPartition(TOPIC, 1): at(2)})
         await store.unload("g")
-        return world.data("g")
-
-    data = run(scenario)
+        data = world.data("g")
     assert b"\xfa\x07\x01x" in data
     assert b"\xf8\x07\x01" in data
 
 
-def test_rolling_and_letting_go_write_back_and_empty_the_segment_id():
-    async def scenario(world):
+async def test_rolling_and_letting_go_write_back_and_empty_the_segment_id():
+    async with log_world() as world:
         _, store = await loaded(world, "app", native=True)
         await store.advance("app", {WHOLE_STREAM: CommittedOffset(Dlsn(2, 9, 1))})
         await store.close()
-        return world.node("app", native=True)
-
-    record = run(scenario)
+        record = world.node("app", native=True)
     assert not record.HasField("segment_id")
     assert record.last_commit_dlsn == encode_dlsn(Dlsn(2, 9, 1))
 
 
-def test_after_an_orderly_end_no_segment_is_read():
-    async def scenario(world):
+async def test_after_an_orderly_end_no_segment_is_read():
+    async with log_world() as world:
         _, store = await loaded(world)
         await store.advance("g", {KEY: at(1)})
         await store.close()
@@ -196,22 +178,18 @@ def test_after_an_orderly_end_no_segment_is_read():
         again = process.store()
         assert (await again.load("g")).offsets == {KEY: at(1)}
 
-    run(scenario)
 
-
-def test_a_segment_that_has_grown_rolls_and_nothing_is_lost():
-    async def scenario(world):
+async def test_a_segment_that_has_grown_rolls_and_nothing_is_lost():
+    async with log_world() as world:
         _, store = await loaded(world, segment_bytes=2000)
         for n in range(1, 101):
             await store.advance("g", {KEY: at(n)})
         assert len(world.node("g").past_segments) > 2
         assert (await world.store().load("g")).offsets == {KEY: at(100)}
 
-    run(scenario)
 
-
-def test_commits_during_a_roll_wait_and_keep_their_order():
-    async def scenario(world):
+async def test_commits_during_a_roll_wait_and_keep_their_order():
+    async with log_world() as world:
         _, store = await loaded(world, segment_bytes=1000)
         told = []
         for n in range(1, 301):
@@ -223,11 +201,9 @@ def test_commits_during_a_roll_wait_and_keep_their_order():
         assert told == list(range(1, 301))
         assert (await world.store().load("g")).offsets == {KEY: at(300)}
 
-    run(scenario)
 
-
-def test_an_idle_segment_is_closed_and_the_next_commit_begins_another():
-    async def scenario(world):
+async def test_an_idle_segment_is_closed_and_the_next_commit_begins_another():
+    async with log_world() as world:
         _, store = await loaded(world, idle_s=60.0)
         await store.advance("g", {KEY: at(1)})
         assert store.open_segments == 1
@@ -237,22 +213,18 @@ def test_an_idle_segment_is_closed_and_the_next_commit_begins_another():
         await store.advance("g", {KEY: at(2)})
         assert (await world.store().load("g")).offsets == {KEY: at(2)}
 
-    run(scenario)
 
-
-def test_a_busy_segment_stays_open():
-    async def scenario(world):
+async def test_a_busy_segment_stays_open():
+    async with log_world() as world:
         _, store = await loaded(world, idle_s=60.0)
         for n in range(1, 11):
             await store.advance("g", {KEY: at(n)})
             await asyncio.sleep(30)
         assert not world.node("g").past_segments
 
-    run(scenario)
 
-
-def test_open_segments_are_bounded():
-    async def scenario(world):
+async def test_open_segments_are_bounded():
+    async with log_world() as world:
         process = world.process()
         store = process.store(open_segments_max=5)
         for n in range(20):
@@ -263,11 +235,9 @@ def test_open_segments_are_bounded():
         for n in range(20):
             assert (await store.read(f"g{n}")).offsets == {KEY: at(n)}
 
-    run(scenario)
 
-
-def test_many_positions_lie_in_a_closed_segment_that_the_node_names():
-    async def scenario(world):
+async def test_many_positions_lie_in_a_closed_segment_that_the_node_names():
+    async with log_world() as world:
         _, store = await loaded(world, node_state_bytes=1000)
         positions = {key: at(n) for n, key in enumerate(keys(100))}
         await store.advance("g", positions, b"note")
@@ -278,22 +248,18 @@ def test_many_positions_lie_in_a_closed_segment_that_the_node_names():
         found = await world.store().load("g")
         assert (found.offsets, found.note) == (positions, b"note")
 
-    run(scenario)
 
-
-def test_a_change_larger_than_an_entry_is_one_change():
-    async def scenario(world):
+async def test_a_change_larger_than_an_entry_is_one_change():
+    async with log_world() as world:
         process, store = await loaded(world, entry_bytes=500)
         positions = {key: at(n) for n, key in enumerate(keys(100))}
         await store.advance("g", positions)
         assert process.steps.adds > 30
         assert (await world.store().load("g")).offsets == positions
 
-    run(scenario)
 
-
-def test_a_change_that_was_cut_short_by_a_crash_never_happened():
-    async def scenario(world):
+async def test_a_change_that_was_cut_short_by_a_crash_never_happened():
+    async with log_world() as world:
         process, store = await loaded(world, entry_bytes=500)
         await store.advance("g", {KEY: at(1)})
         process.steps.last, process.steps.after = process.steps.taken + 5, True
@@ -301,33 +267,27 @@ def test_a_change_that_was_cut_short_by_a_crash_never_happened():
         await process.steps.died.wait()
         assert (await world.store().load("g")).offsets == {KEY: at(1)}
 
-    run(scenario)
 
-
-def test_a_note_of_a_mebibyte_is_kept_beside_the_positions():
-    async def scenario(world):
+async def test_a_note_of_a_mebibyte_is_kept_beside_the_positions():
+    async with log_world() as world:
         _, store = await loaded(world)
         note = bytes(1_046_528)
         await store.advance("g", {KEY: at(1)}, note)
         await store.unload("g")
         assert (await world.store().load("g")) == ({KEY: at(1)}, note, True)
 
-    run(scenario)
 
-
-def test_a_note_is_seen_soon_by_others_who_claim_nothing():
-    async def scenario(world):
+async def test_a_note_is_seen_soon_by_others_who_claim_nothing():
+    async with log_world() as world:
         _, store = await loaded(world)
         await store.advance("g", {KEY: at(1)}, b"members")
         await asyncio.sleep(0.1)
         assert (await world.store().read("g")) == ({KEY: at(1)}, b"members", True)
         await store.advance("g", {KEY: at(2)})  # nobody was shut out
 
-    run(scenario)
 
-
-def test_a_removed_position_stays_removed_through_a_roll():
-    async def scenario(world):
+async def test_a_removed_position_stays_removed_through_a_roll():
+    async with log_world() as world:
         _, store = await loaded(world)
         one, two = keys(2)
         await store.advance("g", {one: at(1), two: at(2)})
@@ -335,22 +295,18 @@ def test_a_removed_position_stays_removed_through_a_roll():
         await store.unload("g")
         assert (await world.store().load("g")).offsets == {two: at(2)}
 
-    run(scenario)
 
-
-def test_a_native_position_only_moves_forward():
-    async def scenario(world):
+async def test_a_native_position_only_moves_forward():
+    async with log_world() as world:
         _, store = await loaded(world, "app", native=True)
         ahead, behind = CommittedOffset(Dlsn(2, 9, 1)), CommittedOffset(Dlsn(2, 3, 0))
         await store.advance("app", {WHOLE_STREAM: ahead})
         await store.advance("app", {WHOLE_STREAM: behind})
         assert (await world.store(native=True).load("app")).offsets == {WHOLE_STREAM: ahead}
 
-    run(scenario)
 
-
-def test_of_two_stores_only_the_one_that_claimed_last_can_commit_and_nothing_is_overwritten():
-    async def scenario(world):
+async def test_of_two_stores_only_the_one_that_claimed_last_can_commit_and_nothing_is_overwritten():
+    async with log_world() as world:
         _, old = await loaded(world)
         await old.advance("g", {KEY: at(1)})
         new = world.store()
@@ -361,11 +317,9 @@ def test_of_two_stores_only_the_one_that_claimed_last_can_commit_and_nothing_is_
         await new.advance("g", {KEY: at(4)})
         assert (await world.store().load("g")).offsets == {KEY: at(4)}
 
-    run(scenario)
 
-
-def test_who_has_no_segment_yet_is_shut_out_as_well():
-    async def scenario(world):
+async def test_who_has_no_segment_yet_is_shut_out_as_well():
+    async with log_world() as world:
         _, old = await loaded(world)
         await old.advance("g", {KEY: at(1)})
         await old.unload("g")
@@ -377,11 +331,9 @@ def test_who_has_no_segment_yet_is_shut_out_as_well():
         await new.advance("g", {KEY: at(3)})
         assert (await world.store().load("g")).offsets == {KEY: at(3)}
 
-    run(scenario)
 
-
-def test_of_two_that_find_a_new_subscriber_one_gets_it():
-    async def scenario(world):
+async def test_of_two_that_find_a_new_subscriber_one_gets_it():
+    async with log_world() as world:
         _, one = await loaded(world)
         _, two = await loaded(world)
         outcomes = await asyncio.gather(
@@ -391,11 +343,9 @@ def test_of_two_that_find_a_new_subscriber_one_gets_it():
         won = 1 if outcomes[0] is None else 2
         assert (await world.store().load("g")).offsets == {KEY: at(won)}
 
-    run(scenario)
 
-
-def test_a_deleted_subscriber_leaves_no_ledger():
-    async def scenario(world):
+async def test_a_deleted_subscriber_leaves_no_ledger():
+    async with log_world() as world:
         _, store = await loaded(world, segment_bytes=1000, node_state_bytes=300)
         for n in range(50):
             await store.advance("g", {key: at(n) for key in keys(5)})
@@ -404,11 +354,9 @@ def test_a_deleted_subscriber_leaves_no_ledger():
         assert await world.ledgers() == []
         assert await store.list() == []
 
-    run(scenario)
 
-
-def test_every_ledger_tells_whose_it_is():
-    async def scenario(world):
+async def test_every_ledger_tells_whose_it_is():
+    async with log_world() as world:
         process, store = await loaded(world, segment_bytes=1000, node_state_bytes=300)
         for n in range(50):
             await store.advance("g", {key: at(n) for key in keys(5)})
@@ -416,32 +364,26 @@ def test_every_ledger_tells_whose_it_is():
             metadata = await process.client.read_metadata(ledger)
             assert metadata.custom[SUBSCRIPTION_KEY] == f"{GROUPS}/g".encode()
 
-    run(scenario)
 
-
-def test_the_node_names_every_ledger_that_there_is():
-    async def scenario(world):
+async def test_the_node_names_every_ledger_that_there_is():
+    async with log_world() as world:
         _, store = await loaded(world, segment_bytes=1000, node_state_bytes=300)
         for n in range(50):
             await store.advance("g", {key: at(n) for key in keys(5)})
         assert set(await world.ledgers()) == ledgers_named(world.node("g"))
 
-    run(scenario)
 
-
-def test_a_node_that_names_a_ledger_that_is_gone_is_refused_by_name():
-    async def scenario(world):
+async def test_a_node_that_names_a_ledger_that_is_gone_is_refused_by_name():
+    async with log_world() as world:
         process, store = await loaded(world)
         await store.advance("g", {KEY: at(1)})
         await process.logs.delete(world.node("g").segment_id)
         with pytest.raises(CorruptFormat, match=f"{GROUPS}/g"):
             await world.store().load("g")
 
-    run(scenario)
 
-
-def test_one_flipped_bit_of_the_node_is_noticed():
-    async def scenario(world):
+async def test_one_flipped_bit_of_the_node_is_noticed():
+    async with log_world() as world:
         _, store = await loaded(world)
         await store.advance("g", {KEY: at(1)})
         await store.unload("g")
@@ -453,22 +395,18 @@ def test_one_flipped_bit_of_the_node_is_noticed():
             with pytest.raises(CorruptFormat, match=f"{GROUPS}/g"):
                 await store.read("g")
 
-    run(scenario)
-
 
 # history
 
 
-def test_history_tells_every_change_in_order_over_many_segments():
-    async def scenario(world):
+async def test_history_tells_every_change_in_order_over_many_segments():
+    async with log_world() as world:
         _, store = await loaded(world, segment_bytes=600)
         for n in range(1, 41):
             await store.advance("g", {KEY: at(n)}, b"note %d" % n if n % 10 == 0 else None)
             await asyncio.sleep(1)
         await store.unload("g")
-        return await store.history("g")
-
-    history = run(scenario)
+        history = await store.history("g")
     assert [each.committed.offset for each in history.changes if each.key] == list(range(1, 41))
     assert [each.note for each in history.changes if each.key is None] == [
         b"note 10",
@@ -480,8 +418,8 @@ def test_history_tells_every_change_in_order_over_many_segments():
     assert times == sorted(times)
 
 
-def test_positions_of_any_time_in_the_history_can_be_had_again():
-    async def scenario(world):
+async def test_positions_of_any_time_in_the_history_can_be_had_again():
+    async with log_world() as world:
         process, store = await loaded(world, segment_bytes=600)
         one, two = keys(2)
         seen = []
@@ -495,12 +433,10 @@ def test_positions_of_any_time_in_the_history_can_be_had_again():
         for now_ms, positions in seen:
             assert offsets_at(history, now_ms) == positions
 
-    run(scenario)
-
 
 @pytest.mark.parametrize("node_state_bytes", [256 * 1024, 200])
-def test_segments_are_kept_for_their_time_and_then_their_ledgers_are_gone(node_state_bytes):
-    async def scenario(world):
+async def test_segments_are_kept_for_their_time_and_then_their_ledgers_are_gone(node_state_bytes):
+    async with log_world() as world:
         process, store = await loaded(
             world, history_ms=3_600_000, idle_s=60.0, node_state_bytes=node_state_bytes
         )
@@ -517,8 +453,6 @@ def test_segments_are_kept_for_their_time_and_then_their_ledgers_are_gone(node_s
         await asyncio.sleep(3 * 3600)
         assert not world.node("g").past_segments
         assert (await store.load("g")).offsets[one] == at(10)
-
-    run(scenario)
 
 
 def proposals_messages():

@@ -2,6 +2,7 @@
 Method: nodes as older programs left them, byte for byte; clusters that take subscriptions from each
 other by seed, each claim compared with the last commit that was acknowledged."""
 
+from contextlib import asynccontextmanager
 from random import Random
 from uuid import UUID
 
@@ -17,7 +18,6 @@ from subscriptions.committed_offset import (
 )
 from subscriptions.segments.log_node import is_log_node
 from subscriptions.znodes.znode_format import encode_subscriber, key_name, seal
-from tests.sim.loop import simulate
 from tests.subscriptions.log_world import GROUPS, STREAM, LogWorld
 
 TOPIC = UUID(int=5)
@@ -30,11 +30,9 @@ def at(n):
     return CommittedOffset(INVALID_DLSN, n, 3, f"by {n}", 1_700_000_000_000 + n)
 
 
-def run(scenario):
-    async def main():
-        return await scenario(LogWorld())
-
-    return simulate(main())
+@asynccontextmanager
+async def log_world():
+    yield LogWorld()
 
 
 def old_group(world, positions, note=b"members"):
@@ -51,19 +49,17 @@ def test_the_flag_is_off_by_default():
 
 
 @pytest.mark.parametrize("enabled", [False, True])
-def test_what_distributedlog_wrote_is_read(enabled):
-    async def scenario(world):
+async def test_what_distributedlog_wrote_is_read(enabled):
+    async with log_world() as world:
         world.put(APP, DISTRIBUTEDLOGS)
         store = world.store(native=True, enabled=enabled)
         for found in (await store.read("app"), await store.load("app")):
             assert found.offsets == {WHOLE_STREAM: CommittedOffset(Dlsn(7, 42, 3))}
 
-    run(scenario)
-
 
 @pytest.mark.parametrize("enabled", [False, True])
-def test_a_node_that_only_holds_a_readers_lock_has_no_position(enabled):
-    async def scenario(world):
+async def test_a_node_that_only_holds_a_readers_lock_has_no_position(enabled):
+    async with log_world() as world:
         world.put(f"{APP}/readLock", b"")
         store = world.store(native=True, enabled=enabled)
         assert (await store.load("app")).offsets == {}
@@ -71,22 +67,18 @@ def test_a_node_that_only_holds_a_readers_lock_has_no_position(enabled):
         found = await world.store(native=True).load("app")
         assert found.offsets == {WHOLE_STREAM: CommittedOffset(Dlsn(1, 2, 3))}
 
-    run(scenario)
 
-
-def test_with_the_flag_off_a_native_subscribers_node_is_distributedlogs_byte_for_byte():
-    async def scenario(world):
+async def test_with_the_flag_off_a_native_subscribers_node_is_distributedlogs_byte_for_byte():
+    async with log_world() as world:
         store = world.store(native=True, enabled=False)
         await store.load("app")
         await store.advance("app", {WHOLE_STREAM: CommittedOffset(Dlsn(7, 42, 3))})
         assert world.data("app", native=True) == DISTRIBUTEDLOGS
         assert await world.ledgers() == []
 
-    run(scenario)
 
-
-def test_with_the_flag_off_no_ledger_is_made_and_no_node_changes_its_form():
-    async def scenario(world):
+async def test_with_the_flag_off_no_ledger_is_made_and_no_node_changes_its_form():
+    async with log_world() as world:
         old_group(world, {KEY: at(1)})
         store = world.store(enabled=False)
         await store.load("g")
@@ -96,11 +88,9 @@ def test_with_the_flag_off_no_ledger_is_made_and_no_node_changes_its_form():
         assert child.data == seal(encode_advance(KEY, at(2)))
         assert await world.ledgers() == []
 
-    run(scenario)
 
-
-def test_a_group_moves_into_its_segment_with_its_first_commit_and_not_before():
-    async def scenario(world):
+async def test_a_group_moves_into_its_segment_with_its_first_commit_and_not_before():
+    async with log_world() as world:
         one, two = KEY, TopicIdPartition(TOPIC, 1)
         old_group(world, {one: at(1), two: at(2)})
         store = world.store()
@@ -111,11 +101,9 @@ def test_a_group_moves_into_its_segment_with_its_first_commit_and_not_before():
         assert [path for path in world.tree.nodes if path.startswith(f"{GROUPS}/g/")] == []
         assert (await world.store().load("g")) == ({one: at(3), two: at(2)}, b"members", True)
 
-    run(scenario)
 
-
-def test_a_group_of_very_many_positions_moves_and_comes_back():
-    async def scenario(world):
+async def test_a_group_of_very_many_positions_moves_and_comes_back():
+    async with log_world() as world:
         positions = {TopicIdPartition(TOPIC, n): at(n) for n in range(1200)}
         old_group(world, positions)
         on, off = world.store(node_state_bytes=10_000), world.store(enabled=False)
@@ -126,12 +114,10 @@ def test_a_group_of_very_many_positions_moves_and_comes_back():
         assert world.data("g") == seal(b"members")
         assert await world.ledgers() == []
 
-    run(scenario)
-
 
 @pytest.mark.parametrize("native", [False, True])
-def test_a_store_whose_flag_is_off_writes_back_before_it_serves(native):
-    async def scenario(world):
+async def test_a_store_whose_flag_is_off_writes_back_before_it_serves(native):
+    async with log_world() as world:
         key = WHOLE_STREAM if native else KEY
         position = CommittedOffset(Dlsn(7, 42, 3)) if native else at(1)
         on = world.store(native=native)
@@ -146,11 +132,9 @@ def test_a_store_whose_flag_is_off_writes_back_before_it_serves(native):
             await on.advance("app", {key: position._replace(position=Dlsn(8, 0, 0))})
         assert await world.ledgers() == []
 
-    run(scenario)
 
-
-def test_a_store_whose_flag_is_off_reads_a_segment_without_disturbing_its_writer():
-    async def scenario(world):
+async def test_a_store_whose_flag_is_off_reads_a_segment_without_disturbing_its_writer():
+    async with log_world() as world:
         on = world.store()
         await on.load("g")
         for n in (1, 2):
@@ -161,11 +145,9 @@ def test_a_store_whose_flag_is_off_reads_a_segment_without_disturbing_its_writer
         await on.advance("g", {KEY: at(3)})
         assert (await on.read("g")).offsets == {KEY: at(3)}
 
-    run(scenario)
 
-
-def test_two_stores_of_different_flags_shut_each_other_out():
-    async def scenario(world):
+async def test_two_stores_of_different_flags_shut_each_other_out():
+    async with log_world() as world:
         on, off = world.store(), world.store(enabled=False)
         await off.load("g")
         await off.advance("g", {KEY: at(1)})
@@ -178,8 +160,6 @@ def test_two_stores_of_different_flags_shut_each_other_out():
             await on.advance("g", {KEY: at(4)})
         await off.advance("g", {KEY: at(5)})
         assert (await on.load("g")).offsets == {KEY: at(5)}
-
-    run(scenario)
 
 
 class Cluster:
@@ -230,8 +210,8 @@ class Cluster:
 
 @pytest.mark.parametrize("native", [False, True], ids=["groups", "native"])
 @pytest.mark.parametrize("seed", range(10))
-def test_a_cluster_that_is_rolled_out_and_rolled_back_loses_no_commit(seed, native):
-    async def scenario(world):
+async def test_a_cluster_that_is_rolled_out_and_rolled_back_loses_no_commit(seed, native):
+    async with log_world() as world:
         draw = Random(seed)
         cluster = Cluster(world, draw, native)
         await cluster.turns(6)  # step 1: the flag is off everywhere
@@ -239,6 +219,4 @@ def test_a_cluster_that_is_rolled_out_and_rolled_back_loses_no_commit(seed, nati
             for n in range(3):  # step 2, process by process; and back; and again
                 cluster.restart(n, enabled)
                 await cluster.turns(6)
-        return cluster.clock
-
-    assert run(scenario) > 20
+        assert cluster.clock > 20
