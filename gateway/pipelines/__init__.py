@@ -1,7 +1,8 @@
-"""Jobs on Spark, and a Spark source that reads segments. Nothing else imports pyspark, or this.
+"""Jobs on Spark, and a Spark source that reads segments. Only the command line imports them.
 
-archive   topics -> Parquet or Iceberg, exactly once by offset ranges
-replay    archive -> topic, record by record as it was
-audit     two of topic, archive and segments, compared
-direct/   spark.read.format("ledger"): segments from bookies, no gateway between
+archives   topics -> Parquet or Iceberg, exactly once, by offset ranges
+replays    archive -> topic, every record unchanged
+audits     compare two of: topic, archive, segments
+direct     spark.read.format("ledger"): segments from bookies, without a gateway
+shared     what all of them use
 """

@@ -209,14 +209,14 @@ class _Progress(ArchiveWatcher):
 def _rows(report: ArchiveReport) -> list[dict[str, Any]]:
     return [
         {
-            "topic": place.topic,
-            "partition": place.partition,
+            "topic": partition.topic,
+            "partition": partition.partition,
             "start": each.start,
             "end": each.end,
             "offsets": each.end - each.start - each.lost,
             "lost": each.lost,
         }
-        for place, each in sorted(report.places.items())
+        for partition, each in sorted(report.partitions.items())
     ]
 
 
@@ -235,7 +235,7 @@ def _as_data(report: ArchiveReport, to: str, kind: ArchiveFormat) -> dict[str, A
 
 def _as_text(report: ArchiveReport, to: str) -> str:
     lines: list[str] = []
-    if report.places:
+    if report.partitions:
         columns = headings("topic", "partition", "start", "end", "offsets", "lost")
         lines += [as_table(columns, _rows(report)), ""]
     lines.append(f"{report.offsets} offsets archived to {to}; commits: {report.commits}")

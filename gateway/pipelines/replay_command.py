@@ -118,9 +118,9 @@ def replay(
         archive = open_archive(spark, source, kind.value)
         if not to_topic:
             check_other_topic(archive, bootstrap, topic)
-        place = state or default_state(source, request)
+        partition = state or default_state(source, request)
         with show_progress(spark, bootstrap) as watcher:
-            return run_replay(spark, archive, bootstrap, request, place, watcher=watcher)
+            return run_replay(spark, archive, bootstrap, request, partition, watcher=watcher)
 
     report = run_job("replay", master, conf, output, work)
     emit(_text(report) if output is Format.table else as_json(_data(report)))

@@ -415,7 +415,7 @@ def test_a_stream_says_that_its_topic_was_made_anew_though_the_new_one_is_longer
         assert invoke("topic", "delete", "anew", "--yes", bootstrap=gateway.bootstrap)[0] == 0
         assert invoke("topic", "create", "anew", bootstrap=gateway.bootstrap)[0] == 0
         Loader(gateway).send("anew", b"c", b"d", b"e")
-        with pytest.raises(DataLost, match="made anew"):
+        with pytest.raises(DataLost, match="recreated"):
             reader.latestOffset()
     finally:
         reader.stop()

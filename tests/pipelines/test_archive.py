@@ -58,7 +58,7 @@ def record(topic: str, partition: int, offset: int) -> Row:
 
 
 def records(*ranges: OffsetRange) -> list[Row]:
-    return [record(*r.place, offset) for r in ranges for offset in range(r.start, r.end)]
+    return [record(*r.topic_partition, offset) for r in ranges for offset in range(r.start, r.end)]
 
 
 class Broker(NamedTuple):
@@ -271,7 +271,7 @@ def test_a_topic_made_anew_is_not_taken_for_the_old_one(broker: Broker, rig: Rig
     broker.delete(topic)
     broker.create(topic)
     broker.produce(OffsetRange(topic, 0, 0, 9))
-    with pytest.raises(JobError, match=r"made anew.*--to") as raised:
+    with pytest.raises(JobError, match=r"recreated.*--to") as raised:
         rig.run(topic)
     assert raised.value.code == "TOPIC_MADE_ANEW"
     assert judged(rig.path) == records(OffsetRange(topic, 0, 0, 4))

@@ -132,7 +132,9 @@ def test_pyarrow_and_duckdb_read_what_was_archived(spark: SparkSession, tmp_path
         records = rows(each)
         size = sum(len(one.value or b"") for one in records)
         last = max(one.day for one in records)
-        expected.append((*each.place, each.length, each.start, each.end - 1, str(last), size))
+        expected.append(
+            (*each.topic_partition, each.length, each.start, each.end - 1, str(last), size)
+        )
     assert found == expected
 
 
@@ -399,7 +401,7 @@ def test_a_commit_that_cannot_be_understood_is_a_clear_error(spark: SparkSession
         "damaged": b'{"format":1,',
         "use a newer one": json.dumps({**good, "format": 2}).encode(),
         "does not follow offset": json.dumps({**good, "ranges": [["a", 2, 9, 9]]}).encode(),
-        "was not there to be removed": json.dumps({**good, "removed": ["x"]}).encode(),
+        "is removed but does not exist": json.dumps({**good, "removed": ["x"]}).encode(),
     }
     for said, data in wrong.items():
         last.write_bytes(data)

@@ -150,7 +150,7 @@ def report(spark: SparkSession) -> AuditReport:
 
 
 def partition(report: AuditReport, number: int, topic: str = "plain") -> PartitionComparison:
-    (found,) = [each for each in report.partitions if each.place == (topic, number)]
+    (found,) = [each for each in report.partitions if each.topic_partition == (topic, number)]
     return found
 
 
@@ -158,13 +158,13 @@ def losses(
     report: AuditReport, number: int, topic: str = "plain"
 ) -> dict[str, tuple[int, int, int]]:
     """Of the right side: per reason how many, the first and the last."""
-    here = [each for each in report.missing if each.place == (topic, number)]
+    here = [each for each in report.missing if each.topic_partition == (topic, number)]
     assert all(each.on == "right" for each in here)
     return {str(each.loss): (each.records, each.first, each.last) for each in here}
 
 
 def what(report: AuditReport, number: int) -> dict[int, tuple[str, ...]]:
-    here = [each for each in report.examples if each.place == ("plain", number)]
+    here = [each for each in report.examples if each.topic_partition == ("plain", number)]
     return {each.position: each.what for each in here}
 
 
@@ -443,7 +443,7 @@ def test_nothing_is_explained_by_another_topic_of_that_name(spark: SparkSession)
     )
     report = audit(spark, left, right, AuditRequest())
     assert report.losses[LossReason.LOST] == 5 + 4 and report.verdict == "differs"
-    assert "topic t has another id on each side (old, new)" in report.notes[0]
+    assert "topic t has two ids (old, new)" in report.notes[0]
 
 
 def test_a_copy_in_another_cluster_is_explained_by_its_own_log(spark: SparkSession) -> None:
@@ -461,7 +461,7 @@ def test_a_copy_in_another_cluster_is_explained_by_its_own_log(spark: SparkSessi
     )
     report = audit(spark, left, right, AuditRequest())
     assert losses(report, 0, "t") == {"expired": (5, 0, 4), "LOST": (1, 20, 20)}
-    assert "a copy: " in report.notes[0]
+    assert "a copy; " in report.notes[0]
 
 
 # --- other ways to compare -----------------------------------------------------------------------

@@ -177,7 +177,7 @@ def test_what_is_removed_under_a_read_is_told(rig: Rig, fail: bool) -> None:
     [
         ({"subscribe": "nobody-made-it"}, "nobody-made-it"),
         ({"subscribe": "x", "startingOfsets": "earliest"}, "did you mean 'startingOffsets'"),
-        ({"assign": '{"known.topic-1":[7]}'}, "has 2 partitions, 7 is none"),
+        ({"assign": '{"known.topic-1":[7]}'}, "has 2 partitions, not 7"),
         (
             {"subscribe": "known.topic-1", "startingOffsets": '{"known.topic-1":{"0":1}}'},
             "lacks known.topic-1-1",
@@ -243,7 +243,7 @@ def again(rig: Rig, tmp_path: Path) -> str:
 def test_a_checkpoint_of_a_topic_that_was_made_anew_is_refused(
     rig: Rig, again: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(Exception, match=r"TopicMadeAnew: .*another checkpointLocation"):
+    with pytest.raises(Exception, match=r"TopicRecreated: .*another checkpointLocation"):
         run_stream(rig, again, tmp_path)
 
 
@@ -385,7 +385,7 @@ def run_query(frame: DataFrame, place: Path, **trigger: Any) -> list[int]:
 
 def topic_key(rig: Rig, topic: str) -> str:
     """What stands among a checkpoint's offsets for the topic's id."""
-    return f"{topic}@{Topics(rig.bootstrap).facts(topic).topic_id}"
+    return f"{topic}@{Topics(rig.bootstrap).describe(topic).topic_id}"
 
 
 def last_offsets(place: Path) -> object:

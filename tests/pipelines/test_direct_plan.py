@@ -267,7 +267,7 @@ def stream(**given: str) -> Any:
         def _connected(self) -> Any:
             return _Runner()
 
-        def _look(self) -> dict[TopicPartition, PartitionSource]:
+        def _refresh(self) -> dict[TopicPartition, PartitionSource]:
             return sources
 
     return Reader(options(streaming=True, **given))
@@ -305,5 +305,5 @@ def test_a_checkpoint_is_read_with_and_without_ids_of_topics() -> None:
 
 def test_a_topic_is_another_one_only_where_both_ids_are_known() -> None:
     position = StreamOffsets({}, {"same": "1", "other": "2", "gone": "3"})
-    assert position.others({"same": "1", "other": "9", "new": "4"}) == ["other"]
-    assert StreamOffsets({}).others({"t": "1"}) == []
+    assert position.recreated({"same": "1", "other": "9", "new": "4"}) == ["other"]
+    assert StreamOffsets({}).recreated({"t": "1"}) == []

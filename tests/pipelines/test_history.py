@@ -50,7 +50,7 @@ def test_ranges_and_ends_are_those_of_all_commits(
     found = history.ranges
     assert found == sorted(found)
     for place, offsets in held.items():
-        mine = [each for each in found if each.place == place]
+        mine = [each for each in found if each.topic_partition == place]
         assert [o for each in mine for o in range(each.start, each.end)] == sorted(offsets)
         assert all(one.end < next_.start for one, next_ in pairwise(mine))
     assert from_properties(history.properties(), "here") == history

@@ -102,7 +102,7 @@ def world(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iter
         assert producer.flush(30) == 0
         archive = ParquetArchive(spark, str(work / "archive"))
         ranges = tuple(OffsetRange(SOURCE, each, 0, EACH) for each in range(PARTITIONS))
-        topic_id = Topics(gateway.bootstrap).facts(SOURCE).topic_id or ""
+        topic_id = Topics(gateway.bootstrap).describe(SOURCE).topic_id or ""
         records = read_ranges(spark, gateway.bootstrap, ranges)
         assert archive.append(records, Commit(ranges, {SOURCE: topic_id}), archive.state())
         yield World(gateway, archive, str(work / "archive"))
@@ -205,7 +205,7 @@ def test_a_long_topic_is_replayed_a_stretch_at_a_time(
     end_ms: int | None,
     at_once: int,
 ):
-    """What a task sorts does not grow with the topic. Of two seconds, some stretches are empty."""
+    """What a task sorts does not grow with the topic. Of two seconds, some chunks are empty."""
     request = ReplayRequest(SOURCE, unused(), start_ms, end_ms, create=True)
     archive, bootstrap = _Noted(world.archive), world.gateway.bootstrap
     report = run_replay(spark, archive, bootstrap, request, str(tmp_path), offsets_at_once=at_once)
@@ -217,9 +217,9 @@ def test_a_long_topic_is_replayed_a_stretch_at_a_time(
     }
     assert read(world, request.target) == chosen
     assert [each.written for each in report.partitions] == [len(chosen[0])] * PARTITIONS
-    measured, stretches = archive.spans[:PARTITIONS], archive.spans[PARTITIONS:]
+    measured, chunks = archive.spans[:PARTITIONS], archive.spans[PARTITIONS:]
     assert measured == [EACH] * PARTITIONS
-    assert max(stretches) == at_once and len(stretches) >= 3 * PARTITIONS
+    assert max(chunks) == at_once and len(chunks) >= 3 * PARTITIONS
 
 
 @pytest.mark.parametrize("at_once", [1_000, 120])
@@ -229,7 +229,7 @@ def test_a_job_that_was_killed_is_gone_on_with(
 ):
     """Its state and a part of its records are all it leaves; so they are made by hand here.
 
-    All offsets, or those of a time, so with gaps; at once, or in stretches.
+    All offsets, or those of a time, so with gaps; at once, or in chunks.
     """
     request = ReplayRequest(SOURCE, unused(), start_ms, create=True, codec="zstd")
     chosen = {
@@ -355,8 +355,8 @@ def test_offsets_that_are_not_what_they_were_are_an_error(offsets: list[int]):
         }
     )
     with pytest.raises(JobError) as failed:
-        stretch = ReplayChunk(0, 3, 6, 3, last=False)
-        list(number_records(PartitionPlan(0, 0, 10, 0, 9), stretch, iter([(0, batch)])))
+        chunk = ReplayChunk(0, 3, 6, 3, last=False)
+        list(number_records(PartitionPlan(0, 0, 10, 0, 9), chunk, iter([(0, batch)])))
     assert failed.value.code == "SOURCE_CHANGED"
 
 

@@ -138,7 +138,7 @@ def test_who_comes_next_goes_on_where_the_last_one_died(gateway: Gateway, topic:
         with pytest.raises(Stopped):
             writer(plan, gateway).write(stopping(records(), after))
     last = writer(plan, gateway)
-    last.write(records(last.find_place()))
+    last.write(records(last.find_next_record()))
     assert last.started_at is not None and last.started_at >= 1_500
     assert read(gateway, plan.target) == expected()
 
@@ -187,7 +187,7 @@ def test_it_gives_up_when_nothing_moves_any_more(gateway: Gateway, topic: Callab
             yield rows
 
     try:
-        with pytest.raises(JobError, match="the same command goes on") as failed:
+        with pytest.raises(JobError, match="run the same command again") as failed:
             writer(plan, gateway, stall_s_max=0.3).write(harmed())
         assert failed.value.code == "UNREACHABLE"
     finally:
@@ -212,10 +212,10 @@ def test_who_else_writes_there_is_noticed(gateway: Gateway, topic: Callable[[], 
                 produce(gateway, plan.target)
             yield rows
 
-    with pytest.raises(JobError, match="somebody else"):
+    with pytest.raises(JobError, match="another producer"):
         writer(plan, gateway).write(disturbed())
-    with pytest.raises(JobError, match="somebody else"):
-        writer(plan, gateway).find_place()
+    with pytest.raises(JobError, match="another producer"):
+        writer(plan, gateway).find_next_record()
 
 
 def test_who_writes_after_the_end_does_no_harm(gateway: Gateway, topic: Callable[[], str]):
@@ -223,7 +223,7 @@ def test_who_writes_after_the_end_does_no_harm(gateway: Gateway, topic: Callable
     writer(plan, gateway).write(records())
     produce(gateway, plan.target)
     again = writer(plan, gateway)
-    assert again.find_place() == COUNT
+    assert again.find_next_record() == COUNT
     again.write(records())
     assert again.written == 0
     assert read(gateway, plan.target) == [*expected(), b"foreign"]
@@ -246,7 +246,7 @@ def test_a_topic_made_anew_is_not_written_to(gateway: Gateway, topic: Callable[[
     client = AdminClient({"bootstrap.servers": gateway.bootstrap})
     client.delete_topics([plan.target])[plan.target].result(10)
     new_topic(gateway, plan.target)
-    with pytest.raises(JobError, match="made anew"):
+    with pytest.raises(JobError, match="recreated"):
         writer(plan, gateway).write(records())
     assert read(gateway, plan.target) == []
 

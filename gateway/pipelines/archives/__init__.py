@@ -1,4 +1,4 @@
-"""Where archived records live: Parquet files under a log of commits, or an Iceberg table."""
+"""Storage for archived records: Parquet files under a log of commits, or an Iceberg table."""
 
 from __future__ import annotations
 

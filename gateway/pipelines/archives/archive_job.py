@@ -1,7 +1,7 @@
-"""Topics to an archive, exactly once: each round takes the offsets after the archived ones.
+"""The archive job: each round commits the offsets after the archived ones, exactly once.
 
-The archive alone says what is done; the job keeps nothing. So a rerun, a crash and a second job
-at the same time need nothing special: who commits second looks again.
+The archive alone holds the progress; the job keeps no state. So reruns, crashes and concurrent jobs
+need no special treatment: the job that commits second reads the archive again.
 """
 
 from __future__ import annotations
@@ -28,39 +28,34 @@ T = TypeVar("T")
 
 EARLIEST, LATEST = "earliest", "latest"
 _OFFSETS_PER_TASK = 250_000
-"""What a task sorts does not grow with the topic; a file of so many records is not small."""
+"""Bounds the sort of one task, whatever the size of the topic, without making small files."""
 _PAUSE_S = 0.2
-"""How soon an idle job sees that it shall end."""
+"""How often a waiting job checks whether it should stop."""
 _RETRY_S = 1.0
 _RETRIED = frozenset({"UNREACHABLE", "NO_LEADER", "SPARK_FAILED"})
 _COMPACT_EVERY = 20
-"""Commits of a job that follows, between two compactions."""
+"""Commits between two compactions, in a job that follows its topics."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveRequest:
-    """What is to be archived, and how.
-
-    `start`: where a topic begins that is not archived yet: earliest, latest or a time in
-    milliseconds. `timeout_s`: for how long failures that may pass are tried again.
-    `file_bytes`: compact to files of about that size; 0: do not.
-    """
+    """What to archive, and how."""
 
     topics: tuple[str, ...] = ()
-    pattern: str = ""
-    start: str | int = EARLIEST
-    offsets_per_round_max: int = 5_000_000
-    accept_loss: bool = False
-    allow_gaps: bool = False
+    pattern: str = ""  # also archive topics whose whole name matches
+    start: str | int = EARLIEST  # for topics not archived yet: earliest, latest or milliseconds
+    offsets_per_round_max: int = 5_000_000  # approximately
+    accept_loss: bool = False  # continue if records were deleted before they were archived
+    allow_gaps: bool = False  # accept offsets without a record
     isolation: Isolation = Isolation.read_committed
-    interval_s: float = 10.0
-    timeout_s: float = 120.0
-    file_bytes: int = 0
+    interval_s: float = 10.0  # between rounds, in a job that follows its topics
+    timeout_s: float = 120.0  # how long to retry transient errors
+    file_bytes: int = 0  # compact to files of about this size; 0: do not compact
 
 
 @dataclass(slots=True)
 class PartitionReport:
-    """Of one place: archived from `start` to `end` - 1, of which `lost` offsets were gone."""
+    """Archived offsets of one partition: `start` to `end` - 1, except for `lost` deleted ones."""
 
     start: int
     end: int
@@ -69,12 +64,12 @@ class PartitionReport:
 
 @dataclass(slots=True)
 class ArchiveReport:
-    """What a job has done so far."""
+    """The progress of a job."""
 
     commits: int = 0
     offsets: int = 0
     lost: int = 0
-    places: dict[TopicPartition, PartitionReport] = field(
+    partitions: dict[TopicPartition, PartitionReport] = field(
         default_factory=dict[TopicPartition, PartitionReport]
     )
     compacted: CompactionResult | None = None
@@ -83,11 +78,13 @@ class ArchiveReport:
         self.commits += 1
         self.offsets += done.offsets
         for each in done.ranges:
-            report = self.places.setdefault(each.place, PartitionReport(each.start, each.end))
+            report = self.partitions.setdefault(
+                each.topic_partition, PartitionReport(each.start, each.end)
+            )
             report.end = each.end
         for each in done.lost:
             self.lost += each.range.length
-            report = self.places[each.range.place]
+            report = self.partitions[each.range.topic_partition]
             report.start = min(report.start, each.range.start)
             report.lost += each.range.length
 
@@ -97,10 +94,10 @@ class ArchiveReport:
 
 
 class ArchiveWatcher:
-    """Is told how a job goes; this one does not care."""
+    """Receives the progress of a job. This one ignores it."""
 
     def on_planned(self, offsets: int) -> None:
-        """So many offsets are still to be archived."""
+        """Report how many offsets are still to be archived."""
 
     def on_committed(self, done: ArchiveRound) -> None: ...
 
@@ -108,67 +105,72 @@ class ArchiveWatcher:
 
 
 class ArchiveJob:
-    """One job; `report` is what it has done."""
+    """One job. `report` is its progress."""
 
     def __init__(
         self,
         spark: SparkSession,
         archive: Archive,
         bootstrap: str,
-        wanted: ArchiveRequest,
+        request: ArchiveRequest,
         *,
         watcher: ArchiveWatcher | None = None,
         clock: Clock | None = None,
         stop: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`stop` is asked between rounds, and while it waits."""
+        """Prepare a job. It polls `stop` between rounds and while it waits."""
         self._spark = spark
         self._archive = archive
         self._bootstrap = bootstrap
         self._topics = Topics(bootstrap)
-        self._wanted = wanted
+        self._request = request
         self._watcher = watcher or ArchiveWatcher()
         self._clock = clock or SystemClock()
         self._stop = stop
+        # Whether the cluster has answered once; until then no error counts as transient.
         self._answered = False
         self.report = ArchiveReport()
 
     def run(self) -> ArchiveReport:
-        """All that was in the topics when it began is archived, unless it was told to stop."""
-        names = self._topics.named(self._wanted.topics, self._wanted.pattern)
-        targets = {place: each.latest for place, each in self._bounds(names).items()}
-        while not self._stop() and self._patiently(lambda: self._round(targets)):
+        """Archive up to the ends that the topics have now, unless `stop` ends the job earlier."""
+        names = self._topics.named(self._request.topics, self._request.pattern)
+        targets = {partition: each.latest for partition, each in self._bounds(names).items()}
+        while not self._stop() and self._retry(lambda: self._round(targets)):
             pass
         self._compact()
         return self.report
 
     def follow(self) -> ArchiveReport:
-        """What comes is archived every `interval_s`, until it is told to stop."""
+        """Archive new records every `interval_s`, until `stop` ends the job."""
         compacted_at = 0
         while not self._stop():
-            worked = self._patiently(lambda: self._round({}))
+            worked = self._retry(lambda: self._round({}))
             if self.report.commits >= compacted_at + _COMPACT_EVERY:
                 self._compact()
                 compacted_at = self.report.commits
             if not worked:
-                self._wait(self._wanted.interval_s)
+                self._wait(self._request.interval_s)
         self._compact()
         return self.report
 
     def _compact(self) -> None:
-        if self._wanted.file_bytes:
-            size = self._wanted.file_bytes
-            self.report.add_compacted(self._patiently(lambda: self._archive.compact(size)))
+        if self._request.file_bytes:
+            size = self._request.file_bytes
+            self.report.add_compacted(self._retry(lambda: self._archive.compact(size)))
 
     # --- one round ------------------------------------------------------------------------------
 
     def _round(self, targets: Mapping[TopicPartition, int]) -> bool:
-        """False: there is nothing to do. Else it is done, or somebody else was faster."""
-        wanted = self._wanted
-        names = self._topics.named(wanted.topics, wanted.pattern)
+        """Run one round. Returns False if there is nothing to archive.
+
+        If another job committed first, this round adds nothing and the next one reads the archive
+        again.
+        """
+        request = self._request
+        names = self._topics.named(request.topics, request.pattern)
         state = self._archive.state()
-        facts = {name: self._topics.facts(name) for name in names}
-        ids = {name: each.topic_id for name, each in facts.items() if each.topic_id is not None}
+        topics = {name: self._topics.describe(name) for name in names}
+        ids = {name: each.topic_id for name, each in topics.items() if each.topic_id is not None}
         check_topic_ids(state.topic_ids, ids)
         bounds = self._bounds(names)
         self._answered = True
@@ -177,15 +179,15 @@ class ArchiveJob:
             bounds,
             self._starts(names, state, bounds),
             targets,
-            wanted.offsets_per_round_max,
+            request.offsets_per_round_max,
             self._clock.now_ms(),
         )
         if not plan.ranges:
             return False
-        if not wanted.accept_loss:
+        if not request.accept_loss:
             check_lost(plan.lost)
-        self._watcher.on_planned(_left(state, bounds, targets))
-        sparse = frozenset(each for each in names if wanted.allow_gaps or self._compacts(each))
+        self._watcher.on_planned(_offsets_left(state, bounds, targets))
+        sparse = frozenset(each for each in names if request.allow_gaps or self._is_compacted(each))
         if self._archive.append(self._records(plan), plan.commit(ids, sparse), state):
             self.report.add(plan)
             self._watcher.on_committed(plan)
@@ -193,43 +195,49 @@ class ArchiveJob:
 
     def _bounds(self, names: list[str]) -> dict[TopicPartition, OffsetBounds]:
         return self._topics.bounds(
-            names, committed=self._wanted.isolation is Isolation.read_committed
+            names, committed=self._request.isolation is Isolation.read_committed
         )
 
-    def _compacts(self, name: str) -> bool:
+    def _is_compacted(self, name: str) -> bool:
         return "compact" in (self._topics.settings(name).get("cleanup.policy") or "")
 
     def _starts(
         self, names: list[str], state: ArchiveState, bounds: Mapping[TopicPartition, OffsetBounds]
     ) -> dict[TopicPartition, int]:
-        """Of topics that are new; a partition that came later begins at its first offset."""
-        known = {place.topic for place in state.ends}
+        """Return where partitions of new topics begin.
+
+        A partition added later begins at its first offset.
+        """
+        known = {partition.topic for partition in state.ends}
         new = [name for name in names if name not in known]
-        start = self._wanted.start
+        start = self._request.start
         if start == EARLIEST or not new:
             return {}
-        latest = {place: each.latest for place, each in bounds.items() if place.topic in new}
+        latest = {
+            partition: each.latest for partition, each in bounds.items() if partition.topic in new
+        }
         if start == LATEST:
             return latest
         found = self._topics.at_time(new, int(start))
         return {
-            place: end if (at := found.get(place)) is None else at for place, end in latest.items()
+            partition: end if (at := found.get(partition)) is None else at
+            for partition, end in latest.items()
         }
 
     def _records(self, plan: ArchiveRound) -> DataFrame:
         ranges = [each for each in plan.ranges if each.length]
         if not ranges:
             return self._spark.createDataFrame([], COLUMNS)
-        options = {"kafka.isolation.level": str(self._wanted.isolation)}
+        options = {"kafka.isolation.level": str(self._request.isolation)}
         tasks = -(-plan.offsets // _OFFSETS_PER_TASK)
         if tasks > len(ranges):
             options["minPartitions"] = str(tasks)
         return read_ranges(self._spark, self._bootstrap, ranges, options)
 
-    # --- patience -------------------------------------------------------------------------------
+    # --- retries --------------------------------------------------------------------------------
 
-    def _patiently(self, work: Callable[[], T]) -> T:
-        """What `work` returned, tried again while it fails for reasons that pass."""
+    def _retry(self, work: Callable[[], T]) -> T:
+        """Return the result of `work`, retried on transient errors for up to `timeout_s`."""
         failing_since_s: float | None = None
         while True:
             try:
@@ -237,25 +245,25 @@ class ArchiveJob:
             except JobError as error:
                 now_s = self._clock.monotonic_s()
                 since_s = failing_since_s = now_s if failing_since_s is None else failing_since_s
-                passes = self._answered and error.code in _RETRIED and not self._stop()
-                if not passes or now_s - since_s > self._wanted.timeout_s:
+                transient = self._answered and error.code in _RETRIED and not self._stop()
+                if not transient or now_s - since_s > self._request.timeout_s:
                     raise
                 self._watcher.on_retry(error, _RETRY_S)
             self._wait(_RETRY_S)
 
     def _wait(self, wait_s: float) -> None:
-        """So long, or until it shall stop."""
+        """Wait for `wait_s` seconds, or until the job should stop."""
         until_s = self._clock.monotonic_s() + wait_s
         while not self._stop() and (left_s := until_s - self._clock.monotonic_s()) > 0:
             time.sleep(min(_PAUSE_S, left_s))
 
 
-def _left(
+def _offsets_left(
     state: ArchiveState,
     bounds: Mapping[TopicPartition, OffsetBounds],
     targets: Mapping[TopicPartition, int],
 ) -> int:
     return sum(
-        max(0, targets.get(place, each.latest) - state.ends.get(place, each.earliest))
-        for place, each in bounds.items()
+        max(0, targets.get(partition, each.latest) - state.ends.get(partition, each.earliest))
+        for partition, each in bounds.items()
     )

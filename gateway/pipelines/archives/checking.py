@@ -1,4 +1,4 @@
-"""Whether records are those of the offset ranges that they are said to be."""
+"""The check that records are exactly those of the offset ranges that they were read for."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _OFFSETS_AT_ONCE = 65_536
-"""Whose hashes are in memory at a time."""
+"""How many hashes are in memory at a time."""
 
 
 class OffsetSummary(NamedTuple):
-    """What is there of a place; `fold` is the bits of all hashed offsets, exclusive-or'ed."""
+    """The offsets present in a partition. `fold` is the exclusive-or of their hashes."""
 
     records: int
     min_offset: int
@@ -24,7 +24,7 @@ class OffsetSummary(NamedTuple):
     fold: int
 
     def plus(self, other: OffsetSummary) -> OffsetSummary:
-        """Of both."""
+        """Return the summary of both together."""
         return OffsetSummary(
             self.records + other.records,
             min(self.min_offset, other.min_offset),
@@ -42,7 +42,7 @@ _PRIMES = (
     0x27D4EB2F165667C5,
 )
 FOLD = "bit_xor(xxhash64(offset))"
-"""SQL for `fold`: tells apart, without a shuffle, who has all offsets and who has some twice."""
+"""SQL for `fold`. It detects a missing offset next to a duplicate one, without a shuffle."""
 
 
 def check_records(
@@ -51,29 +51,35 @@ def check_records(
     found: dict[TopicPartition, OffsetSummary],
     records: DataFrame,
 ) -> None:
-    """Nothing happens if `found` is what these ranges hold; else JobError says what is not.
+    """Raise JobError unless `found` holds exactly the offsets of these ranges.
 
-    `records` have topic, partition and offset; they are looked at again only for `sparse` topics.
+    `records` have the columns topic, partition and offset. They are read again only for topics in
+    `sparse`.
     """
-    wanted = {each.place: each for each in ranges if each.length}
-    for place in sorted(found):
-        if place not in wanted:
-            raise _wrong(f"{place}: {found[place].records} records that nobody asked for")
-    dense = [each for each in wanted.values() if _is_dense(each, found.get(each.place), sparse)]
+    wanted = {each.topic_partition: each for each in ranges if each.length}
+    for partition in sorted(found):
+        if partition not in wanted:
+            raise _wrong(f"{partition}: {found[partition].records} records were not asked for")
+    dense = [
+        each for each in wanted.values() if _is_dense(each, found.get(each.topic_partition), sparse)
+    ]
     for each in dense:
-        if fold_of(each.start, each.end) != found[each.place].fold:
-            raise _wrong(f"{each}: some offsets are missing, and as many came twice")
-    thin = [each for place, each in wanted.items() if each not in dense and place in found]
+        if fold_of(each.start, each.end) != found[each.topic_partition].fold:
+            raise _wrong(f"{each}: some offsets are missing, and as many are duplicates")
+    thin = [each for partition, each in wanted.items() if each not in dense and partition in found]
     _check_distinct(thin, found, records)
 
 
 def _is_dense(wanted: OffsetRange, found: OffsetSummary | None, sparse: frozenset[str]) -> bool:
-    """True: as many records as offsets. False: fewer, and they may be. Else raises JobError."""
+    """Return True if there is a record for each offset, False if there may be and are fewer.
+
+    Raises JobError for any other count.
+    """
     if found and (found.min_offset < wanted.start or found.max_offset >= wanted.end):
-        raise _wrong(f"{wanted}: records of {found.min_offset} to {found.max_offset} came")
+        raise _wrong(f"{wanted}: received records of {found.min_offset} to {found.max_offset}")
     count = found.records if found else 0
     if count > wanted.length:
-        raise _wrong(f"{wanted}: {count} records of {wanted.length} offsets: some came twice")
+        raise _wrong(f"{wanted}: {count} records of {wanted.length} offsets: some are duplicates")
     if count < wanted.length and wanted.topic not in sparse:
         raise _wrong(
             f"{wanted}: {count} records of {wanted.length} offsets; if the topic has transactions,"
@@ -83,7 +89,7 @@ def _is_dense(wanted: OffsetRange, found: OffsetSummary | None, sparse: frozense
 
 
 def fold_of(start: int, end: int) -> int:
-    """What `FOLD` is for all offsets from `start` to `end` - 1: some 20 ns each, no Spark job."""
+    """Compute `FOLD` for offsets `start` to `end` - 1, in some 20 ns each and without Spark."""
     import numpy as np
 
     fold = np.uint64(0)
@@ -94,7 +100,7 @@ def fold_of(start: int, end: int) -> int:
 
 
 def _xxhash64(numbers: Any) -> Any:
-    """Of each 8-byte number, with the seed of Spark's SQL function; sums wrap at 64 bits.
+    """Hash each 8-byte number with the seed of Spark's SQL function. Sums wrap at 64 bits.
 
     Source: the specification of xxHash (XXH64), for an input of 8 bytes.
     """
@@ -102,12 +108,12 @@ def _xxhash64(numbers: Any) -> Any:
 
     one, two, three, four = (np.uint64(each) for each in _PRIMES[:4])
 
-    def turned(words: Any, bits: int) -> Any:
+    def rotated(words: Any, bits: int) -> Any:
         return (words << np.uint64(bits)) | (words >> np.uint64(64 - bits))
 
     start = np.array((_SEED + _PRIMES[4] + 8) % 2**64, dtype=np.uint64)
-    words = start ^ (turned(numbers * two, 31) * one)
-    words = turned(words, 27) * one + four
+    words = start ^ (rotated(numbers * two, 31) * one)
+    words = rotated(words, 27) * one + four
     words = (words ^ (words >> np.uint64(33))) * two
     words = (words ^ (words >> np.uint64(29))) * three
     return words ^ (words >> np.uint64(32))
@@ -125,10 +131,10 @@ def _check_distinct(
     counted = some.agg(count_distinct("offset").alias("distinct")).collect()
     distinct = {TopicPartition(row["topic"], row["partition"]): row["distinct"] for row in counted}
     for each in ranges:
-        count = found[each.place].records
-        if distinct[each.place] != count:
-            raise _wrong(f"{each}: {distinct[each.place]} offsets in {count} records")
+        count = found[each.topic_partition].records
+        if distinct[each.topic_partition] != count:
+            raise _wrong(f"{each}: {distinct[each.topic_partition]} offsets in {count} records")
 
 
-def _wrong(what: str) -> JobError:
-    return JobError(f"{what}; nothing was archived", "WRONG_RECORDS")
+def _wrong(problem: str) -> JobError:
+    return JobError(f"{problem}; nothing was archived", "WRONG_RECORDS")

@@ -1,6 +1,6 @@
-"""What an archive has taken so far, as properties of an Iceberg snapshot. Pure.
+"""The contents of an archive as properties of an Iceberg snapshot. Pure.
 
-Each property is JSON, packed where it is long. Layout: docs/formats/archive.md.
+Each property is JSON, compressed if it is long. Layout: docs/formats/archive.md.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LOST_KEY = f"{PREFIX}lost"
 KEYS = (FORMAT_KEY, OFFSETS_KEY, TOPIC_IDS_KEY, LOST_KEY)
 
 PLAIN_CHARS_MAX = 4096
-"""Longer JSON is packed: a table's metadata keeps these of every snapshot."""
+"""Longer JSON is compressed, because a table's metadata keeps the properties of every snapshot."""
 _PACKED = "zlib:"
 
 _Spans = tuple[tuple[int, int], ...]
@@ -33,7 +33,7 @@ _Spans = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class ArchiveHistory:
-    """Per place the archived ranges, joined and in order; an empty one only as the first."""
+    """The archived ranges of each partition, merged and in order. Only the first may be empty."""
 
     spans: Mapping[TopicPartition, _Spans] = field(default_factory=dict[TopicPartition, _Spans])
     topic_ids: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -41,18 +41,20 @@ class ArchiveHistory:
 
     @property
     def ends(self) -> dict[TopicPartition, int]:
-        """Per place the offset after the last archived or lost one."""
-        found = {place: spans[-1][1] for place, spans in self.spans.items()}
+        """Per partition the offset after the last archived or lost one."""
+        found = {partition: spans[-1][1] for partition, spans in self.spans.items()}
         for each in self.lost:
-            found[each.range.place] = max(found.get(each.range.place, 0), each.range.end)
+            found[each.range.topic_partition] = max(
+                found.get(each.range.topic_partition, 0), each.range.end
+            )
         return found
 
     @property
     def ranges(self) -> list[OffsetRange]:
         return [
-            OffsetRange(*place, start, end)
-            for place in sorted(self.spans)
-            for start, end in self.spans[place]
+            OffsetRange(*partition, start, end)
+            for partition in sorted(self.spans)
+            for start, end in self.spans[partition]
             if start < end
         ]
 
@@ -60,24 +62,28 @@ class ArchiveHistory:
         return ArchiveState(version, self.ends, dict(self.topic_ids), self.lost)
 
     def after(self, commit: Commit) -> ArchiveHistory:
-        """With that commit. Raises JobError when its ranges do not follow on the ends."""
+        """Return the history with this commit. Raises JobError if it does not follow the ends."""
         ends = self.ends
         for each in (*(one.range for one in commit.lost), *commit.ranges):
-            end = ends.get(each.place, each.start)
+            end = ends.get(each.topic_partition, each.start)
             if each.start != end or each.end < each.start:
                 raise JobError(f"{each} does not follow on offset {end}", "WRONG_RANGES")
-            ends[each.place] = each.end
+            ends[each.topic_partition] = each.end
         spans = dict(self.spans)
         for each in commit.ranges:
-            spans[each.place] = _joined(spans.get(each.place, ()), (each.start, each.end))
+            spans[each.topic_partition] = _joined(
+                spans.get(each.topic_partition, ()), (each.start, each.end)
+            )
         topic_ids = {**self.topic_ids, **commit.topic_ids}
         return ArchiveHistory(spans, topic_ids, (*self.lost, *commit.lost))
 
     def properties(self) -> dict[str, str]:
-        """Such that `from_properties` gives it back."""
+        """Encode the history for `from_properties`."""
         offsets: dict[str, dict[str, _Spans]] = {}
-        for place in sorted(self.spans):
-            offsets.setdefault(place.topic, {})[str(place.partition)] = self.spans[place]
+        for partition in sorted(self.spans):
+            offsets.setdefault(partition.topic, {})[str(partition.partition)] = self.spans[
+                partition
+            ]
         lost = [[*each.range, each.noticed_ms] for each in self.lost]
         return {
             FORMAT_KEY: FORMAT,
@@ -88,21 +94,22 @@ class ArchiveHistory:
 
 
 def from_ranges(ranges: Iterable[OffsetRange]) -> ArchiveHistory:
-    """One that holds these, of topics whose ids nobody knows."""
+    """Make a history of these ranges, of topics with unknown ids."""
     return ArchiveHistory().after(Commit(tuple(ranges), {}))
 
 
 def from_properties(properties: Mapping[str, str], where: str) -> ArchiveHistory | None:
-    """The one that they describe; None: they describe none.
+    """Decode a history, or return None if the properties contain none.
 
-    Raises JobError when they are of a newer version, or damaged; `where` says whose they are.
+    Raises JobError if they are of a newer version, or damaged. `where` names their origin in the
+    error.
     """
     version = properties.get(FORMAT_KEY)
     if version is None:
         return None
     if version != FORMAT:
         raise JobError(
-            f"{where}: archive format {version}, this version knows {FORMAT}; use a newer one",
+            f"{where}: archive format {version}, but this version reads {FORMAT}; use a newer one",
             "UNKNOWN_FORMAT",
         )
     try:
@@ -111,8 +118,8 @@ def from_properties(properties: Mapping[str, str], where: str) -> ArchiveHistory
             TopicPartition(topic, int(partition)): tuple(
                 (int(start), int(end)) for start, end in pairs
             )
-            for topic, places in offsets.items()
-            for partition, pairs in dict(places).items()
+            for topic, partitions in offsets.items()
+            for partition, pairs in dict(partitions).items()
             if pairs
         }
         topic_ids = _texts(_unpack(properties[TOPIC_IDS_KEY]))

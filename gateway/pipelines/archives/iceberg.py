@@ -1,9 +1,10 @@
-"""An archive in an Iceberg table: each commit a snapshot that says what it holds.
+"""An archive in an Iceberg table: the properties of each snapshot record what it contains.
 
-Records are written to a branch, counted there against their ranges, and published in one commit
-that fails when anybody has changed the table since. The ranges, topic ids and losses up to a
-snapshot stand in its summary, so that they go with it when somebody rolls back; and in the table's
-properties, for the day when all snapshots of ours are expired. Layout: docs/formats/archive.md.
+Records are written to a branch, checked there against their ranges, and published in one commit.
+That commit fails if another writer has changed the table. The summary of a snapshot holds the
+ranges, topic ids and losses up to it, so a rollback also rolls them back. The table's properties
+hold a copy, for the time after all snapshots of the archive are expired. Layout:
+docs/formats/archive.md.
 """
 
 from __future__ import annotations
@@ -32,25 +33,25 @@ if TYPE_CHECKING:
 
 SNAPSHOT_KEY = "archive.snapshot"
 SEQUENCE_KEY = "archive.sequence-number"
-"""Table properties: the snapshot that the other ones were written with."""
+"""Table properties that name the snapshot with which the other properties were written."""
 TRUSTED_KEY = "archive.trusted-snapshot"
-"""A table property that people set: at this snapshot the properties are right."""
+"""A table property set by an operator: at this snapshot, the other properties are right."""
 
 _NAMES = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
 _DAY_US = 86_400_000_000
 _DAY = f"date_from_unix_date(CAST(floor(unix_micros(timestamp) / {_DAY_US}BD) AS INT)) AS day"
-"""In UTC, whatever the session's time zone."""
+"""The day in UTC, whatever the session's time zone."""
 
 
-def _nothing(_: str) -> None:
+def _no_step(_: str) -> None:
     pass
 
 
 class IcebergArchive:
-    """The archive in `table`, `catalog.namespace.table`; made by the first append.
+    """The archive in `table`, `catalog.namespace.table`. The first append creates it.
 
-    `at_step` is told each step of an append, before it is done; when it raises what is no
-    Exception, nothing is cleaned up.
+    Calls `at_step` with the name of each step of an append, before the step. If the call raises
+    anything but an Exception, nothing is cleaned up.
     """
 
     def __init__(
@@ -59,24 +60,25 @@ class IcebergArchive:
         table: str,
         *,
         clock: Clock | None = None,
-        at_step: Callable[[str], None] = _nothing,
+        at_step: Callable[[str], None] = _no_step,
     ) -> None:
         self._spark = spark
         self._table = IcebergTable(spark, table, clock or SystemClock())
         self._at_step = at_step
+        # The last snapshot that was read, with its history, which never changes.
         self._known: tuple[IcebergSnapshot | None, ArchiveHistory] = (None, ArchiveHistory())
 
     def state(self) -> ArchiveState:
-        """As committed now; of an archive that does not exist yet: empty."""
+        """Return the committed state, which is empty if the archive does not exist yet."""
         current, history = self._look()
         return history.state(_version(current))
 
     def ranges(self) -> list[OffsetRange]:
-        """What is archived, joined where it is consecutive, in order."""
+        """Return the archived ranges in order. Consecutive ranges are merged."""
         return self._look()[1].ranges
 
     def append(self, records: DataFrame, commit: Commit, on: ArchiveState) -> bool:
-        """True: exactly the records of the commit's ranges are in it, durably, all or nothing."""
+        """Add exactly the records of the commit's ranges, durably and atomically. True if done."""
         self._table.create()
         current, before = self._look()
         if _version(current) != on.version:
@@ -97,7 +99,7 @@ class IcebergArchive:
         return published
 
     def _discard(self, branch: str) -> None:
-        with suppress(Exception):  # what stays nobody reads, and it is removed a day later
+        with suppress(Exception):  # no reader sees it, and it is removed a day later
             self._table.discard(branch)
 
     def _append(
@@ -121,9 +123,9 @@ class IcebergArchive:
     def read(
         self, topics: Sequence[str] = (), within: Sequence[OffsetRange] | None = None
     ) -> DataFrame:
-        """All that is committed, of these topics or of all: `COLUMNS` and `day DATE`.
+        """Return all committed records of these topics, or of all: `COLUMNS` and `day DATE`.
 
-        `within` changes nothing: Iceberg itself leaves out files by what Spark asks for.
+        `within` has no effect: Iceberg itself skips files by the filters of the query.
         """
         current = self._table.current if self._table.exists() else None
         if current is None:
@@ -135,17 +137,17 @@ class IcebergArchive:
         return records.selectExpr(*_NAMES, _DAY)
 
     def compact(self, file_bytes_max: int) -> CompactionResult:
-        """Files of one topic, partition and day are few, of about that size; same records."""
+        """Rewrite each topic, partition and day into few files of about `file_bytes_max`."""
         if not self._table.exists() or self._table.current is None:
             return CompactionResult(0, 0)
         before = self._table.metadata("data_files").count()
         self._table.rewrite(file_bytes_max)
         return CompactionResult(before, self._table.metadata("data_files").count())
 
-    # --- what is in it -------------------------------------------------------------------------
+    # --- contents ------------------------------------------------------------------------------
 
     def _look(self) -> tuple[IcebergSnapshot | None, ArchiveHistory]:
-        """The head of the main line, and what is in it."""
+        """Return the head of the main branch and the history up to it."""
         if not self._table.exists():
             return None, ArchiveHistory()
         current = self._table.current
@@ -154,7 +156,7 @@ class IcebergArchive:
         return self._known
 
     def _history(self, current: IcebergSnapshot | None) -> ArchiveHistory:
-        """What is in it as of `current`. Raises JobError when that cannot be told for sure."""
+        """Return the history as of `current`. Raises JobError if it cannot be determined safely."""
         oldest: IcebergSnapshot | None = None
         foreign = False
         for each in self._table.lineage(current):
@@ -163,7 +165,7 @@ class IcebergArchive:
                 if foreign:
                     self._expect_nothing_beyond(found)
                 return found
-            # Compactions and deletions of others add no records.
+            # Compactions and deletions by other writers add no records.
             foreign = foreign or each.operation not in ("replace", "delete")
             oldest = each
         if current is None or oldest is None:
@@ -173,7 +175,7 @@ class IcebergArchive:
         return self._adopted(current)
 
     def _kept(self, current: IcebergSnapshot, oldest: IcebergSnapshot) -> ArchiveHistory | None:
-        """As the table's properties say; None: they are of another line of snapshots."""
+        """Return the history in the table's properties, or None if another lineage wrote them."""
         properties = {key: self._table.property(key) for key in (*KEYS, SNAPSHOT_KEY, SEQUENCE_KEY)}
         present = {key: value for key, value in properties.items() if value is not None}
         found = from_properties(present, f"{self._table.name}, properties")
@@ -189,33 +191,33 @@ class IcebergArchive:
         return found
 
     def _expect_nothing_beyond(self, history: ArchiveHistory) -> None:
-        """Raises JobError when others have added records that an append would double."""
+        """Raise JobError if other writers have added records that an append would duplicate."""
         ends = history.ends
-        for place, last in self._last_offsets().items():
-            if last >= ends.get(place, 0):
+        for partition, last in self._last_offsets().items():
+            if last >= ends.get(partition, 0):
                 raise JobError(
-                    f"{self._table.name}: others have added records up to {place} offset {last},"
-                    f" the archive's end is {ends.get(place, 'nowhere')}; remove theirs, or archive"
-                    " into a new table",
+                    f"{self._table.name}: others have added records up to {partition} offset"
+                    f" {last}, the archive's end is {ends.get(partition, 'unset')}; remove"
+                    " those records, or archive into a new table",
                     "FOREIGN_RECORDS",
                 )
 
     def _expect_all(self, history: ArchiveHistory, current: IcebergSnapshot) -> None:
-        """Raises JobError when the last records are not there: perhaps a rollback took them."""
+        """Raise JobError if the last records are missing, perhaps because of a rollback."""
         there = self._last_offsets()
         for each in history.ranges:
-            last = there.get(each.place, -1)
-            if history.ends[each.place] == each.end != last + 1:
+            last = there.get(each.topic_partition, -1)
+            if history.ends[each.topic_partition] == each.end != last + 1:
                 raise JobError(
-                    f"{self._table.name}: its archive snapshots are expired, and its properties say"
-                    f" {each}, but the last record is {last}. If they are right: ALTER TABLE"
-                    f" {self._table.name} SET TBLPROPERTIES ('{TRUSTED_KEY}'='{current.id}');"
-                    " else archive into a new table",
+                    f"{self._table.name}: its archive snapshots are expired, and its properties"
+                    f" name {each}, but the last record is {last}. If the properties are right, run"
+                    f" ALTER TABLE {self._table.name} SET TBLPROPERTIES"
+                    f" ('{TRUSTED_KEY}'='{current.id}'); otherwise archive into a new table",
                     "UNSURE_STATE",
                 )
 
     def _last_offsets(self) -> dict[TopicPartition, int]:
-        """The greatest offset there may be of each place, by what is known of the files."""
+        """Return an upper bound of each partition's offsets, from the metadata of the files."""
         current = self._table.current
         assert current is not None
         files = self._table.metadata("data_files")
@@ -237,22 +239,22 @@ class IcebergArchive:
                     TopicPartition(row["topic"], row["partition"]): row["max(last)"] for row in rows
                 }
         found = _found(self._table.data(current.id))
-        return {place: each.max_offset for place, each in found.items()}
+        return {partition: each.max_offset for partition, each in found.items()}
 
     def _adopted(self, current: IcebergSnapshot) -> ArchiveHistory:
-        """By the records alone, of a table that nothing says anything about (a copy)."""
+        """Derive the history from the records of a table without archive properties (a copy)."""
         records = self._table.data(current.id)
         found = _found(records)
         ranges = [
-            OffsetRange(*place, each.min_offset, each.max_offset + 1)
-            for place, each in sorted(found.items())
+            OffsetRange(*partition, each.min_offset, each.max_offset + 1)
+            for partition, each in sorted(found.items())
         ]
         try:
             check_records(ranges, frozenset(), found, records)
         except JobError as error:
             raise JobError(
-                f"{self._table.name} does not say what it holds ({FORMAT_KEY} is nowhere), and its"
-                f" records do not tell: {error}; archive into a new table",
+                f"{self._table.name} has no archive properties (no {FORMAT_KEY}), and its records"
+                f" do not show which ranges are complete: {error}; archive into a new table",
                 "UNSURE_STATE",
             ) from error
         return from_ranges(ranges)
@@ -263,7 +265,7 @@ def _version(current: IcebergSnapshot | None) -> str:
 
 
 def _found(records: DataFrame) -> dict[TopicPartition, OffsetSummary]:
-    """What is there of each place."""
+    """Summarize the offsets of each partition."""
     from pyspark.sql.functions import expr
 
     rows = (

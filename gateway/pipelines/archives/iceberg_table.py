@@ -1,10 +1,10 @@
-"""An Iceberg table as Iceberg's own library in Spark's JVM has it: lineage, branches, one commit.
+"""An Iceberg table, accessed through Iceberg's library in Spark's JVM.
 
-New files are written to a branch of their own, which no reader looks at. `publish` makes the branch
-the table's main line in one commit that fails when the main line is no longer the one it started
-from. Iceberg retries a failed commit on newer metadata, except one that moves references: that one
-is refused, since the references it was made from are gone.
-Source: Apache Iceberg 1.11, BaseTransaction and UpdateSnapshotReferencesOperation.
+New files go to a branch of their own, which no reader sees. `publish` makes the branch the main
+branch in one commit. It fails if the main branch is no longer where the new branch started. Iceberg
+retries a failed commit on newer metadata, except a commit that moves references: that one is
+refused, because the references that it was based on are gone. Source: Apache Iceberg 1.11,
+BaseTransaction and UpdateSnapshotReferencesOperation.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 RUN_KEY = "archive.run"
-"""Of a snapshot: the branch that it was written to."""
+"""Snapshot property: the branch to which the snapshot was written."""
 COMMIT_TRIES_MAX = 20
 STAGING_AGE_MS_MAX = 24 * 3600 * 1000
-"""A branch older than that belongs to a run that is dead."""
+"""The run of an older branch is dead."""
 
 _BRANCH = "archive_"
 _BRANCH_NAME = re.compile(rf"{_BRANCH}(\d+)_[0-9a-f]+")
 _PROPERTIES = {
     "format-version": "2",
     "write.parquet.row-group-size-bytes": str(ROW_GROUP_BYTES),
-    "write.distribution-mode": "none",  # a task writes what it read: nothing is shuffled
+    "write.distribution-mode": "none",  # each task writes the records that it read, unshuffled
     "write.metadata.metrics.column.key": "counts",
     "write.metadata.metrics.column.value": "counts",
     "write.metadata.delete-after-commit.enabled": "true",
@@ -43,34 +43,35 @@ _PROPERTIES = {
 
 
 class IcebergSnapshot(NamedTuple):
-    """`parent_id` may name one that is expired; None: it is the first."""
+    """A snapshot. `parent_id` is None for the first one, and may name an expired one."""
 
     id: int
     parent_id: int | None
     sequence: int
     operation: str
     summary: Mapping[str, str]
-    """What of it is an archive's."""
+    """Only the properties of an archive."""
 
 
 class IcebergTable:
-    """The table called `name`, `catalog.namespace.table`. Raises JobError for another name."""
+    """The table `name`, as `catalog.namespace.table`. Raises JobError for other names."""
 
     def __init__(self, spark: SparkSession, name: str, clock: Clock) -> None:
         parts = name.split(".")
         if len(parts) < 3 or not all(parts):
-            raise JobError(f"{name!r}: an Iceberg table is catalog.namespace.table", "USAGE")
+            raise JobError(f"{name!r}: must be catalog.namespace.table for Iceberg", "USAGE")
         catalog = f"spark.sql.catalog.{parts[0]}"
         if spark.conf.get(catalog, None) is None:
             raise JobError(
-                f"there is no catalog {parts[0]!r}: name it with"
-                f" --conf {catalog}=org.apache.iceberg.spark.SparkCatalog and its further settings",
+                f"there is no catalog {parts[0]!r}: configure it with"
+                f" --conf {catalog}=org.apache.iceberg.spark.SparkCatalog and its other settings",
                 "USAGE",
             )
         self.name = name
         self._spark = spark
         self._clock = clock
         self._quoted = [f"`{part}`" for part in parts]
+        # Iceberg's Table object in the JVM. None until `exists` finds the table.
         self._loaded: Any = None
 
     @property
@@ -78,7 +79,7 @@ class IcebergTable:
         return ".".join(self._quoted)
 
     def exists(self) -> bool:
-        """Whether it is there, as of now: what follows sees its newest metadata."""
+        """Return whether the table exists, and refresh its metadata for the calls that follow."""
         if self._loaded is None:
             if not self._spark.catalog.tableExists(self.sql_name):
                 return False
@@ -87,9 +88,9 @@ class IcebergTable:
         return True
 
     def create(self) -> None:
-        """The table is there, for archived records."""
+        """Create the table for archived records, unless it exists."""
         if self.exists():
-            return  # as people have made it
+            return  # with the properties that its creator chose
         properties = ", ".join(f"'{key}'='{value}'" for key, value in _PROPERTIES.items())
         columns = COLUMNS.replace("offset BIGINT", "`offset` BIGINT")
         self._spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {'.'.join(self._quoted[:-1])}")
@@ -98,11 +99,11 @@ class IcebergTable:
                 f"CREATE TABLE IF NOT EXISTS {self.sql_name} ({columns}) USING iceberg"
                 f" PARTITIONED BY (topic, partition, days(timestamp)) TBLPROPERTIES ({properties})"
             )
-        except Exception:  # whoever made it first, it is there
+        except Exception:  # another job may have created it meanwhile
             if not self.exists():
                 raise
         if self.exists() and self._loaded.sortOrder().isUnsorted():
-            # Each task sorts its own, on disk if need be, and has one file open, not one per day.
+            # Each task sorts its records, on disk if necessary, and keeps one file open, not many.
             jvm: Any = self._spark.sparkContext._jvm  # pyright: ignore[reportPrivateUsage]
             offset = jvm.org.apache.iceberg.expressions.Expressions.ref("offset")
             first = jvm.org.apache.iceberg.NullOrder.NULLS_FIRST
@@ -119,23 +120,23 @@ class IcebergTable:
         there = {name: kind.replace(" ", "").lower() for name, kind in found}
         for name, kind in wanted:
             if there.pop(name, None) != kind.replace(" ", "").lower():
-                raise self._foreign(f"column {name} {kind} is not there")
+                raise self._foreign(f"column {name} {kind} is missing")
         if there:
-            raise self._foreign(f"it has further columns: {', '.join(there)}")
+            raise self._foreign(f"it has other columns: {', '.join(there)}")
         return loaded
 
-    def _foreign(self, what: str) -> JobError:
-        return JobError(f"{self.name} is no archive: {what}; name a new table", "NO_ARCHIVE")
+    def _foreign(self, problem: str) -> JobError:
+        return JobError(f"{self.name} is no archive: {problem}; name a new table", "NO_ARCHIVE")
 
-    # --- what is there -------------------------------------------------------------------------
+    # --- reading -------------------------------------------------------------------------------
 
     @property
     def current(self) -> IcebergSnapshot | None:
-        """The head of the main line; None: nothing was ever added."""
+        """The head of the main branch, or None if no record was ever added."""
         return _snapshot(self._loaded.currentSnapshot())
 
     def lineage(self, newest: IcebergSnapshot | None) -> Iterator[IcebergSnapshot]:
-        """That one and its ancestors, as far back as they are kept."""
+        """Yield this snapshot and its ancestors, as far back as the table keeps them."""
         while newest is not None:
             yield newest
             if newest.parent_id is None:
@@ -146,34 +147,34 @@ class IcebergTable:
         return _snapshot(self._loaded.snapshot(snapshot_id))
 
     def property(self, key: str) -> str | None:
-        """A property of the table."""
+        """Return a property of the table."""
         return self._loaded.properties().get(key)
 
     def data(self, snapshot_id: int) -> DataFrame:
-        """All records as of a snapshot."""
+        """Read all records as of a snapshot."""
         return self._read("", {"snapshot-id": str(snapshot_id)})
 
     def added(self, snapshot: IcebergSnapshot) -> DataFrame:
-        """Only the records that an append has added."""
+        """Read only the records that an append has added."""
         since = {"start-snapshot-id": str(snapshot.parent_id)}
         return self._read("", {**since, "end-snapshot-id": str(snapshot.id)})
 
-    def metadata(self, what: str) -> DataFrame:
-        """One of Iceberg's tables about this one: files, snapshots, ..."""
-        return self._read(f".{what}", {})
+    def metadata(self, table: str) -> DataFrame:
+        """Read one of Iceberg's metadata tables: files, snapshots, ..."""
+        return self._read(f".{table}", {})
 
-    def _read(self, what: str, options: dict[str, str]) -> DataFrame:
-        self._forget()
-        return self._spark.read.format("iceberg").options(**options).load(self.sql_name + what)
+    def _read(self, suffix: str, options: dict[str, str]) -> DataFrame:
+        self._invalidate_cache()
+        return self._spark.read.format("iceberg").options(**options).load(self.sql_name + suffix)
 
-    def _forget(self) -> None:
-        """Spark asks the catalog again: what it remembers may be older than what we see."""
+    def _invalidate_cache(self) -> None:
+        """Make Spark load the table again: its cache may be older than our metadata."""
         self._spark.catalog.refreshTable(self.sql_name)
 
-    # --- what changes it -----------------------------------------------------------------------
+    # --- writing -------------------------------------------------------------------------------
 
     def branch(self, on: IcebergSnapshot | None) -> str:
-        """The name of a new branch that begins at that snapshot."""
+        """Create a branch that begins at that snapshot, and return its name."""
         name = f"{_BRANCH}{self._clock.now_ms()}_{uuid4().hex[:12]}"
 
         def change(transaction: Any) -> None:
@@ -190,8 +191,8 @@ class IcebergTable:
     def append(
         self, branch: str, records: DataFrame, summary: Mapping[str, str]
     ) -> IcebergSnapshot:
-        """The snapshot that holds the records now, at the head of the branch."""
-        self._forget()
+        """Append the records to the branch and return the new snapshot at its head."""
+        self._invalidate_cache()
         writer = records.writeTo(f"{self.sql_name}.`branch_{branch}`")
         for key, value in {**summary, RUN_KEY: branch}.items():
             writer = writer.option(f"snapshot-property.{key}", value)
@@ -209,9 +210,9 @@ class IcebergTable:
         on: IcebergSnapshot | None,
         properties: Mapping[str, str],
     ) -> bool:
-        """True: the main line goes on from `on` with `staged`, and the properties are set.
+        """Move the main branch from `on` to `staged`, set the properties and remove the branch.
 
-        The branch is no more. False: the main line is elsewhere; nothing was changed.
+        Returns False and changes nothing if the main branch is no longer at `on`.
         """
 
         def change(transaction: Any) -> bool:
@@ -233,19 +234,22 @@ class IcebergTable:
             return any(each.id == staged.id for each in newer)
 
         published = self._commit(change, landed)
-        self._forget()  # whoever reads the table in this session sees it
+        self._invalidate_cache()  # so that readers in this session see the commit
         return published
 
     def _expect_branch(self, branch: str, there: bool) -> None:
         if not there:
-            raise JobError(f"{self.name}: branch {branch} was removed meanwhile", "BRANCH_GONE")
+            raise JobError(
+                f"{self.name}: another writer removed branch {branch}; run the job again",
+                "BRANCH_GONE",
+            )
 
     def discard(self, branch: str) -> None:
-        """The branch and the files of its snapshots are no more, unless it was published."""
+        """Remove the branch and the files of its snapshots, unless it was published."""
         found: list[int] = []
 
         def change(transaction: Any) -> bool:
-            # The branch is still there, so it was not published: both are one commit.
+            # A publication removes the branch in the same commit, so this one was not published.
             found.clear()
             self._loaded.refresh()
             for each in self.lineage(self._head(branch)):
@@ -259,20 +263,20 @@ class IcebergTable:
             return True
 
         if self._commit(change) and found:
-            # Not a day's worth of the main line: only these.
+            # Expire only these snapshots, none of the main branch.
             expire = self._loaded.expireSnapshots().expireOlderThan(0)
             for snapshot_id in found:
                 expire.expireSnapshotId(snapshot_id)
             expire.commit()
 
     def stale_branches(self) -> Sequence[str]:
-        """Branches of runs that died long ago."""
+        """Return the branches of runs that died long ago."""
         oldest_ms = self._clock.now_ms() - STAGING_AGE_MS_MAX
         matches = map(_BRANCH_NAME.fullmatch, self._loaded.refs().keySet())
         return [each[0] for each in matches if each is not None and int(each[1]) < oldest_ms]
 
     def rewrite(self, file_bytes: int) -> None:
-        """Small files of a partition are joined to some of about that size."""
+        """Merge small files of a partition into files of about `file_bytes`."""
         jvm: Any = self._spark.sparkContext._jvm  # pyright: ignore[reportPrivateUsage]
         session = self._spark._jsparkSession  # pyright: ignore[reportPrivateUsage]
         action = jvm.org.apache.iceberg.spark.actions.SparkActions.get(session)
@@ -280,7 +284,7 @@ class IcebergTable:
         rewrite = rewrite.option("target-file-size-bytes", str(file_bytes))
         rewrite.option("min-input-files", "2").execute()
         self._loaded.refresh()
-        self._forget()
+        self._invalidate_cache()
 
     def _head(self, branch: str) -> IcebergSnapshot | None:
         reference = self._loaded.refs().get(branch)
@@ -289,7 +293,10 @@ class IcebergTable:
     def _commit(
         self, change: Callable[[Any], bool | None], landed: Callable[[], bool] = lambda: False
     ) -> bool:
-        """Whether `change` wanted it, committed at once on the metadata that it was shown."""
+        """Commit `change` atomically on the metadata it was shown. Returns False if it declines.
+
+        `landed` reports whether a commit with an unknown outcome took effect.
+        """
         from py4j.protocol import Py4JJavaError
 
         for _ in range(COMMIT_TRIES_MAX):
@@ -307,7 +314,7 @@ class IcebergTable:
             else:
                 self._loaded.refresh()
                 return True
-        raise JobError(f"{self.name}: others change it all the time; try again", "BUSY_TABLE")
+        raise JobError(f"{self.name}: other writers keep changing it; try again", "BUSY_TABLE")
 
 
 def _snapshot(of: Any) -> IcebergSnapshot | None:

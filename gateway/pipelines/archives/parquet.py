@@ -1,10 +1,10 @@
-"""An archive of Parquet files: any tool reads the directory, the commits say what counts.
+"""An archive of Parquet files: any tool can read the directory; the commits name the valid files.
 
-Spark writes into `_staging/RUN`; the staged files are held against the offset ranges; a numbered
-commit makes them part of the archive; then they are moved to `topic=T/partition=P/day=D`. Who
-comes next finishes the moves of a run that died after its commit, and after a day removes what
-one left that died before. A commit names its files, so readers that follow the commits see each
-record exactly once; readers of the directory alone see it at most once, and soon.
+Spark writes into `_staging/RUN`. The staged files are checked against the offset ranges, a numbered
+commit makes them part of the archive, and then they move to `topic=T/partition=P/day=D`. The next
+job finishes the moves of a run that died after its commit, and after a day it removes the files of
+a run that died earlier. Readers that follow the commits see each record exactly once. Readers of
+the directory alone see it at most once, and soon.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _COMPACT_BYTES_MAX = 16 * 1024**3
-"""Of files that one commit replaces; those of one topic, partition and day stay together."""
+"""Bytes of files that one commit replaces. Files of one topic, partition and day stay together."""
 _COMPACT_TASKS_MAX = 1_000
 _NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 _NAMES = (
@@ -41,12 +41,12 @@ _NAMES = (
 _PATTERN = frozenset("*?[]{}\\")
 
 
-def _nothing(_: str) -> None:
-    """Nobody wants to know."""
+def _no_step(_: str) -> None:
+    pass
 
 
 class ParquetArchive:
-    """The archive in a directory; it need not exist. `at_step` is told each step by its name."""
+    """The archive in a directory, which need not exist. Reports each step to `at_step`."""
 
     def __init__(
         self,
@@ -54,13 +54,17 @@ class ParquetArchive:
         path: str,
         *,
         clock: Clock | None = None,
-        at_step: Callable[[str], None] = _nothing,
+        at_step: Callable[[str], None] = _no_step,
     ) -> None:
         if _PATTERN & set(path):
-            raise JobError(f"{path}: Spark takes *?[]{{}}\\ in a path for a pattern", "BAD_PATH")
+            raise JobError(
+                f"{path}: Spark reads *?[]{{}}\\ in a path as a pattern; use another path",
+                "BAD_PATH",
+            )
         files = open_files(spark, path)
         self._spark = spark
         self._clock = clock or SystemClock()
+        # The archive's directory, without a slash at the end. Absolute on local disks.
         self._root = _absolute(path) if isinstance(files, LocalFiles) else path.rstrip("/")
         self._at_step = at_step
         self._log = CommitLog(files, self._root)
@@ -73,18 +77,18 @@ class ParquetArchive:
         return self._log.refresh().ranges
 
     def files(self) -> list[DataFile]:
-        """Those that count, in order, all of them in their places."""
-        return sorted(self._recovered().files.values())
+        """Return the files of the archive in order, all of them at their final paths."""
+        return sorted(self._recover().files.values())
 
     def append(self, records: DataFrame, commit: Commit, on: ArchiveState) -> bool:
-        contents = self._recovered()
+        contents = self._recover()
         if contents.state.version != on.version:
             return False
         run = self._staging.new_run()
         staged: list[StagedFile] = []
-        with self._staging.kept_only_if_done(run):
+        with self._staging.discard_on_failure(run):
             if any(each.length for each in commit.ranges):
-                staged = self._staged(records, commit, run)
+                staged = self._stage(records, commit, run)
         entry = CommitEntry(
             number=contents.number + 1,
             run=run.name,
@@ -97,56 +101,56 @@ class ParquetArchive:
         if not self._put(entry, run):
             self._staging.discard(run.name)
             return False
-        self._recovered()
+        self._recover()
         return True
 
     def read(
         self, topics: Sequence[str] = (), within: Sequence[OffsetRange] | None = None
     ) -> DataFrame:
         files = [each for each in self.files() if not topics or each.topic in topics]
-        return self._frame(files if within is None else _holding(files, within))
+        return self._frame(files if within is None else _files_holding(files, within))
 
     def compact(self, file_bytes_max: int) -> CompactionResult:
-        """As the port says; files of half the size and more are left alone."""
+        """Rewrite small files as the port describes. Files of at least half the size stay."""
         files = self.files()
         for batch in _batches(files, file_bytes_max):
             self._rewrite(batch, file_bytes_max)
         return CompactionResult(len(files), len(self.files()))
 
-    def _staged(self, records: DataFrame, commit: Commit, run: StagingRun) -> list[StagedFile]:
-        """The files of these records. Raises JobError when they are not those of the commit."""
+    def _stage(self, records: DataFrame, commit: Commit, run: StagingRun) -> list[StagedFile]:
+        """Stage the records and return the files. Raises JobError if they do not fit the commit."""
         if any(each.topic == _NO_PARTITION for each in commit.ranges):
             raise JobError(f"a topic named {_NO_PARTITION} cannot be archived as Parquet")
         self._staging.write(records, run)
-        staged = self._staging.counted(run)
+        staged = self._staging.staged_files(run)
         found: dict[TopicPartition, OffsetSummary] = {}
         for file, each in staged:
-            place = TopicPartition(file.topic, file.partition)
-            found[place] = found[place].plus(each) if place in found else each
+            partition = TopicPartition(file.topic, file.partition)
+            found[partition] = found[partition].plus(each) if partition in found else each
         written = self._staging.frame(run)
         check_records(commit.ranges, commit.sparse, found, written)
         self._at_step("checked")
         return staged
 
     def _put(self, entry: CommitEntry, run: StagingRun) -> bool:
-        # When this raises nobody knows if the commit is there, so what it names must stay.
+        # If this raises, the commit may still be there, so the files that it names must stay.
         self._staging.check_age(run)
         won = self._log.put(entry)
         if won:
             self._at_step("committed")
         return won
 
-    def _recovered(self) -> ArchiveContents:
-        """All that is committed, each file in its place, whoever had to move it."""
+    def _recover(self) -> ArchiveContents:
+        """Move the files of all commits to their final paths and return the contents."""
         number = -1
-        # While files are moved the log may be read again, with commits whose files are not moved.
+        # Other jobs may commit meanwhile; repeat until no commit has unmoved files.
         while (contents := self._log.refresh()).number != number:
             number = contents.number
             runs = self._staging.runs()
             found = [self._log.recent[run] for run in runs if run in self._log.recent]
             for entry in sorted(found, key=lambda each: each.number):
                 self._staging.finish(entry, lambda path: path in self._log.refresh().files)
-            self._staging.discard_dead(run for run in runs if run not in self._log.recent)
+            self._staging.discard_abandoned(run for run in runs if run not in self._log.recent)
         self._log.checkpoint_if_due()
         return contents
 
@@ -160,31 +164,29 @@ class ParquetArchive:
     # --- compaction -----------------------------------------------------------------------------
 
     def _rewrite(self, files: Sequence[DataFile], file_bytes_max: int) -> None:
-        """One commit has replaced `files`, of one topic, by few; or none, when they are gone."""
+        """Replace `files`, all of one topic, by fewer in one commit, unless some are gone."""
         run = self._staging.new_run()
         row_bytes = sum(each.bytes for each in files) / sum(each.rows for each in files)
         rows_per_file = max(1, int(file_bytes_max / row_bytes))
         tasks = min(len({each.directory for each in files}), _COMPACT_TASKS_MAX)
-        with self._staging.kept_only_if_done(run):
+        with self._staging.discard_on_failure(run):
             records = self._frame(files)
             together = records.repartition(tasks, "topic", "partition", "day")
             self._staging.write(together, run, rows_per_file)
-            staged = self._staging.counted(run)
+            staged = self._staging.staged_files(run)
             if _fold(self._staging.frame(run)) != _fold(records):
                 raise JobError(
-                    f"{self._root}: what was rewritten is not what was read; nothing was changed",
+                    f"{self._root}: rewritten files differ from the originals; nothing was changed",
                     "WRONG_RECORDS",
                 )
             self._at_step("checked")
         new = tuple(each.file for each in staged)
-        if not self._replaced(files, new, run):
+        if not self._replace(files, new, run):
             self._staging.discard(run.name)
-        self._recovered()
+        self._recover()
 
-    def _replaced(
-        self, old: Sequence[DataFile], new: tuple[DataFile, ...], run: StagingRun
-    ) -> bool:
-        """False: somebody else has replaced some of the old ones."""
+    def _replace(self, old: Sequence[DataFile], new: tuple[DataFile, ...], run: StagingRun) -> bool:
+        """Commit the replacement. Returns False if another job replaced some of the old files."""
         removed = tuple(each.path for each in old)
         while True:
             contents = self._log.refresh()
@@ -201,23 +203,23 @@ class ParquetArchive:
                 return True
 
 
-def _holding(files: Sequence[DataFile], wanted: Sequence[OffsetRange]) -> list[DataFile]:
-    """The files that may hold one of these offsets."""
-    places: dict[TopicPartition, list[OffsetRange]] = {}
+def _files_holding(files: Sequence[DataFile], wanted: Sequence[OffsetRange]) -> list[DataFile]:
+    """Return the files that may hold one of these offsets."""
+    partitions: dict[TopicPartition, list[OffsetRange]] = {}
     for each in wanted:
-        places.setdefault(each.place, []).append(each)
+        partitions.setdefault(each.topic_partition, []).append(each)
     return [
         file
         for file in files
         if any(
             file.min_offset < each.end and each.start <= file.max_offset
-            for each in places.get(TopicPartition(file.topic, file.partition), ())
+            for each in partitions.get(TopicPartition(file.topic, file.partition), ())
         )
     ]
 
 
 class _Fold(NamedTuple):
-    """Two frames with the same records have the same; in whatever order."""
+    """A digest of a frame: equal for frames with the same records, in any order."""
 
     rows: int
     bits: int | None
@@ -232,13 +234,16 @@ def _fold(records: DataFrame) -> _Fold:
 
 
 def _batches(files: Sequence[DataFile], file_bytes_max: int) -> Iterator[list[DataFile]]:
-    """Files that should be fewer, of one topic each; all of a directory that are small, or none."""
-    places: dict[str, list[DataFile]] = {}
+    """Group small files of one topic for rewriting. Small files of a directory stay together.
+
+    A directory with only one small file is left out.
+    """
+    directories: dict[str, list[DataFile]] = {}
     for each in files:
         if each.bytes * 2 < file_bytes_max:
-            places.setdefault(each.directory, []).append(each)
+            directories.setdefault(each.directory, []).append(each)
     batch: list[DataFile] = []
-    for group in places.values():
+    for group in directories.values():
         size = sum(each.bytes for each in group)
         if len(group) < 2:
             continue

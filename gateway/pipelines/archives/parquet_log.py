@@ -1,8 +1,8 @@
-"""The commits of a Parquet archive: numbered files that nobody replaces are the truth.
+"""The commits of a Parquet archive: numbered files that are never replaced. They are the truth.
 
-`_commits/00000000000000000042.json` is commit 42; whoever puts it first has it. Every
-`CHECKPOINT_EVERY` commits one file sums up all before, so that opening reads few. Layout and
-fields: docs/formats/archive.md.
+`_commits/00000000000000000042.json` is commit 42, and belongs to the job that puts it first. After
+every `CHECKPOINT_EVERY` commits one file sums up all earlier ones, so that opening an archive reads
+few files. Layout and fields: docs/formats/archive.md.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CHECKPOINT = ".checkpoint"
 
 
 class DataFile(NamedTuple):
-    """One Parquet file; `path` is below the archive. Times in milliseconds since 1970."""
+    """One Parquet file. `path` is relative to the archive. Times are milliseconds since 1970."""
 
     path: str
     topic: str
@@ -38,13 +38,13 @@ class DataFile(NamedTuple):
 
     @property
     def directory(self) -> str:
-        """Of one topic, partition and day."""
+        """The directory of the file's topic, partition and day."""
         return self.path.rpartition("/")[0]
 
 
 @dataclass(frozen=True, slots=True)
 class CommitEntry:
-    """One commit. Its files stand in the staging directory of `run` until they are moved."""
+    """One commit. Its files are in the staging directory of `run` until they are moved."""
 
     number: int
     run: str
@@ -89,14 +89,18 @@ class CommitEntry:
 
 
 class ArchiveContents:
-    """What commits 1 to `number` add up to."""
+    """The sum of commits 1 to `number`."""
 
     def __init__(self) -> None:
+        # The last commit that was applied; 0 before the first.
         self.number = 0
+        # Per partition the offset after the last archived or lost one. It never decreases.
         self.ends: dict[TopicPartition, int] = {}
         self.topic_ids: dict[str, str] = {}
         self.lost: list[LostOffsets] = []
+        # By path. Commits add files, and compactions replace them.
         self.files: dict[str, DataFile] = {}
+        # Per partition in order, none empty, consecutive ones merged.
         self._ranges: dict[TopicPartition, list[OffsetRange]] = {}
 
     @property
@@ -107,11 +111,11 @@ class ArchiveContents:
 
     @property
     def ranges(self) -> list[OffsetRange]:
-        """In order, joined where they are consecutive, none of them empty."""
-        return [each for place in sorted(self._ranges) for each in self._ranges[place]]
+        """All archived ranges in order: consecutive ones merged, none of them empty."""
+        return [each for partition in sorted(self._ranges) for each in self._ranges[partition]]
 
     def apply(self, entry: CommitEntry) -> None:
-        """`entry` is the last commit in it. Raises ValueError when it does not follow."""
+        """Apply the next commit. Raises ValueError if `entry` does not follow the last one."""
         if entry.number != self.number + 1:
             raise ValueError(f"commit {entry.number} does not follow {self.number}")
         for each in entry.lost:
@@ -122,21 +126,21 @@ class ArchiveContents:
             self._join(each)
         for path in entry.removed:
             if self.files.pop(path, None) is None:
-                raise ValueError(f"{path} was not there to be removed")
+                raise ValueError(f"{path} is removed but does not exist")
         self.files.update((each.path, each) for each in entry.files)
         self.topic_ids.update(entry.topic_ids)
         self.number = entry.number
 
     def _extend(self, new: OffsetRange) -> None:
-        end = self.ends.get(new.place, new.start)
+        end = self.ends.get(new.topic_partition, new.start)
         if new.start != end or new.end < new.start:
             raise ValueError(f"{new} does not follow offset {end}")
-        self.ends[new.place] = new.end
+        self.ends[new.topic_partition] = new.end
 
     def _join(self, new: OffsetRange) -> None:
         if not new.length:
             return
-        joined_ranges = self._ranges.setdefault(new.place, [])
+        joined_ranges = self._ranges.setdefault(new.topic_partition, [])
         if joined_ranges and joined_ranges[-1].end == new.start:
             new = joined_ranges.pop()._replace(end=new.end)
         joined_ranges.append(new)
@@ -146,7 +150,7 @@ class ArchiveContents:
             {
                 "format": FORMAT,
                 "number": self.number,
-                "ends": [[*place, end] for place, end in self.ends.items()],
+                "ends": [[*partition, end] for partition, end in self.ends.items()],
                 "ranges": self.ranges,
                 "topic_ids": self.topic_ids,
                 "lost": _from_lost(self.lost),
@@ -175,21 +179,23 @@ class ArchiveContents:
 
 
 class CommitLog:
-    """The commits below `root`, as far as they were read; one process's view."""
+    """The commits below `root`, as far as this process has read them."""
 
     def __init__(self, files: Files, root: str) -> None:
         self._files = files
         self._directory = join_path(root, COMMITS)
+        # The sum of all commits read so far; None before the first read and after damage.
         self._contents: ArchiveContents | None = None
-        self._summed_up = 0
+        # The last commit that a checkpoint covers, as far as this process knows.
+        self._checkpointed = 0
+        # By run, the commits read that no checkpoint covered then. Cleared by a checkpoint.
         self.recent: dict[str, CommitEntry] = {}
-        """By run, commits that no checkpoint covered when they were read."""
 
     def refresh(self) -> ArchiveContents:
-        """All that is committed now."""
+        """Read new commits and return the sum of all."""
         if self._contents is None:
             self._contents = self._from_checkpoint()
-            self._summed_up = self._contents.number
+            self._checkpointed = self._contents.number
         contents = self._contents
         while (entry := self._read(contents.number + 1)) is not None:
             try:
@@ -201,22 +207,22 @@ class CommitLog:
         return contents
 
     def put(self, entry: CommitEntry) -> bool:
-        """True: it is committed. False: another one has its number."""
+        """Commit the entry. Returns False if another commit has its number."""
         return self._files.put_if_absent(self._path(entry.number), entry.encode())
 
     def checkpoint_if_due(self) -> None:
-        """Sums up, when enough was committed since. All files of all commits must be moved."""
+        """Write a checkpoint after enough commits. All files of all commits must be moved."""
         contents = self._contents
-        if contents is None or contents.number < self._summed_up + CHECKPOINT_EVERY:
+        if contents is None or contents.number < self._checkpointed + CHECKPOINT_EVERY:
             return
         self._files.put_if_absent(self._path(contents.number, _CHECKPOINT), contents.encode())
-        self._summed_up = contents.number
+        self._checkpointed = contents.number
         self.recent.clear()
 
     def _from_checkpoint(self) -> ArchiveContents:
         names = self._files.names(self._directory)
-        sums = [name for name in names if name.endswith(f"{_CHECKPOINT}.json")]
-        for name in reversed(sums):
+        checkpoints = [name for name in names if name.endswith(f"{_CHECKPOINT}.json")]
+        for name in reversed(checkpoints):
             path = join_path(self._directory, name)
             data = self._files.read(path)
             if data is not None:
@@ -240,7 +246,7 @@ def _fields(path: str, data: bytes) -> Any:
     fields = json.loads(data)
     if fields["format"] != FORMAT:
         raise JobError(
-            f"{path}: format {fields['format']}, this version knows {FORMAT}; use a newer one",
+            f"{path}: format {fields['format']}, but this version reads {FORMAT}; use a newer one",
             "UNKNOWN_FORMAT",
         )
     return fields
@@ -254,5 +260,5 @@ def _to_lost(rows: Iterable[Any]) -> tuple[LostOffsets, ...]:
     return tuple(LostOffsets(OffsetRange(*each[:4]), each[4]) for each in rows)
 
 
-def _damaged(path: str, what: str) -> JobError:
-    return JobError(f"{path}: damaged: {what}; put it back from a copy", "DAMAGED_ARCHIVE")
+def _damaged(path: str, problem: str) -> JobError:
+    return JobError(f"{path}: damaged: {problem}; restore it from a copy", "DAMAGED_ARCHIVE")

@@ -1,6 +1,6 @@
 """The port to an archive: commits of records, each with the offset ranges that it holds.
 
-Two implementations pass one contract suite: `parquet` and `iceberg`.
+Two implementations, `parquet` and `iceberg`, pass one contract suite.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 ROW_GROUP_BYTES = 16 * 1024 * 1024
-"""Of Parquet files. A task that writes or reads one holds it in the heap."""
+"""Row groups of Parquet files. A task keeps one on the heap while it writes or reads."""
 
 
 class LostOffsets(NamedTuple):
-    """Offsets that were gone before they could be archived, and that somebody accepted so."""
+    """Offsets that were deleted before they were archived, and that `--accept-loss` accepted."""
 
     range: OffsetRange
     noticed_ms: int
@@ -28,24 +28,23 @@ class LostOffsets(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ArchiveState:
-    """What is in an archive as of `version`, which changes with each commit.
-
-    `ends`: per place the offset after the last archived (or lost) one. `topic_ids`: of the topics
-    that were archived, so that a topic made anew is not taken for the old one.
-    """
+    """The committed contents of an archive as of `version`, which changes with each commit."""
 
     version: str
     ends: Mapping[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])
+    """Per partition the offset after the last archived or lost one."""
     topic_ids: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Of the archived topics, to recognise a topic that was recreated under the same name."""
     lost: tuple[LostOffsets, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Ranges that follow on the ends of a state, per place first `lost`, then one of `ranges`.
+    """Ranges that continue a state: per partition first its lost offsets, then one of `ranges`.
 
-    No range stands in both; an empty one says where a place begins. Every offset of `ranges` has
-    one record, but of topics in `sparse` (compacted, or with transactions) some have none.
+    Lost ranges and `ranges` do not overlap. An empty range records where a partition begins. Every
+    offset of `ranges` has exactly one record. Only topics in `sparse` (compacted, or with
+    transactions) may have offsets without one.
     """
 
     ranges: tuple[OffsetRange, ...]
@@ -55,41 +54,42 @@ class Commit:
 
 
 class CompactionResult(NamedTuple):
-    """What a compaction did."""
+    """The number of files before and after a compaction."""
 
     files_before: int
     files_after: int
 
 
 class Archive(Protocol):
-    """Records as of the Kafka source, partitioned by topic, partition and day (UTC)."""
+    """Records with the Kafka source's columns, partitioned by topic, partition and day (UTC)."""
 
     def state(self) -> ArchiveState:
-        """As committed now; of an archive that does not exist yet: empty."""
+        """Return the committed state, which is empty if the archive does not exist yet."""
         ...
 
     def append(self, records: DataFrame, commit: Commit, on: ArchiveState) -> bool:
-        """True: exactly the records of the commit's ranges are in it, durably, all or nothing.
+        """Add exactly the records of the commit's ranges, durably and atomically. True if done.
 
-        `records` have the columns of `COLUMNS` and no others. False: somebody has committed
-        since `on`; nothing was added, look at `state` again. Raises JobError when the records are
-        not those of the ranges (missing, twice, others), and nothing was added.
+        `records` have exactly the columns of `COLUMNS`. Returns False and adds nothing if another
+        job has committed since `on`; read `state` again. Raises JobError and adds nothing if the
+        records are not those of the ranges (missing, duplicate or foreign).
         """
         ...
 
     def read(
         self, topics: Sequence[str] = (), within: Sequence[OffsetRange] | None = None
     ) -> DataFrame:
-        """All that is committed, of these topics or of all: `COLUMNS` and `day DATE`.
+        """Return all committed records of these topics, or of all topics: `COLUMNS` and `day DATE`.
 
-        `within`: no other offsets are wanted; some of them may be in it all the same.
+        `within` is a hint that other offsets are not needed. The result may still contain some of
+        them.
         """
         ...
 
     def ranges(self) -> list[OffsetRange]:
-        """What is archived, joined where it is consecutive, in order."""
+        """Return the archived ranges in order. Consecutive ranges are merged."""
         ...
 
     def compact(self, file_bytes_max: int) -> CompactionResult:
-        """Files of one topic, partition and day are few, of about that size; same records."""
+        """Rewrite each topic, partition and day into few files of about `file_bytes_max`."""
         ...

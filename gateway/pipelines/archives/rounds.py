@@ -1,4 +1,4 @@
-"""Which offsets a round of the archive job takes. Pure: state and bounds in, ranges out."""
+"""The choice of offsets for a round of the archive job. Pure: state and bounds in, ranges out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from gateway.pipelines.shared.topics import OffsetBounds
 
 @dataclass(frozen=True, slots=True)
 class ArchiveRound:
-    """What one round adds: per place first what is lost, then a range; an empty one where new."""
+    """What one round adds: for each partition first its lost offsets, then a range.
+
+    The range of a new partition may be empty.
+    """
 
     ranges: tuple[OffsetRange, ...]
     lost: tuple[LostOffsets, ...]
@@ -23,21 +26,21 @@ class ArchiveRound:
         return sum(each.length for each in self.ranges)
 
     @property
-    def places(self) -> list[TopicPartition]:
-        return [each.place for each in self.ranges]
+    def partitions(self) -> list[TopicPartition]:
+        return [each.topic_partition for each in self.ranges]
 
     def commit(self, topic_ids: Mapping[str, str], sparse: frozenset[str]) -> Commit:
         return Commit(self.ranges, topic_ids, self.lost, sparse)
 
 
 def check_topic_ids(archived: Mapping[str, str], found: Mapping[str, str]) -> None:
-    """Raises JobError when a topic is another one than that of the same name in the archive."""
+    """Raise JobError if a topic was recreated since it was archived."""
     for topic in sorted(found):
         before = archived.get(topic)
         if before is not None and before != found[topic]:
             raise JobError(
-                f"topic {topic!r} was deleted and made anew: its id is {found[topic]}, that of"
-                f" the archive {before}; archive it to another place (--to)",
+                f"topic {topic!r} was deleted and recreated: its id is {found[topic]}, but"
+                f" {before} in the archive; archive it to another location (--to)",
                 "TOPIC_MADE_ANEW",
             )
 
@@ -50,58 +53,62 @@ def next_round(
     offsets_max: int,
     now_ms: int,
 ) -> ArchiveRound:
-    """What comes next of every place, about `offsets_max` offsets in all, at least one of each.
+    """Choose the next offsets of every partition, about `offsets_max` in all, at least one each.
 
-    `starts`: where places begin that the archive does not know, else at their first offset.
-    `targets`: where to end, else at the topic's end. Raises JobError when a topic ends before
-    what is archived of it.
+    `starts`: where partitions begin that are not in the archive yet; by default at their first
+    offset. `targets`: where partitions end; by default at their current end. Raises JobError if a
+    log ends before the archived offsets.
     """
     assert offsets_max > 0, offsets_max
     begins: dict[TopicPartition, int] = {}
     lost: list[LostOffsets] = []
-    for place, (earliest, latest) in sorted(bounds.items()):
-        end = state.ends.get(place)
+    for partition, (earliest, latest) in sorted(bounds.items()):
+        end = state.ends.get(partition)
         if end is None:
-            begins[place] = max(earliest, min(starts.get(place, earliest), latest))
+            begins[partition] = max(earliest, min(starts.get(partition, earliest), latest))
             continue
         if latest < end:
             raise JobError(
-                f"{place} ends at offset {latest}, but is archived up to {end}: the topic lost"
-                " records or was made anew; archive it to another place (--to)",
+                f"{partition} ends at offset {latest}, but is archived up to {end}: the topic lost"
+                " records or was recreated; archive it to another location (--to)",
                 "OFFSETS_WENT_BACK",
             )
-        begins[place] = max(earliest, end)
+        begins[partition] = max(earliest, end)
         if earliest > end:
-            lost.append(LostOffsets(OffsetRange(*place, end, earliest), now_ms))
+            lost.append(LostOffsets(OffsetRange(*partition, end, earliest), now_ms))
     left = {
-        place: max(0, min(targets.get(place, bounds[place].latest), bounds[place].latest) - begin)
-        for place, begin in begins.items()
+        partition: max(
+            0,
+            min(targets.get(partition, bounds[partition].latest), bounds[partition].latest) - begin,
+        )
+        for partition, begin in begins.items()
     }
     takes = _shares(left, offsets_max)
-    gone = {each.range.place for each in lost}
+    gone = {each.range.topic_partition for each in lost}
     ranges = tuple(
-        OffsetRange(*place, begin, begin + takes[place])
-        for place, begin in begins.items()
-        if takes[place] or place in gone or place not in state.ends
+        OffsetRange(*partition, begin, begin + takes[partition])
+        for partition, begin in begins.items()
+        if takes[partition] or partition in gone or partition not in state.ends
     )
     return ArchiveRound(ranges, tuple(lost))
 
 
 def check_lost(lost: tuple[LostOffsets, ...]) -> None:
-    """Raises DataLost, which says how to go on, if anything is."""
+    """Raise DataLost if any offsets were lost. The error tells how to continue without them."""
     if not lost:
         return
     ranges = tuple(each.range for each in lost)
     shown = ", ".join(str(each) for each in ranges[:5]) + (", ..." if len(ranges) > 5 else "")
     count = sum(each.length for each in ranges)
     raise DataLost(
-        f"{count} offsets were deleted before they were archived: {shown}; to go on without them"
-        " use --accept-loss",
+        f"{count} offsets were deleted before they were archived: {shown}; to continue without"
+        " them, use --accept-loss",
         ranges,
     )
 
 
 def _shares(left: Mapping[TopicPartition, int], offsets_max: int) -> dict[TopicPartition, int]:
+    """Divide `offsets_max` among the partitions in proportion to their remaining offsets."""
     total = sum(left.values())
     if total <= offsets_max:
         return dict(left)

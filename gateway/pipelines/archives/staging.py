@@ -1,4 +1,4 @@
-"""Parquet files on their way into an archive: written aside, counted, moved to their places."""
+"""Parquet files on their way into an archive: staged, counted, then moved to their final paths."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ _DAY = "date_from_unix_date(CAST(floor(unix_millis(timestamp) / 86400000) AS INT
 """The day in UTC, whatever the session's time zone."""
 _HOUR_MS = 3_600_000
 _COMMIT_MS_MAX = 12 * _HOUR_MS
-_DEAD_MS = 24 * _HOUR_MS
+_ABANDONED_MS = 24 * _HOUR_MS
 
 
 class StagingRun(NamedTuple):
-    """One try to commit. `name` begins with the time, so that anybody sees how old it is."""
+    """One attempt to commit. `name` begins with the time, which shows all jobs its age."""
 
     name: str
     began_ms: int
 
 
 class StagedFile(NamedTuple):
-    """A staged file, and which offsets are in it."""
+    """A staged file and the offsets in it."""
 
     file: DataFile
     found: OffsetSummary
@@ -73,13 +73,14 @@ class StagingDirectory:
         return StagingRun(f"{now_ms:013d}-{uuid4().hex}", now_ms)
 
     def write(self, records: DataFrame, run: StagingRun, rows_per_file_max: int = 0) -> None:
-        """The records are in files of the run, one file per place and task, by offset; durable.
+        """Write the records to durable files, one per partition, day and task, by offset.
 
-        Nothing is shuffled: each task sorts its own, on disk if need be. 0: files of any length.
+        Nothing is shuffled: each task sorts its own records, on disk if necessary. With
+        `rows_per_file_max` 0, files have any length.
         """
         out = self._at(run.name)
         if isinstance(self._files, LocalFiles):
-            make_directories(local_path(out).parent)  # Spark would not wait for the disk
+            make_directories(local_path(out).parent)  # Spark would not sync it
         staged = records.withColumn("day", _day()).sortWithinPartitions(*_PLACES, "offset")
         with _settings(self._spark, {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}):
             writer = staged.write.partitionBy(*_PLACES).mode("append")
@@ -90,18 +91,18 @@ class StagingDirectory:
         self._at_step("staged")
 
     def frame(self, run: StagingRun) -> DataFrame:
-        """What the run has written, as it is on disk."""
+        """Read the files that the run has written."""
         out = self._at(run.name)
         return self._spark.read.schema(FILE_COLUMNS).option("basePath", out).parquet(out)
 
-    def counted(self, run: StagingRun) -> list[StagedFile]:
-        """The files of the run, without those that have no rows."""
+    def staged_files(self, run: StagingRun) -> list[StagedFile]:
+        """Return the files of the run that have rows."""
         from pyspark.sql.functions import expr
 
         files = self.frame(run).groupBy(
             "topic", "partition", "_metadata.file_path", "_metadata.file_size"
         )
-        wanted = {
+        figures = {
             "rows": "count(*)",
             "min_offset": "min(offset)",
             "max_offset": "max(offset)",
@@ -109,8 +110,8 @@ class StagingDirectory:
             "max_timestamp_ms": "unix_millis(max(timestamp))",
             "fold": FOLD,
         }
-        counted: list[StagedFile] = []
-        for row in files.agg(*(expr(sql).alias(name) for name, sql in wanted.items())).collect():
+        staged: list[StagedFile] = []
+        for row in files.agg(*(expr(sql).alias(name) for name, sql in figures.items())).collect():
             file = DataFile(
                 path=self._below(run, row["file_path"]),
                 topic=row["topic"],
@@ -123,28 +124,28 @@ class StagingDirectory:
                 max_timestamp_ms=row["max_timestamp_ms"],
             )
             found = OffsetSummary(file.rows, file.min_offset, file.max_offset, row["fold"])
-            counted.append(StagedFile(file, found))
-        return sorted(counted)
+            staged.append(StagedFile(file, found))
+        return sorted(staged)
 
     def check_age(self, run: StagingRun) -> None:
-        """Raises JobError when the run is so old that others may soon take it for dead."""
+        """Raise JobError if the run is so old that other jobs may soon discard it as abandoned."""
         if self._clock.now_ms() - run.began_ms > _COMMIT_MS_MAX:
             raise JobError(
-                "one round took over 12 hours, nothing was archived; use a smaller"
+                "one round took over 12 hours and was not committed; use a smaller"
                 " --max-offsets-per-round",
                 "TOO_SLOW",
             )
 
     def runs(self) -> list[str]:
-        """Oldest first."""
+        """Return the names of all runs, oldest first."""
         return self._files.names(join_path(self._root, STAGING))
 
     def discard(self, run: str) -> None:
         self._files.remove(self._at(run))
 
     @contextmanager
-    def kept_only_if_done(self, run: StagingRun) -> Generator[None]:
-        """What fails in here leaves nothing staged."""
+    def discard_on_failure(self, run: StagingRun) -> Generator[None]:
+        """Discard the staged files if the block fails."""
         done = False
         try:
             yield
@@ -153,18 +154,19 @@ class StagingDirectory:
             if not done:
                 self.discard(run.name)
 
-    def discard_dead(self, runs: Iterable[str]) -> None:
-        """Those of `runs` are gone that are so old that nobody can be at work on them."""
+    def discard_abandoned(self, runs: Iterable[str]) -> None:
+        """Discard those of `runs` that are too old to be still at work."""
         now_ms = self._clock.now_ms()
         for run in runs:
             began, dash, _ = run.partition("-")
-            if dash and began.isdecimal() and now_ms - int(began) > _DEAD_MS:
+            if dash and began.isdecimal() and now_ms - int(began) > _ABANDONED_MS:
                 self.discard(run)
 
-    def finish(self, entry: CommitEntry, counts: Callable[[str], bool]) -> None:
-        """The files of a commit are in their places, what it replaces is gone, the run is gone.
+    def finish(self, entry: CommitEntry, is_committed: Callable[[str], bool]) -> None:
+        """Remove the files that a commit replaces, move its own to their paths, discard the run.
 
-        Many may do so at once. `counts` tells whether a file is in the archive by now.
+        Several jobs may do this at once. `is_committed` reports whether a file is in the archive
+        now.
         """
         for path in entry.removed:
             self._files.remove(join_path(self._root, path))
@@ -174,8 +176,8 @@ class StagingDirectory:
             try:
                 self._files.move(join_path(self._at(entry.run), file.path), target)
             except JobError:
-                # Somebody else may have moved it, and a third one compacted it since.
-                if counts(file.path):
+                # Another job may have moved it, and a third one compacted it since.
+                if is_committed(file.path):
                     raise
             self._at_step("moved one")
         self.discard(entry.run)
@@ -185,7 +187,7 @@ class StagingDirectory:
         return join_path(self._root, STAGING, run)
 
     def _below(self, run: StagingRun, uri: str) -> str:
-        """The path of a staged file below its run."""
+        """Return the path of a staged file below its run."""
         path = unquote(urlsplit(uri).path)
         before, _, below = path.partition(f"/{STAGING}/{run.name}/")
         assert before and below, uri
@@ -199,10 +201,10 @@ def _day() -> Any:
 
 
 @contextmanager
-def _settings(spark: SparkSession, wanted: Mapping[str, str]) -> Generator[None]:
-    """These settings of the session hold in here."""
-    before = {key: spark.conf.get(key, None) for key in wanted}
-    for key, value in wanted.items():
+def _settings(spark: SparkSession, settings: Mapping[str, str]) -> Generator[None]:
+    """Apply settings of the session within the block."""
+    before = {key: spark.conf.get(key, None) for key in settings}
+    for key, value in settings.items():
         spark.conf.set(key, value)
     try:
         yield
@@ -215,7 +217,7 @@ def _settings(spark: SparkSession, wanted: Mapping[str, str]) -> Generator[None]
 
 
 def _sync_tree(directory: Path) -> None:
-    """All below it, its own name and its parent's survive a loss of power."""
+    """Sync the directory, everything below it, and the two directories above it."""
     for at, _, names in os.walk(directory):
         for path in (*(Path(at, name) for name in names), Path(at)):
             _sync(path)

@@ -1,1 +1,1 @@
-"""Two sources of records compared: what each one holds, where they differ, and why."""
+"""The audit job: compare two sources of records, and explain the differences."""

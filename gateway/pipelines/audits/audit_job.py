@@ -1,4 +1,4 @@
-"""Two sources compared: each record on both sides once, at its place, as it was; or why not."""
+"""The audit: compare two sources record by record, and classify each difference."""
 
 from __future__ import annotations
 
@@ -35,21 +35,19 @@ Step = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class AuditRequest:
-    """How to compare. `examples`: of what differs, how many are shown at most; `common`: what
-    lies before or after all that the other side holds is left out of the verdict; `allow_gaps`:
-    so are offsets that neither side has."""
+    """How to compare two sides."""
 
     align: Align = Align.offset
-    examples: int = 10
-    common: bool = False
-    allow_gaps: bool = False
+    examples: int = 10  # maximum number of differences to show
+    common: bool = False  # ignore records outside the offsets that the other side holds
+    allow_gaps: bool = False  # ignore offsets that have no record on either side
     times: TimeRange = TimeRange()
     left_offsets: Ranges | None = None
     right_offsets: Ranges | None = None
 
     @property
     def whole(self) -> bool:
-        """Every offset of a side is looked at, so that one that is not there is a gap."""
+        """True if every offset of a side is read, so that an offset without a record is a gap."""
         return self.times == TimeRange()
 
 
@@ -57,18 +55,18 @@ def audit(
     spark: SparkSession,
     left: Side,
     right: Side,
-    wanted: AuditRequest,
+    request: AuditRequest,
     on_step: Step = lambda _: None,
 ) -> AuditReport:
-    """What the sides hold, and all that tells them apart. Raises JobError."""
-    notes = _notes(left, right, wanted)
-    left = _cut(left, wanted.left_offsets)
-    right = _cut(right, wanted.right_offsets)
+    """Compare the sides and report all differences. Raises JobError."""
+    notes = _notes(left, right, request)
+    left = _cut(left, request.left_offsets)
+    right = _cut(right, request.right_offsets)
     if len(left.topics) == 1 and len(right.topics) == 1:
         right = rename_topic(right, left.topics[0])
-    comparison = Comparison(spark, left, right, wanted.align, wanted.times)
+    comparison = Comparison(spark, left, right, request.align, request.times)
     try:
-        report = _Audit(comparison, wanted, on_step).report(notes)
+        report = _Audit(comparison, request, on_step).report(notes)
     finally:
         comparison.close()
     for side in (left, right):
@@ -77,132 +75,148 @@ def audit(
 
 
 class _Audit:
-    def __init__(self, comparison: Comparison, wanted: AuditRequest, on_step: Step) -> None:
+    """One comparison, turned into a report."""
+
+    def __init__(self, comparison: Comparison, request: AuditRequest, on_step: Step) -> None:
         self._comparison = comparison
-        self._wanted = wanted
+        self._request = request
         self._on_step = on_step
 
     def report(self, notes: list[str]) -> AuditReport:
         comparison = self._comparison
         self._on_step("reading both sides")
-        buckets = comparison.joined_buckets()
+        buckets = comparison.join_buckets()
         sums = comparison.sums(buckets)
-        numbered = comparison.unranked(sums)
+        numbered = comparison.partitions_to_number(sums)
         self._on_step("comparing what differs")
         groups = comparison.groups(buckets, sums, numbered)
-        found = {} if groups is None else count_pairs(groups)
-        losses, shown = ([], []) if groups is None else self._explained(groups, found)
-        again = comparison.doubled(numbered)
-        places = sorted(
-            {*sums, *comparison.sides["left"].bounds, *comparison.sides["right"].bounds}
-        )
+        counts = {} if groups is None else count_pairs(groups)
+        losses, shown = ([], []) if groups is None else self._explain(groups, counts)
+        duplicates = comparison.count_duplicates(numbered)
+        bounds = (side.bounds for side in comparison.sides.values())
         partitions = [
-            self._compared(place, sums.get(place), found.get(place, PairCounts()), numbered, again)
-            for place in places
+            self._compare_partition(
+                partition,
+                sums.get(partition),
+                counts.get(partition, PairCounts()),
+                numbered,
+                duplicates,
+            )
+            for partition in sorted(set(sums).union(*bounds))
         ]
         if any(each.unexplained_gaps for each in partitions):
-            accepted = self._accepted(buckets, groups)
+            accepted = self._accepted_gaps(buckets, groups)
             partitions = [
-                replace(each, unexplained_gaps=each.unexplained_gaps - accepted[each.place])
-                if each.unexplained_gaps and each.place in accepted
+                replace(
+                    each, unexplained_gaps=each.unexplained_gaps - accepted[each.topic_partition]
+                )
+                if each.unexplained_gaps and each.topic_partition in accepted
                 else each
                 for each in partitions
             ]
         return AuditReport(
             comparison.sides["left"].name,
             comparison.sides["right"].name,
-            self._wanted.align,
+            self._request.align,
             tuple(partitions),
             tuple(sorted(losses)),
             tuple(shown),
             tuple(notes),
         )
 
-    def _explained(
-        self, groups: DataFrame, found: Mapping[TopicPartition, PairCounts]
+    def _explain(
+        self, groups: DataFrame, counts: Mapping[TopicPartition, PairCounts]
     ) -> tuple[list[MissingRecords], list[DifferenceExample]]:
-        comparison, wanted = self._comparison, self._wanted
+        """Return why records are missing on a side, and examples of lost and differing records."""
+        comparison, request = self._comparison, self._request
         now_ms = SystemClock().now_ms()
         lines: list[MissingRecords] = []
         lost: list[DataFrame] = []
         for name in comparison.sides:
-            if all(each.union == getattr(each, name) for each in found.values()):
+            if all(each.union == getattr(each, name) for each in counts.values()):
                 continue
-            self._on_step(f"asking why records are not on the {name}")
-            losses = LossClassifier(comparison, name, now_ms, wanted.common)
-            told, rows = losses.found(groups)
-            lines += told
-            if any(line.loss is LossReason.LOST for line in told):
+            self._on_step(f"classifying records that are missing on the {name}")
+            losses = LossClassifier(comparison, name, now_ms, request.common)
+            missing, rows = losses.classify(groups)
+            lines += missing
+            if any(line.loss is LossReason.LOST for line in missing):
                 lost.append(rows)
-        wrong = any(each.differ + each.left_again + each.right_again for each in found.values())
-        if not wanted.examples or not (lost or wrong):
+        wrong = any(
+            each.differ + each.left_duplicates + each.right_duplicates for each in counts.values()
+        )
+        if not request.examples or not (lost or wrong):
             return lines, []
-        return lines, find_examples(comparison, groups, lost, wanted.examples)
+        return lines, find_examples(comparison, groups, lost, request.examples)
 
-    def _compared(
+    def _compare_partition(
         self,
-        place: TopicPartition,
+        partition: TopicPartition,
         sums: PartitionSums | None,
-        found: PairCounts,
+        counts: PairCounts,
         numbered: set[TopicPartition],
-        again: Mapping[tuple[str, TopicPartition], int],
+        duplicates: Mapping[tuple[str, TopicPartition], int],
     ) -> PartitionComparison:
         sums = sums or PartitionSums(None, None, 0, None, None)
-        same = 0 if place in numbered else sums.same
-        doubled = {
-            "left": again.get(("left", place), found.left_again),
-            "right": again.get(("right", place), found.right_again),
-        }
-        held = {
-            name: self._held(name, place, told, doubled[name])
-            for name, told in (("left", sums.left), ("right", sums.right))
-        }
+        same = 0 if partition in numbered else sums.same
+        left = duplicates.get(("left", partition), counts.left_duplicates)
+        right = duplicates.get(("right", partition), counts.right_duplicates)
         gaps = unexplained = 0
-        if self._wanted.align is Align.offset and self._wanted.whole:
-            span = self._span(place)
-            gaps = span.latest - span.earliest - same - found.union
-            unexplained = gaps if self._must_be_there(place) else 0
+        if self._request.align is Align.offset and self._request.whole:
+            span = self._span(partition)
+            gaps = span.latest - span.earliest - same - counts.union
+            unexplained = gaps if self._gaps_are_losses(partition) else 0
         return PartitionComparison(
-            place, held["left"], held["right"], found.differ, gaps, unexplained
+            partition,
+            self._side_totals("left", partition, sums.left, left),
+            self._side_totals("right", partition, sums.right, right),
+            counts.differ,
+            gaps,
+            unexplained,
         )
 
-    def _held(
-        self, name: str, place: TopicPartition, told: Mapping[str, Any] | None, again: int
+    def _side_totals(
+        self,
+        name: str,
+        partition: TopicPartition,
+        figures: Mapping[str, Any] | None,
+        duplicates: int,
     ) -> PartitionTotals:
         side = self._comparison.sides[name]
-        bounds = side.bounds.get(place, OffsetBounds(0, 0))
+        bounds = side.bounds.get(partition, OffsetBounds(0, 0))
         ordered = {"disorder": 0, "back": 0} if side.ordered else {}
-        if told is None:
-            gaps = bounds.latest - bounds.earliest if self._wanted.whole else 0
+        if figures is None:
+            gaps = bounds.latest - bounds.earliest if self._request.whole else 0
             return PartitionTotals(*bounds, gaps=gaps, **ordered)
-        records = told["records"]
-        gaps = bounds.latest - bounds.earliest - (records - again) if self._wanted.whole else 0
+        records = figures["records"]
+        distinct = records - duplicates
+        gaps = bounds.latest - bounds.earliest - distinct if self._request.whole else 0
         if side.ordered:
-            ordered = {"disorder": told["disorder"], "back": told["back"]}
+            ordered = {"disorder": figures["disorder"], "back": figures["back"]}
         return PartitionTotals(
             *bounds,
             records=records,
             gaps=gaps,
-            duplicates=again,
+            duplicates=duplicates,
             **ordered,
-            first_ms=told["first_ms"],
-            last_ms=told["last_ms"],
-            checksum=told["checksum"],
+            first_ms=figures["first_ms"],
+            last_ms=figures["last_ms"],
+            checksum=figures["checksum"],
         )
 
-    def _must_be_there(self, place: TopicPartition) -> bool:
-        """An offset that neither side has is a loss: a live topic of the two may do without none.
+    def _gaps_are_losses(self, partition: TopicPartition) -> bool:
+        """Return whether an offset missing on both sides counts as lost.
 
-        What was accepted as lost is not looked at yet.
+        It does unless gaps are allowed or every live topic is compacted. Accepted losses are
+        subtracted later.
         """
         sides = self._comparison.sides.values()
-        rules = [side.rules[place.topic] for side in sides if place.topic in side.rules]
-        return not self._wanted.allow_gaps and not all(each.compact for each in rules)
+        rules = [side.rules[partition.topic] for side in sides if partition.topic in side.rules]
+        return not self._request.allow_gaps and not all(each.compact for each in rules)
 
-    def _span(self, place: TopicPartition) -> OffsetBounds:
-        """From the first to the last offset that either side should have."""
+    def _span(self, partition: TopicPartition) -> OffsetBounds:
+        """Return the bounds from the first to the last offset that either side should have."""
         sides = self._comparison.sides.values()
-        known = [side.bounds[place] for side in sides if place in side.bounds]
+        known = [side.bounds[partition] for side in sides if partition in side.bounds]
         filled = [each for each in known if each.latest > each.earliest]
         if not filled:
             return OffsetBounds(0, 0)
@@ -210,50 +224,54 @@ class _Audit:
             min(each.earliest for each in filled), max(each.latest for each in filled)
         )
 
-    def _accepted(self, buckets: DataFrame, groups: DataFrame | None) -> dict[TopicPartition, int]:
-        """Per partition: offsets that neither side has, each of which was accepted as lost."""
+    def _accepted_gaps(
+        self, buckets: DataFrame, groups: DataFrame | None
+    ) -> dict[TopicPartition, int]:
+        """Count per partition the offsets missing on both sides whose loss was accepted."""
         comparison = self._comparison
         ranges: list[OffsetRange] = []
         for each in merge_ranges(
             each
             for side in comparison.sides.values()
             for each in side.accepted
-            if each.topic not in comparison.strangers
+            if each.topic not in comparison.unrelated
         ):
-            inside = clip(self._span(each.place), each.start, each.end)
-            ranges.append(OffsetRange(*each.place, *inside))
-        held = comparison.held_in(buckets, groups, ranges)
-        gone = {place: -count for place, count in held.items()}
+            inside = clip(self._span(each.topic_partition), each.start, each.end)
+            ranges.append(OffsetRange(*each.topic_partition, *inside))
+        held = comparison.count_held(buckets, groups, ranges)
+        gone = {partition: -count for partition, count in held.items()}
         for each in ranges:
-            gone[each.place] = gone.get(each.place, 0) + each.length
+            gone[each.topic_partition] = gone.get(each.topic_partition, 0) + each.length
         return gone
 
 
 def _cut(side: Side, ranges: Ranges | None) -> Side:
+    """Restrict the side to these offsets, if any are given."""
     if ranges is None:
         return side
     found: dict[TopicPartition, OffsetBounds] = {}
-    for place, each in ranges.items():
-        known = side.bounds.get(place)
+    for partition, each in ranges.items():
+        known = side.bounds.get(partition)
         if known is None:
-            raise JobError(f"{side.name} has no {place} to look at the offsets of", "USAGE")
+            raise JobError(f"{side.name} has no {partition}, whose offsets were given", "USAGE")
         first = min(max(known.earliest, each.earliest), known.latest)
-        found[place] = OffsetBounds(first, max(first, min(known.latest, each.latest)))
-    return replace(side, bounds=found, logs={place: side.bounds[place] for place in found})
+        found[partition] = OffsetBounds(first, max(first, min(known.latest, each.latest)))
+    return replace(
+        side, bounds=found, logs={partition: side.bounds[partition] for partition in found}
+    )
 
 
-def _notes(left: Side, right: Side, wanted: AuditRequest) -> list[str]:
+def _notes(left: Side, right: Side, request: AuditRequest) -> list[str]:
     notes: list[str] = []
     for topic in sorted({*left.topic_ids} & {*right.topic_ids}):
         ids = left.topic_ids[topic], right.topic_ids[topic]
         if ids[0] != ids[1]:
-            told = (
-                "it was made anew, or is a copy; what the one was free to remove explains nothing"
-                " of the other"
+            meaning = (
+                "it was recreated, or is a copy; the retention of one explains no loss of the other"
                 if topic in unrelated_topics(left, right)
-                else "one is a copy: what either was free to remove explains what it lacks"
+                else "one is a copy; the retention of each explains its own missing records"
             )
-            notes.append(f"topic {topic} has another id on each side ({', '.join(ids)}): {told}")
-    if not wanted.whole:
-        notes.append("only records of the given times were compared; gaps are not counted")
+            notes.append(f"topic {topic} has two ids ({', '.join(ids)}): {meaning}")
+    if not request.whole:
+        notes.append("only records in the given time range were compared; gaps are not counted")
     return notes

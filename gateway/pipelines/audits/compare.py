@@ -1,7 +1,7 @@
-"""The comparison: whole sides by buckets, then record by record where buckets differ.
+"""The comparison: all records by buckets, then single records where buckets differ.
 
-First, each side is read once, and only sums come out of it (`counting`). Buckets with equal sums
-hold the same records; only those of the others are read again and joined, hashes alone.
+Each side is first read once, into sums per bucket (`counting`). Buckets with equal sums hold the
+same records. Only the records of the others are read again and joined, as hashes.
 """
 
 from __future__ import annotations
@@ -33,34 +33,34 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PartitionSums:
-    """A partition as its buckets say: `left` and `right` have the figures of a side, or None.
-
-    `same`: records in buckets that are equal and hold each position once; `open_first` and
-    `open_end`: positions that hold all other buckets, None where there are none.
-    """
+    """The sums over a partition's buckets. `left` and `right` are figures of a side, or None."""
 
     left: Mapping[str, Any] | None
     right: Mapping[str, Any] | None
     same: int
+    """Records in buckets that are equal and hold each position once."""
     open_first: int | None
     open_end: int | None
+    """The positions that contain all other buckets, or None if there are none."""
 
 
 @dataclass(frozen=True, slots=True)
 class PairCounts:
-    """What joining the open buckets of a partition says; positions, not records, but `again`:
-    records that are there once too often."""
+    """Positions in the open buckets of a partition: in all, per side, and with differing records.
+
+    Duplicates count records, not positions: those beyond the first at a position.
+    """
 
     union: int = 0
     left: int = 0
     right: int = 0
-    left_again: int = 0
-    right_again: int = 0
+    left_duplicates: int = 0
+    right_duplicates: int = 0
     differ: int = 0
 
 
 class Comparison:
-    """One audit under way. The owner calls `close` in the end."""
+    """One audit in progress. The owner must call `close`."""
 
     def __init__(
         self, spark: SparkSession, left: Side, right: Side, align: Align, times: TimeRange
@@ -69,26 +69,34 @@ class Comparison:
         self.sides = {"left": left, "right": right}
         self.align = align
         self.times = times
-        self.strangers = unrelated_topics(left, right)
+        # Topics of which one side's rules explain no loss of the other.
+        self.unrelated = unrelated_topics(left, right)
+        # Per side and partition: an offset minus its base is the record's position.
         self.bases = {name: self._bases(side) for name, side in self.sides.items()}
-        self._kept: list[DataFrame] = []
+        # Frames that `close` releases.
+        self._persisted: list[DataFrame] = []
 
     def _bases(self, side: Side) -> dict[TopicPartition, int]:
         ranked = self.align is Align.rank
-        return {place: each.earliest if ranked else 0 for place, each in side.bounds.items()}
+        return {
+            partition: each.earliest if ranked else 0 for partition, each in side.bounds.items()
+        }
 
     def close(self) -> None:
-        for frame in self._kept:
+        for frame in self._persisted:
             frame.unpersist()
-        self._kept.clear()
+        self._persisted.clear()
 
-    def keep(self, frame: DataFrame) -> DataFrame:
-        """The frame, computed once: in memory, and on disk what does not fit."""
-        self._kept.append(frame.persist())
+    def persist_once(self, frame: DataFrame) -> DataFrame:
+        """Persist the frame, so that it is computed once. It spills to disk if necessary."""
+        self._persisted.append(frame.persist())
         return frame
 
-    def joined_buckets(self) -> DataFrame:
-        """BUCKET_KEYS, the columns of BUCKETS as left_... and right_..., and `same`."""
+    def join_buckets(self) -> DataFrame:
+        """Count the buckets of both sides and join them.
+
+        Columns: BUCKET_KEYS, the other columns of BUCKETS as left_... and right_..., and `same`.
+        """
         from pyspark.sql import functions as F
 
         frames: list[DataFrame] = []
@@ -104,10 +112,10 @@ class Comparison:
         for each in ("first", "last", "records", "placed_high", "placed_low"):
             equal &= F.col(f"left_{each}") == F.col(f"right_{each}")
         joined = frames[0].join(frames[1], BUCKET_KEYS, "full_outer")
-        return self.keep(joined.withColumn("same", F.coalesce(equal, F.lit(False))))
+        return self.persist_once(joined.withColumn("same", F.coalesce(equal, F.lit(False))))
 
     def sums(self, joined: DataFrame) -> dict[TopicPartition, PartitionSums]:
-        """Per partition. Of many buckets, one row comes to the driver."""
+        """Add the buckets up per partition. The driver receives one row for each."""
         from pyspark.sql import functions as F
 
         figures: list[Column] = [
@@ -120,12 +128,19 @@ class Comparison:
         rows = joined.groupBy(*PARTITION_KEYS).agg(*figures).collect()
         return {TopicPartition(row["topic"], row["partition"]): _sums(row) for row in rows}
 
-    def unranked(self, sums: Mapping[TopicPartition, PartitionSums]) -> set[TopicPartition]:
-        """Partitions whose records have to be numbered: an offset less the base is no rank."""
+    def partitions_to_number(
+        self, sums: Mapping[TopicPartition, PartitionSums]
+    ) -> set[TopicPartition]:
+        """Return the partitions whose records must be numbered to get their ranks.
+
+        In all others, an offset minus the base already is the rank.
+        """
         if self.align is Align.offset:
             return set()
         return {
-            place for place, each in sums.items() if not (_dense(each.left) and _dense(each.right))
+            partition
+            for partition, each in sums.items()
+            if not (_dense(each.left) and _dense(each.right))
         }
 
     def groups(
@@ -167,12 +182,15 @@ class Comparison:
                 F.min(F.when(here, F.col("hash"))).alias(f"{name}_low"),
                 F.max(F.when(here, F.col("hash"))).alias(f"{name}_high"),
             ]
-        return self.keep(rows.groupBy(*PARTITION_KEYS, "position").agg(*figures))
+        return self.persist_once(rows.groupBy(*PARTITION_KEYS, "position").agg(*figures))
 
-    def held_in(
+    def count_held(
         self, joined: DataFrame, groups: DataFrame | None, ranges: Sequence[OffsetRange]
     ) -> dict[TopicPartition, int]:
-        """Per partition: positions that a side has among these ranges, which do not overlap."""
+        """Count per partition the positions that a side has in these ranges.
+
+        The ranges must not overlap.
+        """
         from pyspark.sql import functions as F
 
         if not ranges:
@@ -189,12 +207,14 @@ class Comparison:
         found: dict[TopicPartition, int] = {}
         for part in parts:
             for row in part.groupBy(*PARTITION_KEYS).agg(F.sum("held").alias("held")).collect():
-                place = TopicPartition(row["topic"], row["partition"])
-                found[place] = found.get(place, 0) + row["held"]
+                partition = TopicPartition(row["topic"], row["partition"])
+                found[partition] = found.get(partition, 0) + row["held"]
         return found
 
-    def doubled(self, numbered: set[TopicPartition]) -> dict[tuple[str, TopicPartition], int]:
-        """Per side and numbered partition: records whose offset was there before."""
+    def count_duplicates(
+        self, numbered: set[TopicPartition]
+    ) -> dict[tuple[str, TopicPartition], int]:
+        """Count per side and numbered partition the records whose offset occurred before."""
         from pyspark.sql import functions as F
 
         found: dict[tuple[str, TopicPartition], int] = {}
@@ -212,17 +232,21 @@ class Comparison:
                 found[name, TopicPartition(row["topic"], row["partition"])] = row["again"]
         return found
 
-    def ranges(
+    def open_ranges(
         self, name: str, sums: Mapping[TopicPartition, PartitionSums]
     ) -> dict[TopicPartition, OffsetBounds]:
-        """Offsets of a side that hold its open buckets."""
+        """Return the offsets of a side that contain its open buckets."""
         side, bases = self.sides[name], self.bases[name]
         found: dict[TopicPartition, OffsetBounds] = {}
-        for place, each in sums.items():
-            if place in side.bounds and each.open_first is not None and each.open_end is not None:
-                base = bases[place]
-                bounds = side.bounds[place]
-                found[place] = clip(bounds, base + each.open_first, base + each.open_end)
+        for partition, each in sums.items():
+            if (
+                partition in side.bounds
+                and each.open_first is not None
+                and each.open_end is not None
+            ):
+                base = bases[partition]
+                bounds = side.bounds[partition]
+                found[partition] = clip(bounds, base + each.open_first, base + each.open_end)
         return non_empty(found, found)
 
     def _open_rows(
@@ -234,7 +258,7 @@ class Comparison:
     ) -> DataFrame | None:
         from pyspark.sql import functions as F
 
-        ranges = self.ranges(name, {p: each for p, each in sums.items() if p not in numbered})
+        ranges = self.open_ranges(name, {p: each for p, each in sums.items() if p not in numbered})
         if not ranges:
             return None
         rows = hash_records(self.sides[name].read(ranges), self.times)
@@ -243,12 +267,12 @@ class Comparison:
         wanted = joined.where("NOT same").select(*BUCKET_KEYS)
         return rows.join(F.broadcast(wanted), BUCKET_KEYS, "left_semi").drop("bucket")
 
-    def _numbered_rows(self, name: str, places: list[TopicPartition]) -> DataFrame | None:
-        """Whole partitions with `position` by rank: sorted, on disk where memory does not do."""
+    def _numbered_rows(self, name: str, partitions: list[TopicPartition]) -> DataFrame | None:
+        """Read whole partitions with `position` by rank. Sorting spills to disk if necessary."""
         from pyspark.sql import Window
         from pyspark.sql import functions as F
 
-        ranges = non_empty(self.sides[name].bounds, places)
+        ranges = non_empty(self.sides[name].bounds, partitions)
         if not ranges:
             return None
         rows = hash_records(self.sides[name].read(ranges), self.times)
@@ -257,15 +281,15 @@ class Comparison:
 
 
 def count_pairs(groups: DataFrame) -> dict[TopicPartition, PairCounts]:
-    """Per partition, from `Comparison.groups`."""
+    """Count per partition, from `Comparison.groups`."""
     from pyspark.sql import functions as F
 
     figures = [
         F.count("*").alias("union"),
         F.count_if(F.col("left") > 0).alias("left"),
         F.count_if(F.col("right") > 0).alias("right"),
-        F.sum(F.greatest(F.col("left") - 1, F.lit(0))).alias("left_again"),
-        F.sum(F.greatest(F.col("right") - 1, F.lit(0))).alias("right_again"),
+        F.sum(F.greatest(F.col("left") - 1, F.lit(0))).alias("left_duplicates"),
+        F.sum(F.greatest(F.col("right") - 1, F.lit(0))).alias("right_duplicates"),
         F.count_if(records_differ()).alias("differ"),
     ]
     rows = groups.groupBy(*PARTITION_KEYS).agg(*figures).collect()
@@ -279,7 +303,7 @@ def count_pairs(groups: DataFrame) -> dict[TopicPartition, PairCounts]:
 
 
 def records_differ() -> Column:
-    """Both sides have records at the position, and not the same ones."""
+    """True where both sides have records at the position, with different content."""
     from pyspark.sql import functions as F
 
     both = (F.col("left") > 0) & (F.col("right") > 0)
@@ -314,14 +338,14 @@ def _sums(row: Row) -> PartitionSums:
         if row[f"{name}_records"] is None:
             sides.append(None)
             continue
-        told = {
+        figures = {
             each: row[f"{name}_{each}"]
             for each in (
                 "records", "disorder", "back", "first", "last", "first_ms", "last_ms", "dense"
             )
         }  # fmt: skip
         high, low = int(row[f"{name}_content_high"]), int(row[f"{name}_content_low"])
-        sides.append({**told, "checksum": (high << 32) + low})
+        sides.append({**figures, "checksum": (high << 32) + low})
     first, last = row["open_first"], row["open_last"]
     return PartitionSums(
         sides[0],
@@ -333,7 +357,7 @@ def _sums(row: Row) -> PartitionSums:
 
 
 def _dense(held: Mapping[str, Any] | None) -> bool:
-    """Positions are ranks: each from 0 to the last is there once. Nothing at all is that too."""
+    """Return whether positions are ranks: each from 0 to the last occurs once. True if empty."""
     if held is None:
         return True
     return held["dense"] and held["first"] == 0 and held["records"] == held["last"] + 1

@@ -1,4 +1,4 @@
-"""Sides as Spark sees them: their records, hashed and counted in buckets, and back to ranges."""
+"""Sides as Spark frames: records hashed and counted in buckets, and small helpers for ranges."""
 
 from __future__ import annotations
 
@@ -22,56 +22,67 @@ _HASH = (
     " CASE WHEN size(headers) > 0 THEN"
     " transform(headers, one -> struct(one.key, one.value IS NULL, one.value)) END)"
 )
-"""Of all that a record says; Spark's hash passes over nulls, so each one is said as well."""
+"""A hash of the whole record. Spark's hash ignores nulls, so each null is hashed as a flag too."""
 MS = "coalesce(unix_millis(timestamp), -1L)"
 
 
 class TimeRange(NamedTuple):
-    """Records from `start_ms` and before `end_ms`; None: no bound."""
+    """Records from `start_ms` on and before `end_ms`. None means no bound."""
 
     start_ms: int | None = None
     end_ms: int | None = None
 
 
 def rename_topic(side: Side, name: str) -> Side:
-    """The same, with its one topic called `name`."""
+    """Return the side with its only topic renamed to `name`."""
     from pyspark.sql import functions as F
 
     (topic,) = side.topics
     if topic == name:
         return side
 
-    def there(places: Ranges) -> Ranges:
-        return {TopicPartition(topic, place.partition): each for place, each in places.items()}
+    def original(partitions: Ranges) -> Ranges:
+        return {
+            TopicPartition(topic, partition.partition): each
+            for partition, each in partitions.items()
+        }
 
     def now() -> Ranges:
-        return {TopicPartition(name, place.partition): each for place, each in side.now().items()}
+        return {
+            TopicPartition(name, partition.partition): each
+            for partition, each in side.now().items()
+        }
 
-    def calling(frame: DataFrame) -> DataFrame:
+    def renamed(frame: DataFrame) -> DataFrame:
         return frame.withColumn("topic", F.lit(name))
 
     def read(ranges: Ranges) -> DataFrame:
-        return calling(side.read(there(ranges)))
+        return renamed(side.read(original(ranges)))
 
     def uncommitted(ranges: Ranges) -> DataFrame:
         assert side.uncommitted is not None
-        return calling(side.uncommitted(there(ranges)))
+        return renamed(side.uncommitted(original(ranges)))
 
     return replace(
         side,
-        bounds={TopicPartition(name, place.partition): each for place, each in side.bounds.items()},
+        bounds={
+            TopicPartition(name, partition.partition): each
+            for partition, each in side.bounds.items()
+        },
         read=read,
         uncommitted=None if side.uncommitted is None else uncommitted,
         rules={name: side.rules[topic]} if topic in side.rules else {},
         accepted=tuple(each._replace(topic=name) for each in side.accepted),
         topic_ids={},
-        logs={TopicPartition(name, place.partition): each for place, each in side.logs.items()},
+        logs={
+            TopicPartition(name, partition.partition): each for partition, each in side.logs.items()
+        },
         now=now,
     )
 
 
 def hash_records(frame: DataFrame, times: TimeRange) -> DataFrame:
-    """Place, offset, milliseconds and hash of each record: all that a comparison needs."""
+    """Reduce each record to partition, offset, milliseconds and hash, which suffice to compare."""
     chosen = frame.selectExpr(*PARTITION_KEYS, "offset", f"{MS} AS ms", f"{_HASH} AS hash")
     return filter_times(chosen, times)
 
@@ -83,12 +94,14 @@ def filter_times(frame: DataFrame, times: TimeRange) -> DataFrame:
 
 
 def count_buckets(side: Side, bases: Mapping[TopicPartition, int], times: TimeRange) -> DataFrame:
-    """A row of BUCKETS for each that holds records; little, however long the topic is."""
+    """Count the records of a side into rows of BUCKETS, one per bucket that holds records."""
     from pyspark.sql import functions as F
 
     from gateway.pipelines.audits.partials import add_density, count_partials  # with numpy
 
-    plain = {(place.topic, place.partition): base for place, base in bases.items() if base}
+    plain = {
+        (partition.topic, partition.partition): base for partition, base in bases.items() if base
+    }
     counted = hash_records(side.read(side.bounds), times).mapInArrow(
         count_partials(plain, side.ordered), PARTIALS
     )
@@ -101,7 +114,7 @@ def count_buckets(side: Side, bases: Mapping[TopicPartition, int], times: TimeRa
 
 
 def small_frame(spark: SparkSession, rows: Iterable[Sequence[Any]], schema: str) -> DataFrame:
-    """A small frame of these rows; unlike createDataFrame, without a Python process."""
+    """Make a small frame of these rows. Unlike createDataFrame, it starts no Python process."""
     import json
 
     names = [column.split()[0] for column in schema.split(",")]
@@ -114,12 +127,12 @@ def small_frame(spark: SparkSession, rows: Iterable[Sequence[Any]], schema: str)
 def add_positions(
     spark: SparkSession, frame: DataFrame, bases: Mapping[TopicPartition, int]
 ) -> DataFrame:
-    """The frame with `position`: the offset less the base of its place."""
+    """Add the column `position`: the offset minus the base of its partition."""
     from pyspark.sql import functions as F
 
     if not any(bases.values()):
         return frame.withColumn("position", F.col("offset"))
-    rows = [(*place, base) for place, base in bases.items()]
+    rows = [(*partition, base) for partition, base in bases.items()]
     known = small_frame(spark, rows, "topic STRING, partition INT, base BIGINT")
     found = frame.join(F.broadcast(known), PARTITION_KEYS)
     return found.withColumn("position", F.col("offset") - F.col("base")).drop("base")
@@ -137,8 +150,8 @@ def clip(bounds: OffsetBounds, first: int, end: int) -> OffsetBounds:
 
 
 def non_empty(
-    ranges: Mapping[TopicPartition, OffsetBounds], places: Iterable[TopicPartition]
+    ranges: Mapping[TopicPartition, OffsetBounds], partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, OffsetBounds]:
-    """Those of these places that are not empty."""
-    found = {place: ranges[place] for place in places if place in ranges}
-    return {place: each for place, each in found.items() if each.latest > each.earliest}
+    """Return the ranges of these partitions that are not empty."""
+    found = {partition: ranges[partition] for partition in partitions if partition in ranges}
+    return {partition: each for partition, each in found.items() if each.latest > each.earliest}

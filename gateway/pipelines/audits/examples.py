@@ -1,4 +1,4 @@
-"""The first few records that differ, with what differs about them."""
+"""The first few differing records, with the columns that differ."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ _FIELDS = (
 def find_examples(
     comparison: Comparison, groups: DataFrame, lost: Sequence[DataFrame], count: int
 ) -> list[DifferenceExample]:
-    """At most `count`, in order of place and position; `lost`: rows of `Losses.found`."""
+    """Return at most `count` examples by partition and position.
+
+    `lost` are frames of rows from `LossClassifier.classify`.
+    """
     from pyspark.sql import functions as F
 
     offsets = [f"{name}_offset" for name in SIDES]
@@ -49,48 +52,50 @@ def find_examples(
     records = {name: _records(comparison, name, first) for name in SIDES}
     found: list[DifferenceExample] = []
     for row in first:
-        place = TopicPartition(row["topic"], row["partition"])
-        here = [records[name].get((place, row[f"{name}_offset"]), []) for name in SIDES]
+        partition = TopicPartition(row["topic"], row["partition"])
+        here = [records[name].get((partition, row[f"{name}_offset"]), []) for name in SIDES]
         what = _what(row, here)
         left, right = (_shown(each[0]) if each else None for each in here)
-        found.append(DifferenceExample(place, row["position"], what, left, right))
+        found.append(DifferenceExample(partition, row["position"], what, left, right))
     return found
 
 
 def _records(
     comparison: Comparison, name: str, rows: Sequence[Row]
 ) -> dict[tuple[TopicPartition, int | None], list[Row]]:
-    """A few columns of these records of a side; the driver holds no whole value."""
+    """Read a few columns of these records of a side. The driver receives no whole value."""
     from pyspark.sql import functions as F
 
     side = comparison.sides[name]
     wanted: dict[TopicPartition, list[int]] = {}
     for row in rows:
         if row[f"{name}_offset"] is not None:
-            place = TopicPartition(row["topic"], row["partition"])
-            wanted.setdefault(place, []).append(row[f"{name}_offset"])
+            partition = TopicPartition(row["topic"], row["partition"])
+            wanted.setdefault(partition, []).append(row[f"{name}_offset"])
     if not wanted:
         return {}
-    ranges = {place: OffsetBounds(min(each), max(each) + 1) for place, each in wanted.items()}
-    keys = [(*place, offset) for place, each in wanted.items() for offset in each]
+    ranges = {
+        partition: OffsetBounds(min(each), max(each) + 1) for partition, each in wanted.items()
+    }
+    keys = [(*partition, offset) for partition, each in wanted.items() for offset in each]
     known = small_frame(comparison.spark, keys, "topic STRING, partition INT, offset BIGINT")
     chosen = side.read(ranges).join(F.broadcast(known), [*PARTITION_KEYS, "offset"], "left_semi")
     found: dict[tuple[TopicPartition, int | None], list[Row]] = {}
-    # Offsets that are there a thousand times show twice what there is to see.
+    # An offset may occur a thousand times, so bound the rows.
     for row in chosen.selectExpr(*PARTITION_KEYS, *_FIELDS).limit(4 * len(keys)).collect():
-        place = TopicPartition(row["topic"], row["partition"])
-        found.setdefault((place, row["offset"]), []).append(row)
+        partition = TopicPartition(row["topic"], row["partition"])
+        found.setdefault((partition, row["offset"]), []).append(row)
     return found
 
 
 def _what(row: Row, here: Sequence[Sequence[Row]]) -> tuple[str, ...]:
-    """The columns that differ, or which side has the record not at all or too often."""
-    told = [f"missing on the {name}" for name in SIDES if not row[name]]
-    told += [f"{row[name]} times on the {name}" for name in SIDES if row[name] > 1]
+    """Name the columns that differ, or the side on which the record is missing or duplicated."""
+    what = [f"missing on the {name}" for name in SIDES if not row[name]]
+    what += [f"{row[name]} times on the {name}" for name in SIDES if row[name] > 1]
     if here[0] and here[1]:
         left, right = here[0][0], here[1][0]
-        told += [each for each in _COMPARED if left[f"{each}_hash"] != right[f"{each}_hash"]]
-    return tuple(told)
+        what += [each for each in _COMPARED if left[f"{each}_hash"] != right[f"{each}_hash"]]
+    return tuple(what)
 
 
 def _shown(row: Row) -> dict[str, Any]:
@@ -104,7 +109,7 @@ def _shown(row: Row) -> dict[str, Any]:
 
 
 def _text(start: bytearray | None, length: int | None) -> str | None:
-    """Readable where it is text; what is cut off is said in bytes."""
+    """Return readable text. If it was cut, append its length in bytes."""
     if start is None or length is None:
         return None
     text = bytes(start).decode("utf-8", errors="backslashreplace")

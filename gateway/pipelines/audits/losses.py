@@ -1,4 +1,4 @@
-"""Why records are on one side only: typed by what the other side's topic may have removed."""
+"""Why records are on one side only: reasons derived from the other side's topic settings."""
 
 from __future__ import annotations
 
@@ -32,12 +32,15 @@ if TYPE_CHECKING:
 OTHER = {"left": "right", "right": "left"}
 _OFFSET = [*PARTITION_KEYS, "offset"]
 _FOREVER_MS = (1 << 63) - 1
-_RECORD_BYTES_MIN = 10  # of a record, besides its key and value
+_RECORD_BYTES_MIN = 10  # overhead of a record besides its key and value
 
 
 class LossClassifier:
-    """Typed losses of the side `on`. `now_ms` decides what retention may have removed by now;
-    `common`: what lies before or after all that the side holds is no loss."""
+    """Classifies the records that the side `on` lacks.
+
+    `now_ms` decides which records retention may have removed by now. With `common`, records outside
+    the side's offsets are no loss.
+    """
 
     def __init__(self, comparison: Comparison, on: str, now_ms: int, common: bool) -> None:
         self._comparison = comparison
@@ -48,7 +51,7 @@ class LossClassifier:
         self._now_ms = now_ms
         self._common = common
 
-    def found(self, groups: DataFrame) -> tuple[list[MissingRecords], DataFrame]:
+    def classify(self, groups: DataFrame) -> tuple[list[MissingRecords], DataFrame]:
         """Return one line per partition and reason, and the rows behind them.
 
         Columns of the rows: topic, partition, position, records, loss, and the other side's
@@ -68,14 +71,14 @@ class LossClassifier:
         if self._comparison.align is Align.rank:
             rows = rows.withColumn("loss", F.lit(str(LossReason.LOST)))
             return self._lines(_summary(rows.withColumn("inside", F.lit(False)))), rows
-        rows = self._comparison.keep(self._accepted(self._by_place(rows)))
+        rows = self._comparison.persist_once(self._by_acceptance(self._by_bounds(rows)))
         summary = _summary(rows)
         doubtful = {
-            _place(row): OffsetBounds(row["offset_min"], row["offset_max"] + 1)
+            _partition_of(row): OffsetBounds(row["offset_min"], row["offset_max"] + 1)
             for row in summary
             if row["inside"] and row["loss"] == LossReason.LOST
         }
-        others = self._looked_up(rows, doubtful)
+        others = self._by_lookup(rows, doubtful)
         if others is not None:
             rows, summary = others, _summary(others)
         return self._by_size(self._lines(summary)), rows
@@ -83,40 +86,40 @@ class LossClassifier:
     def _lines(self, summary: Iterable[Row]) -> list[MissingRecords]:
         lines: dict[tuple[TopicPartition, LossReason], MissingRecords] = {}
         for row in summary:
-            key = _place(row), LossReason(row["loss"])
+            key = _partition_of(row), LossReason(row["loss"])
             figures = (row[name] for name in ("offset_min", "offset_max", "ms_min", "ms_max"))
             line = MissingRecords(key[0], self._on, key[1], row["records"], *figures)
-            lines[key] = _added(lines[key], line) if key in lines else line
+            lines[key] = _merge(lines[key], line) if key in lines else line
         return list(lines.values())
 
-    def _rules(self, place: TopicPartition) -> CleanupRules | None:
-        """None: nobody knows a live log that is of the topic that the other side holds."""
-        if place.topic in self._comparison.strangers:
+    def _rules(self, partition: TopicPartition) -> CleanupRules | None:
+        """Return the rules of the live log of the same topic, or None if there is no such log."""
+        if partition.topic in self._comparison.unrelated:
             return None
-        return self._side.rules.get(place.topic)
+        return self._side.rules.get(partition.topic)
 
-    def _log_start(self, place: TopicPartition) -> int | None:
-        """Of a live log."""
-        if self._rules(place) is None:
+    def _log_start(self, partition: TopicPartition) -> int | None:
+        """Return where the live log starts, or None if the side has none."""
+        if self._rules(partition) is None:
             return None
-        return self._side.log(place).earliest
+        return self._side.log(partition).earliest
 
-    def _gone_ms(self, place: TopicPartition) -> int | None:
-        """Records from before this time may have been removed for their age."""
-        rules = self._rules(place)
+    def _expired_before_ms(self, partition: TopicPartition) -> int | None:
+        """Return the time before which retention may have removed records, or None."""
+        rules = self._rules(partition)
         if rules is None or not rules.delete or rules.retention_ms < 0:
             return None
         return self._now_ms - rules.retention_ms
 
-    def _by_place(self, rows: DataFrame) -> DataFrame:
-        """`loss` by bounds and age; `inside`: of a live log, in its own range."""
+    def _by_bounds(self, rows: DataFrame) -> DataFrame:
+        """Add `loss` by bounds and age, and `inside`: within the range of a live log."""
         from pyspark.sql import functions as F
 
         facts = small_frame(
             self._spark,
             [
-                (*place, *each, self._log_start(place), self._gone_ms(place))
-                for place, each in self._side.bounds.items()
+                (*partition, *each, self._log_start(partition), self._expired_before_ms(partition))
+                for partition, each in self._side.bounds.items()
             ],
             "topic STRING, partition INT, start BIGINT, end BIGINT, log BIGINT, gone_ms BIGINT",
         )
@@ -132,10 +135,11 @@ class LossClassifier:
         inside = F.coalesce(F.col("log").isNotNull() & ~beyond, F.lit(False))
         return known.withColumn("inside", inside).drop("start", "end", "log", "gone_ms")
 
-    def _accepted(self, rows: DataFrame) -> DataFrame:
+    def _by_acceptance(self, rows: DataFrame) -> DataFrame:
+        """Mark records whose loss the archive accepted."""
         from pyspark.sql import functions as F
 
-        strangers = self._comparison.strangers
+        strangers = self._comparison.unrelated
         ranges = merge_ranges(each for each in self._side.accepted if each.topic not in strangers)
         if not ranges:
             return rows
@@ -152,14 +156,19 @@ class LossClassifier:
         found = rows.join(F.broadcast(known), here, "left").withColumn("loss", loss)
         return found.drop(*known.columns)
 
-    def _looked_up(self, rows: DataFrame, spans: Ranges) -> DataFrame | None:
-        """What is LOST inside a live log: has its key a later record, was it aborted? None: no."""
+    def _by_lookup(self, rows: DataFrame, spans: Ranges) -> DataFrame | None:
+        """Look up LOST records inside a live log: has the key a later record, or was it aborted?
+
+        Returns None if no lookup was needed.
+        """
         from pyspark.sql import functions as F
 
         doubtful = rows.where(F.col("inside") & (F.col("loss") == str(LossReason.LOST)))
         doubtful = doubtful.select(*_OFFSET, "hash")
         found: list[DataFrame] = []
-        compact = {place: each for place, each in spans.items() if self._is_compacted(place)}
+        compact = {
+            partition: each for partition, each in spans.items() if self._is_compacted(partition)
+        }
         if compact:
             found.append(self._compacted(doubtful, compact))
         if spans and self._side.uncommitted is not None:
@@ -169,24 +178,29 @@ class LossClassifier:
         for each in found:
             rows = rows.join(each.distinct(), _OFFSET, "left")
             rows = rows.withColumn("loss", F.coalesce("why", "loss")).drop("why")
-        return self._comparison.keep(rows) if found else None
+        return self._comparison.persist_once(rows) if found else None
 
-    def _is_compacted(self, place: TopicPartition) -> bool:
-        """The log may be, and nobody who reads the same one knows that it never is."""
-        rules = self._rules(place)
+    def _is_compacted(self, partition: TopicPartition) -> bool:
+        """Return whether the log may be compacted.
+
+        It cannot be if the other side reads the same log and its rules rule compaction out.
+        """
+        rules = self._rules(partition)
         if rules is None or not rules.compact:
             return False
-        ids = [side.topic_ids.get(place.topic) for side in (self._side, self._other)]
-        other = self._other.rules.get(place.topic)
+        ids = [side.topic_ids.get(partition.topic) for side in (self._side, self._other)]
+        other = self._other.rules.get(partition.topic)
         same = ids[0] is not None and ids[0] == ids[1]
         return not same or other is None or other.compact
 
     def _compacted(self, doubtful: DataFrame, spans: Ranges) -> DataFrame:
-        """Offsets that a cleaner as Kafka's may have removed by now: of records whose key came
-        again in that log, whichever side shows it, or that have none, and of deletions that were
-        kept long enough. A cleaner that is at work while the log is read knows what came meanwhile.
+        """Return offsets that a cleaner like Kafka's may have removed by now.
 
-        When a record came to lie there only its timestamp tells; a younger one is never explained.
+        These are records whose key occurs again in the log, on either side; records without a key;
+        and deletions that are old enough. The cleaner may run while the log is read, so records
+        that arrive meanwhile count as well.
+
+        Only a record's timestamp shows when it was appended; a younger one is never explained.
         Source: Kafka, Cleaner.shouldRetainRecord.
         """
         from pyspark.sql import functions as F
@@ -195,7 +209,7 @@ class LossClassifier:
         facts = F.broadcast(
             small_frame(
                 self._spark,
-                [(*place, *self._cleaned_ms(place)) for place in logs],
+                [(*partition, *self._cleaned_ms(partition)) for partition in logs],
                 "topic STRING, partition INT, settled_ms BIGINT, deleted_ms BIGINT",
             )
         )
@@ -219,57 +233,67 @@ class LossClassifier:
         return found.select(*_OFFSET, F.lit(str(LossReason.compacted)).alias("why"))
 
     def _by_now(self, spans: Ranges) -> dict[TopicPartition, OffsetBounds]:
-        """From where these begin to where the logs end by now."""
+        """Extend these ranges to where the logs end now."""
         now, found = self._side.now(), dict[TopicPartition, OffsetBounds]()
-        for place, each in spans.items():
-            log = self._side.log(place)
-            found[place] = OffsetBounds(each.earliest, max(log.latest, now.get(place, log).latest))
+        for partition, each in spans.items():
+            log = self._side.log(partition)
+            found[partition] = OffsetBounds(
+                each.earliest, max(log.latest, now.get(partition, log).latest)
+            )
         return found
 
-    def _cleaned_ms(self, place: TopicPartition) -> tuple[int, int]:
-        """Records from before or at the first time may be compacted, deletions at the second."""
-        rules = self._rules(place)
+    def _cleaned_ms(self, partition: TopicPartition) -> tuple[int, int]:
+        """Return the times up to which records may be compacted, and deletions removed."""
+        rules = self._rules(partition)
         assert rules is not None
         settled_ms = self._now_ms - rules.lag_ms if rules.lag_ms > 0 else _FOREVER_MS
         deleted_ms = self._now_ms - rules.lag_ms - rules.tombstone_ms
         return settled_ms, max(deleted_ms, -_FOREVER_MS)
 
     def _by_size(self, lines: list[MissingRecords]) -> list[MissingRecords]:
-        """Truncated is expired where all that was there is more than the retention keeps."""
+        """Turn truncated into expired where the log held more than retention.bytes allows."""
         from pyspark.sql import functions as F
 
         limits: dict[TopicPartition, int] = {}
         for line in lines:
-            limit = self._bytes_max(line.place)
+            limit = self._bytes_max(line.topic_partition)
             if line.loss is LossReason.truncated and limit is not None:
-                limits[line.place] = limit
+                limits[line.topic_partition] = limit
         if not limits:
             return lines
-        wanted = {place: self._other.bounds[place] for place in limits}
+        wanted = {partition: self._other.bounds[partition] for partition in limits}
         size = f"coalesce(length(key), 0) + coalesce(length(value), 0) + {_RECORD_BYTES_MIN}"
         held = (
             self._other.read(wanted).groupBy(*PARTITION_KEYS).agg(F.expr(f"sum({size}) AS bytes"))
         )
-        over = {_place(row) for row in held.collect() if row["bytes"] > limits[_place(row)]}
+        over = {
+            _partition_of(row)
+            for row in held.collect()
+            if row["bytes"] > limits[_partition_of(row)]
+        }
         return [
             line._replace(loss=LossReason.expired)
-            if line.place in over and line.loss is LossReason.truncated
+            if line.topic_partition in over and line.loss is LossReason.truncated
             else line
             for line in lines
         ]
 
-    def _bytes_max(self, place: TopicPartition) -> int | None:
-        rules = self._rules(place)
+    def _bytes_max(self, partition: TopicPartition) -> int | None:
+        rules = self._rules(partition)
         if rules is None or not rules.delete or rules.retention_bytes < 0:
             return None
         return rules.retention_bytes
 
 
 def merge_ranges(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
-    """The same offsets, in order, no two ranges of a place that overlap or touch."""
+    """Merge ranges that overlap or touch. Returns them in order, with the same offsets."""
     found: list[OffsetRange] = []
     for each in sorted(ranges):
-        if found and found[-1].place == each.place and each.start <= found[-1].end:
+        if (
+            found
+            and found[-1].topic_partition == each.topic_partition
+            and each.start <= found[-1].end
+        ):
             found[-1] = found[-1]._replace(end=max(found[-1].end, each.end))
         else:
             found.append(each)
@@ -277,7 +301,7 @@ def merge_ranges(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
 
 
 def _within(side: Side, ranges: Ranges) -> dict[TopicPartition, OffsetBounds]:
-    """What of these ranges the side's logs hold; no empty ones."""
+    """Cut these ranges to the side's logs. Drops empty ones."""
     found = {p: clip(side.log(p), *each) for p, each in ranges.items() if p in side.bounds}
     return non_empty(found, found)
 
@@ -291,11 +315,11 @@ def _summary(rows: DataFrame) -> list[Row]:
     return rows.groupBy(*PARTITION_KEYS, "loss", "inside").agg(*figures).collect()
 
 
-def _place(row: Row) -> TopicPartition:
+def _partition_of(row: Row) -> TopicPartition:
     return TopicPartition(row["topic"], row["partition"])
 
 
-def _added(one: MissingRecords, other: MissingRecords) -> MissingRecords:
+def _merge(one: MissingRecords, other: MissingRecords) -> MissingRecords:
     return one._replace(
         records=one.records + other.records,
         first=min(one.first, other.first),

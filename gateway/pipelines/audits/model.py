@@ -1,4 +1,4 @@
-"""What an audit compares and what it found, without Spark."""
+"""What an audit compares, and its findings. Imports no Spark."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ SIDES = ("left", "right")
 
 
 class Align(StrEnum):
-    """How a record finds its partner: by offset, or as the n-th of its partition."""
+    """How records are paired: by offset, or by rank within their partition."""
 
     offset = "offset"
     rank = "rank"
 
 
 class LossReason(StrEnum):
-    """Why a record is on one side only. All but LOST are explained, by facts of the other side."""
+    """Why a record is on one side only. All but LOST are explained by facts of the other side."""
 
-    truncated = "truncated"  # below the log's start, and no retention would have removed it
-    expired = "expired"  # below the log's start, and retention removes what is that old or far back
-    compacted = "compacted"  # its key came again, was deleted long ago, or it has none
-    aborted = "aborted"  # of a transaction that was aborted, or is still open
-    accepted = "accepted"  # gone before it was archived, and the archive says that it was accepted
-    outside = "outside"  # before or after all that the other side holds, and --common was said
+    truncated = "truncated"  # below the log's start, although retention did not remove it
+    expired = "expired"  # below the log's start, and past retention.ms or retention.bytes
+    compacted = "compacted"  # its key occurs again, was deleted long ago, or is null
+    aborted = "aborted"  # in a transaction that was aborted or is still open
+    accepted = "accepted"  # deleted before it was archived, with --accept-loss
+    outside = "outside"  # outside the offsets that the other side holds, with --common
     LOST = "LOST"
 
 
 class CleanupRules(NamedTuple):
-    """What a topic's settings let a broker remove; -1: no limit.
+    """What a topic's settings allow a broker to remove. -1 means no limit.
 
-    Of a compacted topic nothing goes before it is `lag_ms` old, and no deletion (a null value)
-    before it lay there for `tombstone_ms` more. Source: Kafka, min.compaction.lag.ms and
-    delete.retention.ms, with Kafka's defaults.
+    A compacted topic keeps every record for `lag_ms`, and deletions (null values) for
+    `tombstone_ms` more. Source: Kafka, min.compaction.lag.ms and delete.retention.ms, with Kafka's
+    defaults.
     """
 
     compact: bool = False
@@ -57,41 +57,45 @@ Ranges = Mapping[TopicPartition, OffsetBounds]
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of the two sources, as it stood when the audit began.
-
-    `read`: the records of these ranges, columns of `COLUMNS`; `uncommitted`: the same with
-    those of aborted and open transactions, None where there is no such thing. `rules`: per topic,
-    of a live log. `ordered`: `read` brings records in the order of the log. `topic_ids`: where
-    they are known. `logs`: the whole of those of which `bounds` are only a part; `now`: of live
-    ones, where they begin and end by now. `confirm` raises JobError when another topic of that name
-    is there now.
-    """
+    """One of the two sources, as of the start of the audit."""
 
     name: str
     bounds: Ranges
+    """The offsets to compare, per partition."""
     read: Callable[[Ranges], DataFrame]
+    """Reads the records of these ranges, with the columns of `COLUMNS`."""
     uncommitted: Callable[[Ranges], DataFrame] | None = None
+    """Also reads records of open and aborted transactions. None if `read` already does."""
     ordered: bool = False
+    """True if `read` returns records in log order."""
     rules: Mapping[str, CleanupRules] = field(default_factory=dict[str, CleanupRules])
+    """Per topic, only of a live log."""
     accepted: tuple[OffsetRange, ...] = ()
+    """Offsets whose loss an archive accepted."""
     topic_ids: Mapping[str, str] = field(default_factory=dict[str, str])
+    """By name, where the id is known."""
     logs: Ranges = field(default_factory=dict[TopicPartition, OffsetBounds])
+    """The full bounds of partitions that `bounds` restricts."""
     now: Callable[[], Ranges] = dict[TopicPartition, OffsetBounds]
+    """Returns the current bounds of live logs."""
     confirm: Callable[[], None] = lambda: None
+    """Raises JobError if the topic was recreated since the audit began."""
 
-    def log(self, place: TopicPartition) -> OffsetBounds:
-        """All that the source has of a place of `bounds`, also what is not asked for."""
-        return self.logs.get(place, self.bounds[place])
+    def log(self, partition: TopicPartition) -> OffsetBounds:
+        """Return all offsets that the source has of a partition in `bounds`."""
+        return self.logs.get(partition, self.bounds[partition])
 
     @property
     def topics(self) -> list[str]:
-        return sorted({place.topic for place in self.bounds})
+        return sorted({partition.topic for partition in self.bounds})
 
 
 def unrelated_topics(left: Side, right: Side) -> frozenset[str]:
-    """Topics of one name that are two, of which the one is only archived: what a live log was free
-    to remove, or an archive accepts, says nothing of the other. Two live ones are of two clusters:
-    there a log explains what it lacks of the one that it is a copy of.
+    """Return topics that share only their name, of which at most one is live.
+
+    Neither the retention of a live log nor the accepted losses of an archive explain records
+    missing in the other. Two live topics belong to different clusters, so retention in the copy can
+    explain records it lacks.
     """
     return frozenset(
         topic
@@ -103,9 +107,12 @@ def unrelated_topics(left: Side, right: Side) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class PartitionTotals:
-    """What one side holds of a partition. `last`, `end`: offsets; `gaps`: offsets from `start` to
-    `end` that are not there; `disorder`, `back` (timestamps below the one before): None where the
-    source has no order. `checksum`: sum of the hashes of key, value, headers and timestamp."""
+    """The contents of one partition on one side.
+
+    `gaps`: offsets from `start` to `end` - 1 without a record. `disorder`, `back` (timestamps below
+    the previous one): None if the source has no order. `checksum`: the sum of the hashes of key,
+    value, headers and timestamp.
+    """
 
     start: int
     end: int
@@ -120,9 +127,9 @@ class PartitionTotals:
 
 
 class MissingRecords(NamedTuple):
-    """Records that `on` ("left" or "right") does not have: `first` to `last` are offsets."""
+    """Records missing on the side `on`, "left" or "right". `first` to `last` are their offsets."""
 
-    place: TopicPartition
+    topic_partition: TopicPartition
     on: str
     loss: LossReason
     records: int
@@ -133,9 +140,9 @@ class MissingRecords(NamedTuple):
 
 
 class DifferenceExample(NamedTuple):
-    """A place where the sides differ. `what` differs; values are cut to a few bytes."""
+    """A position at which the sides differ, and the columns that differ. Values are cut short."""
 
-    place: TopicPartition
+    topic_partition: TopicPartition
     position: int
     what: tuple[str, ...]
     left: Mapping[str, Any] | None
@@ -144,10 +151,12 @@ class DifferenceExample(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PartitionComparison:
-    """A partition, on both sides. `differ`: records that are on both, not with the same content;
-    `gaps`: offsets that neither has."""
+    """A partition on both sides.
 
-    place: TopicPartition
+    `differ`: records on both sides with different content. `gaps`: offsets missing on both.
+    """
+
+    topic_partition: TopicPartition
     left: PartitionTotals
     right: PartitionTotals
     differ: int = 0
@@ -157,7 +166,7 @@ class PartitionComparison:
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """All that was found; `examples` are the first few of what is not explained."""
+    """The findings of an audit. `examples` are the first few unexplained differences."""
 
     left: str
     right: str
@@ -167,18 +176,18 @@ class AuditReport:
     examples: tuple[DifferenceExample, ...] = ()
     notes: tuple[str, ...] = ()
 
-    def held(self, name: str) -> list[PartitionTotals]:
-        """Of the side "left" or "right", per partition."""
+    def totals(self, name: str) -> list[PartitionTotals]:
+        """Return the totals of the side "left" or "right", per partition."""
         return [each.left if name == "left" else each.right for each in self.partitions]
 
     @property
     def losses(self) -> dict[LossReason, int]:
-        """Records that one side does not have, by reason; all reasons, also those of 0."""
+        """The number of missing records by reason, including reasons with none."""
         return {loss: sum(m.records for m in self.missing if m.loss is loss) for loss in LossReason}
 
     @property
     def differences(self) -> int:
-        """LOST, different, doubled and misplaced records, and offsets gone from both."""
+        """LOST, different, duplicate and misplaced records, and unexplained gaps, added up."""
         found = self.losses[LossReason.LOST]
         for each in self.partitions:
             found += each.differ + each.unexplained_gaps
@@ -188,7 +197,7 @@ class AuditReport:
 
     @property
     def verdict(self) -> str:
-        """equal, explained (what is missing was allowed to go) or differs."""
+        """One of equal, explained (all missing records could be removed) and differs."""
         if self.differences:
             return "differs"
         return "explained" if self.missing else "equal"

@@ -1,8 +1,8 @@
-"""One pass over records that counts them: per partition and 32,768 positions, in Arrow batches.
+"""One pass that counts records in Arrow batches, per partition and bucket of 32,768 positions.
 
-Only numbers come in (no key, no value), and about one row per batch goes out, so what is kept does
-not grow with the topic. Sums tell whether two buckets hold the same records at the same places, and
-whether a bucket holds each offset once, without a set of them.
+The input is numeric (no keys, no values), and the output has about one row per batch, so memory
+does not grow with the topic. The sums show whether two buckets hold the same records at the same
+positions, and whether a bucket holds each offset once, without a set of offsets.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LOW = (1 << 32) - 1
 
 
 def _mixed(numbers: Any) -> Any:
-    """Unsigned 64-bit numbers that look like chance, one for one. Source: splitmix64."""
+    """Map 64-bit numbers one-to-one to pseudo-random unsigned ones. Source: splitmix64."""
     mixed = numbers.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -31,7 +31,7 @@ def _mixed(numbers: Any) -> Any:
 
 
 def _halves(numbers: Any) -> tuple[Any, Any]:
-    """Signed: number == high * 2^32 + low, so that sums of either half never overflow."""
+    """Split signed numbers: number == high * 2^32 + low, so that sums of a half never overflow."""
     signed = numbers.astype(np.int64)
     return signed >> 32, signed & _LOW
 
@@ -42,13 +42,13 @@ _UP_TO_LOW = np.concatenate(([0], np.cumsum(_PRINT_LOW)))
 
 
 class _LastSeen:
-    """The last position and timestamp of each place that came, to see the order across batches."""
+    """The last position and timestamp of each partition, to compare order across batches."""
 
     def __init__(self) -> None:
         self._last: dict[tuple[str, int], tuple[int, int]] = {}
 
     def steps(self, places: list[tuple[str, int]], starts: Any, position: Any, ms: Any) -> Any:
-        """Per record: it is not above the one before; its timestamp is below that one's."""
+        """Flag positions not above the previous one, and timestamps below the previous one."""
         disorder = np.empty(len(position), np.int64)
         back = np.empty(len(position), np.int64)
         disorder[1:] = position[1:] <= position[:-1]
@@ -63,10 +63,10 @@ class _LastSeen:
 
 
 def count_partials(bases: Places, ordered: bool) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
-    """A function for mapInArrow: NARROW in, PARTIALS out, a row per run of one bucket.
+    """Make a function for mapInArrow: NARROW in, PARTIALS out, one row per run of a bucket.
 
-    A position is the offset less the place's base (0 where there is none). `ordered`: records come
-    in the order of the log, so that steps back mean something.
+    A position is the offset minus the base of its partition (default 0). `ordered`: the records
+    arrive in log order, so that backward steps are meaningful.
     """
 
     def count(batches: Batches) -> Iterator[pa.RecordBatch]:
@@ -79,7 +79,7 @@ def count_partials(bases: Places, ordered: bool) -> Callable[[Batches], Iterator
 
 
 def _starts(changes: Any) -> Any:
-    """Indexes where a run begins; `changes` says so of each record but the first."""
+    """Return the indexes where runs begin. `changes` flags them for all records but the first."""
     return np.concatenate(([0], np.flatnonzero(changes) + 1))
 
 

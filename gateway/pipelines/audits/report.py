@@ -1,4 +1,4 @@
-"""What an audit found, for people and for programs."""
+"""The findings of an audit, formatted for people and for programs."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from gateway.pipelines.audits.model import (
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _VERDICTS = {
-    "equal": "Equal: each record is on both sides, as it was.",
-    "explained": "No difference; all that is missing was free to go.",
+    "equal": "Equal: both sides hold the same records.",
+    "explained": "No difference; all missing records could be removed legitimately.",
     "differs": "DIFFERENT.",
 }
 
 
 def as_data(report: AuditReport) -> dict[str, Any]:
-    """What `-o json` prints.
+    """Return the report as `-o json` prints it.
 
-    left, right: the sources. align: offset or rank. verdict: equal, explained (all that is missing
-    was free to go) or differs. differences: LOST + differ + duplicates + out of order + offsets on
-    neither side that nothing explains; 0 is exit code 0. records, duplicates: of each side.
-    losses: records that one side lacks, by reason. partitions: of each side start, end (offsets),
-    records, gaps (offsets without a record), duplicates, disorder and back (null where the source
-    has no order; back: timestamps below the one before), first_ms, last_ms, checksum (sum of the
-    hashes of key, value, headers and timestamp, in any order; text, since it passes 2^64); differ;
-    gaps: offsets on neither side. missing: per partition, side that lacks them (on) and reason
-    (loss), the first and last offset. examples: position (offset or rank), what differs, and the
-    record of each side, cut short. notes: for people.
+    left, right: the sources. align: offset or rank. verdict: equal, explained (all missing records
+    could be removed legitimately) or differs. differences: LOST + differ + duplicates + out of
+    order + unexplained offsets missing on both sides; 0 is exit code 0. records, duplicates: of
+    each side. losses: records missing on a side, by reason. partitions: for each side start, end
+    (offsets), records, gaps (offsets without a record), duplicates, disorder and back (null if the
+    source has no order; back: timestamps below the previous one), first_ms, last_ms, checksum (sum
+    of the hashes of key, value, headers and timestamp, in any order; text, because it exceeds
+    2^64); differ; gaps: offsets missing on both sides. missing: per partition, the side that lacks
+    the records (on), the reason (loss), the first and last offset. examples: position (offset or
+    rank), the columns that differ, and the record of each side, cut short. notes: for people.
     """
     return {
         "job": "audit",
@@ -45,10 +45,12 @@ def as_data(report: AuditReport) -> dict[str, Any]:
         "align": str(report.align),
         "verdict": report.verdict,
         "differences": report.differences,
-        "records": {name: sum(held.records for held in report.held(name)) for name in SIDES},
+        "records": {name: sum(held.records for held in report.totals(name)) for name in SIDES},
         "losses": {str(loss): records for loss, records in report.losses.items()},
         "differ": sum(each.differ for each in report.partitions),
-        "duplicates": {name: sum(held.duplicates for held in report.held(name)) for name in SIDES},
+        "duplicates": {
+            name: sum(held.duplicates for held in report.totals(name)) for name in SIDES
+        },
         "gaps_unexplained": sum(each.unexplained_gaps for each in report.partitions),
         "partitions": [_partition(each) for each in report.partitions],
         "missing": [_missing(each) for each in report.missing],
@@ -59,7 +61,7 @@ def as_data(report: AuditReport) -> dict[str, Any]:
 
 def _partition(each: PartitionComparison) -> dict[str, Any]:
     return {
-        **each.place._asdict(),
+        **each.topic_partition._asdict(),
         "left": _held(each.left),
         "right": _held(each.right),
         "differ": each.differ,
@@ -73,17 +75,17 @@ def _held(held: PartitionTotals) -> dict[str, Any]:
 
 
 def _missing(each: MissingRecords) -> dict[str, Any]:
-    told = each._asdict()
-    return {**told.pop("place")._asdict(), **told, "loss": str(each.loss)}
+    fields = each._asdict()
+    return {**fields.pop("topic_partition")._asdict(), **fields, "loss": str(each.loss)}
 
 
 def _example(each: DifferenceExample) -> dict[str, Any]:
-    told = each._asdict()
-    return {**told.pop("place")._asdict(), **told, "what": list(each.what)}
+    fields = each._asdict()
+    return {**fields.pop("topic_partition")._asdict(), **fields, "what": list(each.what)}
 
 
 def as_text(report: AuditReport) -> str:
-    """Tables: what the sides hold, what is missing, examples; then notes and the verdict."""
+    """Format tables of the sides, of missing records and of examples, then notes and verdict."""
     columns = headings(
         "topic", "partition", "side", "start", "end", "records", "gaps", "duplicates", "disorder",
         "times_back", "first_time", "last_time", "checksum",
@@ -91,8 +93,8 @@ def as_text(report: AuditReport) -> str:
     rows = [row for each in report.partitions for row in _rows(each)]
     parts = [f"left:  {report.left}\nright: {report.right}", as_table(columns, rows)]
     if report.missing:
-        told = headings("topic", "partition", "missing_on", "why", "records", "offsets", "times")
-        parts.append(as_table(told, [_missing_row(each) for each in report.missing]))
+        columns = headings("topic", "partition", "missing_on", "why", "records", "offsets", "times")
+        parts.append(as_table(columns, [_missing_row(each) for each in report.missing]))
     if report.examples:
         parts.append("\n".join(_example_line(each) for each in report.examples))
     parts += [f"note: {note}" for note in report.notes]
@@ -103,7 +105,7 @@ def as_text(report: AuditReport) -> str:
 def _rows(each: PartitionComparison) -> list[dict[str, Any]]:
     return [
         {
-            **each.place._asdict(),
+            **each.topic_partition._asdict(),
             "side": name,
             **asdict(held),
             "times_back": held.back,
@@ -116,7 +118,7 @@ def _rows(each: PartitionComparison) -> list[dict[str, Any]]:
 
 def _missing_row(each: MissingRecords) -> dict[str, Any]:
     return {
-        **each.place._asdict(),
+        **each.topic_partition._asdict(),
         "missing_on": each.on,
         "why": str(each.loss),
         "records": each.records,
@@ -126,7 +128,7 @@ def _missing_row(each: MissingRecords) -> dict[str, Any]:
 
 
 def _example_line(each: DifferenceExample) -> str:
-    lines = [f"{each.place} at {each.position}: {', '.join(each.what)}"]
+    lines = [f"{each.topic_partition} at {each.position}: {', '.join(each.what)}"]
     for name, record in zip(SIDES, (each.left, each.right), strict=True):
         if record is not None:
             fields = "  ".join(f"{key}={value!r}" for key, value in record.items())
@@ -137,13 +139,13 @@ def _example_line(each: DifferenceExample) -> str:
 def _verdict(report: AuditReport) -> str:
     figures = {str(loss): count for loss, count in report.losses.items() if count}
     figures |= {
-        "with other content": sum(each.differ for each in report.partitions),
-        "twice or more": sum(held.duplicates for name in SIDES for held in report.held(name)),
-        "out of order": sum(held.disorder or 0 for name in SIDES for held in report.held(name)),
+        "with different content": sum(each.differ for each in report.partitions),
+        "duplicate": sum(held.duplicates for name in SIDES for held in report.totals(name)),
+        "out of order": sum(held.disorder or 0 for name in SIDES for held in report.totals(name)),
         "on neither side": sum(each.unexplained_gaps for each in report.partitions),
     }
-    told = ", ".join(f"{count:,} {what}" for what, count in figures.items() if count)
-    return _VERDICTS[report.verdict] + (f" Records: {told}." if told else "")
+    listed = ", ".join(f"{count:,} {what}" for what, count in figures.items() if count)
+    return _VERDICTS[report.verdict] + (f" Records: {listed}." if listed else "")
 
 
 def _time(ms: int | None) -> str | None:

@@ -1,4 +1,4 @@
-"""A topic as its segments hold it: read from bookies, no gateway between."""
+"""A topic's segments as a side of an audit, read from bookies without a gateway."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
 def segments_side(
     spark: SparkSession, name: str, topic: str, metadata: str, isolation: Isolation
 ) -> Side:
-    """The topic as its storage has it now. Raises JobError.
+    """Open the topic as its storage holds it now. Raises JobError.
 
-    Segments are never compacted, whatever the topic's settings say: what is not there is lost.
+    Segments are never compacted, whatever the topic's settings; a missing record is lost.
     """
     if not metadata:
         raise JobError(
-            f"{name}: say with --metadata where the storage is: zk://host:port/chroot of a"
-            " cluster, or grpc://127.0.0.1:3181 of `gateway dev`",
+            f"{name}: set --metadata to the storage: zk://host:port/chroot of a cluster, or"
+            " grpc://127.0.0.1:3181 of `gateway dev`",
             "USAGE",
         )
     register(spark)
     options = parse({"metadata": metadata, "subscribe": topic})
-    facts, bounds = asyncio.run(_looked_up(options))
-    config = topic_config(facts.configs)
+    stored, bounds = asyncio.run(_look_up(options))
+    config = topic_config(stored.configs)
     rules = CleanupRules(
         compact=False,
         delete="delete" in config.cleanup_policy,
@@ -47,20 +47,24 @@ def segments_side(
     )
 
     def reading(chosen: Isolation, ranges: Ranges) -> DataFrame:
-        assigned = sorted(place.partition for place in ranges)
+        assigned = sorted(partition.partition for partition in ranges)
         reader = spark.read.format("ledger").option("metadata", metadata)
         return reader.options(
             assign=f'{{"{topic}":{assigned}}}',
-            startingOffsets=offsets_json({place: each.earliest for place, each in ranges.items()}),
-            endingOffsets=offsets_json({place: each.latest for place, each in ranges.items()}),
+            startingOffsets=offsets_json(
+                {partition: each.earliest for partition, each in ranges.items()}
+            ),
+            endingOffsets=offsets_json(
+                {partition: each.latest for partition, each in ranges.items()}
+            ),
             includeHeaders="true",
             failOnDataLoss="true",
             isolation=str(chosen),
         ).load()
 
     def confirm() -> None:
-        now, _ = asyncio.run(_looked_up(options))
-        check_same_topic(topic, str(facts.topic_id), str(now.topic_id))
+        now, _ = asyncio.run(_look_up(options))
+        check_same_topic(topic, str(stored.topic_id), str(now.topic_id))
 
     committed = isolation is Isolation.read_committed
     return Side(
@@ -72,21 +76,21 @@ def segments_side(
         else None,
         ordered=True,
         rules={topic: rules},
-        topic_ids={topic: str(facts.topic_id)},
+        topic_ids={topic: str(stored.topic_id)},
         confirm=confirm,
     )
 
 
-async def _looked_up(options: Options) -> tuple[Topic, dict[TopicPartition, OffsetBounds]]:
+async def _look_up(options: Options) -> tuple[Topic, dict[TopicPartition, OffsetBounds]]:
     async with open_storage(options.metadata, *(options.tls or ())) as storage:
         (name,) = options.topics
         topic = await read_topic(storage.store, name)
         sources = PartitionSources(storage, options)
         try:
-            found = await sources.look()
+            found = await sources.refresh()
             return topic, {
-                place: OffsetBounds(each.scan.start_sequence_id, each.scan.end_sequence_id)
-                for place, each in found.items()
+                partition: OffsetBounds(each.scan.start_sequence_id, each.scan.end_sequence_id)
+                for partition, each in found.items()
             }
         finally:
             sources.close()

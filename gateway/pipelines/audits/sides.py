@@ -16,11 +16,11 @@ from gateway.pipelines.shared.topics import OffsetBounds, Topics
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_SPELT_OUT = 64  # ranges that a condition may list
+_CONDITION_RANGES_MAX = 64  # ranges that one filter condition may list
 
 
 def cleanup_rules(settings: Mapping[str, str | None]) -> CleanupRules:
-    """What the settings of a topic let a broker remove."""
+    """Return what a topic's settings allow a broker to remove."""
     known = CleanupRules()
     policies = [each.strip() for each in (settings.get("cleanup.policy") or "delete").split(",")]
     return CleanupRules(
@@ -36,20 +36,20 @@ def cleanup_rules(settings: Mapping[str, str | None]) -> CleanupRules:
 def topic_side(
     spark: SparkSession, name: str, topic: str, bootstrap: str, isolation: Isolation
 ) -> Side:
-    """A topic, read through its cluster by Spark's own source."""
+    """Open a topic, read through its cluster by Spark's own source."""
     topics = Topics(bootstrap)
     topics.named([topic])
 
     def reading(chosen: Isolation, ranges: Ranges) -> DataFrame:
-        wanted = [OffsetRange(*place, *each) for place, each in ranges.items()]
+        wanted = [OffsetRange(*partition, *each) for partition, each in ranges.items()]
         options = {"kafka.isolation.level": str(chosen)}
         return read_ranges(spark, bootstrap, wanted, options)
 
     def confirm() -> None:
-        check_same_topic(topic, topic_id, topics.facts(topic).topic_id)
+        check_same_topic(topic, topic_id, topics.describe(topic).topic_id)
 
     committed = isolation is Isolation.read_committed
-    topic_id = topics.facts(topic).topic_id  # before its bounds
+    topic_id = topics.describe(topic).topic_id  # before its bounds
     return Side(
         name,
         topics.bounds([topic]),
@@ -66,11 +66,11 @@ def topic_side(
 
 
 def check_same_topic(topic: str, before: str | None, now: str | None) -> None:
-    """Raises JobError when both ids are known, and are not of one topic."""
+    """Raise JobError if both ids are known and differ."""
     if before is not None and now is not None and before != now:
         raise JobError(
-            f"topic {topic!r} was deleted and made anew while it was read: its id was {before}, is"
-            f" {now}; audit again",
+            f"topic {topic!r} was deleted and recreated while it was read: its id was {before},"
+            f" and is now {now}; audit again",
             "TOPIC_MADE_ANEW",
         )
 
@@ -78,12 +78,12 @@ def check_same_topic(topic: str, before: str | None, now: str | None) -> None:
 def archive_side(
     spark: SparkSession, name: str, archive: Archive, topic: str | None, others: str | None
 ) -> Side:
-    """The archive, cut to `topic`. Without one, to `others`, which the other source names."""
+    """Open an archive, cut to `topic`, or to `others`, the topic of the other source."""
     ranges = archive.ranges()
     state = archive.state()
-    topics = sorted({place.topic for place in state.ends})
+    topics = sorted({partition.topic for partition in state.ends})
     if not topics:
-        raise JobError(f"{name}: nothing is archived there", "EMPTY_ARCHIVE")
+        raise JobError(f"{name}: the archive is empty", "EMPTY_ARCHIVE")
     if topic is not None:
         chosen = [topic]
     elif others in topics:
@@ -91,14 +91,14 @@ def archive_side(
     elif others is None or len(topics) == 1:
         chosen = topics
     else:
-        raise JobError(f"{name} holds {', '.join(topics)}: add #TOPIC to say which", "USAGE")
+        raise JobError(f"{name} holds {', '.join(topics)}: add #TOPIC to choose one", "USAGE")
     if chosen[0] not in topics:
         raise JobError(f"{name}: it holds {', '.join(topics)}", "UNKNOWN_TOPIC")
-    bounds = {place: OffsetBounds(end, end) for place, end in state.ends.items()}
+    bounds = {partition: OffsetBounds(end, end) for partition, end in state.ends.items()}
     bounds |= range_bounds(ranges)
     return Side(
         name,
-        {place: each for place, each in bounds.items() if place.topic in chosen},
+        {partition: each for partition, each in bounds.items() if partition.topic in chosen},
         read=lambda wanted: filter_ranges(spark, archive.read(chosen), wanted),
         accepted=tuple(lost.range for lost in state.lost if lost.range.topic in chosen),
         topic_ids={each: state.topic_ids[each] for each in chosen if each in state.topic_ids},
@@ -106,29 +106,29 @@ def archive_side(
 
 
 def range_bounds(ranges: list[OffsetRange]) -> dict[TopicPartition, OffsetBounds]:
-    """Per place, from the first to the last offset of its ranges."""
+    """Return per partition the bounds from the first to the last offset of its ranges."""
     found: dict[TopicPartition, OffsetBounds] = {}
     for each in ranges:
-        known = found.get(each.place, OffsetBounds(each.start, each.end))
-        found[each.place] = OffsetBounds(
+        known = found.get(each.topic_partition, OffsetBounds(each.start, each.end))
+        found[each.topic_partition] = OffsetBounds(
             min(known.earliest, each.start), max(known.latest, each.end)
         )
     return found
 
 
 def filter_ranges(spark: SparkSession, frame: DataFrame, wanted: Ranges) -> DataFrame:
-    """The records of these ranges, `COLUMNS` alone."""
+    """Keep the records of these ranges, with the columns of `COLUMNS`."""
     from pyspark.sql import functions as F
 
     columns = [column for column in frame.columns if column != "day"]
     offset = F.col("offset")
-    if len(wanted) <= _SPELT_OUT:  # as a condition it also tells which files need no look
+    if len(wanted) <= _CONDITION_RANGES_MAX:  # a condition also lets Spark skip files
         here = F.lit(False)
-        for place, each in wanted.items():
-            one = (F.col("topic") == place.topic) & (F.col("partition") == place.partition)
+        for partition, each in wanted.items():
+            one = (F.col("topic") == partition.topic) & (F.col("partition") == partition.partition)
             here |= one & (offset >= each.earliest) & (offset < each.latest)
         return frame.where(here).select(*columns)
-    rows = [(*place, *each) for place, each in wanted.items()]
+    rows = [(*partition, *each) for partition, each in wanted.items()]
     known = small_frame(spark, rows, "topic STRING, partition INT, first BIGINT, end BIGINT")
     near = frame.join(F.broadcast(known), ["topic", "partition"])
     return near.where("offset >= first AND offset < end").select(*columns)

@@ -1,4 +1,4 @@
-"""What an audit can compare: `topic:`, `segments:`, `archive:` and `iceberg:`, opened as sides."""
+"""The sources of an audit: `topic:`, `segments:`, `archive:` and `iceberg:`, opened as sides."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ARCHIVES = {"archive": "parquet", "iceberg": "iceberg"}
 
 
 class AuditSource(NamedTuple):
-    """`kind:where[#topic]`, as somebody wrote it."""
+    """A source as written on the command line: `kind:where[#topic]`."""
 
     kind: str
     where: str
@@ -29,7 +29,7 @@ class AuditSource(NamedTuple):
 
 
 class SourceAccess(NamedTuple):
-    """How sources are reached: servers, metadata of the storage, which records are read."""
+    """How to reach sources: bootstrap servers, storage metadata, and the isolation level."""
 
     bootstrap: str
     metadata: str = ""
@@ -37,14 +37,14 @@ class SourceAccess(NamedTuple):
 
 
 def parse_source(text: str) -> AuditSource:
-    """Raises JobError that says the grammar."""
+    """Parse a source. Raises JobError that shows the grammar."""
     kind, colon, where = text.partition(":")
     topic = None
     if kind in _ARCHIVES and "#" in where:
         where, _, topic = where.rpartition("#")
     if kind not in KINDS or not colon or not where or topic == "":
         raise JobError(
-            f"{text!r} is no source: write topic:NAME, segments:NAME, archive:PATH[#TOPIC] or"
+            f"{text!r} is no source: use topic:NAME, segments:NAME, archive:PATH[#TOPIC] or"
             " iceberg:CATALOG.NAMESPACE.TABLE[#TOPIC]",
             "USAGE",
         )
@@ -58,7 +58,10 @@ def open_sides(
     left_access: SourceAccess,
     right_access: SourceAccess,
 ) -> tuple[Side, Side]:
-    """Both, as they stand now; an archive of many topics is cut to the topic of the other one."""
+    """Open both sources as they are now.
+
+    An archive of several topics is cut to the topic that the other source names.
+    """
     wanted = [each.where if each.kind not in _ARCHIVES else each.topic for each in (left, right)]
     return (
         _open(spark, left, left_access, wanted[1]),

@@ -1,4 +1,4 @@
-"""spark.read.format("ledger"): segments read from bookies, many tasks for one partition."""
+"""spark.read.format("ledger"): segments read from bookies, with many tasks per partition."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _PUSHES_FILTERS = "spark.sql.python.filterPushdown.enabled"
 
 
 def register(spark: SparkSession) -> None:
-    """The session knows format("ledger"). Its workers must be able to import this package.
+    """Register format("ledger") with the session. Its workers must be able to import this package.
 
-    Spark refuses a reader that takes filters where it does not push them, so the setting decides,
-    as it is now, which reader is registered.
+    Spark refuses a reader that accepts filters while filter pushdown is off. So the current value
+    of that setting decides which reader is registered.
     """
     from gateway.pipelines.direct.datasource import FilteringSource, LedgerSource
 

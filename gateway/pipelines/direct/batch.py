@@ -19,41 +19,42 @@ if TYPE_CHECKING:
 
 
 class LedgerBatchReader(DataSourceReader):
-    """A batch: everything is decided when it is planned."""
+    """A batch read. The driver plans all tasks at once."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._wanted = PushedFilters()
+        # Prunes slices. It narrows nothing until FilteringBatchReader sets it.
+        self._filters = PushedFilters()
 
     def partitions(self) -> list[InputPartition]:
         options = self._options
-        link = StorageConnection(options.metadata, options.tls)
+        connection = StorageConnection(options.metadata, options.tls)
         try:
-            return [SlicePartition(task) for task in link.run(self._tasks(link))]
+            return [SlicePartition(task) for task in connection.run(self._tasks(connection))]
         finally:
-            link.close()
+            connection.close()
 
-    async def _tasks(self, link: StorageConnection) -> list[SliceTask]:
+    async def _tasks(self, connection: StorageConnection) -> list[SliceTask]:
         options = self._options
-        sources = PartitionSources(link.storage, options)
+        sources = PartitionSources(connection.storage, options)
         try:
-            found = await sources.look()
+            found = await sources.refresh()
             begin, end = await start_offsets(found, options), await end_offsets(found, options)
             ranges = [OffsetRange(*p, begin[p], end[p]) for p in found if begin[p] < end[p]]
-            return await plan_tasks(ranges, found, options.slice_bytes, self._wanted)
+            return await plan_tasks(ranges, found, options.slice_bytes, self._filters)
         finally:
             sources.close()
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """`partition` is None where there are none."""
+        """Read one task. `partition` is None if there are no tasks."""
         if isinstance(partition, SlicePartition):
             yield from read_task(partition.task, self._options)
 
 
 class FilteringBatchReader(LedgerBatchReader):
-    """The same, told of filters: what none of them lets pass is not even planned."""
+    """The same with filter pushdown: slices without matching records are not even planned."""
 
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
-        """All of them are left to Spark too: slices are only pruned as a whole."""
-        self._wanted = pushed_filters(filters)
+        """Use the filters to prune slices. Spark still applies all of them to the records."""
+        self._filters = pushed_filters(filters)
         return filters

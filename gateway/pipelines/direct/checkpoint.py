@@ -1,11 +1,11 @@
-"""What a checkpoint holds of a stream: how far it came, and in which topic of that name. Pure.
+"""The contents of a streaming query's checkpoint: offsets, and the topic ids they belong to. Pure.
 
-Of a Python source's stream Spark keeps its offsets and nothing else: the reader is not told where
-the checkpoint is, and what partitions hold does not outlive their batch. So the ids of topics stand
-among the offsets, each as a topic without partitions: {"t":{"0":5},"t@<id>":{}}. No topic's name
-has an "@", and Spark's Kafka source sees nothing in such a topic: it can go on from there. Its own
-checkpoints, and older ones of ours, have no ids; they are taken to be of the topic there is.
-Source: Spark, JsonUtils.partitionOffsets.
+For a Python source, Spark keeps only the offsets: the reader does not learn where the checkpoint
+is, and what partitions hold does not outlive their batch. So the topic ids are stored among the
+offsets, each as a topic without partitions: {"t":{"0":5},"t@<id>":{}}. No topic name contains an
+"@", and Spark's Kafka source ignores a topic without partitions, so it can continue from such a
+checkpoint. Spark's own checkpoints, and older ones of ours, contain no ids; they are assumed to
+belong to the current topic. Source: Spark, JsonUtils.partitionOffsets.
 """
 
 from __future__ import annotations
@@ -24,21 +24,23 @@ _OF = "@"
 
 @dataclass(frozen=True, slots=True)
 class StreamOffsets:
-    """The next offset of each place; `topic_ids` by name, where they are known."""
+    """The next offset of each partition, and the topic ids by name where they are known."""
 
     offsets: Mapping[TopicPartition, int]
     topic_ids: Mapping[str, str] = field(default_factory=dict[str, str])
 
-    def others(self, topic_ids: Mapping[str, str]) -> list[str]:
-        """Topics whose id is another one there; where either does not know it, it is the same."""
+    def recreated(self, topic_ids: Mapping[str, str]) -> list[str]:
+        """Return the topics whose id differs from the given one. An unknown id counts as equal."""
         return sorted(
             name for name, known in self.topic_ids.items() if topic_ids.get(name, known) != known
         )
 
 
 def to_json(position: StreamOffsets) -> OffsetsJson:
-    """Such that `from_json` gives it back; ids of topics that have no offset are left out."""
-    offsets = {(place.topic, place.partition): at for place, at in position.offsets.items()}
+    """Encode for `from_json`. Ids of topics without an offset are left out."""
+    offsets = {
+        (partition.topic, partition.partition): at for partition, at in position.offsets.items()
+    }
     found: OffsetsJson = json.loads(offsets_json(offsets))
     ids = {
         f"{topic}{_OF}{position.topic_ids[topic]}": dict[str, int]()
@@ -49,7 +51,7 @@ def to_json(position: StreamOffsets) -> OffsetsJson:
 
 
 def from_json(offsets: OffsetsJson) -> StreamOffsets:
-    """What a checkpoint holds: with ids, or as Spark's Kafka source writes it."""
+    """Decode a checkpoint, with ids or as Spark's Kafka source writes it."""
     ids = dict(name.split(_OF, 1) for name in offsets if _OF in name)
     found = {
         TopicPartition(topic, int(partition)): offset

@@ -1,4 +1,4 @@
-"""format("ledger") as PySpark's Python Data Source API has it: batch and streaming."""
+"""format("ledger") in PySpark's Python Data Source API, for batch and streaming queries."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAME = "ledger"
 
 
 class LedgerSource(DataSource):
-    """Options: see `gateway.pipelines.direct.options`."""
+    """The data source. Its options are in `gateway.pipelines.direct.options`."""
 
     @classmethod
     def name(cls) -> str:
@@ -39,7 +39,7 @@ class LedgerSource(DataSource):
 
 
 class FilteringSource(LedgerSource):
-    """For a pyspark that pushes filters down, where that is switched on."""
+    """The data source for sessions with filter pushdown."""
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return FilteringBatchReader(parse(self.options))

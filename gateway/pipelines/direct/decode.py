@@ -1,14 +1,14 @@
-"""Kafka record batches as Arrow columns, many batches at a time and no Python object per record.
+"""Kafka record batches as Arrow columns: many batches at a time, no Python object per record.
 
-A batch with more records or bytes than are decoded at once is decoded in pieces, so that what it
-takes does not depend on how small its records are: see `WORKING_BYTES`.
+A batch with too many records or bytes is decoded in pieces, so memory does not depend on the size
+of its records: see `WORKING_BYTES`.
 
-Where each record begins is found by walking lengths: all batches in step where there are many of
-them, by runs of records of one size where they are few and large. All fields are then decoded by
-numpy for all records at once, and keys and values are gathered by Arrow: what lies between them
-counts as further elements of one binary array, of which every other one is taken.
+The starts of records are found by following their lengths: in step across many batches, or by runs
+of equally sized records in few large ones. Then numpy decodes each field for all records at once,
+and Arrow gathers keys and values: it treats them and the gaps between them as the elements of one
+binary array, and takes every other element.
 
-Pure. Source: Kafka, DefaultRecordBatch and DefaultRecord; columns as of Spark's Kafka source.
+Pure. Source: Kafka, DefaultRecordBatch and DefaultRecord; columns as in Spark's Kafka source.
 """
 
 from __future__ import annotations
@@ -31,20 +31,23 @@ from ledger.errors import CorruptFormat
 from ledger.ids import Buffer
 
 DECOMPRESSED_BYTES_MAX = 256 * 1024 * 1024
-"""Of one batch. Kafka has no such bound; one is needed where memory is to stay flat."""
+"""The limit for one batch. Kafka has none, but flat memory needs one."""
 
 RECORDS_AT_ONCE = 128 * 1024
-"""Each takes some 150 bytes while it is decoded, however small it is."""
+"""Each record takes about 150 bytes while it is decoded, however small it is."""
 
 HEADERS_MAX = 128 * 1024
-"""Of one record; four times that are decoded at once. Kafka has no such bound either."""
+"""The limit for one record; four times as many are decoded at once. Kafka has no such limit."""
 
 WORKING_BYTES = 160 * 1024 * 1024
-"""Decoding a batch takes at most this, and three times what it decompresses to: the batch, a piece
-of it and its columns, which are that much where one record is all of it."""
+"""Decoding a batch takes at most this, and three times its decompressed size.
+
+That is the batch, a piece of it and the columns of the piece. The last two are as large as the
+batch if it has only one record.
+"""
 
 _PIECE_BYTES = 4 * 1024 * 1024
-_PADDING = bytes(16)  # what is read behind the last record before its lengths are checked
+_PADDING = bytes(16)  # bytes behind the last record that are read before lengths are checked
 _US_PER_MS = 1000
 
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
@@ -62,19 +65,19 @@ SCHEMA_WITH_HEADERS = pa.schema([*_FIELDS, ("headers", pa.list_(HEADER))])
 
 
 class _Gathered(NamedTuple):
-    """Batches whose records are decoded together; bodies are uncompressed."""
+    """Batches whose records are decoded together. The bodies are uncompressed."""
 
     headers: list[BatchHeader]
     bodies: list[Buffer]
 
 
 class _Records(NamedTuple):
-    """Where everything is: one element per record. A length below 0 is a null."""
+    """The positions of all fields: one element per record. A negative length means null."""
 
     data: bytes
     array: Bytes
     ends: Positions
-    batch: Positions  # index of the batch that it is in
+    batch: Positions  # index of the record's batch
     timestamp_deltas: Positions
     offset_deltas: Positions
     keys: Positions
@@ -84,22 +87,26 @@ class _Records(NamedTuple):
 
 
 class Decoder:
-    """Of one partition of a topic. What it yields has at most RECORDS_AT_ONCE rows, and about 4 MiB
-    of keys, values and headers, more where one record has; each row names its topic besides."""
+    """Decodes one partition of a topic.
+
+    A result has at most RECORDS_AT_ONCE rows and about 4 MiB of keys, values and headers, or more
+    if a single record has. Topic names come on top, one per row.
+    """
 
     def __init__(self, topic: str, partition: int, include_headers: bool = False) -> None:
         self.schema = SCHEMA_WITH_HEADERS if include_headers else SCHEMA
-        self._place = f"{topic}-{partition}"
+        self._partition_name = f"{topic}-{partition}"
         self._include_headers = include_headers
         self._topic, self._partition = topic, partition
+        # Columns of one repeated value. They grow to the largest result; smaller ones slice them.
         self._topics = pa.array([], pa.string())
         self._partitions = pa.array([], pa.int32())
 
     def decode(self, stored: Iterable[Buffer], first: int, end: int) -> Iterator[pa.RecordBatch]:
-        """The records of offsets `first` to `end` - 1 among these batches, in order.
+        """Yield the records of offsets `first` to `end` - 1 in these batches, in order.
 
-        Control batches hold none. Raises CorruptFormat where a batch is damaged; when that is a
-        large one, its first records may have been given before.
+        Control batches have no records. Raises CorruptFormat for a damaged batch; if that is a
+        large one, its first records may have been yielded before.
         """
         gathered = _Gathered([], [])
         size = records = 0
@@ -116,7 +123,7 @@ class Decoder:
                 gathered, size, records = _Gathered([], []), 0, 0
             if len(body) > _PIECE_BYTES or header.records > RECORDS_AT_ONCE:
                 yield from self._in_pieces(header, body, first, end)
-                del body  # two large ones are never there at once
+                del body  # never keep two large bodies at once
                 continue
             gathered.headers.append(header)
             gathered.bodies.append(body)
@@ -129,7 +136,7 @@ class Decoder:
         codec = header.attributes & batches.CODEC_MASK
         body = memoryview(batch)[batches.HEADER_BYTES :]
         if header.magic != 2 or header.length + batches.LENGTH_OVERHEAD != len(batch):
-            raise self._corrupt(header, "is no whole record batch")
+            raise self._corrupt(header, "is not a complete record batch")
         if codec:
             from gateway.wire.record_scan import decompress
 
@@ -144,7 +151,7 @@ class Decoder:
     def _columns(
         self, headers: list[BatchHeader], records: _Records, first: int, end: int
     ) -> Iterator[pa.RecordBatch]:
-        """Those of the range, in parts where their headers are wanted and are many."""
+        """Yield the rows within the range, in parts if headers are included and numerous."""
         if not self._include_headers:
             yield from self._part(headers, records, None, first, end)
             return
@@ -195,7 +202,7 @@ class Decoder:
             yield from self._columns([header], piece, first, end)
 
     def _pieces(self, header: BatchHeader, body: Buffer) -> Iterator[_Records]:
-        """Of one large batch; each has its own copy of its bytes."""
+        """Split one large batch. Each piece has its own copy of its bytes."""
         try:
             array = np.frombuffer(body, np.uint8)
             for found in walk.find_records_in_parts(body, array, header.records, RECORDS_AT_ONCE):
@@ -210,7 +217,7 @@ class Decoder:
             raise self._corrupt(header, str(error)) from error
 
     def _parse(self, gathered: _Gathered) -> _Records:
-        """Raises CorruptFormat: every length is checked before anything is made of it."""
+        """Find all fields. Checks every length first, and raises CorruptFormat."""
         headers, bodies = gathered
         data = b"".join([*bodies, _PADDING])
         array = np.frombuffer(data, np.uint8)
@@ -230,8 +237,8 @@ class Decoder:
         except (ValueError, IndexError) as error:
             raise self._corrupt(first, str(error)) from error
         if counts.max() > HEADERS_MAX:
-            said = f"a record has {counts.max()} headers, more than {HEADERS_MAX} are not decoded"
-            raise self._corrupt(first, f"{said}; without includeHeaders it can be read")
+            problem = f"a record has {counts.max()} headers, the limit is {HEADERS_MAX}"
+            raise self._corrupt(first, f"{problem}; read it without includeHeaders")
         return counts, at
 
     def _headers(
@@ -242,18 +249,20 @@ class Decoder:
         except (ValueError, IndexError) as error:
             raise self._corrupt(first, str(error)) from error
 
-    def _corrupt(self, header: BatchHeader, what: str) -> CorruptFormat:
-        return CorruptFormat(f"{self._place}: the batch at offset {header.base_offset}: {what}")
+    def _corrupt(self, header: BatchHeader, problem: str) -> CorruptFormat:
+        return CorruptFormat(
+            f"{self._partition_name}: the batch at offset {header.base_offset}: {problem}"
+        )
 
     def _grow_constants(self, count: int) -> None:
-        """`_topics` and `_partitions` have at least so many elements."""
+        """Make `_topics` and `_partitions` at least `count` elements long."""
         if count > len(self._partitions):
             self._topics = pa.array(np.full(count, self._topic, object), pa.string())
             self._partitions = pa.array(np.full(count, self._partition, np.int32))
 
 
 def _cuts(sizes: Positions, most: int) -> Iterator[int]:
-    """Indexes behind the parts of these sizes that have `most` together, or are one alone."""
+    """Yield the end indexes of parts whose sizes add up to `most`, or of single larger elements."""
     sums = np.cumsum(sizes)
     at, before = 0, 0
     while at < len(sums):
@@ -269,7 +278,7 @@ def _fields(
     offset_deltas, at = varints(array, at)
     key_lengths, keys = varints(array, at)
     value_lengths, values = varints(array, keys + np.maximum(key_lengths, 0))
-    room = ends - 1 - values  # no sum of what a record claims: it may wrap
+    room = ends - 1 - values  # do not add lengths that a record claims: the sum may wrap
     if (keys > values).any() or (np.maximum(value_lengths, 0) > room).any():
         raise ValueError("a key or value is longer than its record")
     return _Records(

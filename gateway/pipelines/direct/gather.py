@@ -1,4 +1,4 @@
-"""Arrow columns of bytes that lie apart in one buffer, gathered without an object for each."""
+"""Arrow columns of bytes scattered over one buffer, gathered without an object per element."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from gateway.pipelines.direct.walk import Positions
 
 
 def gather_bytes(data: bytes, starts: Positions, lengths: Positions) -> pa.Array:
-    """A binary column of the bytes of `data` at `starts`; null where the length is below 0.
+    """Make a binary column of the bytes of `data` at `starts`. Negative lengths become null.
 
-    Positions rise, and no two stretches overlap. What lies between them counts as elements of a
-    binary array too, of which every other one is taken.
+    Positions rise, and elements do not overlap. The elements and the gaps between them form one
+    binary array, of which every other element is taken.
     """
     count = len(starts)
     nulls = lengths < 0
@@ -24,13 +24,13 @@ def gather_bytes(data: bytes, starts: Positions, lengths: Positions) -> pa.Array
     edges = np.empty(2 * count, np.int32)
     edges[0::2] = starts
     edges[1::2] = starts + np.maximum(lengths, 0)
-    pieces = pa.Array.from_buffers(
+    elements = pa.Array.from_buffers(
         pa.binary(), 2 * count - 1, [None, pa.py_buffer(edges), pa.py_buffer(data)]
     )
     wanted = np.arange(0, 2 * count, 2, dtype=np.int32)
-    return pieces.take(pa.array(wanted, mask=nulls if nulls.any() else None))
+    return elements.take(pa.array(wanted, mask=nulls if nulls.any() else None))
 
 
 def validity_buffer(nulls: NDArray[Any]) -> pa.Buffer | None:
-    """The validity buffer of a column that is null there; None when it is null nowhere."""
+    """Return the validity buffer of a column with these nulls, or None if there are none."""
     return pa.py_buffer(np.packbits(~nulls, bitorder="little")) if nulls.any() else None

@@ -1,7 +1,7 @@
-"""The headers of records as an Arrow column; decoded only where somebody asked for them.
+"""The headers of records as an Arrow column, decoded only if includeHeaders is set.
 
-The k-th headers of all records that have as many are found in the k-th step, as numpy does the
-rest. Source: Kafka, DefaultRecord; a record without headers has null, as in Spark's Kafka source.
+Step k finds the k-th headers of all records that have as many, so numpy does all the work. Source:
+Kafka, DefaultRecord; a record without headers has null, as in Spark's Kafka source.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 
 
 class _HeaderBounds(NamedTuple):
-    """One element per header, in order of records."""
+    """The positions of all headers in order of records, one element per header."""
 
     keys: Positions
     key_lengths: Positions
@@ -27,9 +27,9 @@ class _HeaderBounds(NamedTuple):
 
 
 def header_counts(array: Bytes, at: Positions, ends: Positions) -> tuple[Positions, Positions]:
-    """Of records whose header counts lie `at`; and where their first headers lie.
+    """Decode the header counts at `at`. Returns them with the positions of the first headers.
 
-    Raises ValueError, IndexError on damaged data: none claims more than it has bytes for.
+    Raises ValueError or IndexError for damaged data, such as a count too large for the record.
     """
     counts, at = varints(array, at)
     if (counts < 0).any() or (counts > (ends - at) >> 1).any():  # each has two lengths
@@ -40,7 +40,7 @@ def header_counts(array: Bytes, at: Positions, ends: Positions) -> tuple[Positio
 def headers_column(
     data: bytes, array: Bytes, counts: Positions, at: Positions, ends: Positions
 ) -> pa.Array:
-    """Of records with `counts` headers `at` there. Raises as `header_counts` does."""
+    """Build the column of records that have `counts` headers at `at`. Raises as `header_counts`."""
     edges = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=edges[1:])
     total = int(edges[-1])
@@ -66,12 +66,12 @@ def _walk(
     places: Positions,
     found: _HeaderBounds,
 ) -> None:
-    """`found` is filled. Records must end where their last header does."""
+    """Fill `found`. Each record must end with its last header."""
     step = 0
     while True:
         over = counts <= step
         if not np.array_equal(at[over], ends[over]):
-            raise ValueError("a record has bytes behind its last header")
+            raise ValueError("a record has bytes after its last header")
         more = ~over
         if not more.any():
             return
@@ -89,9 +89,9 @@ def _walk(
 
 
 def _texts(keys: Any) -> pa.Array:
-    """As UTF-8; what is none becomes U+FFFD, as in Java."""
+    """Cast to UTF-8. Invalid bytes become U+FFFD, as in Java."""
     try:
         return keys.cast(pa.string())
     except pa.ArrowInvalid:
-        said = [key.decode("utf-8", "replace") for key in keys.to_pylist()]
-        return pa.array(said, pa.string())
+        decoded = [key.decode("utf-8", "replace") for key in keys.to_pylist()]
+        return pa.array(decoded, pa.string())

@@ -1,6 +1,6 @@
-"""Which partitions a read is about, and the offsets where it begins and ends in each.
+"""The partitions of a read, and the offsets at which it begins and ends in each.
 
-As the Kafka source decides them, but asked of the metadata store and of bookies.
+The rules are those of the Kafka source, but the answers come from the metadata store and bookies.
 """
 
 from __future__ import annotations
@@ -25,21 +25,24 @@ from ledger.streams.scan import StreamScan
 
 _AT_ONCE = 16
 _PARTITIONS_MAX = 100_000
-_LOOK_S, _LOOKS = 0.1, 30  # at what is acknowledged, where an offset lies beyond it
+_POLL_S, _POLLS = 0.1, 30  # how often to look for acknowledged records up to a named offset
 
 T = TypeVar("T")
 
 
 class PartitionSource(NamedTuple):
-    """A partition that is read: its stream as it was when looked at."""
+    """A partition to read, with its stream as of the last refresh."""
 
-    place: TopicPartition
+    topic_partition: TopicPartition
     topic_id: str
     scan: StreamScan
 
 
+OpenSources = Mapping[TopicPartition, PartitionSource]
+
+
 class TopicRecreated(DataLost):
-    """Another topic of that name is there now: the offsets of the old one are other records'."""
+    """The topic was deleted and recreated, so stored offsets belong to other records."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, ())
@@ -47,30 +50,33 @@ class TopicRecreated(DataLost):
 
 
 class PartitionSources:
-    """All partitions of the options, open until `close`."""
+    """All partitions that the options select, open until `close`."""
 
     def __init__(self, storage: ReadStorage, options: Options) -> None:
         self._storage = storage
         self._options = options
+        # The partitions of the last refresh. A refresh closes those of deleted topics.
         self._open: dict[TopicPartition, PartitionSource] = {}
 
-    async def look(self) -> dict[TopicPartition, PartitionSource]:
-        """The partitions that there are now, each as it is now. Raises JobError, LedgerError."""
+    async def refresh(self) -> dict[TopicPartition, PartitionSource]:
+        """Return the current partitions, each as it is now. Raises JobError, LedgerError."""
         topics = await self._topics()
         wanted: dict[TopicPartition, Topic] = {}
         for topic in topics:
             for index in self._options.assigned.get(topic.name, range(topic.partitions)):
                 wanted[TopicPartition(topic.name, index)] = topic
         if len(wanted) > _PARTITIONS_MAX:
-            raise JobError(f"{len(wanted)} partitions are more than {_PARTITIONS_MAX}")
-        for place, source in list(self._open.items()):
-            topic = wanted.get(place)
+            raise JobError(f"{len(wanted)} partitions exceed the limit of {_PARTITIONS_MAX}")
+        for partition, source in list(self._open.items()):
+            topic = wanted.get(partition)
             if topic is None or str(topic.topic_id) != source.topic_id:
                 source.scan.close()
-                del self._open[place]
-        places = sorted(wanted)
-        found = await _gathered([self._source(place, wanted[place]) for place in places])
-        self._open = dict(zip(places, found, strict=True))
+                del self._open[partition]
+        partitions = sorted(wanted)
+        found = await _gathered(
+            [self._open_source(partition, wanted[partition]) for partition in partitions]
+        )
+        self._open = dict(zip(partitions, found, strict=True))
         return dict(self._open)
 
     async def _topics(self) -> list[Topic]:
@@ -84,26 +90,26 @@ class PartitionSources:
             for index in options.assigned.get(topic.name, ()):
                 if index >= topic.partitions:
                     raise JobError(
-                        f"assign: {topic.name} has {topic.partitions} partitions, {index} is none",
+                        f"assign: {topic.name} has {topic.partitions} partitions, not {index}",
                         "UNKNOWN_PARTITION",
                     )
         return found
 
-    async def _source(self, place: TopicPartition, topic: Topic) -> PartitionSource:
-        known = self._open.get(place)
+    async def _open_source(self, partition: TopicPartition, topic: Topic) -> PartitionSource:
+        known = self._open.get(partition)
         if known is not None:
             await known.scan.refresh()
             return known
         try:
             scan = await StreamScan.open(
-                stream_name(topic.topic_id, place.partition),
+                stream_name(topic.topic_id, partition.partition),
                 self._storage.store,
                 self._storage.client,
                 batches.timestamp_max,
             )
         except NoNode as error:
-            raise JobError(f"{place} went away while it was looked at", "UNKNOWN_TOPIC") from error
-        return PartitionSource(place, str(topic.topic_id), scan)
+            raise JobError(f"{partition} was deleted meanwhile", "UNKNOWN_TOPIC") from error
+        return PartitionSource(partition, str(topic.topic_id), scan)
 
     def close(self) -> None:
         for source in self._open.values():
@@ -112,7 +118,7 @@ class PartitionSources:
 
 
 async def _gathered(work: Sequence[Awaitable[T]]) -> list[T]:
-    """All results in order, a few at once; the first error is raised when all are over."""
+    """Return all results in order, with bounded concurrency. Raises the first error at the end."""
     room = asyncio.Semaphore(_AT_ONCE)
 
     async def one(each: Awaitable[T]) -> T:
@@ -126,140 +132,142 @@ async def _gathered(work: Sequence[Awaitable[T]]) -> list[T]:
     return [each for each in found if not isinstance(each, BaseException)]
 
 
-async def start_offsets(
-    sources: Mapping[TopicPartition, PartitionSource], options: Options
-) -> dict[TopicPartition, int]:
-    """Where reading begins, never below what is there. Raises JobError, DataLost."""
-    edge = options.starting
-    _check_named("startingOffsets", edge, sources)
-    await wait_until_known(sources, edge.offsets or {})
-    found = await _resolve(sources, edge, EARLIEST)
-    for place, offset in found.items():
+async def start_offsets(sources: OpenSources, options: Options) -> dict[TopicPartition, int]:
+    """Return where reading begins, within the current logs. Raises JobError, DataLost."""
+    limit = options.starting
+    _check_named("startingOffsets", limit, sources)
+    await wait_until_known(sources, limit.offsets or {})
+    found = await _resolve(sources, limit, EARLIEST)
+    for partition, offset in found.items():
         if offset is None and not options.latest_where_no_time:
             raise JobError(
-                f"{place} has no record that new;"
-                " startingOffsetsByTimestampStrategy latest begins at its end",
+                f"{partition} has no record that new; set startingOffsetsByTimestampStrategy to"
+                " latest to begin at its end",
                 "NO_SUCH_TIME",
             )
     known = {
-        place: sources[place].scan.end_sequence_id if offset is None else offset
-        for place, offset in found.items()
+        partition: sources[partition].scan.end_sequence_id if offset is None else offset
+        for partition, offset in found.items()
     }
     return clamp_to_logs(known, sources, options.fail_on_data_loss)
 
 
-async def end_offsets(
-    sources: Mapping[TopicPartition, PartitionSource], options: Options
-) -> dict[TopicPartition, int]:
-    """One past the last offset that is read, never above what is there. Raises JobError."""
-    edge = options.ending
-    assert edge is not None, "a stream without an end"
-    _check_named("endingOffsets", edge, sources)
-    await wait_until_known(sources, edge.offsets or {})
+async def end_offsets(sources: OpenSources, options: Options) -> dict[TopicPartition, int]:
+    """Return one past the last offset to read, within the current logs. Raises JobError."""
+    limit = options.ending
+    assert limit is not None, "a stream without an end has no end offsets"
+    _check_named("endingOffsets", limit, sources)
+    await wait_until_known(sources, limit.offsets or {})
     found: dict[TopicPartition, int] = {}
-    for place, offset in (await _resolve(sources, edge, LATEST)).items():
-        end = sources[place].scan.end_sequence_id
+    for partition, offset in (await _resolve(sources, limit, LATEST)).items():
+        end = sources[partition].scan.end_sequence_id
         if offset is not None and offset > end:
-            raise JobError(f"endingOffsets: {place} ends at {end}, before {offset}", "BEYOND_END")
-        found[place] = end if offset is None else offset
+            raise JobError(
+                f"endingOffsets: {partition} ends at {end}, before {offset}", "BEYOND_END"
+            )
+        found[partition] = end if offset is None else offset
     return found
 
 
 def clamp_to_logs(
     begin: Mapping[TopicPartition, int],
-    sources: Mapping[TopicPartition, PartitionSource],
+    sources: OpenSources,
     fail: bool,
 ) -> dict[TopicPartition, int]:
-    """`begin`, moved to where a log begins or ends now. Raises DataLost, or says it on stderr."""
+    """Move `begin` into the current logs. Raises DataLost, or reports the loss on stderr."""
     found: dict[TopicPartition, int] = {}
     lost: list[OffsetRange] = []
-    for place, offset in begin.items():
-        scan = sources[place].scan
-        found[place] = min(max(offset, scan.start_sequence_id), scan.end_sequence_id)
-        if found[place] != offset:
-            lost.append(OffsetRange(*place, *sorted((offset, found[place]))))
+    for partition, offset in begin.items():
+        scan = sources[partition].scan
+        found[partition] = min(max(offset, scan.start_sequence_id), scan.end_sequence_id)
+        if found[partition] != offset:
+            lost.append(OffsetRange(*partition, *sorted((offset, found[partition]))))
     if lost:
-        report_loss(lost, "removed, or never there", fail)
+        report_loss(lost, "deleted, or never written", fail)
     return found
 
 
 def report_loss(lost: Iterable[OffsetRange], why: str, fail: bool) -> None:
-    """Raises DataLost where losses are to fail, else says them."""
+    """Raise DataLost if `fail` is set, otherwise report the loss on stderr."""
     ranges = tuple(lost)
-    said = f"{', '.join(map(str, ranges))}: {why}"
+    loss = f"{', '.join(map(str, ranges))}: {why}"
     if fail:
-        raise DataLost(f"{said}; failOnDataLoss=false reads on without them", ranges)
-    print(f"format(ledger): left out {said}", file=sys.stderr)
+        raise DataLost(f"{loss}; set failOnDataLoss=false to continue without them", ranges)
+    print(f"format(ledger): skipped {loss}", file=sys.stderr)
 
 
-def topic_ids(sources: Mapping[TopicPartition, PartitionSource]) -> dict[str, str]:
-    """By name, of the topics that there are now."""
-    return {place.topic: source.topic_id for place, source in sources.items()}
+def topic_ids(sources: OpenSources) -> dict[str, str]:
+    """Return the ids of the current topics by name."""
+    return {partition.topic: source.topic_id for partition, source in sources.items()}
 
 
-def report_recreated(
-    position: StreamOffsets, sources: Mapping[TopicPartition, PartitionSource], fail: bool
-) -> frozenset[str]:
-    """Topics of which there is another one now than `position` is of. Raises TopicMadeAnew where
-    losses are to fail, else says them."""
+def report_recreated(stored: StreamOffsets, sources: OpenSources, fail: bool) -> frozenset[str]:
+    """Return the topics that were recreated since `stored`.
+
+    If there are any and `fail` is set, raises TopicRecreated; otherwise reports them on stderr.
+    """
     now = topic_ids(sources)
-    others = position.others(now)
+    others = stored.recreated(now)
     if others:
-        ids = [f"{name} (its id was {position.topic_ids[name]}, is {now[name]})" for name in others]
-        said = f"deleted and made anew: {', '.join(ids)}; the offsets are other records' now"
+        ids = [f"{name} (its id was {stored.topic_ids[name]}, is {now[name]})" for name in others]
+        change = f"deleted and recreated: {', '.join(ids)}; the stored offsets no longer apply"
         if fail:
             raise TopicRecreated(
-                f"{said}. Begin with another checkpointLocation; or let the query go on from the"
-                " start of the new topic, without what it had not read of the old one, with"
-                " failOnDataLoss=false"
+                f"{change}. Begin with another checkpointLocation; or set failOnDataLoss=false, and"
+                " the query continues from the start of the new topic, without unread records of"
+                " the old one"
             )
-        print(f"format(ledger): {said}; goes on from the start of the new topic", file=sys.stderr)
+        print(
+            f"format(ledger): {change}; continuing from the start of the new topic", file=sys.stderr
+        )
     return frozenset(others)
 
 
-def _check_named(
-    option: str, edge: OffsetLimit, sources: Mapping[TopicPartition, PartitionSource]
-) -> None:
-    """Where places are named, all are, and no others. Source: Spark, KafkaOffsetReaderAdmin."""
-    named = edge.offsets if edge.offsets is not None else edge.times_ms
+def _check_named(option: str, limit: OffsetLimit, sources: OpenSources) -> None:
+    """Raise JobError if partitions are named, but not exactly the ones to read.
+
+    Source: Spark, KafkaOffsetReaderAdmin.
+    """
+    named = limit.offsets if limit.offsets is not None else limit.times_ms
     if named is None or named.keys() == sources.keys():
         return
     missing = sorted(sources.keys() - named.keys())
     others = sorted(named.keys() - sources.keys())
-    said = [f"lacks {', '.join(map(str, missing))}"] if missing else []
-    said += [f"names {', '.join(map(str, others))}, not read"] if others else []
-    raise JobError(f"{option}: must name all partitions: {'; '.join(said)}", "BAD_OPTION")
+    problems = [f"lacks {', '.join(map(str, missing))}"] if missing else []
+    problems += [f"names {', '.join(map(str, others))}, not read"] if others else []
+    raise JobError(f"{option}: must name all partitions: {'; '.join(problems)}", "BAD_OPTION")
 
 
-async def wait_until_known(
-    sources: Mapping[TopicPartition, PartitionSource], wanted: Mapping[TopicPartition, int]
-) -> None:
-    """Offsets that are named are known here too, if they are there: readers hear of the last ones
-    a little later than the producer did, and others, or a checkpoint, may have told the offsets."""
-    for _ in range(_LOOKS):
+async def wait_until_known(sources: OpenSources, wanted: Mapping[TopicPartition, int]) -> None:
+    """Wait until the named offsets are visible here, for a few seconds at most.
+
+    Readers learn of the last records a little later than the producer does, and a named offset may
+    come from another reader or from a checkpoint.
+    """
+    for _ in range(_POLLS):
         behind = [
-            sources[place].scan
-            for place, offset in wanted.items()
-            if place in sources and sources[place].scan.end_sequence_id < offset
+            sources[partition].scan
+            for partition, offset in wanted.items()
+            if partition in sources and sources[partition].scan.end_sequence_id < offset
         ]
         if not behind:
             return
-        await asyncio.sleep(_LOOK_S)
+        await asyncio.sleep(_POLL_S)
         await _gathered([scan.refresh() for scan in behind])
 
 
 async def _resolve(
-    sources: Mapping[TopicPartition, PartitionSource], edge: OffsetLimit, otherwise: int
+    sources: OpenSources, limit: OffsetLimit, otherwise: int
 ) -> dict[TopicPartition, int | None]:
-    """None: a time after the last record's."""
+    """Return the offset of each partition, or None for a time after its last record."""
 
     async def one(source: PartitionSource) -> int | None:
-        place, scan = source.place, source.scan
-        time_ms = edge.time_ms if edge.times_ms is None else edge.times_ms[place]
+        partition, scan = source.topic_partition, source.scan
+        time_ms = limit.time_ms if limit.times_ms is None else limit.times_ms[partition]
         if time_ms is not None:
             return await offset_at(scan, time_ms)
-        offset = otherwise if edge.offset is None else edge.offset
-        offset = offset if edge.offsets is None else edge.offsets[place]
+        offset = otherwise if limit.offset is None else limit.offset
+        offset = offset if limit.offsets is None else limit.offsets[partition]
         if offset == EARLIEST:
             return scan.start_sequence_id
         return scan.end_sequence_id if offset == LATEST else offset
@@ -269,7 +277,7 @@ async def _resolve(
 
 
 async def offset_at(scan: StreamScan, time_ms: int) -> int | None:
-    """The first offset whose timestamp is not before that; None: there is none."""
+    """Return the first offset with a timestamp not before `time_ms`, or None."""
     from gateway.wire.record_scan import first_at_or_after
 
     record = await scan.find_timestamp(time_ms)
@@ -278,6 +286,6 @@ async def offset_at(scan: StreamScan, time_ms: int) -> int | None:
         found = first_at_or_after(batch, time_ms, scan.start_sequence_id, DECOMPRESSED_BYTES_MAX)
         if found is not None:
             return found[1]
-        # The header claimed more than its records hold, or those are below the log start.
+        # The header's maximum exceeds its records' timestamps, or those are below the log start.
         record = await scan.find_timestamp(time_ms, record.end_sequence_id)
     return None

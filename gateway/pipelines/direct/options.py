@@ -1,6 +1,6 @@
-"""The options of format("ledger"): those of Spark's Kafka source that say what to read, and ours.
+"""The options of format("ledger"): those of Spark's Kafka source that select records, and our own.
 
-Pure. Whatever is wrong with them is a JobError that says what to write instead. Source: Spark,
+Pure. An invalid option raises a JobError that shows the valid values. Source: Spark,
 KafkaSourceProvider and JsonUtils.
 """
 
@@ -16,8 +16,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 from gateway.pipelines.shared.errors import JobError
 from gateway.pipelines.shared.partitions import TopicPartition
 
-EARLIEST, LATEST = -2, -1
-"""As offsets, in JSON too."""
+EARLIEST, LATEST = -2, -1  # as offsets, also in JSON
 
 SLICE_BYTES = 128 * 1024 * 1024
 
@@ -35,7 +34,7 @@ T = TypeVar("T")
 
 
 class OffsetLimit(NamedTuple):
-    """Where reading begins or ends: a time, or offsets; `offset` where no place is named."""
+    """Where reading begins or ends: a time, or offsets. `offset` applies to all partitions."""
 
     offset: int | None = None
     offsets: Mapping[TopicPartition, int] | None = None
@@ -44,7 +43,7 @@ class OffsetLimit(NamedTuple):
 
 
 class TlsPaths(NamedTuple):
-    """Paths of PEM files, for bookies that want them; all or none."""
+    """Paths of PEM files, for bookies that require client certificates. All or none."""
 
     ca: str
     certificate: str
@@ -53,15 +52,15 @@ class TlsPaths(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What is read. Exactly one of `topics`, `pattern` and `assigned` is there."""
+    """The parsed options. Exactly one of `topics`, `pattern` and `assigned` is set."""
 
     metadata: str
     topics: tuple[str, ...] = ()
     pattern: str = ""
     assigned: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
     starting: OffsetLimit
-    ending: OffsetLimit | None = OffsetLimit(LATEST)  # None: of a stream without an end
-    latest_where_no_time: bool = False
+    ending: OffsetLimit | None = OffsetLimit(LATEST)  # None: a stream without an end
+    latest_where_no_time: bool = False  # start at the end if no record is as new as the time
     fail_on_data_loss: bool = True
     include_headers: bool = False
     offsets_per_trigger_max: int | None = None
@@ -70,11 +69,11 @@ class Options:
 
 
 def parse(given: Mapping[str, str], streaming: bool = False) -> Options:
-    """The options of a read. Raises JobError."""
+    """Parse the options of a read. Raises JobError."""
     texts = _recognized(given)
     if not texts.get("metadata"):
         raise _fault(
-            "metadata is missing: where the metadata is, zk://HOST:PORT/CHROOT of a cluster or"
+            "metadata is missing: set it to zk://HOST:PORT/CHROOT of a cluster or"
             " grpc://127.0.0.1:3181 of `gateway dev`"
         )
     topics, pattern, assigned = _subscription(texts)
@@ -112,9 +111,9 @@ def _recognized(given: Mapping[str, str]) -> dict[str, str]:
 
 def _unknown(name: str) -> str:
     if name.lower().startswith("kafka."):
-        return f"option {name!r}: this source asks bookies, no broker; leave kafka.* options out"
+        return f"option {name!r}: this source reads from bookies; leave kafka.* options out"
     near = difflib.get_close_matches(name.lower(), _KNOWN, 1, 0.5)
-    hint = f"; did you mean {_KNOWN[near[0]]!r}?" if near else f"; there are {', '.join(_OURS)}"
+    hint = f"; did you mean {_KNOWN[near[0]]!r}?" if near else f"; known are {', '.join(_OURS)}"
     return f"unknown option {name!r}{hint}"
 
 
@@ -123,9 +122,9 @@ def _subscription(
 ) -> tuple[tuple[str, ...], str, dict[str, tuple[int, ...]]]:
     ways = [way for way in ("path", "subscribe", "subscribePattern", "assign") if way in texts]
     if len(ways) != 1:
-        said = " and ".join(ways) if ways else "none"
+        given = " and ".join(ways) if ways else "none"
         raise _fault(
-            f"exactly one of load(TOPIC), subscribe, subscribePattern and assign, not {said}"
+            f"set exactly one of load(TOPIC), subscribe, subscribePattern and assign, not {given}"
         )
     way, text = ways[0], texts[ways[0]]
     if way == "subscribePattern":
@@ -144,9 +143,9 @@ def _subscription(
 
 def _assigned(text: str) -> dict[str, tuple[int, ...]]:
     shape = 'must be JSON like {"topic":[0,1]}'
-    said = _object(text, f"assign: {shape}")
+    assigned = _object(text, f"assign: {shape}")
     found: dict[str, tuple[int, ...]] = {}
-    for topic, partitions in said.items():
+    for topic, partitions in assigned.items():
         whole = isinstance(partitions, list) and all(
             type(each) is int and each >= 0 for each in cast("list[Any]", partitions)
         )
@@ -191,7 +190,7 @@ def _ending(texts: Mapping[str, str], streaming: bool) -> OffsetLimit | None:
 
 
 def _by_time(texts: Mapping[str, str], edge: str) -> OffsetLimit | None:
-    """As the Kafka source, one time for all counts before times of each."""
+    """Parse a time option. One time for all partitions takes precedence, as in the Kafka source."""
     time_ms = _optional(texts, f"{edge}Timestamp", _count)
     if time_ms is not None:
         return OffsetLimit(time_ms=time_ms)
@@ -220,12 +219,12 @@ def _places(text: str, name: str, lowest: int) -> dict[TopicPartition, int]:
 
 def _object(text: str, message: str) -> dict[str, Any]:
     try:
-        said = json.loads(text)
+        value = json.loads(text)
     except ValueError:
-        said = None
-    if not isinstance(said, dict):
+        value = None
+    if not isinstance(value, dict):
         raise _fault(message)
-    return cast("dict[str, Any]", said)
+    return cast("dict[str, Any]", value)
 
 
 def _flag(texts: Mapping[str, str], name: str, default: bool) -> bool:
@@ -258,11 +257,11 @@ def _positive(name: str, text: str) -> int:
 
 def _tls(texts: Mapping[str, str]) -> TlsPaths | None:
     names = ("tls.ca", "tls.certificate", "tls.key")
-    told = [name for name in names if texts.get(name)]
-    if not told:
+    given = [name for name in names if texts.get(name)]
+    if not given:
         return None
-    if len(told) < len(names):
-        raise _fault(f"{', '.join(names)}: all three, or none")
+    if len(given) < len(names):
+        raise _fault(f"{', '.join(names)}: set all three, or none")
     return TlsPaths(*(texts[name] for name in names))
 
 

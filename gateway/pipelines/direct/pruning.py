@@ -1,7 +1,7 @@
-"""Which offsets a read has to look at: filters narrow ranges, a limit shortens a trigger.
+"""Which offsets a read must look at: filters narrow ranges, and a limit shortens a trigger.
 
-Pure; filters are told apart by the names of their classes, so any pyspark's will do, and so will
-plain ones. What is pruned holds no record that a filter lets pass; Spark filters the rest.
+Pure. Filters are recognised by their class names, so those of any pyspark will do, and plain ones
+too. Pruned offsets have no record that passes a filter; Spark filters the rest.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _BELOW, _ABOVE = -(1 << 63), (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Whole numbers from `low` to `high`, both inside; empty when `low` is above `high`."""
+    """The integers from `low` to `high`, inclusive. Empty if `low` is above `high`."""
 
     low: int = _BELOW
     high: int = _ABOVE
@@ -32,7 +32,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class PushedFilters:
-    """What may pass all filters. `times_us` since 1970; `topics` None: any."""
+    """The bounds of records that may pass all filters. `topics` None means any topic."""
 
     topics: frozenset[str] | None = None
     partitions: Interval = Interval()
@@ -40,7 +40,7 @@ class PushedFilters:
     times_us: Interval = Interval()
 
     def narrowed(self, a_range: OffsetRange) -> OffsetRange | None:
-        """What of it may be wanted; None: nothing."""
+        """Return the part of the range that may pass, or None if no record can."""
         topic, partition, start, end = a_range
         if self.topics is not None and topic not in self.topics:
             return None
@@ -50,14 +50,14 @@ class PushedFilters:
         return OffsetRange(topic, partition, start, end) if start < end else None
 
     def may_hold(self, time_min_ms: int | None, time_max_ms: int | None) -> bool:
-        """Whether records of times between these may be wanted; None: not known."""
+        """Return whether records between these times may pass. None means unknown."""
         below = time_max_ms is not None and time_max_ms * 1000 < self.times_us.low
         above = time_min_ms is not None and time_min_ms * 1000 > self.times_us.high
         return not below and not above
 
 
 def pushed_filters(filters: Iterable[Any]) -> PushedFilters:
-    """What may pass them all. A filter that says nothing of place or time narrows nothing."""
+    """Combine all filters. A filter on other columns than partition, offset and time is ignored."""
     found = PushedFilters()
     for each in filters:
         column = _column(each)
@@ -116,7 +116,7 @@ def _interval(a_filter: Any) -> Interval | None:
 
 
 def _number(value: Any) -> int | None:
-    """Whole numbers as they are, times as microseconds; a time without a zone says nothing."""
+    """Return integers as they are and times as microseconds. A time without a zone is ignored."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int):
@@ -130,16 +130,16 @@ def _number(value: Any) -> int | None:
 def limit_trigger(
     limit: int | None, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    """The ends of a trigger of at most about `limit` offsets, each place in proportion.
+    """Return the ends of a trigger of about `limit` offsets, each partition in proportion.
 
-    A place that has records gets at least one. Source: Spark, KafkaMicroBatchStream.rateLimit.
+    A partition that has records gets at least one. Source: Spark, KafkaMicroBatchStream.rateLimit.
     """
-    sizes = {place: max(0, end - starts.get(place, 0)) for place, end in ends.items()}
+    sizes = {partition: max(0, end - starts.get(partition, 0)) for partition, end in ends.items()}
     total = sum(sizes.values())
     if limit is None or total <= limit:
         return dict(ends)
-    shares = {place: max(1, limit * size // total) for place, size in sizes.items() if size}
+    shares = {partition: max(1, limit * size // total) for partition, size in sizes.items() if size}
     return {
-        place: starts.get(place, 0) + shares[place] if place in shares else end
-        for place, end in ends.items()
+        partition: starts.get(partition, 0) + shares[partition] if partition in shares else end
+        for partition, end in ends.items()
     }

@@ -1,9 +1,9 @@
-"""Storage as readers see it who go past the gateway: metadata, and ledgers on their bookies.
+"""Read-only access to storage without a gateway: metadata, and ledgers on their bookies.
 
     zk://host:port,host:port/chroot   a cluster: ZooKeeper, bookies over gRPC; also without `zk://`
     grpc://127.0.0.1:3181             the ledger port of `gateway dev`, on the same machine
 
-Nothing is ever written or fenced.
+Never writes and never fences.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from ledger.ports.metadata import MetadataStore
 from ledger.registry.discovery import Discovery
 from ledger.registry.layout import read_instance_id
 
-_SESSION_MS = 30_000  # nothing of ours is ephemeral: a long one survives a busy machine
+_SESSION_MS = 30_000  # we hold no ephemeral nodes, so a long session does no harm
 CONNECT_S = 5.0
 _RETRY_S = 0.1
 _GRPC = "grpc://"
@@ -45,7 +45,7 @@ _SERVER = re.compile(rf"({_HOST}):(\d{{1,5}})/?")
 
 @dataclass(frozen=True, slots=True)
 class ReadStorage:
-    """What a reader works with."""
+    """The metadata store and the ledger client of a reader."""
 
     store: MetadataStore
     client: LedgerClient
@@ -60,10 +60,10 @@ async def open_storage(
     *,
     connect_s: float = CONNECT_S,
 ) -> AsyncGenerator[ReadStorage]:
-    """Connected to the storage that `metadata` names. Raises JobError that says what to do.
+    """Connect to the storage that `metadata` names. Raises JobError that tells the remedy.
 
-    `ca`, `certificate` and `key` are PEM files, for bookies that want certificates. Who does not
-    answer within `connect_s` is unreachable.
+    `ca`, `certificate` and `key` are PEM files, for bookies that require client certificates. A
+    server that does not answer within `connect_s` counts as unreachable.
     """
     tls = _tls(ca, certificate, key)
     stops: list[Callable[[], Awaitable[None]]] = []
@@ -101,7 +101,7 @@ async def _open(
 
 
 async def _connect(metadata: str, connect_s: float) -> MetadataStore:
-    """Something answers there. Raises JobError."""
+    """Connect to the metadata store and wait for an answer. Raises JobError."""
     if metadata.startswith(_GRPC):
         found = _SERVER.fullmatch(metadata.removeprefix(_GRPC))
         if found is None:
@@ -126,7 +126,7 @@ async def _connect(metadata: str, connect_s: float) -> MetadataStore:
 
 
 async def _connect_port(metadata: str, host: str, port: int, connect_s: float) -> MetadataStore:
-    """The ledger port answers; one that is only being opened is waited for."""
+    """Connect to the ledger port. Retries while the port is still being opened."""
     from ledger.adapters.grpc.grpc_metadata import GrpcMetadata
 
     store = GrpcMetadata(host, port)
@@ -147,12 +147,12 @@ async def _connect_port(metadata: str, host: str, port: int, connect_s: float) -
 
 
 def _tls(*files: Path | str | None) -> TlsFiles | None:
-    """Authority, certificate, key. Raises JobError when one is missing, or cannot be read."""
+    """Check the PEM files. Raises JobError if one is missing or unreadable."""
     given = [Path(each) for each in files if each]
     if not given:
         return None
     if len(given) < 3:
-        raise JobError("TLS needs certificate, key and authority, all three", "USAGE")
+        raise JobError("TLS needs all three of certificate, key and authority", "USAGE")
     for file in given:
         if not file.is_file():
             raise JobError(f"TLS: {file}: no such file", "USAGE")
@@ -179,7 +179,7 @@ def _unreachable(metadata: str, error: Exception) -> JobError:
 
 
 async def read_topics(store: MetadataStore) -> list[Topic]:
-    """Every topic, as stored now, sorted by name. Raises JobError."""
+    """Return all topics in storage, sorted by name. Raises JobError."""
     try:
         await store.sync(IDS)
         nodes = await store.read_tree(IDS)
@@ -190,7 +190,7 @@ async def read_topics(store: MetadataStore) -> list[Topic]:
 
 
 async def read_topic(store: MetadataStore, name: str) -> Topic:
-    """The topic of that name, as stored now. Raises JobError when there is none."""
+    """Return the topic of that name in storage. Raises JobError if it does not exist."""
     try:
         await store.sync(IDS)
         topic_id = UUID((await store.get(f"{NAMES}/{name}")).data.decode())

@@ -1,7 +1,7 @@
-"""A connection to storage that synchronous code uses: Spark's Python workers have no loop.
+"""A connection to storage for synchronous code: Spark's Python workers run no event loop.
 
-A worker process keeps one for its next tasks, as long as it lives; what failed over one that was
-kept is asked over a new one.
+A worker process caches one for its later tasks. A read that fails over a cached connection is
+retried over a new one.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ T = TypeVar("T")
 
 
 class StorageConnection:
-    """`close` it in the end; only one call at a time."""
+    """A connection. Use it for one call at a time, and `close` it."""
 
     def __init__(self, metadata: str, tls: TlsPaths | None) -> None:
-        """Connected. Raises JobError."""
+        """Connect. Raises JobError."""
         self._loop = _loop_of_process()
         self._context = open_storage(metadata, *(tls or ()))
         self.storage: ReadStorage = self._loop.run_until_complete(self._context.__aenter__())
@@ -29,8 +29,8 @@ class StorageConnection:
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return self._loop.run_until_complete(work)
 
-    def each(self, items: AsyncGenerator[T]) -> Iterator[T]:
-        """One after the other, as they come; what is under way ends with the iterator."""
+    def iterate(self, items: AsyncGenerator[T]) -> Iterator[T]:
+        """Yield the items as they arrive. Closes the generator when the iterator ends."""
         try:
             while True:
                 try:
@@ -47,30 +47,33 @@ class StorageConnection:
 
 @functools.cache
 def _loop_of_process() -> asyncio.AbstractEventLoop:
-    """One, never closed: gRPC hands the events of all loops of a process to one of them, and
-    stumbles over those of a loop that is closed. A worker process plans one query, closes that
-    link, and runs tasks of the next."""
+    """Return the one event loop of this process, which is never closed.
+
+    gRPC delivers the events of all loops of a process to one of them, and fails on events of a
+    closed loop. A worker process may plan one query, close that connection, and run tasks of the
+    next.
+    """
     return asyncio.new_event_loop()
 
 
-_kept: dict[tuple[str, TlsPaths | None], StorageConnection] = {}
+_cached: dict[tuple[str, TlsPaths | None], StorageConnection] = {}
 
 
 def cached_connection(metadata: str, tls: TlsPaths | None) -> StorageConnection:
-    """This process's, made at the first call. Whoever meets an error over it calls `drop_link`."""
-    link = _kept.get((metadata, tls))
-    if link is None:
-        link = _kept[metadata, tls] = StorageConnection(metadata, tls)
-    return link
+    """Return the cached connection of this process, or make one. On an error call `drop_cached`."""
+    connection = _cached.get((metadata, tls))
+    if connection is None:
+        connection = _cached[metadata, tls] = StorageConnection(metadata, tls)
+    return connection
 
 
 def is_cached(metadata: str, tls: TlsPaths | None) -> bool:
-    """A link of an earlier task is there, and nobody knows whether it still leads anywhere."""
-    return (metadata, tls) in _kept
+    """Return whether an earlier task left a connection, which may be broken by now."""
+    return (metadata, tls) in _cached
 
 
 def drop_cached(metadata: str, tls: TlsPaths | None) -> None:
-    """The next task makes a new one."""
-    link = _kept.pop((metadata, tls), None)
-    if link is not None:
-        link.close()
+    """Close the cached connection, so that the next task makes a new one."""
+    connection = _cached.pop((metadata, tls), None)
+    if connection is not None:
+        connection.close()

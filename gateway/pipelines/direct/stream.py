@@ -1,7 +1,8 @@
-"""format("ledger") as a stream: its offsets are those of the Kafka source, and ids of topics.
+"""format("ledger") as a stream. Its offsets are the Kafka source's, with the ids of topics.
 
-A checkpoint is of one topic, not of a name: offsets of a topic that was deleted and made anew are
-other records'. Who goes on from them is told so, also where the new topic is the longer one.
+A checkpoint belongs to a topic, not to a name: after a topic is deleted and recreated, its offsets
+belong to other records. A query that continues from such a checkpoint gets an error, even if the
+new topic is longer than the old one.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from gateway.pipelines.direct.checkpoint import OffsetsJson, StreamOffsets, from_json, to_json
 from gateway.pipelines.direct.offsets import (
+    OpenSources,
     PartitionSource,
     PartitionSources,
     clamp_to_logs,
@@ -34,143 +36,151 @@ if TYPE_CHECKING:
 
 
 class LedgerStreamReader(DataSourceStreamReader):
-    """The driver's process keeps one for a query; `read` runs anywhere."""
+    """The reader of a streaming query. The driver keeps one; `read` runs on any worker."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._link: StorageConnection | None = None
+        # Opened by the first call on the driver, closed by `stop`. None in workers.
+        self._connection: StorageConnection | None = None
         self._sources: PartitionSources | None = None
-        self._first: StreamOffsets | None = None  # where a query without a checkpoint begins
-        self._position: StreamOffsets | None = None  # where the next trigger begins
-        self._last: StreamOffsets | None = None  # where a query ends that is to end
+        # Where a query without a checkpoint begins. Determined once.
+        self._first: StreamOffsets | None = None
+        # Where the next trigger begins: the end of the last planned batch.
+        self._next: StreamOffsets | None = None
+        # Where a query with ending offsets ends. Determined by its first trigger.
+        self._last: StreamOffsets | None = None
 
     def initialOffset(self) -> OffsetsJson:
-        """Of a query without a checkpoint; Spark may ask for the latest before."""
-        return to_json(self._beginning(self._look()))
+        """Return where a query without a checkpoint begins. Spark may call `latestOffset` first."""
+        return to_json(self._initial(self._refresh()))
 
-    def _beginning(self, sources: Mapping[TopicPartition, PartitionSource]) -> StreamOffsets:
+    def _initial(self, sources: OpenSources) -> StreamOffsets:
         if self._first is None:
             begin = self._connected().run(start_offsets(sources, self._options))
             self._first = StreamOffsets(begin, topic_ids(sources))
         return self._first
 
     def latestOffset(self, start: Any = None, limit: Any = None) -> OffsetsJson:
-        """The end of the next trigger. Later Sparks say where it starts, this one remembers."""
-        sources = self._look()
-        position = from_json(start) if start else self._position or self._beginning(sources)
-        self._connected().run(self._reached(position, sources))
-        begin = self._begin(position, sources)
-        end = self._ended(begin, sources)
+        """Return the end of the next trigger. Only later versions of Spark pass its start."""
+        sources = self._refresh()
+        stored = from_json(start) if start else self._next or self._initial(sources)
+        self._connected().run(self._wait_until_known(stored, sources))
+        begin = self._trigger_starts(stored, sources)
+        end = self._trigger_ends(begin, sources)
         end = limit_trigger(self._options.offsets_per_trigger_max, begin, end)
         return to_json(StreamOffsets(end, topic_ids(sources)))
 
-    def _ended(
-        self, begin: Mapping[TopicPartition, int], sources: Mapping[TopicPartition, PartitionSource]
+    def _trigger_ends(
+        self, begin: Mapping[TopicPartition, int], sources: OpenSources
     ) -> dict[TopicPartition, int]:
-        """Where each place ends now, or where it did at the first look of a query that is to end
-        there; what came later has no part in that one."""
-        now = {place: source.scan.end_sequence_id for place, source in sources.items()}
+        """Return the current ends, at most the ending offsets if the query has them.
+
+        Ending offsets are determined once, by the first trigger.
+        """
+        now = {partition: source.scan.end_sequence_id for partition, source in sources.items()}
         if self._options.ending is None:
             return now
         if self._last is None:
             last = self._connected().run(end_offsets(sources, self._options))
             self._last = StreamOffsets(last, topic_ids(sources))
-        others = self._last.others(topic_ids(sources))
-        last = {p: at for p, at in self._last.offsets.items() if p.topic not in others}
+        recreated = self._last.recreated(topic_ids(sources))
+        last = {p: at for p, at in self._last.offsets.items() if p.topic not in recreated}
         return {p: max(at, min(now[p], last.get(p, at))) for p, at in begin.items()}
 
-    def _begin(
-        self, position: StreamOffsets, sources: Mapping[TopicPartition, PartitionSource]
+    def _trigger_starts(
+        self, stored: StreamOffsets, sources: OpenSources
     ) -> dict[TopicPartition, int]:
-        """Where each place goes on; one that came later begins at 0, and a topic that was made
-        anew at its start. Losses are told."""
+        """Return where each partition continues, and report losses.
+
+        A partition added later begins at 0, a recreated topic at its start.
+        """
         fail = self._options.fail_on_data_loss
-        anew = report_recreated(position, sources, fail)
+        recreated = report_recreated(stored, sources, fail)
         gone = [
             OffsetRange(*p, at, at + 1)
-            for p, at in position.offsets.items()
-            if p not in sources and p.topic not in anew
+            for p, at in stored.offsets.items()
+            if p not in sources and p.topic not in recreated
         ]
         if gone:
-            report_loss(gone, "the partitions are not there any more", fail)
+            report_loss(gone, "the partitions no longer exist", fail)
         begin = {
-            place: source.scan.start_sequence_id
-            if place.topic in anew
-            else position.offsets.get(place, 0)
-            for place, source in sources.items()
+            partition: source.scan.start_sequence_id
+            if partition.topic in recreated
+            else stored.offsets.get(partition, 0)
+            for partition, source in sources.items()
         }
         return clamp_to_logs(begin, sources, fail)
 
     def partitions(self, start: OffsetsJson, end: OffsetsJson) -> list[InputPartition]:
-        """Also how a query that goes on says where it is: `start` and `end` are the same then."""
-        self._position = from_json(end)
+        """Plan a batch. Spark passes `end` twice when a query continues from its checkpoint."""
+        self._next = from_json(end)
         if start == end:
             return []
-        work = self._tasks(from_json(start), self._position)
+        work = self._tasks(from_json(start), self._next)
         return [SlicePartition(task) for task in self._connected().run(work)]
 
     async def _tasks(self, start: StreamOffsets, end: StreamOffsets) -> list[SliceTask]:
-        sources = await self._known().look()
-        await self._reached(end, sources)
-        begin = self._begin(start, sources)
-        # Made anew since the batch was planned: its records are gone, and the next one begins anew.
-        anew = report_recreated(end, sources, self._options.fail_on_data_loss)
+        sources = await self._open_sources().refresh()
+        await self._wait_until_known(end, sources)
+        begin = self._trigger_starts(start, sources)
+        # A topic recreated since the batch was planned has lost these records.
+        recreated = report_recreated(end, sources, self._options.fail_on_data_loss)
         ended = {
-            place: at
-            for place, at in end.offsets.items()
-            if place in sources and place.topic not in anew
+            partition: at
+            for partition, at in end.offsets.items()
+            if partition in sources and partition.topic not in recreated
         }
         self._check_end(ended, sources)
         ranges = [
-            OffsetRange(*place, begin[place], at)
-            for place, at in ended.items()
-            if begin[place] < at
+            OffsetRange(*partition, begin[partition], at)
+            for partition, at in ended.items()
+            if begin[partition] < at
         ]
         return await plan_tasks(ranges, sources, self._options.slice_bytes, PushedFilters())
 
-    async def _reached(
-        self, position: StreamOffsets, sources: Mapping[TopicPartition, PartitionSource]
-    ) -> None:
-        """Its offsets are known here too, but for those of other topics of that name."""
-        others = position.others(topic_ids(sources))
-        mine = {place: at for place, at in position.offsets.items() if place.topic not in others}
+    async def _wait_until_known(self, stored: StreamOffsets, sources: OpenSources) -> None:
+        """Wait until these offsets are visible here, except for those of recreated topics."""
+        recreated = stored.recreated(topic_ids(sources))
+        mine = {
+            partition: at
+            for partition, at in stored.offsets.items()
+            if partition.topic not in recreated
+        }
         await wait_until_known(sources, mine)
 
-    def _check_end(
-        self, ended: dict[TopicPartition, int], sources: Mapping[TopicPartition, PartitionSource]
-    ) -> None:
-        """A log that is shorter than it was is another one."""
-        for place, end in ended.items():
-            now = sources[place].scan.end_sequence_id
+    def _check_end(self, ended: dict[TopicPartition, int], sources: OpenSources) -> None:
+        """Report records beyond the end of a log that has become shorter."""
+        for partition, end in ended.items():
+            now = sources[partition].scan.end_sequence_id
             if now < end:
-                lost = [OffsetRange(*place, now, end)]
-                report_loss(lost, "the log ends before them now", self._options.fail_on_data_loss)
-                ended[place] = now
+                lost = [OffsetRange(*partition, now, end)]
+                report_loss(lost, "beyond the end of the log", self._options.fail_on_data_loss)
+                ended[partition] = now
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, SlicePartition):
             yield from read_task(partition.task, self._options)
 
     def commit(self, end: OffsetsJson) -> None:
-        """The checkpoint says it all."""
+        """Do nothing: Spark's checkpoint holds all state."""
 
     def stop(self) -> None:
         sources, self._sources = self._sources, None
-        link, self._link = self._link, None
+        connection, self._connection = self._connection, None
         if sources is not None:
             sources.close()
-        if link is not None:
-            link.close()
+        if connection is not None:
+            connection.close()
 
     def _connected(self) -> StorageConnection:
-        if self._link is None:
-            self._link = StorageConnection(self._options.metadata, self._options.tls)
-        return self._link
+        if self._connection is None:
+            self._connection = StorageConnection(self._options.metadata, self._options.tls)
+        return self._connection
 
-    def _known(self) -> PartitionSources:
+    def _open_sources(self) -> PartitionSources:
         if self._sources is None:
             self._sources = PartitionSources(self._connected().storage, self._options)
         return self._sources
 
-    def _look(self) -> dict[TopicPartition, PartitionSource]:
-        return self._connected().run(self._known().look())
+    def _refresh(self) -> dict[TopicPartition, PartitionSource]:
+        return self._connected().run(self._open_sources().refresh())

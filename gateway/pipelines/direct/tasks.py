@@ -1,17 +1,17 @@
-"""Ranges of offsets as tasks of Spark, and what a task does: a slice of a segment, in Arrow.
+"""Ranges of offsets as Spark tasks, each of which reads one slice of a segment into Arrow.
 
-A slice is all that a task needs to know, so it runs anywhere, over bookies that answer there.
+A slice is self-contained, so a task runs on any worker that reaches the bookies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
 
-from gateway.pipelines.direct.offsets import PartitionSource, report_loss
+from gateway.pipelines.direct.offsets import OpenSources, report_loss
 from gateway.pipelines.direct.options import Options
 from gateway.pipelines.direct.pruning import PushedFilters
 from gateway.pipelines.direct.storage_connection import cached_connection, drop_cached, is_cached
@@ -35,14 +35,14 @@ _GONE = (Truncated, NoSuchLedger, NoNode)
 
 @dataclass(frozen=True, slots=True)
 class SliceTask:
-    """Records of one place; may be pickled."""
+    """A slice of one partition. Can be pickled."""
 
-    place: TopicPartition
+    topic_partition: TopicPartition
     piece: Slice
 
 
 class SlicePartition(InputPartition):
-    """What one task of Spark reads."""
+    """One task, as Spark's input partition."""
 
     def __init__(self, task: SliceTask) -> None:
         super().__init__(task)
@@ -51,34 +51,34 @@ class SlicePartition(InputPartition):
 
 async def plan_tasks(
     ranges: Iterable[OffsetRange],
-    sources: Mapping[TopicPartition, PartitionSource],
+    sources: OpenSources,
     slice_bytes: int,
-    wanted: PushedFilters,
+    filters: PushedFilters,
 ) -> list[SliceTask]:
-    """Slices that hold what is wanted of these ranges. Raises JobError."""
+    """Cut the ranges into slices that may hold matching records. Raises JobError."""
     tasks: list[SliceTask] = []
     for whole in ranges:
-        each = wanted.narrowed(whole)
+        each = filters.narrowed(whole)
         if each is None:
             continue
         try:
-            pieces = await sources[each.place].scan.cut(each.start, each.end, slice_bytes)
+            pieces = await sources[each.topic_partition].scan.cut(each.start, each.end, slice_bytes)
         except LedgerError as error:
             raise _fault(each, error) from error
         tasks += [
-            SliceTask(each.place, piece)
+            SliceTask(each.topic_partition, piece)
             for piece in pieces
-            if wanted.may_hold(None, piece.timestamp_max)
+            if filters.may_hold(None, piece.timestamp_max)
         ]
     return tasks
 
 
 def read_task(task: SliceTask, options: Options) -> Iterator[pa.RecordBatch]:
-    """The task's records. Memory: two chunks of the slice, and what decoding one batch takes."""
+    """Read a task's records. Memory: two chunks of the slice, and the decoding of one batch."""
     from gateway.pipelines.direct.decode import Decoder
 
     piece = task.piece
-    decoder = Decoder(*task.place, options.include_headers)
+    decoder = Decoder(*task.topic_partition, options.include_headers)
     following = piece.first
     try:
         for chunk in _chunks(piece, options):
@@ -86,20 +86,24 @@ def read_task(task: SliceTask, options: Options) -> Iterator[pa.RecordBatch]:
             following = chunk[-1].end_sequence_id
     except LedgerError as error:
         drop_cached(options.metadata, options.tls)
-        left = OffsetRange(*task.place, following, piece.end)
+        left = OffsetRange(*task.topic_partition, following, piece.end)
         if not isinstance(error, _GONE):
             raise _fault(left, error) from error
-        report_loss([left], f"removed while they were read ({error})", options.fail_on_data_loss)
+        report_loss([left], f"deleted while they were read ({error})", options.fail_on_data_loss)
 
 
 def _chunks(piece: Slice, options: Options) -> Iterator[list[ScannedRecord]]:
-    """The slice's, in order. Where a kept link leads may be gone, as when bookies came back
-    elsewhere: then a new one goes on, once."""
+    """Yield the chunks of the slice in order.
+
+    A cached connection may be broken, as after bookies moved. Then it retries once over a new one.
+    """
     where = options.metadata, options.tls
     was_kept = is_cached(*where)
-    link = cached_connection(*where)
+    connection = cached_connection(*where)
     try:
-        for chunk in link.each(read_slice(link.storage.store, link.storage.client, piece)):
+        for chunk in connection.iterate(
+            read_slice(connection.storage.store, connection.storage.client, piece)
+        ):
             yield chunk
             piece = replace(piece, first=chunk[-1].end_sequence_id)
     except (EntryUnknown, MetadataUnavailable):

@@ -1,9 +1,9 @@
-"""Where the records of batches lie, for very many records at once.
+"""The positions of records in batches, for very many records at once.
 
-A record begins where the one before it ends, so somebody has to go from one to the next. Batches
-of one size may be laid out alike, which a single comparison of all their lengths shows. Where there
-are many others, all of them take each step together; where there are few, records of one size in a
-row are found by comparing a whole column, and only what is left is walked one by one.
+A record begins where the previous one ends, so lengths must be followed one after the other. But
+batches of equal size often have the same layout, which a single comparison of all their lengths
+shows. Many other batches advance in step, one record of each at a time. In few batches, runs of
+equally sized records are found by comparing a whole column; only the rest is walked one by one.
 
 Pure. Damaged data raises ValueError or IndexError: every position is checked against its batch.
 """
@@ -21,21 +21,21 @@ from ledger.ids import Buffer
 Bytes = NDArray[np.uint8]
 Positions = NDArray[np.int64]
 
-ALIKE_FROM = 8  # batches of one size, from which on they are held against one of them
-LOCKSTEP_FROM = 80  # records per step, from which on steps cost less than a walk
-_RUN_MIN = 8
-_SINGLES = 64  # records that are walked one by one before a run is looked for again
+ALIKE_FROM = 8  # compare batches of one size with each other if there are at least as many
+LOCKSTEP_FROM = 80  # advance in step if a step covers at least as many records
+_RUN_MIN = 8  # the shortest run of equally sized records
+_SINGLES = 64  # walk as many records one by one before the next search for a run
 
 
 class RecordBounds(NamedTuple):
-    """Of every record: where it begins (behind its length) and ends; in order."""
+    """Where each record begins (behind its length) and ends, in order."""
 
     starts: Positions
     ends: Positions
 
 
 class _Batches(NamedTuple):
-    """Where their bodies begin and end, how many records they have, and where the first goes."""
+    """The begin and end of each batch's body, its record count, and its first record's index."""
 
     begins: Positions
     ends: Positions
@@ -47,9 +47,9 @@ class _Batches(NamedTuple):
 
 
 def varints(data: Bytes, at: Positions) -> tuple[Positions, Positions]:
-    """The zigzag numbers at these positions, and the positions behind them.
+    """Decode the zigzag numbers at these positions. Returns them and the positions behind them.
 
-    Raises IndexError behind the end of `data`, ValueError when one has more than ten bytes.
+    Raises IndexError beyond the end of `data`, ValueError for a number of more than ten bytes.
     """
     first = data[at]
     behind = at + 1
@@ -76,10 +76,10 @@ def varints(data: Bytes, at: Positions) -> tuple[Positions, Positions]:
 def find_records(
     data: bytes, array: Bytes, begins: list[int], ends: list[int], counts: list[int]
 ) -> RecordBounds:
-    """All records of batches whose bodies lie at `begins` to `ends` of `data`.
+    """Find all records of batches whose bodies are at `begins` to `ends` of `data`.
 
-    `array` is `data` as numpy sees it. Raises ValueError or IndexError when a body does not hold
-    exactly as many records as `counts` says.
+    `array` is `data` as a numpy array. Raises ValueError or IndexError if a body does not hold
+    exactly the number of records in `counts`.
     """
     records = sum(counts)
     found = RecordBounds(np.empty(records, np.int64), np.empty(records, np.int64))
@@ -102,8 +102,10 @@ def find_records(
 
 
 def _alike(data: bytes, array: Bytes, batches: _Batches, found: RecordBounds) -> _Batches:
-    """Batches of the most common size and count may be laid out as the first of them is: those
-    that are, are found. The others are returned."""
+    """Find the records of batches that have the layout of the first of the most common shape.
+
+    Returns the other batches.
+    """
     shapes = (batches.ends - batches.begins) << 32 | batches.counts
     kinds, often = np.unique(shapes, return_counts=True)
     if often.max() < ALIKE_FROM:
@@ -127,8 +129,8 @@ def _alike(data: bytes, array: Bytes, batches: _Batches, found: RecordBounds) ->
 
 
 def _in_step(array: Bytes, batches: _Batches, found: RecordBounds) -> None:
-    """The k-th records of all batches are found in the k-th step."""
-    order = np.argsort(-batches.counts, kind="stable")  # those that have a k-th record come first
+    """Find the k-th records of all batches in the k-th step."""
+    order = np.argsort(-batches.counts, kind="stable")  # batches with a k-th record come first
     at, limits, counts, places = (each[order] for each in batches)
     having = np.searchsorted(-counts, -np.arange(int(counts[0])), side="left")
     for active in having.tolist():
@@ -158,9 +160,9 @@ def _one_batch(data: Buffer, array: Bytes, at: int, end: int, found: RecordBound
 def find_records_in_parts(
     data: Buffer, array: Bytes, count: int, records_max: int
 ) -> Iterator[RecordBounds]:
-    """The records of one batch, whose body is `data`, at most `records_max` at a time.
+    """Find the records of one batch, whose body is `data`, at most `records_max` at a time.
 
-    Raises as `walk` does, but what is wrong only when it comes there.
+    Raises as `find_records` does, but only when it reaches the damage.
     """
     at, end = 0, len(data)
     while count:
@@ -174,8 +176,10 @@ def find_records_in_parts(
 
 
 def _following(data: Buffer, array: Bytes, at: int, end: int, found: RecordBounds) -> int:
-    """As many records as `found` has room for, from `at` on: by runs where there are any. Returns
-    the position behind them; behind `end`, `found` may not be full."""
+    """Find as many records from `at` on as `found` has room for, by runs where possible.
+
+    Returns the position behind them. If that is beyond `end`, `found` may not be full.
+    """
     count, done, singles = len(found.starts), 0, _SINGLES
     while done < count:
         left = RecordBounds(found.starts[done:], found.ends[done:])
@@ -193,7 +197,7 @@ def _following(data: Buffer, array: Bytes, at: int, end: int, found: RecordBound
 
 
 def _run(data: Buffer, array: Bytes, at: int, end: int, left: RecordBounds) -> int:
-    """Records in a row, from `at` on, whose lengths are the same; how many. 0: too few."""
+    """Find a run of records of equal length from `at` on. Returns their number, 0 if too few."""
     length, start = one_varint(data, at)
     size = start + length - at
     count = min(len(left.starts), (end - at) // size) if length > 0 else 0
@@ -208,7 +212,7 @@ def _run(data: Buffer, array: Bytes, at: int, end: int, left: RecordBounds) -> i
 
 
 def _same(array: Bytes, at: int, start: int, size: int, count: int) -> int:
-    """How many of `count` records of that size begin with the length that the first one has."""
+    """Count how many of `count` records of that size have the length of the first one."""
     for place in range(at, start):
         other = array[place : place + count * size : size][:count] != array[place]
         first = int(other.argmax())
@@ -244,7 +248,10 @@ def _singly(data: Buffer, at: int, left: RecordBounds, count: int) -> int:
 
 
 def one_varint(data: Buffer, at: int) -> tuple[int, int]:
-    """The zigzag number there, and the position behind it. Raises IndexError, ValueError."""
+    """Decode the zigzag number there. Returns it and the position behind it.
+
+    Raises IndexError or ValueError.
+    """
     value = shift = 0
     while True:
         byte = data[at]

@@ -1,1 +1,1 @@
-"""Archived records back into a topic, once each, however often the job or a server dies."""
+"""The replay job: write archived records into a topic, exactly once, across crashes."""

@@ -1,4 +1,4 @@
-"""A blocking connection to one server: a task of Spark has a thread of its own to wait with."""
+"""A blocking connection to one server, for Spark tasks, which have a thread of their own."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ class _Posted(NamedTuple):
 
 
 class BlockingConnection:
-    """Requests are answered in order; several may be under way. Anything may raise Unreachable.
+    """A connection. The server answers requests in order; several may be in flight.
 
-    After that it is of no use any more: close it.
+    Any call may raise Unreachable. Then the connection is unusable: close it.
     """
 
     def __init__(self, host: str, port: int, answer_s_max: float) -> None:
         self.peer = f"{host}:{port}"
         self._correlation_id = 0
+        # Requests in flight, oldest first. The server answers them in this order.
         self._posted: deque[_Posted] = deque()
         self._served = Served(self.peer)
         try:
@@ -45,17 +46,17 @@ class BlockingConnection:
         self._socket.close()
 
     def ask(self, key: int, fields: dict[str, Any], version_max: int = VERSION_MAX) -> Any:
-        """kio's answer to one request; nothing else is under way."""
-        assert not self._posted, "an answer is still to be taken"
+        """Send a request and return kio's reply. No other request may be in flight."""
+        assert not self._posted, "a reply has not been taken"
         self.post(key, fields, version_max)
         return self.take()
 
     def post(self, key: int, fields: dict[str, Any], version_max: int = VERSION_MAX) -> None:
-        """Sent in the highest common version; `take` brings the answers, in order."""
+        """Send a request in the highest common version. `take` returns the replies in order."""
         self._post(key, self._served.version(key, version_max), fields)
 
     def take(self) -> Any:
-        """kio's answer to the oldest request that has not been answered."""
+        """Return kio's reply to the oldest request in flight."""
         posted = self._posted.popleft()
         try:
             size = int.from_bytes(self._receive(4), "big")

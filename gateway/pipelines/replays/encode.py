@@ -1,4 +1,4 @@
-"""Rows of Arrow to batches of Kafka's format: keys, values, headers and timestamps as they were."""
+"""Arrow rows as Kafka record batches, with unchanged keys, values, headers and timestamps."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NO_TIME_MS = -1
 
 
 class RecordRows(NamedTuple):
-    """Consecutive records of one partition, as Python lists; `first` numbers the first one."""
+    """Consecutive records of one partition as Python lists. `first` numbers the first record."""
 
     first: int
     timestamps_ms: list[int]
@@ -33,7 +33,7 @@ class RecordRows(NamedTuple):
 
 
 def record_rows(batch: pyarrow.RecordBatch, first: int) -> RecordRows:
-    """The batch's columns `timestamp`, `key`, `value` and `headers`."""
+    """Convert the batch's columns `timestamp`, `key`, `value` and `headers`."""
     import pyarrow
 
     microseconds = batch.column("timestamp").cast(pyarrow.int64()).to_pylist()
@@ -47,7 +47,7 @@ def record_rows(batch: pyarrow.RecordBatch, first: int) -> RecordRows:
 
 
 def _headers(column: Any) -> list[Headers] | None:
-    """None: not one record has any, the usual case."""
+    """Convert the headers. Returns None if no record has any, which is the usual case."""
     if not len(column.flatten()):
         return None
     return [
@@ -57,7 +57,7 @@ def _headers(column: Any) -> list[Headers] | None:
 
 
 class Encoder:
-    """Batches of at most `batch_bytes` before compression, or of one record that is larger."""
+    """Encodes batches of at most `batch_bytes` before compression, or of one larger record."""
 
     __slots__ = ("_batch_bytes", "_codec", "_producer_epoch", "_producer_id")
 
@@ -70,7 +70,7 @@ class Encoder:
     def batches(
         self, rows: RecordRows, start: int, sequence_max: int
     ) -> Iterator[tuple[int, bytes]]:
-        """From record number `start` on; with each the number after its last record."""
+        """Yield batches from record number `start` on, and the number after their last record."""
         at = start - rows.first
         assert at >= 0
         while at < len(rows.timestamps_ms):
@@ -89,12 +89,12 @@ class Encoder:
 
 
 def _fill(builder: Any, rows: RecordRows, at: int) -> int:
-    """The place of the first record that had no more room."""
+    """Append records to the builder. Returns the index of the first record that did not fit."""
     append = builder.append
     timestamps, keys, values, headers = rows.timestamps_ms, rows.keys, rows.values, rows.headers
     end = len(timestamps)
     if timestamps[at] == _NO_TIME_MS:
-        # The builder takes -1 for "nothing yet", and would give the record a later one's time.
+        # The builder treats -1 as unset, and would give the record the next record's timestamp.
         end = next((i for i in range(at, end) if timestamps[i] != _NO_TIME_MS), end)
     for delta, place in enumerate(range(at, end)):
         own = _NO_HEADERS if headers is None else headers[place]

@@ -1,4 +1,4 @@
-"""What is asked of a replay, and what it tells in the end."""
+"""The request for a replay, and its report."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gateway.pipelines.shared.files import join_path
 
 @dataclass(frozen=True, slots=True)
 class ReplayRequest:
-    """What is asked for. `offsets`: per partition from, and up to but not including."""
+    """What to replay. `offsets`: per partition the first offset, and the one after the last."""
 
     topic: str
     target: str
@@ -25,19 +25,22 @@ class ReplayRequest:
     stall_s_max: float = 120.0
 
     def line(self) -> str:
-        """The same for the same records into the same topic."""
-        asked = {
+        """Encode the parts that identify the records and the target. Equal for equal replays."""
+        fields = {
             "topic": self.topic,
             "to": self.target,
             "start_ms": self.start_ms,
             "end_ms": self.end_ms,
             "offsets": None if self.offsets is None else sorted(self.offsets.items()),
         }
-        return json.dumps(asked, separators=(",", ":"))
+        return json.dumps(fields, separators=(",", ":"))
 
 
 class ReplayedPartition(NamedTuple):
-    """One partition: `written` by this run, of `records` that are there now."""
+    """One partition. This run wrote `written` of the `records` that the target now has.
+
+    `looks` counts how often the writers located the end of the target.
+    """
 
     partition: int
     records: int
@@ -48,7 +51,7 @@ class ReplayedPartition(NamedTuple):
 
 
 class ReplayReport(NamedTuple):
-    """`resumed`: an earlier run, or another one, had begun it."""
+    """The result. `resumed` is true if another run had begun the replay."""
 
     topic: str
     target: str
@@ -58,6 +61,6 @@ class ReplayReport(NamedTuple):
 
 
 def default_state(directory: str, request: ReplayRequest) -> str:
-    """Beside the archive's data, where readers do not look: one directory for each request."""
+    """Return the state directory of this request inside the archive, hidden from its readers."""
     digest = hashlib.sha256(request.line().encode()).hexdigest()[:16]
     return join_path(directory, "_replays", digest)

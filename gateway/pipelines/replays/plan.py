@@ -1,9 +1,9 @@
-"""What a replay has decided before its first record, so that every later run goes on with it.
+"""The decisions that a replay makes before its first record, so that later runs can continue it.
 
 Record number i (from 0) of a partition's selection becomes offset `base_offset` + i of the same
-partition of the target, sent with sequence i of one producer id. So the target's own end says how
-far a replay has come, a repeated batch is recognised by the server, and a batch that is neither
-next nor a repeat is refused.
+partition of the target, sent with sequence i of one producer id. So the target's end offset shows
+the progress, the server recognises a repeated batch, and it refuses a batch that is neither the
+next nor a repeat.
 
 Pure.
 """
@@ -24,7 +24,7 @@ SEQUENCE_MAX = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
-    """`count` records at source offsets `first` to `last`; where `dense`, every offset is one."""
+    """`count` records at source offsets `first` to `last`. If `dense`, every offset has one."""
 
     partition: int
     base_offset: int
@@ -38,18 +38,20 @@ class PartitionPlan:
 
     @property
     def end_offset(self) -> int:
-        """Of the target, once all is written."""
+        """The target's end offset once all records are written."""
         return self.base_offset + self.count
 
     def sequence(self, index: int) -> int:
-        """Sequences run 0 ... 2^31-1 and then from 0 again."""
+        """Return the sequence of a record. Sequences run from 0 to 2^31-1, then from 0 again."""
         return index & SEQUENCE_MAX
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayChunk:
-    """Source offsets `first` to `end` - 1 of a partition, to be written at once; `number` is that
-    of their first record. `last`: no record of the plan comes after them."""
+    """Source offsets `first` to `end` - 1 of a partition, written by one Spark task.
+
+    `number` is that of the first record. `last` is true if no record of the plan follows.
+    """
 
     partition: int
     first: int
@@ -73,8 +75,11 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class ReplayPlan:
-    """`asked` is the request in one line; `topic_id` tells the life of the target that is meant,
-    `source_id` that of the archived topic ("": nobody knows)."""
+    """The decisions of a replay.
+
+    `asked` is the request in one line. `topic_id` identifies the target, and `source_id` the
+    archived topic ("" if unknown), to detect topics that were recreated.
+    """
 
     asked: str
     selection: Selection
@@ -87,19 +92,19 @@ class ReplayPlan:
     source_id: str = ""
 
     def encode(self) -> bytes:
-        """JSON with a version."""
+        """Encode as JSON with a version."""
         text = json.dumps({"format": FORMAT, **asdict(self)}, ensure_ascii=False, indent=1)
         return f"{text}\n".encode()
 
     @classmethod
     def decode(cls, data: bytes, path: str) -> ReplayPlan:
-        """What `encode` gave. Raises JobError that names `path`."""
+        """Decode the bytes of `encode`. Raises JobError that names `path`."""
         try:
             fields: dict[str, Any] = json.loads(data)
             version = fields.pop("format")
             if version != FORMAT:
                 raise JobError(
-                    f"{path}: a replay's state of format {version}, this program reads {FORMAT}",
+                    f"{path}: the replay's state has format {version}, this version reads {FORMAT}",
                     "BAD_STATE",
                 )
             selection = fields.pop("selection")
@@ -109,15 +114,16 @@ class ReplayPlan:
                 selection=Selection(ranges=ranges, **selection), partitions=partitions, **fields
             )
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise JobError(f"{path}: no state of a replay: {error!r}", "BAD_STATE") from error
+            raise JobError(f"{path}: not the state of a replay: {error!r}", "BAD_STATE") from error
 
 
 def next_chunk(
     selection: Selection, partition: PartitionPlan, offset: int, number: int, offsets_max: int
 ) -> ReplayChunk:
-    """At most so many offsets, from the first that is selected at `offset` or after it on.
+    """Return the next chunk, of at most `offsets_max` offsets, at or after `offset`.
 
-    `number`: of the record that comes first there; `offset` is not beyond the last one's.
+    It begins at the first selected offset. `number` is that of its first record. `offset` must not
+    be beyond the last record.
     """
     assert offsets_max > 0 and offset <= partition.last, (offsets_max, offset, partition)
     ends = [each for each in selection.of(partition.partition) if each.end > offset]
@@ -129,9 +135,9 @@ def next_chunk(
 def select_ranges(
     topic: str, archived: Iterable[OffsetRange], asked: Mapping[int, tuple[int, int]] | None
 ) -> tuple[OffsetRange, ...]:
-    """What to replay: all that is archived of the topic, or of `asked` partitions from ... to.
+    """Return the ranges to replay: all archived ones of the topic, or the offsets in `asked`.
 
-    Raises JobError when the topic is not there, or offsets that were asked for are not.
+    Raises JobError if the topic or some of these offsets are not archived.
     """
     held: dict[int, list[OffsetRange]] = {}
     for each in sorted(archived):
@@ -143,23 +149,20 @@ def select_ranges(
         return tuple(each for ranges in held.values() for each in ranges)
     chosen: list[OffsetRange] = []
     for partition, (start, end) in sorted(asked.items()):
-        wanted = OffsetRange(topic, partition, start, end)
-        inside = [each for each in held.get(partition, ()) if each.overlaps(wanted)]
+        requested = OffsetRange(topic, partition, start, end)
+        inside = [each for each in held.get(partition, ()) if each.overlaps(requested)]
         parts = [
             each._replace(start=max(each.start, start), end=min(each.end, end)) for each in inside
         ]
-        if sum(each.length for each in parts) != wanted.length:
+        if sum(each.length for each in parts) != requested.length:
             there = ", ".join(map(str, held.get(partition, ()))) or "nothing"
-            raise JobError(f"{wanted}: not all archived; there is {there}", "NOT_ARCHIVED")
+            raise JobError(f"{requested}: not all archived; there is {there}", "NOT_ARCHIVED")
         chosen += parts
     return tuple(chosen)
 
 
 def parse_offsets(text: str, topic: str) -> dict[int, tuple[int, int]]:
-    """Of `{"0": [100, 200]}`: from 100 up to, not including 200; {"topic": {...}} says the same.
-
-    Raises JobError.
-    """
+    """Parse `{"0": [100, 200]}` (100 to 199), also inside `{"topic": {...}}`. Raises JobError."""
     try:
         given: dict[str, Any] = json.loads(text)
         if set(given) == {topic} and isinstance(given[topic], dict):
@@ -171,10 +174,9 @@ def parse_offsets(text: str, topic: str) -> dict[int, tuple[int, int]]:
             asked[int(partition)] = start, end
     except (ValueError, TypeError, AttributeError) as error:
         raise JobError(
-            f'--offsets: {error}; write {{"0": [100, 200]}}: partition 0 from 100 up to, not'
-            " including 200",
+            f'--offsets: {error}; use {{"0": [100, 200]}} for offsets 100 to 199 of partition 0',
             "USAGE",
         ) from None
     if not asked:
-        raise JobError("--offsets: names no partition", "USAGE")
+        raise JobError("--offsets: name at least one partition", "USAGE")
     return asked

@@ -1,4 +1,4 @@
-"""How far a replay is, on a terminal: the target's ends tell, and Spark is not asked."""
+"""The progress of a replay on a terminal, from the target's end offsets rather than from Spark."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 T = TypeVar("T")
-_LOOK_S = 1.0
+_REFRESH_S = 1.0
 
 
 @contextmanager
 def show_progress(spark: SparkSession, bootstrap: str) -> Generator[ReplayWatcher]:
-    """A bar on stderr when that is a terminal; failures that are borne are lines on it anyway."""
+    """Show a bar on stderr if it is a terminal. Print a line for each retry in any case."""
     if not sys.stderr.isatty():
         yield _Lines()
         return
@@ -42,7 +42,7 @@ class _Lines(ReplayWatcher):
 
 
 class _Bar(_Lines):
-    """While Spark works in a thread of its own, the target's ends are looked at."""
+    """Polls the target's end offsets while Spark works in another thread."""
 
     def __init__(self, spark: SparkSession, bootstrap: str, bar: Progress) -> None:
         self._spark = spark
@@ -62,21 +62,21 @@ class _Bar(_Lines):
     async def _run(self, work: Callable[[], T]) -> T:
         working = asyncio.create_task(asyncio.to_thread(work))
         try:
-            while not (await asyncio.wait([working], timeout=_LOOK_S))[0]:
-                await self._look()
+            while not (await asyncio.wait([working], timeout=_REFRESH_S))[0]:
+                await self._refresh()
             return await working
         except asyncio.CancelledError:
             self._spark.sparkContext.cancelAllJobs()  # the thread ends when its job does
             raise
 
-    async def _look(self) -> None:
-        """What cannot be told now is shown later."""
+    async def _refresh(self) -> None:
+        """Update the bar. Does nothing if the server does not answer."""
         plan = self._plan
         assert plan is not None
-        places = {plan.target: [each.partition for each in plan.partitions]}
+        partitions = {plan.target: [each.partition for each in plan.partitions]}
         try:
-            async with asyncio.timeout(_LOOK_S), AdminClient(self._bootstrap) as client:
-                ends = await offsets(client, places, LATEST)
+            async with asyncio.timeout(_REFRESH_S), AdminClient(self._bootstrap) as client:
+                ends = await offsets(client, partitions, LATEST)
         except (AdminError, Unreachable, TimeoutError):
             return
         done = 0

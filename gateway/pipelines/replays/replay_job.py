@@ -1,8 +1,8 @@
-"""Archive to topic: same keys, values, headers, timestamps, partitions and order, once each.
+"""The replay job: archived records into a topic, unchanged and in order, exactly once.
 
-What is to be replayed and where it goes is decided once and kept in the state; whoever finds the
-state goes on with it, at the place that the target's own end tells. Two that run at once do no
-harm: they write the same records under the same sequences.
+The job decides once what to replay and where, and keeps the plan as its state. Any later run
+continues that plan from the end of the target. Concurrent runs do no harm: they write the same
+records under the same sequences.
 """
 
 from __future__ import annotations
@@ -49,25 +49,25 @@ PLAN = "plan.json"
 _RETRY_S = 1.0
 _RETRIED = frozenset({"UNREACHABLE", "NO_LEADER", "COORDINATOR_LOAD_IN_PROGRESS"})
 _BATCH_BYTES = 512 * 1024
-_BATCH_ROOM = 0.9  # of the topic's bound: compressed bytes may be a little more than plain ones
-_ARROW_ROWS_MAX = 10_000  # Spark's own default
+_BATCH_ROOM = 0.9  # fraction of the topic's limit, because compression may enlarge a batch
+_ARROW_ROWS_MAX = 10_000  # Spark's default
 _ARROW_BYTES = 16 * 1024 * 1024
 OFFSETS_AT_ONCE = 250_000
-"""Of a partition: what its task sorts, and what it merges, does not grow with the topic."""
-_SALTS = 64  # candidates for each task, so that one is found that Spark sends to it
+"""Offsets of a partition per chunk. Bounds a task's sort, whatever the size of the topic."""
+_SALTS = 64  # candidates per task, so that Spark's hash sends at least one of them there
 _ARROW_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
 
 class ReplayWatcher:
-    """Told what a replay does. Nobody is told by default."""
+    """Receives the progress of a replay. This one ignores it."""
 
     def on_planned(self, plan: ReplayPlan, written: int) -> None:
-        """So many of the plan's records were there already."""
+        """Report the plan, and how many of its records the target already has."""
 
     def on_retry(self, error: JobError, wait_s: float) -> None: ...
 
     def run(self, work: Callable[[], T]) -> T:
-        """What `work` returns; it takes long."""
+        """Run `work`, which takes long, and return its result."""
         return work()
 
 
@@ -82,9 +82,10 @@ def replay(
     clock: Clock | None = None,
     offsets_at_once: int = OFFSETS_AT_ONCE,
 ) -> ReplayReport:
-    """All records that were asked for are in the target, once each, in order. Raises JobError.
+    """Write all requested records to the target, once each, in order. Raises JobError.
 
-    `state` is a directory; an empty one begins anew. `offsets_at_once`: of each partition.
+    `state` is a directory; if it has no plan, the replay begins anew. `offsets_at_once` is the size
+    of a chunk, per partition.
     """
     job = _ReplayRun(
         archive, bootstrap, request, watcher or ReplayWatcher(), clock or SystemClock()
@@ -94,13 +95,13 @@ def replay(
     data = files.read(path)
     resumed = data is not None
     if data is None:
-        files.put_if_absent(path, job.begin().encode())
-        data = files.read(path)  # ours, or that of whoever was quicker
-        assert data is not None, "nobody removes a plan"
+        files.put_if_absent(path, job.plan().encode())
+        data = files.read(path)  # ours, or that of a concurrent run
+        assert data is not None, "plans are never removed"
     plan = ReplayPlan.decode(data, path)
     if plan.asked != request.line():
         raise JobError(
-            f"{path} is the state of another replay ({plan.asked}); give another --state",
+            f"{path} is the state of another replay ({plan.asked}); use another --state",
             "OTHER_REPLAY",
         )
     job.check_source(plan, path)
@@ -110,24 +111,24 @@ def replay(
 
 
 def check_other_topic(archive: Archive, bootstrap: str, topic: str) -> None:
-    """The topic of that name is not the one that was archived. Raises JobError."""
+    """Raise JobError if the topic of that name is the archived one itself."""
     archived = archive.state().topic_ids.get(topic)
     try:
-        now = Topics(bootstrap).facts(topic).topic_id
+        now = Topics(bootstrap).describe(topic).topic_id
     except JobError as error:
         if error.code != "UNKNOWN_TOPIC_OR_PARTITION":
             raise
         return
     if now is not None and now == archived:
         raise JobError(
-            f"topic {topic!r} is the very one that was archived, and would hold its records twice;"
-            f" say --to-topic OTHER, or --to-topic {topic} if that is what you want",
+            f"topic {topic!r} is the archived topic itself and would hold its records twice; use"
+            f" --to-topic OTHER, or --to-topic {topic} to confirm",
             "SAME_TOPIC",
         )
 
 
 class _ReplayRun:
-    """One run. What fails for reasons that pass is tried again, once a server has answered."""
+    """One run. Retries transient errors."""
 
     def __init__(
         self,
@@ -144,24 +145,24 @@ class _ReplayRun:
         self._clock = clock
         self._topics = Topics(bootstrap)
 
-    def begin(self) -> ReplayPlan:
-        """What is to be written and where, and the producer id for it."""
+    def plan(self) -> ReplayPlan:
+        """Decide which records to write and where, and obtain a producer id for them."""
         request = self._request
         ranges = select_ranges(request.topic, self._archive.ranges(), request.offsets)
         if request.create:
             known = [p.partition for p in self._archive.state().ends if p.topic == request.topic]
             known += [each.partition for each in ranges]
             create_if_missing(self._topics, request.target, max(known) + 1)
-        describe_target(self._topics, self._bootstrap, request.target)  # before what takes long
+        describe_target(self._topics, self._bootstrap, request.target)  # fail before the scan
         selection = Selection(request.topic, ranges, request.start_ms, request.end_ms)
-        found = translate_spark_errors(lambda: _measured(self._archive, selection))
-        target = self._patiently(self._look)
+        extents = translate_spark_errors(lambda: _measure(self._archive, selection))
+        target = self._retry(self._describe_target)
         check_target(
             target,
-            max((row.partition for row in found), default=-1) + 1,
-            max((self._clock.now_ms() - row.oldest_ms for row in found), default=0),
+            max((row.partition for row in extents), default=-1) + 1,
+            max((self._clock.now_ms() - row.oldest_ms for row in extents), default=0),
         )
-        producer = self._patiently(lambda: new_producer_id(self._bootstrap))
+        producer = self._retry(lambda: new_producer_id(self._bootstrap))
         return ReplayPlan(
             asked=request.line(),
             selection=selection,
@@ -169,23 +170,23 @@ class _ReplayRun:
             topic_id=target.topic_id,
             producer_id=producer.number,
             producer_epoch=producer.epoch,
-            record_bytes_max=max((row.record_bytes_max for row in found), default=0),
+            record_bytes_max=max((row.record_bytes_max for row in extents), default=0),
             partitions=tuple(
                 PartitionPlan(
                     row.partition, target.ends[row.partition], row.records, row.first, row.last
                 )
-                for row in found
+                for row in extents
             ),
             source_id=self._source_id(),
         )
 
     def check_source(self, plan: ReplayPlan, path: str) -> None:
-        """Raises JobError when the plan is for records of another topic of that name."""
+        """Raise JobError if the plan is for another topic of the same name."""
         now = self._source_id()
         if plan.source_id and now and plan.source_id != now:
             raise JobError(
-                f"{path} is the state of a replay of another topic {self._request.topic!r} (id"
-                f" {plan.source_id}, here {now}); give another --state",
+                f"{path} is the state of a replay of another topic {self._request.topic!r} (its id"
+                f" is {plan.source_id}, not {now}); use another --state",
                 "OTHER_REPLAY",
             )
 
@@ -195,24 +196,26 @@ class _ReplayRun:
     def write(
         self, spark: SparkSession, plan: ReplayPlan, offsets_at_once: int
     ) -> tuple[ReplayedPartition, ...]:
-        """All of it is there."""
-        room = int(self._look().batch_bytes_max * _BATCH_ROOM)
+        """Write all records of the plan that the target does not have yet."""
+        room = int(self._describe_target().batch_bytes_max * _BATCH_ROOM)
         sending = SendOptions(
             self._bootstrap,
             CODECS[self._request.codec],
             min(_BATCH_BYTES, room),
             WriterLimits(self._request.stall_s_max),
         )
-        begun = {each.partition: _place(plan, each, sending) for each in plan.partitions}
-        self._watcher.on_planned(plan, sum(begun.values()))
+        present = {
+            each.partition: _records_present(plan, each, sending) for each in plan.partitions
+        }
+        self._watcher.on_planned(plan, sum(present.values()))
         writing = _ChunkedWrite(spark, self._archive, plan, sending, offsets_at_once)
-        self._watcher.run(lambda: translate_spark_errors(lambda: writing.run(begun)))
+        self._watcher.run(lambda: translate_spark_errors(lambda: writing.run(present)))
         return tuple(_replayed(each, writing.done.get(each.partition)) for each in plan.partitions)
 
-    def _look(self) -> ReplayTarget:
+    def _describe_target(self) -> ReplayTarget:
         return describe_target(self._topics, self._bootstrap, self._request.target)
 
-    def _patiently(self, work: Callable[[], T]) -> T:
+    def _retry(self, work: Callable[[], T]) -> T:
         end_s = self._clock.monotonic_s() + self._request.stall_s_max
         while True:
             try:
@@ -224,10 +227,12 @@ class _ReplayRun:
             time.sleep(_RETRY_S)
 
 
-# the plan
+# --- planning ---------------------------------------------------------------------------------
 
 
 class _PartitionExtent(NamedTuple):
+    """The selected records of one partition."""
+
     partition: int
     records: int
     first: int
@@ -236,8 +241,8 @@ class _PartitionExtent(NamedTuple):
     record_bytes_max: int
 
 
-def _measured(archive: Archive, selection: Selection) -> list[_PartitionExtent]:
-    """What the selection holds, per partition, in order."""
+def _measure(archive: Archive, selection: Selection) -> list[_PartitionExtent]:
+    """Measure the selection per partition, in order."""
     from pyspark.sql import functions as F
 
     header_bytes = (
@@ -249,7 +254,7 @@ def _measured(archive: Archive, selection: Selection) -> list[_PartitionExtent]:
         + F.coalesce(F.expr(header_bytes), F.lit(0))
     )
     rows = (
-        _selected(archive, selection, selection.ranges)
+        _read_selected(archive, selection, selection.ranges)
         .groupBy("partition")
         .agg(
             F.count("*"),
@@ -263,8 +268,10 @@ def _measured(archive: Archive, selection: Selection) -> list[_PartitionExtent]:
     return sorted(_PartitionExtent(*row) for row in rows)
 
 
-def _selected(archive: Archive, selection: Selection, within: Sequence[OffsetRange]) -> DataFrame:
-    """The records of these ranges, which are of the selection's."""
+def _read_selected(
+    archive: Archive, selection: Selection, within: Sequence[OffsetRange]
+) -> DataFrame:
+    """Read the records of these ranges, which are part of the selection."""
     from pyspark.sql import functions as F
 
     wanted: Column = F.lit(False)
@@ -287,30 +294,31 @@ def _day(timestamp_ms: int) -> Any:
     return datetime.fromtimestamp(timestamp_ms / 1000, UTC).date()
 
 
-# writing
+# --- writing ----------------------------------------------------------------------------------
 
 
-def _place(plan: ReplayPlan, partition: PartitionPlan, sending: SendOptions) -> int:
+def _records_present(plan: ReplayPlan, partition: PartitionPlan, sending: SendOptions) -> int:
+    """Return how many records of the partition the target already has."""
     writer = new_writer(plan, partition, sending)
     try:
-        return writer.find_place()
+        return writer.find_next_record()
     finally:
         writer.close()
 
 
 class _WrittenSoFar(NamedTuple):
-    """What was done for a partition."""
+    """The progress of one partition in this run."""
 
     written: int = 0
     looks: int = 1
 
     def plus(self, row: Any) -> _WrittenSoFar:
-        """Each stretch looks at the target once; further looks are worth telling."""
+        """Add a result row. Each chunk looks at the target once; only further looks are counted."""
         return _WrittenSoFar(self.written + row["written"], self.looks + row["looks"] - 1)
 
 
 class _ChunkedWrite:
-    """All partitions side by side, a stretch of each at a time; `done` is what was done."""
+    """Writes all partitions in parallel, one chunk of each at a time. `done` is the progress."""
 
     def __init__(
         self,
@@ -327,61 +335,61 @@ class _ChunkedWrite:
         self._offsets_at_once = offsets_at_once
         self.done: dict[int, _WrittenSoFar] = {}
 
-    def run(self, begun: Mapping[int, int]) -> None:
-        """Nothing is left of the partitions; `begun` tells which records were there already."""
-        left = [each for each in self._plan.partitions if begun[each.partition] < each.count]
-        stretches = [
-            self._stretch(each, each.first + begun[each.partition], begun[each.partition])
+    def run(self, present: Mapping[int, int]) -> None:
+        """Write all chunks. `present`: the number of records that each partition already has."""
+        left = [each for each in self._plan.partitions if present[each.partition] < each.count]
+        chunks = [
+            self._chunk(each, each.first + present[each.partition], present[each.partition])
             if each.dense
-            else self._stretch(each, each.first, 0)  # nothing else tells a record's number
+            else self._chunk(each, each.first, 0)  # a record's number must be counted
             for each in left
         ]
-        while stretches:
-            rows = self._write(stretches)
-            _raise_failures(rows, left, stretches)
-            numbers = {each.partition: each.number for each in stretches}
+        while chunks:
+            rows = self._write(chunks)
+            _raise_failures(rows, left, chunks)
+            numbers = {each.partition: each.number for each in chunks}
             for row in rows:
                 partition = row["partition"]
                 self.done[partition] = self.done.get(partition, _WrittenSoFar()).plus(row)
                 numbers[partition] = row["number"]
-            ends = {each.partition: each.end for each in stretches if not each.last}
-            stretches = [
-                self._stretch(each, ends[each.partition], numbers[each.partition])
+            ends = {each.partition: each.end for each in chunks if not each.last}
+            chunks = [
+                self._chunk(each, ends[each.partition], numbers[each.partition])
                 for each in left
                 if each.partition in ends
             ]
 
-    def _stretch(self, partition: PartitionPlan, offset: int, number: int) -> ReplayChunk:
+    def _chunk(self, partition: PartitionPlan, offset: int, number: int) -> ReplayChunk:
         selection = self._plan.selection
         return next_chunk(selection, partition, offset, number, self._offsets_at_once)
 
-    def _write(self, stretches: Sequence[ReplayChunk]) -> list[Any]:
-        """The stretches are written, or a row of `RESULT` says why one is not."""
+    def _write(self, chunks: Sequence[ReplayChunk]) -> list[Any]:
+        """Write the chunks. Returns one row of `RESULT` per partition, also for failures."""
         spark, selection = self._spark, self._plan.selection
         within = [
             each._replace(start=max(each.start, one.first), end=min(each.end, one.end))
-            for one in stretches
+            for one in chunks
             for each in selection.of(one.partition)
             if each.start < one.end and one.first < each.end
         ]
-        records = _selected(self._archive, selection, within).select(
+        records = _read_selected(self._archive, selection, within).select(
             "partition", "offset", "timestamp", "key", "value", "headers"
         )
-        spread = _one_task_each(spark, records, [each.partition for each in stretches])
+        spread = _one_task_each(spark, records, [each.partition for each in chunks])
         ordered = spread.sortWithinPartitions("partition", "offset")
         record_bytes = max(1, self._plan.record_bytes_max)
         arrow_rows = max(1, min(_ARROW_ROWS_MAX, _ARROW_BYTES // record_bytes))
         before = spark.conf.get(_ARROW_ROWS)
         spark.conf.set(_ARROW_ROWS, str(arrow_rows))
         try:
-            work = chunk_writer(self._plan, self._sending, stretches)
+            work = chunk_writer(self._plan, self._sending, chunks)
             return ordered.mapInArrow(work, RESULT).collect()  # one per partition
         finally:
             spark.conf.set(_ARROW_ROWS, str(before))
 
 
 def _raise_failures(
-    rows: Sequence[Any], left: Sequence[PartitionPlan], stretches: Sequence[ReplayChunk]
+    rows: Sequence[Any], left: Sequence[PartitionPlan], chunks: Sequence[ReplayChunk]
 ) -> None:
     failed = sorted((row["partition"], row["error"], row["code"]) for row in rows if row["code"])
     if failed:
@@ -389,21 +397,21 @@ def _raise_failures(
         more = f" (and {len(failed) - 1} partitions more)" if len(failed) > 1 else ""
         raise JobError(f"{error}{more}", code)
     dense = {each.partition for each in left if each.dense}
-    wanted = {each.partition for each in stretches if each.last or each.partition in dense}
+    wanted = {each.partition for each in chunks if each.last or each.partition in dense}
     missing = wanted - {row["partition"] for row in rows}
     if missing:
         raise JobError(
-            f"partitions {sorted(missing)}: the archive has none of the records that it had when"
-            " the replay began",
+            f"partitions {sorted(missing)}: records that the archive had when the replay began are"
+            " missing",
             "SOURCE_CHANGED",
         )
 
 
 def _one_task_each(spark: SparkSession, records: DataFrame, partitions: Sequence[int]) -> DataFrame:
-    """As many tasks as partitions, one partition in each.
+    """Repartition into one task per partition.
 
-    Spark sends rows to tasks by a hash; so each partition is known by a number that Spark's own
-    hash sends to its task.
+    Spark assigns rows to tasks by a hash. So each partition gets a number that Spark's own hash
+    sends to the partition's task.
     """
     from pyspark.sql import functions as F
 

@@ -1,4 +1,4 @@
-"""The topic that is replayed into: there, fit for it, and where it ends."""
+"""The topic that a replay writes to: checks, creation and its end offsets."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _TOPIC_RESOURCE = 2
 _RETRY_S, _RETRY_S_MAX = 0.1, 20.0
 _WANTED = ("message.timestamp.type", "max.message.bytes", "retention.ms", "cleanup.policy")
 CREATED_WITH = {"message.timestamp.type": "CreateTime", "retention.ms": "-1"}
-"""Of a topic that the job makes: replayed records are old, and retention goes by their time."""
+"""Settings of a created topic. Replayed records are old, and retention goes by timestamps."""
 
 
 class ReplayTarget(NamedTuple):
-    """`ends`: per partition the offset that the next record gets."""
+    """The target topic. `ends`: per partition the offset that the next record will get."""
 
     name: str
     topic_id: str
@@ -36,7 +36,7 @@ class ProducerId(NamedTuple):
 
 
 def create_if_missing(topics: Topics, name: str, partitions: int) -> None:
-    """It exists, made so that it keeps what is replayed, or as it was. Raises JobError."""
+    """Create the topic with unlimited retention, unless it exists. Raises JobError."""
     try:
         topics.create(name, partitions, CREATED_WITH)
     except JobError as error:
@@ -45,32 +45,32 @@ def create_if_missing(topics: Topics, name: str, partitions: int) -> None:
 
 
 def describe_target(topics: Topics, bootstrap: str, name: str) -> ReplayTarget:
-    """The topic as it is now. Raises JobError that says the fix when it cannot be replayed into."""
+    """Look the topic up. Raises JobError that tells the remedy if it is unsuitable."""
     try:
-        facts = topics.facts(name)
+        description = topics.describe(name)
     except JobError as error:
         if error.code != "UNKNOWN_TOPIC_OR_PARTITION":
             raise
-        message = f"topic {name!r} does not exist; add --create to make it"
+        message = f"topic {name!r} does not exist; add --create to create it"
         raise JobError(message, "UNKNOWN_TOPIC") from None
     configs = _configs(bootstrap, name)
     if configs.get("message.timestamp.type", "CreateTime") != "CreateTime":
         raise JobError(
-            f"topic {name!r} stamps records with the time of arrival, so theirs would be lost:"
+            f"topic {name!r} replaces timestamps with the append time; run"
             f" gateway topic alter {name} -c message.timestamp.type=CreateTime",
             "LOG_APPEND_TIME",
         )
-    ends = {place.partition: found.latest for place, found in topics.bounds([name]).items()}
-    return ReplayTarget(name, facts.topic_id or "", configs, ends)
+    ends = {partition.partition: found.latest for partition, found in topics.bounds([name]).items()}
+    return ReplayTarget(name, description.topic_id or "", configs, ends)
 
 
 def check_target(target: ReplayTarget, partitions: int, oldest_age_ms: int) -> None:
-    """It has that many partitions, and keeps what is that old. Raises JobError."""
+    """Check that the target has enough partitions and retains records that old. Raises JobError."""
     name = target.name
     if len(target.ends) < partitions:
         raise JobError(
-            f"topic {name!r} has {len(target.ends)} partitions, the records come from"
-            f" {partitions}; replay into a topic that has as many",
+            f"topic {name!r} has {len(target.ends)} partitions, the source had {partitions};"
+            " replay into a topic with as many",
             "TOO_FEW_PARTITIONS",
         )
     retention_ms = int(target.configs.get("retention.ms") or -1)
@@ -78,15 +78,15 @@ def check_target(target: ReplayTarget, partitions: int, oldest_age_ms: int) -> N
         return
     if oldest_age_ms > retention_ms:
         raise JobError(
-            f"topic {name!r} keeps records for {retention_ms} ms by their timestamps, and the"
-            f" oldest to replay is {oldest_age_ms} ms old: it would be deleted again;"
+            f"topic {name!r} retains records for {retention_ms} ms, and the oldest to replay is"
+            f" {oldest_age_ms} ms old, so it would be deleted again; run"
             f" gateway topic alter {name} -c retention.ms=-1",
             "WOULD_EXPIRE",
         )
 
 
 def _configs(bootstrap: str, name: str) -> dict[str, str]:
-    """Those in force that matter here."""
+    """Return the effective settings that matter to a replay."""
     resource = {
         "resource_type": _TOPIC_RESOURCE,
         "resource_name": name,
@@ -103,7 +103,7 @@ def _configs(bootstrap: str, name: str) -> dict[str, str]:
 
 
 def new_producer_id(bootstrap: str) -> ProducerId:
-    """An id that nobody has had. Raises JobError."""
+    """Obtain an unused producer id. Raises JobError."""
     fields = {
         "transactional_id": None,
         "transaction_timeout": 60_000,
@@ -119,7 +119,7 @@ def new_producer_id(bootstrap: str) -> ProducerId:
             late = asyncio.get_running_loop().time() > end_s
             if late or not answer.error_code.retriable:
                 break
-            await asyncio.sleep(_RETRY_S)  # a server that has just started knows no ids yet
+            await asyncio.sleep(_RETRY_S)  # a server that has just started has no ids yet
         raise_for(answer.error_code, None, "a producer id")
         return ProducerId(answer.producer_id, answer.producer_epoch)
 

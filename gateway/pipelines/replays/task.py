@@ -1,4 +1,4 @@
-"""What runs in Spark's tasks: rows in order of partition and offset become batches."""
+"""The code that runs in Spark tasks: rows by partition and offset become batches."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     import pyarrow
 
 RESULT = "partition INT, number BIGINT, written BIGINT, looks INT, code STRING, error STRING"
-"""`number`: of the record after the last one that came."""
+"""The columns of a result. `number`: of the record after the last one received."""
 PartitionSlice = tuple[int, Any]
 
 
 class SendOptions(NamedTuple):
-    """How batches are sent; `codec` is Kafka's number."""
+    """How to send batches. `codec` is Kafka's number."""
 
     bootstrap: str
     codec: int
@@ -31,16 +31,16 @@ class SendOptions(NamedTuple):
 
 
 def chunk_writer(
-    plan: ReplayPlan, sending: SendOptions, stretches: Sequence[ReplayChunk]
+    plan: ReplayPlan, sending: SendOptions, chunks: Sequence[ReplayChunk]
 ) -> Callable[[Iterable[pyarrow.RecordBatch]], Iterable[pyarrow.RecordBatch]]:
-    """For `mapInArrow`: one row of `RESULT` for each partition that came, failed or not."""
+    """Make a function for `mapInArrow`: one row of `RESULT` per partition, failed or not."""
 
     def write(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
         import pyarrow
 
-        wanted = {each.partition: each for each in stretches}
+        wanted = {each.partition: each for each in chunks}
         for partition, parts in groupby(_slices(batches), key=itemgetter(0)):
-            row = _written(plan, sending, wanted[partition], parts)
+            row = _write_chunk(plan, sending, wanted[partition], parts)
             yield pyarrow.RecordBatch.from_pylist([row], schema=_schema())
 
     return write
@@ -65,18 +65,18 @@ def new_writer(plan: ReplayPlan, partition: PartitionPlan, sending: SendOptions)
     return PartitionWriter(plan, partition, sending.bootstrap, encoder, sending.limits)
 
 
-def _written(
-    plan: ReplayPlan, sending: SendOptions, stretch: ReplayChunk, parts: Iterator[PartitionSlice]
+def _write_chunk(
+    plan: ReplayPlan, sending: SendOptions, chunk: ReplayChunk, parts: Iterator[PartitionSlice]
 ) -> dict[str, Any]:
-    """Failures are told, not raised: Spark would try again what cannot succeed."""
-    (partition,) = (each for each in plan.partitions if each.partition == stretch.partition)
+    """Write one chunk. Reports errors in the row: Spark would retry a raised one in vain."""
+    (partition,) = (each for each in plan.partitions if each.partition == chunk.partition)
     writer = new_writer(plan, partition, sending)
     code = error = None
-    number = stretch.number
+    number = chunk.number
     try:
-        number = writer.write(number_records(partition, stretch, parts), stretch.last)
-        if partition.dense and number != stretch.end - partition.first:
-            raise _changed(partition, partition.first + number)
+        number = writer.write(number_records(partition, chunk, parts), chunk.last)
+        if partition.dense and number != chunk.end - partition.first:
+            raise _source_changed(partition, partition.first + number)
     except (JobError, AdminError) as failed:
         code, error = failed.code, str(failed)
     except Unreachable as failed:
@@ -94,7 +94,7 @@ def _written(
 
 
 def _slices(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[PartitionSlice]:
-    """Each batch, cut where the partition changes."""
+    """Split each batch where the partition changes."""
     import numpy
 
     for batch in batches:
@@ -107,29 +107,29 @@ def _slices(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[PartitionSlice]:
 
 
 def number_records(
-    partition: PartitionPlan, stretch: ReplayChunk, parts: Iterator[PartitionSlice]
+    partition: PartitionPlan, chunk: ReplayChunk, parts: Iterator[PartitionSlice]
 ) -> Iterator[RecordRows]:
-    """Every record of the stretch with its number in the replay.
+    """Number every record of the chunk within the replay.
 
-    Raises JobError when offsets are not in order, or some are missing.
+    Raises JobError if offsets are out of order or missing.
     """
     import numpy
 
-    number, last = stretch.number, stretch.first - 1
+    number, last = chunk.number, chunk.first - 1
     for _, batch in parts:
         offsets = batch.column("offset").to_numpy()
         steps = numpy.diff(offsets, prepend=last)
         lowest, highest = int(steps.min()), int(steps.max())
         if lowest < 1 or (partition.dense and highest > 1):
-            raise _changed(partition, int(offsets[0]))
+            raise _source_changed(partition, int(offsets[0]))
         last = int(offsets[-1])
         yield record_rows(batch, number)
         number += batch.num_rows
 
 
-def _changed(partition: PartitionPlan, offset: int) -> JobError:
+def _source_changed(partition: PartitionPlan, offset: int) -> JobError:
     return JobError(
-        f"partition {partition.partition}: the archive's offsets near {offset} are not what they"
-        " were when the replay began",
+        f"partition {partition.partition}: the archive's offsets near {offset} have changed since"
+        " the replay began",
         "SOURCE_CHANGED",
     )

@@ -1,10 +1,10 @@
-"""One partition of a replay, written in order, once each, through the deaths of servers.
+"""Writes one partition of a replay, in order and exactly once, across server failures.
 
-After each failure the leader is looked for, and the target's end tells which record is next: all
-records before it are this replay's own, which the batch before the end proves (its producer id and
-sequence). What is sent twice is recognised by the server; at most five batches are under way, as
-many as it remembers. The first after a look goes alone: a server that knows nothing of the producer
-takes any sequence, so none but the right one may ever reach it.
+After each failure the writer locates the leader again. The end offset of the target then shows
+which record is next: all records before it belong to this replay, which the last batch proves by
+its producer id and sequence. The server recognises repeated batches; at most five are in flight,
+because it remembers as many. The first batch after a failure goes alone: a server without state of
+the producer accepts any sequence, so it must only ever receive the right one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gateway.wire.client_link import Unreachable
 
 _PRODUCE, _FETCH, _LIST_OFFSETS, _METADATA = 0, 1, 2, 3
 _METADATA_MAX, _FETCH_MAX = 12, 16
-_IN_FLIGHT_MAX = 5  # Kafka: as many batches of a producer as a server recognises again
+_IN_FLIGHT_MAX = 5  # Kafka: how many batches of a producer a server remembers
 _LATEST = -1
 _RETRY_S, _RETRY_S_MAX = 0.05, 2.0
 _PRODUCE_MS_MAX = 30_000
@@ -38,18 +38,18 @@ _SEQUENCES = frozenset(
         ErrorCode.unknown_producer_id,
     }
 )
-"""Somebody else of this replay was quicker, or the server forgot: the end tells."""
+"""Another run of this replay was faster, or the server lost its state: look at the end offset."""
 
 
 class WriterLimits(NamedTuple):
-    """`stall_s_max`: how long without progress before it is given up."""
+    """Time limits. `stall_s_max`: how long to retry without progress."""
 
     stall_s_max: float = 120.0
     answer_s_max: float = 30.0
 
 
 class _LookupNeeded(Exception):
-    """The server, or the place in the target, has to be found anew."""
+    """The leader or the target's end offset must be looked up again."""
 
 
 class _InFlight(NamedTuple):
@@ -58,10 +58,7 @@ class _InFlight(NamedTuple):
 
 
 class PartitionWriter:
-    """Writes one partition; `started_at` is the number of the first record that it had to write.
-
-    Raises JobError or AdminError anywhere.
-    """
+    """Writes one partition. Any method may raise JobError or AdminError."""
 
     def __init__(
         self,
@@ -73,66 +70,78 @@ class PartitionWriter:
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
         self._plan = plan
-        self._part = partition
+        self._partition = partition
         self._servers = parse_bootstrap(bootstrap)
         self._encoder = encoder
         self._limits = limits
         self._pause = pause
+        # To the partition's leader. None before the first lookup and after `close`.
         self._connection: BlockingConnection | None = None
-        self._held: deque[RecordRows] = deque()
-        self._flights: deque[_InFlight] = deque()
+        # Rows with records that are not durable yet, in order. Sent again after a lookup.
+        self._unacked: deque[RecordRows] = deque()
+        # Batches sent on this connection and not answered, in order. Never more than `_window`.
+        self._in_flight: deque[_InFlight] = deque()
+        # The number after the last durable record. Never decreases, and never exceeds `_sent`.
         self._acked = 0
-        self._posted = 0
-        self._room = 1
+        # The number after the last record sent. A lookup sets it back to `_acked`.
+        self._sent = 0
+        # 1 until the first reply on a connection, then `_IN_FLIGHT_MAX`.
+        self._window = 1
+        # When `_acked` last increased.
         self._progress_s = time.monotonic()
+        # The number of the first record that this writer had to write. Set by the first lookup.
         self.started_at: int | None = None
+        # How often the leader and the end offset were looked up.
         self.looks = 0
 
     @property
-    def place(self) -> str:
-        return f"{self._plan.target}-{self._part.partition}"
+    def _name(self) -> str:
+        return f"{self._plan.target}-{self._partition.partition}"
 
     @property
     def written(self) -> int:
-        """Records that are there now and were not when this began."""
+        """The number of records that became durable since the first lookup."""
         return 0 if self.started_at is None else self._acked - self.started_at
 
-    def find_place(self) -> int:
-        """The number of the next record, by the target's end: all before it are there."""
-        self._again(None)
+    def find_next_record(self) -> int:
+        """Return the number of the next record, from the target's end.
+
+        All records before it are in the target.
+        """
+        self._reconnect(None)
         return self._acked
 
     def write(self, source: Iterable[RecordRows], last: bool = True) -> int:
-        """All records of `source`, which comes in order and may begin before the place, are there.
+        """Write all records of `source`, in order. They may begin before the next record.
 
-        Returns the number after that of its last record. `last`: it is the end of the partition's
-        plan, or this raises.
+        Returns the number after its last record. With `last`, raises JobError unless that is the
+        end of the partition's plan.
         """
         if self.started_at is None:
-            self.find_place()
+            self.find_next_record()
         index = self._acked
         for rows in source:
-            if rows.first > max(index, self._posted):
+            if rows.first > max(index, self._sent):
                 raise JobError(
-                    f"{self.place}: ended further on a moment ago: it lost records", "TARGET_LOST"
+                    f"{self._name}: its end went back: the target lost records", "TARGET_LOST"
                 )
             index = rows.end
             if index <= self._acked:
                 continue
-            self._held.append(rows)
+            self._unacked.append(rows)
             try:
                 self._post_rows(rows)
             except (_LookupNeeded, Unreachable) as error:
-                self._again(error)
-        while self._flights:
+                self._reconnect(error)
+        while self._in_flight:
             try:
-                self._take()
+                self._take_reply()
             except (_LookupNeeded, Unreachable) as error:
-                self._again(error)
-        if last and max(index, self._acked) != self._part.count:
+                self._reconnect(error)
+        if last and max(index, self._acked) != self._partition.count:
             raise JobError(
-                f"{self.place}: the archive had {self._part.count} records when the replay began"
-                f" and has {index} now",
+                f"{self._name}: the archive had {self._partition.count} records when the replay"
+                f" began and has {index} now",
                 "SOURCE_CHANGED",
             )
         return index
@@ -142,23 +151,23 @@ class PartitionWriter:
             self._connection.close()
             self._connection = None
 
-    # sending
+    # --- sending --------------------------------------------------------------------------------
 
     def _post_rows(self, rows: RecordRows) -> None:
-        start = max(rows.first, self._posted)
+        start = max(rows.first, self._sent)
         if start >= rows.end:
             return
-        assert start == self._posted, "records are given in order"
+        assert start == self._sent, "records must arrive in order"
         for end, data in self._encoder.batches(rows, start, SEQUENCE_MAX):
-            while len(self._flights) >= self._room:
-                self._take()
-            self._post(_InFlight(self._posted, end), data)
+            while len(self._in_flight) >= self._window:
+                self._take_reply()
+            self._post(_InFlight(self._sent, end), data)
 
     def _post(self, flight: _InFlight, data: bytes) -> None:
         connection = self._connection
         assert connection is not None
-        part = {"index": self._part.partition, "records": data}
-        topic = {**self._named("name"), "partition_data": [part]}
+        part = {"index": self._partition.partition, "records": data}
+        topic = {**self._topic_fields("name"), "partition_data": [part]}
         fields = {
             "transactional_id": None,
             "acks": -1,
@@ -166,61 +175,64 @@ class PartitionWriter:
             "topic_data": [topic],
         }
         connection.post(_PRODUCE, fields)
-        self._flights.append(flight)
-        self._posted = flight.end
+        self._in_flight.append(flight)
+        self._sent = flight.end
 
-    def _named(self, field: str) -> dict[str, Any]:
-        """By name in old versions, by id in new ones: a topic made anew is not the one meant."""
+    def _topic_fields(self, field: str) -> dict[str, Any]:
+        """Identify the target by name in old versions and by id in new ones.
+
+        An id never matches a recreated topic.
+        """
         topic_id = self._plan.topic_id
         return {field: self._plan.target, "topic_id": UUID(topic_id) if topic_id else None}
 
-    def _take(self) -> None:
-        """The answer to the oldest batch under way."""
+    def _take_reply(self) -> None:
+        """Take the reply to the oldest batch in flight."""
         connection = self._connection
         assert connection is not None
         answer = connection.take()
-        flight = self._flights.popleft()
+        flight = self._in_flight.popleft()
         ((produced,),) = (topic.partition_responses for topic in answer.responses)
         if produced.error_code is not ErrorCode.none:
-            self._refused(produced, flight)
+            self._raise_refused(produced, flight)
         if produced.base_offset < 0:
-            raise _LookupNeeded(f"{self.place}: the server did not say where the batch is")
-        if produced.base_offset != self._part.base_offset + flight.first:
-            self._foreign(produced.base_offset)
+            raise _LookupNeeded(f"{self._name}: the reply has no base offset")
+        if produced.base_offset != self._partition.base_offset + flight.first:
+            self._raise_foreign(produced.base_offset)
         self._on_durable(flight.end)
-        self._room = _IN_FLIGHT_MAX
+        self._window = _IN_FLIGHT_MAX
 
     def _on_durable(self, end: int) -> None:
         if end > self._acked:
             self._acked = end
             self._progress_s = time.monotonic()
-        while self._held and self._held[0].end <= self._acked:
-            self._held.popleft()
+        while self._unacked and self._unacked[0].end <= self._acked:
+            self._unacked.popleft()
 
-    def _refused(self, produced: Any, flight: _InFlight) -> NoReturn:
+    def _raise_refused(self, produced: Any, flight: _InFlight) -> NoReturn:
         code = produced.error_code
-        said = getattr(produced, "error_message", None)
-        message = f"{self.place}: {code.name.upper()}{': ' + said if said else ''}"
+        detail = getattr(produced, "error_message", None)
+        message = f"{self._name}: {code.name.upper()}{': ' + detail if detail else ''}"
         if code.retriable or code in _SEQUENCES:
             raise _LookupNeeded(message)
         if code in (ErrorCode.message_too_large, ErrorCode.record_list_too_large):
-            message += "; raise the topic's max.message.bytes and start the same replay again"
+            message += "; raise the topic's max.message.bytes and run the same replay again"
         raise JobError(f"{message} (record {flight.first} of the replay)", code.name.upper())
 
-    # finding the place
+    # --- looking up -----------------------------------------------------------------------------
 
-    def _again(self, error: Exception | None) -> None:
-        """The place was looked up, and all that is held beyond it is under way again."""
+    def _reconnect(self, error: Exception | None) -> None:
+        """Look the next record up and send all unacknowledged rows again, with retries."""
         wait_s = _RETRY_S
         while True:
             if error is not None:
-                self._stalled(error, wait_s)
+                self._check_progress(error, wait_s)
                 self._pause(wait_s)
                 wait_s = min(2 * wait_s, _RETRY_S_MAX)
             before = self._acked
             try:
-                self._look()
-                for rows in list(self._held):
+                self._locate()
+                for rows in list(self._unacked):
                     self._post_rows(rows)
                 return
             except (_LookupNeeded, Unreachable) as again:
@@ -228,47 +240,50 @@ class PartitionWriter:
             if self._acked > before:
                 wait_s = _RETRY_S
 
-    def _stalled(self, error: Exception, wait_s: float) -> None:
+    def _check_progress(self, error: Exception, wait_s: float) -> None:
+        """Raise JobError if there was no progress for too long to wait again."""
         if time.monotonic() + wait_s - self._progress_s > self._limits.stall_s_max:
             raise JobError(
-                f"{self.place}: nothing could be written for {self._limits.stall_s_max:g} s"
-                f" ({error}); the same command goes on where this one stopped",
+                f"{self._name}: no record could be written for {self._limits.stall_s_max:g} s"
+                f" ({error}); run the same command again to continue",
                 "UNREACHABLE" if isinstance(error, Unreachable) else "STALLED",
             ) from error
 
-    def _look(self) -> None:
+    def _locate(self) -> None:
+        """Connect to the leader and derive the next record from its end offset."""
         self.close()
-        self._flights.clear()
-        self._room = 1
+        self._in_flight.clear()
+        self._window = 1
         self.looks += 1
         self._connection = self._leader()
         end = self._end_offset()
-        self._check_ours(min(end, self._part.end_offset))
-        found = min(end, self._part.end_offset) - self._part.base_offset
+        self._check_last_batch(min(end, self._partition.end_offset))
+        found = min(end, self._partition.end_offset) - self._partition.base_offset
         if found < self._acked:
             raise JobError(
-                f"{self.place}: ends at {end}, but records up to"
-                f" {self._part.base_offset + self._acked} had been acknowledged: it lost them",
+                f"{self._name}: ends at {end}, but records up to"
+                f" {self._partition.base_offset + self._acked} were acknowledged: the target lost"
+                " records",
                 "TARGET_LOST",
             )
         if self.started_at is None:
             self.started_at = found
-        self._posted = found
+        self._sent = found
         self._on_durable(found)
 
     def _leader(self) -> BlockingConnection:
-        """A connection to who leads the partition now."""
+        """Return a connection to the current leader of the partition."""
         fault: Exception | None = None
         for host, port in self._servers:
             try:
-                return self._leader_by(BlockingConnection(host, port, self._limits.answer_s_max))
+                return self._leader_from(BlockingConnection(host, port, self._limits.answer_s_max))
             except (Unreachable, _LookupNeeded) as error:
                 fault = error
         assert fault is not None
         raise fault
 
-    def _leader_by(self, asked: BlockingConnection) -> BlockingConnection:
-        """Who that server names; `asked` is closed unless it is the one."""
+    def _leader_from(self, asked: BlockingConnection) -> BlockingConnection:
+        """Connect to the leader that this server names. Closes `asked` unless it is the leader."""
         keep = False
         try:
             topics = [{"name": self._plan.target, "topic_id": None}]
@@ -280,9 +295,9 @@ class PartitionWriter:
             check_topic_id(self._plan, getattr(topic, "topic_id", None))
             brokers = {each.node_id: each for each in answer.brokers}
             leaders = {each.partition_index: each.leader_id for each in topic.partitions}
-            leader = brokers.get(leaders.get(self._part.partition, -1))
+            leader = brokers.get(leaders.get(self._partition.partition, -1))
             if leader is None:
-                raise _LookupNeeded(f"{self.place}: nobody leads it now")
+                raise _LookupNeeded(f"{self._name}: it has no leader now")
             keep = asked.peer == f"{leader.host}:{leader.port}"
             if keep:
                 return asked
@@ -293,7 +308,7 @@ class PartitionWriter:
 
     def _end_offset(self) -> int:
         part = {
-            "partition_index": self._part.partition,
+            "partition_index": self._partition.partition,
             "current_leader_epoch": -1,
             "timestamp": _LATEST,
         }
@@ -303,34 +318,34 @@ class PartitionWriter:
         answer = self._connection.ask(_LIST_OFFSETS, fields)
         ((found,),) = (each.partitions for each in answer.topics)
         if found.error_code is not ErrorCode.none:
-            raise _LookupNeeded(f"{self.place}: {found.error_code.name.upper()}")
-        if found.offset < self._part.base_offset:
+            raise _LookupNeeded(f"{self._name}: {found.error_code.name.upper()}")
+        if found.offset < self._partition.base_offset:
             raise JobError(
-                f"{self.place}: ends at {found.offset} and ended at {self._part.base_offset} when"
-                " the replay began: it lost records",
+                f"{self._name}: ends at {found.offset}, but ended at"
+                f" {self._partition.base_offset} when the replay began: the target lost records",
                 "TARGET_LOST",
             )
         return int(found.offset)
 
-    def _check_ours(self, end: int) -> None:
-        """Nobody else has written between the base offset and `end`.
+    def _check_last_batch(self, end: int) -> None:
+        """Raise JobError if another client has written between the base offset and `end`.
 
-        Our batches are taken only one after the other, so if the last one stands where its
-        sequence says, all between are ours.
+        The server accepts our batches only in sequence. So if the last one has the sequence that
+        its offset implies, all records before it are ours.
         """
-        if end == self._part.base_offset:
+        if end == self._partition.base_offset:
             return
         header = self._batch_at(end - 1)
         ours = (self._plan.producer_id, self._plan.producer_epoch)
-        index = header.base_offset - self._part.base_offset
+        index = header.base_offset - self._partition.base_offset
         if (header.producer_id, header.producer_epoch) != ours or (
-            header.base_sequence != self._part.sequence(index)
+            header.base_sequence != self._partition.sequence(index)
         ):
-            self._foreign(end - 1)
+            self._raise_foreign(end - 1)
 
     def _batch_at(self, offset: int) -> batches.BatchHeader:
         part = {
-            "partition": self._part.partition,
+            "partition": self._partition.partition,
             "current_leader_epoch": -1,
             "fetch_offset": offset,
             "last_fetched_epoch": -1,
@@ -345,7 +360,7 @@ class PartitionWriter:
             "isolation_level": 0,
             "session_id": 0,
             "session_epoch": -1,
-            "topics": [{**self._named("topic"), "partitions": [part]}],
+            "topics": [{**self._topic_fields("topic"), "partitions": [part]}],
             "forgotten_topics_data": [],
             "rack_id": "",
             "cluster_id": None,
@@ -353,32 +368,32 @@ class PartitionWriter:
         assert self._connection is not None
         answer = self._connection.ask(_FETCH, fields, _FETCH_MAX)
         if answer.error_code is not ErrorCode.none:
-            raise _LookupNeeded(f"{self.place}: {answer.error_code.name.upper()}")
+            raise _LookupNeeded(f"{self._name}: {answer.error_code.name.upper()}")
         ((found,),) = (each.partitions for each in answer.responses)
         if found.error_code is ErrorCode.offset_out_of_range:
             raise JobError(
-                f"{self.place}: offset {offset}, the last of this replay, has been deleted there"
-                " (retention or truncation), so nothing can tell what it wrote",
+                f"{self._name}: offset {offset}, the last of this replay, was deleted (by retention"
+                " or truncation), so its progress is unknown",
                 "TARGET_LOST",
             )
         if found.error_code is not ErrorCode.none or not found.records:
-            raise _LookupNeeded(f"{self.place}: offset {offset}: {found.error_code.name.upper()}")
+            raise _LookupNeeded(f"{self._name}: offset {offset}: {found.error_code.name.upper()}")
         return batches.read_header(found.records)
 
-    def _foreign(self, offset: int) -> NoReturn:
+    def _raise_foreign(self, offset: int) -> NoReturn:
         raise JobError(
-            f"{self.place}: somebody else has written there since the replay began (offset"
-            f" {offset} is not the replay's); replay into a topic that nobody else writes to",
+            f"{self._name}: another producer has written since the replay began (offset {offset} is"
+            " not the replay's); replay into a topic without other producers",
             "FOREIGN_WRITES",
         )
 
 
 def check_topic_id(plan: ReplayPlan, topic_id: object) -> None:
-    """Raises JobError when the target is another topic of the same name by now."""
+    """Raise JobError if the target was recreated under the same name."""
     if topic_id is None or not plan.topic_id or str(topic_id) == plan.topic_id:
         return
     raise JobError(
-        f"topic {plan.target!r} was deleted and made anew since the replay began; give another"
+        f"topic {plan.target!r} was deleted and recreated since the replay began; use another"
         " --state to replay into it from the start",
         "NEW_TOPIC",
     )

@@ -1,1 +1,1 @@
-"""What all jobs use: offset ranges, errors, small files, the Spark session and the admin client."""
+"""Code that all jobs use: offset ranges, errors, small files, the Spark session, topic lookups."""

@@ -1,4 +1,4 @@
-"""How a job fails."""
+"""The errors with which a job fails."""
 
 from __future__ import annotations
 

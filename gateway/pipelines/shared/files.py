@@ -1,9 +1,10 @@
-"""Small files that say what a job has done: put once and for all, or not at all.
+"""Small files that record the progress of a job. Each is put whole, at most once, and durably.
 
-Two implementations of one port. `LocalFiles` serves disks and NFS: a finished, synced temporary is
-linked to its name, and a link never replaces anything. `HadoopFiles` serves what Spark reaches
-through Hadoop and renames atomically without overwriting (HDFS, ABFS with a hierarchical
-namespace); object stores that cannot are refused, since two jobs could both believe they won.
+Two implementations of one port. `LocalFiles` serves disks and NFS: it syncs a temporary file and
+links it to its name, and a link never replaces a file. `HadoopFiles` serves file systems that Spark
+reaches through Hadoop and that rename atomically without overwriting (HDFS, ABFS with a
+hierarchical namespace). Object stores without such a rename are refused, because two jobs could
+then both believe that they had committed.
 """
 
 from __future__ import annotations
@@ -24,53 +25,57 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _ATOMIC = frozenset({"hdfs", "viewfs", "webhdfs", "ofs", "abfs", "abfss"})
-"""Schemes whose FileContext.rename is one step, and fails when the target exists."""
+"""Schemes whose FileContext.rename is atomic and fails if the target exists."""
 _HIDDEN = "."
 
 
 class Files(Protocol):
-    """Paths are absolute, with or without a scheme. Every method may raise JobError."""
+    """The port. Paths are absolute, with or without a scheme. Every method may raise JobError."""
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
-        """True: the file is there, whole and durable, with our data. False: there was one.
+        """Put the file, whole and durable, unless one exists. Returns True if it is ours.
 
-        Directories above are made. After a crash it is there whole or not at all; a caller that
-        does not know how a call ended reads the file.
+        Missing directories are created. After a crash the file is there whole or not at all. A
+        caller that does not know the outcome of a call reads the file.
         """
         ...
 
     def read(self, path: str) -> bytes | None:
-        """All bytes; None: there is no such file."""
+        """Return all bytes, or None if the file does not exist."""
         ...
 
     def names(self, directory: str) -> list[str]:
-        """What is in it, files and directories, sorted; hidden names and unfinished files are not.
+        """List the files and directories in `directory`, sorted, without hidden and unfinished
+        ones.
 
-        Of a directory that does not exist: nothing.
+        Returns an empty list if the directory does not exist.
         """
         ...
 
     def move(self, source: str, target: str) -> None:
-        """`target` is what `source` was, also when an earlier call did it. Directories are made.
+        """Rename `source` to `target`, creating directories. Succeeds if an earlier call already
+        did.
 
-        Raises JobError when neither is there.
+        Raises JobError if neither exists.
         """
         ...
 
     def remove(self, path: str) -> None:
-        """It is gone, with all below it; nothing when it was not there."""
+        """Remove the file, or the directory with all its contents, if it exists."""
         ...
 
     def modified_ms(self, path: str) -> int | None:
-        """When it was last written, by the file system's clock; None: it is not there."""
+        """Return the time of the last write by the file system's clock, or None if it does not
+        exist.
+        """
         ...
 
 
 def open_files(spark: SparkSession | None, path: str) -> Files:
-    """Who serves this path: the local disk for `/...` and `file:`, else Hadoop.
+    """Choose the implementation for this path: the local disk for `/...` and `file:`, else Hadoop.
 
     As in Spark, a path without a scheme belongs to `fs.defaultFS`. Raises JobError for a file
-    system that cannot put a file only if there is none.
+    system that cannot put a file only if it is absent.
     """
     scheme = urlsplit(path).scheme
     if not scheme and spark is not None:
@@ -80,27 +85,27 @@ def open_files(spark: SparkSession | None, path: str) -> Files:
         return LocalFiles()
     if scheme not in _ATOMIC:
         raise JobError(
-            f"{path}: {scheme}: cannot put a file only where none is, so two jobs could both "
+            f"{path}: {scheme}: cannot create a file only if it is absent, so two jobs could both "
             "commit; use a disk, NFS or HDFS, or an Iceberg table",
             "UNSUPPORTED_FILE_SYSTEM",
         )
-    assert spark is not None, "Hadoop is reached through Spark"
+    assert spark is not None, "Hadoop needs a Spark session"
     return HadoopFiles(spark)
 
 
 def join_path(directory: str, *names: str) -> str:
-    """The path below `directory`, whatever its scheme."""
+    """Return the path of `names` below `directory`, for any scheme."""
     return "/".join((directory.rstrip("/"), *names))
 
 
 def local_path(path: str) -> Path:
-    """Of `/a`, `file:/a` and `file:///a`."""
-    # As Hadoop's Path takes it: nothing in it is decoded.
+    """Return the local path of `/a`, `file:/a` or `file:///a`."""
+    # Like Hadoop's Path, decode no percent escapes.
     return Path(re.sub("^file:/*", "/", path))
 
 
 class LocalFiles:
-    """Files of this machine, or of NFS."""
+    """Files on this machine or on NFS."""
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
         target = local_path(path)
@@ -159,7 +164,7 @@ class LocalFiles:
 
 
 class HadoopFiles:
-    """Files that Spark's driver reaches through Hadoop."""
+    """Files that the Spark driver reaches through Hadoop."""
 
     def __init__(self, spark: SparkSession) -> None:
         jvm: Any = spark.sparkContext._jvm  # pyright: ignore
@@ -183,7 +188,7 @@ class HadoopFiles:
                     out.hsync()
                 finally:
                     out.close()
-                return self._renamed(temporary, target)
+                return self._rename(temporary, target)
             finally:
                 system.delete(temporary, False)
 
@@ -217,9 +222,9 @@ class HadoopFiles:
                     raise FileNotFoundError("it does not exist")
                 return
             system.mkdirs(new.getParent())
-            if not self._renamed(old, new):
+            if not self._rename(old, new):
                 system.delete(new, False)
-                self._renamed(old, new)
+                self._rename(old, new)
 
     def remove(self, path: str) -> None:
         with _file_errors(path):
@@ -237,8 +242,8 @@ class HadoopFiles:
     def _path(self, path: str) -> Any:
         return self._hadoop.fs.Path(path)
 
-    def _renamed(self, old: Any, new: Any) -> bool:
-        """False: the new name was taken."""
+    def _rename(self, old: Any, new: Any) -> bool:
+        """Rename without overwriting. Returns False if the new name is taken."""
         from py4j.protocol import Py4JJavaError
 
         context = self._hadoop.fs.FileContext.getFileContext(old.toUri(), self._configuration)
@@ -253,7 +258,7 @@ class HadoopFiles:
 
 @contextmanager
 def _file_errors(path: str) -> Generator[None]:
-    """What the file system says becomes one line that names the path."""
+    """Raise errors of the file system as a JobError of one line that names the path."""
     try:
         yield
     except OSError as error:
@@ -273,17 +278,17 @@ def _write_synced(path: Path, data: bytes) -> None:
 
 
 def _link(temporary: Path, target: Path) -> bool:
-    """False: the name was taken."""
+    """Link the file to its name. Returns False if the name is taken."""
     try:
         os.link(temporary, target)
     except FileExistsError:
-        # Over NFS the answer to a link that was made may be lost, and the repeat finds it there.
+        # Over NFS the reply to a successful link may be lost; the retry then finds the name taken.
         return temporary.stat().st_nlink == 2
     return True
 
 
 def make_directories(directory: Path) -> None:
-    """It exists, and will after a crash."""
+    """Create the directory and its parents, durably."""
     missing = [each for each in (directory, *directory.parents) if not each.exists()]
     directory.mkdir(parents=True, exist_ok=True)
     for each in reversed(missing):

@@ -1,4 +1,4 @@
-"""Spark's own Kafka source, asked for exactly these offsets."""
+"""Reads through Spark's own Kafka source, for exactly the offsets that were asked for."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 class Isolation(StrEnum):
-    """Whether records of open and aborted transactions are read; as Kafka names it."""
+    """Whether reads include records of open and aborted transactions. Kafka's isolation.level."""
 
     read_committed = "read_committed"
     read_uncommitted = "read_uncommitted"
 
 
 def offsets_json(offsets: Mapping[tuple[str, int], int]) -> str:
-    """As Spark writes offsets: {"topic":{"0":5}}, topics and partitions in order."""
+    """Encode offsets as Spark does: {"topic":{"0":5}}, topics and partitions in order."""
     topics: dict[str, dict[str, int]] = {}
     for topic, partition in sorted(offsets):
         topics.setdefault(topic, {})[str(partition)] = offsets[topic, partition]
@@ -34,9 +34,10 @@ def read_ranges(
     ranges: Iterable[OffsetRange],
     options: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """The records of these ranges (one of a place), columns of `COLUMNS`, headers included.
+    """Read these ranges, at most one per partition, with the columns of `COLUMNS`.
 
-    Fails when one of them is gone while it runs. `options` are further ones of the source.
+    The query fails if records of a range are deleted while it runs. `options` are further options
+    of the source.
     """
     wanted = list(ranges)
     reader = spark.read.format("kafka").option("kafka.bootstrap.servers", bootstrap)
@@ -45,8 +46,8 @@ def read_ranges(
         assigned.setdefault(each.topic, []).append(each.partition)
     return reader.options(
         assign=json.dumps(assigned),
-        startingOffsets=offsets_json({each.place: each.start for each in wanted}),
-        endingOffsets=offsets_json({each.place: each.end for each in wanted}),
+        startingOffsets=offsets_json({each.topic_partition: each.start for each in wanted}),
+        endingOffsets=offsets_json({each.topic_partition: each.end for each in wanted}),
         includeHeaders="true",
         failOnDataLoss="true",
         **dict(options or {}),

@@ -8,11 +8,11 @@ COLUMNS = (
     "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, "
     "timestampType INT, headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
 )
-"""Those of Spark's Kafka source with `includeHeaders`: same names, types and order."""
+"""The columns of Spark's Kafka source with `includeHeaders`: same names, types and order."""
 
 
 class TopicPartition(NamedTuple):
-    """A partition of a topic."""
+    """A partition of a topic. Sorts by topic, then partition."""
 
     topic: str
     partition: int
@@ -22,7 +22,7 @@ class TopicPartition(NamedTuple):
 
 
 class OffsetRange(NamedTuple):
-    """Offsets `start` to `end` - 1 of a place; empty when both are equal."""
+    """Offsets `start` to `end` - 1 of a partition. Empty if both are equal."""
 
     topic: str
     partition: int
@@ -30,7 +30,7 @@ class OffsetRange(NamedTuple):
     end: int
 
     @property
-    def place(self) -> TopicPartition:
+    def topic_partition(self) -> TopicPartition:
         return TopicPartition(self.topic, self.partition)
 
     @property
@@ -41,4 +41,4 @@ class OffsetRange(NamedTuple):
         return self[:2] == other[:2] and self.start < other.end and other.start < self.end
 
     def __str__(self) -> str:
-        return f"{self.place}[{self.start}..{self.end})"
+        return f"{self.topic_partition}[{self.start}..{self.end})"

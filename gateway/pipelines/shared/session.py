@@ -1,4 +1,4 @@
-"""The Spark session of a job: the running one of spark-submit, else one made from options."""
+"""The Spark session of a job: the active one under spark-submit, otherwise a new one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ _DEFAULTS = {
 
 
 def packages() -> list[str]:
-    """Maven coordinates of the Kafka connector and of Iceberg for the installed pyspark."""
+    """Return the Maven coordinates of the Kafka connector and of Iceberg for the installed
+    pyspark.
+    """
     spark = _pyspark_version()
     line = ".".join(spark.split(".")[:2])
     return [
@@ -34,7 +36,7 @@ def packages() -> list[str]:
 
 
 def running_session() -> SparkSession | None:
-    """The session that somebody has started in this process, such as spark-submit's shell."""
+    """Return the active session of this process, such as the one of spark-submit, or None."""
     _pyspark_version()
     from pyspark.sql import SparkSession
 
@@ -42,24 +44,24 @@ def running_session() -> SparkSession | None:
 
 
 def new_session(name: str, master: str = "", conf: Mapping[str, str] | None = None) -> SparkSession:
-    """A session of this process; `master` and `conf` count where it has to be made.
+    """Start a session in this process. `master` and `conf` apply only if none is running.
 
-    Without jars of their own in `conf`, the connectors come by `spark.jars.packages`. Raises
-    JobError when pyspark or Java is missing.
+    Unless `conf` names jars, Spark fetches the connectors by `spark.jars.packages`. Raises JobError
+    if pyspark or Java is missing.
     """
     _pyspark_version()
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
-    asked = dict(conf or {})
+    settings = dict(conf or {})
     builder = SparkSession.builder.appName(f"gateway job {name}")
     if master:
         builder = builder.master(master)
-    if master.startswith("local"):  # its workers import what this process does
+    if master.startswith("local"):  # its workers need the packages of this interpreter
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    if not any(key in asked for key in _JARS):
-        asked["spark.jars.packages"] = ",".join(packages())
-    for key, value in {**_DEFAULTS, **asked}.items():
+    if not any(key in settings for key in _JARS):
+        settings["spark.jars.packages"] = ",".join(packages())
+    for key, value in {**_DEFAULTS, **settings}.items():
         builder = builder.config(key, value)
     try:
         return builder.getOrCreate()
@@ -73,6 +75,6 @@ def _pyspark_version() -> str:
     except PackageNotFoundError:
         raise JobError(
             "pyspark is not installed here: `make spark`, then .venv-spark/bin/python -m gateway"
-            " job ...; or pip install 'ledger-gateway[spark]'",
+            " job ...; or run pip install 'ledger-gateway[spark]'",
             "NO_SPARK",
         ) from None

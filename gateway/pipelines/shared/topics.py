@@ -1,4 +1,6 @@
-"""Topics as a job's driver sees them: which there are, where they begin and end, their settings."""
+"""Topics as a job's driver sees them: names, offsets and settings, looked up over admin
+requests.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +18,16 @@ T = TypeVar("T")
 
 
 class OffsetBounds(NamedTuple):
-    """The first offset there is, and the one that the next record gets."""
+    """The first available offset, and the offset that the next record will get."""
 
     earliest: int
     latest: int
 
 
 class TopicDescription(NamedTuple):
-    """`topic_id` tells one life of a topic from the next; `configs` are what it overrides."""
+    """A topic. `topic_id` differs after the topic is deleted and recreated; `configs` are its
+    overrides.
+    """
 
     topic_id: str | None
     partitions: int
@@ -31,15 +35,16 @@ class TopicDescription(NamedTuple):
 
 
 class Topics:
-    """Those of one cluster. Each call makes a connection of its own; raises JobError."""
+    """The topics of one cluster. Each call opens a connection of its own and may raise JobError."""
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
 
     def named(self, names: Sequence[str] = (), pattern: str = "") -> list[str]:
-        """`names` and all that match `pattern` wholly, sorted; internal ones only by name.
+        """Return `names` and all topics that match `pattern` as a whole, sorted.
 
-        Raises JobError when a name does not exist, or nothing is named or matched.
+        The pattern matches no internal topics. Raises JobError if a name does not exist, or if no
+        topic is named or matched.
         """
 
         async def work(client: AdminClient) -> list[asking.Row]:
@@ -52,65 +57,66 @@ class Topics:
         found = set(names)
         if pattern:
             try:
-                wanted = re.compile(pattern)
+                compiled = re.compile(pattern)
             except re.error as error:
                 raise JobError(f"pattern {pattern!r}: {error}", "BAD_PATTERN") from None
-            found |= {n for n, internal in known.items() if wanted.fullmatch(n) and not internal}
+            found |= {n for n, internal in known.items() if compiled.fullmatch(n) and not internal}
         if not found:
-            raise JobError("no topic is named, and none matches the pattern", "NO_TOPIC")
+            raise JobError("no topic is named, and no topic matches the pattern", "NO_TOPIC")
         return sorted(found)
 
-    def facts(self, name: str) -> TopicDescription:
+    def describe(self, name: str) -> TopicDescription:
         row = self._ask(lambda client: asking.describe_topic(client, name))
         return TopicDescription(row["topic_id"], len(row["partitions"]), row["configs"])
 
     def settings(self, name: str) -> dict[str, str | None]:
-        """Every setting of the topic as it counts, defaults too."""
+        """Return every setting of the topic, including defaults."""
         return self._ask(lambda client: asking.settings(client, name))
 
     def bounds(
         self, names: Iterable[str], *, committed: bool = False
     ) -> dict[TopicPartition, OffsetBounds]:
-        """Of every partition; with `committed`, the latest is that of readers of such records.
+        """Return the bounds of every partition. With `committed`, the latest is the last stable
+        offset.
 
-        Raises JobError when one cannot be told: nothing is guessed.
+        Raises JobError if the bounds of a partition are unknown; they are never guessed.
         """
 
         async def work(client: AdminClient) -> dict[TopicPartition, OffsetBounds]:
-            places = await _partitions(client, list(names))
-            # The earliest first: what moves meanwhile only makes the range smaller.
-            first = await asking.offsets(client, places, asking.EARLIEST)
-            last = await asking.offsets(client, places, asking.LATEST, committed=committed)
+            partitions = await _partitions(client, list(names))
+            # Ask for the earliest first: if it moves meanwhile, the range only gets smaller.
+            first = await asking.offsets(client, partitions, asking.EARLIEST)
+            last = await asking.offsets(client, partitions, asking.LATEST, committed=committed)
             found: dict[TopicPartition, OffsetBounds] = {}
-            for topic, indexes in places.items():
+            for topic, indexes in partitions.items():
                 for index in indexes:
-                    place = TopicPartition(topic, index)
-                    if place not in first or place not in last:
-                        raise JobError(f"{place}: nobody can tell its offsets now", "NO_LEADER")
-                    found[place] = OffsetBounds(first[place], last[place])
+                    partition = TopicPartition(topic, index)
+                    if partition not in first or partition not in last:
+                        raise _no_leader(partition)
+                    found[partition] = OffsetBounds(first[partition], last[partition])
             return found
 
         return self._ask(work)
 
     def at_time(self, names: Iterable[str], timestamp_ms: int) -> dict[TopicPartition, int | None]:
-        """The first offset not older than that, of every partition; None: there is none."""
+        """Return per partition the first offset at or after the time, or None if there is none."""
 
         async def work(client: AdminClient) -> dict[TopicPartition, int | None]:
-            places = await _partitions(client, list(names))
-            found = await asking.offsets(client, places, timestamp_ms)
-            told: dict[TopicPartition, int | None] = {}
-            for topic, indexes in places.items():
+            partitions = await _partitions(client, list(names))
+            found = await asking.offsets(client, partitions, timestamp_ms)
+            offsets: dict[TopicPartition, int | None] = {}
+            for topic, indexes in partitions.items():
                 for index in indexes:
-                    place = TopicPartition(topic, index)
-                    if place not in found:
-                        raise JobError(f"{place}: nobody can tell its offsets now", "NO_LEADER")
-                    told[place] = found[place] if found[place] >= 0 else None
-            return told
+                    partition = TopicPartition(topic, index)
+                    if partition not in found:
+                        raise _no_leader(partition)
+                    offsets[partition] = found[partition] if found[partition] >= 0 else None
+            return offsets
 
         return self._ask(work)
 
     def create(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:
-        """The topic exists, new. Raises JobError when it existed."""
+        """Create the topic. Raises JobError if it exists."""
         self._ask(lambda client: asking.create_topic(client, name, partitions, -1, configs))
 
     def _ask(self, work: Callable[[AdminClient], Awaitable[T]]) -> T:
@@ -118,7 +124,7 @@ class Topics:
 
 
 def run_admin(bootstrap: str, work: Callable[[AdminClient], Awaitable[T]]) -> T:
-    """What `work` brought back over a connection of its own. Raises JobError."""
+    """Return the result of `work`, run over a connection of its own. Raises JobError."""
 
     async def run() -> T:
         async with AdminClient(bootstrap) as client:
@@ -134,13 +140,17 @@ def run_admin(bootstrap: str, work: Callable[[AdminClient], Awaitable[T]]) -> T:
         raise JobError(str(error), "UNREACHABLE") from error
 
 
+def _no_leader(partition: TopicPartition) -> JobError:
+    return JobError(f"{partition}: no leader answers for its offsets now; retry", "NO_LEADER")
+
+
 async def _partitions(client: AdminClient, names: Sequence[str]) -> dict[str, list[int]]:
     answer = await client.metadata(names)
     found: dict[str, list[int]] = {}
     for topic in answer.topics:
         if topic.error_code.value:
-            passes = topic.error_code.name == "leader_not_available"
-            code = "NO_LEADER" if passes else "UNKNOWN_TOPIC"
+            transient = topic.error_code.name == "leader_not_available"
+            code = "NO_LEADER" if transient else "UNKNOWN_TOPIC"
             raise JobError(f"topic {topic.name!r}: {topic.error_code.name}", code)
         found[topic.name] = sorted(each.partition_index for each in topic.partitions)
     return found
