@@ -1,8 +1,8 @@
 """One storage node: adds, reads and fences of ledger entries over one log and one index.
 
-The log is the store. An add is acknowledged after the sync of its group; a read that would need
-an entry on its way waits for it; a fence answers once it is durable itself, and so are, or never
-will be, all adds accepted before it. Source: seed 001; BookKeeper's bookie.
+The log is the store. An add is acknowledged after the sync of its group. A read of an entry on
+its way waits for it. A fence is answered once it is durable; by then every add accepted before it
+is durable or has failed. Source: seed 001; BookKeeper's Bookie.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from ledger.ports.clock import Clock
 from ledger.ports.disk import Disk
 from ledger.ports.table import Table
 
+# Above every ledger id: as `next_ledger` it means that any ledger may exist.
 EVERY_LEDGER: Final = LedgerId(2**63 - 1)
 _HEAD = Struct(">qqq")  # an entry's ledger, id and LAC
 _HEAD_BYTES: Final = 32  # and its length field
@@ -53,7 +54,7 @@ _REFUSALS: Final = {
 
 
 class Bookie:
-    """One bookie over a disk and a table of its own. All calls on one event loop."""
+    """One bookie over a disk and an index of its own. Call from one event loop only."""
 
     def __init__(
         self,
@@ -65,6 +66,8 @@ class Bookie:
         name: str = "bookie",
         config: BookieConfig | None = None,
     ) -> None:
+        # Fixed for the life of the bookie. `_index`, `_files` and `_journal` are those of
+        # `storage`, kept here because adds use them.
         self._config = config = config if config is not None else BookieConfig()
         self._disk = disk
         self._clock = clock
@@ -77,48 +80,55 @@ class Bookie:
         self._reader = EntryReader(self._index, self._files, self._journal, config)
         self._polls = LongPolls(self._index, self._reader, config)
         self._loop = asyncio.get_running_loop()
+        # Running comparisons and index flushes. Each leaves when it ends; `stop` waits for all.
         self._tasks: set[asyncio.Task[None]] = set()
+        # True while an index flush runs in the background; there is at most one.
         self._flushing = False
+        # Bytes written to the log since the last index flush began.
         self._logged_since_flush = 0
+        # Decides on adds by the free disk space. First checked at the end of `start`.
         self._disk_space = DiskSpaceMonitor(disk, clock, config)
+        # Set once the bookie has stopped because of an error; never cleared.
         self._failed = asyncio.Event()
-        self.conflicts = 0  # adds whose payload differs from what is stored: somebody is wrong
-        self.replayed: ReplayResult | None = None  # what the last start found
+        # Adds refused because another payload is stored for the entry: some client has a bug.
+        self.conflicts = 0
+        # The result of the replay at the start; None before.
+        self.replayed: ReplayResult | None = None
 
     @property
     def bookie_id(self) -> BookieId:
-        """The name and eight hex digits of the instance. After `start` only."""
+        """The name and eight hex digits of the instance. Valid after `start`."""
         assert self.storage.instance
         return directory.bookie_id(self._name, self.storage.instance)
 
     @property
     def limbo_below(self) -> int:
-        """Ledgers below it may have lost entries here, unless their limbo was ended; 0: none."""
+        """Ledgers below it may have lost entries here unless their limbo ended; 0 if none has."""
         return self._index.limbo_below
 
     @property
     def writable(self) -> bool:
-        """It takes adds: neither ended nor short of room."""
+        """True if it accepts adds: it has not stopped, and there is free disk space."""
         return self.failure is None and not self._disk_space.full
 
     @property
     def failure(self) -> OSError | None:
-        """Why this bookie ended for good, or None."""
+        """The error that stopped this bookie for good, or None."""
         return self.storage.failure
 
     async def failed(self) -> OSError:
-        """Why this bookie ended for good, once it has. Then everything pending was refused."""
+        """Wait until an error stops the bookie, and return it. By then all pending calls failed."""
         await self._failed.wait()
         assert self.failure is not None
         return self.failure
 
     def check_disk_space(self) -> None:
-        """`writable` says what the disk's free space says now; as before if it says nothing."""
+        """Update `writable` by the disk's free space; keep it if statvfs fails."""
         self._disk_space.try_refresh()
 
     @property
     def disk_space(self) -> tuple[int, int]:
-        """Bytes free on the disk at the last look, and how many it takes for `writable`."""
+        """Free bytes at the last check, and the bytes required to be writable."""
         return self._disk_space.free_bytes, self._disk_space.needed_bytes
 
     @property
@@ -127,11 +137,11 @@ class Bookie:
         return self._journal.groups
 
     async def start(self, *, boot_id: str = "", next_ledger: LedgerId = EVERY_LEDGER) -> None:
-        """It serves; what the log says is in the index, durably.
+        """Replay the log into the index, then serve.
 
-        `next_ledger`: no ledger at or above it exists yet (says metadata). After a loss (rot, a
-        power cut without sync) all below it are fenced and in limbo until `end_limbo`. `boot_id`
-        names this boot of the machine. Raises ForeignDirectory, OSError, CorruptFormat.
+        `next_ledger` is above every existing ledger's id. After a loss (corruption, or a power
+        failure without syncs) all ledgers below it are fenced and in limbo until `end_limbo`.
+        `boot_id` names this boot of the machine. Raises ForeignDirectory, OSError, CorruptFormat.
         """
         storage = self.storage
         instance = await directory.claim_directory(self._disk, self._new_instance)
@@ -153,9 +163,9 @@ class Bookie:
         self._disk_space.refresh()
 
     async def stop(self) -> None:
-        """Everything accepted is settled, the index is flushed, the files are closed.
+        """Settle everything accepted, flush the index and close the files.
 
-        The disk and the table stay open: they are their owner's to close.
+        The disk and the table stay open; their owner closes them.
         """
         self._polls.end()
         await self._journal.stop()
@@ -178,7 +188,7 @@ class Bookie:
         *,
         recovery: bool = False,
     ) -> None:
-        """As `Bookies.add`, for this bookie."""
+        """Accept one add as `Bookies.add` does."""
         length = sum(map(len, body))
         lac = _parse_head(ledger, entry, body)
         if lac is None or length > self._config.entry_bytes_max:
@@ -212,7 +222,10 @@ class Bookie:
         self._journal.append(record)
 
     async def fence(self, ledger: LedgerId, master_key: bytes) -> Status:
-        """No add but a recovery's is taken any more, durably; earlier ones are settled."""
+        """Fence the ledger durably: only recovery adds are accepted from now on.
+
+        Returns after every earlier add is durable or has failed.
+        """
         state = self._authorize(ledger, master_key)
         if isinstance(state, Status):
             return state
@@ -230,10 +243,11 @@ class Bookie:
         return await self._log(RecordType.EXPLICIT_LAC, state, lac)
 
     async def enter_limbo(self, ledgers: Iterable[LedgerId], *, fenced_below: LedgerId) -> None:
-        """These ledgers may lack entries here: fenced, and nothing is denied until `end_limbo`.
+        """Put these ledgers into limbo, fenced, durably: entries of theirs may be missing here.
 
-        Every ledger below `fenced_below` is fenced: a fence may be among what was lost. Durable;
-        before it serves. Raises OSError.
+        A ledger in limbo answers a missing entry as unknown until `end_limbo`. Every ledger below
+        `fenced_below` is fenced, because a fence may have been lost too. Call before serving.
+        Raises OSError.
         """
         self.storage.assert_serving()
         self._index.fence_below(fenced_below)
@@ -246,9 +260,9 @@ class Bookie:
         await self.storage.checkpoint()
 
     async def end_limbo(self, ledger: LedgerId, master_key: bytes | None = None) -> Status:
-        """What is held of the ledger is complete again, or its loss is accepted. Stays fenced.
+        """End the ledger's limbo: its entries are complete again, or their loss is accepted.
 
-        Without a key: for the owner of this very bookie.
+        The ledger stays fenced. `master_key` is None if the bookie's own process calls.
         """
         if master_key is not None:
             authorized = self._authorize(ledger, master_key)
@@ -263,7 +277,7 @@ class Bookie:
         return await self._log(RecordType.LIMBO, state, 0)
 
     async def read(self, ledger: LedgerId, entry: EntryId) -> ReadReply:
-        """The entry, or with -1 the highest stored; waits for it while it is on its way."""
+        """Read one entry, or with -1 the highest stored. Waits for an entry on its way."""
         return await self._reader.read(ledger, entry)
 
     async def read_many(
@@ -285,7 +299,7 @@ class Bookie:
         return await self._reader.list_entries(ledger)
 
     async def stats(self) -> BookieStats:
-        """As `Bookies.stats`; the disk counts as large as the log and what is free."""
+        """As `Bookies.stats`. The disk's size counts as the log files plus the free space."""
         try:
             free_bytes = self._disk.free_bytes()
             logs = sum(1 for name in self._disk.names() if parse_file_name(name) is not None)
@@ -296,13 +310,13 @@ class Bookie:
         return BookieStats(Status.OK, disk_bytes, free_bytes, ledgers, self.writable)
 
     def ledgers(self) -> list[LedgerId]:
-        """Every ledger this bookie knows, but deleted ones. Raises OSError."""
+        """List every ledger of this bookie except deleted ones. Raises OSError."""
         return [LedgerId(ledger) for ledger in self._index.ledgers()]
 
     async def delete_ledgers(self, ledgers: Iterable[LedgerId]) -> None:
-        """Their entries are gone for good and no add of theirs is ever taken again.
+        """Delete these ledgers durably; no add of theirs is accepted again.
 
-        The room comes back with the files: see `collect`. Raises OSError.
+        Garbage collection reclaims the disk space later, file by file. Raises OSError.
         """
         self.storage.assert_serving()
         logged: list[asyncio.Future[Status]] = []
@@ -315,7 +329,7 @@ class Bookie:
     # -- inside --------------------------------------------------------------------------------
 
     def _refusal_status(self, length: int, recovery: bool) -> Status | None:
-        """Why no add of this length can be taken now."""
+        """Return the status that refuses an add of this length now, or None."""
         if self.storage.stopped_by is not None or self._journal.failed is not None:
             return Status.IO_ERROR
         if self._disk_space.refuses(recovery=recovery):
@@ -325,7 +339,7 @@ class Bookie:
         return None
 
     def _authorize(self, ledger: LedgerId, master_key: bytes) -> LedgerDescriptor | Status:
-        """The ledger, created if need be, when the key fits; else why not."""
+        """Return the ledger, created if necessary, or the status that refuses the caller."""
         if self.failure is not None:
             return Status.IO_ERROR
         try:
@@ -340,7 +354,7 @@ class Bookie:
         return state
 
     def _log_key(self, state: LedgerDescriptor, master_key: bytes) -> None:
-        """The key goes into the log before anything else of the ledger."""
+        """Log the master key, before anything else of the ledger."""
         state.master_key = master_key
         state.key_logged = True
         self.storage.append(RecordType.LEDGER_KEY, state, -1, master_key)
@@ -380,7 +394,7 @@ class Bookie:
         self._update_index(position - first.position, deleted)
 
     def _on_logged(self, record: LogRecord, file_id: int, deleted: list[int]) -> None:
-        """A record that is no add is durable."""
+        """Apply a durable record that is not an add."""
         state, kind = record.ledger, record.kind
         if state.ledger < 0:
             return
@@ -399,7 +413,7 @@ class Bookie:
             self._loop.call_exception_handler({"message": "on_added raised", "exception": error})
 
     def _update_index(self, size: int, deleted: list[int]) -> None:
-        """The index takes its batch when one is due, and is flushed in the background."""
+        """Write an index batch if one is due, and flush the index in the background."""
         index, config = self._index, self._config
         self._logged_since_flush += size
         try:
@@ -420,7 +434,7 @@ class Bookie:
         self._disk_space.on_logged(size)
 
     def _on_group_failed(self, records: list[LogRecord], error: OSError) -> None:
-        """None of the group counts; the bookie is short of room or has ended."""
+        """Fail a group's records: the disk was full, or the bookie has stopped."""
         status = Status.IO_ERROR
         if self._journal.failed is None:
             self._disk_space.on_write_refused()
@@ -464,9 +478,9 @@ class Bookie:
         on_added: OnAdded,
         recovery: bool,
     ) -> None:
-        """A second add of an entry is OK when it is the same one; else it is refused.
+        """Accept a second add of an entry if it is the same entry; otherwise refuse it.
 
-        But a repair may put a sound copy in the place of one that rotted.
+        A recovery add may replace a stored entry that is corrupt.
         """
         stored = b""
         try:
@@ -478,7 +492,7 @@ class Bookie:
             else:
                 stored = await self._files.read_entry(state.ledger, entry, stored_at)
         except CorruptFormat:
-            pass  # another entry, or less than one, lies there
+            pass  # another entry, or only part of one, is stored there
         except OSError:
             on_added(Status.IO_ERROR)
             return
@@ -498,8 +512,8 @@ class Bookie:
         corrupt: EntryLocation | LogRecord,
         on_added: OnAdded,
     ) -> None:
-        """The entry is in the log once more, and the index will name that place."""
-        state = self._index.state(ledger)  # asked again: the bookie went on meanwhile
+        """Log the entry again, so that the index points to the new copy."""
+        state = self._index.state(ledger)  # looked up again: it may have changed since
         changed = state is None or state.deleted or self._index.find(state, entry) != corrupt
         if state is None or changed or self.failure is not None:
             on_added(Status.IO_ERROR)
@@ -509,12 +523,12 @@ class Bookie:
             state.busy -= 1
             on_added(status)
 
-        state.busy += 1  # not forgotten while the record is on its way
+        state.busy += 1  # keeps it in memory while the record is in the journal
         record = LogRecord(RecordType.ADD, state, entry, -1, (body,), len(body), on_put)
         self._journal.append(record)
 
     def _stop_for(self, error: OSError) -> None:
-        """Nothing is acknowledged any more, for good."""
+        """Stop for good because of `error`: nothing is acknowledged any more."""
         self.storage.stopped_by = error
         self._polls.end()
         self._failed.set()
@@ -526,7 +540,7 @@ class Bookie:
 
 
 def _parse_head(ledger: int, entry: int, body: Sequence[Buffer]) -> int | None:
-    """The LAC in an entry's header, or None if it is not the header of this entry."""
+    """Return the LAC in an entry's header, or None if it is not this entry's header."""
     head = body[0] if body else b""
     if len(head) < _HEAD_BYTES:
         head = b"".join(body)

@@ -8,7 +8,7 @@ from typing import Final, Literal
 from ledger.core.group_commit import GroupCommitLimits
 
 ENTRY_BYTES_MAX: Final = 16 * 1024 * 1024 + 64 * 1024
-"""The largest entry, header and digest included: Kafka's largest message we take, and room."""
+"""The largest entry with header and digest: Kafka's largest message, and space for headers."""
 
 JournalSync = Literal["group", "never"]
 
@@ -17,36 +17,50 @@ JournalSync = Literal["group", "never"]
 class BookieConfig:
     """One storage node."""
 
-    journal_sync: JournalSync = "group"  # "never": acknowledged before it is on disk
-    file_bytes: int = 64 * 1024 * 1024  # a log file rolls at it; what collect gives back at once
-    preallocate_bytes: int = 8 * 1024 * 1024  # room reserved ahead; lost until the next boot
+    journal_sync: JournalSync = "group"  # "never": acknowledges before the data is on disk
+    file_bytes: int = 64 * 1024 * 1024  # the journal begins a new log file at this size
+    preallocate_bytes: int = (
+        8 * 1024 * 1024
+    )  # allocated ahead in the log file; unused space is freed on roll
     group: GroupCommitLimits = field(default_factory=GroupCommitLimits)
     entry_bytes_max: int = ENTRY_BYTES_MAX
-    queue_bytes_max: int = 64 * 1024 * 1024  # waiting for the disk; then OVERLOADED
-    index_batch_entries: int = 512  # entries per write into the table; blocks about 0.5 ms
-    index_flush_bytes: int = 64 * 1024 * 1024  # log written between flushes; bounds replay
+    queue_bytes_max: int = (
+        64 * 1024 * 1024
+    )  # waiting for the disk; above it adds are refused as OVERLOADED
+    index_batch_entries: int = 512  # entries per write to the index; blocks about 0.5 ms
+    index_flush_bytes: int = (
+        64 * 1024 * 1024
+    )  # log written between two index flushes; bounds replay
     index_flush_entries: int = 50_000
-    idle_mark_ms: int = 1_000  # after this silence a mark says that all was durable
-    headroom_bytes: int = 256 * 1024 * 1024  # free space below it: read-only, but for recovery
-    headroom_resume_bytes: int = 0  # writable again with so much; 0: a quarter more than headroom
-    fence_reserve_bytes: int = 64 * 1024 * 1024  # of the headroom: for fences and the index only
-    headroom_check_ms: int = 1_000  # at most one look at the free space in this time
-    open_files_max: int = 128  # files held open for reading
-    ledgers_in_memory_max: int = 10_000  # beyond it idle ones are forgotten (the table has them)
-    long_polls_max: int = 10_000  # readers that wait for a LAC; then OVERLOADED
-    long_poll_ms_max: int = 30_000  # the longest such wait, whatever the reader asks
-    read_bytes_max: int = 4 * 1024 * 1024  # one read_many, whatever the caller asks
-    read_gap_bytes_max: int = 16 * 1024  # a gap that is cheaper to read than to skip
-    roll_dead_bytes_min: int = 4 * 1024 * 1024  # the live file is left once so much of it is dead
+    idle_mark_ms: int = 1_000  # time without adds after which a MARK records that all is durable
+    headroom_bytes: int = (
+        256 * 1024 * 1024
+    )  # with less free disk space: read-only, except for recovery
+    headroom_resume_bytes: int = 0  # writable again above it; 0: headroom and a quarter
+    fence_reserve_bytes: int = (
+        64 * 1024 * 1024
+    )  # part of the headroom kept for fences and the index
+    headroom_check_ms: int = 1_000  # minimum time between two checks of the free space
+    open_files_max: int = 128  # log files held open for reading
+    ledgers_in_memory_max: int = 10_000  # above it idle ledgers are evicted from memory
+    long_polls_max: int = 10_000  # readers waiting for a LAC; above it OVERLOADED
+    long_poll_ms_max: int = 30_000  # longest wait for a LAC, whatever the reader asks for
+    read_bytes_max: int = (
+        4 * 1024 * 1024
+    )  # most bytes of one read_many, whatever the reader asks for
+    read_gap_bytes_max: int = 16 * 1024  # gaps up to this size are read rather than skipped
+    roll_dead_bytes_min: int = (
+        4 * 1024 * 1024
+    )  # dead bytes from which a mostly dead current log file is closed
 
     @property
     def resume_bytes(self) -> int:
-        """Free space that makes a read-only bookie writable again."""
+        """Free disk space at which a read-only bookie becomes writable again."""
         return self.headroom_resume_bytes or self.headroom_bytes + self.headroom_bytes // 4
 
     @property
     def reserve_bytes(self) -> int:
-        """Free space below which not even a recovery is taken."""
+        """Free disk space below which recovery adds are refused too."""
         return min(self.fence_reserve_bytes, self.headroom_bytes)
 
     def __post_init__(self) -> None:

@@ -1,8 +1,8 @@
-"""Whether the disk still has room: for everybody's adds, and for what must never be refused.
+"""Watches the free disk space: refuses adds below the headroom, recovery adds below the reserve.
 
-Above the headroom all is taken. Below it adds are refused and the bookie is read-only; recovery
-goes on. Below the reserve recovery is refused too: what is left belongs to fences, explicit LACs,
-limbo and deletions, which a full bookie must still make durable, and to the index.
+Above the headroom every add is accepted. Below it the bookie is read-only, but recovery adds go
+on. Below the reserve recovery adds are refused too. What is left is for fences, explicit LACs,
+limbo and deletions, which a full bookie must still make durable, and for the index.
 """
 
 from __future__ import annotations
@@ -14,11 +14,14 @@ from ledger.bookie.config import BookieConfig
 from ledger.ports.clock import Clock
 from ledger.ports.disk import Disk
 
-_REFRESH_BYTES: Final = 8 * 1024 * 1024  # logged between two looks at the free space
+_REFRESH_BYTES: Final = 8 * 1024 * 1024  # logged between two checks of the free space
 
 
 class DiskSpaceMonitor:
-    """The free space as last seen. Looked at again while adds come, and when asked to."""
+    """The free disk space as of the last check. Checked while adds arrive and on request.
+
+    Source: BookKeeper LedgerDirsMonitor.
+    """
 
     __slots__ = (
         "_below_reserve",
@@ -35,19 +38,25 @@ class DiskSpaceMonitor:
         self._disk = disk
         self._clock = clock
         self._config = config
+        # Bytes written to the log since the last check.
         self._logged_bytes = 0
+        # Time of the last check, on the monotonic clock.
         self._refreshed_s = 0.0
+        # True if free space was below the reserve at the last check; implies `full`.
         self._below_reserve = False
-        self.full = False  # no add but a recovery's
-        self.free_bytes = 0  # at the last look
+        # True if adds other than recovery's are refused. Set below the headroom, or when a write
+        # found no space; reset by a check that finds `resume_bytes`.
+        self.full = False
+        # Free bytes at the last check.
+        self.free_bytes = 0
 
     @property
     def needed_bytes(self) -> int:
-        """Free space with less of which adds are refused; once they are, what ends that."""
+        """The free space that decides: the headroom while writable, `resume_bytes` while full."""
         return self._config.resume_bytes if self.full else self._config.headroom_bytes
 
     def refresh(self) -> None:
-        """Read-only below the headroom, writable again only with clearly more than it.
+        """Check the free space: full below the headroom, writable above `resume_bytes`.
 
         Raises OSError.
         """
@@ -58,13 +67,15 @@ class DiskSpaceMonitor:
         self._below_reserve = free < self._config.reserve_bytes
 
     def try_refresh(self) -> None:
-        """As `refresh`. A disk that does not say what is free is as it was: if it is ill, the next
-        write finds out, and ends the bookie."""
+        """Check the free space. If statvfs fails, keep the last value.
+
+        A failing disk is detected by the next write, which stops the bookie.
+        """
         with suppress(OSError):
             self.refresh()
 
     def refuses(self, *, recovery: bool) -> bool:
-        """No room for this add."""
+        """True if there is no space for this add."""
         if not self.full:
             return False
         elapsed_s = self._clock.monotonic_s() - self._refreshed_s
@@ -73,11 +84,11 @@ class DiskSpaceMonitor:
         return self._below_reserve if recovery else self.full
 
     def on_logged(self, size: int) -> None:
-        """So many bytes went into the log."""
+        """Record that `size` bytes went into the log."""
         self._logged_bytes += size
         if self._logged_bytes >= _REFRESH_BYTES:
             self.try_refresh()
 
     def on_write_refused(self) -> None:
-        """The disk had no room for a group: whatever the free space says, it is full."""
+        """Record that a write found no space: the disk is full, whatever statvfs returns."""
         self.full = True

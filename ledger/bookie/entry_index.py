@@ -1,10 +1,10 @@
-"""(ledger, entry) -> place in the log, and what else the table keeps for a bookie.
+"""The index: (ledger, entry) -> location in the log, and other state of the bookie.
 
-Keys: `e` ledger entry -> place · `l` ledger -> state · `f` file ledger -> bytes that the ledger
-has in that file · `m` -> replay mark · `b` -> every ledger below this is in limbo · `d` -> every
-ledger below this is fenced. All that one stretch of log says goes into the table in one write,
-together with the mark that names its end: after a crash the table is a prefix of the log, and
-replay goes on from its mark.
+Keys: `e` ledger entry -> location · `l` ledger -> state · `f` file ledger -> live bytes of the
+ledger in that file · `m` -> replay mark · `b` -> every ledger below is in limbo · `d` -> every
+ledger below is fenced. One batch holds everything that a stretch of the log contains, with the
+mark at its end. After a crash the table is therefore a prefix of the log, and replay continues at
+its mark. Source: BookKeeper EntryLocationIndex.
 """
 
 from __future__ import annotations
@@ -32,30 +32,41 @@ _SCAN_LIMIT: Final = 4096
 
 
 class EntryIndex:
-    """The table and the part of it that is still in memory. One owner, never waits but to flush."""
+    """The table, and the part of it that is still in memory. Only `flush` waits."""
 
     def __init__(self, table: Table, config: BookieConfig) -> None:
         self._table = table
         self._config = config
+        # Ledgers in use, by id. Loaded or created on demand; evicted by `_evict_idle`.
         self._states: dict[int, LedgerDescriptor] = {}
+        # Entries that are durable and not in the table, in log order. Emptied by `write_batch`.
         self._unindexed: list[
             tuple[LedgerDescriptor, int, EntryLocation]
         ] = []  # durable, not in the table
+        # Ledgers whose state in the table is outdated. Emptied by `write_batch`.
         self._changed: set[LedgerDescriptor] = set()
-        self._usage: dict[int, dict[int, int]] = {}  # file -> ledger -> bytes
+        # Live bytes: file -> ledger -> bytes. A file's entry goes with the file.
+        self._usage: dict[int, dict[int, int]] = {}
+        # (file, ledger) pairs whose usage in the table is outdated. Emptied by `write_batch`.
         self._usage_changed: set[tuple[int, int]] = set()
+        # Every ledger below it is in limbo, unless its own limbo ended. Never falls.
         self.limbo_below = 0
+        # Every ledger below it is fenced. Never falls.
         self.fenced_below = 0
-        self.flushed = LogPosition(0, 0)  # replay would start here
+        # The replay mark that is durable: replay would start here. Never falls.
+        self.flushed = LogPosition(0, 0)
+        # The replay mark of the last batch, durable or not. At or after `flushed`.
         self._written = LogPosition(0, 0)
+        # Entries written to the table since the last flush began.
         self.entries_since_flush = 0
 
     @property
     def batch_due(self) -> bool:
+        """True if enough entries wait for a batch."""
         return len(self._unindexed) >= self._config.index_batch_entries
 
     def load(self) -> LogPosition | None:
-        """The table was read; its replay mark, or None when it is new."""
+        """Load the table. Returns its replay mark, or None if the table is new."""
         limbo = self._table.get(_LIMBO_KEY)
         self.limbo_below = _I64.unpack(limbo)[0] if limbo is not None else 0
         fenced = self._table.get(_FENCED_KEY)
@@ -70,12 +81,12 @@ class EntryIndex:
         return self.flushed
 
     def state(self, ledger: int) -> LedgerDescriptor | None:
-        """What is known of the ledger, or None. Raises OSError."""
+        """Return the ledger's state, or None if it is unknown. Raises OSError."""
         state = self._states.get(ledger)
         return state if state is not None else self._load_state(ledger)
 
     def create(self, ledger: int, master_key: bytes | None) -> LedgerDescriptor:
-        """A ledger never seen here. Below the bookie-wide limbo it is born fenced and unsure."""
+        """Create a ledger that is unknown here; below the bounds it starts fenced or in limbo."""
         assert ledger not in self._states
         state = LedgerDescriptor(ledger, master_key)
         state.limbo = ledger < self.limbo_below
@@ -84,12 +95,12 @@ class EntryIndex:
         return state
 
     def put(self, state: LedgerDescriptor, entry: int, location: EntryLocation) -> None:
-        """The entry is durable at `location`."""
+        """Record that the entry is durable at `location`."""
         state.recent[entry] = location
         self._unindexed.append((state, entry, location))
 
     def apply(self, kind: int, state: LedgerDescriptor, entry: int, body: Buffer) -> None:
-        """A record about one ledger, neither ADD nor DELETED, is durable."""
+        """Apply a durable record of one ledger that is neither ADD nor DELETED."""
         if kind == RecordType.FENCE:
             state.fenced = state.fence_logged = True
         elif kind == RecordType.EXPLICIT_LAC:
@@ -103,13 +114,13 @@ class EntryIndex:
         self._changed.add(state)
 
     def add_usage(self, file_id: int, ledger: int, size: int) -> None:
-        """So many more bytes of the file belong to the ledger."""
+        """Record that `size` more bytes of the file belong to the ledger."""
         ledgers = self._usage.setdefault(file_id, {})
         ledgers[ledger] = ledgers.get(ledger, 0) + size
         self._usage_changed.add((file_id, ledger))
 
     def find(self, state: LedgerDescriptor, entry: int) -> EntryLocation | LogRecord | None:
-        """Where the entry is; a LogRecord while it is not durable yet. Raises OSError."""
+        """Return the entry's location, or its LogRecord while not durable. Raises OSError."""
         found = state.recent.get(entry)
         if found is not None or entry < 0:
             return found
@@ -119,7 +130,7 @@ class EntryIndex:
     def locations(
         self, state: LedgerDescriptor, first: int, last: int, limit: int
     ) -> list[EntryLocation]:
-        """Places of consecutive durable entries from `first`, up to a hole, `last` or `limit`."""
+        """Return locations of consecutive durable entries, up to a gap, `last` or `limit`."""
         found: list[EntryLocation] = []
         wanted = min(limit, last - first + 1)
         rows = self._table.scan(
@@ -143,7 +154,7 @@ class EntryIndex:
         return found
 
     def rows(self, ledger: int, first: int, limit: int) -> list[tuple[int, EntryLocation]]:
-        """Entries from `first` as the table has them, with their places."""
+        """Return entries from `first` on that are in the table, with their locations."""
         found = self._table.scan(
             _ENTRY_KEY.pack(b"e", ledger, first), _entry_range(ledger)[1], limit
         )
@@ -153,20 +164,20 @@ class EntryIndex:
         ]
 
     def find_last_entry(self, state: LedgerDescriptor) -> int:
-        """The highest entry that is stored or on its way, -1 if there is none."""
+        """Return the highest entry that is stored or on its way, or -1."""
         row = self._table.last(*_entry_range(state.ledger))
         stored = int.from_bytes(row[0][9:], "big") if row is not None else -1
         return max(stored, max(state.recent, default=-1))
 
     def write_batch(self, mark: LogPosition) -> None:
-        """The table holds all that the log says below `mark` (durable). Raises OSError."""
+        """Write everything before `mark` (durable in the log) to the table. Raises OSError."""
         puts: list[tuple[bytes, bytes]] = []
         current: list[tuple[LedgerDescriptor, int, EntryLocation]] = []
         used: dict[tuple[int, int], int] = {}
         for fresh in self._unindexed:
             state, entry, location = fresh
             if state.recent.get(entry) is not location:
-                continue  # deleted or moved since
+                continue  # deleted or moved meanwhile
             current.append(fresh)
             ledger = state.ledger
             puts.append((_ENTRY_KEY.pack(b"e", ledger, entry), _LOCATION.pack(*location)))
@@ -176,7 +187,7 @@ class EntryIndex:
         for (file_id, ledger), size in used.items():
             self.add_usage(file_id, ledger, size)
         for state in self._changed:
-            assert self._states.get(state.ledger) is state  # one picture of each ledger
+            assert self._states.get(state.ledger) is state  # one descriptor for each ledger
             puts.append((_LEDGER_KEY.pack(b"l", state.ledger), state.encode()))
         puts.extend(self._usage_rows())
         puts.append((_MARK_KEY, _MARK.pack(*mark)))
@@ -191,14 +202,14 @@ class EntryIndex:
         self._evict_idle()
 
     async def flush(self) -> None:
-        """All that was written is durable; `flushed` says how far. Raises OSError."""
+        """Make all batches durable and advance `flushed`. Raises OSError."""
         written = self._written
         self.entries_since_flush = 0
         await self._table.flush()
         self.flushed = max(self.flushed, written)
 
     def delete(self, ledgers: Iterable[int]) -> None:
-        """Nothing of these ledgers is left but their tombstones. Raises OSError."""
+        """Delete everything of these ledgers except a tombstone each. Raises OSError."""
         gone = set(ledgers)
         puts: list[tuple[bytes, bytes]] = []
         for ledger in gone:
@@ -217,9 +228,9 @@ class EntryIndex:
         self._table.write(puts, unused, [_entry_range(ledger) for ledger in gone])
 
     def begin_limbo(self, below: int, *, again: bool) -> None:
-        """Every ledger below is fenced and in limbo until it is repaired. Raises OSError.
+        """Fence every ledger below and put it into limbo until it is repaired. Raises OSError.
 
-        `again`: after a new loss, so what was repaired before counts no more.
+        `again` is True after a new loss: then earlier ends of a limbo no longer count.
         """
         self.limbo_below = max(below, self.limbo_below)
         puts = [(_LIMBO_KEY, _I64.pack(self.limbo_below))]
@@ -232,7 +243,7 @@ class EntryIndex:
         self._table.write(puts)
 
     def fence_below(self, below: int) -> None:
-        """Every ledger below takes no add but a recovery's, also one never seen. Raises OSError."""
+        """Fence every ledger below, including those never seen here. Raises OSError."""
         if below <= self.fenced_below:
             return
         self.fenced_below = below
@@ -245,7 +256,7 @@ class EntryIndex:
         self._table.write(puts)
 
     def ledgers(self) -> list[int]:
-        """Every ledger of which anything is known, but deleted ones, ascending."""
+        """List every known ledger except deleted ones, ascending."""
         known = {ledger for ledger, state in self._states.items() if not state.deleted}
         for key, value in self._scan(_LEDGER_KEY.pack(b"l", 0), _LEDGER_END):
             ledger = _LEDGER_KEY.unpack(key)[1]
@@ -254,15 +265,15 @@ class EntryIndex:
         return sorted(known)
 
     def used_bytes(self, file_id: int) -> int:
-        """Bytes of the file that belong to ledgers that are not deleted."""
+        """Return the live bytes of the file."""
         return sum(self._usage.get(file_id, {}).values())
 
     def ledgers_in(self, file_id: int) -> list[int]:
-        """Ledgers with anything in the file."""
+        """List the ledgers with live bytes in the file."""
         return sorted(self._usage.get(file_id, {}))
 
     def drop_file(self, file_id: int) -> None:
-        """Nothing in the file is referred to any more. Raises OSError."""
+        """Remove the file's usage: nothing refers to it any more. Raises OSError."""
         ledgers = self._usage.pop(file_id, {})
         self._usage_changed -= {(file_id, ledger) for ledger in ledgers}
         if ledgers:
@@ -284,7 +295,7 @@ class EntryIndex:
                 yield _FILE_KEY.pack(b"f", file_id, ledger), _I64.pack(size)
 
     def _evict_idle(self) -> None:
-        """Called when nothing is fresh or changed, so what has nothing under way can go."""
+        """Evict ledgers with nothing on its way. Call only when no entry or state is unwritten."""
         if len(self._states) > self._config.ledgers_in_memory_max:
             self._states = {
                 ledger: state

@@ -1,4 +1,4 @@
-"""Answers to readers: what is stored, what is on its way, and what nobody can say."""
+"""Answers to readers, from entries that are durable or on their way."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ROWS_MAX = 4096
 
 
 class EntryReader:
-    """Reads of one bookie. A negative answer is given only when it is certain."""
+    """Reads of one bookie. Answers that an entry does not exist only if that is certain."""
 
     def __init__(
         self, index: EntryIndex, files: LogFileCache, journal: Journal, config: BookieConfig
@@ -32,7 +32,7 @@ class EntryReader:
         self._config = config
 
     async def read(self, ledger: LedgerId, entry: EntryId) -> ReadReply:
-        """One entry, or with -1 the highest accepted before the call."""
+        """Read one entry, or with -1 the highest accepted before the call."""
         try:
             state = self._index.state(ledger)
             if state is None or state.deleted:
@@ -53,7 +53,7 @@ class EntryReader:
     async def read_many(
         self, ledger: LedgerId, first: EntryId, last: EntryId, max_bytes: int
     ) -> ReadManyReply:
-        """Consecutive entries from `first` that are durable; waits only if `first` is not yet."""
+        """Read durable, consecutive entries. Waits only if `first` is not durable yet."""
         if first < 0 or last < first:
             return ReadManyReply(Status.BAD_REQUEST)
         try:
@@ -77,7 +77,7 @@ class EntryReader:
             return ReadManyReply(Status.IO_ERROR)
 
     def read_lac(self, ledger: LedgerId) -> ReadReply:
-        """The highest LAC that is durable here."""
+        """Return the highest LAC that is durable here."""
         try:
             state = self._index.state(ledger)
         except OSError:
@@ -87,12 +87,12 @@ class EntryReader:
         return ReadReply(Status.OK, lac=EntryId(state.lac))
 
     async def list_entries(self, ledger: LedgerId) -> EntriesReply:
-        """As `Bookies.list_entries`: what was durable at the call, perhaps more."""
+        """As `Bookies.list_entries`: all entries durable at the call, possibly more."""
         try:
             state = self._index.state(ledger)
             if state is None or state.deleted or self._in_limbo(ledger, state):
                 return EntriesReply(self._absent_status(ledger, state))
-            # Places only move from memory to the table, so in this order none is missed.
+            # Entries only move from memory to the index, so reading in this order misses none.
             held = sorted(entry for entry, it in state.recent.items() if type(it) is EntryLocation)
             stored: list[int] = []
             while rows := self._index.rows(ledger, stored[-1] + 1 if stored else 0, _ROWS_MAX):
@@ -105,7 +105,7 @@ class EntryReader:
         return EntriesReply(Status.OK, _ranges_of(merge(stored, held)))
 
     async def _locate(self, state: LedgerDescriptor, entry: int) -> EntryLocation | None:
-        """Where the entry is; if it is on its way, once it arrived. Raises OSError if it failed."""
+        """Return the entry's location, once it is durable. Raises OSError if its add failed."""
         found = self._index.find(state, entry)
         if not isinstance(found, LogRecord):
             return found
@@ -118,7 +118,7 @@ class EntryReader:
     async def _relocated(
         self, state: LedgerDescriptor, entry: int, gone: EntryLocation
     ) -> EntryLocation:
-        """The entry's new place, after its file was rewritten. Raises OSError if it has none."""
+        """Return the location after the file was compacted. Raises OSError if there is no other."""
         location = await self._locate(state, entry)
         if location is None or location == gone:
             raise OSError(f"log file {gone.file_id} is missing")
@@ -127,7 +127,7 @@ class EntryReader:
     def _locations(
         self, state: LedgerDescriptor, first: int, last: int, max_bytes: int
     ) -> list[EntryLocation]:
-        """At least one if the first is durable; no more bytes than asked or allowed."""
+        """Return locations of durable entries within the byte limits: at least one if any."""
         left = min(max_bytes, self._config.read_bytes_max)
         limit = _LOCATIONS_FIRST
         found: list[EntryLocation] = []
@@ -143,7 +143,7 @@ class EntryReader:
             limit = min(limit * 4, _LOCATIONS_MAX)
 
     def _absent_status(self, ledger: int, state: LedgerDescriptor | None) -> Status:
-        """What to answer when nothing was found."""
+        """The status to answer with when nothing was found."""
         if self._journal.failed is not None:
             return Status.IO_ERROR
         if state is not None and state.deleted:
@@ -157,7 +157,7 @@ class EntryReader:
 
 
 def _ranges_of(entries: Iterable[int]) -> tuple[tuple[EntryId, EntryId], ...]:
-    """Rising ids, perhaps with repetitions, as (first, last) pairs."""
+    """Turn rising ids, possibly repeated, into (first, last) pairs."""
     runs: list[tuple[EntryId, EntryId]] = []
     first = last = -2
     for entry in entries:

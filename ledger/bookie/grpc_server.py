@@ -1,7 +1,7 @@
-"""A bookie on the network: two streams for each client, and control calls.
+"""Serves a bookie over gRPC: two streams per client, and control calls.
 
-What the bookie says stands in message bodies. A gRPC status only ever says that the peer broke
-the rules or that nobody knows: never that an entry or a ledger does not exist.
+A bookie's answers are in the message bodies. A gRPC error status means that the peer broke the
+protocol or that the outcome is unknown, never that an entry or a ledger does not exist.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _Handler = Callable[[bytes, _Context], Awaitable[bytes]]
 
 
 class BookieServer:
-    """Serves one bookie, which is its owner's to start and to stop."""
+    """Serves one bookie. The bookie's owner starts and stops it."""
 
     def __init__(
         self, bookie: ServedBookie, config: GrpcServerConfig, tls: TlsFiles | None = None
@@ -44,11 +44,13 @@ class BookieServer:
         self._tls = tls
         keep_running()
         keep_freed_memory()
+        # Bytes of adds that are not durable yet, of all streams together.
         self._window = InboundWindow(config.queue_bytes_max)
+        # None before `start` and after `stop`.
         self._server: aio.Server | None = None
 
     async def start(self, host: str, port: int) -> int:
-        """It serves at the port that is returned (0: any free one). Raises OSError."""
+        """Serve, and return the port (0 picks a free one). Raises OSError."""
         server = aio.server(
             options=_options(self._config), maximum_concurrent_rpcs=self._config.calls_max
         )
@@ -66,7 +68,7 @@ class BookieServer:
         return bound
 
     async def stop(self, grace_s: float) -> None:
-        """Nothing new is taken; after the grace, streams are ended and clients know nothing."""
+        """Refuse new calls, and end streams after the grace period with an unknown outcome."""
         if self._server is not None:
             await self._server.stop(grace_s)
             self._server = None
@@ -107,7 +109,7 @@ class BookieServer:
         on_message: Callable[[bytes], Awaitable[None]],
         next_message: Callable[[], Awaitable[bytes]],
     ) -> None:
-        """Messages come in and answers go out until either side ends the stream."""
+        """Receive messages and send responses until either side ends the stream."""
         writer: asyncio.Task[None] | None = None
         try:
             if not await self._welcome(context):
@@ -123,12 +125,12 @@ class BookieServer:
                 await asyncio.gather(writer, return_exceptions=True)
 
     async def _welcome(self, context: _Context) -> bool:
-        """Whether the client means this very bookie. Raises BadFrame."""
+        """True if the client addresses this bookie instance. Raises BadBookieFrame."""
         try:
             async with asyncio.timeout(self._config.hello_timeout_s):
                 message = await _read(context)
         except TimeoutError:
-            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "no hello")
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "no HELLO within the time limit")
         if message is None:
             return False
         status = check_hello(message, self._bookie.bookie_id)
@@ -138,14 +140,16 @@ class BookieServer:
     # -- control calls -------------------------------------------------------------------------
 
     def _bounded(self, call: _Handler) -> _Handler:
-        """The call, ended when it takes too long or when its request does not parse."""
+        """Bound a call in time, and refuse it if the request does not parse."""
 
         async def handle(request: bytes, context: _Context) -> bytes:
             try:
                 async with asyncio.timeout(self._config.control_timeout_s):
                     return await call(request, context)
             except TimeoutError:
-                await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "it takes too long")
+                await context.abort(
+                    grpc.StatusCode.DEADLINE_EXCEEDED, "the call exceeded the bookie's time limit"
+                )
             except (DecodeError, BadBookieFrame) as error:
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
 
@@ -214,7 +218,7 @@ class BookieServer:
 
 
 async def _read(context: _Context) -> bytes | None:
-    """The next message, None at the end of the stream."""
+    """Return the next message, or None at the end of the stream."""
     message = cast(object, await context.read())
     return message if isinstance(message, bytes) else None
 
@@ -225,16 +229,16 @@ async def _write(context: _Context, next_message: Callable[[], Awaitable[bytes]]
 
 
 def _parse(data: bytes, message: Message) -> None:
-    """Raises DecodeError."""
+    """Parse `data` into `message`. Raises DecodeError."""
     message.ParseFromString(data)
 
 
 def _ledger_request(data: bytes) -> pb.LedgerRequest:
-    """Raises DecodeError, BadFrame."""
+    """Parse and check a request about one ledger. Raises DecodeError, BadBookieFrame."""
     request = pb.LedgerRequest()
     _parse(data, request)
     if request.ledger < 0 or request.lac < -1:
-        raise BadBookieFrame(f"ledger {request.ledger}, LAC {request.lac}")
+        raise BadBookieFrame(f"invalid ledger {request.ledger} or LAC {request.lac}")
     return request
 
 
@@ -261,7 +265,7 @@ def _options(config: GrpcServerConfig) -> list[tuple[str, Any]]:
 
 
 def _credentials(tls: TlsFiles) -> grpc.ServerCredentials:
-    """Raises OSError when a file cannot be read."""
+    """Load the TLS files. Raises OSError if one cannot be read."""
     pair = (tls.key.read_bytes(), tls.cert.read_bytes())
     return grpc.ssl_server_credentials(
         [pair], root_certificates=tls.ca.read_bytes(), require_client_auth=True

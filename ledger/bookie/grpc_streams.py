@@ -1,7 +1,7 @@
-"""The bookie's ends of a client's two streams: messages in, answers out. They know no gRPC.
+"""The bookie's ends of a client's two streams: messages in, responses out, without gRPC.
 
-A stream takes the next message only while there is room: for adds in the bookie's queue, for
-reads among the answers that a slow reader has not taken yet. So a flood waits on the wire.
+A stream takes the next message only while its window has space: adds that are not durable, or
+responses that a slow reader has not taken. Beyond that, messages wait on the connection.
 """
 
 from __future__ import annotations
@@ -28,81 +28,90 @@ from ledger.wire.bookie_frames import (
     response_bytes,
 )
 
-_STATUS_RANGES_MAX: Final = 4_096  # of unlike answers that a client has not taken yet
-_RESERVED_BYTES: Final = 1024 * 1024  # for an answer whose size is not known yet
-_REQUESTS_MAX: Final = 16_384  # of one stream under way; long polls above all
+_STATUS_RANGES_MAX: Final = 4_096  # not yet taken by the client; then no further adds are read
+_RESERVED_BYTES: Final = 1024 * 1024  # for a response whose size is not known yet
+_REQUESTS_MAX: Final = 16_384  # in flight on one stream; mostly long polls
 
 
 class InboundWindow:
-    """Bytes that may still come in; whoever finds none waits, first come, first served."""
+    """Bounds the bytes in process. Waiters get space in the order in which they came."""
 
-    __slots__ = ("_bytes_max", "_loop", "_waiting", "used")
+    __slots__ = ("_bytes_max", "_loop", "_waiters", "used")
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._loop = asyncio.get_running_loop()
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        # Tasks waiting for space, oldest first. Each is removed when it is woken.
+        self._waiters: deque[asyncio.Future[None]] = deque()
+        # Bytes acquired and not released. May exceed the bound by one message.
         self.used = 0
 
     def acquire(self, size: int) -> None:
+        """Count `size` bytes as in process; never waits."""
         self.used += size
 
     def release(self, size: int) -> None:
+        """Release `size` bytes and wake a waiter if there is space."""
         self.used -= size
-        if self._waiting and self.used < self._bytes_max:
+        if self._waiters and self.used < self._bytes_max:
             self._wake_next()
 
     async def wait(self) -> None:
-        """There is room for something."""
+        """Wait until the window has space."""
         while self.used >= self._bytes_max:
-            waiting: asyncio.Future[None] = self._loop.create_future()
-            self._waiting.append(waiting)
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._waiters.append(waiter)
             try:
-                await waiting
-            finally:  # one who was woken and leaves instead must not take the news along
+                await waiter
+            finally:  # a cancelled waiter passes its turn on
                 if self.used < self._bytes_max:
                     self._wake_next()
 
     def _wake_next(self) -> None:
-        """One after the other: whoever was woken wakes the next if there is room still."""
-        while self._waiting:
-            waiting = self._waiting.popleft()
-            if not waiting.done():
-                waiting.set_result(None)
+        """Wake the first waiter; it wakes the next one if there is still space."""
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
                 return
 
 
 class WriterSignal:
-    """Tells the writer of a stream that there is something to write."""
+    """Wakes the task that writes a stream when there is something to write."""
 
-    __slots__ = ("_loop", "_waiting")
+    __slots__ = ("_loop", "_waiters")
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._waiting: asyncio.Future[None] | None = None
+        self._waiters: asyncio.Future[None] | None = None
 
     def notify(self) -> None:
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_result(None)
-            self._waiting = None
+        """Wake the writer if it waits."""
+        if self._waiters is not None and not self._waiters.done():
+            self._waiters.set_result(None)
+            self._waiters = None
 
     async def wait(self) -> None:
-        self._waiting = self._loop.create_future()
-        await self._waiting
+        self._waiters = self._loop.create_future()
+        await self._waiters
 
 
 class ServerAddStream:
-    """One stream of adds."""
+    """One client's stream of adds."""
 
-    def __init__(self, bookie: ServedBookie, room: InboundWindow) -> None:
+    def __init__(self, bookie: ServedBookie, window: InboundWindow) -> None:
         self._bookie = bookie
-        self._window = room  # shared by all streams of the bookie
-        self._runs: list[list[int]] = []  # first number, count, status
-        self._outbox = WriterSignal()
+        # Shared by all streams of the bookie.
+        self._window = window
+        # Ranges of (first number, count, status) that the client has not taken. A new status
+        # extends the last range if it continues it. Emptied by `next_message`.
+        self._statuses: list[list[int]] = []
+        self._signal = WriterSignal()
+        # Set whenever `next_message` emptied `_statuses`; intake waits for it above the bound.
         self._drained = asyncio.Event()
 
     async def on_message(self, message: bytes) -> None:
-        """The adds are the bookie's; returns once there is room for more. Raises BadFrame."""
+        """Pass the adds to the bookie; return once the window has space. Raises BadBookieFrame."""
         first, adds = decode_add_batch(message)
         add, on_added, acquire = self._bookie.add, self._on_added, self._window.acquire
         for number, (recovery, master_key, ledger, entry, body) in enumerate(adds, first):
@@ -111,44 +120,47 @@ class ServerAddStream:
             done = partial(on_added, number, length)
             add(ledger, entry, master_key, (body,), done, recovery=recovery)
         await self._window.wait()
-        while len(self._runs) > _STATUS_RANGES_MAX:
+        while len(self._statuses) > _STATUS_RANGES_MAX:
             self._drained.clear()
             await self._drained.wait()
 
     async def next_message(self) -> bytes:
-        """The answers that wait, once there are any."""
-        while not self._runs:
-            await self._outbox.wait()
-        runs, self._runs = self._runs, []
+        """Return the statuses that are ready, waiting for the first."""
+        while not self._statuses:
+            await self._signal.wait()
+        statuses, self._statuses = self._statuses, []
         self._drained.set()
-        return encode_add_statuses(runs)
+        return encode_add_statuses(statuses)
 
     def _on_added(self, number: int, length: int, status: Status) -> None:
         self._window.release(length)
-        runs = self._runs
-        if runs:
-            last = runs[-1]
+        statuses = self._statuses
+        if statuses:
+            last = statuses[-1]
             if last[0] + last[1] == number and last[2] == status:
                 last[1] += 1
                 return
-        runs.append([number, 1, status])
-        self._outbox.notify()
+        statuses.append([number, 1, status])
+        self._signal.notify()
 
 
 class ServerReadStream:
-    """One stream of questions."""
+    """One client's stream of read requests."""
 
     def __init__(self, bookie: ServedBookie, config: GrpcServerConfig) -> None:
         self._bookie = bookie
         self._config = config
         self._loop = asyncio.get_running_loop()
+        # Bytes of responses not taken by the client, and reservations for those being read.
         self._window = InboundWindow(config.answer_bytes_max)
+        # Responses that the client has not taken, each with its size in a message.
         self._responses: deque[tuple[ReadResponse, int]] = deque()
+        # Requests in flight, by number. Each leaves when its task ends.
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._outbox = WriterSignal()
+        self._signal = WriterSignal()
 
     async def on_message(self, message: bytes) -> None:
-        """All questions are under way; waits for room before each. Raises BadFrame."""
+        """Start all requests, waiting for space before each. Raises BadBookieFrame."""
         for request in decode_read_requests(message):
             if request.op is ReadOp.CANCEL:
                 task = self._tasks.get(request.number)
@@ -156,14 +168,14 @@ class ServerReadStream:
                     task.cancel()
                 continue
             if request.number in self._tasks:
-                raise BadBookieFrame(f"question {request.number} is under way already")
+                raise BadBookieFrame(f"read request {request.number} is already in flight")
             await self._window.wait()
             self._start(request)
 
     async def next_message(self) -> bytes:
-        """The answers that wait, up to a message full."""
+        """Return the responses that are ready, up to one message full."""
         while not self._responses:
-            await self._outbox.wait()
+            await self._signal.wait()
         responses: list[ReadResponse] = []
         size = 0
         while self._responses:
@@ -178,7 +190,7 @@ class ServerReadStream:
         return message
 
     def close(self) -> None:
-        """Nobody listens any more."""
+        """Cancel all requests; the client has gone."""
         for task in self._tasks.values():
             task.cancel()
 
@@ -187,8 +199,8 @@ class ServerReadStream:
         if len(self._tasks) >= _REQUESTS_MAX:
             self._send(ReadResponse(number, Status.OVERLOADED))
             return
-        # Reserved here, not in the task: the next question must see it. A long poll, which waits
-        # most of its time, reserves nothing.
+        # Reserved here, not in the task, so that the next request counts it. A long poll, which
+        # mostly waits, reserves nothing.
         reserved = 0 if request.op is ReadOp.WAIT_LAC else _RESERVED_BYTES
         self._window.acquire(reserved)
         task = self._loop.create_task(self._respond(request))
@@ -196,14 +208,14 @@ class ServerReadStream:
         task.add_done_callback(partial(self._on_done, number, reserved))
 
     def _on_done(self, number: int, reserved: int, _: asyncio.Task[None]) -> None:
-        """Also of a task that was cancelled before it began."""
+        """Release the reservation; runs for a task cancelled before it began, too."""
         del self._tasks[number]
         self._window.release(reserved)
 
     async def _respond(self, request: ReadRequest) -> None:
         try:
             reply = await self._read(request)
-        except Exception as error:  # noqa: BLE001  our fault; the client must not wait for ever
+        except Exception as error:  # noqa: BLE001  a bug; the client must not wait for ever
             self._loop.call_exception_handler({"message": "a read raised", "exception": error})
             reply = ReadReply(Status.IO_ERROR)
         self._send(_response_of(request.number, reply))
@@ -224,7 +236,7 @@ class ServerReadStream:
         size = response_bytes(response)
         self._window.acquire(size)
         self._responses.append((response, size))
-        self._outbox.notify()
+        self._signal.notify()
 
 
 def _response_of(number: int, reply: ReadReply | ReadManyReply) -> ReadResponse:
@@ -235,5 +247,5 @@ def _response_of(number: int, reply: ReadReply | ReadManyReply) -> ReadResponse:
 
 
 def check_hello(message: bytes, bookie: BookieId) -> Status:
-    """Whether this very bookie is meant. Raises BadFrame."""
+    """OK if the HELLO addresses this instance. Raises BadBookieFrame."""
     return Status.OK if decode_hello(message) == bookie else Status.WRONG_INSTANCE

@@ -1,7 +1,7 @@
-"""The log being written: queue -> one vectored write -> one sync -> acknowledgements.
+"""The write-ahead log: queue, one vectored write, one sync, acknowledgements.
 
-One group is under way at a time. No task, no future and no copy per record: a group is a list of
-buffers, its header is computed over them, and `on_group` tells its fate.
+One group is in flight at a time. There is no task, future or copy per record: a group is a list
+of buffers, its header is computed over them, and `on_group` reports its outcome.
 """
 
 from __future__ import annotations
@@ -33,67 +33,90 @@ from ledger.ports.clock import Clock
 from ledger.ports.disk import Disk, LogFile
 
 OnGroup = Callable[[list[LogRecord], LogPosition, OSError | None], None]
-"""A group's records, where the first of them starts, and why they are not durable."""
+"""Called with a group's records, the position of the first one, and the error or None."""
 
 _DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
-_TIMER_US_MIN: Final = 1_000  # event loops keep no finer timers: below it, ask at every turn
+_TIMER_US_MIN: Final = 1_000  # event loops have no finer timers; shorter waits poll every turn
 
 
 class Journal:
-    """Appends records durably, in order. The first failed sync ends it for good."""
+    """Appends records durably, in order. The first failed sync stops it for good."""
 
-    def __init__(
-        self,
-        disk: Disk,
-        config: BookieConfig,
-        clock: Clock,
-        on_group: OnGroup,
-    ) -> None:
+    def __init__(self, disk: Disk, config: BookieConfig, clock: Clock, on_group: OnGroup) -> None:
+        # Fixed for the life of the journal.
         self._disk = disk
         self._config = config
-        # A file of expected size is written past the page cache, durable when the write returns;
-        # who does not wait for the disk is better served by the cache.
+        # The size to which `disk.create` may prepare a file so that writes bypass the page cache
+        # and are durable when they return. 0 without syncs, where the page cache is faster.
         self._expected_bytes = config.file_bytes if config.journal_sync == "group" else 0
         self._clock = clock
+        # The bookie's instance and the CRC salt derived from it. Set once by `start`.
         self._instance = b""
         self._salt = 0
         self._on_group = on_group
         self._group_commit = GroupCommit(config.group)
+        # Records appended and not yet taken into a group, oldest first. Bounded by the callers,
+        # which refuse adds above `queue_bytes_max`. Emptied by `_take_group` or, after a failure,
+        # `_fail`.
         self._queue: list[LogRecord] = []
+        # Sum of the sizes in `_queue`.
         self.queue_bytes = 0
+        # The records of the group being written or synced, and the sum of their sizes. Set by
+        # `_take_group`; cleared when the group is durable, refused or failed.
         self._in_flight: list[LogRecord] = []
         self._in_flight_bytes = 0
-        self._busy = True  # until started
+        # True while a group or a roll is in flight, before `start` and after `stop` or a failure.
+        self._busy = True
+        # True while a call of `_commit` is queued in the loop, by `call_soon` or a timer. At most
+        # one is.
         self._scheduled = False
+        # Resolved when the roll that `_roll_and_wait` began has ended, with its error. None
+        # otherwise.
         self._roll_done: asyncio.Future[OSError | None] | None = None
+        # Records appended since the start. `_settled` of them are durable or failed; it never
+        # exceeds `_appended`, and equals it when nothing is queued or in flight.
         self._appended = 0
         self._settled = 0
+        # Callbacks of `when_settled` with the value of `_appended` they wait for, in rising order.
+        # Each is removed as it runs.
         self._waiters: deque[tuple[int, Callable[[], None]]] = deque()
+        # The error that stopped the journal, or None. Set once, never reset.
         self.failed: OSError | None = None
         self._loop = asyncio.get_running_loop()
+        # The file being written. None before `start` and after `stop`. Replaced by each roll.
         self._file: LogFile | None = None
+        # The id of `_file`; rises by one with each roll.
         self.file_id = 0
+        # Where the next group goes in `_file`: always a block boundary, behind everything settled.
         self._position = 0
+        # The end of the disk space allocated in `_file`. Never below the end of a group being
+        # written.
         self._reserved = 0
+        # The position up to which the log was synced, written into each group header. Never falls.
+        # Stays where it is without syncs.
         self._durable = LogPosition(0, 0)
+        # Set by a group if it is None. Runs after `idle_mark_ms`: appends a MARK if no group came
+        # meanwhile, otherwise it is set again.
         self._idle_timer: asyncio.TimerHandle | None = None
+        # Groups written since `_idle_timer` was set.
         self._groups_since_timer = 0
+        # Groups written since the start.
         self.groups = 0
 
     @property
     def end(self) -> LogPosition:
-        """Where the next group starts; all before it is settled unless a group is under way."""
+        """The position of the next group. Without one in flight, all before it is settled."""
         return LogPosition(self.file_id, self._position)
 
     async def start(self, instance: bytes, file_id: int, durable: LogPosition) -> None:
-        """A new, empty file stands ready; the log before it ends, durably, at `durable`."""
+        """Begin a new file. The log before it ends, durably, at `durable`. Raises OSError."""
         self._instance = instance
         self._salt = salt_of(instance)
         self._durable = durable
         await self._roll_and_wait(file_id)
 
     def append(self, record: LogRecord) -> None:
-        """Queue it behind all that was appended before."""
+        """Queue a record behind all that were appended before."""
         self._queue.append(record)
         self.queue_bytes += record.size
         self._appended += 1
@@ -102,21 +125,21 @@ class Journal:
             self._loop.call_soon(self._commit)
 
     def when_settled(self, call: Callable[[], None]) -> None:
-        """`call` runs once all that was appended before is durable or failed; at once if it is."""
+        """Call `call` once everything appended so far is durable or failed, or at once."""
         if self._settled >= self._appended:
             call()
         else:
             self._waiters.append((self._appended, call))
 
     async def settled(self) -> None:
-        """As `when_settled`."""
+        """Wait until everything appended so far is durable or failed."""
         if self._settled < self._appended:
             done: asyncio.Future[None] = self._loop.create_future()
             self.when_settled(lambda: None if done.done() else done.set_result(None))
             await done
 
     async def roll(self) -> None:
-        """What is appended from now on goes into a new file. Raises OSError."""
+        """Write everything appended from now on into a new file. Raises OSError."""
         while self._busy and self.failed is None:
             await (self.settled() if self._roll_done is None else asyncio.wait([self._roll_done]))
         if self.failed is not None:
@@ -124,7 +147,7 @@ class Journal:
         await self._roll_and_wait(self.file_id + 1)
 
     async def _roll_and_wait(self, file_id: int) -> None:
-        """A roll for which no group waits. Raises OSError."""
+        """Roll while no group is in flight, and wait for the end. Raises OSError."""
         self._roll_done = self._loop.create_future()
         self._roll(file_id)
         error = await self._roll_done
@@ -133,7 +156,7 @@ class Journal:
             raise error
 
     async def stop(self) -> None:
-        """All that was appended is settled, the file is closed at its end."""
+        """Wait until everything appended is settled, then close the file at its end."""
         await self.settled()
         if self._idle_timer is not None:
             self._idle_timer.cancel()
@@ -178,7 +201,7 @@ class Journal:
             self._loop.call_later(wait_us / 1e6, self._commit)
 
     def _take_group(self) -> None:
-        """The next group is under way; so many bytes are its payload."""
+        """Take the next group from the queue, within the limits."""
         limits = self._config.group
         queue = self._queue
         if self.queue_bytes <= limits.group_bytes_max and len(queue) <= limits.group_entries_max:
@@ -258,7 +281,7 @@ class Journal:
             self._loop.call_soon(self._commit)
 
     def _on_write_failed(self, error: OSError) -> None:
-        """A full disk refuses this group only: none of it counts, the place is written again."""
+        """Refuse the group if the disk is full; the next one takes its place. Otherwise fail."""
         if error.errno in _DISK_FULL:
             self._refuse_group(error)
         else:
@@ -270,7 +293,10 @@ class Journal:
         self._resume()
 
     def _fail(self, error: OSError) -> None:
-        """Nothing is ever written or acknowledged again (what the disk holds is unknown)."""
+        """Stop for good, because the content of the disk is now unknown.
+
+        Nothing is written or acknowledged again.
+        """
         self.failed = error
         self._busy = True
         records = self._in_flight + self._queue
@@ -278,7 +304,7 @@ class Journal:
         self._settle_group(records, LogPosition(self.file_id, self._position), error)
 
     def _roll(self, file_id: int) -> None:
-        """Begin a new file; a group that is under way is written into it."""
+        """Begin a new file. A group in flight is written into it."""
         self._busy = True
         try:
             file = self._disk.create(file_name(file_id), self._expected_bytes)
@@ -339,11 +365,11 @@ class Journal:
 
 
 def _ignore(_: Status) -> None:
-    """Nobody waits for a mark."""
+    """A MARK has no caller to notify."""
 
 
 async def sync_file(file: LogFile) -> None:
-    """All that was written to it is durable. Raises OSError."""
+    """Sync a file. Raises OSError."""
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def on_synced(error: OSError | None) -> None:

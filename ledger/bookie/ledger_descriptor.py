@@ -1,4 +1,4 @@
-"""What a bookie knows of one ledger while it is in use."""
+"""The in-memory state of one ledger on a bookie, and records on their way into its log."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DELETED: Final = 8
 
 
 class EntryLocation(NamedTuple):
-    """Where an entry lies: `length` bytes from `position` of a log file."""
+    """The location of an entry: `length` bytes at `position` in a log file."""
 
     file_id: int
     position: int
@@ -27,7 +27,7 @@ class EntryLocation(NamedTuple):
 
 
 class LogRecord:
-    """One record on its way into the log; nothing here changes until `on_done` runs."""
+    """One record in the journal's queue or in flight. Immutable; `on_done` is called once."""
 
     __slots__ = ("body", "entry", "header", "kind", "lac", "ledger", "on_done", "size")
 
@@ -52,7 +52,10 @@ class LogRecord:
 
 
 class LedgerDescriptor(FenceState):
-    """One ledger: its guard, its LAC, and the entries that the table does not hold yet."""
+    """One ledger on this bookie: access state, LAC, and the entries that the index lacks.
+
+    Source: BookKeeper LedgerDescriptor.
+    """
 
     __slots__ = (
         "busy",
@@ -69,17 +72,28 @@ class LedgerDescriptor(FenceState):
     def __init__(self, ledger: int, master_key: bytes | None = None) -> None:
         super().__init__(master_key)
         self.ledger = ledger
-        self.lac = -1  # highest that came with a durable entry or explicitly; never falls
-        self.last_entry = -1  # highest accepted
-        self.limbo = False  # entries may be missing: a negative answer would be a guess
-        self.limbo_ended = False  # repaired after all: outlives the bookie-wide limbo
-        self.key_logged = False  # the log holds the master key, before any entry
-        self.fence_logged = False  # the fence is durable
-        self.busy = 0  # records other than adds that are on their way into the log
-        self.recent: dict[int, EntryLocation | LogRecord] = {}  # a LogRecord: not durable yet
+        # The highest LAC received with a durable entry or explicitly. Never falls.
+        self.lac = -1
+        # The highest entry accepted. Falls only if an add failed, to what is left.
+        self.last_entry = -1
+        # True while entries may be missing: a negative answer would be a guess. Set when a loss was
+        # detected, reset by the end of the limbo.
+        self.limbo = False
+        # True once this ledger's limbo ended; outlives the bookie-wide limbo until a new loss.
+        self.limbo_ended = False
+        # True once the master key is in the journal's queue or the log. It precedes every entry.
+        self.key_logged = False
+        # True once a fence is durable.
+        self.fence_logged = False
+        # Records other than adds in the journal, plus entries being moved. Keeps the descriptor in
+        # memory while it is above 0.
+        self.busy = 0
+        # Entries that the index does not have: a LogRecord until durable, then an EntryLocation
+        # until the next index batch.
+        self.recent: dict[int, EntryLocation | LogRecord] = {}
 
     def encode(self) -> bytes:
-        """The value that the table keeps."""
+        """Return the value stored in the index."""
         flags = (
             (_FENCED if self.fenced else 0)
             | (_LIMBO if self.limbo else 0)
@@ -90,7 +104,7 @@ class LedgerDescriptor(FenceState):
 
     @classmethod
     def decode(cls, ledger: int, value: bytes) -> LedgerDescriptor:
-        """From the table; `last_entry` is the caller's to find."""
+        """Parse a value of the index. The caller sets `last_entry`."""
         flags, lac = _STATE.unpack_from(value)
         state = cls(ledger, value[_STATE.size :] or None)
         state.fenced = state.fence_logged = bool(flags & _FENCED)

@@ -1,4 +1,4 @@
-"""The log files held open for reading, and entries read from them with few calls."""
+"""Open log files, least recently used closed first, and reads of entries from them."""
 
 from __future__ import annotations
 
@@ -15,20 +15,22 @@ from ledger.ids import Buffer
 from ledger.ports.disk import Disk, LogFile
 
 _IDS = Struct(">qq")
-_RUN_BYTES_MAX: Final = 1024 * 1024  # one read over neighbours
+_RUN_BYTES_MAX: Final = 1024 * 1024  # the largest read that covers neighbouring entries
 
 
 class LogFileCache:
-    """Open log files by id, the least recently used closed beyond a bound."""
+    """Log files held open for reading, at most `open_max`."""
 
     def __init__(self, disk: Disk, open_max: int, gap_bytes_max: int) -> None:
         self._disk = disk
         self._open_max = open_max
         self._gap_bytes_max = gap_bytes_max
+        # By file id, least recently used first. A file is opened by the first read, and closed
+        # when it is evicted or deleted.
         self._open: OrderedDict[int, LogFile] = OrderedDict()
 
     def get(self, file_id: int) -> LogFile:
-        """The file, open until others were used often. Raises OSError, also when it is gone."""
+        """Return the open file. Raises OSError, for a deleted file too."""
         file = self._open.get(file_id)
         if file is not None:
             self._open.move_to_end(file_id)
@@ -40,7 +42,7 @@ class LogFileCache:
         return file
 
     def close(self, file_id: int) -> None:
-        """The file is not held open."""
+        """Close the file if it is open."""
         file = self._open.pop(file_id, None)
         if file is not None:
             file.close()
@@ -50,7 +52,7 @@ class LogFileCache:
             self._open.popitem()[1].close()
 
     async def read_entry(self, ledger: int, entry: int, location: EntryLocation) -> bytes:
-        """The entry's bytes. Raises OSError; CorruptFormat when another entry lies there."""
+        """Read one entry. Raises OSError; CorruptFormat if another entry is at that location."""
         file = self.get(location.file_id)
         found = file.read_now(location.position, location.length)
         if found is None:
@@ -61,9 +63,10 @@ class LogFileCache:
     async def read_entries(
         self, ledger: int, first: int, locations: Sequence[EntryLocation]
     ) -> list[Buffer]:
-        """The entries at `locations`, ids rising by one; neighbours in a file share one read.
+        """Read entries with consecutive ids; neighbours in a file share one read.
 
-        Stops before the first that cannot be read; raises as `read_entry` if that is the first.
+        Stops before the first entry that cannot be read; raises as `read_entry` if that is the
+        first.
         """
         found: list[Buffer] = []
         for begin, end in self._runs(locations):
@@ -99,7 +102,7 @@ class LogFileCache:
         return found
 
     def _runs(self, locations: Sequence[EntryLocation]) -> list[tuple[int, int]]:
-        """Index ranges of `locations` that one read each should cover."""
+        """Split `locations` into index ranges that one read each should cover."""
         cuts = [0]
         file_id, base, end = locations[0].file_id, locations[0].position, locations[0].position
         for index, (next_file, position, length) in enumerate(locations):

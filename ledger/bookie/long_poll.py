@@ -1,4 +1,4 @@
-"""Readers that wait at a bookie for a ledger's next LAC (long polls)."""
+"""Long polls: readers that wait at a bookie for a ledger's LAC to advance."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ledger.ports.bookies import ReadReply, Status
 
 
 class LongPolls:
-    """Who waits for which ledger. As long as nobody does, it costs one look per group.
+    """The waiting readers by ledger. Without any, the cost is one check per group.
 
     Source: BookKeeper, long poll of the last add confirmed, with the entry (D32, D33).
     """
@@ -26,14 +26,18 @@ class LongPolls:
         self._reader = reader
         self._config = config
         self._loop = asyncio.get_running_loop()
+        # Futures of the waiting readers, by ledger. A ledger's set goes when a record of it is
+        # logged, or when its last reader leaves.
         self._waiters: dict[int, set[asyncio.Future[None]]] = {}
+        # True once the bookie has stopped: nothing waits any more.
         self._closed = False
-        self.count = 0  # waiting now
+        # Readers waiting now.
+        self.count = 0
 
     async def wait_lac(self, ledger: LedgerId, previous: EntryId, timeout_s: float) -> ReadReply:
-        """As `Bookies.wait_lac`. OVERLOADED when too many wait already.
+        """As `Bookies.wait_lac`. OVERLOADED above `long_polls_max` waiting readers.
 
-        For a ledger that is not known here it waits as well: its first entry may be on its way.
+        Waits for an unknown ledger too: its first entry may be on its way.
         """
         end_s = self._loop.time() + min(timeout_s, self._config.long_poll_ms_max / 1000)
         while not self._is_due(ledger, previous) and (left_s := end_s - self._loop.time()) > 0:
@@ -47,21 +51,21 @@ class LongPolls:
         return entry if entry.status is Status.OK else reply
 
     def on_logged(self, records: Iterable[LogRecord]) -> None:
-        """The ledgers of these records may have news."""
+        """Wake the readers of these records' ledgers."""
         waiters = self._waiters
         for record in records:
             if record.ledger.ledger in waiters:
                 self._wake(waiters.pop(record.ledger.ledger))
 
     def end(self) -> None:
-        """The bookie ends: nobody waits any longer."""
+        """Wake all readers; the bookie has stopped."""
         self._closed = True
         waiters, self._waiters = self._waiters, {}
         for waiter in waiters.values():
             self._wake(waiter)
 
     def _is_due(self, ledger: LedgerId, previous: EntryId) -> bool:
-        """An answer is due, be it that there never will be one."""
+        """True if the reader can be answered now, or if the LAC will never advance."""
         try:
             state = self._index.state(ledger)
         except OSError:
@@ -72,7 +76,7 @@ class LongPolls:
         return settled or state.lac > previous
 
     async def _wait(self, ledger: LedgerId, timeout_s: float) -> None:
-        """Something of the ledger was logged, or time is up."""
+        """Wait until a record of the ledger is logged, or for `timeout_s`."""
         waiter: asyncio.Future[None] = self._loop.create_future()
         waiters = self._waiters.setdefault(ledger, set())
         waiters.add(waiter)

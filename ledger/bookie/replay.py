@@ -1,4 +1,4 @@
-"""At boot: what the log says beyond the index's mark goes into the index; damage is judged."""
+"""Replays the log into the index at the start of a bookie, and detects corruption."""
 
 from __future__ import annotations
 
@@ -29,42 +29,48 @@ from ledger.errors import CorruptFormat
 from ledger.ports.disk import Disk, LogFile
 
 LIMBO_BODY: Final = Struct(">q")
-LIMBO_NEW: Final = 1  # in a bookie-wide LIMBO record: damage was found just now
-LIMBO_KNOWN: Final = 2  # it was found earlier; repaired ledgers stay repaired
-LIMBO_FENCED: Final = 3  # all below are fenced, none is in limbo for that
+LIMBO_NEW: Final = 1  # in a bookie-wide LIMBO record: damage was detected at this start
+LIMBO_KNOWN: Final = 2  # detected earlier; repaired ledgers stay repaired
+LIMBO_FENCED: Final = 3  # all ledgers below are fenced, without limbo
 _LAC: Final = Struct(">q")
 _LAC_AT: Final = 16
 
 
 class ReplayResult(NamedTuple):
-    """What a replay found."""
+    """The result of a replay."""
 
     next_file_id: int
-    end: LogPosition  # the log ends here, durably
+    end: LogPosition  # the log's end, durable
     groups: int
-    corrupt: tuple[CorruptRange, ...]  # places where durable bytes are gone
-    incomplete: bool = False  # the index was new and the log is not whole: given back, or lost?
+    corrupt: tuple[CorruptRange, ...]  # ranges where durable bytes are lost
+    incomplete: bool = False  # the index was new and log files are missing: deleted, or lost
 
 
 class LogReplay:
-    """Reads the log once, from the mark to its end. Used once."""
+    """Reads the log once, from the replay mark to its end. Used once."""
 
     def __init__(self, disk: Disk, index: EntryIndex, instance: bytes) -> None:
         self._disk = disk
         self._index = index
         self._instance = instance
         self._salt = salt_of(instance)
+        # The highest durable position that any group or the replay mark claims, by file.
         self._durable_claims: dict[int, LogPosition] = {}
+        # How each scanned file ends, by id.
         self._ends: dict[int, FileEnd] = {}
+        # Corrupt ranges found so far.
         self._corrupt: list[CorruptRange] = []
+        # The last valid group of the log so far, which may not be durable.
         self._last: JournalGroup | None = None
+        # Valid groups found so far.
         self._groups = 0
+        # The index's replay mark, or the start of the log for a new index.
         self._mark = LogPosition(0, 0)
 
     async def run(self) -> ReplayResult:
-        """The index knows all that the log says; the log's end is cut and durable.
+        """Replay the log; then cut its torn tail and make it durable.
 
-        Raises OSError when the disk does not let itself be read, written or synced.
+        Raises OSError if the disk cannot be read, written or synced.
         """
         mark = self._index.load()
         ids = sorted(
@@ -93,7 +99,7 @@ class LogReplay:
         )
 
     def _find_missing_files(self, ids: list[int], mark: LogPosition) -> None:
-        """Files at or after the mark are never removed: a gap is a loss."""
+        """Report missing files: those at or after the mark are never deleted."""
         last = max([*ids, mark.file_id])
         present = set(ids)
         self._corrupt += [
@@ -118,7 +124,7 @@ class LogReplay:
                 return
         finally:
             file.close()
-        # Its creation was cut short: nothing was ever written into it.
+        # The crash interrupted its creation: nothing was ever written into it.
         self._disk.unlink(file_name(file_id))
         self._disk.sync_directory()
 
@@ -185,10 +191,10 @@ class LogReplay:
             self._durable_claims[durable.file_id] = durable
 
     async def _finish_file(self, file_id: int, end: FileEnd) -> None:
-        """A torn tail is cut, rot is told and left as it is, and the file is synced.
+        """Cut off a torn tail and sync the file; report corruption and leave it as it is.
 
-        The last group may never have reached the disk, or only seem so after a failed sync: it
-        is written again before anything is answered from it.
+        The last group may never have reached the disk, or only seem to after a failed sync. So it
+        is written again before an answer is based on it.
         """
         corrupt = check_end(end, file_id, list(self._durable_claims.values()))
         if corrupt is not None:

@@ -1,4 +1,4 @@
-"""Which adds a bookie still takes. Pure. Source: BookKeeper, "Fencing" (seed 001)."""
+"""Decides which adds a bookie accepts. Pure. Source: BookKeeper, "Fencing" (seed 001)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from crc32c import crc32c
 
 
 class AddDecision(Enum):
-    """What becomes of one add, LAC or fence."""
+    """The decision on one add, explicit LAC or fence."""
 
     ACCEPT = auto()
     FENCED = auto()
@@ -19,19 +19,22 @@ class AddDecision(Enum):
 
 
 class FenceState:
-    """What a ledger lets in on this bookie. Fenced never turns back, deleted neither."""
+    """The access state of a ledger on this bookie."""
 
     __slots__ = ("deleted", "fenced", "master_key")
 
     def __init__(
         self, master_key: bytes | None = None, *, fenced: bool = False, deleted: bool = False
     ) -> None:
-        self.master_key = master_key  # None: not known here yet, the first caller sets it
+        # None until the first caller's key is known; constant after.
+        self.master_key = master_key
+        # True once a fence was accepted. Never reset: only recovery adds pass.
         self.fenced = fenced
+        # True once metadata no longer lists the ledger. Never reset: nothing is accepted.
         self.deleted = deleted
 
     def check_add(self, master_key: bytes, recovery: bool) -> AddDecision:
-        """A recovery add passes the fence; nothing passes a wrong key or a deletion."""
+        """Decide on an add. Recovery adds pass a fence. No add passes a wrong key or a deletion."""
         if self.deleted:
             return AddDecision.DELETED
         if self.master_key is not None and self.master_key != master_key:
@@ -41,7 +44,7 @@ class FenceState:
         return AddDecision.ACCEPT
 
     def check_key(self, master_key: bytes) -> AddDecision:
-        """For fences and explicit LACs: only the key counts."""
+        """Decide on a fence or an explicit LAC, for which only the key counts."""
         return self.check_add(master_key, recovery=True)
 
 
@@ -51,10 +54,10 @@ _CRC32_BYTES: Final = 8
 
 
 def same_entry(one: bytes, other: bytes) -> bool:
-    """Both are copies of one entry: equal but for the LAC and the digest that covers it.
+    """True if both are copies of one entry: equal except for the LAC and the digest that covers it.
 
-    A recovery re-packages entries with its own LAC. Where bytes differ, only the digests CRC32C
-    and CRC32 are known here; an HMAC entry with another LAC counts as different.
+    A recovery writes entries again with its own LAC. If bytes differ, only CRC32C and CRC32 digests
+    can be compared here; an HMAC entry with another LAC counts as different.
     """
     if one == other:
         return True
@@ -68,7 +71,7 @@ def same_entry(one: bytes, other: bytes) -> bool:
 
 
 def has_valid_digest(entry: bytes) -> bool:
-    """Its digest, CRC32C or CRC32, is right. Of others nothing can be said here: False."""
+    """True if the entry's CRC32C or CRC32 digest is valid. False for digests that need a key."""
     return any(
         digest(entry) == entry[_DIGEST_AT : _DIGEST_AT + size]
         for digest, size in _DIGESTS

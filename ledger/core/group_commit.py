@@ -1,10 +1,10 @@
-"""When the journal writes and syncs its next group. Pure: time arrives as an argument.
+"""Decides when the journal writes and syncs its next group. Pure: time arrives as an argument.
 
-One group is under way at a time, so what arrives meanwhile becomes the next one by itself
-(natural batching). Beyond that a small wait can pay: whoever was acknowledged a moment ago
-(pipelining producers) is about to send again, and a sync costs the same for one entry as for ten.
-So the first entries after a sync wait for as many as the last group held, never longer than
-`wait_us_max`; when waiting brings nobody, it is given up for a while (twice as long each time).
+One group is in flight at a time, so adds that arrive meanwhile form the next one (natural
+batching). Beyond that a small wait can pay off. Pipelining producers send again right after an
+acknowledgement, and a sync costs the same for one entry as for ten. So the first entries after a
+sync wait until there are as many as in the last group, for at most `wait_us_max`. A wait that
+brings no further entry suspends waiting for some groups, twice as many each time.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from typing import Final
 
 _GIVE_UP_GROUPS_MAX: Final = 256
-_TURN_US_MIN: Final = 5  # no event loop turns faster; bounds the questions where time stands still
+# An event loop turns no faster; bounds the calls of one wait when the clock stands still.
+_TURN_US_MIN: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupCommitLimits:
-    """How large a group grows and how long it waits."""
+    """Bounds on the size of a group and on the wait for more entries."""
 
     group_bytes_max: int = 1024 * 1024  # one larger entry is its own group
     group_entries_max: int = 320  # three buffers each: one vectored write takes 1,024
@@ -31,7 +32,7 @@ class GroupCommitLimits:
 
 
 class GroupCommit:
-    """Decides, remembers how the last waits went, and touches nothing."""
+    """Decides from the outcome of earlier waits. Does no IO."""
 
     __slots__ = (
         "_entries_at_wait",
@@ -45,17 +46,24 @@ class GroupCommit:
 
     def __init__(self, limits: GroupCommitLimits) -> None:
         self._limits = limits
-        self._expected_entries = 0  # entries of the last group: its senders may send again
-        self._futile_waits = 0  # waits in a row that brought nobody
+        # Entries in the last group: their senders may send again. Replaced with each group.
+        self._expected_entries = 0
+        # Consecutive waits that brought no entry. Reset by one that did.
+        self._futile_waits = 0
+        # Groups still to be written without a wait, after futile ones. Counts down to 0.
         self._groups_without_wait = 0
+        # Start of the current wait, or None. Set by `wait_us`, cleared when a group is taken.
         self._waiting_since_s: float | None = None
+        # Entries in the queue when the current wait began; meaningless without one.
         self._entries_at_wait = 0
+        # Calls left in the current wait, so that it ends even if the clock stands still.
         self._turns = 0
 
     def wait_us(self, now_s: float, entries: int, bytes_waiting: int) -> int:
-        """0: write now. Else ask again within that time (or when more has arrived).
+        """Return 0 to write now, or how long to wait at most before the next call.
 
-        Asked only while something waits and no group is under way.
+        Call only while the queue is not empty and no group is in flight. Call earlier if more
+        arrives.
         """
         assert entries > 0
         limits = self._limits
@@ -76,7 +84,7 @@ class GroupCommit:
         return max(0, int(limits.wait_us_max - waited_us))
 
     def on_written(self, entries: int) -> None:
-        """A group of so many entries was taken from the queue."""
+        """Record that a group of `entries` entries was taken from the queue."""
         if self._waiting_since_s is not None:
             self._record_wait(entries)
         elif self._groups_without_wait > 0:

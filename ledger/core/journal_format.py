@@ -1,4 +1,4 @@
-"""The bytes of a bookie's log: files of groups of records, told apart from torn tails and rot.
+"""The on-disk format of a bookie's log, and the scan that tells torn tails from corruption.
 
 A file is one header block, then groups; each group starts on a 4 KiB boundary:
 
@@ -8,9 +8,10 @@ A file is one header block, then groups; each group starts on a 4 KiB boundary:
     record        type u8 · 3 zero bytes · body length u32 · ledger i64 · entry i64 · body
 
 All integers are big-endian. A group's CRC-32C starts from a salt made of the instance and covers
-the rest of its header and the payload, so bytes of another store, another file or another place
-never pass. "Durable" is the place up to which the log was synced when the group was built; as at
-most one group is unsynced, a bad group below any such claim is rot, above it a torn tail.
+the rest of its header and the payload, so bytes of another store, file or place never pass.
+"Durable" is the position up to which the log was synced when the group was built. At most one
+group is unsynced at a time. A bad group below any durable position is therefore corruption, and
+one above it is a torn tail.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ BLOCK_BYTES: Final = 4096
 FORMAT_VERSION: Final = 1
 FILE_MAGIC: Final = b"LEDGRLOG"
 GROUP_MAGIC: Final = 0x4C47_5250  # "LGRP"
-SCAN_BYTES: Final = 1024 * 1024  # read at once while scanning
+SCAN_BYTES: Final = 1024 * 1024  # size of one read while scanning
 
 _FILE_HEADER = Struct(">8sII16sQ")
 _FILE_CRC = Struct(">8sI16sQ")
@@ -37,7 +38,7 @@ _GROUP_HEADER = Struct(">IIQQIIQQ")
 _GROUP_CRC = Struct(">QQIIQQ")
 _GROUP_CRC_AT: Final = 8  # the CRC covers the header from here
 RECORD_HEADER = Struct(">B3xIqq")
-"""Type, body length, ledger, entry. Public: the bookie packs one for each add."""
+"""Type, body length, ledger, entry. Public because the bookie packs one for each add."""
 
 GROUP_HEADER_BYTES: Final = _GROUP_HEADER.size
 RECORD_HEADER_BYTES: Final = RECORD_HEADER.size
@@ -45,26 +46,28 @@ _ZEROS: Final = bytes(BLOCK_BYTES)
 
 
 class RecordType(IntEnum):
-    """What a record says. Numbers are on disk: never reused."""
+    """The type of a record. The numbers are on disk and never reused."""
 
     ADD = 1  # body: the entry as stored (header, digest, payload)
     FENCE = 2
     EXPLICIT_LAC = 3  # entry: the LAC
-    LIMBO = 4  # entry: 1 begins, 0 ends; ledger -1: all below body, 1 anew, 2 still, 3 fenced
-    LEDGER_KEY = 5  # body: master key; before the first entry of the ledger
-    MARK = 6  # nothing; its group says what is durable
-    DELETED = 7  # the ledger is gone from metadata; never again an entry of it
+    # entry 1: begins, 0: ends. Ledger -1: every ledger below the id in the body; entry 1: new
+    # limbo, 2: limbo found earlier, 3: only fenced.
+    LIMBO = 4
+    LEDGER_KEY = 5  # body: the master key; precedes the first entry of the ledger
+    MARK = 6  # no content; the group header carries the durable position
+    DELETED = 7  # the ledger was deleted; the bookie accepts no entry of it again
 
 
 class LogPosition(NamedTuple):
-    """A place in the log; tuple order is log order."""
+    """A position in the log. Tuple order is log order."""
 
     file_id: int
     position: int
 
 
 class JournalRecord(NamedTuple):
-    """One record and where its body lies in the file."""
+    """One record, and the position of its body in the file."""
 
     type: int
     ledger: int
@@ -74,7 +77,7 @@ class JournalRecord(NamedTuple):
 
 
 class JournalGroupHeader(NamedTuple):
-    """What a group says of itself before its payload is checked."""
+    """A group's header, before the payload has been verified."""
 
     crc: int
     file_id: int
@@ -85,19 +88,19 @@ class JournalGroupHeader(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Where the next group may start."""
+        """The first boundary after this group."""
         return align(self.position + GROUP_HEADER_BYTES + self.length)
 
 
 class JournalGroup(NamedTuple):
-    """One group whose checksum holds."""
+    """One group with a valid checksum."""
 
     header: JournalGroupHeader
     payload: memoryview
 
 
 class CorruptRange(NamedTuple):
-    """Bytes that were durable once and do not parse now."""
+    """A range of a log file that was durable once and no longer parses."""
 
     file_id: int
     first: int
@@ -105,27 +108,27 @@ class CorruptRange(NamedTuple):
 
 
 class FileEnd(NamedTuple):
-    """How a scan ended: where the last good group ends, and what was bad before and after it."""
+    """The result of a scan: the end of the last valid group, and the corrupt ranges."""
 
     position: int
-    torn: bool  # bytes other than zeros follow
+    torn: bool  # non-zero bytes follow `position`
     corrupt: tuple[CorruptRange, ...]
 
 
 class FileSpan(NamedTuple):
-    """Bytes that the scan wants next."""
+    """The next range that a scan needs."""
 
     position: int
     size: int
 
 
 def file_name(file_id: int) -> str:
-    """The name of a log file."""
+    """Return the name of a log file."""
     return f"log-{file_id:016x}"
 
 
 def parse_file_name(name: str) -> int | None:
-    """The file id in a name, or None if it is not the name of a log file."""
+    """Return the file id in a name, or None if it is not the name of a log file."""
     digits = name[4:]
     if not name.startswith("log-") or len(digits) != 16:
         return None
@@ -137,17 +140,17 @@ def parse_file_name(name: str) -> int | None:
 
 
 def align(position: int) -> int:
-    """The first group boundary at or after `position`."""
+    """Return the first group boundary at or after `position`."""
     return (position + BLOCK_BYTES - 1) & -BLOCK_BYTES
 
 
 def salt_of(instance: bytes) -> int:
-    """Where the CRC of every group of this instance starts."""
+    """Return the start value for the CRC of every group of this instance."""
     return crc32c(instance)
 
 
 def encode_file_header(instance: bytes, file_id: int) -> bytes:
-    """One block."""
+    """Return the header of a log file, one block."""
     assert len(instance) == 16
     crc = crc32c(_FILE_CRC.pack(FILE_MAGIC, FORMAT_VERSION, instance, file_id))
     header = _FILE_HEADER.pack(FILE_MAGIC, FORMAT_VERSION, crc, instance, file_id)
@@ -155,7 +158,7 @@ def encode_file_header(instance: bytes, file_id: int) -> bytes:
 
 
 def check_file_header(block: Buffer, instance: bytes, file_id: int) -> None:
-    """The block is the header of this file of this instance. Raises CorruptFormat."""
+    """Verify that the block is the header of this file of this instance. Raises CorruptFormat."""
     if len(block) < _FILE_HEADER.size:
         raise CorruptFormat(f"{file_name(file_id)}: shorter than its header")
     magic, version, crc, owner, number = _FILE_HEADER.unpack_from(block)
@@ -164,13 +167,13 @@ def check_file_header(block: Buffer, instance: bytes, file_id: int) -> None:
     if crc != crc32c(_FILE_CRC.pack(magic, version, owner, number)):
         raise CorruptFormat(f"{file_name(file_id)}: header checksum does not match")
     if version != FORMAT_VERSION:
-        raise CorruptFormat(f"{file_name(file_id)}: log format {version}, known {FORMAT_VERSION}")
+        raise CorruptFormat(f"{file_name(file_id)}: log format {version} is not {FORMAT_VERSION}")
     if owner != instance or number != file_id:
-        raise CorruptFormat(f"{file_name(file_id)}: belongs to another store or place")
+        raise CorruptFormat(f"{file_name(file_id)}: belongs to another bookie or file id")
 
 
 def encode_record_header(kind: RecordType, ledger: int, entry: int, length: int) -> bytes:
-    """The bytes before a record's body."""
+    """Return the header of a record."""
     return RECORD_HEADER.pack(kind, length, ledger, entry)
 
 
@@ -182,7 +185,7 @@ def encode_group_header(
     length: int,
     payload: Iterable[Buffer],
 ) -> bytes:
-    """The header of a group whose payload is `payload` joined; nothing is joined here."""
+    """Return the header of a group with the concatenation of `payload`, without copying it."""
     covered = _GROUP_CRC.pack(*start, length, records, *durable)
     crc = crc32c(covered, salt)
     for buffer in payload:
@@ -191,12 +194,12 @@ def encode_group_header(
 
 
 def padding(length: int) -> bytes:
-    """Zeros that fill the block after a group with a payload of `length` bytes."""
+    """Return the zeros that fill the last block of a group with a payload of `length` bytes."""
     return _ZEROS[: -(GROUP_HEADER_BYTES + length) % BLOCK_BYTES]
 
 
 def decode_group_header(block: Buffer, file_id: int, position: int) -> JournalGroupHeader | None:
-    """The header that stands at this very place, else None. Its checksum is not known yet."""
+    """Parse the group header at `position`, CRC unverified. Returns None if there is none."""
     if len(block) < GROUP_HEADER_BYTES:
         return None
     magic, crc, file_id_read, own, length, records, durable_file, durable_position = (
@@ -210,13 +213,13 @@ def decode_group_header(block: Buffer, file_id: int, position: int) -> JournalGr
 
 
 def checksum_matches(header: JournalGroupHeader, group: memoryview, salt: int) -> bool:
-    """`group` (header and payload) carries the checksum that its header names."""
+    """True if `group` (header and payload) matches the checksum in its header."""
     assert len(group) == GROUP_HEADER_BYTES + header.length
     return crc32c(group[_GROUP_CRC_AT:], salt) == header.crc
 
 
 def records_of(group: JournalGroup) -> Iterator[JournalRecord]:
-    """The records in order. Raises CorruptFormat (a writer's mistake: the checksum held)."""
+    """Yield the records in order. Raises CorruptFormat: a writer's bug, as the checksum matched."""
     at, count = 0, 0
     payload = group.payload
     base = group.header.position + GROUP_HEADER_BYTES
@@ -236,7 +239,7 @@ def records_of(group: JournalGroup) -> Iterator[JournalRecord]:
 
 
 class _Window:
-    """The part of a file that was read last; views into it stay valid."""
+    """The part of a file that was read last. Views into it stay valid."""
 
     __slots__ = ("data", "first")
 
@@ -245,7 +248,7 @@ class _Window:
         self.data = memoryview(b"")
 
     def load(self, position: int, size: int) -> Generator[FileSpan, Buffer, memoryview]:
-        """Up to `size` bytes from `position`; fewer only at the end of the file."""
+        """Return up to `size` bytes from `position`; fewer only at the end of the file."""
         if not (self.first <= position and position + size <= self.first + len(self.data)):
             got = yield FileSpan(position, max(size, SCAN_BYTES))
             self.first, self.data = position, memoryview(got)
@@ -256,11 +259,11 @@ class _Window:
 def scan_file(
     file_id: int, start: int, size: int, salt: int, on_group: Callable[[JournalGroup], None]
 ) -> Generator[FileSpan, Buffer, FileEnd]:
-    """Every good group from `start` (a boundary) was handed over; the result says how it ended.
+    """Pass every valid group from `start` (a boundary) to `on_group`, and return the file's end.
 
-    Yields the bytes wanted, is sent them (fewer only at the end of the file). A bad place with a
-    good group after it is rot: the scan goes on there. Whether a bad *end* is rot or a torn tail
-    the caller decides by the claims of other files: see `check_end`.
+    A generator that yields the range it needs and is sent the bytes, fewer only at the end of the
+    file. A bad range with a valid group after it is corrupt, and the scan goes on behind it.
+    Whether a bad *end* is corrupt or a torn tail depends on other files: see `check_end`.
     """
     assert start % BLOCK_BYTES == 0
     window = _Window()
@@ -285,7 +288,7 @@ def scan_file(
 def _group_at(
     window: _Window, file_id: int, position: int, size: int, salt: int
 ) -> Generator[FileSpan, Buffer, JournalGroup | None]:
-    """The good group at `position`, else None."""
+    """Return the valid group at `position`, or None."""
     start = yield from window.load(position, GROUP_HEADER_BYTES)
     header = decode_group_header(start, file_id, position)
     if header is None or position + GROUP_HEADER_BYTES + header.length > size:
@@ -297,9 +300,10 @@ def _group_at(
 
 
 def check_end(end: FileEnd, file_id: int, claims: Sequence[LogPosition]) -> CorruptRange | None:
-    """What is missing below the highest claim on this file, or None: clean, or a tail to cut.
+    """Return the range missing below the highest claim on this file, or None if none is missing.
 
-    `claims`: every "durable up to" read anywhere, and the index's replay mark.
+    None also means that bytes after the end are a torn tail, to be cut off. `claims` are all
+    durable positions read from any group, and the index's replay mark.
     """
     claimed = max((start.position for start in claims if start.file_id == file_id), default=0)
     return CorruptRange(file_id, end.position, claimed) if claimed > end.position else None

@@ -1,21 +1,21 @@
-"""Messages of the two streams between a client and a bookie, as bytes.
+"""The binary messages of the two streams between a client and a bookie.
 
 Each message starts with version u8 and kind u8; all integers are big-endian.
 
-    HELLO     (first, client)   bookie id, UTF-8: this instance and no other is meant
-    WELCOME   (first, bookie)   status u16 · largest entry it takes u32
-    ADDS      (client)          first number u64 · adds u32 · keys u16 · {length u8 · key}… ·
-                                {flags u8 · key index u16 · ledger i64 · entry i64 · length u32}… ·
-                                bodies, one after the other
-    ADDED     (bookie)          {first number u64 · adds u32 · status u16}…
-    ASKED     (client)          {kind u8 · number u64 · ledger i64 · first i64 · last i64 ·
-                                bound u32 · key length u8 · key}…
-    ANSWERED  (bookie)          {number u64 · status u16 · lac i64 · bodies u32 · length u32… ·
-                                bodies}…
+    HELLO           (first, client)   bookie id, UTF-8: the instance that is addressed
+    WELCOME         (first, bookie)   status u16 · largest entry it accepts u32
+    ADDS            (client)          first number u64 · adds u32 · keys u16 · {length u8 · key}… ·
+                                      {flags u8 · key index u16 · ledger i64 · entry i64 ·
+                                      length u32}… · bodies, one after the other
+    ADD_STATUSES    (bookie)          {first number u64 · adds u32 · status u16}…
+    READ_REQUESTS   (client)          {op u8 · number u64 · ledger i64 · first i64 · last i64 ·
+                                      bound u32 · key length u8 · key}…
+    READ_RESPONSES  (bookie)          {number u64 · status u16 · lac i64 · bodies u32 ·
+                                      length u32… · bodies}…
 
-Adds and questions are numbered from 0 on each stream by the client; answers name the numbers, so
-they may come in any order, and many adds of one fate are one run. Lengths are checked against the
-bytes that are there before anything is made of them. Pure.
+The client numbers adds and read requests from 0 on each stream. Responses name the numbers, so
+they may come in any order, and adds with one status share one range. Lengths are checked against
+the message size before anything is allocated. Pure.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ NAME_BYTES_MAX: Final = 255
 KEY_BYTES_MAX: Final = 255
 KEYS_MAX: Final = 2**16 - 1
 FRAME_BYTES_MAX: Final = 64 * 1024
-"""What a message with one entry may need beside the entry."""
+"""Most bytes that a message with one entry needs beside the entry."""
 
-RECOVERY: Final = 1  # flag of an add
+RECOVERY: Final = 1  # a flag of an add
 
 _HEAD = Struct(">BB")
 _WELCOME = Struct(">HI")
@@ -50,11 +50,11 @@ ADD_HEADER_BYTES: Final = _ADD.size
 
 
 class BadBookieFrame(ValueError):
-    """The peer sent what no peer of this version sends; its stream ends here."""
+    """The peer violated the protocol; its stream ends."""
 
 
 class FrameKind(IntEnum):
-    """Second byte of a message."""
+    """The kind of a message, its second byte."""
 
     HELLO = 1
     WELCOME = 2
@@ -65,17 +65,17 @@ class FrameKind(IntEnum):
 
 
 class ReadOp(IntEnum):
-    """What a question wants."""
+    """The operation of a read request."""
 
     READ = 1
     FENCE_AND_READ = 2
     READ_MANY = 3
     WAIT_LAC = 4
-    CANCEL = 5  # of the question with this number; has no answer
+    CANCEL = 5  # cancels the request with this number; has no response
 
 
 class AddRequest(NamedTuple):
-    """One add as it came; `body` is a view of the message."""
+    """One decoded add; `body` is a view of the message."""
 
     recovery: bool
     master_key: bytes
@@ -85,14 +85,14 @@ class AddRequest(NamedTuple):
 
 
 class AddBatch(NamedTuple):
-    """Adds with the numbers first, first + 1, …"""
+    """Adds numbered first, first + 1, …"""
 
     first: int
     adds: list[AddRequest]
 
 
 class AddStatusRange(NamedTuple):
-    """Adds number first to first + length - 1 have this status."""
+    """The adds numbered first to first + length - 1 have this status."""
 
     first: int
     length: int
@@ -100,7 +100,10 @@ class AddStatusRange(NamedTuple):
 
 
 class ReadRequest(NamedTuple):
-    """`first` is the entry (of WAIT_LAC: the LAC known); `bound` is bytes or milliseconds."""
+    """One request of the read stream.
+
+    `first` is the entry, or for WAIT_LAC the known LAC. `bound` is in bytes, or milliseconds.
+    """
 
     op: ReadOp
     number: int
@@ -112,7 +115,7 @@ class ReadRequest(NamedTuple):
 
 
 class ReadResponse(NamedTuple):
-    """To the question with this number. Bodies that were decoded are views of the message."""
+    """The response to the request with this number. Decoded bodies are views of the message."""
 
     number: int
     status: Status
@@ -124,31 +127,35 @@ class ReadResponse(NamedTuple):
 
 
 def encode_hello(bookie: BookieId) -> bytes:
+    """Encode the first message of a client."""
     name = bookie.encode()
     assert len(name) <= NAME_BYTES_MAX
     return _HEAD.pack(VERSION, FrameKind.HELLO) + name
 
 
 def decode_hello(message: bytes) -> BookieId:
-    """The instance that is meant. Raises BadFrame."""
+    """Return the bookie instance that is addressed. Raises BadBookieFrame."""
     name = _open(message, FrameKind.HELLO)
     if len(name) > NAME_BYTES_MAX:
-        raise BadBookieFrame(f"a bookie id of {len(name)} bytes")
+        raise BadBookieFrame(
+            f"bookie id has {len(name)} bytes, at most {NAME_BYTES_MAX} are allowed"
+        )
     try:
         return BookieId(str(name, "utf-8"))
     except UnicodeDecodeError as error:
-        raise BadBookieFrame("a bookie id that is not UTF-8") from error
+        raise BadBookieFrame("bookie id is not UTF-8") from error
 
 
 def encode_welcome(status: Status, entry_bytes_max: int) -> bytes:
+    """Encode the first message of a bookie."""
     return _HEAD.pack(VERSION, FrameKind.WELCOME) + _WELCOME.pack(status, entry_bytes_max)
 
 
 def decode_welcome(message: bytes) -> tuple[Status, int]:
-    """Status and the largest entry that the bookie takes. Raises BadFrame."""
+    """Return the status and the largest entry that the bookie accepts. Raises BadBookieFrame."""
     rest = _open(message, FrameKind.WELCOME)
     if len(rest) != _WELCOME.size:
-        raise BadBookieFrame(f"a welcome of {len(rest)} bytes")
+        raise BadBookieFrame(f"WELCOME has {len(rest)} bytes instead of {_WELCOME.size}")
     status, entry_bytes_max = _WELCOME.unpack(rest)
     return _status(status), entry_bytes_max
 
@@ -157,17 +164,22 @@ def decode_welcome(message: bytes) -> tuple[Status, int]:
 
 
 class AddBatchWriter:
-    """One ADDS message in the making: nothing is copied before `encode`."""
+    """Collects one ADDS message. Bodies are copied once, in `encode`."""
 
     __slots__ = ("_bodies", "_heads", "_keys", "body_bytes", "count", "first", "size")
 
     def __init__(self, first: int) -> None:
-        self.first = first  # number of the first add
+        # The number of the first add, and how many adds there are so far.
+        self.first = first
         self.count = 0
-        self.size = _ADDS_AT  # of the message so far
+        # Size of the message so far, with headers and keys.
+        self.size = _ADDS_AT
+        # Sum of the bodies' lengths.
         self.body_bytes = 0
+        # One packed header per add, in order, and the buffers of all bodies in the same order.
         self._heads: list[bytes] = []
         self._bodies: list[Buffer] = []
+        # Master keys with their index in the message; each is sent once.
         self._keys: dict[bytes, int] = {}
 
     def add(
@@ -179,7 +191,7 @@ class AddBatchWriter:
         length: int,
         recovery: bool,
     ) -> None:
-        """The next add, `length` bytes in all; its buffers must not change before `encode`."""
+        """Add the next entry, `length` bytes in all. Keep its buffers unchanged until `encode`."""
         keys = self._keys
         key = keys.get(master_key)
         if key is None:
@@ -194,7 +206,7 @@ class AddBatchWriter:
         self.body_bytes += length
 
     def encode(self) -> bytes:
-        """The message: the one copy of the bodies."""
+        """Return the message, copying the bodies once."""
         parts: list[Buffer] = [
             _HEAD.pack(VERSION, FrameKind.ADDS)
             + _ADDS.pack(self.first, self.count, len(self._keys))
@@ -208,22 +220,22 @@ class AddBatchWriter:
 
 
 def decode_add_batch(message: bytes) -> AddBatch:
-    """The adds of one message, in order. Raises BadFrame; then none of them counts."""
+    """Decode an ADDS message. Raises BadBookieFrame; then none of the adds counts."""
     view = _open(message, FrameKind.ADDS)
     if len(view) < _ADDS.size:
-        raise BadBookieFrame("adds without a count")
+        raise BadBookieFrame("ADDS has no count")
     first, count, key_count = _ADDS.unpack_from(view)
     keys, heads_at = _decode_keys(view, _ADDS.size, key_count)
     at = heads_at + count * ADD_HEADER_BYTES
     size = len(view)
     if at > size:
-        raise BadBookieFrame(f"{count} adds in {size} bytes")
+        raise BadBookieFrame(f"{count} adds do not fit into {size} bytes")
     adds: list[AddRequest] = []
     for flags, key, ledger, entry, length in _ADD.iter_unpack(view[heads_at:at]):
         end = at + length
         if end > size or key >= key_count or ledger < 0 or entry < 0 or flags > RECOVERY:
             raise BadBookieFrame(
-                f"add of {length} bytes with {size - at} left, ledger {ledger} entry {entry}, "
+                f"bad add: {length} bytes with {size - at} left, ledger {ledger} entry {entry}, "
                 f"key {key} of {key_count}, flags {flags}"
             )
         adds.append(AddRequest(flags == RECOVERY, keys[key], ledger, entry, view[at:end]))
@@ -234,13 +246,13 @@ def decode_add_batch(message: bytes) -> AddBatch:
 
 
 def _decode_keys(view: memoryview, at: int, count: int) -> tuple[list[bytes], int]:
-    """The keys and where they end. Raises BadFrame."""
+    """Return the keys and the position behind them. Raises BadBookieFrame."""
     if count > len(view) - at:
-        raise BadBookieFrame(f"{count} keys in {len(view) - at} bytes")
+        raise BadBookieFrame(f"{count} keys do not fit into {len(view) - at} bytes")
     keys: list[bytes] = []
     for _ in range(count):
         if at >= len(view) or at + 1 + view[at] > len(view):
-            raise BadBookieFrame("a key is cut")
+            raise BadBookieFrame("key exceeds the message")
         end = at + 1 + view[at]
         keys.append(bytes(view[at + 1 : end]))
         at = end
@@ -248,17 +260,19 @@ def _decode_keys(view: memoryview, at: int, count: int) -> tuple[list[bytes], in
 
 
 def encode_add_statuses(runs: Iterable[Sequence[int]]) -> bytes:
-    """Runs of (first number, count, status)."""
+    """Encode ranges of (first number, count, status)."""
     return _HEAD.pack(VERSION, FrameKind.ADD_STATUSES) + b"".join(
         [_ADD_STATUS_RANGE.pack(*run) for run in runs]
     )
 
 
 def decode_add_statuses(message: bytes) -> list[AddStatusRange]:
-    """Raises BadFrame."""
+    """Decode the status ranges of a message. Raises BadBookieFrame."""
     view = _open(message, FrameKind.ADD_STATUSES)
     if len(view) % _ADD_STATUS_RANGE.size:
-        raise BadBookieFrame(f"answers of {len(view)} bytes")
+        raise BadBookieFrame(
+            f"ADD_STATUSES has {len(view)} bytes, not a multiple of {_ADD_STATUS_RANGE.size}"
+        )
     return [
         AddStatusRange(first, count, _status(code))
         for first, count, code in _ADD_STATUS_RANGE.iter_unpack(view)
@@ -277,34 +291,34 @@ def encode_read_requests(requests: Iterable[ReadRequest]) -> bytes:
 
 
 def decode_read_requests(message: bytes) -> list[ReadRequest]:
-    """Raises BadFrame; then none of them counts."""
+    """Decode the read requests of a message. Raises BadBookieFrame; then none of them counts."""
     view = _open(message, FrameKind.READ_REQUESTS)
     at, size = 0, len(view)
     requests: list[ReadRequest] = []
     while at < size:
         if size - at < _READ_REQUEST.size:
-            raise BadBookieFrame("a question is cut")
+            raise BadBookieFrame("read request exceeds the message")
         op, number, ledger, first, last, bound, key_length = _READ_REQUEST.unpack_from(view, at)
         at += _READ_REQUEST.size
         if key_length > size - at or ledger < 0 or first < -1 or last < -1:
-            raise BadBookieFrame(f"question about ledger {ledger} entries {first} to {last}")
+            raise BadBookieFrame(f"invalid read request: ledger {ledger} entries {first} to {last}")
         key = bytes(view[at : at + key_length])
         at += key_length
         try:
             kind = ReadOp(op)
         except ValueError as error:
-            raise BadBookieFrame(f"unknown question {op}") from error
+            raise BadBookieFrame(f"unknown read operation {op}") from error
         requests.append(ReadRequest(kind, number, ledger, first, last, bound, key))
     return requests
 
 
 def response_bytes(response: ReadResponse) -> int:
-    """What it takes in a message."""
+    """Return the size of a response in a message."""
     return _READ_RESPONSE.size + sum(_LENGTHS + len(body) for body in response.bodies)
 
 
 def encode_read_responses(responses: Iterable[ReadResponse]) -> bytes:
-    """The one copy of the bodies."""
+    """Encode read responses, copying the bodies once."""
     parts: list[Buffer] = [_HEAD.pack(VERSION, FrameKind.READ_RESPONSES)]
     for number, status, lac, bodies in responses:
         parts.append(_READ_RESPONSE.pack(number, status, lac, len(bodies)))
@@ -315,13 +329,13 @@ def encode_read_responses(responses: Iterable[ReadResponse]) -> bytes:
 
 
 def decode_read_responses(message: bytes) -> list[ReadResponse]:
-    """Raises BadFrame."""
+    """Decode the read responses of a message. Raises BadBookieFrame."""
     view = _open(message, FrameKind.READ_RESPONSES)
     at, size = 0, len(view)
     responses: list[ReadResponse] = []
     while at < size:
         if size - at < _READ_RESPONSE.size:
-            raise BadBookieFrame("an answer is cut")
+            raise BadBookieFrame("read response exceeds the message")
         number, status, lac, count = _READ_RESPONSE.unpack_from(view, at)
         at += _READ_RESPONSE.size
         bodies, at = _decode_bodies(view, at, count)
@@ -330,20 +344,20 @@ def decode_read_responses(message: bytes) -> list[ReadResponse]:
 
 
 def _decode_bodies(view: memoryview, at: int, count: int) -> tuple[list[memoryview], int]:
-    """Views of the bodies and where they end. Raises BadFrame."""
+    """Return views of the bodies and the position behind them. Raises BadBookieFrame."""
     if count == 0:
         return [], at
     lengths_end = at + count * _LENGTHS
     size = len(view)
     if lengths_end > size:
-        raise BadBookieFrame(f"{count} bodies in {size - at} bytes")
+        raise BadBookieFrame(f"{count} bodies do not fit into {size - at} bytes")
     lengths = Struct(f">{count}I").unpack_from(view, at)
     at = lengths_end
     bodies: list[memoryview] = []
     for length in lengths:
         end = at + length
         if end > size:
-            raise BadBookieFrame(f"a body of {length} bytes with {size - at} left")
+            raise BadBookieFrame(f"body of {length} bytes exceeds the {size - at} bytes left")
         bodies.append(view[at:end])
         at = end
     return bodies, at
@@ -353,12 +367,14 @@ def _decode_bodies(view: memoryview, at: int, count: int) -> tuple[list[memoryvi
 
 
 def _open(message: bytes, kind: FrameKind) -> memoryview:
-    """What follows the first two bytes. Raises BadFrame."""
+    """Return what follows the first two bytes. Raises BadBookieFrame for another kind."""
     if len(message) < _HEAD.size:
-        raise BadBookieFrame(f"a message of {len(message)} bytes")
+        raise BadBookieFrame(f"message has only {len(message)} bytes")
     version, found = message[0], message[1]
     if version != VERSION or found != kind:
-        raise BadBookieFrame(f"version {version} kind {found} where {VERSION} {kind} was due")
+        raise BadBookieFrame(
+            f"version {version} kind {found} instead of version {VERSION} kind {kind}"
+        )
     return memoryview(message)[_HEAD.size :]
 
 
@@ -366,7 +382,7 @@ _STATUSES: Final = {int(status): status for status in Status}
 
 
 def _status(code: int) -> Status:
-    """Raises BadFrame for a status that this version does not know."""
+    """Return the status. Raises BadBookieFrame for one that this version does not define."""
     status = _STATUSES.get(code)
     if status is None:
         raise BadBookieFrame(f"unknown status {code}")
