@@ -1,4 +1,4 @@
-"""What can go wrong in the ledger tier, by what the caller may do about it."""
+"""Errors of the ledger tier, by what the caller can do about them."""
 
 from __future__ import annotations
 
@@ -6,50 +6,50 @@ from typing import ClassVar
 
 
 class LedgerError(Exception):
-    """Base. `retryable`: the same call may succeed later with no change by the caller."""
+    """Base class. If `retryable`, the unchanged call may succeed later."""
 
     retryable: ClassVar[bool] = False
 
 
 class Fenced(LedgerError):
-    """A reader took this ledger over; this writer can never add to it again.
+    """A reader took this ledger over: its writer can never add to it again.
 
-    The outcome of a pending add is unknown: recovery may keep it. Source: seed 001.
+    The outcome of a pending add is unknown, because recovery may keep it. Source: seed 001.
     """
 
 
 class NotEnoughBookies(LedgerError):
-    """Fewer live bookies than the ack quorum. Nothing was written."""
+    """There are fewer live bookies than the ack quorum. Nothing was written."""
 
     retryable = True
 
 
 class WrongQuorum(LedgerError):
-    """Not E >= Qw >= Qa >= 1. Nothing was made."""
+    """The quorums do not satisfy E >= Qw >= Qa >= 1. Nothing was created."""
 
 
 class NoSuchLedger(LedgerError):
-    """The ledger does not exist: metadata, or a bookie that would know, says so."""
+    """The ledger does not exist, according to the metadata or to a bookie with complete data."""
 
 
 class NoSuchEntry(LedgerError):
-    """The entry does not exist; said only by evidence, never because a replica was unreachable."""
+    """The entry does not exist. Raised on evidence only, never because a replica did not answer."""
 
 
 class EntryUnknown(LedgerError):
-    """Whether the entry exists could not be learnt now (I/O error, rot, limbo, no connection)."""
+    """The entry may exist, but cannot be read now: I/O error, bit rot, limbo, no connection."""
 
     retryable = True
 
 
 class BookieUnavailable(LedgerError):
-    """The bookie did not take the request, or ended before it answered."""
+    """The bookie did not take the request, or shut down before it answered."""
 
     retryable = True
 
 
 class StorageFull(LedgerError):
-    """No room on the bookie's disk. Nothing was written; free some space."""
+    """The bookie's disk is full. Nothing was written; free some space."""
 
     retryable = True
 
@@ -59,7 +59,7 @@ class Unauthorized(LedgerError):
 
 
 class LedgerClosed(LedgerError):
-    """The ledger is closed; nothing can be added."""
+    """The ledger is closed: no entry can be added."""
 
 
 class AddFailed(LedgerError):
@@ -69,31 +69,31 @@ class AddFailed(LedgerError):
 
 
 class EntryTooLarge(LedgerError):
-    """The entry is larger than the store takes; send less at once."""
+    """The entry is larger than the limit; send less at once."""
 
 
 class CorruptFormat(LedgerError):
-    """Stored bytes do not parse. The message names the path or place."""
+    """Stored bytes do not parse. The message names the path or the position."""
 
 
 class ForeignDirectory(LedgerError):
-    """A data directory of another or a newer format; nothing in it was touched."""
+    """The data directory has another or a newer format. Nothing in it was changed."""
 
 
 class DirectoryInUse(LedgerError):
-    """Another process holds this data directory."""
+    """Another process uses this data directory."""
 
 
 class BookieIdInUse(LedgerError):
-    """Another process is registered as this bookie: a copy of its directory, or its twin."""
+    """Another process is registered under this bookie's id, for instance on a copied directory."""
 
 
 class MetadataError(LedgerError):
-    """Base of what the metadata store answers."""
+    """Base class for errors of the metadata store."""
 
 
 class ForeignLayout(MetadataError):
-    """The store holds no cluster, or one laid out in a way that is not ours."""
+    """The store holds no cluster, or one with another layout."""
 
 
 class NoNode(MetadataError):
@@ -109,31 +109,31 @@ class NotEmpty(MetadataError):
 
 
 class BadVersion(MetadataError):
-    """The node changed since it was read. Read again before deciding anything."""
+    """The node changed since it was read. Read it again before any decision."""
 
     retryable = True
 
 
 class MetadataUnavailable(MetadataError):
-    """The store did not answer. The change may or may not have happened."""
+    """The store did not answer. A change may or may not have been made."""
 
     retryable = True
 
 
 class ReadOnlyStore(MetadataError):
-    """This store is shown for reading only; whoever owns it can change it."""
+    """This store was opened for reading; only its owner can change it."""
 
 
 class Truncated(LedgerError):
-    """The position lies below the start of the stream."""
+    """The position is below the start of the stream."""
 
 
 class NotOwner(LedgerError):
-    """This process does not (or no longer) own the stream."""
+    """This process does not own the stream, or no longer does."""
 
 
 class StreamUnavailable(LedgerError):
-    """The stream is being opened or recovered; try again."""
+    """The stream is being opened or recovered; retry."""
 
     retryable = True
 

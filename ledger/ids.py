@@ -1,4 +1,4 @@
-"""Names for positions. Value types: compare, sort, print; no behaviour beyond order."""
+"""Ids and positions of the ledger tier: values that compare, sort and print."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ BookieId = NewType("BookieId", str)
 NO_ENTRY = EntryId(-1)
 
 Buffer = bytes | bytearray | memoryview
-"""Bytes that may be written or sent as they are; never changed after they were handed over."""
+"""Bytes to write or send without a copy. They never change after they were passed on."""
 
 
 class Dlsn(NamedTuple):

@@ -1,4 +1,4 @@
-"""One line per event on stderr, logfmt. structlog is loaded at the first line, not at start."""
+"""Logs on stderr in logfmt, one line per event. The first line imports structlog, not start-up."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, TextIO, cast
 
 
 class _Stderr:
-    """Whatever stderr is when a line is written. That it is full or closed is no reason to end."""
+    """`sys.stderr` at the time of each line. If it is full or closed, the line is dropped."""
 
     def write(self, text: str) -> int:
         with suppress(OSError):
@@ -23,9 +23,9 @@ class _Stderr:
 
 @cache
 def logger() -> Any:
-    """The process's logger: `logger().warning("what happened", key=value)`.
+    """Return the logger of the process: `logger().warning("what happened", key=value)`.
 
-    Its first call imports structlog, about 100 ms.
+    The first call imports structlog, which takes about 100 ms.
     """
     import structlog
 

@@ -1,4 +1,4 @@
-"""Ledgers: create, open, open to recover, delete."""
+"""The client of the ledger store: creates, opens, recovers and deletes ledgers."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ledger.client.health import BookieHealth
 from ledger.client.reader import LedgerReader
 from ledger.client.recover import recover_ledger
 from ledger.client.tail import TailReader
-from ledger.client.update_metadata import LedgerMetadataStore, RetryBudget, Versioned
+from ledger.client.update_metadata import LedgerMetadataStore, RetryBudget
 from ledger.client.writer import LedgerWriter
-from ledger.core.ledger_metadata import Fragment, LedgerMetadata
+from ledger.core.ledger_metadata import Fragment, LedgerMetadata, Versioned
 from ledger.core.placement import RandomSource
 from ledger.core.seeded_random import seeded_random
 from ledger.errors import (
@@ -37,11 +37,12 @@ from ledger.registry.layout import LEDGERS
 from ledger.registry.ledger_ids import TakenId, forget_ledger_id, take_ledger_id
 
 WANTED_QUORUM = "wanted-quorum"
-"""In a ledger's custom metadata when there were fewer bookies than wanted: `E,Qw,Qa`, decimal."""
+"""Key in the custom metadata of a ledger that was created with too few bookies. Its value is the
+wanted `E,Qw,Qa`, in decimal."""
 
 
 class LedgerClient:
-    """All ledgers of one metadata store. Safe to use from many tasks of one event loop."""
+    """The ledgers of one metadata store. Safe to use from many tasks of one event loop."""
 
     def __init__(
         self,
@@ -51,13 +52,16 @@ class LedgerClient:
         config: LedgerClientConfig | None = None,
         random: RandomSource | None = None,
     ) -> None:
-        """`random` decides between bookies that are equally good; by default it begins with the
-        time, so that processes differ and one on a simulated clock repeats itself."""
+        """`random` decides between equally good bookies.
+
+        Its default is seeded with the time: processes differ, and a simulated clock repeats.
+        """
         self._config = config or LedgerClientConfig()
         self._store = metadata
         self._metadata = LedgerMetadataStore(metadata, self._config)
         self._bookies = bookies
         self._clock = clock
+        # Writers that this client created, for `confirmed`. A writer leaves it when it is dropped.
         self._writers: WeakValueDictionary[LedgerId, LedgerWriter] = WeakValueDictionary()
         random = random or seeded_random(clock.now_ms())
         self.health = BookieHealth(bookies, self._config, clock.monotonic_s, random)
@@ -70,10 +74,11 @@ class LedgerClient:
         ack_quorum: int,
         custom: Mapping[str, bytes] | None = None,
     ) -> LedgerWriter:
-        """A new, empty ledger on E live bookies, and its one writer.
+        """Create an empty ledger on E live bookies, and return its one writer.
 
-        With fewer live bookies it is narrower, never below Qa, and says what was wanted
-        (`WANTED_QUORUM`). Raises NotEnoughBookies, WrongQuorum, MetadataUnavailable.
+        With fewer live bookies the ensemble is smaller, but never below Qa. The wanted quorums are
+        then in the custom metadata (`WANTED_QUORUM`). Raises NotEnoughBookies, WrongQuorum,
+        MetadataUnavailable.
         """
         if not ensemble_size >= write_quorum >= ack_quorum >= 1:
             raise WrongQuorum(f"E {ensemble_size}, Qw {write_quorum}, Qa {ack_quorum}")
@@ -82,7 +87,7 @@ class LedgerClient:
             metadata = self._new_metadata(
                 taken.ledger, (ensemble_size, write_quorum, ack_quorum), custom or {}
             )
-            # Together, so that a store which syncs once for all that waits syncs once.
+            # Concurrently, so that a store with group commit syncs once for both.
             created, _ = await asyncio.gather(
                 self._metadata.create(metadata), forget_ledger_id(self._store, taken)
             )
@@ -99,7 +104,7 @@ class LedgerClient:
         raise NodeExists(f"no free ledger id after {self._config.ledger_id_attempts_max} attempts")
 
     def confirmed(self, ledger: LedgerId) -> EntryId:
-        """The LAC of the writer that this client made of the ledger; -1 when there is none now."""
+        """Return the LAC of this client's writer of the ledger, or -1 if it has none."""
         writer = self._writers.get(ledger)
         return NO_ENTRY if writer is None else writer.lac
 
@@ -109,7 +114,7 @@ class LedgerClient:
         ensemble_size, write_quorum, ack_quorum = wanted
         live = len(self._bookies.available())
         if live < ack_quorum:
-            raise NotEnoughBookies(f"{self.health.summary()}, {ack_quorum} must acknowledge")
+            raise NotEnoughBookies(f"{self.health.summary()}, but {ack_quorum} must acknowledge")
         custom = dict(custom)
         if live < ensemble_size:
             custom[WANTED_QUORUM] = b"%d,%d,%d" % wanted
@@ -129,7 +134,7 @@ class LedgerClient:
         )
 
     async def _take_id(self) -> TakenId:
-        """An id that was never given before; a lost reply only wastes one."""
+        """Take an id that was never used before. A lost reply only wastes one."""
         budget = RetryBudget(self._config)
         while True:
             try:
@@ -138,9 +143,9 @@ class LedgerClient:
                 await budget.wait_or_raise(error)
 
     async def open(self, ledger: LedgerId) -> LedgerReader:
-        """A reader of the ledger as it is, up to its last add confirmed; no recovery.
+        """Open the ledger for reading up to its LAC, without recovery.
 
-        When too few bookies answer for the LAC, the reader starts with what metadata tell.
+        If too few bookies return their LAC, the reader starts with the LAC from the metadata.
         Raises NoSuchLedger, MetadataUnavailable.
         """
         stored = await self._metadata.read(ledger)
@@ -148,13 +153,13 @@ class LedgerClient:
         try:
             await reader.read_lac()
         except EntryUnknown:
-            pass  # a later read or read_lac asks again and says so
+            pass  # a later read or read_lac retries, and reports the failure
         return reader
 
     async def recover(self, ledger: LedgerId) -> LedgerReader:
-        """A reader of the ledger, which is fenced, complete and CLOSED now.
+        """Recover the ledger, which is then fenced, complete and CLOSED, and return a reader.
 
-        Raises NoSuchLedger; EntryUnknown, AddFailed or MetadataUnavailable: try again.
+        Raises NoSuchLedger. May be retried after EntryUnknown, AddFailed or MetadataUnavailable.
         """
         return self._reader(await self._recover(ledger))
 
@@ -167,15 +172,15 @@ class LedgerClient:
         return LedgerReader(stored, self._metadata, self._bookies, self._config, self.health)
 
     def tail(self, reader: LedgerReader) -> TailReader:
-        """Waits for what `reader`'s ledger does not have yet. Close it in the end."""
+        """Return a tail reader that waits for new entries. The caller must close it."""
         return TailReader(reader, self._bookies, self._config, self.health)
 
     async def delete(self, ledger: LedgerId) -> None:
-        """The ledger is gone from metadata; its bookies drop the data in their own time.
+        """Delete the metadata of the ledger. Its bookies delete the data later.
 
-        One that is not closed is recovered first: its writer must not acknowledge anything
-        that is about to vanish. A closed one needs none of its bookies. Raises NoSuchLedger, and
-        what `recover` raises.
+        A ledger that is not closed is recovered first: its writer must not acknowledge entries
+        that are about to be deleted. A closed one needs none of its bookies. Raises NoSuchLedger
+        and the errors of `recover`.
         """
         budget = RetryBudget(self._config)
         path = metadata_format.ledger_path(ledger)
@@ -206,10 +211,10 @@ class LedgerClient:
                 await self._store.delete(parent)
                 parent = parent.rpartition("/")[0]
         except (NotEmpty, NoNode, MetadataUnavailable):
-            pass  # someone else's ledger is there; an empty node left behind harms nobody
+            pass  # another ledger is there; an empty node that is left over does no harm
 
     async def list_ledgers(self) -> list[LedgerId]:
-        """Every ledger there is, ascending. One created meanwhile may be missing."""
+        """Return all ledger ids, ascending. A ledger created meanwhile may be missing."""
         budget = RetryBudget(self._config)
         while True:
             try:
@@ -218,7 +223,7 @@ class LedgerClient:
                 await budget.wait_or_raise(error)
 
     async def _list_ledgers(self) -> list[LedgerId]:
-        """Only where ledgers are: bookies, cookies, marks and counters have names, not digits."""
+        """List only numeric nodes: those of bookies, cookies, marks and counters have names."""
         try:
             tops = [name for name in await self._store.children(LEDGERS) if name.isdigit()]
         except NoNode:
@@ -231,5 +236,5 @@ class LedgerClient:
         return sorted(found)
 
     async def read_metadata(self, ledger: LedgerId) -> LedgerMetadata:
-        """As stored now. Raises NoSuchLedger, CorruptFormat, MetadataUnavailable."""
+        """Read the metadata. Raises NoSuchLedger, CorruptFormat, MetadataUnavailable."""
         return (await self._metadata.read(ledger)).metadata

@@ -9,36 +9,36 @@ from ledger.core.entry_format import DigestType
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerClientConfig:
-    """One for all ledgers of a process."""
+    """Settings for all ledgers of a process."""
 
-    digest_type: DigestType = DigestType.CRC32C  # for new ledgers; a stored one names its own
-    password: bytes = b""  # for new ledgers; kept in their metadata, in clear, as upstream does
+    digest_type: DigestType = DigestType.CRC32C  # for new ledgers; their metadata keep it
+    password: bytes = b""  # for new ledgers; their metadata keep it in clear text, as upstream
     pending_entries_max: int = 1_024  # per writer, accepted and not confirmed
-    pending_bytes_max: int = 32 * 1024 * 1024  # per writer; one entry may always be pending
-    entry_bytes_max: int = 16 * 1024 * 1024 + 32 * 1024  # payload; a bookie takes 32 KiB more
-    overloaded_s_max: float = 30.0  # a bookie without room for an add is asked again for so long
-    ensemble_change_s_max: float = 30.0  # the metadata store is awaited; nothing is confirmed then
-    failed_bookie_pause_s: float = 10.0  # so long its ledger's writer does not choose it again
-    read_timeout_s: float = 5.0  # BookKeeper: readEntryTimeoutSec; then the next replica is asked
+    pending_bytes_max: int = 32 * 1024 * 1024  # per writer; a single entry may always be pending
+    entry_bytes_max: int = 16 * 1024 * 1024 + 32 * 1024  # payload; bookies accept 32 KiB more
+    overloaded_s_max: float = 30.0  # how long an add to an overloaded bookie is retried
+    ensemble_change_s_max: float = 30.0  # how long a change retries an unavailable store
+    failed_bookie_pause_s: float = 10.0  # a writer does not choose a failed bookie that long
+    read_timeout_s: float = 5.0  # BookKeeper's readEntryTimeoutSec: for all replicas of a read
     speculative_read_s: float = (
-        0.25  # later than a slow disk, sooner than a failover: the next replica is asked too
+        0.25  # longer than a slow disk, shorter than a failover; then the next replica is read too
     )
-    long_poll_s: float = 1.0  # a bookie holds a reader's question at the tail for so long
-    speculative_lac_s: float = 1.5  # BookKeeper's: without an answer another bookie is asked too
-    speculative_lac_s_max: float = 5.0  # the wait before the next one doubles up to this
-    rack: str | None = None  # where this process is; the first copy and reads prefer it
-    enforce_racks: bool = False  # refuse a ledger whose write quorums would lie in one rack
-    quarantine_failures: int = 3  # in a row: a bookie is avoided for a while
-    quarantine_s: float = 10.0  # at first; doubles each time it is caught again
+    long_poll_s: float = 1.0  # how long a bookie holds a long poll at the tail
+    speculative_lac_s: float = 1.5  # BookKeeper's; then another bookie is polled too
+    speculative_lac_s_max: float = 5.0  # the wait for further bookies doubles up to this
+    rack: str | None = None  # of this process: first copies and reads prefer it
+    enforce_racks: bool = False  # refuse ledgers whose write quorums would be in one rack
+    quarantine_failures: int = 3  # in a row; then a bookie is avoided
+    quarantine_s: float = 10.0  # at first; doubles with each further quarantine
     quarantine_s_max: float = 600.0
-    slow_factor: float = 10.0  # a bookie so many times slower than the others is avoided too
-    slow_s_min: float = 0.1  # faster than this is never called slow
-    load_half_life_s: float = 600.0  # what was placed on a bookie counts half after this
-    recovery_window_entries: int = 16  # read ahead of the entry being judged
-    metadata_attempts_max: int = 8  # with the wait below doubling: about 2.5 s in all
+    slow_factor: float = 10.0  # a bookie slower than the others by this factor is avoided too
+    slow_s_min: float = 0.1  # a bookie faster than this is never called slow
+    load_half_life_s: float = 600.0  # bytes placed on a bookie count half after this time
+    recovery_window_entries: int = 16  # read ahead of the entry that is decided next
+    metadata_attempts_max: int = 8  # with the doubling wait below: about 2.5 s in all
     metadata_retry_s: float = 0.02
     ledger_id_attempts_max: int = (
-        100  # a taken id means a foreign ledger at that path: take another
+        100  # an id is taken if a foreign ledger is at its path; then the next id is tried
     )
 
     def __post_init__(self) -> None:

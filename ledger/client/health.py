@@ -1,4 +1,4 @@
-"""What one process has seen of the bookies: shared by all its ledger writers and readers."""
+"""The health and load of bookies as one process sees them, shared by its writers and readers."""
 
 from __future__ import annotations
 
@@ -16,19 +16,16 @@ from ledger.ports.bookies import BookieInfo, Bookies, Status
 OnCorrupt = Callable[[BookieId, LedgerId, EntryId], None]
 
 NEW_FRAGMENT_BYTES = 1024 * 1024
-"""What a fragment counts for before anything is known of it, so that empty ones are spread too."""
+"""The load that a new fragment counts for, so that empty fragments are spread too."""
 
-SICK = (Status.UNREACHABLE, Status.WRONG_INSTANCE, Status.IO_ERROR, Status.OVERLOADED)
-"""Answers that speak against the bookie, not against what it was asked for."""
+UNHEALTHY = (Status.UNREACHABLE, Status.WRONG_INSTANCE, Status.IO_ERROR, Status.OVERLOADED)
+"""Answers that count as a failure of the bookie, not of the request."""
 
 _UNKNOWN = BookieInfo()
 
 
 class BookieHealth:
-    """Who is to be avoided, who has much to do already, and what that means for placement.
-
-    `on_corrupt` is told of each copy whose digest does not match, for whoever can mend it.
-    """
+    """Failures, latency and load by bookie, and the choice of bookies that follows from them."""
 
     __slots__ = (
         "_bookies",
@@ -51,7 +48,7 @@ class BookieHealth:
         now_s: Callable[[], float],
         random: RandomSource,
     ) -> None:
-        """`now_s` is any clock that never goes back."""
+        """`now_s` is any clock that never goes back. `random` decides between equal bookies."""
         self._bookies = bookies
         self._config = config
         self._now_s = now_s
@@ -64,31 +61,37 @@ class BookieHealth:
             slow_s_min=config.slow_s_min,
         )
         self._load = DecayingLoad(config.load_half_life_s)
-        self._racks: dict[BookieId, str] = {}  # also of bookies that are gone
-        self.speculative_reads = 0  # a second replica was asked because the first was late
-        self.speculative_lac_reads = 0  # the same at the tail
+        # The last known rack of every bookie, also after it is gone: ensembles still name it.
+        self._racks: dict[BookieId, str] = {}
+        # Counters for metrics; they only rise. A speculative read asks one more bookie because
+        # an answer is late: for an entry, and for the LAC at the tail.
+        self.speculative_reads = 0
+        self.speculative_lac_reads = 0
         self.corrupt_entries = 0
+        # Called for each copy with a wrong digest, to have it repaired. The process sets it.
         self.on_corrupt: OnCorrupt | None = None
 
     def on_result(self, bookie: BookieId, ok: bool, seconds: float | None = None) -> None:
-        """A request ended. `ok`: the bookie did its work, whatever it answered; `seconds` only
-        of requests that are alike in what they cost, so that bookies can be compared."""
+        """Count the outcome of a request. `ok`: the bookie did its work, whatever it answered.
+
+        Pass `seconds` only for requests of similar cost, so that bookies can be compared.
+        """
         self._quarantine.on_result(bookie, ok, seconds, self._now_s())
 
-    def on_placed(self, bookies: Iterable[BookieId], count: int = NEW_FRAGMENT_BYTES) -> None:
-        """So many bytes more went to, or are going to, each of `bookies`."""
+    def on_placed(self, bookies: Iterable[BookieId], size: int = NEW_FRAGMENT_BYTES) -> None:
+        """Count `size` more bytes as load of each of `bookies`."""
         now_s = self._now_s()
         for bookie in bookies:
-            self._load.add(bookie, count, now_s)
+            self._load.add(bookie, size, now_s)
 
     def suspects(self) -> frozenset[BookieId]:
-        """To be asked after all others."""
+        """Return the bookies to ask after all others."""
         return self._quarantine.suspects(self._now_s())
 
     def read_order(
         self, bookies: tuple[BookieId, ...], last_good: BookieId | None
     ) -> tuple[BookieId, ...]:
-        """Whom to ask first, of those that hold an entry."""
+        """Return the bookies that hold an entry, in the order in which to ask them."""
         suspects = self._quarantine.suspects(self._now_s())
         near: Collection[BookieId] = ()
         rack = self._config.rack
@@ -100,27 +103,29 @@ class BookieHealth:
         return read_order(bookies, suspects=suspects, near=near, last_good=last_good)
 
     def on_speculative_read(self) -> None:
+        """Count a read that asked one more replica."""
         self.speculative_reads += 1
 
     def on_speculative_lac_read(self) -> None:
+        """Count a poll at the tail that asked one more bookie."""
         self.speculative_lac_reads += 1
 
     def avoid(self, keep: int) -> frozenset[BookieId]:
-        """To get nothing new as long as others are there; at least `keep` are left."""
+        """Return bookies that should get no new entries; at least `keep` others are left."""
         return self._quarantine.avoid(self._now_s(), self._bookies.available(), keep)
 
     def load(self) -> Mapping[BookieId, float]:
-        """Bytes placed by this process, older ones counting less."""
+        """Return the bytes that this process placed on each bookie; older ones count less."""
         return self._load.at(self._now_s())
 
     def report_corrupt(self, bookie: BookieId, ledger: LedgerId, entry: EntryId) -> None:
-        """The copy there is not what was written."""
+        """Report that the digest of a copy does not match."""
         self.corrupt_entries += 1
         if self.on_corrupt is not None:
             self.on_corrupt(bookie, ledger, entry)
 
     def choose_ensemble(self, ensemble_size: int, write_quorum: int) -> tuple[BookieId, ...]:
-        """E live bookies for a new ledger, counted as load of theirs. Raises NotEnoughBookies."""
+        """Choose E live bookies for a new ledger, and count its load. Raises NotEnoughBookies."""
         chosen = placement.choose_ensemble(
             self._candidates(),
             ensemble_size=ensemble_size,
@@ -142,7 +147,10 @@ class BookieHealth:
         write_quorum: int,
         failed: Collection[BookieId],
     ) -> BookieId | None:
-        """A live bookie to take place `index`, counted as load of it; none of `failed`."""
+        """Choose a live bookie for `index`, none of `failed`, and count its load.
+
+        Returns None if there is none.
+        """
         candidates = self._candidates()
         for bookie in failed:
             candidates.pop(bookie, None)
@@ -162,14 +170,14 @@ class BookieHealth:
         return chosen
 
     def summary(self) -> str:
-        """How many bookies take writes, of how many, in words."""
+        """Describe for errors and logs how many bookies take writes."""
         known = self._bookies.registered()
         short = sum(info.read_only for info in known.values())
-        why = f" ({short} read-only: short of room)" if short else ""
+        why = f" ({short} read-only: low on disk space)" if short else ""
         return f"{len(self._bookies.available())} of {len(known)} bookies take writes{why}"
 
     def _candidates(self) -> dict[BookieId, str]:
-        """Racks of those that take new entries; those of all others are kept in mind."""
+        """Return the racks of bookies that take new entries, and remember those of all others."""
         registered = self._bookies.registered()
         self._racks.update((bookie, info.rack) for bookie, info in registered.items())
         return {

@@ -1,7 +1,8 @@
-"""Ledger metadata as bytes, and where they are kept, both as Apache BookKeeper has them.
+"""The stored bytes of ledger metadata and their path, both as in Apache BookKeeper.
 
-Bytes start with `BookieMetadataFormatVersion\\t<N>\\n`. 3 (new ledgers): varint length, protobuf.
-2: the same message as protobuf text. 1: lines of numbers. A ledger keeps the version it has.
+The bytes start with `BookieMetadataFormatVersion\\t<N>\\n`. Version 3, of new ledgers, continues
+with a varint length and a protobuf message. Version 2 has the same message as protobuf text,
+version 1 has lines of numbers. A ledger keeps its version.
 Source: BookKeeper, `meta/LedgerMetadataSerDe.java`, `meta/HierarchicalLedgerManager.java`.
 """
 
@@ -30,7 +31,7 @@ _LEDGER_PATH = re.compile(
 
 
 def ledger_path(ledger: LedgerId) -> str:
-    """Where the metadata of `ledger` is: 2-4-4 digits, or 3-4-4-4-4 for ids of 31 bits and more."""
+    """Return the path of the metadata: 2-4-4 digits, or 3-4-4-4-4 for ids of 31 bits and more."""
     assert ledger >= 0
     if ledger <= SHORT_ID_MAX:
         digits = f"{ledger:010d}"
@@ -40,7 +41,7 @@ def ledger_path(ledger: LedgerId) -> str:
 
 
 def ledger_of_path(path: str) -> LedgerId | None:
-    """The ledger whose metadata is at `path`, or None when it is another node."""
+    """Return the ledger whose metadata are at `path`, or None for any other node."""
     match = _LEDGER_PATH.fullmatch(path)
     if match is None:
         return None
@@ -48,22 +49,22 @@ def ledger_of_path(path: str) -> LedgerId | None:
 
 
 def encode(metadata: LedgerMetadata) -> bytes:
-    """The bytes to store, in the format version that `metadata` came with."""
+    """Return the bytes to store, in the format version of `metadata`."""
     assert metadata.format_version in (1, 2, 3)
     if metadata.format_version == 1:
         return _VERSION_LINE + b"1\n" + _to_lines(metadata).encode()
     message = _to_message(metadata)
     if metadata.format_version == 2:
-        from google.protobuf import text_format  # slow to load, seldom needed
+        from google.protobuf import text_format  # slow to import, rarely needed
 
-        message.ClearField("cToken")  # it came with version 3
+        message.ClearField("cToken")  # only version 3 has it
         return _VERSION_LINE + b"2\n" + text_format.MessageToString(message).encode()
     body = message.SerializeToString(deterministic=True) + metadata.unknown
     return _VERSION_LINE + b"3\n" + _varint(len(body)) + body
 
 
 def _to_message(metadata: LedgerMetadata) -> LedgerMetadataFormat:
-    """Fields 1-5 and 7-9 are always written, as Java does."""
+    """Set fields 1-5 and 7-9 always, as Java does."""
     message = LedgerMetadataFormat(
         quorumSize=metadata.write_quorum,
         ensembleSize=metadata.ensemble_size,
@@ -86,7 +87,7 @@ def _to_message(metadata: LedgerMetadata) -> LedgerMetadataFormat:
 
 
 def _to_lines(metadata: LedgerMetadata) -> str:
-    """Version 1; it has no place for password, digest type, ack quorum and custom metadata."""
+    """Return version 1, which has no password, digest type, ack quorum and custom metadata."""
     assert metadata.ack_quorum == metadata.write_quorum
     assert not metadata.custom
     lines = [str(metadata.write_quorum), str(metadata.ensemble_size), str(metadata.length)]
@@ -102,7 +103,7 @@ def _to_lines(metadata: LedgerMetadata) -> str:
 
 
 def decode(data: bytes, ledger: LedgerId) -> LedgerMetadata:
-    """The metadata in `data`. Raises CorruptFormat with the path when they do not parse."""
+    """Parse `data`. Raises CorruptFormat with the path if it is not valid metadata."""
     try:
         return _decode(data, ledger)
     except (DecodeError, ValueError, AssertionError) as error:
@@ -117,7 +118,7 @@ def _decode(data: bytes, ledger: LedgerId) -> LedgerMetadata:
     if version == b"3":
         size, start = _read_varint(body)
         if len(body) - start < size:
-            raise ValueError(f"{size} bytes announced, {len(body) - start} there")
+            raise ValueError(f"expected {size} bytes, got {len(body) - start}")
         message = LedgerMetadataFormat.FromString(body[start : start + size])
         return _from_message(message, ledger, 3)
     if version == b"2":
@@ -128,7 +129,7 @@ def _decode(data: bytes, ledger: LedgerId) -> LedgerMetadata:
 
 
 def _parse_text(body: bytes) -> LedgerMetadataFormat:
-    from google.protobuf import text_format  # slow to load, seldom needed
+    from google.protobuf import text_format  # slow to import, rarely needed
 
     message = LedgerMetadataFormat()
     try:
@@ -169,8 +170,11 @@ def _from_message(
 
 
 def _unknown_fields(message: LedgerMetadataFormat) -> bytes:
-    """The bytes of fields that this version does not know; raises ValueError for a known field
-    with a value unknown here, such as a new digest type: without it the rest means nothing."""
+    """Return the bytes of fields that this version does not define.
+
+    Raises ValueError if a defined field has an undefined value, such as a new digest type: the
+    other fields mean nothing without it.
+    """
     known = LedgerMetadataFormat.DESCRIPTOR.fields_by_number
     unknown = [field.field_number for field in UnknownFieldSet(message)]
     if not unknown:
@@ -185,7 +189,7 @@ def _unknown_fields(message: LedgerMetadataFormat) -> bytes:
 
 
 def _from_lines(lines: list[str], ledger: LedgerId) -> LedgerMetadata:
-    """Version 1: Qw, E, length, then a line per fragment; the last line tells of closing."""
+    """Parse version 1: Qw, E, length, a line per fragment; the last line is the state."""
     if len(lines) < 4:
         raise ValueError("too few lines")
     quorum, ensemble_size, length = int(lines[0]), int(lines[1]), int(lines[2])
@@ -223,7 +227,7 @@ def _varint(value: int) -> bytes:
 
 
 def _read_varint(data: bytes) -> tuple[int, int]:
-    """The value at the start of `data`, and where it ends. At most five bytes."""
+    """Return the value at the start of `data`, at most five bytes long, and where it ends."""
     value = 0
     for place, byte in enumerate(data[:5]):
         value |= (byte & 0x7F) << (7 * place)

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 
 from ledger.client import metadata_format
 from ledger.client.config import LedgerClientConfig
-from ledger.client.health import SICK, BookieHealth
-from ledger.client.speculative_read import Ask, SpeculativeRead
-from ledger.client.update_metadata import LedgerMetadataStore, Versioned
+from ledger.client.health import UNHEALTHY, BookieHealth
+from ledger.client.speculative_read import Attempt, SpeculativeRead
+from ledger.client.update_metadata import LedgerMetadataStore
 from ledger.core.entry_format import EntryFormat
-from ledger.core.ledger_metadata import LedgerMetadata
+from ledger.core.ledger_metadata import LedgerMetadata, Versioned
 from ledger.core.quorum import Coverage, write_sets
 from ledger.core.read_plan import ReadPlan
 from ledger.errors import CorruptFormat, EntryUnknown, MetadataUnavailable, NoSuchEntry
@@ -25,22 +25,21 @@ Entries = list[tuple[EntryId, memoryview]]
 
 
 class LedgerReader:
-    """Any number may read one ledger. Nothing above the last add confirmed is ever shown.
-
-    `last_add_confirmed` never falls; someone who knows better, such as the writer in the same
-    process, may raise it.
-    """
+    """One reader of a ledger, which may have many. It returns no entry above its LAC."""
 
     def __init__(
         self,
-        metadata: Versioned,
+        stored: Versioned,
         metadata_store: LedgerMetadataStore,
         bookies: Bookies,
         config: LedgerClientConfig,
         health: BookieHealth,
     ) -> None:
         """`health` is shared with the other readers and writers of the process."""
-        self.metadata: LedgerMetadata = metadata.metadata
+        # As last read by this reader. `refresh` and failed reads replace them.
+        self.metadata: LedgerMetadata = stored.metadata
+        # The highest LAC that this reader knows. It never falls. The writer in the same process
+        # may raise it as well.
         self.last_add_confirmed: EntryId = NO_ENTRY
         self._metadata_store = metadata_store
         self._bookies = bookies
@@ -49,38 +48,38 @@ class LedgerReader:
         self._timeout_s = config.read_timeout_s
         self._late_s = config.speculative_read_s
         self._format = EntryFormat(self.metadata.digest_type, self.metadata.password)
+        # The bookie of the last successful read: the next read prefers it.
         self._last_good: BookieId | None = None
-        self._take(self.metadata)
+        self._adopt(self.metadata)
 
-    def _take(self, metadata: LedgerMetadata) -> None:
+    def _adopt(self, metadata: LedgerMetadata) -> None:
         self.metadata = metadata
-        # A fragment begins right after what was confirmed when it was made.
+        # Every entry below the start of a fragment was confirmed when the fragment was created.
         known = (
             metadata.last_entry if metadata.closed else EntryId(metadata.last_fragment.first - 1)
         )
         assert known is not None
-        self._learn(known)
+        self._raise_lac(known)
 
-    def _learn(self, lac: EntryId) -> None:
+    def _raise_lac(self, lac: EntryId) -> None:
         self.last_add_confirmed = max(self.last_add_confirmed, lac)
 
     async def refresh(self) -> None:
-        """`metadata` are as stored now. Raises NoSuchLedger when the ledger was deleted."""
+        """Read the metadata again, unless closed. Raises NoSuchLedger if it was deleted."""
         if not self.metadata.closed:
-            self._take((await self._metadata_store.read(self.metadata.ledger)).metadata)
+            self._adopt((await self._metadata_store.read(self.metadata.ledger)).metadata)
 
     def watch(self, on_changed: Callable[[], None]) -> Unwatch:
-        """`on_changed` runs after each later change of the stored metadata; then `refresh`."""
+        """Call `on_changed` after each later change of the stored metadata; `refresh` then."""
         path = metadata_format.ledger_path(self.metadata.ledger)
         return self._metadata_store.store.watch(path, on_changed)
 
     async def read(self, first: EntryId, last: EntryId, max_bytes: int) -> Entries:
-        """Payloads from `first` on, consecutive, at least one, up to `last` or `max_bytes`.
+        """Read consecutive entries from `first` on, at least one, up to `last` or `max_bytes`.
 
-        Views of what the bookies sent, digests verified. Raises NoSuchEntry by evidence only:
-        the ledger is closed below `first`, or Qw - Qa + 1 bookies say that they do not have it
-        and none has. EntryUnknown: no replica could show it now, or it is not known to be
-        confirmed.
+        Payloads are views of the bookies' answers, with verified digests. Raises NoSuchEntry on
+        evidence: the ledger is closed below `first`, or Qw - Qa + 1 bookies lack it and none has
+        it. Raises EntryUnknown if no replica can be read now, or `first` is above the LAC.
         """
         assert 0 <= first <= last
         if last > self.last_add_confirmed and not self.metadata.closed:
@@ -95,22 +94,22 @@ class LedgerReader:
         if entries[-1][0] == last:
             return entries
         size = sum(len(payload) for _, payload in entries)
-        # Not for a rest that the next entry would not fit into: asking costs more than it gives.
+        # Stop if the next entry would probably not fit: a request costs more than it gives.
         while size + len(entries[-1][1]) <= max_bytes and entries[-1][0] < last:
             try:
                 some = await self._read_some(EntryId(entries[-1][0] + 1), last, max_bytes - size)
             except (EntryUnknown, NoSuchEntry):
-                break  # whoever asks for just these is told why
+                break  # a read that begins there reports the reason
             entries += some
             size += sum(len(payload) for _, payload in some)
         return entries
 
     async def _read_first(self, first: EntryId, last: EntryId, max_bytes: int) -> Entries:
-        """As `_read_some`; and what was moved to other bookies meanwhile is found there.
+        """Read as `_read_some`, and again from other bookies if the entry was moved to them.
 
-        An ensemble change may have done that, or a repair, even of a closed ledger.
+        An ensemble change or re-replication may have moved it, the latter in closed ledgers too.
         """
-        asked = self.metadata  # another read of this reader may learn of newer ones meanwhile
+        asked = self.metadata  # a concurrent read of this reader may replace `self.metadata`
         try:
             return await self._read_some(first, last, max_bytes)
         except (EntryUnknown, NoSuchEntry):
@@ -119,28 +118,28 @@ class LedgerReader:
                 stored = await self._metadata_store.read_latest(ledger)
             except MetadataUnavailable as unanswered:
                 place = f"ledger {ledger} entry {first}"
-                raise EntryUnknown(f"{place}: who has it could not be learnt") from unanswered
-            self._take(stored.metadata)
+                raise EntryUnknown(f"{place}: its current bookies are unknown") from unanswered
+            self._adopt(stored.metadata)
             if self.metadata.bookies_of(first) == asked.bookies_of(first):
                 raise
         return await self._read_some(first, last, max_bytes)
 
     async def _read_some(self, first: EntryId, last: EntryId, max_bytes: int) -> Entries:
-        """What one bookie has of first..last: at least `first`."""
+        """Read entries first..last, at least `first`, from one bookie."""
         metadata = self.metadata
         bookies = self._health.read_order(metadata.bookies_of(first), self._last_good)
         plan = ReadPlan(bookies, metadata.ack_quorum)
 
-        def ask_next() -> Ask[Entries] | None:
+        def next_attempt() -> Attempt[Entries] | None:
             bookie = plan.next()
             if bookie is None:
                 return None
-            return self._ask_entries(plan, bookie, first, last, max_bytes)
+            return self._read_from(plan, bookie, first, last, max_bytes)
 
-        # Not so late that the last one had no time left to answer.
+        # Early enough that the last replica has time to answer before the timeout.
         late_s = min(self._late_s, self._timeout_s / (len(bookies) + 1))
         entries = await SpeculativeRead(
-            ask_next,
+            next_attempt,
             late_s=late_s,
             late_s_max=late_s,
             timeout_s=self._timeout_s,
@@ -153,10 +152,10 @@ class LedgerReader:
             raise NoSuchEntry(f"{place}: its bookies do not have it")
         raise EntryUnknown(f"{place}: no replica could be read")
 
-    async def _ask_entries(
+    async def _read_from(
         self, plan: ReadPlan, bookie: BookieId, first: EntryId, last: EntryId, max_bytes: int
     ) -> Entries | None:
-        """What the bookie has of first..last, verified; None when it cannot show `first`."""
+        """Read and verify entries first..last of one bookie; None if it has no good `first`."""
         asked_at_s = self._loop.time()
         ok: bool | None = None
         try:
@@ -164,7 +163,7 @@ class LedgerReader:
                 bookie, self.metadata.ledger, first, last, max(1, max_bytes)
             )
             if reply.status is not Status.OK:
-                ok = reply.status not in SICK
+                ok = reply.status not in UNHEALTHY
                 if reply.status in _ABSENT:
                     plan.on_absent()
                 return None
@@ -173,17 +172,17 @@ class LedgerReader:
             if not entries:
                 return None
             self._last_good = bookie
-            self._learn(reply.lac)
+            self._raise_lac(reply.lac)
             return entries
         finally:
             seconds = self._loop.time() - asked_at_s
             if ok is not None:
                 self._health.on_result(bookie, ok, seconds)
-            elif seconds >= self._late_s:  # given up; another one was faster
+            elif seconds >= self._late_s:  # cancelled, because another bookie was faster
                 self._health.on_result(bookie, False)
 
     def verified(self, bookie: BookieId, first: EntryId, bodies: Sequence[Buffer]) -> Entries:
-        """Payloads of `first` and those after it, up to one that is not what was written."""
+        """Return the payloads from `first` on, up to the first corrupt copy, which is reported."""
         entries: Entries = []
         ledger = self.metadata.ledger
         entry = first
@@ -198,10 +197,11 @@ class LedgerReader:
         return entries
 
     async def read_lac(self) -> EntryId:
-        """Not below any entry confirmed before the call, but for the last one that was added.
+        """Read the LAC of an open ledger from its bookies, and return it.
 
-        A closed ledger answers from its metadata. Raises EntryUnknown when too few bookies of
-        the last ensemble answer.
+        It covers every entry confirmed before the call, except the last one that was added. Of a
+        closed ledger it is the last entry. Raises EntryUnknown if too few bookies of the last
+        ensemble answer.
         """
         await self.refresh()
         if self.metadata.closed:
@@ -218,55 +218,57 @@ class LedgerReader:
                 coverage.on_unknown(index)
             return coverage.reached or coverage.lost
 
-        await self._ask_lacs(on_reply)
+        await self._read_lacs(on_reply)
         if not coverage.reached:
-            raise EntryUnknown(f"ledger {metadata.ledger}: too few bookies told their LAC")
+            raise EntryUnknown(
+                f"ledger {metadata.ledger}: fewer than a quorum of bookies returned their LAC"
+            )
         return self.last_add_confirmed
 
     async def try_read_lac(self) -> EntryId:
-        """The first news from any bookie of the last ensemble, or what was known before.
+        """Return a higher LAC as soon as any bookie returns one, else the known one.
 
-        Faster than `read_lac`, and may be behind. Raises EntryUnknown when nobody answers.
+        Faster than `read_lac`, but it may lag behind. Raises EntryUnknown if no bookie answers.
         """
         before = self.last_add_confirmed
-        heard = False
+        answered = False
 
         def on_reply(_: int, known: bool) -> bool:
-            nonlocal heard
-            heard = heard or known
+            nonlocal answered
+            answered = answered or known
             return self.last_add_confirmed > before
 
         if not self.metadata.closed:
-            await self._ask_lacs(on_reply)
-            if not heard:
-                raise EntryUnknown(f"ledger {self.metadata.ledger}: no bookie told its LAC")
+            await self._read_lacs(on_reply)
+            if not answered:
+                raise EntryUnknown(f"ledger {self.metadata.ledger}: no bookie returned its LAC")
         return self.last_add_confirmed
 
-    async def _ask_lacs(self, on_reply: Callable[[int, bool], bool]) -> None:
-        """All of the last ensemble were asked, until `on_reply` (index, known) said: enough."""
+    async def _read_lacs(self, on_reply: Callable[[int, bool], bool]) -> None:
+        """Read the LAC of all bookies of the last ensemble, until `on_reply` returns True."""
         ensemble = self.metadata.last_fragment.ensemble
-        asking = {
-            asyncio.ensure_future(self._ask_lac(index, bookie))
+        reading = {
+            asyncio.ensure_future(self._read_lac_of(index, bookie))
             for index, bookie in enumerate(ensemble)
         }
         enough = False
         try:
-            while asking and not enough:
-                done, asking = await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
+            while reading and not enough:
+                done, reading = await asyncio.wait(reading, return_when=asyncio.FIRST_COMPLETED)
                 for index, reply in sorted(task.result() for task in done):
-                    enough |= self._hear(index, reply, on_reply)
+                    enough |= self._on_lac(index, reply, on_reply)
         finally:
-            for task in asking:
+            for task in reading:
                 task.cancel()
-            await asyncio.gather(*asking, return_exceptions=True)
+            await asyncio.gather(*reading, return_exceptions=True)
 
-    def _hear(self, index: int, reply: ReadReply, on_reply: Callable[[int, bool], bool]) -> bool:
+    def _on_lac(self, index: int, reply: ReadReply, on_reply: Callable[[int, bool], bool]) -> bool:
         known = reply.status is Status.OK or reply.status in _ABSENT
         if known:
-            self._learn(reply.lac)
+            self._raise_lac(reply.lac)
         return on_reply(index, known)
 
-    async def _ask_lac(self, index: int, bookie: BookieId) -> tuple[int, ReadReply]:
+    async def _read_lac_of(self, index: int, bookie: BookieId) -> tuple[int, ReadReply]:
         try:
             async with asyncio.timeout(self._timeout_s):
                 return index, await self._bookies.read_lac(bookie, self.metadata.ledger)

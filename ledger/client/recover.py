@@ -1,4 +1,4 @@
-"""Takes a ledger over from its writer, dead or not: runs `Recovery` against the bookies."""
+"""Recovery of a ledger whose writer may still run: carries out the actions of `Recovery`."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from functools import partial
 
 from ledger.client.config import LedgerClientConfig
 from ledger.client.health import BookieHealth
-from ledger.client.update_metadata import LedgerMetadataStore, Versioned
+from ledger.client.update_metadata import LedgerMetadataStore
 from ledger.core.entry_format import DigestType, EntryFormat, master_key, read_header
-from ledger.core.ledger_metadata import LedgerMetadata, LedgerState
+from ledger.core.ledger_metadata import LedgerMetadata, LedgerState, Versioned
 from ledger.core.recovery import (
     Abort,
     Absent,
     Action,
-    AddAgain,
     Answer,
     Close,
     Fence,
     Found,
     ReadEntry,
     Recovery,
+    RecoveryAdd,
     Unknown,
 )
 from ledger.errors import CorruptFormat, EntryUnknown, Unauthorized
@@ -32,8 +32,8 @@ from ledger.ports.bookies import Bookies, ReadReply, Status
 _ABSENT = (Status.NO_ENTRY, Status.NO_LEDGER)
 _OVERLOADED_WAIT_S = 0.05
 _CHECKED_BY_BOOKIES = (DigestType.CRC32C, DigestType.CRC32)
-"""Where copies differ by LAC and digest, a bookie can see that they are one entry; others it
-gets as they were found."""
+"""Digests that a bookie can verify: it sees that two copies are one entry, although LAC and digest
+differ. With any other digest, a copy is added exactly as found."""
 
 
 async def recover_ledger(
@@ -43,10 +43,11 @@ async def recover_ledger(
     health: BookieHealth,
     config: LedgerClientConfig,
 ) -> Versioned:
-    """The ledger is CLOSED, all it ever acknowledged inside; no writer can add to it any more.
+    """Fence and close the ledger, with every entry that was ever acknowledged.
 
-    Several may recover at once; all return the same last entry. Raises EntryUnknown, AddFailed
-    or MetadataUnavailable when too little answered: then it stays IN_RECOVERY, try again.
+    No writer can add to it any more. Concurrent recoveries all return the same last entry. Raises
+    EntryUnknown, AddFailed or MetadataUnavailable if too few bookies or the store answered: the
+    ledger stays IN_RECOVERY, and the caller may retry.
     """
     current = await metadata_store.read_latest(ledger)
     while True:
@@ -54,7 +55,7 @@ async def recover_ledger(
         if current.metadata.closed:
             return current
         began_with = current.metadata
-        close = await _Run(began_with, bookies, health, config).run()
+        close = await RecoveryRun(began_with, bookies, health, config).run()
         length = close.length
         if length is None:
             length = await _length_up_to(close.last_entry, began_with, bookies, config)
@@ -71,9 +72,12 @@ def _start_recovery(current: LedgerMetadata) -> LedgerMetadata | None:
 def _close(
     began_with: LedgerMetadata, closed: LedgerMetadata, current: LedgerMetadata
 ) -> LedgerMetadata | None:
-    """None when someone else closed it (their result stands), or when what was recovered is not
-    the ledger as it is stored now: start over. Fragments before the last are re-replication's
-    business, and are taken as they are now."""
+    """Return the metadata to store in place of `current`, or None to keep those.
+
+    None if another recovery closed the ledger: its result stands. Also None if the last fragment
+    changed, so that recovery must start over. Earlier fragments are taken from `current`, since
+    re-replication may have changed them.
+    """
     if current == began_with:
         return closed
     if replace(current, fragments=began_with.fragments) != began_with:
@@ -84,8 +88,8 @@ def _close(
     return replace(closed, fragments=(*current.fragments[:-1], *own))
 
 
-class _Run:
-    """One `Recovery`, its requests under way, and its news in one queue."""
+class RecoveryRun:
+    """One `Recovery` with its requests in flight, whose replies go through one queue."""
 
     def __init__(
         self,
@@ -111,19 +115,22 @@ class _Run:
         self._core = Recovery(
             metadata, window=config.recovery_window_entries, choose_spare=choose_spare
         )
-        # Bounded by what is under way: one piece of news per request.
-        self._news: asyncio.Queue[Callable[[], list[Action]]] = asyncio.Queue()
+        # Replies, as calls of `_core`. Bounded by the requests in flight: one reply for each.
+        self._events: asyncio.Queue[Callable[[], list[Action]]] = asyncio.Queue()
+        # Fences and reads in flight. `run` cancels those that are left.
         self._tasks: set[asyncio.Task[None]] = set()
+        # `run` has ended: retries of overloaded bookies stop.
         self._over = False
         self._loop = asyncio.get_running_loop()
+        # Adds to an overloaded bookie are repeated until then.
         self._overloaded_until_s = self._loop.time() + config.overloaded_s_max
 
     async def run(self) -> Close:
-        """What to close with. Raises the reason why recovery cannot be finished now."""
+        """Return the content to close with. Raises the reason why recovery cannot end now."""
         try:
             close = self._perform_all(self._core.start())
             while close is None:
-                close = self._perform_all((await self._news.get())())
+                close = self._perform_all((await self._events.get())())
             return close
         finally:
             self._over = True
@@ -140,7 +147,7 @@ class _Run:
             self._perform(action)
         return None
 
-    def _perform(self, action: Fence | ReadEntry | AddAgain) -> None:
+    def _perform(self, action: Fence | ReadEntry | RecoveryAdd) -> None:
         if isinstance(action, Fence):
             self._spawn(self._fence(action))
         elif isinstance(action, ReadEntry):
@@ -148,7 +155,7 @@ class _Run:
         else:
             self._add(action)
 
-    def _add(self, action: AddAgain) -> None:
+    def _add(self, action: RecoveryAdd) -> None:
         if self._over:
             return
         body: tuple[Buffer, ...] = (action.whole,)
@@ -167,16 +174,16 @@ class _Run:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _on_added(self, action: AddAgain, status: Status) -> None:
+    def _on_added(self, action: RecoveryAdd, status: Status) -> None:
         if status is Status.OVERLOADED and self._loop.time() < self._overloaded_until_s:
             self._loop.call_later(_OVERLOADED_WAIT_S, self._add, action)
             return
-        on_news = self._core.on_added if status is Status.OK else self._core.on_add_failed
-        self._news.put_nowait(partial(on_news, action.index, action.bookie, action.entry))
+        on_reply = self._core.on_added if status is Status.OK else self._core.on_add_failed
+        self._events.put_nowait(partial(on_reply, action.index, action.bookie, action.entry))
 
     async def _fence(self, fence: Fence) -> None:
-        reply = await self._ask(fence.bookie, NO_ENTRY)
-        self._news.put_nowait(partial(self._on_fence_reply, fence, reply))
+        reply = await self._read_fenced(fence.bookie, NO_ENTRY)
+        self._events.put_nowait(partial(self._on_fence_reply, fence, reply))
 
     def _on_fence_reply(self, fence: Fence, reply: ReadReply) -> list[Action]:
         core = self._core
@@ -190,17 +197,17 @@ class _Run:
         try:
             self._format.unpack(reply.body, self._ledger, NO_ENTRY)
         except CorruptFormat:
-            # Fenced all the same. A start too low is only slow, one too high would lose data:
-            # of a bookie with rot nothing is believed.
+            # It is fenced all the same. A base that is too low is only slow, one that is too high
+            # loses data: ignore the LAC of a bookie with bit rot.
             return core.on_fenced(fence.index, NO_ENTRY)
         return core.on_fenced(fence.index, max(reply.lac, read_header(reply.body).lac))
 
     async def _read(self, read: ReadEntry) -> None:
-        reply = await self._ask(read.bookie, read.entry)
-        answer = self._judge(read.entry, reply)
-        self._news.put_nowait(partial(self._core.on_read, read.index, read.entry, answer))
+        reply = await self._read_fenced(read.bookie, read.entry)
+        answer = self._answer_of(read.entry, reply)
+        self._events.put_nowait(partial(self._core.on_read, read.index, read.entry, answer))
 
-    def _judge(self, entry: EntryId, reply: ReadReply) -> Answer:
+    def _answer_of(self, entry: EntryId, reply: ReadReply) -> Answer:
         if reply.status in _ABSENT:
             return Absent()
         if reply.status is not Status.OK:
@@ -211,7 +218,7 @@ class _Run:
             return Unknown()
         return Found(read_header(reply.body).length, payload, reply.body)
 
-    async def _ask(self, bookie: BookieId, entry: EntryId) -> ReadReply:
+    async def _read_fenced(self, bookie: BookieId, entry: EntryId) -> ReadReply:
         try:
             async with asyncio.timeout(self._timeout_s):
                 return await self._bookies.read(bookie, self._ledger, entry, fence_key=self._key)
@@ -222,7 +229,7 @@ class _Run:
 async def _length_up_to(
     entry: EntryId, metadata: LedgerMetadata, bookies: Bookies, config: LedgerClientConfig
 ) -> int:
-    """Payload bytes of entries 0..`entry`, as any copy of that entry says."""
+    """Return the payload bytes of entries 0..`entry`, from the header of any copy of `entry`."""
     entry_format = EntryFormat(metadata.digest_type, metadata.password)
 
     async def ask(bookie: BookieId) -> int:
@@ -233,7 +240,7 @@ async def _length_up_to(
         entry_format.unpack(reply.body, metadata.ledger, entry)
         return read_header(reply.body).length
 
-    # All at once: one that hangs must not hold up a takeover.
+    # All at once, because one unresponsive bookie must not delay a takeover.
     asking = [asyncio.ensure_future(ask(bookie)) for bookie in metadata.bookies_of(entry)]
     try:
         for answer in asyncio.as_completed(asking):

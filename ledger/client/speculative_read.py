@@ -1,7 +1,7 @@
-"""Asks one after another, and the next one too when those before are late.
+"""A read that tries one bookie after another, and the next one also if an attempt is late.
 
-The first is awaited in the caller's own task: a prompt answer costs one timer and no task. Only
-when it is late do tasks appear, and the first good answer ends all others.
+The first attempt is awaited in the caller's own task: a prompt answer costs one timer and no task.
+Only late attempts get tasks beside them. The first good answer ends all other attempts.
 Source: BookKeeper, `DefaultSpeculativeRequestExecutionPolicy.java`.
 """
 
@@ -13,26 +13,30 @@ from typing import Any, Generic, TypeVar
 
 R = TypeVar("R")
 
-Ask = Coroutine[Any, Any, R | None]
-"""Gives a good answer, or None: the next one is asked at once."""
+Attempt = Coroutine[Any, Any, R | None]
+"""Returns a good answer, or None: then the next attempt starts at once."""
 
 
 class SpeculativeRead(Generic[R]):
-    """One question to several; runs once."""
+    """One read with several attempts; runs once.
+
+    Attempts run in the caller's task, one at a time, until one is late; from then on also in
+    tasks beside it. Once the caller's own attempt fails beside others, it only waits for them.
+    """
 
     __slots__ = (
-        "_ask_next",
         "_beside",
+        "_caller",
         "_cancelling",
         "_error",
-        "_found",
         "_give_up_at_s",
-        "_here",
         "_late_s",
         "_late_s_max",
         "_loop",
+        "_next_attempt",
         "_on_late",
         "_over",
+        "_result",
         "_timeout_s",
         "_timer",
         "_waiting",
@@ -40,57 +44,65 @@ class SpeculativeRead(Generic[R]):
 
     def __init__(
         self,
-        ask_next: Callable[[], Ask[R] | None],
+        next_attempt: Callable[[], Attempt[R] | None],
         *,
         late_s: float,
         late_s_max: float,
         timeout_s: float,
         on_late: Callable[[], None],
     ) -> None:
-        """`ask_next` asks another one, or returns None: all have been asked.
+        """`next_attempt` returns the next attempt, or None if there is none.
 
-        Without an answer after `late_s`, and then after waits that double up to `late_s_max`,
-        one more is asked and `on_late` called. All is over after `timeout_s`.
+        Without an answer after `late_s` seconds, one more attempt starts and `on_late` is called;
+        again after waits that double up to `late_s_max`. All attempts end after `timeout_s`.
         """
-        self._ask_next = ask_next
+        self._next_attempt = next_attempt
+        # The next wait for an answer. Doubles up to `late_s_max` with each timer.
         self._late_s = late_s
         self._late_s_max = late_s_max
         self._on_late = on_late
         self._loop = asyncio.get_running_loop()
         self._timeout_s = timeout_s
+        # The time of the timeout. Set by `run`.
         self._give_up_at_s = 0.0
+        # Attempts in tasks beside the caller. `run` cancels those that are left.
         self._beside: set[asyncio.Task[R | None]] = set()
-        self._here: asyncio.Task[Any] | None = None  # while it awaits an answer itself
+        # The caller's task, while it awaits an attempt of its own; `_end` interrupts it.
+        self._caller: asyncio.Task[Any] | None = None
+        # Cancellations of that task when the attempt began: more of them are not from `_end`.
         self._cancelling = 0
-        self._waiting: asyncio.Future[None] | None = None  # for those beside
-        self._found: R | None = None
+        # What the caller waits for when it has no attempt of its own left. Resolved by `_end`.
+        self._waiting: asyncio.Future[None] | None = None
+        # The outcome of an attempt in `_beside`. At most one of the two is set.
+        self._result: R | None = None
         self._error: BaseException | None = None
+        # The outcome is settled, by an answer, the timeout or `stop`. Never reset.
         self._over = False
 
     async def run(self) -> R | None:
-        """The first good answer; None: nobody has one, time is up, or `stop` was called."""
+        """Return the first good answer, or None if there is none, on timeout and after `stop`."""
         now_s = self._loop.time()
         self._give_up_at_s = now_s + self._timeout_s
         self._set_timer(now_s)
         try:
             while not self._over:
-                asking = self._ask_next()
-                if asking is None:
+                attempt = self._next_attempt()
+                if attempt is None:
                     break
-                found = await self._await_here(asking)
-                if found is not None:
-                    return found
+                result = await self._await_in_caller(attempt)
+                if result is not None:
+                    return result
                 if self._over:
                     break
-                if self._beside:  # asked already, and now the next one instead of this one too
-                    self._ask_beside()
+                if self._beside:  # late attempts run already: replace the caller's by one more
+                    self._start_beside()
                     break
             if not self._over and self._beside:
                 self._waiting = self._loop.create_future()
                 await self._waiting
             if self._error is not None:
                 raise self._error
-            return self._found
+            return self._result
         finally:
             self._over = True
             self._timer.cancel()
@@ -98,26 +110,26 @@ class SpeculativeRead(Generic[R]):
                 task.cancel()
 
     def stop(self) -> None:
-        """Whoever runs it gets None, unless an answer was there first."""
+        """Let `run` return None, unless it has an answer already."""
         self._end()
 
-    async def _await_here(self, asking: Ask[R]) -> R | None:
-        """The answer; None also when those beside ended the whole.
+    async def _await_in_caller(self, attempt: Attempt[R]) -> R | None:
+        """Return the answer, or None also if `_end` interrupted the attempt.
 
-        They interrupt this task as `asyncio.timeout` does, and a cancellation by anyone else
-        passes, even at the same moment.
+        The interruption is a cancellation, as in `asyncio.timeout`. A cancellation from elsewhere
+        propagates, even at the same moment.
         """
         task = asyncio.current_task()
         assert task is not None
-        self._here, self._cancelling = task, task.cancelling()
+        self._caller, self._cancelling = task, task.cancelling()
         try:
-            return await asking
+            return await attempt
         except asyncio.CancelledError:
             if not self._over or task.uncancel() > self._cancelling:
                 raise
             return None
         finally:
-            self._here = None
+            self._caller = None
 
     def _set_timer(self, now_s: float) -> None:
         at_s = min(now_s + self._late_s, self._give_up_at_s)
@@ -128,36 +140,36 @@ class SpeculativeRead(Generic[R]):
         now_s = self._loop.time()
         if now_s >= self._give_up_at_s:
             self._end()
-        elif self._ask_beside():
+        elif self._start_beside():
             self._on_late()
             self._set_timer(now_s)
         else:
             self._timer = self._loop.call_at(self._give_up_at_s, self._end)
 
-    def _ask_beside(self) -> bool:
-        asking = self._ask_next()
-        if asking is None:
+    def _start_beside(self) -> bool:
+        attempt = self._next_attempt()
+        if attempt is None:
             return False
-        task = self._loop.create_task(asking)
+        task = self._loop.create_task(attempt)
         self._beside.add(task)
-        task.add_done_callback(self._on_answer)
+        task.add_done_callback(self._on_done)
         return True
 
-    def _on_answer(self, task: asyncio.Task[R | None]) -> None:
+    def _on_done(self, task: asyncio.Task[R | None]) -> None:
         self._beside.discard(task)
         if self._over or task.cancelled():
             return
         self._error = task.exception()
-        self._found = None if self._error is not None else task.result()
-        good = self._error is not None or self._found is not None
-        if good or not (self._ask_beside() or self._beside or self._here):
+        self._result = None if self._error is not None else task.result()
+        good = self._error is not None or self._result is not None
+        if good or not (self._start_beside() or self._beside or self._caller):
             self._end()
 
     def _end(self) -> None:
         if self._over:
             return
         self._over = True
-        if self._here is not None:
-            self._here.cancel()
+        if self._caller is not None:
+            self._caller.cancel()
         elif self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)

@@ -1,8 +1,9 @@
-"""Follows a ledger while it grows: waits at a bookie instead of asking again and again.
+"""Follows a ledger while it grows, by long polls at its bookies.
 
-One bookie is asked and holds the question until its LAC moves (long poll), the entry travels in
-the answer. Another one is asked when it stays silent, errs or has no news for a whole period: it
-may be cut off from the writer. A watch on the metadata tells of new fragments and of the end.
+One bookie is polled, and holds the request until its LAC rises; the new entry comes with the
+answer. Another bookie is polled if the first is silent, fails, or has had nothing new for a whole
+period: it may be cut off from the writer. A watch on the metadata reports new fragments and the
+end of the ledger.
 Source: BookKeeper, `ReadLastConfirmedAndEntryOp.java`; DistributedLog, "Tailing reads" (seed 000).
 """
 
@@ -13,9 +14,9 @@ from collections.abc import AsyncIterator, Callable
 from typing import NamedTuple
 
 from ledger.client.config import LedgerClientConfig
-from ledger.client.health import SICK, BookieHealth
+from ledger.client.health import UNHEALTHY, BookieHealth
 from ledger.client.reader import LedgerReader
-from ledger.client.speculative_read import Ask, SpeculativeRead
+from ledger.client.speculative_read import Attempt, SpeculativeRead
 from ledger.core.quorum import coverage_size
 from ledger.core.read_plan import tail_order
 from ledger.errors import EntryUnknown, MetadataUnavailable
@@ -31,15 +32,15 @@ _FOLLOW_BYTES = 1024 * 1024
 
 
 class Tail(NamedTuple):
-    """What a wait at the tail brought."""
+    """The result of a wait at the tail."""
 
     lac: EntryId
-    payload: memoryview | None = None  # of the entry that was wanted; None: not confirmed yet
-    ended: bool = False  # the ledger is closed below it
+    payload: memoryview | None = None  # of the wanted entry; None: it is not confirmed yet
+    ended: bool = False  # the ledger is closed below the wanted entry
 
 
 class TailReader:
-    """Waits for what a ledger does not have yet. Belongs to one task; `close` it in the end."""
+    """Waits for entries that a ledger does not have yet. Belongs to one task, which closes it."""
 
     def __init__(
         self,
@@ -56,32 +57,39 @@ class TailReader:
         self._late_s_max = config.speculative_lac_s_max
         self._round_s = config.long_poll_s + config.read_timeout_s
         self._loop = asyncio.get_running_loop()
+        # The watch on the metadata. Set by the first wait, and ended by `close`.
         self._unwatch: Unwatch | None = None
-        self._changed = True  # metadata may be newer than the reader knows
-        self._woken = asyncio.Event()  # set with `_changed`
+        # The stored metadata may be newer than those of `reader`. Cleared by a refresh.
+        self._changed = True
+        # Set when the metadata change, to end a pause. Cleared together with `_changed`.
+        self._wake = asyncio.Event()
+        # The poll in flight. A change of the metadata stops it.
         self._poll: SpeculativeRead[Tail] | None = None
-        self._quiet: set[BookieId] = set()  # had no news when last asked
-        self._heard = False  # anyone, in this call
+        # Members of the ensemble that had nothing new when last polled: polled last. Cleared
+        # once all are in it.
+        self._quiet: set[BookieId] = set()
+        # A bookie has answered during the present wait, so that "nothing new" is evidence.
+        self._answered = False
 
     def close(self) -> None:
-        """Nothing is watched any more."""
+        """End the watch on the metadata."""
         if self._unwatch is not None:
             self._unwatch()
             self._unwatch = None
 
     async def wait_lac(self, previous: EntryId, timeout_s: float) -> EntryId:
-        """The last add confirmed, once it is above `previous`, the ledger ended or time is up.
+        """Wait until the LAC is above `previous`, the ledger ends or time is up, and return it.
 
-        Raises EntryUnknown when nobody answers, NoSuchLedger.
+        Raises EntryUnknown if no bookie answers, and NoSuchLedger.
         """
         return (await self._wait(EntryId(previous + 1), timeout_s)).lac
 
     async def read_next(self, wanted: EntryId, timeout_s: float) -> Tail:
-        """Entry `wanted`, at once if it is confirmed, else when it is; or no more than the LAC
-        when it is not after `timeout_s`, or never will be.
+        """Wait until entry `wanted` is confirmed, and return it.
 
-        Raises EntryUnknown when nobody answers, or none can show an entry that is confirmed;
-        NoSuchLedger; and NoSuchEntry by evidence, as `LedgerReader.read`.
+        Without the entry after `timeout_s` seconds, or if the ledger ends below it, the result
+        has only the LAC. Raises EntryUnknown if no bookie answers, or a confirmed entry cannot be
+        read now; NoSuchLedger; and NoSuchEntry on evidence, as `LedgerReader.read`.
         """
         tail = await self._wait(wanted, timeout_s)
         if tail.payload is None and wanted <= tail.lac:
@@ -90,9 +98,9 @@ class TailReader:
         return tail
 
     async def follow(self, first: EntryId) -> AsyncIterator[tuple[EntryId, memoryview]]:
-        """Every entry from `first` on as it is confirmed, until the ledger ends.
+        """Yield every entry from `first` on once it is confirmed, until the ledger ends.
 
-        Raises as `read_next`; going on after the last entry seen loses nothing.
+        Raises as `read_next`. A caller that continues after the last entry it got loses nothing.
         """
         wanted = first
         while True:
@@ -110,58 +118,63 @@ class TailReader:
                     wanted = EntryId(entry + 1)
 
     async def _wait(self, wanted: EntryId, timeout_s: float) -> Tail:
-        """Entry `wanted` is confirmed (and shown if it came along), cannot be, or time is up."""
+        """Wait until entry `wanted` is confirmed or cannot be, or time is up.
+
+        The result has the entry if it came with an answer.
+        """
         reader = self.reader
         end_s = self._loop.time() + timeout_s
         pause_s = _PAUSE_S
-        self._heard = False
+        self._answered = False
         while True:
             if wanted > reader.last_add_confirmed:
-                await self._look()
+                await self._refresh()
             lac = reader.last_add_confirmed
             if wanted <= lac or reader.metadata.closed:
                 return Tail(lac, ended=wanted > lac)
-            if self._loop.time() >= end_s and self._heard:
+            if self._loop.time() >= end_s and self._answered:
                 return Tail(lac)
-            found = await self._ask(wanted, end_s)
+            found = await self._poll_bookies(wanted, end_s)
             if found is not None and found.payload is not None:
                 return found
             left_s = end_s - self._loop.time()
-            if left_s <= 0 and not self._heard:
-                raise EntryUnknown(f"ledger {reader.metadata.ledger}: no bookie told its LAC")
+            if left_s <= 0 and not self._answered:
+                raise EntryUnknown(f"ledger {reader.metadata.ledger}: no bookie returned its LAC")
             if found is None and left_s > 0:
                 await self._pause(min(pause_s, left_s))
                 pause_s = min(2 * pause_s, _PAUSE_S_MAX)
 
-    async def _look(self) -> None:
-        """The reader knows of every change of the metadata that was told so far."""
-        if self._unwatch is None:  # before the first look, so that nothing falls between
+    async def _refresh(self) -> None:
+        """Let the reader adopt all changes of the metadata that were reported so far."""
+        if self._unwatch is None:  # before the first read, so that no change is missed
             self._unwatch = self.reader.watch(self._on_changed)
         if self._changed:
             self._changed = False
-            self._woken.clear()
+            self._wake.clear()
             try:
                 await self.reader.refresh()
             except MetadataUnavailable:
-                self._changed = True  # the next round looks again; bookies answer meanwhile
+                self._changed = True  # the next round retries; bookies answer meanwhile
 
     def _on_changed(self) -> None:
         self._changed = True
-        self._woken.set()
+        self._wake.set()
         if self._poll is not None:
             self._poll.stop()
 
     async def _pause(self, pause_s: float) -> None:
-        """So much time passed, or the metadata changed."""
+        """Wait for `pause_s` seconds, or until the metadata change."""
         try:
             async with asyncio.timeout(pause_s):
-                await self._woken.wait()
+                await self._wake.wait()
         except TimeoutError:
             pass
 
-    async def _ask(self, wanted: EntryId, end_s: float) -> Tail | None:
-        """What the first bookie that knows something said: news, or that there are none after a
-        whole period. None: nobody could say even that, or the metadata changed."""
+    async def _poll_bookies(self, wanted: EntryId, end_s: float) -> Tail | None:
+        """Poll bookies until one has something new, or nothing new for a whole period.
+
+        Returns None if none of them could answer, or the metadata changed.
+        """
         metadata = self.reader.metadata
         order = iter(self._order(wanted))
         empties_left = coverage_size(metadata.ensemble_size, metadata.ack_quorum)
@@ -170,15 +183,15 @@ class TailReader:
             nonlocal empties_left
             empties_left -= 1
 
-        def ask_next() -> Ask[Tail] | None:
+        def next_attempt() -> Attempt[Tail] | None:
             bookie = next(order, None)
             if bookie is None or empties_left == 0:
                 return None
-            return self._ask_bookie(bookie, wanted, end_s, on_empty)
+            return self._poll_bookie(bookie, wanted, end_s, on_empty)
 
         left_s = max(0.0, end_s - self._loop.time())
         self._poll = SpeculativeRead(
-            ask_next,
+            next_attempt,
             late_s=self._late_s,
             late_s_max=self._late_s_max,
             timeout_s=min(left_s + self._late_s - self._long_poll_s, self._round_s),
@@ -190,7 +203,7 @@ class TailReader:
             self._poll = None
 
     def _order(self, wanted: EntryId) -> list[BookieId]:
-        """Those first that may have news soonest; those last that had none when last asked."""
+        """Return the bookies that may know first, then those with nothing new at the last poll."""
         metadata = self.reader.metadata
         ensemble = metadata.last_fragment.ensemble
         self._quiet.intersection_update(ensemble)
@@ -200,7 +213,7 @@ class TailReader:
         order = self._health.read_order(order, None)
         return sorted(order, key=self._quiet.__contains__)
 
-    async def _ask_bookie(
+    async def _poll_bookie(
         self, bookie: BookieId, wanted: EntryId, end_s: float, on_empty: Callable[[], None]
     ) -> Tail | None:
         reader = self.reader
@@ -211,28 +224,28 @@ class TailReader:
             reply = await self._bookies.wait_lac(
                 bookie, reader.metadata.ledger, EntryId(wanted - 1), period_s
             )
-            ok = reply.status not in SICK
+            ok = reply.status not in UNHEALTHY
             self._quiet.add(bookie)
             if reply.status is not Status.OK and reply.status not in _ABSENT:
                 return None
-            self._heard = True
+            self._answered = True
             reader.last_add_confirmed = max(reader.last_add_confirmed, reply.lac)
             if reply.lac >= wanted:
                 self._quiet.discard(bookie)
-                return self._shown(bookie, wanted, reply)
+                return self._tail_of(bookie, wanted, reply)
             if 2 * (self._loop.time() - asked_at_s) >= period_s:
                 return Tail(reply.lac)
-            on_empty()  # it does not wait: it was fenced, or does not know the ledger
+            on_empty()  # it did not wait: it is fenced, or does not have the ledger
             return None
         finally:
             if ok is not None:
                 self._health.on_result(bookie, ok)
-            elif self._loop.time() - asked_at_s >= self._late_s:  # given up
+            elif self._loop.time() - asked_at_s >= self._late_s:  # cancelled for being late
                 self._quiet.add(bookie)
                 self._health.on_result(bookie, False)
 
-    def _shown(self, bookie: BookieId, wanted: EntryId, reply: ReadReply) -> Tail:
-        """With the entry if it came along and is what was written; else it is read elsewhere."""
+    def _tail_of(self, bookie: BookieId, wanted: EntryId, reply: ReadReply) -> Tail:
+        """Return the entry if it came with `reply` and is correct; else it is read elsewhere."""
         entries = self.reader.verified(bookie, wanted, (reply.body,)) if reply.body else ()
         payload = entries[0][1] if entries else None
         return Tail(self.reader.last_add_confirmed, payload)

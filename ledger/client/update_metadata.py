@@ -1,8 +1,8 @@
-"""Read a ledger's metadata, change it, compare-and-set, again: until it holds or must not.
+"""Reading and changing ledger metadata by compare-and-set, with retries.
 
-A version travels only together with the content it was read with, and after a refused or an
-unanswered set the content is read anew before anything is decided: so a lost reply of one's own
-success is seen as success, and a rival's change is never overwritten.
+A version is only used with the content that it was read with. After a refused or unanswered set
+the content is read again before any decision. A success whose reply was lost is thus recognised,
+and the change of a rival is never overwritten.
 Source: BookKeeper, `MetadataUpdateLoop.java`.
 """
 
@@ -19,18 +19,19 @@ from ledger.ids import LedgerId
 from ledger.ports.metadata import MetadataStore
 
 Change = Callable[[LedgerMetadata], LedgerMetadata | None]
-"""The value to store, or None when the one read is already right. May raise to withdraw."""
+"""Returns the metadata to store, or None if the given ones are right. May raise to withdraw."""
 
 
 class RetryBudget:
-    """Attempts left after MetadataUnavailable; each wait is twice the one before."""
+    """The attempts left after MetadataUnavailable; each wait is twice the one before."""
 
     def __init__(self, config: LedgerClientConfig) -> None:
+        # Counts the present attempt too. It only falls.
         self._attempts_left = config.metadata_attempts_max
         self._wait_s = config.metadata_retry_s
 
     async def wait_or_raise(self, error: MetadataUnavailable) -> None:
-        """Some time has passed; raises `error` when no attempt is left."""
+        """Wait before the next attempt. Raises `error` if none is left."""
         self._attempts_left -= 1
         if self._attempts_left <= 0:
             raise error
@@ -39,14 +40,17 @@ class RetryBudget:
 
 
 class LedgerMetadataStore:
-    """The metadata of all ledgers, over the metadata port."""
+    """The metadata of all ledgers, in the metadata store."""
 
     def __init__(self, store: MetadataStore, config: LedgerClientConfig) -> None:
         self.store = store
         self._config = config
 
     async def read(self, ledger: LedgerId) -> Versioned:
-        """Raises NoSuchLedger, CorruptFormat, MetadataUnavailable."""
+        """Read the metadata of `ledger`. Raises NoSuchLedger, CorruptFormat, MetadataUnavailable.
+
+        The store may answer from a replica that lags behind.
+        """
         budget = RetryBudget(self._config)
         path = metadata_format.ledger_path(ledger)
         while True:
@@ -60,7 +64,7 @@ class LedgerMetadataStore:
             return Versioned(metadata_format.decode(node.data, ledger), node.version)
 
     async def read_latest(self, ledger: LedgerId) -> Versioned:
-        """As `read`, and no change that was complete before the call is missed."""
+        """Read as `read`, including every change that was complete before the call."""
         budget = RetryBudget(self._config)
         while True:
             try:
@@ -73,7 +77,7 @@ class LedgerMetadataStore:
             return await self.read(ledger)
 
     async def create(self, metadata: LedgerMetadata) -> bool:
-        """The ledger exists with this content; False: another ledger has that id."""
+        """Store the metadata of a new ledger. Returns False if another ledger has that id."""
         budget = RetryBudget(self._config)
         path = metadata_format.ledger_path(metadata.ledger)
         data = metadata_format.encode(metadata)
@@ -82,7 +86,7 @@ class LedgerMetadataStore:
                 await self.store.create(path, data, parents=True)
             except MetadataUnavailable as error:
                 await budget.wait_or_raise(error)
-            except NoNode:  # a parent was removed, empty, in the same moment
+            except NoNode:  # an empty parent was removed at the same time
                 continue
             except NodeExists:
                 stored = await self.read(metadata.ledger)
@@ -91,9 +95,10 @@ class LedgerMetadataStore:
                 return True
 
     async def update(self, known: Versioned, change: Change) -> Versioned:
-        """What is stored now: `change` of the newest content, or that content if it was right.
+        """Store `change` of the newest content, beginning with `known`, and return what is stored.
 
-        Raises what `change` raises, and NoSuchLedger, MetadataUnavailable.
+        That is the content as read, if `change` returns None for it. Raises the errors of
+        `change`, NoSuchLedger and MetadataUnavailable.
         """
         budget = RetryBudget(self._config)
         current = known

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from ledger.client.config import LedgerClientConfig
-from ledger.client.health import SICK, BookieHealth
+from ledger.client.health import UNHEALTHY, BookieHealth
 from ledger.client.update_metadata import LedgerMetadataStore
 from ledger.core.add_pipeline import AddPipeline
 from ledger.core.ensemble_change import EnsembleSlot, Resend
@@ -49,7 +49,7 @@ _REFUSALS = {
     Status.FENCED: Refusal.FENCED,
     Status.UNAUTHORIZED: Refusal.UNAUTHORIZED,
     Status.READ_ONLY: Refusal.NO_SPACE,
-    **dict.fromkeys(SICK, Refusal.UNHEALTHY),
+    **dict.fromkeys(UNHEALTHY, Refusal.UNHEALTHY),
 }
 
 

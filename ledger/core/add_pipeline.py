@@ -1,12 +1,12 @@
-"""Entries sent and not yet confirmed: who acknowledged what, and what is confirmed or lost.
+"""Entries that were sent and are not yet confirmed, and when each is confirmed or fails.
 
-    add ──▶ on_added × Qa ──▶ Confirmed, in entry order
+    add ──▶ on_added × Qa ──▶ confirmed, in entry order
         └─▶ on_failed until Qa is out of reach ──▶ that entry and all after it fail, in order
 
-While bookies are being replaced (`hold` to `release`) nothing is confirmed, and what the replaced
-ones said is forgotten: see `core.ensemble_change`. Pure. `client.writer` sends the bytes and brings
-the news; it keeps what it needs for a confirm or a resend in `item`. Bookies are named by their
-index in the ensemble.
+While bookies are being replaced (`hold` to `release`), nothing is confirmed, and acknowledgements
+of replaced bookies are forgotten: see `core.ensemble_change`. Bookies are named by their index in
+the ensemble. Pure. `client.writer` sends the entries; `item` is all that it needs for a resend and
+for reporting the outcome.
 Source: BookKeeper, "Ack Quorums" and "Writing to the ledger" (seed 001).
 """
 
@@ -23,20 +23,22 @@ Item = TypeVar("Item")
 
 
 class Pending(Generic[Item]):
-    """One entry on its way. `acked` and `refused` are bit sets of ensemble indexes."""
+    """One entry that is neither confirmed nor failed."""
 
     __slots__ = ("acked", "entry", "item", "length", "refused")
 
     def __init__(self, entry: EntryId, length: int, item: Item) -> None:
         self.entry = entry
+        # Payload bytes of all entries up to this one.
         self.length = length
         self.item = item
+        # Bit sets of ensemble indexes, by the answer. Bits of replaced bookies are cleared.
         self.acked = 0
         self.refused = 0
 
 
 class AddPipeline(Generic[Item]):
-    """Invariant: entries lac+1 .. lap are pending, oldest first, or failed and taken out."""
+    """Pending entries. Invariant: lac+1 .. lap are pending, oldest first, or failed and taken."""
 
     __slots__ = (
         "_bytes_max",
@@ -71,22 +73,30 @@ class AddPipeline(Generic[Item]):
         self.ensemble_size = ensemble_size
         self.write_quorum = write_quorum
         self.ack_quorum = ack_quorum
-        self.lap = last_confirmed  # last add pushed
+        # Last add pushed: rises by one with each entry. `next_entry` is always lap + 1.
+        self.lap = last_confirmed
         self.next_entry = EntryId(last_confirmed + 1)
-        self.lac = last_confirmed  # last add confirmed
-        self.length = 0  # payload bytes of the entries added here, 0..lap for a writer
-        self.lac_length = 0  # the same up to lac
+        # Last add confirmed: it and all before it are on Qa bookies. It never falls, never
+        # passes `lap`, and stays below the first failed entry.
+        self.lac = last_confirmed
+        # Payload bytes of the entries added here, up to `lap` and up to `lac`.
+        self.length = 0
+        self.lac_length = 0
         self._sets = write_sets(ensemble_size, write_quorum)
         self._entries_max = entries_max
         self._bytes_max = bytes_max
+        # Entries lac+1 .. lap. Empty once the failed entries were taken.
         self._pending: deque[Pending[Item]] = deque()
+        # A change of the ensemble is in flight: nothing is confirmed. From `hold` to `release`.
         self._held = False
+        # The first failed entry, or None: it and all after it fail. It only moves to older ones.
         self._failed_from: EntryId | None = None
+        # The first failure, set together with `_failed_from` and kept for good.
         self._error: LedgerError | None = None
 
     @property
     def full(self) -> bool:
-        """No room for another entry now. A single entry always fits, whatever its size."""
+        """True if there is no room for another entry. A single entry always fits."""
         return bool(self._pending) and (
             len(self._pending) >= self._entries_max
             or self.length - self.lac_length >= self._bytes_max
@@ -94,20 +104,20 @@ class AddPipeline(Generic[Item]):
 
     @property
     def empty(self) -> bool:
-        """Every entry that was added is confirmed, or failed and taken out."""
+        """True if every added entry is confirmed, or failed and taken."""
         return not self._pending
 
     @property
     def error(self) -> LedgerError | None:
-        """Why no further entry is taken; entries before the failed one may still be confirmed."""
+        """The first failure: no more entries are accepted. Older ones may still be confirmed."""
         return self._error
 
     def write_set(self, entry: EntryId) -> tuple[int, ...]:
-        """Ensemble indexes that `entry` goes to."""
+        """Return the ensemble indexes that `entry` is written to."""
         return self._sets[entry % self.ensemble_size]
 
     def add(self, size: int, item: Item) -> EntryId:
-        """Accept one entry of `size` payload bytes; ids rise by one in call order."""
+        """Accept an entry of `size` payload bytes, and return its id: `next_entry`."""
         assert self._error is None
         entry = self.lap = self.next_entry
         self.next_entry = EntryId(entry + 1)
@@ -116,9 +126,10 @@ class AddPipeline(Generic[Item]):
         return entry
 
     def on_added(self, index: int, entry: EntryId) -> list[Item]:
-        """The bookie at `index` has `entry` durably. Items now confirmed, in entry order.
+        """Count an acknowledgement, and return the items now confirmed, in entry order.
 
-        Late, repeated and unexpected news is normal and changes nothing.
+        The bookie at `index` has `entry` durably. Late and repeated answers are normal, and
+        change nothing.
         """
         place = entry - self.lac - 1
         pending = self._pending
@@ -146,16 +157,16 @@ class AddPipeline(Generic[Item]):
         return confirmed
 
     def hold(self) -> None:
-        """Nothing is confirmed until `release`: where pending entries belong is being decided."""
+        """Confirm nothing until `release`: the bookies of pending entries may change."""
         self._held = True
 
     def release(self) -> list[Item]:
-        """Confirming goes on. Items confirmed by now, in entry order."""
+        """End the hold, and return the items confirmed by now, in entry order."""
         self._held = False
         return self._confirm()
 
     def on_failed(self, index: int, entry: EntryId, error: LedgerError) -> None:
-        """The bookie at `index` will not acknowledge `entry`, and nobody takes its place.
+        """The bookie at `index` will not acknowledge `entry`, and is not replaced.
 
         Once Qa is out of reach, `entry` and all after it fail with `error`: see `take_failed`.
         """
@@ -163,9 +174,9 @@ class AddPipeline(Generic[Item]):
             self._fail(entry, error)
 
     def on_refused(self, index: int, entry: EntryId) -> bool:
-        """The bookie at `index` will not acknowledge `entry`, but another may take its place.
+        """The bookie at `index` will not acknowledge `entry`, but may be replaced.
 
-        True: without another, `entry` cannot be confirmed.
+        Returns True if `entry` cannot be confirmed otherwise.
         """
         place = entry - self.lac - 1
         if place < 0 or place >= len(self._pending):
@@ -181,18 +192,18 @@ class AddPipeline(Generic[Item]):
 
     @property
     def out_of_reach(self) -> bool:
-        """Some entry can be confirmed only after a bookie was replaced."""
+        """True if some entry can be confirmed only after a bookie is replaced."""
         return any(map(self._is_out_of_reach, self._pending))
 
     def fail_out_of_reach(self, error: LedgerError) -> None:
-        """Nobody takes the place of those who refused: the first entry that needs it fails."""
+        """Fail the first entry that needs a replacement, and all after it: there is none."""
         for one in self._pending:
             if self._is_out_of_reach(one):
                 self._fail(one.entry, error)
                 return
 
     def fail(self, error: LedgerError) -> None:
-        """Every pending entry fails with `error`, whoever may still acknowledge it."""
+        """Fail every pending entry with `error`, even those that have acknowledgements."""
         self._fail(EntryId(self.lac + 1), error)
 
     def _fail(self, entry: EntryId, error: LedgerError) -> None:
@@ -202,7 +213,7 @@ class AddPipeline(Generic[Item]):
             self._error = error
 
     def take_failed(self) -> list[Item]:
-        """Items that failed, in entry order, each once; none while an older entry may succeed."""
+        """Return the failed items once, in entry order; none while an older entry may succeed."""
         if self._failed_from != self.lac + 1:
             return []
         failed = [one.item for one in self._pending]
@@ -210,18 +221,21 @@ class AddPipeline(Generic[Item]):
         return failed
 
     def pending(self) -> list[Pending[Item]]:
-        """What is on its way, oldest first: for sending again to a replaced bookie."""
+        """Return all pending entries, oldest first: a new bookie needs its share of them."""
         return list(self._pending)
 
     def forget(self, index: int) -> None:
-        """The bookie at `index` was replaced: what the old one said of pending entries is void."""
+        """Void all answers of the bookie at `index` for pending entries: it was replaced."""
         keep = ~(1 << index)
         for one in self._pending:
             one.acked &= keep
             one.refused &= keep
 
     def take_refused(self, index: int) -> list[Pending[Item]]:
-        """What the bookie at `index` had refused is asked of it again: these entries."""
+        """Return the entries that the bookie at `index` refused, and clear its refusals.
+
+        They are sent to it again.
+        """
         bit = 1 << index
         refused = [one for one in self._pending if one.refused & bit]
         for one in refused:

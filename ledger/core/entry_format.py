@@ -1,9 +1,10 @@
-"""An entry's bytes, as Apache BookKeeper lays them out.
+"""The bytes of an entry, in the format of Apache BookKeeper.
 
     0 ledger i64 │ 8 entry i64 │ 16 LAC i64 │ 24 length i64 │ 32 digest │ payload
 
-LAC is the last add confirmed when the entry was sent; length is the sum of the payloads of
-entries 0..this one. The digest covers bytes 0..31 and the payload. All integers are big-endian.
+LAC is the last add confirmed when the entry was sent. Length is the sum of the payloads of
+entries 0 up to this one. The digest covers bytes 0..31 and the payload. All integers are
+big-endian.
 Source: BookKeeper, `proto/checksum/*DigestManager.java`.
 """
 
@@ -27,7 +28,7 @@ HEADER_BYTES = _HEADER.size
 
 
 class DigestType(IntEnum):
-    """How entries are protected; numbers are those of the ledger metadata."""
+    """The digest that protects entries, with the numbers of the ledger metadata."""
 
     CRC32 = 1
     HMAC = 2
@@ -48,12 +49,12 @@ DigestFunction = Callable[[bytes | memoryview, Sequence[Buffer]], bytes]
 
 
 def master_key(password: bytes) -> bytes:
-    """The 20 bytes that prove to a bookie the right to add and to fence."""
+    """Return the 20 bytes that authorize adding to and fencing a ledger at a bookie."""
     return hashlib.sha1(b"ledger" + password).digest()
 
 
 def read_header(body: Buffer) -> EntryHeader:
-    """The header's fields, not verified. Raises CorruptFormat when the bytes are too few."""
+    """Return the fields of the header, not verified. Raises CorruptFormat if it is incomplete."""
     if len(body) < HEADER_BYTES:
         raise CorruptFormat(f"an entry of {len(body)} bytes has no header")
     ledger, entry, lac, length = _HEADER.unpack_from(body)
@@ -77,14 +78,14 @@ class EntryFormat:
         length: int,
         payload: Sequence[Buffer],
     ) -> bytes:
-        """Header and digest; followed by the payload's buffers they are the whole entry."""
+        """Return header and digest. With the payload appended, they are the whole entry."""
         header = _HEADER.pack(ledger, entry, lac, length)
         return header + self._digest(header, payload)
 
     def unpack(self, body: Buffer, ledger: LedgerId, entry: EntryId) -> memoryview:
-        """The payload, a view of `body`, after its digest and ids were verified.
+        """Verify digest and ids of `body`, and return the payload, a view of it.
 
-        With entry -1 any entry id will do. Raises CorruptFormat.
+        Entry -1 accepts any entry id. Raises CorruptFormat.
         """
         view = memoryview(body)
         start = self._payload_at
@@ -96,7 +97,7 @@ class EntryFormat:
         stored_ledger, stored_entry, _, _ = _HEADER.unpack_from(view)
         if stored_ledger != ledger or (entry != NO_ENTRY and stored_entry != entry):
             raise CorruptFormat(
-                f"asked for ledger {ledger} entry {entry}, got {stored_ledger} {stored_entry}"
+                f"expected ledger {ledger} entry {entry}, got {stored_ledger} {stored_entry}"
             )
         return payload
 

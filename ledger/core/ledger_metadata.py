@@ -1,8 +1,8 @@
-"""What the metadata store knows of one ledger. An immutable value; each change returns a new one.
+"""The metadata of one ledger: an immutable value; each change returns a new one.
 
     OPEN ──▶ IN_RECOVERY ──▶ CLOSED        and        OPEN ──▶ CLOSED
 
-Nothing ever leads back. Source: BookKeeper replication protocol, "Ledgers", "Ensembles",
+There is no way back. Source: BookKeeper replication protocol, "Ledgers", "Ensembles",
 "Closing a ledger" (seed 001).
 """
 
@@ -19,7 +19,7 @@ from ledger.ids import NO_ENTRY, BookieId, EntryId, LedgerId
 
 
 class LedgerState(IntEnum):
-    """Numbers are those of the stored format."""
+    """The state of a ledger, with the numbers of the stored format."""
 
     OPEN = 1
     IN_RECOVERY = 2
@@ -27,7 +27,7 @@ class LedgerState(IntEnum):
 
 
 class Fragment(NamedTuple):
-    """From entry `first` on, until the next fragment begins, entries live on `ensemble`."""
+    """Entries from `first` on, up to the next fragment, are on the bookies of `ensemble`."""
 
     first: EntryId
     ensemble: tuple[BookieId, ...]
@@ -35,7 +35,7 @@ class Fragment(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerMetadata:
-    """Invariant: E >= Qw >= Qa >= 1; fragments start at 0, rise, name E distinct bookies each."""
+    """Invariant: E >= Qw >= Qa >= 1; fragments rise from 0 and have E distinct bookies each."""
 
     ledger: LedgerId
     ensemble_size: int
@@ -43,15 +43,15 @@ class LedgerMetadata:
     ack_quorum: int
     fragments: tuple[Fragment, ...]
     state: LedgerState = LedgerState.OPEN
-    last_entry: EntryId | None = None  # only when CLOSED; -1: the ledger is empty
-    length: int = 0  # payload bytes, only when CLOSED
+    last_entry: EntryId | None = None  # only if CLOSED; -1: the ledger is empty
+    length: int = 0  # payload bytes, only if CLOSED
     digest_type: DigestType = DigestType.CRC32C
     password: bytes = b""
     created_ms: int | None = None
     custom: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
-    token: int | None = None  # random at create: tells one's own lost reply from a rival's node
-    format_version: int = 3  # of the stored bytes: kept by every change
-    unknown: bytes = b""  # stored fields of a newer version than this: kept by every change
+    token: int | None = None  # random: after a lost reply, create recognises its own node by it
+    format_version: int = 3  # of the stored bytes; changes keep it
+    unknown: bytes = b""  # stored fields of a newer version; changes keep them
 
     def __post_init__(self) -> None:
         assert self.ensemble_size >= self.write_quorum >= self.ack_quorum >= 1
@@ -74,7 +74,7 @@ class LedgerMetadata:
         return self.fragments[-1]
 
     def fragment_of(self, entry: EntryId) -> Fragment:
-        """The fragment that says where `entry` is."""
+        """Return the fragment that `entry` belongs to."""
         assert entry >= 0
         for fragment in reversed(self.fragments):
             if fragment.first <= entry:
@@ -82,26 +82,26 @@ class LedgerMetadata:
         raise AssertionError("the first fragment starts at entry 0")
 
     def bookies_of(self, entry: EntryId) -> tuple[BookieId, ...]:
-        """The write set of `entry`, in the order of its write quorum."""
+        """Return the write set of `entry`, in the order of its write quorum."""
         ensemble = self.fragment_of(entry).ensemble
         indexes = write_set(entry, self.ensemble_size, self.write_quorum)
         return tuple(ensemble[index] for index in indexes)
 
     def in_recovery(self) -> LedgerMetadata:
-        """A reader has begun to take the ledger over; its writer may only give up."""
+        """Return the metadata for a takeover by a reader: the writer can only give up."""
         assert self.state is LedgerState.OPEN
         return replace(self, state=LedgerState.IN_RECOVERY)
 
     def close(self, last_entry: EntryId, length: int) -> LedgerMetadata:
-        """The ledger ends at `last_entry` (-1: it is empty) for ever."""
+        """Return the metadata of the closed ledger: it ends at `last_entry`, -1 if it is empty."""
         assert self.state is not LedgerState.CLOSED
         assert last_entry >= self.last_fragment.first - 1, "a fragment never loses its start"
         return replace(self, state=LedgerState.CLOSED, last_entry=last_entry, length=length)
 
     def with_ensemble(self, first: EntryId, ensemble: tuple[BookieId, ...]) -> LedgerMetadata:
-        """Entries from `first` on live on `ensemble`; those before stay where they are.
+        """Return the metadata with entries from `first` on at `ensemble`.
 
-        Replaces the last fragment when it starts at `first`, else appends one.
+        Replaces the last fragment if it starts at `first`, else appends one.
         """
         assert self.state is not LedgerState.CLOSED
         assert first >= self.last_fragment.first

@@ -1,4 +1,4 @@
-"""How much was given to each bookie of late. Pure: time is an argument, in seconds."""
+"""The recent load of each bookie. Pure: time is an argument, in seconds."""
 
 from __future__ import annotations
 
@@ -6,23 +6,25 @@ from ledger.ids import BookieId
 
 
 class DecayingLoad:
-    """Amounts by bookie, in any unit; each counts half as much after every `half_life_s`."""
+    """Amounts by bookie, in any unit; an amount counts half after each `half_life_s`."""
 
     __slots__ = ("_amounts", "_as_of_s", "_half_life_s")
 
     def __init__(self, half_life_s: float) -> None:
         assert half_life_s > 0
         self._half_life_s = half_life_s
+        # Decayed up to `_as_of_s`. An amount that has decayed to almost nothing is dropped.
         self._amounts: dict[BookieId, float] = {}
+        # The latest time seen. It never goes back.
         self._as_of_s = 0.0
 
     def add(self, bookie: BookieId, amount: float, now_s: float) -> None:
-        """`amount` more was given to the bookie. Time never goes back."""
+        """Add `amount` to the load of `bookie`. `now_s` must not be below an earlier one."""
         self._decay(now_s)
         self._amounts[bookie] = self._amounts.get(bookie, 0.0) + amount
 
     def at(self, now_s: float) -> dict[BookieId, float]:
-        """What counts now; bookies that were given nothing are not in it."""
+        """Return the decayed amounts. A bookie without load is missing."""
         self._decay(now_s)
         return dict(self._amounts)
 
@@ -32,7 +34,7 @@ class DecayingLoad:
             return
         self._as_of_s = now_s
         left: float = 0.5 ** (passed_s / self._half_life_s)
-        # What is next to nothing goes, and so do bookies that exist no more.
+        # Dropping tiny amounts also drops bookies that no longer exist.
         self._amounts = {
             bookie: amount * left
             for bookie, amount in self._amounts.items()

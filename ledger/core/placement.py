@@ -1,9 +1,10 @@
-"""Which bookies hold a new fragment, and which one takes the place of a failed one.
+"""The choice of bookies for a new fragment, and of a replacement for a failed bookie.
 
-Pure: racks, loads and random are arguments. In this order: a bookie to avoid is used only when
-there are too few others; copies are spread over as many racks as there are, so that losing one
-takes as few of them as possible; then the least loaded, by random among near-equals, so that many
-clients that see the same do not all run to the same bookie.
+Pure: racks, loads and random numbers are arguments. The criteria, in this order:
+1. A bookie to avoid is used only if there are too few others.
+2. Copies are spread over as many racks as there are: losing a rack loses as few as possible.
+3. The least loaded bookie is chosen, at random among nearly equal ones. Many clients with the same
+   view thus do not all choose the same bookie.
 Source: BookKeeper, `RackawareEnsemblePlacementPolicyImpl.java`.
 """
 
@@ -19,13 +20,13 @@ from ledger.ids import BookieId
 
 Racks = Mapping[BookieId, str]
 RandomSource = Callable[[], float]
-"""Each call gives a new number from 0 up to, not including, 1."""
+"""Each call returns a new number from 0 up to, not including, 1."""
 
 RACKS_PER_WRITE_QUORUM = 2
 """Source: BookKeeper, `minNumRacksPerWriteQuorum`."""
 
 NEAR_EQUAL = 0.05
-"""Loads that differ by less than this part of their mean count as equal."""
+"""Loads that differ by less than this fraction of their mean count as equal."""
 
 
 def choose_ensemble(
@@ -39,23 +40,27 @@ def choose_ensemble(
     enforce_racks: bool = False,
     random: RandomSource,
 ) -> tuple[BookieId, ...]:
-    """E distinct `candidates`, in the order of the ensemble; the first is in `local_rack` if any.
+    """Return E distinct `candidates`, in the order of the ensemble.
 
-    Their racks are as even as the candidates allow, and every write quorum spans two where such
-    an order exists. `load` may be in any unit; a bookie that it does not name has none. Raises
-    NotEnoughBookies: fewer than E, or with `enforce_racks` no ensemble that spans two racks in
-    every write quorum (then racks come before what is to be avoided).
+    The first one is in `local_rack` if possible. The racks are as even as the candidates allow,
+    and every write quorum spans two racks if such an order exists. `load` may be in any unit; a
+    bookie missing there has no load.
+
+    Raises NotEnoughBookies if there are fewer than E candidates. With `enforce_racks`, also if no
+    ensemble spans two racks in every write quorum; then racks matter more than `avoid`.
     """
     assert ensemble_size >= write_quorum >= 1
     if len(candidates) < ensemble_size:
-        raise NotEnoughBookies(f"{ensemble_size} bookies are wanted, {len(candidates)} are live")
+        raise NotEnoughBookies(
+            f"the ensemble needs {ensemble_size} bookies, {len(candidates)} are live"
+        )
     picker = _Picker(candidates, load, local_rack, random)
     ensemble = _ordered(picker.pick(ensemble_size, avoid), candidates, write_quorum)
     wanted = min(write_quorum, RACKS_PER_WRITE_QUORUM)
     if enforce_racks and span(ensemble, candidates, write_quorum) < wanted:
         ensemble = _ordered(picker.pick(ensemble_size, ()), candidates, write_quorum)
         if span(ensemble, candidates, write_quorum) < wanted:
-            raise NotEnoughBookies(f"the live bookies cannot span {wanted} racks per write quorum")
+            raise NotEnoughBookies(f"the live bookies do not span {wanted} racks per write quorum")
     return _turned(ensemble, candidates, local_rack, random)
 
 
@@ -71,12 +76,12 @@ def choose_replacement(
     enforce_racks: bool = False,
     random: RandomSource,
 ) -> BookieId | None:
-    """The one of `candidates` to take place `index`; None when there is none.
+    """Return the candidate that takes `index` of `ensemble`, or None if there is none.
 
-    Never a member of `ensemble`; leave out of `candidates` whatever else has failed. `racks`
-    tells where members are that are no candidates; a member whose rack is unknown counts for
-    none. The rack of the failed one comes first where it spreads the copies as well as any
-    other, then racks that the ensemble does not have.
+    It is never a member of `ensemble`; leave other failed bookies out of `candidates`. `racks`
+    gives the racks of members that are no candidates; a member of an unknown rack counts for none.
+    The rack of the failed bookie is preferred if it spreads the copies as well as any other, then
+    racks outside the ensemble.
     """
     known = {**(racks or {}), **candidates}
     wanted = min(write_quorum, RACKS_PER_WRITE_QUORUM)
@@ -102,7 +107,7 @@ def choose_replacement(
 
 
 def span(ensemble: Sequence[BookieId], racks: Racks, write_quorum: int) -> int:
-    """The fewest racks that any write quorum of `ensemble` lies in; unknown ones count for none."""
+    """Return the fewest racks that a write quorum of `ensemble` spans, unknown ones not counted."""
     return min(_spans(ensemble, racks, write_quorum))
 
 
@@ -115,7 +120,7 @@ def _spans(ensemble: Sequence[BookieId], racks: Racks, write_quorum: int) -> lis
 
 
 class _Picker:
-    """Picks bookies one by one, each in a rack that has the fewest so far."""
+    """Picks bookies one by one, each in a rack with the fewest picks so far."""
 
     def __init__(
         self,
@@ -131,7 +136,7 @@ class _Picker:
         self._random = random
 
     def pick(self, count: int, avoid: Collection[BookieId]) -> list[BookieId]:
-        # Sorted: what random picks from must not depend on the order of the caller's mapping.
+        # Sorted, so that a random pick does not depend on the order of the caller's mapping.
         clean = [bookie for bookie in sorted(self._candidates) if bookie not in avoid]
         others = [bookie for bookie in sorted(self._candidates) if bookie in avoid]
         picked: list[BookieId] = []
@@ -155,7 +160,7 @@ class _Picker:
 
 
 def _near(candidates: Racks, load: Mapping[BookieId, float]) -> float:
-    """Loads less than this apart are the same to us."""
+    """Return the difference below which two loads count as equal."""
     return NEAR_EQUAL * sum(load.get(bookie, 0.0) for bookie in candidates) / len(candidates)
 
 
@@ -168,7 +173,7 @@ def _least_loaded(
 
 
 def _ordered(bookies: list[BookieId], racks: Racks, write_quorum: int) -> list[BookieId]:
-    """The order whose write quorums span most racks: the poorest of them, then all together."""
+    """Return the order with the most racks in its poorest write quorum, then in all together."""
     by_rack: dict[str, list[BookieId]] = {}
     for bookie in bookies:
         by_rack.setdefault(racks[bookie], []).append(bookie)
@@ -182,13 +187,13 @@ def _ordered(bookies: list[BookieId], racks: Racks, write_quorum: int) -> list[B
 
 
 def _in_turn(groups: list[list[BookieId]]) -> list[BookieId]:
-    """One of each rack, then a second of each: A B C A B C. Best when racks are even."""
+    """Return one of each rack, then a second of each: A B C A B C. Best if racks are even."""
     rounds = zip_longest(*groups)
     return [bookie for bookie in chain.from_iterable(rounds) if bookie is not None]
 
 
 def _every_other(groups: list[list[BookieId]]) -> list[BookieId]:
-    """No rack twice in a row, also around the end, when none has more than half: A B A B A C."""
+    """Return no rack twice in a row, even around the end, if none has over half: A B A B A C."""
     bookies = list(chain.from_iterable(groups))
     half = (len(bookies) + 1) // 2
     rounds = zip_longest(bookies[:half], bookies[half:])
@@ -196,7 +201,7 @@ def _every_other(groups: list[list[BookieId]]) -> list[BookieId]:
 
 
 def _between_runs(groups: list[list[BookieId]]) -> list[BookieId]:
-    """The largest rack in even runs between the others, when it has more than half: A A B A A C."""
+    """Return the largest rack in even runs between the others, if it has over half: A A B A A C."""
     most, others = groups[0], list(chain.from_iterable(groups[1:]))
     order: list[BookieId] = []
     for at, other in enumerate(others):
@@ -208,7 +213,7 @@ def _between_runs(groups: list[list[BookieId]]) -> list[BookieId]:
 def _turned(
     ensemble: list[BookieId], racks: Racks, local_rack: str | None, random: RandomSource
 ) -> tuple[BookieId, ...]:
-    """The same ring of write quorums, begun elsewhere: reads ask the first one first."""
+    """Return the same ring of write quorums from another start: readers ask its first bookie."""
     starts = [at for at, bookie in enumerate(ensemble) if racks[bookie] == local_rack]
     if not starts:
         starts = list(range(len(ensemble)))

@@ -1,9 +1,9 @@
-"""Bookies that have failed or lagged of late, and for how long they are avoided.
+"""Bookies that have recently failed or lagged, and for how long they are avoided.
 
 Pure: time is an argument, in seconds. A bookie is quarantined after some failures in a row, or
-when it is many times slower than the others; for a time that doubles whenever it is caught again
-and halves with each good period. When the time is up it is on probation: used like any other,
-but the first failure brings it back.
+if it is many times slower than the others. The duration doubles each time it is quarantined again
+and halves with each good period. After a quarantine the bookie is on probation: it is used like
+any other, but its first failure quarantines it again.
 Source: LogDevice, outlier detection of readers (seed 002); BookKeeper, `BookieWatcherImpl.java`.
 """
 
@@ -14,17 +14,17 @@ from collections.abc import Collection
 from ledger.ids import BookieId
 
 _LATENCY_WEIGHT = 1 / 16
-"""Of each new sample in the moving average."""
+"""Weight of each new sample in the moving average."""
 
 _SAMPLES_MIN = 16
 _OTHERS_MIN = 2
-"""So many samples, and so many other bookies with as many, before one is called slow."""
+"""A bookie is called slow after `_SAMPLES_MIN` samples, if `_OTHERS_MIN` others have as many."""
 
 _NONE: frozenset[BookieId] = frozenset()
 
 
 class _Record:
-    """What is known of one bookie."""
+    """The recent outcomes of one bookie, and its quarantine."""
 
     __slots__ = (
         "duration_s",
@@ -37,17 +37,24 @@ class _Record:
     )
 
     def __init__(self) -> None:
-        self.failures = 0  # in a row
+        # Failures in a row. A success or a quarantine resets it.
+        self.failures = 0
+        # Latencies in `latency_s`. A quarantine resets it: the bookie is measured anew.
         self.samples = 0
-        self.latency_s = 0.0  # moving average of `samples`
-        self.until_s = 0.0  # quarantined so long
-        self.duration_s = 0.0  # of its last quarantine; 0: neither that nor on probation
+        # Moving average of the latencies; the plain mean of the first few.
+        self.latency_s = 0.0
+        # The quarantine ends at this time; results before it are ignored.
+        self.until_s = 0.0
+        # Duration of the last quarantine. 0: the bookie is neither quarantined nor on probation.
+        self.duration_s = 0.0
+        # Start of the present good period on probation; once it lasted `duration_s`, that halves.
         self.good_since_s = 0.0
-        self.slow = False  # caught for lagging, not for failing
+        # The last quarantine was for latency, not for failures.
+        self.slow = False
 
 
 class Quarantine:
-    """Fed with the outcome of every request; asked whom to avoid. Time never goes back."""
+    """Outcomes of all requests, by bookie, and the bookies to avoid. Time never goes back."""
 
     __slots__ = (
         "_failures_max",
@@ -68,8 +75,11 @@ class Quarantine:
         slow_factor: float,
         slow_s_min: float,
     ) -> None:
-        """`failures_max` in a row put a bookie in for `first_s`, later up to `longest_s`; so does
-        a mean latency over `slow_factor` times that of the others and over `slow_s_min`."""
+        """Quarantine a bookie for `first_s` after `failures_max` failures in a row.
+
+        So does a mean latency above `slow_s_min` and `slow_factor` times that of the others.
+        Repeated quarantines take up to `longest_s`.
+        """
         assert failures_max >= 1
         assert 0 < first_s <= longest_s
         assert slow_factor > 1
@@ -78,17 +88,21 @@ class Quarantine:
         self._longest_s = longest_s
         self._slow_factor = slow_factor
         self._slow_s_min = slow_s_min
+        # Every bookie that had a request. Records are never dropped: bookies are few.
         self._records: dict[BookieId, _Record] = {}
-        self._over_at_s = 0.0  # every quarantine is over then
+        # The end of the last quarantine, so that `suspects` is cheap when there is none.
+        self._over_at_s = 0.0
 
     def on_result(self, bookie: BookieId, ok: bool, seconds: float | None, now_s: float) -> None:
-        """A request ended. `ok`: the bookie did its work, whatever it answered; `seconds` it
-        took, None when that says nothing about the bookie."""
+        """Count the outcome of a request. `ok`: the bookie did its work, whatever it answered.
+
+        `seconds` is the latency, or None if it is no measure of the bookie.
+        """
         record = self._records.get(bookie)
         if record is None:
             record = self._records[bookie] = _Record()
         if now_s < record.until_s:
-            return  # asked for want of others; it is judged again when its time is up
+            return  # used because others are lacking; its quarantine runs its time
         if not ok:
             record.failures += 1
             if record.failures >= self._failures_max or record.duration_s > 0:
@@ -109,19 +123,21 @@ class Quarantine:
                 record.duration_s = 0.0
 
     def suspects(self, now_s: float) -> frozenset[BookieId]:
-        """All that are quarantined now: to be asked last."""
+        """Return all quarantined bookies. Readers ask them last."""
         if now_s >= self._over_at_s:
             return _NONE
         return frozenset(b for b, record in self._records.items() if now_s < record.until_s)
 
     def avoid(self, now_s: float, bookies: Collection[BookieId], keep: int) -> frozenset[BookieId]:
-        """Those of `bookies` to place nothing new on: the worst suspects, never more than a third
-        of `bookies`, and never so many that fewer than `keep` are left."""
+        """Return those of `bookies` that should get no new entries: the worst suspects.
+
+        At most a third of `bookies` is returned, and at least `keep` bookies are left.
+        """
         suspects = self.suspects(now_s).intersection(bookies)
         if not suspects:
             return _NONE
         count = max(0, min(len(bookies) // 3, len(bookies) - keep))
-        # One that fails is worse than a slow one; then the one with more to go.
+        # Failing is worse than slow; among equals, the longer quarantine is worse.
         worst = sorted(
             suspects,
             key=lambda bookie: (
@@ -137,11 +153,11 @@ class Quarantine:
         record.duration_s = min(longer_s, self._longest_s)
         record.until_s = record.good_since_s = now_s + record.duration_s
         record.slow = slow
-        record.failures = record.samples = 0  # measured anew afterwards
+        record.failures = record.samples = 0
         self._over_at_s = max(self._over_at_s, record.until_s)
 
     def _is_outlier(self, record: _Record) -> bool:
-        """Much slower than the others, as far as so few samples tell."""
+        """True if the bookie is much slower than the median of the others, given enough samples."""
         if record.samples < _SAMPLES_MIN:
             return False
         others = sorted(

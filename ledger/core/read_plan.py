@@ -1,4 +1,4 @@
-"""Which bookie to ask for an entry, which next, and what may be concluded when none has it.
+"""The order in which a reader asks bookies for an entry, and when the entry counts as absent.
 
 Pure. Source: BookKeeper, "Reading" and `PendingReadOp.java`; evidence: seed 001, "Fencing".
 """
@@ -18,8 +18,10 @@ def read_order(
     near: Collection[BookieId] = (),
     last_good: BookieId | None = None,
 ) -> tuple[BookieId, ...]:
-    """Sound before suspect, then near before far, then the one that answered well just before,
-    then as the write quorum has them."""
+    """Return healthy bookies before suspects, near ones before far ones, then `last_good`.
+
+    `last_good` answered the read before. Apart from that, the order of `bookies` is kept.
+    """
 
     def rank(bookie: BookieId) -> tuple[bool, bool, bool]:
         return bookie in suspects, bookie not in near, bookie != last_good
@@ -30,8 +32,11 @@ def read_order(
 def tail_order(
     ensemble: tuple[BookieId, ...], write_quorum: int, wanted: EntryId
 ) -> tuple[BookieId, ...]:
-    """Who can show entry `wanted` as soon as it is confirmed: first those that hold it and also
-    the next one, which says so; then those that hold the next one, then all others."""
+    """Return `ensemble`, sorted by how early a bookie can show that entry `wanted` is confirmed.
+
+    The next entry carries that LAC. First come bookies that hold both entries, then those that
+    hold only the next one, then all others.
+    """
     size = len(ensemble)
     holds = write_set(wanted, size, write_quorum)
     learns = write_set(EntryId(wanted + 1), size, write_quorum)
@@ -40,33 +45,36 @@ def tail_order(
 
 
 class ReadPlan:
-    """The bookies of one write set, each asked once, and what those said that have no entry."""
+    """One read of a write set: the next bookie to ask, and the count of negative answers."""
 
-    __slots__ = ("_bookies", "_needed", "_next", "_noes")
+    __slots__ = ("_absent_count", "_bookies", "_needed", "_next")
 
     def __init__(self, bookies: tuple[BookieId, ...], ack_quorum: int) -> None:
-        """`bookies` are asked in this order."""
+        """`bookies` are asked in this order, each once."""
         self._bookies = bookies
+        # The index in `_bookies` to ask next; it only rises.
         self._next = 0
+        # Qw - Qa + 1: so many negative answers leave no Qa bookies that could hold the entry.
         self._needed = coverage_size(len(bookies), ack_quorum)
-        self._noes = 0
+        # Bookies that answered "no such entry". It only rises.
+        self._absent_count = 0
 
     def next(self) -> BookieId | None:
-        """The bookie to ask now; None when all have been asked."""
+        """Return the bookie to ask now, or None if all have been asked."""
         if self._next == len(self._bookies):
             return None
         self._next += 1
         return self._bookies[self._next - 1]
 
     def on_absent(self) -> None:
-        """A bookie says that it does not have the entry (NO_ENTRY, NO_LEDGER)."""
-        self._noes += 1
+        """A bookie answered that it does not have the entry (NO_ENTRY, NO_LEDGER)."""
+        self._absent_count += 1
 
     @property
     def absent(self) -> bool:
-        """So many said no that the entry cannot have been acknowledged there.
+        """True if enough bookies lack the entry that it cannot have been acknowledged.
 
-        Any other failure than an explicit no counts for nothing. One who has the entry is right
-        all the same, so this is asked once nobody is left.
+        Only explicit negative answers count, no other failure. Check it only after every bookie
+        was asked: one that has the entry outweighs all negative answers.
         """
-        return self._noes >= self._needed
+        return self._absent_count >= self._needed

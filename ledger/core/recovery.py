@@ -1,14 +1,16 @@
-"""A reader takes a ledger over: fence, find the last entry, copy what may be half written, close.
+"""Taking a ledger over from its writer: fence it, find its last entry, restore copies, close it.
 
     fence the last ensemble ─▶ base = highest LAC known to a covering set of it
     ─▶ read base+1, base+2 … each with the fence flag ─▶ add each one again ─▶ close at the last
 
-Pure: replies come in as calls, each returns what to do next. Three rules where the original text
-would lose or lock up data: every recovery read fences too (a fence answer may have come from other
-bookies than the read's); the base is never below the last fragment's start (earlier fragments are
-confirmed); an entry is absent only when Qw - Qa + 1 of its write set said so, any other answer
-says nothing. Reads go to the ensemble as it was when recovery began; bookies replaced meanwhile
-stay a private matter until the one compare-and-set that closes.
+Pure: replies come in as calls, each returns the next actions. Three rules where the original text
+would lose or lock up data:
+- Every recovery read fences too: the fence may have been answered by other bookies.
+- The base is never below the start of the last fragment: earlier fragments are confirmed.
+- An entry is absent only if Qw - Qa + 1 members of its write set lack it. Any other failure to
+  answer is no evidence.
+Reads go to the ensemble as it was when recovery began. Bookies replaced during recovery become
+visible only with the compare-and-set that closes the ledger.
 Source: seed 001, "Closing a ledger as a reader"; apache/bookkeeper #2614, #2615, #2908.
 """
 
@@ -27,7 +29,7 @@ from ledger.ids import NO_ENTRY, BookieId, Buffer, EntryId
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """Ask `bookie` for its highest entry and LAC, with the fence flag."""
+    """Read the highest entry and the LAC of `bookie`, with the fence flag."""
 
     index: int
     bookie: BookieId
@@ -35,7 +37,7 @@ class Fence:
 
 @dataclass(frozen=True, slots=True)
 class ReadEntry:
-    """Ask `bookie` for `entry`, with the fence flag."""
+    """Read `entry` from `bookie`, with the fence flag."""
 
     index: int
     bookie: BookieId
@@ -43,7 +45,7 @@ class ReadEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class AddAgain:
+class RecoveryAdd:
     """Store `entry` on `bookie` with the recovery flag."""
 
     index: int
@@ -52,12 +54,12 @@ class AddAgain:
     lac: EntryId
     length: int
     payload: Buffer
-    whole: Buffer  # the copy as it was found, with the LAC and the digest of its first writer
+    whole: Buffer  # the copy as found, with the LAC and the digest of the first writer
 
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Close with this content by compare-and-set. `length` None: nobody has told it yet."""
+    """Close with this content by compare-and-set. `length` is None if it must still be read."""
 
     last_entry: EntryId
     length: int | None
@@ -66,17 +68,17 @@ class Close:
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """Give up for now; the ledger stays IN_RECOVERY and recovery may start over."""
+    """Give up. The ledger stays IN_RECOVERY, and recovery may start over."""
 
     error: LedgerError
 
 
-Action = Fence | ReadEntry | AddAgain | Close | Abort
+Action = Fence | ReadEntry | RecoveryAdd | Close | Abort
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A copy whose digest and ids are right."""
+    """A copy with correct digest and ids."""
 
     length: int
     payload: Buffer
@@ -85,23 +87,23 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """The bookie would know and says that it does not have the entry."""
+    """The bookie has complete data, and lacks the entry."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """Anything else: no answer, I/O error, rot, limbo, overload."""
+    """Any other answer, or none: I/O error, bit rot, limbo, overload."""
 
 
 Answer = Found | Absent | Unknown
 
 
 ChooseSpare = Callable[[tuple[BookieId, ...], int, Collection[BookieId]], BookieId | None]
-"""Whom to put into an ensemble at an index; never one of the bookies that refused before."""
+"""Chooses a bookie for an index of an ensemble, never one that refused before, or None."""
 
 
 def in_order(spares: Iterable[BookieId]) -> ChooseSpare:
-    """The first of `spares` that may be used."""
+    """Return a choice of the first usable one of `spares`."""
     spares = tuple(spares)
 
     def choose(
@@ -114,23 +116,26 @@ def in_order(spares: Iterable[BookieId]) -> ChooseSpare:
 
 
 class _Reading:
-    """One entry being read from all its bookies at once."""
+    """One entry that is being read from its whole write set at once."""
 
     __slots__ = ("absent", "found", "unanswered")
 
     def __init__(self, indexes: tuple[int, ...], ack_quorum: int) -> None:
+        # Negative answers. Once they cover the write set, the entry was never acknowledged.
         self.absent = Coverage((indexes,), ack_quorum)
+        # The first correct copy. It outweighs all negative answers.
         self.found: Found | None = None
+        # Ensemble indexes without an answer yet.
         self.unanswered = set(indexes)
 
     @property
     def hopeless(self) -> bool:
-        """Neither a copy nor enough noes, and nobody is left to answer."""
+        """True if all answered, without a copy and without enough negative answers."""
         return not (self.unanswered or self.absent.reached or self.found)
 
 
 class Recovery:
-    """One attempt to recover one ledger. Over after it returned `Close` or `Abort`."""
+    """One attempt to recover one ledger. It ends when it returns `Close` or `Abort`."""
 
     def __init__(
         self,
@@ -140,32 +145,48 @@ class Recovery:
         spares: Iterable[BookieId] = (),
         choose_spare: ChooseSpare | None = None,
     ) -> None:
-        """`metadata` as stored: IN_RECOVERY. `spares`, in this order, or whom `choose_spare`
-        names, stand in for bookies that refuse adds."""
+        """`metadata` is as stored: IN_RECOVERY.
+
+        Bookies that refuse adds are replaced by the choice of `choose_spare`, or by the first
+        usable one of `spares`.
+        """
         assert metadata.state is LedgerState.IN_RECOVERY
         assert window >= 1
-        self.base = NO_ENTRY  # everything up to here is confirmed; known once fenced
+        # All entries up to here are confirmed. Set once the ledger is fenced, then constant.
+        self.base = NO_ENTRY
+        # As stored, and then with the bookies replaced by this attempt, which only `Close` shows.
         self._metadata = metadata
+        # The last ensemble as stored when recovery began. All fences and reads go there.
         self._read_ensemble = metadata.last_fragment.ensemble
         self._choose_spare = choose_spare or in_order(spares)
+        # Bookies that refused an add in this attempt. None of them is chosen as a spare.
         self._refused: set[BookieId] = set()
+        # At most so many entries are read ahead, and so many added again, at a time.
         self._window = window
         sets = write_sets(metadata.ensemble_size, metadata.write_quorum)
+        # Answers to the fence. Once every write set is covered, reading begins.
         self._fenced: Coverage = Coverage(sets, metadata.ack_quorum)
+        # The highest LAC in those answers.
         self._lac = NO_ENTRY
-        self._reading: deque[_Reading] = deque()  # entries _next, _next + 1 ...
+        # Entries _next, _next + 1 ... that are being read. The head is decided first.
+        self._reading: deque[_Reading] = deque()
+        # The first entry that is neither found nor absent yet.
         self._next = NO_ENTRY
+        # Found entries that are being added again. Created once the ledger is fenced.
         self._adding: AddPipeline[Found] | None = None
+        # Payload bytes up to the last found entry; None while no entry was found above the base.
         self._length: int | None = None
+        # Entry `_next` is absent: the ledger ends before it. Never reset.
         self._end_found = False
+        # `Close` or `Abort` was returned: all later replies are ignored.
         self._over = False
 
     def start(self) -> list[Action]:
-        """First of all: fence every bookie of the last ensemble."""
+        """Return the first actions: fence every bookie of the last ensemble."""
         return [Fence(index, bookie) for index, bookie in enumerate(self._read_ensemble)]
 
     def on_fenced(self, index: int, lac: EntryId) -> list[Action]:
-        """The bookie at `index` is fenced for good and has heard of `lac`."""
+        """The bookie at `index` has fenced the ledger durably, and knows `lac`."""
         if self._over or self._adding is not None:
             return []
         self._fenced.on_known(index)
@@ -173,14 +194,14 @@ class Recovery:
         return self._begin_reading() if self._fenced.reached else []
 
     def on_fence_failed(self, index: int, error: LedgerError | None = None) -> list[Action]:
-        """Whether the bookie at `index` is fenced is not known."""
+        """The bookie at `index` may or may not have fenced the ledger."""
         if self._over or self._adding is not None:
             return []
         if isinstance(error, Unauthorized):
             return self._abort(error)
         self._fenced.on_unknown(index)
         if self._fenced.lost:
-            return self._abort(EntryUnknown(f"{self._name}: too few bookies answered the fence"))
+            return self._abort(EntryUnknown(f"{self._name}: too few bookies confirmed the fence"))
         return []
 
     def _begin_reading(self) -> list[Action]:
@@ -200,7 +221,7 @@ class Recovery:
         return self._advance()
 
     def on_read(self, index: int, entry: EntryId, answer: Answer) -> list[Action]:
-        """The bookie at `index`, which fenced before it answered, said this of `entry`."""
+        """The bookie at `index` has fenced the ledger, and answered the read of `entry`."""
         place = entry - self._next
         if self._over or self._end_found or not 0 <= place < len(self._reading):
             return []
@@ -213,7 +234,7 @@ class Recovery:
         return self._advance()
 
     def on_added(self, index: int, bookie: BookieId, entry: EntryId) -> list[Action]:
-        """`bookie` has the copy durably."""
+        """`bookie`, at `index`, has the copy durably."""
         if self._over or self._ensemble[index] != bookie:
             return []
         assert self._adding is not None
@@ -221,7 +242,7 @@ class Recovery:
         return self._advance()
 
     def on_add_failed(self, index: int, bookie: BookieId, entry: EntryId) -> list[Action]:
-        """`bookie` did not take the copy: a spare takes its place, or the others must do."""
+        """`bookie` did not take the copy: replace it by a spare, or go on with the others."""
         if self._over or self._ensemble[index] != bookie:
             return []
         adding = self._adding
@@ -238,7 +259,7 @@ class Recovery:
         return []
 
     def _replace(self, index: int, spare: BookieId) -> list[Action]:
-        """`spare` holds, from the first unconfirmed entry on, what `index` would have held."""
+        """Put `spare` at `index` from the first unconfirmed entry on, and send it those entries."""
         adding = self._adding
         assert adding is not None
         ensemble = list(self._ensemble)
@@ -247,13 +268,13 @@ class Recovery:
         self._metadata = self._metadata.with_ensemble(first, tuple(ensemble))
         adding.forget(index)
         return [
-            self._add_again(index, one.entry, one.item)
+            self._recovery_add(index, one.entry, one.item)
             for one in adding.pending()
             if index in adding.write_set(one.entry)
         ]
 
     def _advance(self) -> list[Action]:
-        """Everything that the answers so far allow."""
+        """Return all actions that the answers so far allow."""
         actions: list[Action] = []
         adding = self._adding
         assert adding is not None
@@ -282,13 +303,14 @@ class Recovery:
         assert entry == self._next
         self._next = EntryId(entry + 1)
         self._length = found.length
-        return [self._add_again(index, entry, found) for index in adding.write_set(entry)]
+        return [self._recovery_add(index, entry, found) for index in adding.write_set(entry)]
 
-    def _add_again(self, index: int, entry: EntryId, found: Found) -> AddAgain:
-        # Never this attempt's own progress: that may rest on spares which nobody will hear of if
-        # it dies, and the next attempt would start above entries that their bookies lack.
-        bookie = self._ensemble[index]
-        return AddAgain(index, bookie, entry, self.base, found.length, found.payload, found.whole)
+    def _recovery_add(self, index: int, entry: EntryId, found: Found) -> RecoveryAdd:
+        # The LAC is the base, and not this attempt's progress. That progress may rest on spares
+        # that are lost if the attempt dies. The next attempt would start above entries that
+        # the bookies in its metadata lack.
+        bookie, length = self._ensemble[index], found.length
+        return RecoveryAdd(index, bookie, entry, self.base, length, found.payload, found.whole)
 
     def _read_ahead(self) -> list[Action]:
         actions: list[Action] = []

@@ -1,4 +1,4 @@
-"""Numbers that look like random, all of them told by one seed. Pure; not for secrets."""
+"""Pseudorandom numbers that a seed determines. Pure; not for secrets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _MASK = 2**64 - 1
 
 
 def seeded_random(seed: int) -> Callable[[], float]:
-    """Each call gives a number from 0 up to, not including, 1, whatever those before it were.
+    """Return a function whose calls give independent numbers from 0 up to, not including, 1.
 
     Source: Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators" (SplitMix64).
     """

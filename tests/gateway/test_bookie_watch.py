@@ -161,7 +161,7 @@ def test_a_gateway_without_room_says_so_once_and_writes_again_when_there_is_room
                 assert {error.code() for error in told} == {KafkaError.NOT_ENOUGH_REPLICAS}
             assert written == []
             (line,) = lines_of(gateway, LACK)
-            assert "0 of 1 bookies take writes (1 read-only: short of room)" in line
+            assert "0 of 1 bookies take writes (1 read-only: low on disk space)" in line
             words = ["mount", "-o", f"remount,size={LARGE_BYTES}", str(place)]
             subprocess.run(words, check=True)
             gateway.process.wait_for(lambda: lines_of(gateway, AGAIN), AGAIN, S_MAX)

@@ -332,7 +332,7 @@ def what_is_not_confirmed_is_shown(patch):
     def learn(self, lac):
         self.last_add_confirmed = max(self.last_add_confirmed, lac + (1 if lac >= 0 else 0))
 
-    patch.setattr(LedgerReader, "_learn", learn)
+    patch.setattr(LedgerReader, "_raise_lac", learn)
 
 
 def the_follower_fences(patch):

@@ -17,12 +17,12 @@ from ledger.core.quorum import write_set
 from ledger.core.recovery import (
     Abort,
     Absent,
-    AddAgain,
     Close,
     Fence,
     Found,
     ReadEntry,
     Recovery,
+    RecoveryAdd,
     Unknown,
 )
 from ledger.errors import AddFailed, EntryUnknown, Unauthorized
@@ -107,7 +107,7 @@ def worlds(draw, silence):
     # An entry's LAC was confirmed when it was sent; acknowledged is all that has Qa copies.
     lacs = {name: draw(st.integers(-1, acked)) if holds[name] else -1 for name in names}
     kinds = st.tuples(
-        st.sampled_from(["Fence", "ReadEntry", "AddAgain"]),
+        st.sampled_from(["Fence", "ReadEntry", "RecoveryAdd"]),
         st.sampled_from(names),
         st.integers(-1, 7),
     )
@@ -138,7 +138,7 @@ def test_when_everybody_answers_recovery_ends_and_entries_are_on_all_their_booki
     recovery = Recovery(recovering(e, qw, qa), window=window)
     end = world.run(recovery)
     assert isinstance(end, Close)
-    sent = {(action.bookie, action.entry) for action in world.of(AddAgain)}
+    sent = {(action.bookie, action.entry) for action in world.of(RecoveryAdd)}
     everywhere = {
         (f"b{n}", entry)
         for entry in range(recovery.base + 1, end.last_entry + 1)
@@ -199,7 +199,7 @@ def test_one_bookie_that_lacks_an_entry_proves_nothing():
     recovery.on_fenced(0, -1)
     recovery.on_fenced(1, -1)
     assert recovery.on_read(0, 0, Absent()) == []
-    assert any(isinstance(action, AddAgain) for action in recovery.on_read(1, 0, found(0)))
+    assert any(isinstance(action, RecoveryAdd) for action in recovery.on_read(1, 0, found(0)))
 
 
 def test_an_unknown_answer_never_counts_as_no():
@@ -219,7 +219,7 @@ def test_two_that_do_not_know_leave_the_word_to_the_third():
     recovery.on_fenced(0, -1)
     recovery.on_fenced(1, -1)
     assert recovery.on_read(0, 0, Unknown()) == recovery.on_read(1, 0, Unknown()) == []
-    assert any(isinstance(action, AddAgain) for action in recovery.on_read(2, 0, found(0)))
+    assert any(isinstance(action, RecoveryAdd) for action in recovery.on_read(2, 0, found(0)))
 
 
 def test_a_hung_bookie_stops_nothing_that_the_others_can_decide():
@@ -235,21 +235,21 @@ def test_copies_claim_no_more_than_was_confirmed_when_recovery_began():
     recovery = Recovery(recovering(), window=1)
     end = world.run(recovery)
     assert end.last_entry == 5
-    assert {copy.lac for copy in world.of(AddAgain)} == {2}
+    assert {copy.lac for copy in world.of(RecoveryAdd)} == {2}
 
 
 def test_a_spare_takes_the_place_of_a_bookie_that_refuses():
-    world = World({f"b{n}": {0, 1} for n in range(3)}, silent={("AddAgain", "b1", 1)})
+    world = World({f"b{n}": {0, 1} for n in range(3)}, silent={("RecoveryAdd", "b1", 1)})
     end = world.run(Recovery(recovering(), window=2, spares=["b1", "b9"]))
     assert end.last_entry == 1
     assert end.metadata.last_fragment.ensemble == ("b0", "b9", "b2")
     first = end.metadata.last_fragment.first
-    sent = {copy.entry for copy in world.of(AddAgain) if copy.bookie == "b9"}
+    sent = {copy.entry for copy in world.of(RecoveryAdd) if copy.bookie == "b9"}
     assert sent == set(range(first, 2)) != set()
 
 
 def test_a_spare_that_refuses_too_gives_way_to_the_next_and_none_is_tried_twice():
-    silent = {("AddAgain", "b1", 1), ("AddAgain", "b9", 1)}
+    silent = {("RecoveryAdd", "b1", 1), ("RecoveryAdd", "b9", 1)}
     world = World({f"b{n}": {0, 1} for n in range(3)}, silent=silent)
     end = world.run(Recovery(recovering(qa=3), window=2, spares=["b9", "b1", "b8"]))
     assert end.metadata.last_fragment.ensemble == ("b0", "b8", "b2")
@@ -262,25 +262,25 @@ def test_who_stands_in_is_chosen_for_the_place_that_is_empty():
         asked.append((ensemble, index, set(refused)))
         return "b9"
 
-    world = World({f"b{n}": {0} for n in range(3)}, silent={("AddAgain", "b2", 0)})
+    world = World({f"b{n}": {0} for n in range(3)}, silent={("RecoveryAdd", "b2", 0)})
     end = world.run(Recovery(recovering(qa=3), window=1, choose_spare=choose))
     assert asked == [(("b0", "b1", "b2"), 2, {"b2"})]
     assert end.metadata.last_fragment.ensemble == ("b0", "b1", "b9")
 
 
 def test_reads_keep_to_the_bookies_of_the_beginning():
-    world = World({f"b{n}": set(range(5)) for n in range(3)}, silent={("AddAgain", "b1", 0)})
+    world = World({f"b{n}": set(range(5)) for n in range(3)}, silent={("RecoveryAdd", "b1", 0)})
     world.run(Recovery(recovering(), window=1, spares=["b9"]))
     assert {read.bookie for read in world.of(ReadEntry)} == {"b0", "b1", "b2"}
 
 
 def test_without_spares_it_goes_on_while_qa_can_be_reached():
-    world = World({f"b{n}": {0, 1} for n in range(3)}, silent={("AddAgain", "b1", 0)})
+    world = World({f"b{n}": {0, 1} for n in range(3)}, silent={("RecoveryAdd", "b1", 0)})
     assert world.run(Recovery(recovering(), window=1)).last_entry == 1
 
 
 def test_without_qa_copies_it_ends_the_attempt():
-    silent = {("AddAgain", "b1", 0), ("AddAgain", "b2", 0)}
+    silent = {("RecoveryAdd", "b1", 0), ("RecoveryAdd", "b2", 0)}
     world = World({f"b{n}": {0} for n in range(3)}, silent=silent)
     assert isinstance(world.run(Recovery(recovering(), window=1)).error, AddFailed)
 

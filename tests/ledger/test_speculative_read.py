@@ -29,7 +29,7 @@ class World:
         self.script = list(enumerate(script))
         self.asked, self.ended, self.late = [], [], 0
 
-    def ask_next(self):
+    def next_attempt(self):
         if len(self.asked) == len(self.script):
             return None
         index, (ticks, answer) = self.script[len(self.asked)]
@@ -48,7 +48,7 @@ class World:
 
     def speculative_read(self, timeout_s=100.0):
         return SpeculativeRead(
-            self.ask_next,
+            self.next_attempt,
             late_s=LATE_S,
             late_s_max=LATE_S_MAX,
             timeout_s=timeout_s,

@@ -18,11 +18,12 @@ from unittest import mock
 from ledger.client import client, recover
 from ledger.client.metadata_format import ledger_of_path
 from ledger.client.reader import LedgerReader
-from ledger.client.update_metadata import LedgerMetadataStore, Versioned
+from ledger.client.update_metadata import LedgerMetadataStore
 from ledger.client.writer import LedgerWriter
 from ledger.core.add_pipeline import AddPipeline
 from ledger.core.ensemble_change import EnsembleChange, EnsembleSlot
 from ledger.core.entry_format import EntryFormat
+from ledger.core.ledger_metadata import Versioned
 from ledger.core.ledger_writing import Closing
 from ledger.core.quorum import Coverage
 from ledger.core.read_plan import ReadPlan
@@ -64,7 +65,7 @@ def patched(owner, **mistakes):
 
 def recovery_as(mistake):
     def plant(world):
-        target = "_Run" if issubclass(mistake, recover._Run) else "Recovery"
+        target = "RecoveryRun" if issubclass(mistake, recover.RecoveryRun) else "Recovery"
         return mock.patch.object(recover, target, mistake)
 
     return plant
@@ -79,7 +80,7 @@ def publishing_early(world):
         planted.CommittedChange.tree = world.cluster.tree
 
     world.build = build_and_tell
-    with mock.patch.object(recover, "_Run", planted.CommittedChange):
+    with mock.patch.object(recover, "RecoveryRun", planted.CommittedChange):
         yield
 
 
@@ -391,13 +392,13 @@ MUTATIONS = (
     Mutation(
         "L3",
         "a reader knows one more than is confirmed",
-        patched(LedgerReader, _learn=learns_one_more),
+        patched(LedgerReader, _raise_lac=learns_one_more),
         families.Watched,
     ),
     Mutation(
         "L6",
         "one no is enough for a reader",
-        patched(ReadPlan, absent=property(lambda self: self._noes > 0)),
+        patched(ReadPlan, absent=property(lambda self: self._absent_count > 0)),
         families.Watched,
     ),
     Mutation(

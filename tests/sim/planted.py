@@ -13,12 +13,12 @@ from ledger.core import recovery as core
 from ledger.ids import EntryId
 
 
-class UnfencedReads(recover._Run):
+class UnfencedReads(recover.RecoveryRun):
     """T1: reading forward does not fence; a fence answer of other bookies seems enough."""
 
-    async def _ask(self, bookie, entry):
+    async def _read_fenced(self, bookie, entry):
         if entry < 0:
-            return await super()._ask(bookie, entry)
+            return await super()._read_fenced(bookie, entry)
         return await self._bookies.read(bookie, self._ledger, entry)
 
 
@@ -40,7 +40,7 @@ class ErrorIsNo(core.Recovery):
         return super().on_read(index, entry, absent)
 
 
-class CommittedChange(recover._Run):
+class CommittedChange(recover.RecoveryRun):
     """T8: a bookie replaced during recovery is published before the ledger is closed."""
 
     tree = None
@@ -77,8 +77,8 @@ class NoFloor(core.Recovery):
 class OwnProgress(core.Recovery):
     """A copy's LAC tells how far this recovery came, on bookies that no metadata name yet."""
 
-    def _add_again(self, index, entry, found):
-        action = super()._add_again(index, entry, found)
+    def _recovery_add(self, index, entry, found):
+        action = super()._recovery_add(index, entry, found)
         return replace(action, lac=min(self._adding.lac, entry - 1))
 
 
@@ -105,7 +105,7 @@ class NoWriteBack(core.Recovery):
 @contextlib.contextmanager
 def planted(name, tree=None):
     mistake = PLANTS[name]
-    target = "_Run" if issubclass(mistake, recover._Run) else "Recovery"
+    target = "RecoveryRun" if issubclass(mistake, recover.RecoveryRun) else "Recovery"
     with contextlib.ExitStack() as stack:
         stack.enter_context(mock.patch.object(recover, target, mistake))
         if mistake is CommittedChange:
