@@ -22,7 +22,7 @@ from ledger.registry.discovery import Discovery
 from ledger.registry.layout import read_instance_id
 from ledger.repair.corruption_reports import CorruptionReporter
 from ledger.repair.underreplicated_ledgers import UnderreplicatedLedgers
-from ledger.streams.plain_log import PlainLogs, Quorum
+from ledger.streams.plain_log import LogQuorum, PlainLogs
 from ledger.streams.stream import StreamServices
 from subscriptions.rollout.open_store import open_store
 
@@ -107,9 +107,9 @@ def _rack(config: GatewayConfig) -> str | None:
     return f"/{config.rack.lstrip('/')}" if config.rack else None
 
 
-def _quorum(bookies: int) -> Quorum:
+def _quorum(bookies: int) -> LogQuorum:
     """Of logs of subscriptions: three copies where there are so many bookies."""
-    return Quorum.majority_of(max(1, min(COPIES, bookies)))
+    return LogQuorum.majority_of(max(1, min(COPIES, bookies)))
 
 
 def _tell_session(config: GatewayConfig, metadata: ZooKeeperMetadata) -> None:

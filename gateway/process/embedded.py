@@ -25,7 +25,7 @@ from ledger.client.client import LedgerClient
 from ledger.errors import LedgerError
 from ledger.ids import LedgerId
 from ledger.registry.ledger_ids import first_unused_ledger
-from ledger.streams.plain_log import PlainLogs, Quorum
+from ledger.streams.plain_log import LogQuorum, PlainLogs
 from ledger.streams.segment_store import ROOT as STREAMS
 from ledger.streams.stream import StreamServices
 from subscriptions.rollout.open_store import open_store
@@ -67,7 +67,7 @@ async def _start(config: GatewayConfig, stops: list[Stop]) -> Running:
         subscriptions=open_store(
             config.log_segment_based_subscriptions_store_enabled,
             metadata,
-            PlainLogs(client, lambda: Quorum.majority_of(config.bookies)),
+            PlainLogs(client, lambda: LogQuorum.majority_of(config.bookies)),
             clock,
         ),
     )

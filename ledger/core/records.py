@@ -1,13 +1,13 @@
-"""Log records as bytes: records, record sets and the envelope around one entry's records.
+"""Log records as bytes: records, record sets and the envelope around the records of an entry.
 
     entry payload = envelope (13) · record · record …
     record        = i64 metadata · i64 txid · i32 length · payload
     record set    = a record with flag 4; payload = i32 0x1000|codec · i32 count · i32 raw · i32
-                    stored · data. It takes `count` slots and positions; we store one opaque data.
+                    stored · data. It takes `count` slots and positions. Its data stay opaque.
 
-The low two bits of the envelope's flags are DistributedLog's codec (always 0 here). The other
-thirty hold how many entries back the last complete state snapshot begins (0: none known), so a
-new owner finds it from the last entry alone.
+The low two bits of the envelope's flags are DistributedLog's codec, always 0 here. The other thirty
+hold the distance, in entries, back to the start of the last complete state snapshot, or 0. A new
+owner therefore finds the snapshot from the last entry alone.
 
 Pure. Source: DistributedLog, LogRecord, LogRecordSet, EnvelopedEntry (seed 000).
 """
@@ -28,7 +28,7 @@ FLAG_RECORD_SET = 4
 ENVELOPE = Struct(">BIII")  # version 1, flags, raw length, stored length
 RECORD = Struct(">qqi")  # metadata, txid, length
 RECORD_SET = Struct(">iiii")  # 0x1000 | codec, count, raw length, stored length
-SET_HEAD = Struct(">qqiiiii")  # both of them at once
+SET_HEAD = Struct(">qqiiiii")  # of a record and its set in one
 ENVELOPE_BYTES = ENVELOPE.size
 RECORD_BYTES = RECORD.size
 SET_BYTES = RECORD_SET.size
@@ -38,34 +38,35 @@ POSITION_MAX = (1 << 32) - 1
 _SET_TAG = 0x1000
 
 
-class Record(NamedTuple):
-    """One stored record. `position` is 1-based in its segment; a control record repeats the last.
+class LogRecord(NamedTuple):
+    """One stored record. `position` counts from 1 in its segment.
 
-    `slot` counts within the entry (a set counts all its inner records). `data` excludes headers.
+    A control record repeats the last position. `slot` counts within the entry, and a set takes
+    one slot for each inner record. `data` excludes headers.
     """
 
     slot: int
     position: int
     txid: int
-    records: int  # user records it holds: 0 for control records
+    records: int  # count of user records in it; 0 for control records
     control: bool
     data: memoryview
 
 
 def set_head(position: int, txid: int, count: int, size: int) -> bytes:
-    """The 36 bytes before `size` bytes of opaque data that hold `count` user records."""
+    """Return the 36 bytes before `size` bytes of opaque data that hold `count` user records."""
     return SET_HEAD.pack(
         FLAG_RECORD_SET | position << 16, txid, SET_BYTES + size, _SET_TAG, count, size, size
     )
 
 
 def control_record(position: int, txid: int, payload: bytes) -> bytes:
-    """A record that readers are never given and that spends no position."""
+    """Return a control record: it takes no position, and readers never receive it."""
     return RECORD.pack(FLAG_CONTROL | position << 16, txid, len(payload)) + payload
 
 
 def envelope(size: int, snapshot_distance: int) -> bytes:
-    """The 13 bytes before `size` bytes of records."""
+    """Return the 13 bytes before `size` bytes of records."""
     assert snapshot_distance >= 0
     if snapshot_distance > SNAPSHOT_DISTANCE_MAX:
         snapshot_distance = 0
@@ -73,7 +74,7 @@ def envelope(size: int, snapshot_distance: int) -> bytes:
 
 
 def snapshot_distance(payload: Buffer) -> int:
-    """Entries back from this one to the first entry of the last complete snapshot; 0: none."""
+    """Return the distance, in entries, back to the start of the last complete snapshot, or 0."""
     version, flags, _, _ = _open_envelope(memoryview(payload))
     assert version == 1
     return flags >> 2
@@ -91,31 +92,40 @@ def _open_envelope(view: memoryview) -> tuple[int, int, int, int]:
     return version, flags, raw, stored
 
 
-def parse_entry(payload: Buffer) -> Iterator[Record]:
-    """Every record of one entry, in order. Raises CorruptFormat; `data` are views of `payload`."""
+def parse_entry(payload: Buffer) -> Iterator[LogRecord]:
+    """Yield every record of one entry, in order; `data` are views of `payload`.
+
+    Raises CorruptFormat.
+    """
     view = memoryview(payload)
     _open_envelope(view)
     at, slot, end = ENVELOPE_BYTES, 0, len(view)
     unpack_head, unpack_record = SET_HEAD.unpack_from, RECORD.unpack_from
     while at < end:
         if end - at < RECORD_BYTES:
-            raise CorruptFormat(f"record header cut at byte {at} of {end}")
+            raise CorruptFormat(f"record header at byte {at} of {end} is truncated")
         metadata, txid, length = unpack_record(view, at)
         body = at + RECORD_BYTES
         if length < 0 or length > end - body:
-            raise CorruptFormat(f"record of {length} bytes at byte {at} of {end}")
+            raise CorruptFormat(
+                f"record of {length} bytes at byte {at} exceeds the {end} bytes of its entry"
+            )
         position = metadata >> 16 & POSITION_MAX
         if metadata & FLAG_RECORD_SET:
             if length < SET_BYTES:
-                raise CorruptFormat(f"record set of {length} bytes at byte {at}")
+                raise CorruptFormat(
+                    f"record set of {length} bytes at byte {at} is shorter than its header"
+                )
             _, _, _, tag, count, raw, stored = unpack_head(view, at)
             if tag != _SET_TAG or raw != stored or stored != length - SET_BYTES or count < 1:
                 raise CorruptFormat(f"record set header at byte {at}: {tag:#x}, {count} records")
-            yield Record(slot, position, txid, count, False, view[body + SET_BYTES : body + length])
+            yield LogRecord(
+                slot, position, txid, count, False, view[body + SET_BYTES : body + length]
+            )
             slot += count
         else:
             control = bool(metadata & FLAG_CONTROL)
             count = 0 if control else 1
-            yield Record(slot, position, txid, count, control, view[body : body + length])
+            yield LogRecord(slot, position, txid, count, control, view[body : body + length])
             slot += 1
         at = body + length

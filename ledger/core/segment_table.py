@@ -1,12 +1,13 @@
-"""The segments of one stream, what is known of each, and every lookup on them. Pure.
+"""The segments of one stream with their summaries and indexes, and every lookup on them. Pure.
 
-An owner, a follower and a scan have one table each; its reads and its retention share it.
+An owner, a follower and a scan each have one table. The reads and the retention of a stream share
+its table.
 
     owner               reset ─▶ begin ─▶ complete ─▶ … mark, remove_oldest
-    follower, scan      learn ─▶ relist, whenever the stored list is read again
+    follower, scan      learn ─▶ relist, each time the stored list is read
 
-Only the methods below change it. `segments` is a tuple that each change replaces, so an iteration
-that waits in between sees one list to its end.
+Only the methods below change a table. Each change replaces the tuple `segments`, so a loop that
+awaits between two segments iterates over one list to its end.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from ledger.core.segments import Segment, Truncation
-from ledger.core.snapshot_format import Snapshot, Summary
+from ledger.core.snapshot_format import SegmentSummary, StateSnapshot
 from ledger.core.sparse_index import ANY_TIMESTAMP, NO_TIMESTAMP, SparseIndex
 from ledger.errors import Truncated
 from ledger.ids import EntryId
@@ -27,7 +28,7 @@ _INDEXES_MAX = 16
 
 
 class LiveSegment(Protocol):
-    """The segment that is being written or followed, and how far readers may go in it."""
+    """The segment that an owner writes or a reader follows, and its readable end."""
 
     @property
     def number(self) -> int: ...
@@ -55,7 +56,7 @@ class LiveSegment(Protocol):
 
 
 class SegmentTable:
-    """What one process knows of one stream. Segment numbers in it are dense."""
+    """The segments of one stream as one process knows them. Their numbers are dense."""
 
     __slots__ = (
         "_index_before",
@@ -71,28 +72,28 @@ class SegmentTable:
     )
 
     def __init__(self) -> None:
-        # Oldest first. At most the last one is in progress, and readers see nothing after it.
+        # Oldest first. Only the last one may be in progress.
         self.segments: tuple[Segment, ...] = ()
-        # The first sequence id that readers may ask for. Never falls.
+        # The first sequence id that readers may read. Never decreases.
         self.start_sequence_id = 0
-        # One past the last readable record. Never falls but by `reset`. While an owner writes, its
-        # live segment is ahead of it, and `complete` catches up.
+        # One past the last readable record. Only `reset` may decrease it. While an owner writes,
+        # the end of its live segment is ahead of this value; `complete` catches up.
         self.end_sequence_id = 0
-        # Of the ownership that writes now (owner), or the newest one that was seen (others).
+        # An owner's own epoch, set by `reset`. For a reader the newest known one; never decreases.
         self.epoch = 0
-        # From the first record written or followed until the segment is left. Its number may be one
-        # that is not listed yet, or is listed as completed already.
+        # Set while a segment is written or followed. Its segment may already be listed as
+        # completed. The listed end then counts, but the index is still this one's.
         self.live: LiveSegment | None = None
-        # `start_sequence_id` of each of `segments`, for bisection.
+        # The `start_sequence_id` of each of `segments`, for bisection. Changes with `segments`.
         self._starts: list[int] = []
-        # By segment number. Absent: nothing is known but the segment's own metadata. Those of
-        # segments that were removed are dropped with the next change of `segments`.
-        self._summaries: dict[int, Summary] = {}
-        # Owner: the index of the newest completed segment with records, which the head snapshot of
-        # the next segment stores. Number 0: there is none.
+        # By segment number. A segment without a summary is known by its own metadata only. Each
+        # change of `segments` drops the summaries of removed segments.
+        self._summaries: dict[int, SegmentSummary] = {}
+        # An owner's index of the newest completed segment with records, and the number of that
+        # segment or 0. The head snapshot of the next segment stores it, so it is never evicted.
         self._index_before = SparseIndex()
         self._index_before_number = 0
-        # Other indexes by segment number, least recently used first, `_INDEXES_MAX` at most.
+        # Other indexes by segment number, least recently used first, at most `_INDEXES_MAX`.
         self._indexes: OrderedDict[int, SparseIndex] = OrderedDict()
 
     def _set_segments(self, segments: Iterable[Segment]) -> None:
@@ -108,14 +109,14 @@ class SegmentTable:
     def reset(
         self,
         segments: Iterable[Segment],
-        summaries: dict[int, Summary],
+        summaries: dict[int, SegmentSummary],
         index: SparseIndex,
         index_number: int,
         *,
         start_sequence_id: int,
         epoch: int,
     ) -> None:
-        """Take the stream as it was loaded. `index` is of segment `index_number`, 0 for none."""
+        """Load the table. `index` covers the segment `index_number`; 0 if there is none."""
         self.live = None
         self.epoch = epoch
         self._summaries = dict(summaries)
@@ -126,22 +127,22 @@ class SegmentTable:
         self.end_sequence_id = max(self.listed_end_sequence_id, self.start_sequence_id)
 
     def begin(self, segment: Segment) -> None:
-        """Append `segment`, in progress and written by the present epoch."""
+        """Append `segment`, which is in progress and belongs to the current epoch."""
         assert not segment.completed
         self._set_segments((*self.segments, segment))
-        self._summaries[segment.number] = Summary(
+        self._summaries[segment.number] = SegmentSummary(
             segment.number, NO_TIMESTAMP, 0, self.epoch, segment.start_sequence_id
         )
 
     def complete(
         self, completed: Segment, *, timestamp_max: int, size_bytes: int, index: SparseIndex
     ) -> None:
-        """Put `completed` in place of the last segment, which was in progress."""
+        """Replace the last segment, which was in progress, by `completed`."""
         number = completed.number
         assert completed.completed
         assert self.segments[-1].number == number
         self._set_segments((*self.segments[:-1], completed))
-        self._summaries[number] = Summary(
+        self._summaries[number] = SegmentSummary(
             number, timestamp_max, size_bytes, self.epoch, completed.start_sequence_id
         )
         self.end_sequence_id = completed.end_sequence_id
@@ -149,23 +150,24 @@ class SegmentTable:
             self._index_before, self._index_before_number = index, number
 
     def mark(self, marked: Sequence[Segment]) -> None:
-        """Put segments with changed truncation fields in place of those of the same numbers."""
+        """Replace segments by copies with changed truncation fields."""
         by_number = {segment.number: segment for segment in marked}
         self._set_segments(by_number.get(segment.number, segment) for segment in self.segments)
 
     def remove_oldest(self, count: int) -> None:
         self._set_segments(self.segments[count:])
 
-    # -- changes by those that read the stored list -------------------------------------------
+    # -- changes by a reader of the stored list -----------------------------------------------
 
     def relist(self, segments: Iterable[Segment]) -> None:
-        """Take the list as it is stored now. What is known of segments in both lists stays."""
+        """Replace the list by the stored one. Summaries and indexes of kept segments stay."""
         self._set_segments(segments)
 
-    def learn(self, number: int, snapshot: Snapshot) -> None:
-        """Take in a state snapshot that was found in segment `number`.
+    def learn(self, number: int, snapshot: StateSnapshot) -> None:
+        """Add the summaries and the index of a state snapshot that is stored in segment `number`.
 
-        It was written before that segment was complete: of its own summary only the epoch holds.
+        It was written before that segment was completed, so only the epoch of the segment's own
+        summary is used.
         """
         for summary in snapshot.summaries:
             if summary.number >= number:
@@ -180,32 +182,32 @@ class SegmentTable:
             self.remember_index(snapshot.index_before_number, snapshot.index_before)
 
     def learn_own_epoch(self, number: int, start_sequence_id: int) -> None:
-        """Take a segment without summary as an epoch of its own.
+        """Treat a segment without a summary as an epoch of its own.
 
-        DistributedLog itself writes no snapshots, so nothing tells which segments had one owner.
+        DistributedLog itself writes no snapshots, so the segments of one owner cannot be found.
         """
         if number not in self._summaries:
-            self._learn(Summary(number, ANY_TIMESTAMP, 0, number, start_sequence_id))
+            self._learn(SegmentSummary(number, ANY_TIMESTAMP, 0, number, start_sequence_id))
 
-    def _learn(self, summary: Summary) -> None:
+    def _learn(self, summary: SegmentSummary) -> None:
         self._summaries[summary.number] = summary
         self.epoch = max(self.epoch, summary.epoch)
 
-    # -- changes by all of them ---------------------------------------------------------------
+    # -- changes by owners and readers --------------------------------------------------------
 
     def move_start(self, sequence_id: int) -> None:
-        """Move the start forward. An older one changes nothing."""
+        """Move the start forward. A lower sequence id changes nothing."""
         self.start_sequence_id = max(self.start_sequence_id, sequence_id)
 
     def move_end(self, sequence_id: int) -> bool:
-        """Move the end forward. Returns False if it is there or past it already."""
+        """Move the end forward. Returns False if it is not below `sequence_id`."""
         if sequence_id <= self.end_sequence_id:
             return False
         self.end_sequence_id = sequence_id
         return True
 
     def follow(self, live: LiveSegment | None) -> None:
-        """Take `live` for what readers may see of its segment, until it is another or None."""
+        """Set the live segment, or clear it."""
         self.live = live
 
     def remember_index(self, number: int, index: SparseIndex) -> None:
@@ -215,10 +217,10 @@ class SegmentTable:
             self._indexes.popitem(last=False)
 
     def forget_indexes(self) -> None:
-        """Free the indexes, but for the one that the next head snapshot needs."""
+        """Drop all indexes except the one that the next head snapshot stores."""
         self._indexes.clear()
 
-    # -- which segment ------------------------------------------------------------------------
+    # -- finding segments ---------------------------------------------------------------------
 
     @property
     def listed_end_sequence_id(self) -> int:
@@ -231,21 +233,24 @@ class SegmentTable:
         return None if last is None or last.completed else last
 
     def segment(self, number: int) -> Segment | None:
-        """The segment of this number as it is listed now."""
+        """Return the listed segment with this number, or None."""
         segments = self.segments
         at = number - segments[0].number if segments else -1
         return segments[at] if 0 <= at < len(segments) else None
 
     def find(self, sequence_id: int) -> Segment | None:
-        """The last segment that starts at or before `sequence_id`; None if it is below them all.
+        """Return the last segment that starts at or before `sequence_id`, or None.
 
-        An empty segment shares its start with the next one, which is the one found.
+        An empty segment shares its start with the next one, which is the one returned.
         """
         at = bisect_right(self._starts, sequence_id) - 1
         return self.segments[at] if at >= 0 else None
 
     def overlapping(self, first: int, end: int) -> Iterator[tuple[Segment, int, int]]:
-        """Segments with readable records from `first` up to `end`, each with its part of them."""
+        """Yield each segment with readable records from `first` up to and excluding `end`.
+
+        With it come the first sequence id of the range in the segment, and one past the last.
+        """
         at = max(bisect_right(self._starts, first) - 1, 0)
         for segment in self.segments[at:]:
             low = max(first, segment.start_sequence_id)
@@ -254,15 +259,17 @@ class SegmentTable:
                 yield segment, low, high
 
     def next_with_entries(self, number: int) -> Segment | None:
-        """The first segment after `number` that has a readable entry."""
+        """Return the first segment after `number` that has a readable entry, or None."""
         for segment in self.segments:
             if segment.number > number and self.last_readable_entry(segment) >= 0:
                 return segment
         return None
 
     def with_timestamp(self, timestamp: int, first: int) -> Iterator[Segment]:
-        """Segments in which a record that ends past `first`, and past the start, may have at least
-        this timestamp."""
+        """Yield the segments that may have a record with at least this timestamp.
+
+        Only records that end past `first` and past the start of the stream count.
+        """
         for segment in self.segments:
             if self.timestamp_max_of(segment) < timestamp:
                 continue
@@ -270,10 +277,10 @@ class SegmentTable:
             if not segment.completed or segment.end_sequence_id > above:
                 yield segment
 
-    # -- how far a segment may be read --------------------------------------------------------
+    # -- readable ends ------------------------------------------------------------------------
 
     def last_readable_entry(self, segment: Segment) -> EntryId:
-        """The last entry that may be read, -1 if there is none."""
+        """Return the last entry of the segment that may be read, or -1."""
         if segment.completed:
             return segment.last_entry
         live = self.live
@@ -282,21 +289,21 @@ class SegmentTable:
         return EntryId(-1)
 
     def readable_end(self, segment: Segment) -> int:
-        """One past the last record that may be read."""
+        """Return one past the last record of the segment that may be read."""
         live = self.live
         if not segment.completed and live is not None and live.number == segment.number:
             return live.end_sequence_id
         return segment.end_sequence_id
 
     def check_start(self, sequence_id: int) -> None:
-        """Raises Truncated below the start."""
+        """Raise Truncated if `sequence_id` is below the start."""
         if sequence_id < self.start_sequence_id:
             raise Truncated(f"{sequence_id} is below the start {self.start_sequence_id}")
 
-    # -- what is known of a segment -----------------------------------------------------------
+    # -- facts about segments -----------------------------------------------------------------
 
     def index(self, number: int) -> SparseIndex | None:
-        """The segment's sparse index, None if it must be read from the segment after it."""
+        """Return the segment's sparse index, or None if the next segment's head must be read."""
         live = self.live
         if live is not None and live.number == number:
             return live.index
@@ -308,19 +315,19 @@ class SegmentTable:
         return index
 
     def knows(self, number: int) -> bool:
-        """True if the segment has a summary, so that its epoch is known."""
+        """True if the segment has a summary, and so an epoch."""
         return number in self._summaries
 
     def epoch_at(self, sequence_id: int) -> int:
-        """The epoch of the ownership that wrote (or will write) this sequence id."""
+        """Return the epoch of the ownership that wrote this sequence id, or will write it."""
         segment = self.find(sequence_id)
         summary = self._summaries.get(segment.number) if segment is not None else None
         return summary.epoch if summary is not None else self.epoch
 
     def timestamp_max_of(self, segment: Segment) -> int:
-        """An upper bound of the timestamps of its readable records.
+        """Return an upper bound of the timestamps of the segment's readable records.
 
-        ANY_TIMESTAMP: not known. NO_TIMESTAMP: none of them has one.
+        Returns ANY_TIMESTAMP if it is unknown, NO_TIMESTAMP if no record has a timestamp.
         """
         live = self.live
         if not segment.completed and live is not None and live.number == segment.number:
@@ -330,12 +337,12 @@ class SegmentTable:
 
     @property
     def timestamp_max(self) -> int:
-        """The greatest bound that is known of any segment, NO_TIMESTAMP if there is none."""
+        """The greatest known bound of all segments, NO_TIMESTAMP if no segment has one."""
         bounds = map(self.timestamp_max_of, self.segments)
         return max((bound for bound in bounds if bound < ANY_TIMESTAMP), default=NO_TIMESTAMP)
 
     def size_of(self, segment: Segment) -> int:
-        """Bytes in the segment's ledger, 0 if not known."""
+        """Return the bytes in the segment's ledger, or 0 if they are unknown."""
         live = self.live
         if not segment.completed and live is not None and live.number == segment.number:
             return live.size_bytes
@@ -346,10 +353,10 @@ class SegmentTable:
     def size_bytes(self) -> int:
         return sum(map(self.size_of, self.segments))
 
-    def snapshot(self, index: SparseIndex, owner_state: bytes) -> Snapshot:
-        """What a new owner must know. `index` is of the segment that the snapshot goes into."""
+    def snapshot(self, index: SparseIndex, owner_state: bytes) -> StateSnapshot:
+        """Build the snapshot for a segment whose index is `index`."""
         summaries = self._summaries
-        return Snapshot(
+        return StateSnapshot(
             summaries=[summaries[s.number] for s in self.segments if s.number in summaries],
             index_before=self._index_before,
             index_before_number=self._index_before_number,
@@ -357,13 +364,14 @@ class SegmentTable:
             owner_state=owner_state,
         )
 
-    # -- what is due to leave -----------------------------------------------------------------
+    # -- truncation and retention -------------------------------------------------------------
 
     def unmarked(self) -> list[Segment]:
-        """Completed segments that begin below the start and are not truncated as a whole.
+        """Return completed segments that begin below the start and are not marked TRUNCATED.
 
-        All of them but perhaps the last end there or before: those are to be TRUNCATED, the last
-        one PARTIALLY_TRUNCATED. Source: seed 000, "Truncation"; one in progress is never touched.
+        The last one may end above the start, and is then to be marked PARTIALLY_TRUNCATED; the
+        others are to be marked TRUNCATED. A segment in progress is never marked. Source: seed 000,
+        "Truncation".
         """
         found: list[Segment] = []
         for segment in self.segments:
@@ -381,12 +389,13 @@ class SegmentTable:
         bytes_max: int,
         kept_long_enough: Collection[int] = (),
     ) -> int:
-        """How many of the oldest segments TTL, size and truncation allow to remove.
+        """Return how many of the oldest segments TTL, size and truncation allow to remove.
 
-        Only completed ones, in order, never the newest completed one that holds an entry: its end
-        carries the sequence on, and its state snapshot may be the only one. `ttl_ms` counts from
-        completion; -1 in either bound means none. A truncated segment counts no bytes; its number
-        is in `kept_long_enough` once its grace period is over. Source: seed 000, "TTL".
+        Only completed segments count, in order. The newest completed segment with an entry stays:
+        the next segment starts at its end, and its state snapshot may be the only one. `ttl_ms`
+        counts from completion; -1 disables either bound. Truncated segments do not count towards
+        `bytes_max`; `kept_long_enough` holds the numbers of those whose grace period has ended.
+        Source: seed 000, "TTL".
         """
         gone = Truncation.TRUNCATED
         segments = self.segments

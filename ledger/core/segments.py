@@ -1,9 +1,10 @@
-"""One log segment: its metadata as bytes, and its place among the others.
+"""One log segment: its metadata as bytes, and its place in the stream.
 
     in progress ──▶ completed ──▶ partially truncated ──▶ truncated ──▶ (deleted)
 
 Pure. Source: DistributedLog, LogSegmentMetadata version 5 and "Log Segments" (seed 000).
-Sequence id = start of segment + position in it: dense over the stream, and Kafka's offset.
+The sequence id of a record is the start of its segment plus its index in it. Sequence ids are dense
+over the stream; the gateway uses them as Kafka offsets.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ class Truncation(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """One log segment. Fields after `completed` mean something only once it is completed."""
+    """One log segment. The fields from `last_txid` to `last_slot` are set on completion."""
 
-    number: int  # log segment sequence number, from 1; also the epoch of whoever made it
+    number: int  # log segment sequence number, from 1
     ledger: LedgerId
     first_txid: int
     start_sequence_id: int
@@ -48,7 +49,7 @@ class Segment:
 
     @property
     def end_sequence_id(self) -> int:
-        """One past the last record's; for a segment in progress its start."""
+        """One past the last record; the start of a segment in progress."""
         return self.start_sequence_id + self.record_count
 
     @property
@@ -68,7 +69,7 @@ class Segment:
         last_slot: int,
         completion_ms: int,
     ) -> Segment:
-        """This segment, closed for ever. Only from in progress."""
+        """Return this segment as completed. Only for a segment in progress."""
         assert not self.completed
         return replace(
             self,
@@ -81,7 +82,7 @@ class Segment:
         )
 
     def encode(self) -> bytes:
-        """The znode's data: decimal numbers joined by `;`."""
+        """Return the znode's data: decimal numbers joined by `;`."""
         first = LAYOUT_VERSION | self.truncation << 8 | self.record_count << 32
         if self.completed:
             numbers = [first, self.ledger, self.first_txid, self.last_txid, self.completion_ms]
@@ -93,14 +94,16 @@ class Segment:
 
 
 def decode_segment(data: bytes, *, where: str) -> Segment:
-    """What `encode` wrote, or DistributedLog itself (version 5). Raises CorruptFormat."""
+    """Decode what `encode` or DistributedLog itself (version 5) wrote. Raises CorruptFormat."""
     try:
         numbers = [int(part) for part in data.decode("ascii").split(";")]
     except ValueError as error:
-        raise CorruptFormat(f"{where}: not a log segment: {data[:80]!r}") from error
+        raise CorruptFormat(f"{where}: not the metadata of a log segment: {data[:80]!r}") from error
     version = numbers[0] & 0xFF
     if version != LAYOUT_VERSION:
-        raise CorruptFormat(f"{where}: log segment version {version}, we read {LAYOUT_VERSION}")
+        raise CorruptFormat(
+            f"{where}: log segment version {version}, expected version {LAYOUT_VERSION}"
+        )
     truncation = Truncation(min(numbers[0] >> 8 & 3, 2))
     if len(numbers) == _IN_PROGRESS_FIELDS:
         _, ledger, first_txid, number, entry, slot, start = numbers
@@ -114,7 +117,7 @@ def decode_segment(data: bytes, *, where: str) -> Segment:
             min_active_slot=slot,
         )
     if len(numbers) != _COMPLETED_FIELDS:
-        raise CorruptFormat(f"{where}: log segment of {len(numbers)} fields")
+        raise CorruptFormat(f"{where}: log segment with {len(numbers)} fields, expected 7 or 11")
     _, ledger, first_txid, last_txid, completed_ms, number = numbers[:6]
     return Segment(
         number=number,
@@ -134,9 +137,9 @@ def decode_segment(data: bytes, *, where: str) -> Segment:
 
 
 def order(segments: Iterable[Segment], *, where: str) -> list[Segment]:
-    """By number. Of an in-progress and a completed node of one number the completed one counts.
+    """Sort segments by number. A completed node replaces an in-progress one of the same number.
 
-    Raises CorruptFormat when a number is missing in between: a reader must not skip a segment.
+    Raises CorruptFormat if a number in between is missing: a reader must not skip a segment.
     """
     by_number: dict[int, Segment] = {}
     for segment in segments:
@@ -151,9 +154,9 @@ def order(segments: Iterable[Segment], *, where: str) -> list[Segment]:
 
 
 def visible(segments: Iterable[Segment]) -> list[Segment]:
-    """The segments whose place in the stream is known: up to the first one in progress.
+    """Return the segments up to the first one in progress, the last one with a known start.
 
-    What an owner writes after it waits for its count (at most two are in progress).
+    The start of a segment after it depends on its record count. At most two are in progress.
     """
     found: list[Segment] = []
     for segment in segments:
@@ -166,9 +169,9 @@ def visible(segments: Iterable[Segment]) -> list[Segment]:
 
 
 def started_after(before: Segment | None, segment: Segment) -> Segment:
-    """A segment in progress with the start that follows from the completed one before it.
+    """Return a segment in progress with the start that follows from the completed one before it.
 
-    DistributedLog itself writes -1 there until the segment is completed.
+    DistributedLog stores -1 as the start until the segment is completed.
     """
     assert not segment.completed
     start = before.end_sequence_id if before else max(segment.start_sequence_id, 0)

@@ -1,10 +1,10 @@
-"""State snapshots: what a new owner of a stream must know, as control records in the log itself.
+"""State snapshots: the state that a new owner of a stream needs, as control records in its log.
 
     payload of one control record = magic · part number · parts · crc of the whole · piece
     whole = version · sections, each i32 length · bytes:
             segment summaries · index of the segment before · index of this segment · owner's state
 
-A snapshot may span several records and entries; it counts only when its last part is there.
+A snapshot may span several records and entries. It is complete once its last part is stored.
 Pure. See docs/formats/snapshot.md.
 """
 
@@ -29,23 +29,26 @@ PART_BYTES_MAX = 512 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
-    """What later readers need of a segment and its znode does not say."""
+class SegmentSummary:
+    """Facts about a segment that its znode does not hold."""
 
     number: int
     timestamp_max: int
     size_bytes: int
-    epoch: int  # first segment number of the ownership that wrote it
+    epoch: int  # number of the first segment of the ownership that wrote it
     start_sequence_id: int
 
 
 @dataclass(slots=True)
-class Snapshot:
-    """`index` is of the segment that holds the snapshot, up to the snapshot itself."""
+class StateSnapshot:
+    """The state of a stream at one place in one of its segments.
 
-    summaries: list[Summary] = field(default_factory=list[Summary])
+    `index` covers the segment that holds the snapshot, up to the snapshot itself.
+    """
+
+    summaries: list[SegmentSummary] = field(default_factory=list[SegmentSummary])
     index_before: SparseIndex = field(default_factory=SparseIndex)
-    index_before_number: int = 0  # the segment that `index_before` is of; 0: none
+    index_before_number: int = 0  # the segment that `index_before` covers; 0 for none
     index: SparseIndex = field(default_factory=SparseIndex)
     owner_state: bytes = b""
 
@@ -59,27 +62,27 @@ class Snapshot:
         return bytes([VERSION]) + b"".join(_LENGTH.pack(len(s)) + s for s in sections)
 
 
-def decode_snapshot(whole: bytes) -> Snapshot:
-    """Raises CorruptFormat for another version or bytes that do not parse."""
+def decode_snapshot(whole: bytes) -> StateSnapshot:
+    """Decode a whole snapshot. Raises CorruptFormat for another version or malformed bytes."""
     if not whole or whole[0] != VERSION:
         raise CorruptFormat(f"state snapshot version {whole[:1].hex() or 'missing'}")
     sections: list[memoryview] = []
     at, view = 1, memoryview(whole)
     for _ in range(4):
         if len(view) - at < _LENGTH.size:
-            raise CorruptFormat("state snapshot is cut")
+            raise CorruptFormat("state snapshot is truncated")
         (length,) = _LENGTH.unpack_from(view, at)
         at += _LENGTH.size
         if length > len(view) - at:
-            raise CorruptFormat("state snapshot is cut")
+            raise CorruptFormat("state snapshot is truncated")
         sections.append(view[at : at + length])
         at += length
     if at != len(view):
-        raise CorruptFormat(f"state snapshot: {len(view) - at} bytes too many")
+        raise CorruptFormat(f"state snapshot has {len(view) - at} bytes after its last section")
     if len(sections[0]) % _SUMMARY.size or len(sections[1]) < _NUMBER.size:
-        raise CorruptFormat("state snapshot: segment summaries are cut")
-    return Snapshot(
-        summaries=[Summary(*fields) for fields in _SUMMARY.iter_unpack(sections[0])],
+        raise CorruptFormat("state snapshot: the segment summaries are truncated")
+    return StateSnapshot(
+        summaries=[SegmentSummary(*fields) for fields in _SUMMARY.iter_unpack(sections[0])],
         index_before=SparseIndex.decode(sections[1][_NUMBER.size :]),
         index_before_number=_NUMBER.unpack_from(sections[1])[0],
         index=SparseIndex.decode(sections[2]),
@@ -88,7 +91,7 @@ def decode_snapshot(whole: bytes) -> Snapshot:
 
 
 def split(whole: bytes, part_bytes: int = PART_BYTES_MAX) -> list[bytes]:
-    """Payloads of the control records that together hold the snapshot."""
+    """Return the payloads of the control records that together hold the snapshot."""
     crc = crc32c(whole)
     starts = range(0, len(whole), part_bytes)
     return [
@@ -102,15 +105,15 @@ def is_part(payload: memoryview | bytes) -> bool:
 
 
 def join(payloads: Iterable[memoryview | bytes]) -> bytes | None:
-    """The whole, when the first payloads are all its parts in order; None when some are missing.
+    """Return the whole snapshot if the first payloads are all its parts in order, else None.
 
-    Raises CorruptFormat when all are there and do not add up.
+    Raises CorruptFormat if no part is missing and the checksum does not match.
     """
     pieces: list[bytes] = []
     parts, crc = 0, 0
     for payload in payloads:
         if len(payload) < _PART.size:
-            raise CorruptFormat("state snapshot part is cut")
+            raise CorruptFormat(f"state snapshot part of {len(payload)} bytes is truncated")
         magic, number, parts, crc = _PART.unpack_from(payload)
         if magic != MAGIC or number != len(pieces):
             return None
@@ -121,5 +124,5 @@ def join(payloads: Iterable[memoryview | bytes]) -> bytes | None:
         return None
     whole = b"".join(pieces)
     if crc32c(whole) != crc:
-        raise CorruptFormat("state snapshot: checksum does not match")
+        raise CorruptFormat("state snapshot: the checksum does not match")
     return whole

@@ -1,7 +1,7 @@
-"""A sparse index of one segment: where a sequence id or a timestamp is found.
+"""A sparse index of one segment, from sequence ids and timestamps to entries. Pure.
 
-Points are (sequence id, entry, greatest timestamp up to the next point), one per stride of bytes.
-`at or before` gives the entry to start reading from. Pure.
+A point is (sequence id, entry, greatest timestamp up to the next point), one for each stride of
+bytes. A seek starts at the entry of the last point at or before its target.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ANY_TIMESTAMP = 2**63 - 1
 
 
 class SparseIndex:
-    """Grows at the end only. Entry numbers and sequence ids rise; timestamps need not."""
+    """Points of one segment, appended only. Entries and sequence ids rise; timestamps need not."""
 
     __slots__ = ("_bytes_since", "entries", "sequence_ids", "stride_bytes", "timestamps_max")
 
@@ -36,7 +36,7 @@ class SparseIndex:
         return len(self.entries)
 
     def add(self, sequence_id: int, entry: int, size: int, timestamp_max: int) -> None:
-        """An entry of `size` bytes that begins with `sequence_id` was accepted."""
+        """Add an entry of `size` bytes whose first record has `sequence_id`."""
         if not self.entries or self._bytes_since >= self.stride_bytes:
             self.sequence_ids.append(sequence_id)
             self.entries.append(entry)
@@ -49,37 +49,44 @@ class SparseIndex:
 
     @property
     def timestamp_max(self) -> int:
-        """The greatest timestamp of the segment so far, NO_TIMESTAMP when it is empty."""
+        """The greatest timestamp of the entries added, NO_TIMESTAMP if there are none."""
         return max(self.timestamps_max, default=NO_TIMESTAMP)
 
     def entry_for(self, sequence_id: int) -> int:
-        """The entry to start from: no record at or after `sequence_id` lies before it."""
+        """Return the entry to start from: no record at or past `sequence_id` lies before it."""
         at = bisect_right(self.sequence_ids, sequence_id) - 1
         return self.entries[at] if at >= 0 else 0
 
     def point_before(self, sequence_id: int) -> tuple[int, int]:
-        """The last point at or before `sequence_id`: (its sequence id, its entry).
+        """Return sequence id and entry of the last point at or before `sequence_id`.
 
-        (-1, 0) when there is none: then only the segment's first entry is known to lie before.
+        Returns (-1, 0) if there is none: only the segment's first entry then lies before it.
         """
         at = bisect_right(self.sequence_ids, sequence_id) - 1
         return (self.sequence_ids[at], self.entries[at]) if at >= 0 else (-1, 0)
 
     def entry_from(self, sequence_id: int) -> int | None:
-        """The entry of the first point at or past `sequence_id`: no record before it lies there."""
+        """Return the entry of the first point at or past `sequence_id`, or None.
+
+        All records from that entry on have at least this sequence id.
+        """
         at = bisect_left(self.sequence_ids, sequence_id)
         return self.entries[at] if at < len(self.entries) else None
 
     def timestamp_max_between(self, first: int, end: int) -> int | None:
-        """No record from `first` up to but not including `end` has a greater one; None: unknown."""
+        """Return an upper bound of the timestamps from `first` up to and excluding `end`.
+
+        Returns None if the index does not cover `first`.
+        """
         low = bisect_right(self.sequence_ids, first) - 1
         stretch = self.timestamps_max[max(low, 0) : bisect_left(self.sequence_ids, end)]
         return max(stretch) if low >= 0 and stretch else None
 
     def sequence_id_for_timestamp(self, timestamp: int, from_sequence_id: int) -> int | None:
-        """Where to start looking for the first record with a timestamp >= `timestamp`.
+        """Return where to start looking for the first record with at least `timestamp`.
 
-        The first stretch that has one and does not end before `from_sequence_id`; None: none.
+        It is the first stretch that has one and does not end before `from_sequence_id`.
+        Returns None if no stretch has one.
         """
         first = max(bisect_right(self.sequence_ids, from_sequence_id) - 1, 0)
         for at in range(first, len(self.entries)):
@@ -95,12 +102,12 @@ class SparseIndex:
 
     @classmethod
     def decode(cls, data: bytes | memoryview) -> SparseIndex:
-        """What `encode` wrote (little-endian machines). Raises CorruptFormat."""
+        """Decode what `encode` wrote, on a little-endian machine. Raises CorruptFormat."""
         if len(data) < _COUNT.size:
-            raise CorruptFormat("sparse index is cut")
+            raise CorruptFormat(f"sparse index of {len(data)} bytes is shorter than its header")
         (count,) = _COUNT.unpack_from(data)
         if len(data) != _COUNT.size + 24 * count:
-            raise CorruptFormat(f"sparse index of {count} points in {len(data)} bytes")
+            raise CorruptFormat(f"sparse index of {count} points has {len(data)} bytes")
         index = cls()
         columns = (index.sequence_ids, index.entries, index.timestamps_max)
         for number, column in enumerate(columns):

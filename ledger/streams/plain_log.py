@@ -22,7 +22,7 @@ _READ_BYTES = 1024 * 1024
 OnDurable = Callable[[LedgerError | None], None]
 
 
-class Quorum(NamedTuple):
+class LogQuorum(NamedTuple):
     """How many bookies a new log is on, how many copies it has, how many acknowledge."""
 
     ensemble: int = 1
@@ -30,7 +30,7 @@ class Quorum(NamedTuple):
     ack: int = 1
 
     @classmethod
-    def majority_of(cls, copies: int) -> Quorum:
+    def majority_of(cls, copies: int) -> LogQuorum:
         """So many copies, one on each bookie, of which most must be there."""
         return cls(copies, copies, copies // 2 + 1)
 
@@ -102,7 +102,7 @@ def _ignore(_: LedgerError | None) -> None:
 class PlainLogs:
     """Makes, reads and deletes logs. `quorum` is asked for each new one."""
 
-    def __init__(self, client: LedgerClient, quorum: Callable[[], Quorum] = Quorum) -> None:
+    def __init__(self, client: LedgerClient, quorum: Callable[[], LogQuorum] = LogQuorum) -> None:
         self._client = client
         self._quorum = quorum
 

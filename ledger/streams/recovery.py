@@ -17,9 +17,15 @@ from typing import Protocol
 from ledger.client.client import LedgerClient
 from ledger.client.reader import LedgerReader
 from ledger.core import records as log_records
-from ledger.core.records import Record
+from ledger.core.records import LogRecord
 from ledger.core.segments import EMPTY_TXID, Segment, started_after
-from ledger.core.snapshot_format import Snapshot, Summary, decode_snapshot, is_part, join
+from ledger.core.snapshot_format import (
+    SegmentSummary,
+    StateSnapshot,
+    decode_snapshot,
+    is_part,
+    join,
+)
 from ledger.core.sparse_index import SparseIndex
 from ledger.errors import CorruptFormat
 from ledger.ids import EntryId
@@ -54,11 +60,11 @@ class OwnerState(Protocol):
 
 
 @dataclass(slots=True)
-class Loaded:
+class LoadedStream:
     """What is known of a stream once it is open."""
 
     segments: list[Segment]
-    summaries: dict[int, Summary] = field(default_factory=dict[int, Summary])
+    summaries: dict[int, SegmentSummary] = field(default_factory=dict[int, SegmentSummary])
     index: SparseIndex = field(default_factory=SparseIndex)  # of segment `index_number`
     index_number: int = 0
     left_over: tuple[Segment, Segment] | None = None  # to be completed in the list: before, after
@@ -70,7 +76,7 @@ async def load_stream(
     clock: Clock,
     state: OwnerState,
     on_left_over: Callable[[], None] | None = None,
-) -> Loaded:
+) -> LoadedStream:
     """All ledgers are closed; `state` is what it was after the last durable record.
 
     The list says so too, but for `left_over`. `on_left_over` is called before the first recovery,
@@ -89,7 +95,7 @@ async def load_stream(
         reader = await client.recover(segment.ledger)
         segments[at] = await _completed(reader, before, clock.now_ms())
         left_over = before, segments[at]
-    loaded = Loaded(segments, left_over=left_over)
+    loaded = LoadedStream(segments, left_over=left_over)
     await _rebuild(loaded, client, state)
     return loaded
 
@@ -119,7 +125,7 @@ async def _completed(reader: LedgerReader, segment: Segment, now_ms: int) -> Seg
     )
 
 
-async def _rebuild(loaded: Loaded, client: LedgerClient, state: OwnerState) -> None:
+async def _rebuild(loaded: LoadedStream, client: LedgerClient, state: OwnerState) -> None:
     """From the newest segment that holds a complete snapshot; those after it hold no record."""
     state.load(b"")
     for segment in reversed(loaded.segments):
@@ -135,13 +141,13 @@ async def _rebuild(loaded: Loaded, client: LedgerClient, state: OwnerState) -> N
 
 
 async def _load_from(
-    loaded: Loaded, reader: LedgerReader, segment: Segment, state: OwnerState
+    loaded: LoadedStream, reader: LedgerReader, segment: Segment, state: OwnerState
 ) -> bool:
     [(_, payload)] = await reader.read(segment.last_entry, segment.last_entry, _READ_BYTES)
     first = segment.last_entry - log_records.snapshot_distance(payload)
     if first == segment.last_entry:
         first = 0  # the last entry is part of the head snapshot itself
-    snapshot: Snapshot | None = None
+    snapshot: StateSnapshot | None = None
     parts: list[memoryview] = []
     async for entry, body in read_entries(reader, first, segment.last_entry):
         if snapshot is not None:
@@ -167,19 +173,21 @@ async def read_entries(
             first = entry + 1
 
 
-def _joined(parts: Sequence[memoryview]) -> Snapshot | None:
+def _joined(parts: Sequence[memoryview]) -> StateSnapshot | None:
     whole = join(parts)
     return None if whole is None else decode_snapshot(whole)
 
 
-def _take(loaded: Loaded, snapshot: Snapshot, segment: Segment, state: OwnerState) -> None:
+def _take(
+    loaded: LoadedStream, snapshot: StateSnapshot, segment: Segment, state: OwnerState
+) -> None:
     loaded.summaries = {summary.number: summary for summary in snapshot.summaries}
     loaded.index, loaded.index_number = snapshot.index, segment.number
     state.load(snapshot.owner_state)
 
 
 def _replay_entry(
-    loaded: Loaded, segment: Segment, entry: int, body: memoryview, state: OwnerState
+    loaded: LoadedStream, segment: Segment, entry: int, body: memoryview, state: OwnerState
 ) -> None:
     first, timestamp_max, size = -1, -1, 0
     for record in user_records(body):
@@ -192,9 +200,9 @@ def _replay_entry(
         loaded.index.add(first, entry, size, timestamp_max)
 
 
-def _summarise(loaded: Loaded, segment: Segment, reader: LedgerReader) -> None:
+def _summarise(loaded: LoadedStream, segment: Segment, reader: LedgerReader) -> None:
     known = loaded.summaries.get(segment.number)
-    loaded.summaries[segment.number] = Summary(
+    loaded.summaries[segment.number] = SegmentSummary(
         number=segment.number,
         timestamp_max=loaded.index.timestamp_max,
         size_bytes=reader.metadata.length,
@@ -208,11 +216,11 @@ def _snapshot_parts(body: memoryview) -> list[memoryview]:
     return [r.data for r in log_records.parse_entry(body) if r.control and is_part(r.data)]
 
 
-def user_records(body: memoryview) -> Iterator[Record]:
+def user_records(body: memoryview) -> Iterator[LogRecord]:
     return (record for record in log_records.parse_entry(body) if not record.control)
 
 
-async def read_head_snapshot(reader: LedgerReader, last_entry: int) -> Snapshot | None:
+async def read_head_snapshot(reader: LedgerReader, last_entry: int) -> StateSnapshot | None:
     """The snapshot at the head of a segment, None when it was not completed."""
     parts: list[memoryview] = []
     at = 0

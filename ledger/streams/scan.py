@@ -50,7 +50,7 @@ class ScannedRecord(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Slice:
+class StreamSlice:
     """Records `first` up to but not including `end`, all of one segment. May be pickled."""
 
     stream: str
@@ -182,7 +182,7 @@ class StreamScan:
 
     # -- slices -------------------------------------------------------------------------------
 
-    async def cut(self, first: int, end: int, slice_bytes: int) -> list[Slice]:
+    async def cut(self, first: int, end: int, slice_bytes: int) -> list[StreamSlice]:
         """`first` up to `end` as slices of about `slice_bytes`, in order, none left out.
 
         Raises Truncated below the start, StreamUnavailable when not all of it is known to be
@@ -196,7 +196,7 @@ class StreamScan:
             raise StreamUnavailable(
                 f"{self.name}: {end} is wanted, known to be committed is {self.end_sequence_id}"
             )
-        found: list[Slice] = []
+        found: list[StreamSlice] = []
         for segment, low, high in self._table.overlapping(first, end):
             found += await self._cut_segment(segment, low, high, slice_bytes)
         if sum(each.end - each.first for each in found) != end - first:
@@ -205,19 +205,19 @@ class StreamScan:
 
     async def _cut_segment(
         self, segment: Segment, low: int, high: int, slice_bytes: int
-    ) -> list[Slice]:
+    ) -> list[StreamSlice]:
         last_entry = self._table.last_readable_entry(segment)
         index = await self._index_of(segment)
         record_bytes = await self._record_bytes(segment, index)
         wanted = max(1, round((high - low) * record_bytes / slice_bytes))
         points = _points(index, low, high, wanted)
-        slices: list[Slice] = []
+        slices: list[StreamSlice] = []
         for (first, entry), (after, next_entry) in zip(
             points, [*points[1:], (high, None)], strict=True
         ):
             last = _entry_before(index, after, last_entry, next_entry)
             slices.append(
-                Slice(
+                StreamSlice(
                     stream=self.name,
                     number=segment.number,
                     ledger=segment.ledger,
@@ -308,7 +308,7 @@ def _entry_before(
 
 
 async def read_slice(
-    store: MetadataStore, client: LedgerClient, piece: Slice, chunk_bytes: int = CHUNK_BYTES
+    store: MetadataStore, client: LedgerClient, piece: StreamSlice, chunk_bytes: int = CHUNK_BYTES
 ) -> AsyncGenerator[list[ScannedRecord]]:
     """Every stored record that holds any of the slice's records, in order, chunk by chunk.
 
@@ -333,7 +333,9 @@ async def read_slice(
         await _raise_gone(store, piece, error)
 
 
-async def _entries(reader: LedgerReader, piece: Slice, chunk_bytes: int) -> AsyncGenerator[Entries]:
+async def _entries(
+    reader: LedgerReader, piece: StreamSlice, chunk_bytes: int
+) -> AsyncGenerator[Entries]:
     last = piece.last_entry
     asking = asyncio.ensure_future(reader.read(piece.first_entry, last, chunk_bytes))
     try:
@@ -352,7 +354,9 @@ async def _entries(reader: LedgerReader, piece: Slice, chunk_bytes: int) -> Asyn
         await asyncio.gather(asking, return_exceptions=True)
 
 
-def _records_of(entries: Sequence[tuple[EntryId, memoryview]], piece: Slice) -> list[ScannedRecord]:
+def _records_of(
+    entries: Sequence[tuple[EntryId, memoryview]], piece: StreamSlice
+) -> list[ScannedRecord]:
     base = piece.start_sequence_id - 1
     first, end = piece.first, piece.end
     found: list[ScannedRecord] = []
@@ -364,7 +368,7 @@ def _records_of(entries: Sequence[tuple[EntryId, memoryview]], piece: Slice) -> 
     return found
 
 
-def _checked(records: list[ScannedRecord], following: int, piece: Slice) -> int:
+def _checked(records: list[ScannedRecord], following: int, piece: StreamSlice) -> int:
     """They follow each other from `following` on; one past the last."""
     for record in records:
         if record.sequence_id != following and (
@@ -377,7 +381,7 @@ def _checked(records: list[ScannedRecord], following: int, piece: Slice) -> int:
     return following
 
 
-async def _raise_gone(store: MetadataStore, piece: Slice, error: NoSuchLedger) -> NoReturn:
+async def _raise_gone(store: MetadataStore, piece: StreamSlice, error: NoSuchLedger) -> NoReturn:
     """Says why the ledger is not there."""
     listed = SegmentList(store, piece.stream)
     await listed.sync()

@@ -16,7 +16,7 @@ from ledger.client.reader import LedgerReader
 from ledger.client.tail import TailReader
 from ledger.core import records as log_records
 from ledger.core.segments import Segment
-from ledger.core.snapshot_format import Snapshot, decode_snapshot, is_part, join
+from ledger.core.snapshot_format import StateSnapshot, decode_snapshot, is_part, join
 from ledger.core.sparse_index import ANY_TIMESTAMP, SparseIndex
 from ledger.errors import CorruptFormat
 from ledger.ids import EntryId
@@ -36,7 +36,7 @@ class SegmentTail:
         segment: Segment,
         limits: StreamLimits,
         timestamp_max: Callable[[memoryview], int],
-        on_snapshot: Callable[[int, Snapshot], None],
+        on_snapshot: Callable[[int, StateSnapshot], None],
     ) -> None:
         """`on_snapshot` is given the segment's number and a state snapshot found in it."""
         self.number = segment.number
@@ -210,7 +210,7 @@ class SegmentTail:
 
     async def _read_snapshot(
         self, first: EntryId, last: EntryId
-    ) -> tuple[Snapshot, int, EntryId] | None:
+    ) -> tuple[StateSnapshot, int, EntryId] | None:
         """The snapshot that begins there, records before its end, its last entry."""
         reader, _ = self._opened()
         parts: list[memoryview] = []

@@ -1,12 +1,12 @@
-"""One stream that this process owns: open it, append, read, roll, truncate, close.
+"""A stream that this process owns: open, append, read, roll, truncate, close.
 
-    closed ─open▶ readable ─begin▶ writable ─(a failed add)▶ failed ─▶ open again, a new epoch
+    closed ─open▶ readable ─begin▶ writable ─(an add fails)▶ failed ─open▶ readable, a new epoch
 
-`open` creates nothing where nothing was being written: the first segment of an ownership is made
-with the first record, so restarts and idle streams leave no empty segments behind. A takeover from
-a dead writer begins at once (`begin`): its ledger is made while the old ones are recovered, and the
-list names it in the step that completes the last of them. Single owner task rules: every change of
-the segment list happens under `_change`.
+If no segment was in progress, `open` creates none. The first record of an ownership creates its
+first segment, so restarts and idle streams leave no empty segments behind. A takeover from a dead
+writer begins at once (`begin`): it creates a ledger while it recovers the old ones, and lists the
+new segment in the same step that completes the last old one. Every change of the segment list
+happens under `_change_lock`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable
 from ledger.client.writer import LedgerWriter
 from ledger.core.segment_table import SegmentTable
 from ledger.core.segments import Segment
-from ledger.core.snapshot_format import Snapshot
+from ledger.core.snapshot_format import StateSnapshot
 from ledger.core.sparse_index import SparseIndex
 from ledger.errors import (
     BadVersion,
@@ -31,7 +31,7 @@ from ledger.ids import Buffer
 from ledger.streams.config import StreamConfig
 from ledger.streams.next_ledger import NextLedger
 from ledger.streams.reads import SegmentReads
-from ledger.streams.recovery import Loaded, OwnerState, load_stream
+from ledger.streams.recovery import LoadedStream, OwnerState, load_stream
 from ledger.streams.retention import Retention
 from ledger.streams.segment_store import SegmentStore
 from ledger.streams.services import StreamServices
@@ -39,13 +39,13 @@ from ledger.streams.tail_cache import StoredRecord, StreamTail
 from ledger.streams.writer import SEGMENT_RECORDS_MAX, OnDurable, SegmentWriter
 
 STREAM_KEY = "stream"
-"""In a ledger's custom metadata: the stream that it was made for."""
-_ROLL_AGAIN_S = 1.0
-"""Until the next try, when no ledger could be made for a roll; meanwhile the segment grows."""
+"""Key in a ledger's custom metadata; the value is the name of its stream."""
+_ROLL_RETRY_S = 1.0
+"""Delay before a roll is retried if no ledger could be created. Meanwhile the segment grows."""
 
 
 class Stream:
-    """`end_sequence_id` is the first one that readers cannot have yet (Kafka's high watermark)."""
+    """A stream with its writer. `end_sequence_id` is what Kafka calls the high watermark."""
 
     def __init__(
         self,
@@ -57,26 +57,44 @@ class Stream:
         on_advanced: Callable[[int], None],
         on_failed: Callable[[LedgerError], None],
     ) -> None:
+        """`on_advanced` receives each new end; `on_failed` the error that ended this ownership."""
         self.name = name
         self._services = services
+        # Returns the settings as they are now. Not called for each entry: that costs too much.
         self._config = config
+        # The producer state of the gateway. Reset and replayed by `open`, stored in each snapshot.
         self._state = state
         self._on_advanced = on_advanced
         self._on_failed = on_failed
+        # The stored list and the node versions that this owner wrote or read. Loaded by `open`.
         self._store = SegmentStore(services.metadata, name)
+        # The same list in memory. It follows each successful change of the store.
         self._table = SegmentTable()
+        # The newest durable records. Cleared by `open`, `close` and `abandon`.
         self._tail = StreamTail(services.cache)
+        # Writes the segment in progress. None until `begin`, and from the end of `close` or the
+        # next `open` on. After a failure it stays, with `failed` set, until then.
         self._writer: SegmentWriter | None = None
+        # The ledger of that segment. Set and cleared together with `_writer`.
         self._ledger_writer: LedgerWriter | None = None
-        self._segment_bytes = 0  # of the settings, which cost too much to be asked at each entry
-        self._begun_ms = 0
+        # `segment_bytes` of the settings, copied by `_apply_config`.
+        self._segment_bytes = 0
+        # Wall time when the segment in progress began, and its share of `segment_jitter_ms`.
+        self._segment_began_ms = 0
         self._jitter_ms = 0
-        self._change = asyncio.Lock()
+        # Held during every change of the segment list: open, begin, close, roll, truncate, expire.
+        self._change_lock = asyncio.Lock()
+        # True while `close` runs, and for good after `abandon`. No segment begins meanwhile.
         self._closing = False
+        # The roll that is running. Never cancelled: half a roll would lose its segment.
         self._rolling: asyncio.Task[None] | None = None
-        self._roll_again: asyncio.TimerHandle | None = None
+        # Set while a roll waits to be retried because no ledger could be created.
+        self._roll_retry: asyncio.TimerHandle | None = None
+        # At most one ledger that no segment names yet.
         self._next_ledger = NextLedger(self._create_ledger, services.clock)
-        self._begun: tuple[Segment, LedgerWriter] | None = None  # listed, without a writer yet
+        # A segment that the store lists but no writer writes yet. Set between the two halves of
+        # `_complete_segment` and `_start_segment`, cleared by the latter or by `_drop_writer`.
+        self._begun: tuple[Segment, LedgerWriter] | None = None
         self._reads = SegmentReads(
             services.client,
             self._table,
@@ -96,13 +114,13 @@ class Stream:
     # -- life ---------------------------------------------------------------------------------
 
     async def open(self, *, begin: bool = False) -> None:
-        """Readable: left-over segments are recovered and completed, the state is rebuilt.
+        """Recover and complete segments in progress, and rebuild the state. Then it is readable.
 
-        With `begin` (takeover), where somebody left a segment in progress and bookies would take
-        another, also writable, and the head snapshot of the first segment of this ownership is
-        durable. On return `epoch` may be shown. Raises LedgerError: open it again.
+        With `begin` (a takeover) it is also writable, and the head snapshot of its first segment
+        durable, if there was a segment in progress and a new ledger can be created. On return
+        `epoch` may be published. If it raises a LedgerError, it may be opened again.
         """
-        async with self._change:
+        async with self._change_lock:
             self._drop_writer()
             services = self._services
             loaded = await load_stream(
@@ -113,15 +131,15 @@ class Stream:
                 on_left_over=self._next_ledger.make if begin else None,
             )
             left_over = loaded.left_over
-            beginning = begin and left_over is not None and await self._may_begin()
+            beginning = begin and left_over is not None and await self._has_next_ledger()
             if left_over is not None and not beginning:
                 await self._store.complete(*left_over)
-            self._take(loaded)
+            self._reset_table(loaded)
             if beginning:
                 await self._start_segment(left_over=left_over)
-                await self._head_is_durable()
+                await self._wait_for_head_snapshot()
 
-    def _take(self, loaded: Loaded) -> None:
+    def _reset_table(self, loaded: LoadedStream) -> None:
         self._reads.clear()
         self._tail.clear()
         self._table.reset(
@@ -133,38 +151,39 @@ class Stream:
             epoch=self._store.number_max + 1,
         )
 
-    async def _may_begin(self) -> bool:
-        """False: there is nowhere to write to now, and what there is is read on without it."""
+    async def _has_next_ledger(self) -> bool:
+        """Return False if too few bookies are writable: the stream is then read-only."""
         try:
             await self._next_ledger.ready()
         except NotEnoughBookies:
             return False
         return not self._closing
 
-    async def _head_is_durable(self) -> None:
+    async def _wait_for_head_snapshot(self) -> None:
         writer = self._writer
         assert writer is not None
-        await writer.until_quiet()
+        await writer.wait_until_idle()
         if writer.failed is not None:
             raise writer.failed
 
     async def begin(self) -> None:
-        """Writable: the first segment of this ownership exists and its state snapshot leads it."""
-        async with self._change:
+        """Create the first segment of this ownership, headed by a state snapshot."""
+        async with self._change_lock:
             if self._closing:
-                raise NotOwner(f"{self.name} is being closed")
+                raise NotOwner(f"{self.name} is closing")
             if self._writer is None:
                 await self._start_segment()
 
     async def close(self) -> None:
-        """All accepted records are durable and the segment completed; no recovery will be due.
+        """Wait until all accepted records are durable, then complete the segment.
 
-        After an error, raised here or before, the next `open` recovers. No append meanwhile.
+        The next `open` then has nothing to recover. After an error, raised here or before, the
+        next `open` recovers. Nothing may be appended while it closes.
         """
         self._closing = True
         try:
-            await self._roll_is_over()
-            async with self._change:
+            await self._wait_for_roll()
+            async with self._change_lock:
                 await self._finish_segment()
         finally:
             self._closing = False
@@ -173,40 +192,40 @@ class Stream:
         writer = self._writer
         try:
             if writer is not None:
-                writer.held = False
+                writer.paused = False
                 writer.pack()
-                await writer.until_quiet()
+                await writer.wait_until_idle()
                 if writer.failed is None:
                     await self._complete_segment(writer)
         finally:
-            if writer is not None and writer.waiting_bytes:  # the segment had no room left
-                writer.fail(NotOwner(f"{self.name} is being closed"))
+            if writer is not None and writer.waiting_bytes:  # the segment was full
+                writer.fail(NotOwner(f"{self.name} is closing"))
             self._drop_writer()
             self._reads.clear()
             self._tail.clear()
 
     async def abandon(self) -> None:
-        """Nothing of it is held any more and nothing will be written: its data is to be deleted.
+        """Stop writing and release all memory, because the data are to be deleted.
 
-        What is under way is answered when the ledger says how it ended.
+        Adds in flight are answered once their outcome is known.
         """
         self._closing = True  # for good
-        await self._roll_is_over()
+        await self._wait_for_roll()
         await self._next_ledger.discard(self._services.client.delete)
-        async with self._change:
+        async with self._change_lock:
             writer = self._writer
             if writer is not None and writer.failed is None:
-                writer.fail(NotOwner(f"{self.name} is abandoned"))
+                writer.fail(NotOwner(f"{self.name} is being deleted"))
             self._drop_writer()
             self._reads.clear()
             self._tail.clear()
 
-    async def _roll_is_over(self) -> None:
+    async def _wait_for_roll(self) -> None:
         if self._rolling is not None:
-            await asyncio.wait([self._rolling])  # its own fate: not cancelled with us
+            await asyncio.wait([self._rolling])  # unlike `await`, does not cancel it with us
 
     def _drop_writer(self) -> None:
-        """What readers were shown stays the end until the stream is opened again."""
+        """Drop the writer. The end stays where readers saw it until the stream is opened again."""
         if self._writer is not None:
             self._table.move_end(self._writer.end_sequence_id)
             self._table.follow(None)
@@ -227,13 +246,13 @@ class Stream:
         timestamp_max: int,
         on_durable: OnDurable,
     ) -> None:
-        """See `SegmentWriter.append`. Only while `writable`."""
+        """Append records as `SegmentWriter.append` does. Only while `writable`."""
         assert self._writer is not None
         self._writer.append(data, size, count, timestamp_max, on_durable)
 
     @property
     def next_sequence_id(self) -> int:
-        """What the next accepted record gets."""
+        """The sequence id of the next accepted record."""
         return self._writer.next_sequence_id if self._writer else self._table.end_sequence_id
 
     @property
@@ -246,22 +265,22 @@ class Stream:
 
     @property
     def epoch(self) -> int:
-        """First segment number of this ownership, from `open` on."""
+        """The number of the first segment of this ownership, from `open` on."""
         return self._table.epoch
 
     @property
     def segments(self) -> tuple[Segment, ...]:
         return self._table.segments
 
-    def _advanced(self, end_sequence_id: int) -> None:
+    def _on_end_moved(self, end_sequence_id: int) -> None:
         writer = self._writer
-        if writer is None:  # abandoned: nobody is interested any more
+        if writer is None:  # abandoned
             return
-        if self._rolling is None and self._roll_again is None and self._full(writer):
+        if self._rolling is None and self._roll_retry is None and self._is_full(writer):
             self.roll_soon()
         self._on_advanced(end_sequence_id)
 
-    def _full(self, writer: SegmentWriter) -> bool:
+    def _is_full(self, writer: SegmentWriter) -> bool:
         return (
             writer.size_bytes >= self._segment_bytes or writer.durable_count >= SEGMENT_RECORDS_MAX
         )
@@ -278,7 +297,7 @@ class Stream:
         )
 
     def _next_segment(self, start: int) -> tuple[Segment, LedgerWriter]:
-        """To be listed now, and if that fails never again."""
+        """Take the next ledger for a segment that begins at `start`, to be listed at once."""
         ledger_writer = self._next_ledger.take()
         segment = Segment(
             number=self._store.number_max + 1,
@@ -293,7 +312,10 @@ class Stream:
         taking_over: SegmentWriter | None = None,
         left_over: tuple[Segment, Segment] | None = None,
     ) -> None:
-        """The next segment takes records; `left_over` is listed as completed in the same step."""
+        """Begin the next segment. `left_over` is listed as completed in the same step.
+
+        Records that wait in `taking_over` move to the new segment in order.
+        """
         if self._begun is None:
             await self._next_ledger.ready()
             begun = self._next_segment(self._table.end_sequence_id)
@@ -311,13 +333,13 @@ class Stream:
             start_sequence_id=segment.start_sequence_id,
             tail=self._tail,
             limits=services.limits,
-            take_snapshot=self._snapshot,
-            on_advanced=self._advanced,
+            take_snapshot=self._take_snapshot,
+            on_advanced=self._on_end_moved,
             on_failed=self._on_failed,
         )
-        self._heed(writer, config)
+        self._apply_config(writer, config)
         self._ledger_writer = ledger_writer
-        self._begun_ms = services.clock.now_ms()
+        self._segment_began_ms = services.clock.now_ms()
         self._jitter_ms = segment.ledger * 7919 % (config.segment_jitter_ms + 1)
         writer.write_snapshot()
         if taking_over is not None:
@@ -325,13 +347,13 @@ class Stream:
         self._writer = writer
         self._table.follow(writer)
 
-    def _snapshot(self, index: SparseIndex, end_sequence_id: int) -> Snapshot:
+    def _take_snapshot(self, index: SparseIndex, end_sequence_id: int) -> StateSnapshot:
         return self._table.snapshot(index, self._state.encode(end_sequence_id))
 
     async def _complete_segment(self, writer: SegmentWriter) -> None:
-        """The writer's segment is closed and listed as completed; its index is remembered.
+        """Close the writer's ledger and list its segment as completed.
 
-        In a roll the next segment is listed in the same step, and takes nothing before.
+        In a roll the next segment is listed in the same step, and accepts no record before.
         """
         assert self._ledger_writer is not None
         segment = self._table.segments[-1]
@@ -358,103 +380,106 @@ class Stream:
         )
 
     def roll_soon(self) -> None:
-        """A new segment takes over; what is accepted meanwhile waits in order and goes there."""
+        """Start a roll. Records accepted while it runs wait, in order, for the new segment."""
         if self._rolling is None and self.writable:
             self._rolling = asyncio.get_running_loop().create_task(self._roll())
 
     async def _roll(self) -> None:
         try:
-            if await self._next_ledger_is_ready():
-                async with self._change:
+            if await self._prepare_next_ledger():
+                async with self._change_lock:
                     await self._roll_over()
         except LedgerError as error:
-            # Half way: whatever waits fails, and the owner opens the stream again.
+            # The roll stopped half way: all waiting records fail and the owner reopens the stream.
             if self._writer is not None:
                 self._writer.fail(error)
         finally:
             self._rolling = None
 
-    async def _next_ledger_is_ready(self) -> bool:
-        """The segment takes records until then. False: none can be made now, it is kept on."""
+    async def _prepare_next_ledger(self) -> bool:
+        """Wait for the next ledger, while the segment accepts records.
+
+        Returns False if it cannot be created now. The segment stays open and a retry is scheduled.
+        """
         try:
             await self._next_ledger.ready()
         except LedgerError:
-            if self._roll_again is None:
+            if self._roll_retry is None:
                 loop = asyncio.get_running_loop()
-                self._roll_again = loop.call_later(_ROLL_AGAIN_S, self._try_to_roll_again)
+                self._roll_retry = loop.call_later(_ROLL_RETRY_S, self._retry_roll)
             return False
         return True
 
-    def _try_to_roll_again(self) -> None:
-        self._roll_again = None
-        if self._writer is not None and self._full(self._writer):
+    def _retry_roll(self) -> None:
+        self._roll_retry = None
+        if self._writer is not None and self._is_full(self._writer):
             self.roll_soon()
 
     async def _roll_over(self) -> None:
         writer = self._writer
         if writer is None or writer.failed is not None or self._closing:
             return
-        writer.held = True
-        await writer.until_quiet()
+        writer.paused = True
+        await writer.wait_until_idle()
         if writer.failed is None:
             await self._next_ledger.ready()
             await self._complete_segment(writer)
             await self._start_segment(taking_over=writer)
 
     def roll_if_old(self) -> bool:
-        """A segment with records that is older than its time rolls. True when it now does.
+        """Start a roll if the segment has records and is past its time. True if it started one.
 
-        To be called now and then: changed settings act from then on.
+        Call it periodically: it also applies changed settings.
         """
         writer = self._writer
         if writer is None or writer.failed is not None:
             return False
         config = self._config()
-        self._heed(writer, config)  # settings may have been changed
+        self._apply_config(writer, config)  # settings may have changed
         if not writer.durable_count:
             return False
-        age_ms = self._services.clock.now_ms() - self._begun_ms
+        age_ms = self._services.clock.now_ms() - self._segment_began_ms
         if age_ms < config.segment_ms + self._jitter_ms:
             return False
         self.roll_soon()
         return True
 
-    def _heed(self, writer: SegmentWriter, config: StreamConfig) -> None:
+    def _apply_config(self, writer: SegmentWriter, config: StreamConfig) -> None:
         writer.control_ms = config.control_ms
         self._segment_bytes = config.segment_bytes
 
     # -- truncation ---------------------------------------------------------------------------
 
     async def truncate(self, sequence_id: int) -> None:
-        """Readers start at `sequence_id` or later, durably. Whole segments below it go later.
+        """Move the start to `sequence_id`, durably. `expire` removes whole segments below it.
 
-        Raises Truncated for a position past the readable end.
+        Raises Truncated if `sequence_id` is past the readable end.
         """
         if sequence_id > self.end_sequence_id:
             raise Truncated(f"{sequence_id} is past the end {self.end_sequence_id} of {self.name}")
-        async with self._change:
+        async with self._change_lock:
             if sequence_id <= self.start_sequence_id:
                 return
             try:
                 await self._retention.truncate(sequence_id)
             except BadVersion as error:
-                self._is_anothers(error)
+                self._on_ownership_lost(error)
                 raise
 
     async def expire(self) -> int:
-        """Segments past retention, or truncated long enough, are gone; how many.
+        """Remove segments past their retention or grace period, and return how many.
 
-        The newest completed one stays.
+        The newest completed segment stays.
         """
-        async with self._change:
+        async with self._change_lock:
             try:
                 return await self._retention.expire()
             except BadVersion as error:
-                self._is_anothers(error)
+                self._on_ownership_lost(error)
                 raise
 
-    def _is_anothers(self, error: LedgerError) -> None:
-        """Somebody else changed the stream's metadata: whoever owns it opens it again."""
+    def _on_ownership_lost(self, error: LedgerError) -> None:
+        """Fail: another process changed the stream's metadata. Its owner reopens the stream."""
         if self._writer is not None:
             self._writer.fail(error)
         else:
@@ -465,15 +490,15 @@ class Stream:
         return self._table.size_bytes
 
     def epoch_at(self, sequence_id: int) -> int:
-        """The epoch of the ownership that wrote (or will write) this sequence id."""
+        """Return the epoch of the ownership that wrote this sequence id, or will write it."""
         return self._table.epoch_at(sequence_id)
 
     # -- reading ------------------------------------------------------------------------------
 
     def read_cached(self, sequence_id: int, bytes_max: int) -> list[StoredRecord] | None:
-        """As `read`, from memory, or None when it is not all there.
+        """Read as `read` does, but from memory only. Returns None if not all of it is cached.
 
-        What was read ahead is given once: whoever drops it makes the next `read` look for it.
+        Records that were read ahead are returned once; a repeated call reads them again.
         """
         at = self._tail.find(sequence_id)
         if at >= 0:
@@ -481,10 +506,10 @@ class Stream:
         return self._reads.read_ready(sequence_id, bytes_max)
 
     async def read(self, sequence_id: int, bytes_max: int) -> list[StoredRecord]:
-        """Durable records from the one that holds `sequence_id`, in order, none left out.
+        """Read consecutive durable records, beginning with the one that holds `sequence_id`.
 
-        At least one (whole, whatever its size), else about `bytes_max` bytes. Empty only at the
-        readable end. Raises Truncated below the start.
+        Returns at least one whole record, however large, and in all about `bytes_max` bytes.
+        Returns none only at the readable end. Raises Truncated below the start.
         """
         self._table.check_start(sequence_id)
         if sequence_id >= self.end_sequence_id:
@@ -494,17 +519,18 @@ class Stream:
             return cached
         records = await self._reads.read(sequence_id, bytes_max)
         if not records and sequence_id < self.end_sequence_id:
-            raise StreamUnavailable(f"{self.name}: {sequence_id} could not be read now")
+            raise StreamUnavailable(f"{self.name}: {sequence_id} cannot be read now")
         return records
 
     async def find_timestamp(self, timestamp: int, first: int = 0) -> StoredRecord | None:
-        """The first record whose greatest timestamp is at least `timestamp`; None: there is none.
+        """Find the first record whose greatest timestamp is at least `timestamp`.
 
-        Only records that end past `first` and past the stream's start count.
+        Only records that end past `first` and past the stream's start count. Returns None if no
+        record matches.
         """
         return await self._reads.find_timestamp(timestamp, first, self.read)
 
     @property
     def timestamp_max(self) -> int:
-        """An upper bound of the durable records' timestamps; -1: none has any."""
+        """An upper bound of the timestamps of all durable records, -1 if none has a timestamp."""
         return self._table.timestamp_max

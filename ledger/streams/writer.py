@@ -1,12 +1,12 @@
-"""Writing one segment: records that wait are packed into entries and confirmed in order.
+"""The writer of one segment: pack waiting records into entries and confirm them in order.
 
     append ─▶ waiting ─(end of this loop turn, or an entry's worth)─▶ entry ─▶ ledger ─▶ durable
 
 No task runs per record or entry: packing is one callback per loop turn, confirmation another.
-A failed entry fails everything accepted after it, so the order never has a hole.
-Each entry tells readers how far those before it are confirmed; when none follows, a control record
-does (`control_ms`): readers that do not ask this process see the last record then.
-Source: DistributedLog, BKLogSegmentWriter (seed 000).
+A failed entry fails all records accepted after it, so the log never has a hole. Each entry carries
+the LAC of those before it. If no entry follows, a control record does after `control_ms`, so that
+readers in other processes see the last record. Source: DistributedLog, BKLogSegmentWriter
+(seed 000).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol
 
 from ledger.core import records as log_records
 from ledger.core.segments import EMPTY_TXID
-from ledger.core.snapshot_format import Snapshot, split
+from ledger.core.snapshot_format import StateSnapshot, split
 from ledger.core.sparse_index import SparseIndex
 from ledger.errors import LedgerError
 from ledger.ids import Buffer, Dlsn, EntryId, LedgerId
@@ -29,11 +29,11 @@ OnDurable = Callable[[LedgerError | None], None]
 _ENVELOPE_AND_HEAD = log_records.ENVELOPE_BYTES + log_records.SET_HEAD_BYTES
 _CONTROL = b"control"  # Source: DistributedLogConstants.CONTROL_RECORD_CONTENT
 SEGMENT_RECORDS_MAX = 1 << 30
-"""A segment takes no more: positions are 32 bits, and one record may hold 2^31 - 1 of them."""
+"""Positions are 32 bits, and one record may take 2^31 - 1 of them."""
 
 
 class LedgerSink(Protocol):
-    """What a segment needs of an open ledger; `ledger.client.writer.LedgerWriter` is one."""
+    """The part of an open ledger that a segment uses; `LedgerWriter` implements it."""
 
     ledger: LedgerId
 
@@ -51,7 +51,7 @@ class _Accepted(NamedTuple):
 
 
 class _Entry(NamedTuple):
-    """One entry under way. `slots`: how many records it holds, inner ones counted."""
+    """One entry in flight. `slots` is its count of records, with the inner ones of sets."""
 
     entry: EntryId
     accepted: list[_Accepted]
@@ -60,11 +60,17 @@ class _Entry(NamedTuple):
 
 
 class SegmentWriter:
-    """The one segment that takes records. Offsets are given out here, in call order."""
+    """The writer of the segment in progress. It assigns sequence ids in call order.
+
+    Its caller bounds the records that wait.
+    """
 
     __slots__ = (
+        "_announced_entry",
         "_bytes_since_snapshot",
         "_control_timer",
+        "_idle",
+        "_in_flight",
         "_last_user_entry",
         "_limits",
         "_loop",
@@ -72,7 +78,6 @@ class SegmentWriter:
         "_on_failed",
         "_pack_scheduled",
         "_position",
-        "_quiet",
         "_refused",
         "_sink",
         "_snapshot_due",
@@ -81,17 +86,15 @@ class SegmentWriter:
         "_snapshot_parts",
         "_tail",
         "_take_snapshot",
-        "_told_entry",
-        "_under_way",
         "_waiting",
         "control_ms",
         "end_sequence_id",
         "failed",
-        "held",
         "index",
         "last_dlsn",
         "next_sequence_id",
         "number",
+        "paused",
         "size_bytes",
         "start_sequence_id",
         "timestamp_max",
@@ -106,41 +109,66 @@ class SegmentWriter:
         start_sequence_id: int,
         tail: StreamTail,
         limits: StreamLimits,
-        take_snapshot: Callable[[SparseIndex, int], Snapshot],
+        take_snapshot: Callable[[SparseIndex, int], StateSnapshot],
         on_advanced: Callable[[int], None],
         on_failed: Callable[[LedgerError], None],
     ) -> None:
+        """`on_advanced` receives each new end, `on_failed` the first error. Call it in a loop."""
         self.number = number
         self.start_sequence_id = start_sequence_id
-        self.next_sequence_id: int = start_sequence_id  # of the next record accepted
-        self.end_sequence_id: int = start_sequence_id  # one past the last durable record
-        self.size_bytes = 0  # packed so far, headers included
-        self.index = SparseIndex(limits.index_stride_bytes)  # packed, perhaps not yet durable
-        self.timestamp_max = -1  # of the durable records
-        self.last_dlsn = Dlsn(number, EntryId(-1), -1)  # of the last durable record
+        # The sequence id of the next accepted record. Never decreases, not even after a failure.
+        self.next_sequence_id: int = start_sequence_id
+        # One past the last durable record; at most `next_sequence_id`. Never decreases.
+        self.end_sequence_id: int = start_sequence_id
+        # Bytes packed into entries, with their headers. Never decreases.
+        self.size_bytes = 0
+        # Points of all packed entries, also of those that are not durable yet.
+        self.index = SparseIndex(limits.index_stride_bytes)
+        # The greatest timestamp of the durable records, -1 if there are none.
+        self.timestamp_max = -1
+        # The last durable slot, of control records too. Its entry is -1 before the first one.
+        self.last_dlsn = Dlsn(number, EntryId(-1), -1)
+        # The first error. Once set, the writer accepts and packs nothing.
         self.failed: LedgerError | None = None
-        self.held = False  # while held nothing is packed: a roll is under way
+        # While True, accepted records wait unpacked. The owner sets it for the time of a roll.
+        self.paused = False
+        # Data bytes of the records in `_waiting`.
         self.waiting_bytes = 0
-        self.control_ms = -1  # see `StreamConfig`; may change at any time
+        # As in `StreamConfig`. The owner may change it at any time; `retire` sets it to -1.
+        self.control_ms = -1
+        # Set while a control record may be due. See `_schedule_control_record`.
         self._control_timer: asyncio.TimerHandle | None = None
-        self._last_user_entry = -1  # the last durable one that holds records
-        self._told_entry = -1  # up to it readers learn from entries that hold no records
+        # The last durable entry with user records; -1 before the first one.
+        self._last_user_entry = -1
+        # Readers learn of the entries up to this one from a control record or a snapshot.
+        self._announced_entry = -1
         self._sink = sink
         self._tail = tail
         self._limits = limits
         self._take_snapshot = take_snapshot
         self._on_advanced = on_advanced
         self._on_failed = on_failed
+        # Accepted records that are not packed, oldest first. They move to the next segment in a
+        # roll, or fail.
         self._waiting: deque[_Accepted] = deque()
-        self._under_way: deque[_Entry] = deque()
-        self._refused: LedgerError | None = None  # the ledger takes no more entries
-        self._position = 0  # user records packed so far
-        self._snapshot_entry = -1  # where the last snapshot begins; -1: none yet
-        self._snapshot_parts: deque[bytes] = deque()  # of the next one; nothing comes between
-        self._snapshot_first = -1  # entry of its first part
+        # Entries that the ledger accepted and has not confirmed, in entry order.
+        self._in_flight: deque[_Entry] = deque()
+        # Set when the ledger refuses an entry. Nothing more is sent; entries in flight may succeed.
+        self._refused: LedgerError | None = None
+        # User records packed so far; the position of the last one.
+        self._position = 0
+        # The first entry of the last complete snapshot, -1 before the first one.
+        self._snapshot_entry = -1
+        # Parts of the next snapshot that are not sent. While there are any, no record is packed.
+        self._snapshot_parts: deque[bytes] = deque()
+        # The entry of the first part of that snapshot, -1 until it is sent.
+        self._snapshot_first = -1
+        # Bytes packed since the last snapshot began. At `_snapshot_due` the next one begins.
         self._bytes_since_snapshot = 0
         self._snapshot_due = limits.snapshot_bytes
-        self._quiet = asyncio.Event()
+        # Set when nothing is in flight or the writer fails. `wait_until_idle` clears it.
+        self._idle = asyncio.Event()
+        # True from the first append of a turn of the loop until its records are packed.
         self._pack_scheduled = False
         self._loop = asyncio.get_running_loop()
 
@@ -148,11 +176,11 @@ class SegmentWriter:
     def ledger(self) -> LedgerId:
         return self._sink.ledger
 
-    async def until_quiet(self) -> None:
-        """Nothing is under way in the ledger, or it failed. While held, records may wait."""
-        while self._under_way and self.failed is None:
-            self._quiet.clear()
-            await self._quiet.wait()
+    async def wait_until_idle(self) -> None:
+        """Wait until no entry is in flight, or the writer failed. Records may still wait."""
+        while self._in_flight and self.failed is None:
+            self._idle.clear()
+            await self._idle.wait()
 
     @property
     def last_entry(self) -> EntryId:
@@ -174,10 +202,10 @@ class SegmentWriter:
         timestamp_max: int,
         on_durable: OnDurable,
     ) -> None:
-        """`count` user records (one opaque piece) take the next sequence ids, in call order.
+        """Accept `count` user records in one opaque piece. They get the next sequence ids.
 
-        `on_durable(None)` runs when they are durable and visible, `on_durable(error)` when that
-        cannot happen here any more (a later recovery may still find them). Never inside append.
+        `on_durable(None)` runs once they are durable and readable. `on_durable(error)` runs if
+        this writer failed; a later recovery may still find them. Neither runs inside append.
         """
         assert self.failed is None
         first = self.next_sequence_id
@@ -190,14 +218,14 @@ class SegmentWriter:
             self._loop.call_soon(self._pack_turn)
 
     def take_waiting(self) -> list[_Accepted]:
-        """What was accepted and not packed, to be moved to the next segment in the same order."""
+        """Remove and return the records that are not packed, for `adopt` of the next segment."""
         moved = list(self._waiting)
         self._waiting.clear()
         self.waiting_bytes = 0
         return moved
 
     def adopt(self, moved: list[_Accepted]) -> None:
-        """Records accepted by the segment before go first here; their sequence ids stand."""
+        """Accept records of the previous segment first. They keep their sequence ids."""
         assert not self._waiting
         for accepted in moved:
             assert accepted.record.sequence_id == self.next_sequence_id
@@ -207,7 +235,7 @@ class SegmentWriter:
         self.pack()
 
     def write_snapshot(self) -> None:
-        """A state snapshot is on its way; entries after its last part point back to it."""
+        """Begin a state snapshot. Entries after its last part point back to it."""
         self._begin_snapshot()
         self.pack()
 
@@ -216,20 +244,20 @@ class SegmentWriter:
         snapshot = self._take_snapshot(self.index, self.start_sequence_id + self._position)
         whole = snapshot.encode()
         self._snapshot_parts.extend(split(whole))
-        # A large one (very many producers) is not written again before it has paid for itself.
+        # With many producers a snapshot is large: then write it less often.
         self._snapshot_due = max(self._limits.snapshot_bytes, 8 * len(whole))
         self._snapshot_first = -1
         self._bytes_since_snapshot = 0
 
     def _send_part(self) -> None:
-        """No record may come between the parts: the snapshot would not hold it."""
+        """Send the next part. A record between two parts would be missing from the snapshot."""
         parts = self._snapshot_parts
         txid = self.start_sequence_id + self._position - 1 if self._position else EMPTY_TXID
         record = log_records.control_record(self._position, txid, parts[0])
         entry = self._send([record], len(record), _NOTHING, 1, -1)
         if entry is None:
             return
-        self._told_entry = self.last_dlsn.entry
+        self._announced_entry = self.last_dlsn.entry
         parts.popleft()
         if self._snapshot_first < 0:
             self._snapshot_first = entry
@@ -241,13 +269,13 @@ class SegmentWriter:
         self.pack()
 
     def pack(self) -> None:
-        """Everything that waits is in entries, as far as the ledger has room and no roll holds."""
+        """Pack waiting records into entries, until the ledger is full or the writer is paused."""
         sink = self._sink
         while self.failed is None and self._refused is None and not sink.full:
             if self._snapshot_parts:
                 self._send_part()
                 continue
-            if not self._waiting or self.held or self._position >= SEGMENT_RECORDS_MAX:
+            if not self._waiting or self.paused or self._position >= SEGMENT_RECORDS_MAX:
                 break
             self._pack_entry()
             if self._bytes_since_snapshot >= self._snapshot_due:
@@ -298,9 +326,10 @@ class SegmentWriter:
         slots: int,
         timestamp_max: int,
     ) -> EntryId | None:
-        """The entry's number; None: the ledger refused, and nothing more is sent.
+        """Send one entry and return its number, or None if the ledger refused it.
 
-        What is under way was accepted before: it ends first, then all that waits fails.
+        After a refusal nothing more is sent. Once the entries in flight are answered, all waiting
+        records fail.
         """
         next_entry = self._next_entry()
         back = next_entry - self._snapshot_entry if self._snapshot_entry >= 0 else 0
@@ -309,41 +338,41 @@ class SegmentWriter:
             entry = self._sink.add(buffers, self._entry_confirmed)
         except LedgerError as error:
             self._refused = error
-            if not self._under_way:
+            if not self._in_flight:
                 self._loop.call_soon(self.fail, error)
             return None
         assert entry == next_entry
-        self._under_way.append(_Entry(entry, accepted, slots, timestamp_max))
+        self._in_flight.append(_Entry(entry, accepted, slots, timestamp_max))
         self.size_bytes += size + log_records.ENVELOPE_BYTES
         return entry
 
     def _next_entry(self) -> EntryId:
-        if self._under_way:
-            return EntryId(self._under_way[-1].entry + 1)
+        if self._in_flight:
+            return EntryId(self._in_flight[-1].entry + 1)
         return EntryId(self.last_dlsn.entry + 1)
 
     def _entry_confirmed(self, error: LedgerError | None) -> None:
-        """Runs once per entry, in entry order."""
-        entry = self._under_way.popleft()
+        """Complete the oldest entry in flight. The ledger calls it once per entry, in order."""
+        entry = self._in_flight.popleft()
         if error is None:
             self._confirm(entry)
             if self._waiting or self._snapshot_parts:
                 self.pack()
         else:
             self.fail(error, entry.accepted)
-        if not self._under_way:
-            over = self.failed or self._refused
-            if over is not None:
-                self.fail(over)
-            elif self.control_ms >= 0 and self._told_entry < self._last_user_entry:
-                self._owe_control_record()
-            self._quiet.set()
+        if not self._in_flight:
+            error = self.failed or self._refused
+            if error is not None:
+                self.fail(error)
+            elif self.control_ms >= 0 and self._announced_entry < self._last_user_entry:
+                self._schedule_control_record()
+            self._idle.set()
 
     def _confirm(self, entry: _Entry) -> None:
         self.last_dlsn = Dlsn(self.number, entry.entry, entry.slots - 1)
         if not entry.accepted:
             return
-        if self.failed is None:  # else abandoned: its cached records are gone for good
+        if self.failed is None:  # else the stream is abandoned and its tail stays cleared
             append = self._tail.append
             for accepted in entry.accepted:
                 append(accepted.record)
@@ -355,51 +384,52 @@ class SegmentWriter:
             accepted.on_durable(None)
         self._on_advanced(self.end_sequence_id)
 
-    # Readers learn from an entry that those before it are confirmed, so the last record is owed one
-    # more. Looked for by half periods, so that nothing needs the time when records are confirmed.
+    # An entry carries the LAC, so readers learn of the last record only from a further entry. If no
+    # record follows, a control record does. Polled twice per period, so that the confirm path never
+    # reads the clock.
 
-    def _owe_control_record(self) -> None:
+    def _schedule_control_record(self) -> None:
         if not self.control_ms:
             self._write_control_record()
         elif self._control_timer is None:
             half_s = self.control_ms / 2000
             last_seen = self.last_dlsn.entry
-            self._control_timer = self._loop.call_later(half_s, self._look_for_silence, last_seen)
+            self._control_timer = self._loop.call_later(half_s, self._write_if_idle, last_seen)
 
-    def _look_for_silence(self, last_seen: EntryId) -> None:
+    def _write_if_idle(self, last_seen: EntryId) -> None:
         self._control_timer = None
-        if self._under_way or self._told_entry >= self._last_user_entry or self.control_ms < 0:
-            return  # what is newer tells, or owes one itself
+        if self._in_flight or self._announced_entry >= self._last_user_entry or self.control_ms < 0:
+            return  # a newer entry carries the LAC, or schedules a control record itself
         if self.last_dlsn.entry != last_seen:
-            self._owe_control_record()
+            self._schedule_control_record()
         else:
             self._write_control_record()
 
     def _write_control_record(self) -> None:
-        if self.held or self.failed is not None or self._refused is not None or self._sink.full:
-            return  # the segment is being completed, which tells readers too
+        if self.paused or self.failed is not None or self._refused is not None or self._sink.full:
+            return  # the segment is being completed, which readers notice as well
         record = log_records.control_record(self._position, self.last_txid, _CONTROL)
-        self._told_entry = self.last_dlsn.entry
+        self._announced_entry = self.last_dlsn.entry
         self._send([record], len(record), _NOTHING, 1, -1)
 
     def retire(self) -> None:
-        """Nothing more is sent by itself: its ledger is closed, or somebody else's."""
+        """Stop control records: the ledger is closed, or another process owns it."""
         self.control_ms = -1
         if self._control_timer is not None:
             self._control_timer.cancel()
             self._control_timer = None
 
     def fail(self, error: LedgerError, accepted: Sequence[_Accepted] = ()) -> None:
-        """It takes nothing more. `accepted` fails; what waits, after all that is under way."""
+        """Fail `accepted` now, and the waiting records after the entries in flight."""
         first_failure = self.failed is None
         self.failed = self.failed or error
         for one in accepted:
             one.on_durable(error)
-        if not self._under_way:
+        if not self._in_flight:
             for one in self.take_waiting():
                 one.on_durable(error)
         if first_failure:
-            self._quiet.set()
+            self._idle.set()
             self._on_failed(error)
 
 

@@ -37,7 +37,7 @@ from ledger.adapters.zookeeper.zookeeper_metadata import connect_zookeeper
 from ledger.client.client import LedgerClient
 from ledger.ids import INVALID_DLSN
 from ledger.registry.discovery import Discovery
-from ledger.streams.plain_log import PlainLogs, Quorum
+from ledger.streams.plain_log import LogQuorum, PlainLogs
 from subscriptions.committed_offset import CommittedOffset, TopicIdPartition
 from subscriptions.rollout.open_store import open_store
 from tests.peers import install
@@ -125,7 +125,7 @@ async def load(side: str, servers: str, asked: argparse.Namespace) -> Said:
     await discovery.start()
     bookies = GrpcBookies(discovery.registered, GrpcClientConfig())
     clock = SystemClock()
-    logs = PlainLogs(LedgerClient(metadata, bookies, clock), lambda: Quorum(3, 3, 2))
+    logs = PlainLogs(LedgerClient(metadata, bookies, clock), lambda: LogQuorum(3, 3, 2))
     root = f"/bench/{time.time_ns()}"
     store = open_store(side == "log", metadata, logs, clock, root=root)
     work = Load(store, asked.groups, asked.members, asked.partitions[0])

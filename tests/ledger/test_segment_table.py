@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from ledger.core.segment_table import SegmentTable
 from ledger.core.segments import Segment, Truncation
-from ledger.core.snapshot_format import Snapshot, Summary
+from ledger.core.snapshot_format import SegmentSummary, StateSnapshot
 from ledger.core.sparse_index import ANY_TIMESTAMP, NO_TIMESTAMP, SparseIndex
 from ledger.errors import Truncated
 from tests.ledger.segment_chains import chain, streams
@@ -40,7 +40,7 @@ class Live:
 def table_of(segments, *, sizes=None, start=0):
     sizes = sizes or [0] * len(segments)
     summaries = {
-        s.number: Summary(s.number, 5, size, 1, s.start_sequence_id)
+        s.number: SegmentSummary(s.number, 5, size, 1, s.start_sequence_id)
         for s, size in zip(segments, sizes, strict=True)
     }
     table = SegmentTable()
@@ -124,7 +124,7 @@ def test_below_the_start_nothing_is_given():
 def test_no_segment_with_the_timestamp_is_left_out(stream, data):
     numbers = [segment.number for segment in stream]
     known = {n: data.draw(st.integers(-1, 9)) for n in numbers if data.draw(st.booleans())}
-    summaries = {n: Summary(n, bound, 0, 1, 0) for n, bound in known.items()}
+    summaries = {n: SegmentSummary(n, bound, 0, 1, 0) for n, bound in known.items()}
     table = SegmentTable()
     start = data.draw(st.integers(0, 1300))
     table.reset(stream, summaries, SparseIndex(), 0, start_sequence_id=start, epoch=1)
@@ -322,8 +322,8 @@ class Twins(RuleBasedStateMachine):
     @rule(head=st.integers(1, 30), epoch=st.integers(1, 9), timestamp=st.integers(-1, 20))
     def a_head_snapshot_is_read(self, head, epoch, timestamp):
         numbers = [row[0].number for row in self.rows if row[0].number <= head]
-        summaries = [Summary(number, timestamp, 3, epoch, 0) for number in numbers]
-        self.table.learn(head, Snapshot(summaries=summaries))
+        summaries = [SegmentSummary(number, timestamp, 3, epoch, 0) for number in numbers]
+        self.table.learn(head, StateSnapshot(summaries=summaries))
         for row in self.rows:
             if row[0].number < head:
                 row[1:] = [epoch, timestamp, 3]
@@ -385,13 +385,13 @@ TestTwins = Twins.TestCase
 def test_of_its_own_segment_a_head_snapshot_holds_only_the_epoch():
     table = SegmentTable()
     table.relist([replace(DONE, number=6, start_sequence_id=97), DONE])
-    own = [Summary(6, 50, 1000, 4, 97), Summary(7, NO_TIMESTAMP, 0, 4, 100)]
-    table.learn(7, Snapshot(summaries=own))
+    own = [SegmentSummary(6, 50, 1000, 4, 97), SegmentSummary(7, NO_TIMESTAMP, 0, 4, 100)]
+    table.learn(7, StateSnapshot(summaries=own))
     assert [table.timestamp_max_of(s) for s in table.segments] == [50, ANY_TIMESTAMP]
     assert table.epoch_at(100) == table.epoch == 4
-    later = [*own[:1], Summary(7, 60, 900, 4, 100)]
-    table.learn(8, Snapshot(summaries=later))
-    table.learn(7, Snapshot(summaries=own))
+    later = [*own[:1], SegmentSummary(7, 60, 900, 4, 100)]
+    table.learn(8, StateSnapshot(summaries=later))
+    table.learn(7, StateSnapshot(summaries=own))
     assert [table.timestamp_max_of(s) for s in table.segments] == [50, 60]
 
 
@@ -402,7 +402,7 @@ def test_a_segment_without_summary_is_an_epoch_of_its_own():
     table.learn_own_epoch(7, 100)
     assert table.knows(7) and table.epoch_at(101) == table.epoch == 7
     assert table.timestamp_max_of(DONE) == ANY_TIMESTAMP
-    table.learn(8, Snapshot(summaries=[Summary(7, 60, 900, 5, 100)]))
+    table.learn(8, StateSnapshot(summaries=[SegmentSummary(7, 60, 900, 5, 100)]))
     table.learn_own_epoch(7, 100)
     assert (table.epoch_at(101), table.timestamp_max_of(DONE)) == (5, 60)
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledger.core import records as log_records
-from ledger.core.snapshot_format import Snapshot, decode_snapshot, is_part, join
+from ledger.core.snapshot_format import StateSnapshot, decode_snapshot, is_part, join
 from ledger.errors import AddFailed, LedgerClosed
 from ledger.ids import LedgerId
 from ledger.streams.config import StreamLimits
@@ -79,7 +79,7 @@ class World:
 
     def take_snapshot(self, index, end_sequence_id):
         self.snapshots.append(end_sequence_id)
-        return Snapshot(index=index, owner_state=self.state)
+        return StateSnapshot(index=index, owner_state=self.state)
 
     def append(self, name, count=1, size=10):
         def on_durable(error):
@@ -220,7 +220,7 @@ async def test_it_has_failed_before_anybody_is_told():
 async def test_waiting_for_quiet_ends_also_when_the_last_entry_is_a_snapshot():
     async with new_world() as world:
         world.writer.write_snapshot()
-        waiting = asyncio.create_task(world.writer.until_quiet())
+        waiting = asyncio.create_task(world.writer.wait_until_idle())
         await asyncio.sleep(0)
         assert not waiting.done()
         world.ledger.confirm()
@@ -231,7 +231,7 @@ async def test_waiting_for_quiet_ends_when_the_writer_fails():
     async with new_world() as world:
         world.append("a")
         await asyncio.sleep(0)
-        waiting = asyncio.create_task(world.writer.until_quiet())
+        waiting = asyncio.create_task(world.writer.wait_until_idle())
         await asyncio.sleep(0)
         world.ledger.fail(AddFailed("gone"))
         await asyncio.wait_for(waiting, 1)
@@ -241,7 +241,7 @@ async def test_while_held_nothing_is_packed_and_the_next_segment_takes_it_in_ord
     async with new_world() as world:
         world.append("a", count=3)
         await asyncio.sleep(0)
-        world.writer.held = True
+        world.writer.paused = True
         world.append("b", count=2)
         world.append("c")
         world.ledger.confirm()
@@ -429,11 +429,11 @@ async def test_no_control_record_disturbs_a_roll_or_follows_a_retirement():
     async with owing_world() as world:
         world.append("a")
         await asyncio.sleep(0.01)
-        world.writer.held = True
+        world.writer.paused = True
         world.ledger.confirm()
         await asyncio.sleep(1)
         assert controls(world) == []
-        world.writer.held = False
+        world.writer.paused = False
         world.append("b")
         await asyncio.sleep(0.01)
         world.ledger.confirm()

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from ledger.core.snapshot_format import (
     MAGIC,
-    Snapshot,
-    Summary,
+    SegmentSummary,
+    StateSnapshot,
     decode_snapshot,
     is_part,
     join,
@@ -30,8 +30,10 @@ def indexes(draw):
 
 @st.composite
 def snapshots(draw):
-    return Snapshot(
-        summaries=[Summary(*five) for five in draw(st.lists(st.tuples(*[i64] * 5), max_size=3))],
+    return StateSnapshot(
+        summaries=[
+            SegmentSummary(*five) for five in draw(st.lists(st.tuples(*[i64] * 5), max_size=3))
+        ],
         index_before=draw(indexes()),
         index_before_number=draw(i64),
         index=draw(indexes()),
@@ -39,8 +41,10 @@ def snapshots(draw):
     )
 
 
-EXAMPLE = Snapshot(
-    summaries=[Summary(1, 2, 3, 4, 5)], index_before_number=6, owner_state=b"state of the owner"
+EXAMPLE = StateSnapshot(
+    summaries=[SegmentSummary(1, 2, 3, 4, 5)],
+    index_before_number=6,
+    owner_state=b"state of the owner",
 )
 
 

@@ -68,7 +68,7 @@ async def test_completing_and_creating_in_parallel_takes_less_than_the_one_and_t
     async def one_after_the_other(stream):
         await stream.open()
         await stream.begin()
-        await stream._head_is_durable()
+        await stream._wait_for_head_snapshot()
 
     async with watched_rig() as rig:
         (await taking_over(rig, "first")).kill()

@@ -12,7 +12,7 @@ from random import Random
 from ledger.client.client import LedgerClient
 from ledger.client.config import LedgerClientConfig
 from ledger.ids import BookieId, LedgerId
-from ledger.streams.plain_log import PlainLogs, Quorum
+from ledger.streams.plain_log import LogQuorum, PlainLogs
 from subscriptions.rollout.open_store import open_store, open_stream_store
 from subscriptions.segments.log_claim import LogStoreConfig
 from subscriptions.segments.log_node import decode_node
@@ -27,7 +27,7 @@ STREAM = "/streams/s"
 
 
 def quorum():
-    return Quorum(3, 3, 2)
+    return LogQuorum(3, 3, 2)
 
 
 class Died(Exception):

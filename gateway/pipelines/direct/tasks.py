@@ -25,7 +25,7 @@ from ledger.errors import (
     NoSuchLedger,
     Truncated,
 )
-from ledger.streams.scan import ScannedRecord, Slice, read_slice
+from ledger.streams.scan import ScannedRecord, StreamSlice, read_slice
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,7 +38,7 @@ class SliceTask:
     """A slice of one partition. Can be pickled."""
 
     topic_partition: TopicPartition
-    piece: Slice
+    piece: StreamSlice
 
 
 class SlicePartition(InputPartition):
@@ -92,7 +92,7 @@ def read_task(task: SliceTask, options: Options) -> Iterator[pa.RecordBatch]:
         report_loss([left], f"deleted while they were read ({error})", options.fail_on_data_loss)
 
 
-def _chunks(piece: Slice, options: Options) -> Iterator[list[ScannedRecord]]:
+def _chunks(piece: StreamSlice, options: Options) -> Iterator[list[ScannedRecord]]:
     """Yield the chunks of the slice in order.
 
     A cached connection may be broken, as after bookies moved. Then it retries once over a new one.
