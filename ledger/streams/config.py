@@ -7,18 +7,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamConfig:
-    """How one stream is stored. Defaults of rolling and retention are DistributedLog's."""
+    """Settings of one stream. The defaults of rolling and retention are DistributedLog's."""
 
     ensemble_size: int = 1
     write_quorum: int = 1
     ack_quorum: int = 1
     segment_bytes: int = 256 * 1024 * 1024  # DistributedLog: maxLogSegmentBytes
     segment_ms: int = 120 * 60 * 1000  # DistributedLog: logSegmentRollingMinutes
-    segment_jitter_ms: int = 0  # spread of time rolls, so that streams do not all roll at once
-    retention_ms: int = 72 * 3600 * 1000  # counted from completion; -1: for ever
-    retention_bytes: int = -1  # of all segments; -1: no bound
-    truncated_keep_ms: int = 60_000  # that long a truncated segment stays, for who must look at it
-    control_ms: int = -1  # so soon others see the last record; 0: at once, -1: with the next one
+    segment_jitter_ms: int = 0  # spreads the time rolls of many streams
+    retention_ms: int = 72 * 3600 * 1000  # counts from completion; -1: no limit
+    retention_bytes: int = -1  # of all segments together; -1: no limit
+    truncated_keep_ms: int = 60_000  # how long a truncated segment stays, for readers still in it
+    control_ms: int = -1  # delay until other processes see the last record; -1: with the next one
 
     def __post_init__(self) -> None:
         assert self.ensemble_size >= self.write_quorum >= self.ack_quorum >= 1
@@ -30,14 +30,14 @@ class StreamConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamLimits:
-    """Sizes that hold for every stream of a process."""
+    """Limits of a process, for each of its streams or for all together."""
 
-    entry_bytes_max: int = 1024 * 1024  # batches are packed up to it; a larger one goes alone
-    snapshot_bytes: int = 8 * 1024 * 1024  # a state snapshot follows after so much data
-    index_stride_bytes: int = 1024 * 1024  # one seek reads at most one stride
+    entry_bytes_max: int = 1024 * 1024  # batches share an entry up to it; a larger one has its own
+    snapshot_bytes: int = 8 * 1024 * 1024  # data between two state snapshots
+    index_stride_bytes: int = 1024 * 1024  # a seek reads at most one stride
     tail_cache_bytes: int = 32 * 1024 * 1024  # recent records of all streams together
-    read_chunk_bytes: int = 1024 * 1024  # one read-ahead step of a reader that is behind
-    cursors_max: int = 64  # readers that are behind and remembered, over all streams
+    read_chunk_bytes: int = 1024 * 1024  # one step of reading ahead, for a reader that is behind
+    cursors_max: int = 64  # cursors of readers that are behind, over all streams
 
     def __post_init__(self) -> None:
         assert 64 * 1024 <= self.entry_bytes_max <= 16 * 1024 * 1024

@@ -1,13 +1,13 @@
-"""Reads a stream that somebody else writes: whatever is committed, soon after it is.
+"""A stream that another process writes, read soon after its records are committed.
 
-Never fences, never writes. What it shows is at or below the LAC that bookies tell, or in a
-completed segment. Two tasks while it is open: one keeps the list of segments (told by watch), one
-follows the segment in progress:
+A follower never fences and never writes. It shows records at or below the LAC that bookies return,
+or in a completed segment. While it is open, one task follows the list of segments by watches and
+one follows the segment in progress:
 
-    pulling    readers are at the end: every entry comes as it is confirmed, into the tail cache
-    lagging    readers are behind, or read nothing more: only the end is learnt, once a second
+    pulling    readers are at the end: each entry is read once confirmed, into the tail cache
+    lagging    readers are behind, or none reads: only the end is polled, once per second
 
-Readers that are behind read by `SegmentReads`, at their own pace, at most a chunk ahead.
+Readers that are behind use `SegmentReads`, at their own pace, at most a chunk ahead.
 Source: DistributedLog, "Read-ahead", "Tailing reads", "Notifications" (seed 000).
 """
 
@@ -34,14 +34,14 @@ from ledger.streams.segment_tail import SegmentTail
 from ledger.streams.stream import StreamServices
 from ledger.streams.tail_cache import StoredRecord, StreamTail
 
-_PULL_S = 30.0  # one wait for the next entry; news about the segment end it earlier
-_LAG_S = 1.0  # readers are behind: so often the end is looked at
-_CHUNKS_AHEAD = 4  # pulled and not yet read; then pulling pauses
-_PAUSE_S, _PAUSE_S_MAX = 0.02, 1.0  # after an error, doubling
+_PULL_S = 30.0  # timeout of one wait for the next entry; a change of its ledger ends it earlier
+_LAG_S = 1.0  # period in which the end is polled while readers are behind
+_CHUNKS_AHEAD = 4  # chunks pulled and not read, beyond which pulling pauses
+_PAUSE_S, _PAUSE_S_MAX = 0.02, 1.0  # delay before a retry, which doubles up to the maximum
 
 
 class FollowedStream:
-    """`end_sequence_id` and `start_sequence_id` never fall, also over `close` and `open`."""
+    """A follower of one stream. Its start and end never decrease, also over `close` and `open`."""
 
     def __init__(
         self,
@@ -49,29 +49,45 @@ class FollowedStream:
         services: StreamServices,
         timestamp_max: Callable[[memoryview], int],
         on_advanced: Callable[[int], None],
-        on_trouble: Callable[[LedgerError], None] = lambda error: None,
+        on_retry: Callable[[LedgerError], None] = lambda error: None,
     ) -> None:
-        """`on_advanced` is called with the end when it moved, and when `failed` was set;
-        `on_trouble` with each error that is only tried again."""
+        """`on_advanced` receives the end when it moves, and when `failed` is set.
+
+        `on_retry` receives each error that is retried.
+        """
         self.name = name
-        self.failed: LedgerError | None = None  # it is closed, and why
+        # Why the follower closed by itself. Cleared by the next `open`.
+        self.failed: LedgerError | None = None
         self._services = services
         self._timestamp_max = timestamp_max
         self._on_advanced = on_advanced
-        self._on_trouble = on_trouble
+        self._on_retry = on_retry
+        # The stored list as of its last load. Watched while the follower is open.
         self._list = SegmentList(services.metadata, name)
-        self._list_changed = asyncio.Event()  # the store told; not yet read
-        self._news = asyncio.Event()  # `segments` changed, or readers came to the end
+        # Set by the watch; cleared before the list is loaded, set again if that fails.
+        self._list_changed = asyncio.Event()
+        # Wakes the tail task: the table changed, or readers caught up. Cleared at each round.
+        self._wake_tail = asyncio.Event()
+        # Segments, start and end that readers may see. Kept over `close`.
         self._table = SegmentTable()
+        # Follows the segment in progress; for a moment also one that was just completed. Set and
+        # cleared together with the live segment of the table.
         self._live: SegmentTail | None = None
+        # Consecutive records up to `_pulled_end`. Cleared when a jump would leave a gap.
         self._tail = StreamTail(services.cache)
-        self._pulled_end = -1  # of the last record in the tail cache
-        self._ahead: deque[tuple[int, int]] = deque()  # (end, bytes) pulled and not yet read
-        self._ahead_bytes = 0
+        # One past the last record in `_tail`; -1 if it is empty.
+        self._pulled_end = -1
+        # (end, bytes) of the chunks that were pulled and that no reader has read to the end.
+        self._unread: deque[tuple[int, int]] = deque()
+        self._unread_bytes = 0
+        # True: pulling, False: lagging. True when opened; see `note_read` and `_pull`.
         self._pulling = True
+        # Runs from `open` until `close` or a failure.
         self._following: asyncio.Task[None] | None = None
-        self._change = asyncio.Lock()
-        self._listing = asyncio.Lock()  # a later list never loses against an earlier one
+        # Held by `open` and `close`.
+        self._change_lock = asyncio.Lock()
+        # Held while the list is loaded, so that an older list never replaces a newer one.
+        self._list_lock = asyncio.Lock()
         self._reads = SegmentReads(
             services.client,
             self._table,
@@ -82,7 +98,7 @@ class FollowedStream:
 
     @property
     def epoch(self) -> int:
-        """The newest one that a segment was seen of."""
+        """The newest known epoch of the stream, 0 if none is known."""
         return self._table.epoch
 
     @property
@@ -104,12 +120,13 @@ class FollowedStream:
         return self._following is not None and not self._following.done()
 
     async def open(self) -> None:
-        """Followed: the segments are listed, and the end is known if bookies answer.
+        """List the segments, find the end and begin to follow.
 
-        Raises NoNode (there is no such stream), CorruptFormat, MetadataUnavailable, and what
-        reading the newest completed segment raises.
+        If the bookies do not answer, the end is found later. Raises NoNode if the stream does not
+        exist, CorruptFormat, MetadataUnavailable, and the errors of reading the newest completed
+        segment.
         """
-        async with self._change:
+        async with self._change_lock:
             if self.is_open:
                 return
             self.failed = None
@@ -117,46 +134,46 @@ class FollowedStream:
             self._list.watch(self._list_changed.set)
             try:
                 await self._list.sync()
-                await self._relist()
-                await self._find_end()
+                await self._refresh_list()
+                await self._find_first_end()
             except BaseException:
-                self._let_go()
+                self._release()
                 raise
             self._following = asyncio.get_running_loop().create_task(self._follow())
 
     async def close(self) -> None:
-        """Nothing is watched, asked or held any more; it may be opened again."""
-        async with self._change:
+        """Stop following and release everything. The follower may be opened again."""
+        async with self._change_lock:
             following, self._following = self._following, None
             if following is not None:
                 following.cancel()
                 await asyncio.wait([following])
-                self._let_go()  # it may never have begun
+                self._release()  # the task may never have begun
 
-    async def _find_end(self) -> None:
-        """The end is at or past everything that was shown to anyone before, if bookies answer."""
+    async def _find_first_end(self) -> None:
+        """Move the end past every record that other readers may have seen, if bookies answer."""
         try:
             segment = self._table.in_progress
             if segment is not None:
-                live = await self._live_tail(segment)
+                live = await self._open_live(segment)
                 await live.jump()
-                self._advanced_live(live)
+                self._on_live_moved(live)
         except CorruptFormat:
             raise
         except LedgerError as error:
-            self._on_trouble(error)  # `_keep_tail` goes on trying
+            self._on_retry(error)  # `_follow_tail` retries
 
     async def _follow(self) -> None:
-        """Until it is cancelled, or one of its two tasks cannot go on: then `failed` tells."""
+        """Run both tasks until cancelled, or until one of them fails. Then set `failed`."""
         loop = asyncio.get_running_loop()
-        tasks = [loop.create_task(self._keep_list()), loop.create_task(self._keep_tail())]
+        tasks = [loop.create_task(self._follow_list()), loop.create_task(self._follow_tail())]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            self._let_go()
+            self._release()
         for task in tasks:
             error = None if task.cancelled() else task.exception()
             if error is not None:
@@ -166,7 +183,7 @@ class FollowedStream:
                 if not known:
                     raise error
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         self._list.unwatch()
         self._drop_live()
         self._reads.clear()
@@ -179,8 +196,8 @@ class FollowedStream:
             self._live = None
             self._table.follow(None)
 
-    async def _until_over(self, step: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Repeats `step`. What may pass is tried again; CorruptFormat and NoNode are raised."""
+    async def _repeat(self, step: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Repeat `step`, and retry it after an error. Raises CorruptFormat and NoNode at once."""
         pause_s = _PAUSE_S
         while True:
             try:
@@ -189,30 +206,30 @@ class FollowedStream:
             except (CorruptFormat, NoNode):
                 raise
             except LedgerError as error:
-                self._on_trouble(error)
+                self._on_retry(error)
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, _PAUSE_S_MAX)
 
     # -- the list -----------------------------------------------------------------------------
 
-    async def _keep_list(self) -> None:
-        await self._until_over(self._list_round)
+    async def _follow_list(self) -> None:
+        await self._repeat(self._list_round)
 
     async def _list_round(self) -> None:
         await self._list_changed.wait()
         self._list_changed.clear()
         try:
-            await self._relist()
+            await self._refresh_list()
         except LedgerError:
-            self._list_changed.set()  # whatever it was, it was not taken in
+            self._list_changed.set()  # the change was not applied
             raise
 
-    async def _relist(self) -> None:
-        """`segments` are as listed now; the epochs of those that are completed are known."""
-        async with self._listing:
-            await self._relist_now()
+    async def _refresh_list(self) -> None:
+        """Load the stored list, the epochs of completed segments, and the end."""
+        async with self._list_lock:
+            await self._refresh_list_locked()
 
-    async def _relist_now(self) -> None:
+    async def _refresh_list_locked(self) -> None:
         await self._list.load()
         segments = visible(self._list.segments)
         await self._learn_epochs(segments)
@@ -220,20 +237,23 @@ class FollowedStream:
         table = self._table
         table.relist(segments)
         table.move_start(self._list.start_sequence_id)
-        self._news.set()
-        self._advance(max(table.listed_end_sequence_id, table.start_sequence_id))
+        self._wake_tail.set()
+        self._move_end(max(table.listed_end_sequence_id, table.start_sequence_id))
 
     def _check_live(self, segments: list[Segment]) -> None:
-        """Nothing that was shown as committed is missing where its segment was completed."""
+        """Check that a completed segment holds every record that was shown as committed."""
         live = self._live
         for segment in segments:
             if live is None or segment.number != live.number or not segment.completed:
                 continue
             if segment.record_count < live.count:
-                raise CorruptFormat(f"{self.name}: segment {segment.number} lost records")
+                raise CorruptFormat(
+                    f"{self.name}: segment {segment.number} was completed with "
+                    f"{segment.record_count} records, {live.count} were committed"
+                )
 
     async def _learn_epochs(self, segments: list[Segment]) -> None:
-        """From the head of the newest segment that has records; it names those before it."""
+        """Read epochs from the head of the newest segment with records, which has earlier ones."""
         for segment in reversed(segments):
             if not segment.record_count or self._table.knows(segment.number):
                 continue
@@ -241,19 +261,19 @@ class FollowedStream:
                 reader = await self._services.client.open(segment.ledger)
                 head = await read_head_snapshot(reader, segment.last_entry)
             except NoSuchLedger:
-                head = None  # truncated, or a change of the list is on its way
+                head = None  # the segment was removed, and the list will change
             if head is not None:
                 self._table.learn(segment.number, head)
             self._table.learn_own_epoch(segment.number, segment.start_sequence_id)
 
     # -- the tail -----------------------------------------------------------------------------
 
-    async def _keep_tail(self) -> None:
-        await self._until_over(self._tail_round)
+    async def _follow_tail(self) -> None:
+        await self._repeat(self._tail_round)
 
     async def _tail_round(self) -> None:
-        """One step further in the segment that is followed, or on to the next one."""
-        self._news.clear()
+        """Read on in the live segment, or move to the next one."""
+        self._wake_tail.clear()
         live, segment = self._live, self._table.in_progress
         if live is not None and (segment is None or segment.number != live.number):
             if await self._pull_rest(live):
@@ -261,25 +281,25 @@ class FollowedStream:
             self._table.remember_index(live.number, live.index)
             self._drop_live()
         if segment is None:
-            await self._news.wait()
+            await self._wake_tail.wait()
             return
-        live = await self._live_tail(segment)
+        live = await self._open_live(segment)
         if live.ended:
-            await self._news.wait()  # closed; how it counts is listed soon
+            await self._wake_tail.wait()  # closed; the list will show it as completed
         elif self._pulling:
             await self._pull(live)
         else:
-            await self._lag(live)
+            await self._poll_end(live)
 
     async def _pull_rest(self, live: SegmentTail) -> bool:
-        """Readers at the end of a segment that was completed get the rest as they got the others.
+        """Pull the rest of a segment that was completed, for readers at the end.
 
-        False: there is no more of it, or whoever wants it has to read it from the segment.
+        Returns False if it was all pulled, or if readers have to read it from the segment.
         """
         listed = self._table.segment(live.number)
         if listed is None or live.last_entry >= listed.last_entry or not self._pulling:
             return False
-        live.confirmed(listed.last_entry)
+        live.set_confirmed(listed.last_entry)
         try:
             await self._pull(live)
         except CorruptFormat:
@@ -288,8 +308,8 @@ class FollowedStream:
             return False
         return True
 
-    async def _live_tail(self, segment: Segment) -> SegmentTail:
-        """What follows this segment, its ledger open."""
+    async def _open_live(self, segment: Segment) -> SegmentTail:
+        """Return the tail that follows this segment, with its ledger open."""
         live = self._live
         if live is None:
             services = self._services
@@ -315,86 +335,86 @@ class FollowedStream:
             self._tail.append(record)
         self._pulled_end = records[-1].end_sequence_id
         size = sum(record.size_bytes for record in records)
-        self._ahead.append((self._pulled_end, size))
-        self._ahead_bytes += size
-        if self._ahead_bytes > _CHUNKS_AHEAD * self._services.limits.read_chunk_bytes:
+        self._unread.append((self._pulled_end, size))
+        self._unread_bytes += size
+        if self._unread_bytes > _CHUNKS_AHEAD * self._services.limits.read_chunk_bytes:
             self._pulling = False
-        self._advanced_live(live)
+        self._on_live_moved(live)
 
-    async def _lag(self, live: SegmentTail) -> None:
-        await _wait(self._news, _LAG_S)
+    async def _poll_end(self, live: SegmentTail) -> None:
+        await _wait(self._wake_tail, _LAG_S)
         if not self._pulling and await live.wait(_LAG_S) and not self._pulling:
             await live.jump()
-            self._advanced_live(live)
+            self._on_live_moved(live)
 
     def _clear_tail(self) -> None:
         self._tail.clear()
         self._pulled_end = -1
-        self._ahead.clear()
-        self._ahead_bytes = 0
+        self._unread.clear()
+        self._unread_bytes = 0
 
-    def _advanced_live(self, live: SegmentTail) -> None:
+    def _on_live_moved(self, live: SegmentTail) -> None:
         if live.count:
             self._table.learn_own_epoch(live.number, live.start_sequence_id)
-        self._advance(live.end_sequence_id)
+        self._move_end(live.end_sequence_id)
 
-    def _advance(self, end_sequence_id: int) -> None:
+    def _move_end(self, end_sequence_id: int) -> None:
         if self._table.move_end(end_sequence_id):
             self._on_advanced(end_sequence_id)
 
-    def asked(self, sequence_id: int) -> None:
-        """Somebody reads from there on: at the end, everything is pulled again."""
-        ahead = self._ahead
+    def note_read(self, sequence_id: int) -> None:
+        """Note that a reader continues at `sequence_id`. At the end, pulling resumes."""
+        ahead = self._unread
         while ahead and ahead[0][0] <= sequence_id:
-            self._ahead_bytes -= ahead.popleft()[1]
+            self._unread_bytes -= ahead.popleft()[1]
         if self._pulling:
             return
         half = _CHUNKS_AHEAD * self._services.limits.read_chunk_bytes // 2
         unbroken = self._live is not None and self._live.end_sequence_id == self._pulled_end
-        if sequence_id >= self.end_sequence_id or (unbroken and self._ahead_bytes <= half):
+        if sequence_id >= self.end_sequence_id or (unbroken and self._unread_bytes <= half):
             self._pulling = True
-            self._news.set()
+            self._wake_tail.set()
 
     def epoch_at(self, sequence_id: int) -> int:
-        """The epoch of the ownership that wrote this sequence id; at the end, the newest."""
+        """Return the epoch of the ownership that wrote this sequence id; at the end, the newest."""
         return self._table.epoch_at(sequence_id)
 
     # -- reading ------------------------------------------------------------------------------
 
     def read_cached(self, sequence_id: int, bytes_max: int) -> list[StoredRecord] | None:
-        """As `read`, from memory, or None when it is not all there."""
+        """Read as `read` does, but from memory only. Returns None if it is not cached."""
         at = self._tail.find(sequence_id)
         if at < 0 or sequence_id < self.start_sequence_id:
             return None
         records = self._tail.take(at, bytes_max)
-        self.asked(records[-1].end_sequence_id)
+        self.note_read(records[-1].end_sequence_id)
         return records
 
     async def read(self, sequence_id: int, bytes_max: int) -> list[StoredRecord]:
-        """Committed records from the one that holds `sequence_id`, in order, none left out.
+        """Read consecutive committed records, beginning with the one that holds `sequence_id`.
 
-        At least one (whole, whatever its size), else about `bytes_max` bytes. Empty at the end
-        and past it. Raises Truncated below the start, StreamUnavailable when it is not open or
-        could not be read now.
+        Returns at least one whole record, however large, and in all about `bytes_max` bytes.
+        Returns none at the end and past it. Raises Truncated below the start, StreamUnavailable
+        if the follower is closed or the record cannot be read now.
         """
         self._table.check_start(sequence_id)
         if not self.is_open:
-            raise self.failed or StreamUnavailable(f"{self.name} is not followed now")
-        self.asked(sequence_id)
+            raise self.failed or StreamUnavailable(f"{self.name}: the follower is closed")
+        self.note_read(sequence_id)
         if sequence_id >= self.end_sequence_id:
             return []
         cached = self.read_cached(sequence_id, bytes_max)
         if cached is not None:
             return cached
-        records = await self._reads.read(sequence_id, bytes_max, self._relist)
+        records = await self._reads.read(sequence_id, bytes_max, self._refresh_list)
         if records:
-            self.asked(records[-1].end_sequence_id)
+            self.note_read(records[-1].end_sequence_id)
         elif sequence_id < self.end_sequence_id:
-            raise StreamUnavailable(f"{self.name}: {sequence_id} could not be read now")
+            raise StreamUnavailable(f"{self.name}: {sequence_id} cannot be read now")
         return records
 
     async def find_timestamp(self, timestamp: int, first: int = 0) -> StoredRecord | None:
-        """The first record whose greatest timestamp is at least `timestamp`; None: there is none.
+        """Find the first record whose greatest timestamp is at least `timestamp`, or return None.
 
         Only records that end past `first` and past the stream's start count.
         """
@@ -402,7 +422,7 @@ class FollowedStream:
 
 
 async def _wait(event: asyncio.Event, timeout_s: float) -> None:
-    """The event is set, or so much time passed."""
+    """Wait for the event, for at most `timeout_s` seconds."""
     try:
         async with asyncio.timeout(timeout_s):
             await event.wait()

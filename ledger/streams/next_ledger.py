@@ -1,10 +1,9 @@
-"""The ledger of a stream's next segment, made while something else is still waited for.
+"""The ledger of a stream's next segment, created before the segment begins.
 
-    make ─▶ (being made) ─▶ at hand ─▶ taken: from then on a segment may name it
+    create ─▶ (creating) ─▶ ready ─▶ taken: from then on a segment may name it
 
-A ledger that no segment names yet would be collected as nobody's after a while, so none is kept
-long: it is made when a segment is about to be needed. Source: DistributedLog, allocating a ledger
-before it is needed (seed 000).
+A ledger that no segment names counts as an orphan after some time and is deleted. It is therefore
+created shortly before a segment needs it. Source: DistributedLog, ledger allocation (seed 000).
 """
 
 from __future__ import annotations
@@ -19,58 +18,61 @@ from ledger.ids import LedgerId
 from ledger.ports.clock import Clock
 
 KEPT_S_MAX = 600.0
-"""Much shorter than the age from which ledgers that nobody names are deleted."""
+"""Much shorter than the age from which orphaned ledgers are deleted."""
 
 
 class NextLedger:
-    """At most one ledger. `create` makes one, as the stream's settings are at that moment."""
+    """At most one ledger, created by `create` with the stream's settings at that moment."""
 
     def __init__(
         self, create: Callable[[], Coroutine[Any, Any, LedgerWriter]], clock: Clock
     ) -> None:
         self._create = create
         self._clock = clock
-        self._making: asyncio.Task[LedgerWriter] | None = None
-        self._asked_s = 0.0
+        # The creation that runs, has succeeded or has failed. None before the first one, and after
+        # `take` or `discard`.
+        self._creating: asyncio.Task[LedgerWriter] | None = None
+        # Monotonic time when that creation began.
+        self._began_s = 0.0
 
-    def make(self) -> None:
-        """One is being made, or at hand."""
+    def begin_creating(self) -> None:
+        """Begin to create a ledger, unless a fresh one exists or is being created."""
         now_s = self._clock.monotonic_s()
-        making = self._making
-        fresh = now_s - self._asked_s <= KEPT_S_MAX
-        if making is not None and fresh and (not making.done() or _made(making)):
+        creating = self._creating
+        fresh = now_s - self._began_s <= KEPT_S_MAX
+        if creating is not None and fresh and (not creating.done() or _succeeded(creating)):
             return
-        self._asked_s = now_s
-        self._making = asyncio.get_running_loop().create_task(self._create())
-        self._making.add_done_callback(_made)
+        self._began_s = now_s
+        self._creating = asyncio.get_running_loop().create_task(self._create())
+        self._creating.add_done_callback(_succeeded)
 
-    async def ready(self) -> None:
-        """One is at hand. Raises what making it raised."""
-        self.make()
-        making = self._making
-        assert making is not None
-        await asyncio.wait([making])  # not cancelled with us: the next try can use it
-        making.result()
+    async def wait_until_ready(self) -> None:
+        """Wait until a ledger is ready. Raises the error of its creation."""
+        self.begin_creating()
+        creating = self._creating
+        assert creating is not None
+        await asyncio.wait([creating])  # not cancelled with us: the next attempt can use it
+        creating.result()
 
     def take(self) -> LedgerWriter:
-        """It is the caller's. Only after `ready`, with nothing awaited in between."""
-        assert self._making is not None
-        making, self._making = self._making, None
-        return making.result()
+        """Hand the ledger over. Call it after `wait_until_ready`, with no await in between."""
+        assert self._creating is not None
+        creating, self._creating = self._creating, None
+        return creating.result()
 
     async def discard(self, delete: Callable[[LedgerId], Awaitable[None]]) -> None:
-        """None is being made or at hand. One that could not be deleted is collected as nobody's."""
-        making, self._making = self._making, None
-        if making is None:
+        """Delete the ledger, if there is one. If that fails, it is deleted later as an orphan."""
+        creating, self._creating = self._creating, None
+        if creating is None:
             return
-        await asyncio.wait([making])  # to its end: half made, it would be nobody's
-        if _made(making):
+        await asyncio.wait([creating])  # cancelled half way, it would leave an orphan
+        if _succeeded(creating):
             try:
-                await delete(making.result().ledger)
+                await delete(creating.result().ledger)
             except LedgerError:
                 pass
 
 
-def _made(making: asyncio.Task[LedgerWriter]) -> bool:
-    """A failure is told to whoever waits; when nobody does, the next one tries again."""
-    return not making.cancelled() and making.exception() is None
+def _succeeded(creating: asyncio.Task[LedgerWriter]) -> bool:
+    """True if the creation succeeded. Marks its error as seen: the next attempt may succeed."""
+    return not creating.cancelled() and creating.exception() is None

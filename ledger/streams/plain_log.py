@@ -1,7 +1,7 @@
-"""One ledger as a log of small records: appended in order, read back by whoever takes it over.
+"""One ledger as a log of small records: append in order, recover and read.
 
-Entries are DistributedLog's (see docs/formats/segment.md): an envelope around plain records. A
-record's transaction id is the wall time it was appended at, which never falls within a log.
+Entries are DistributedLog's (see docs/formats/segment.md): an envelope around plain records. The
+transaction id of a record is the wall time of its append, which never decreases within a log.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from ledger.core.records import RECORD, RECORD_BYTES, control_record, envelope, 
 from ledger.errors import CorruptFormat, LedgerError, NoSuchEntry, NoSuchLedger
 from ledger.ids import EntryId, LedgerId
 
-ENTRY_BYTES = 1024 * 1024  # what one append should have at most; a single larger record may go
+ENTRY_BYTES = 1024 * 1024  # the size that one append should not exceed, but for a larger record
 _READ_BYTES = 1024 * 1024
 
 OnDurable = Callable[[LedgerError | None], None]
 
 
 class LogQuorum(NamedTuple):
-    """How many bookies a new log is on, how many copies it has, how many acknowledge."""
+    """The ensemble size, write quorum and ack quorum of a new log."""
 
     ensemble: int = 1
     write: int = 1
@@ -31,7 +31,7 @@ class LogQuorum(NamedTuple):
 
     @classmethod
     def majority_of(cls, copies: int) -> LogQuorum:
-        """So many copies, one on each bookie, of which most must be there."""
+        """Return the quorum of `copies` copies, one on each bookie, acknowledged by a majority."""
         return cls(copies, copies, copies // 2 + 1)
 
 
@@ -43,23 +43,26 @@ class PlainRecord(NamedTuple):
 
 
 class PlainLog:
-    """The one writer of a log. Whatever it raises or tells as an error ends it."""
+    """The writer of a log. It ends with the first error that it raises or reports."""
 
     __slots__ = ("_writer", "ledger", "records", "size_bytes", "time_ms")
 
     def __init__(self, writer: LedgerWriter) -> None:
         self._writer = writer
         self.ledger = writer.ledger
-        self.records = 0  # appended, control records not counted
+        # Records appended, without control records, and their bytes with headers.
+        self.records = 0
         self.size_bytes = 0
-        self.time_ms = 0  # of the last record
+        # The time of the last record. Never decreases, even if the wall clock does.
+        self.time_ms = 0
 
     def append(self, records: Sequence[bytes], now_ms: int, on_durable: OnDurable) -> None:
-        """Accepted as one entry, all or nothing; on Qa bookies when `on_durable(None)` runs.
+        """Append records as one entry, all or none.
 
-        `on_durable` runs once, in order, never inside `append`. Every record before the failed
-        one, and none after it, may turn out to be durable. Raises Fenced, LedgerClosed,
-        AddFailed, EntryTooLarge. The caller keeps few entries under way.
+        `on_durable` runs once, in order, never inside `append`: with None once the entry is on Qa
+        bookies. After an error, any prefix of the entries in flight may turn out to be durable.
+        Raises Fenced, LedgerClosed, AddFailed, EntryTooLarge. The caller limits the entries in
+        flight.
         """
         if now_ms > self.time_ms:
             self.time_ms = now_ms
@@ -77,20 +80,20 @@ class PlainLog:
         self.size_bytes += size
 
     def announce(self) -> None:
-        """Readers that do not fence see soon all that is durable now. At most a courtesy.
+        """Append a control record, so that readers that do not fence see the last record soon.
 
-        Source: DistributedLog, control records (seed 000).
+        A failure is ignored. Source: DistributedLog, control records (seed 000).
         """
         record = control_record(self.records, self.time_ms, b"")
         try:
             self._writer.add((envelope(len(record), 0), record), _ignore)
         except LedgerError:
-            pass  # whoever appends next hears of it
+            pass  # the next append raises it
 
     async def close(self) -> None:
-        """All that was acknowledged is in a closed ledger, which needs no recovery.
+        """Wait for the entries in flight and close the ledger, which then needs no recovery.
 
-        Waits for what is under way. Raises what ended the log, and MetadataUnavailable.
+        Raises the error that ended the log, and MetadataUnavailable.
         """
         await self._writer.close()
 
@@ -100,14 +103,14 @@ def _ignore(_: LedgerError | None) -> None:
 
 
 class PlainLogs:
-    """Makes, reads and deletes logs. `quorum` is asked for each new one."""
+    """Creates, recovers, reads and deletes logs. `quorum` is called for each new one."""
 
     def __init__(self, client: LedgerClient, quorum: Callable[[], LogQuorum] = LogQuorum) -> None:
         self._client = client
         self._quorum = quorum
 
     async def create(self, custom: Mapping[str, bytes]) -> PlainLog:
-        """A new log; `custom` in its ledger's metadata tells whose it is.
+        """Create a log. `custom` is stored in its ledger's metadata and names its owner.
 
         Raises NotEnoughBookies, MetadataUnavailable.
         """
@@ -121,22 +124,22 @@ class PlainLogs:
         return PlainLog(writer)
 
     async def recover(self, ledger: LedgerId) -> list[PlainRecord]:
-        """All that was ever acknowledged; its writer, if it lives, can add nothing any more.
+        """Fence the log's writer and return every acknowledged record.
 
-        Raises NoSuchLedger, CorruptFormat; EntryUnknown, AddFailed, MetadataUnavailable: try
-        again.
+        Raises NoSuchLedger, CorruptFormat, and EntryUnknown, AddFailed or MetadataUnavailable,
+        after which a retry may succeed.
         """
         return await _read_all(await self._client.recover(ledger))
 
     async def read(self, ledger: LedgerId) -> list[PlainRecord]:
-        """What is known to be acknowledged: all of a closed log, else perhaps not the last.
+        """Return the records up to the LAC, without fencing the writer. Raises as `recover`.
 
-        Raises as `recover`; disturbs nobody.
+        All records of a closed log are returned. Of an open log the newest may be missing.
         """
         return await _read_all(await self._client.open(ledger))
 
     async def delete(self, ledger: LedgerId) -> None:
-        """The log is gone; also when it was before. Raises what recovery raises."""
+        """Delete the log, if it exists. Raises as `recover`."""
         try:
             await self._client.delete(ledger)
         except NoSuchLedger:

@@ -1,8 +1,8 @@
-"""Reading what the tail cache no longer holds: find the segment, seek, read ahead.
+"""Reads of records that the tail cache no longer holds: find the segment, seek, read ahead.
 
-A reader that is behind is remembered by the sequence id that it will ask for next, with the next
-chunk read already, or on its way. At most two chunks per reader, `cursors_max` readers in all; so a
-slow reader pauses by itself and memory stays bounded.
+A cursor keeps the place of a reader that is behind, under the sequence id that it will request
+next. The next chunk is read ahead for it. A cursor holds at most two chunks, and a process at most
+`cursors_max` cursors, so a slow reader pauses by itself and memory stays bounded.
 """
 
 from __future__ import annotations
@@ -32,24 +32,27 @@ from ledger.streams.recovery import read_head_snapshot
 from ledger.streams.tail_cache import StoredRecord
 
 _TURNS_BEFORE_READING_AHEAD = 4
-"""Turns of the loop after which the answer that a read was for is on its way to the client."""
+"""Turns of the loop until the response of the present read has been written to its client."""
 
 _READERS_MAX = 8
 
 
 @dataclass(slots=True)
 class _Cursor:
-    number: int  # of the segment; its `Segment` changes when it is completed
-    next_entry: int
-    ready: deque[StoredRecord] = field(default_factory=deque[StoredRecord])
-    ahead: asyncio.Task[list[StoredRecord]] | None = None
+    """The place of one reader. In use by at most one `read` at a time."""
+
+    number: int  # of the segment; its `Segment` is looked up at each step
+    next_entry: int  # the first entry that is neither in `ready` nor returned
+    ready: deque[StoredRecord] = field(default_factory=deque[StoredRecord])  # read, not returned
+    ahead: asyncio.Task[list[StoredRecord]] | None = None  # reads the chunk after `ready`
 
 
 class CursorLimit:
-    """Cursors of all streams of a process, the least recently used goes first."""
+    """The bound on the cursors of all streams of a process. Evicts the least recently used one."""
 
     def __init__(self, cursors_max: int) -> None:
         self._cursors_max = cursors_max
+        # One key per idle cursor, least recently used first. `SegmentReads` adds and removes it.
         self._used: OrderedDict[tuple[SegmentReads, int], None] = OrderedDict()
 
     def remember(self, owner: SegmentReads, sequence_id: int) -> None:
@@ -64,7 +67,7 @@ class CursorLimit:
 
 
 class SegmentReads:
-    """Reads of one stream's segments. `table` changes between any two steps of a read."""
+    """The reads of one stream's segments. `table` may change whenever a read awaits."""
 
     def __init__(
         self,
@@ -77,9 +80,12 @@ class SegmentReads:
         self._client = client
         self._table = table
         self._limits = limits
-        self._limit = cursors
+        self._cursor_limit = cursors
         self._timestamp_max = timestamp_max
+        # Open ledgers by segment number, at most `_READERS_MAX`, the oldest first.
         self._readers: OrderedDict[int, LedgerReader] = OrderedDict()
+        # Idle cursors by the sequence id that their reader will request next. A read removes its
+        # cursor and puts it back at the new place; `CursorLimit` may evict it meanwhile.
         self._cursors: dict[int, _Cursor] = {}
 
     async def read(
@@ -88,9 +94,10 @@ class SegmentReads:
         bytes_max: int,
         on_ledger_gone: Callable[[], Awaitable[None]] | None = None,
     ) -> list[StoredRecord]:
-        """As `_read`. Segments may be removed under our hands, but only those below the start.
+        """Read as `_read` does, also if retention removes segments meanwhile.
 
-        `on_ledger_gone` looks again where the start is now. Raises Truncated below it.
+        `on_ledger_gone` refreshes the table if a ledger no longer exists. Raises Truncated if
+        `sequence_id` is then below the start.
         """
         while True:
             try:
@@ -102,15 +109,15 @@ class SegmentReads:
                     raise Truncated(f"{sequence_id} is now below the start") from error
                 if not isinstance(error, Truncated):
                     raise
-                # Its cursor stood at the end of a removed segment: look for the place anew.
+                # The cursor was at the end of a removed segment: seek again.
 
     async def _read(self, sequence_id: int, bytes_max: int) -> list[StoredRecord]:
-        """Records from the one that holds `sequence_id`; at least one, about `bytes_max` in all, or
-        those before one that cannot be read now.
+        """Read at least one record from the one that holds `sequence_id`, about `bytes_max` in all.
 
-        Empty only when no segment holds it (it is at or past the readable end).
+        If a later record cannot be read now, returns those before it. Returns none only if
+        `sequence_id` is at or past the readable end.
         """
-        self._limit.taken(self, sequence_id)
+        self._cursor_limit.taken(self, sequence_id)
         cursor = self._cursors.pop(sequence_id, None)
         if cursor is None:
             cursor = await self._seek(sequence_id)
@@ -125,54 +132,56 @@ class SegmentReads:
             except LedgerError:
                 if not taken:
                     raise
-                break  # whoever asks for what follows is told why
-            left = _take(cursor, taken[-1].end_sequence_id if taken else sequence_id, left, taken)
+                break  # the read of the next record raises it
+            left = _take_ready(
+                cursor, taken[-1].end_sequence_id if taken else sequence_id, left, taken
+            )
         if taken:
-            self._keep(cursor, taken, _TURNS_BEFORE_READING_AHEAD)
+            self._keep_cursor(cursor, taken, _TURNS_BEFORE_READING_AHEAD)
         return taken
 
     def read_ready(self, sequence_id: int, bytes_max: int) -> list[StoredRecord] | None:
-        """As `read`, if `bytes_max` were read ahead already; None: ask `read`."""
+        """Read without waiting. Returns None if less than `bytes_max` bytes were read ahead."""
         cursor = self._cursors.get(sequence_id)
         if cursor is None:
             return None
-        _gather(cursor)
+        _collect_ahead(cursor)
         if not cursor.ready or _size(cursor.ready) < bytes_max:
             return None
         taken: list[StoredRecord] = []
         try:
-            _take(cursor, sequence_id, bytes_max, taken)
+            _take_ready(cursor, sequence_id, bytes_max, taken)
         except CorruptFormat:
             taken.clear()
-        self._limit.taken(self, sequence_id)
-        if not taken:  # `read` looks for the place anew, and says what is wrong
+        self._cursor_limit.taken(self, sequence_id)
+        if not taken:  # `read` seeks again, and raises the error
             self.forget(sequence_id)
             return None
         del self._cursors[sequence_id]
-        self._keep(cursor, taken, 0)
+        self._keep_cursor(cursor, taken, 0)
         return taken
 
     def forget(self, sequence_id: int) -> None:
-        """The cursor there is gone, with what it had read ahead."""
+        """Drop the cursor at `sequence_id` and the records that it read ahead."""
         cursor = self._cursors.pop(sequence_id, None)
         if cursor is not None and cursor.ahead is not None:
             cursor.ahead.cancel()
 
     def clear(self) -> None:
-        """No cursor, open ledger or index is held any more."""
+        """Release all cursors, open ledgers and indexes."""
         for sequence_id in list(self._cursors):
-            self._limit.taken(self, sequence_id)
+            self._cursor_limit.taken(self, sequence_id)
             self.forget(sequence_id)
         self._readers.clear()
         self._table.forget_indexes()
 
-    def _keep(self, cursor: _Cursor, taken: list[StoredRecord], turns: int) -> None:
-        """The reader's next place is remembered; what it will ask for is here or on its way."""
+    def _keep_cursor(self, cursor: _Cursor, taken: list[StoredRecord], turns: int) -> None:
+        """Store the cursor at the reader's next place, and read ahead if little is ready."""
         sequence_id = taken[-1].end_sequence_id
         if sequence_id in self._cursors:
             self.forget(sequence_id)
         self._cursors[sequence_id] = cursor
-        self._limit.remember(self, sequence_id)
+        self._cursor_limit.remember(self, sequence_id)
         if cursor.ahead is not None:
             return
         ready = _size(cursor.ready)
@@ -182,10 +191,10 @@ class SegmentReads:
         segment = self._table.segment(cursor.number)
         if segment is not None and cursor.next_entry <= self._table.last_readable_entry(segment):
             cursor.ahead = asyncio.get_running_loop().create_task(self._read_ahead(cursor, turns))
-            cursor.ahead.add_done_callback(_look_at)
+            cursor.ahead.add_done_callback(_consume_error)
 
     async def _read_ahead(self, cursor: _Cursor, turns: int) -> list[StoredRecord]:
-        """The next chunk, read while the reader digests what it has just been given."""
+        """Read the next chunk, once the client has the response of the present one."""
         for _ in range(turns):
             await asyncio.sleep(0)
         return await self._read_chunk(cursor)
@@ -198,34 +207,34 @@ class SegmentReads:
         return _Cursor(segment.number, index.entry_for(sequence_id))
 
     async def _fill(self, cursor: _Cursor) -> bool:
-        """`cursor.ready` holds something; False at the readable end."""
+        """Wait until `cursor.ready` holds a record. Returns False at the readable end."""
         while not cursor.ready:
-            _gather(cursor)
+            _collect_ahead(cursor)
             if cursor.ready:
                 continue
             if cursor.ahead is not None:
                 ahead, cursor.ahead = cursor.ahead, None
                 cursor.ready.extend(await ahead)
                 continue
-            segment = self._listed(cursor.number)
+            segment = self._listed_segment(cursor.number)
             if cursor.next_entry <= self._table.last_readable_entry(segment):
                 cursor.ready.extend(await self._read_chunk(cursor))
                 continue
-            # Only a completed segment has an end; the next one begins there.
+            # The next segment begins at the end of this one, which only a completed one has.
             if not segment.completed or self._table.segment(cursor.number + 1) is None:
                 return False
             cursor.number, cursor.next_entry = cursor.number + 1, 0
         return True
 
-    def _listed(self, number: int) -> Segment:
+    def _listed_segment(self, number: int) -> Segment:
         segment = self._table.segment(number)
         if segment is None:
-            raise Truncated(f"segment {number} is gone")
+            raise Truncated(f"segment {number} was removed")
         return segment
 
     async def _read_chunk(self, cursor: _Cursor) -> list[StoredRecord]:
-        reader = await self._reader(self._listed(cursor.number))
-        segment = self._listed(cursor.number)  # it may have been completed while we waited
+        reader = await self._reader(self._listed_segment(cursor.number))
+        segment = self._listed_segment(cursor.number)  # again: it may have been completed meanwhile
         last_entry = self._table.last_readable_entry(segment)
         if cursor.next_entry > last_entry:
             raise StreamUnavailable(f"segment {cursor.number} is being recovered")
@@ -238,11 +247,13 @@ class SegmentReads:
             raise NoSuchEntry(f"ledger {segment.ledger} entry {cursor.next_entry}")
         found: list[StoredRecord] = []
         for _, body in entries:
-            self._parse(segment, body, found)
+            self._append_records(segment, body, found)
         cursor.next_entry = entries[-1][0] + 1
         return found
 
-    def _parse(self, segment: Segment, body: memoryview, found: list[StoredRecord]) -> None:
+    def _append_records(
+        self, segment: Segment, body: memoryview, found: list[StoredRecord]
+    ) -> None:
         base = segment.start_sequence_id - 1
         for record in log_records.parse_entry(body):
             if record.control:
@@ -270,10 +281,10 @@ class SegmentReads:
         first: int,
         read: Callable[[int, int], Awaitable[list[StoredRecord]]],
     ) -> StoredRecord | None:
-        """The first record, of those that end past `first` and past the stream's start, whose
-        greatest timestamp is at least `timestamp`; None: there is none.
+        """Find the first record whose greatest timestamp is at least `timestamp`, or return None.
 
-        `read` is the stream's own, with its cache in front.
+        Only records that end past `first` and past the stream's start count. `read` is the read
+        method of the stream, which tries its cache first.
         """
         for segment in self._table.with_timestamp(timestamp, first):
             found = await self._find_in(segment, timestamp, first, read)
@@ -302,11 +313,11 @@ class SegmentReads:
                 if record.timestamp_max >= timestamp and record.sequence_id < end:
                     return record
                 at = record.end_sequence_id
-            at = max(at, table.start_sequence_id)  # it may move while we read
+            at = max(at, table.start_sequence_id)  # the start may have moved during the read
         return None
 
     async def index_of(self, segment: Segment) -> SparseIndex:
-        """The segment's sparse index; empty (search from its start) when none was written."""
+        """Return the segment's sparse index. It is empty if the next segment stores none."""
         table = self._table
         index = table.index(segment.number)
         if index is not None:
@@ -324,9 +335,11 @@ class SegmentReads:
         return index
 
 
-def _take(cursor: _Cursor, following: int, bytes_max: int, taken: list[StoredRecord]) -> int:
-    """What is ready from `following` on is `taken`, at least one record in all, else up to
-    `bytes_max`. Gives the bytes that may follow, 0 when the next record does not fit."""
+def _take_ready(cursor: _Cursor, following: int, bytes_max: int, taken: list[StoredRecord]) -> int:
+    """Move ready records from `following` on to `taken`: at least one, up to `bytes_max` bytes.
+
+    Returns the bytes left, 0 if the next record does not fit.
+    """
     ready = cursor.ready
     left = bytes_max
     while ready and (left > 0 or not taken):
@@ -335,7 +348,7 @@ def _take(cursor: _Cursor, following: int, bytes_max: int, taken: list[StoredRec
             ready.popleft()
             continue
         if record.sequence_id != following and (taken or record.sequence_id > following):
-            raise CorruptFormat(f"{following} is wanted, {record.sequence_id} comes next")
+            raise CorruptFormat(f"expected record {following}, read {record.sequence_id}")
         if taken and record.size_bytes > left:
             return 0
         taken.append(ready.popleft())
@@ -344,9 +357,11 @@ def _take(cursor: _Cursor, following: int, bytes_max: int, taken: list[StoredRec
     return max(left, 0)
 
 
-def _gather(cursor: _Cursor) -> None:
-    """What was read ahead is ready, if reading is over. If it failed it is as never begun: that
-    was then, and now all may be well again."""
+def _collect_ahead(cursor: _Cursor) -> None:
+    """Move the chunk that was read ahead to `ready`, if the read has ended.
+
+    If it failed, it counts as never begun: a new read may succeed.
+    """
     ahead = cursor.ahead
     if ahead is None or not ahead.done():
         return
@@ -362,7 +377,7 @@ def _size(records: Iterable[StoredRecord]) -> int:
     return size
 
 
-def _look_at(ahead: asyncio.Task[list[StoredRecord]]) -> None:
-    """A failure of reading ahead is the reader's to see, if it ever comes back."""
+def _consume_error(ahead: asyncio.Task[list[StoredRecord]]) -> None:
+    """Mark the error of a failed read ahead as seen. The reader may never return to it."""
     if not ahead.cancelled():
         ahead.exception()

@@ -1,11 +1,9 @@
-"""Opening a stream that somebody else (or a crash) left: close its segments, rebuild its state.
+"""Loading of a stream after a takeover, a restart or a crash: recover segments, rebuild state.
 
-Every in-progress segment is fenced and recovered, lowest first, and completed before the one after
-it is touched. The last of them is left to the caller to complete, in one step with beginning the
-next one where there is to be one.
-
-State = the last complete snapshot plus what follows it, at most one
-`snapshot_bytes` of data.
+Each segment in progress is fenced and recovered, lowest first, and completed before the next one is
+touched. The caller completes the last of them, in the same step in which it begins a new segment.
+The state is the last complete snapshot plus the records after it, at most about `snapshot_bytes`
+of data.
 """
 
 from __future__ import annotations
@@ -36,38 +34,38 @@ _READ_BYTES = 1024 * 1024
 
 
 class OwnerState(Protocol):
-    """What the owner of a stream keeps beside its records; opaque to streams."""
+    """The state that a stream's owner keeps beside its records; opaque to streams."""
 
     def encode(self, end_sequence_id: int) -> bytes:
-        """The state after every record below `end_sequence_id` and no other.
+        """Encode the state after the records below `end_sequence_id` and no other.
 
-        Records past it may have been accepted already; they follow the snapshot in the log or
-        are lost in a crash, so they must not be in it.
+        Later records may have been accepted already. They follow the snapshot in the log, or are
+        lost in a crash, so the state must not contain them.
         """
         ...
 
     def load(self, data: bytes) -> None:
-        """The state is what `encode` gave then; b"" is the empty state."""
+        """Replace the state by one that `encode` returned; b"" is the empty state."""
         ...
 
     def replay(self, sequence_id: int, data: memoryview) -> None:
-        """A record that was durable after the loaded state, in order."""
+        """Apply a durable record that follows the loaded state. Called in order."""
         ...
 
     def timestamp_max(self, data: memoryview) -> int:
-        """The greatest timestamp inside one record's data, -1 when it has none."""
+        """Return the greatest timestamp in one record's data, -1 if it has none."""
         ...
 
 
 @dataclass(slots=True)
 class LoadedStream:
-    """What is known of a stream once it is open."""
+    """A stream as it was loaded."""
 
     segments: list[Segment]
     summaries: dict[int, SegmentSummary] = field(default_factory=dict[int, SegmentSummary])
-    index: SparseIndex = field(default_factory=SparseIndex)  # of segment `index_number`
+    index: SparseIndex = field(default_factory=SparseIndex)  # covers segment `index_number`
     index_number: int = 0
-    left_over: tuple[Segment, Segment] | None = None  # to be completed in the list: before, after
+    left_over: tuple[Segment, Segment] | None = None  # to be listed as completed: (before, after)
 
 
 async def load_stream(
@@ -77,10 +75,10 @@ async def load_stream(
     state: OwnerState,
     on_left_over: Callable[[], None] | None = None,
 ) -> LoadedStream:
-    """All ledgers are closed; `state` is what it was after the last durable record.
+    """Recover and close all ledgers, and set `state` to that after the last durable record.
 
-    The list says so too, but for `left_over`. `on_left_over` is called before the first recovery,
-    when there is one to do.
+    Lists every recovered segment as completed, except `left_over`. Calls `on_left_over` before the
+    first recovery, if one is due.
     """
     segments = await store.load()
     if on_left_over is not None and not all(segment.completed for segment in segments):
@@ -93,15 +91,15 @@ async def load_stream(
             await store.complete(*left_over)
         before = started_after(segments[at - 1] if at else None, segment)
         reader = await client.recover(segment.ledger)
-        segments[at] = await _completed(reader, before, clock.now_ms())
+        segments[at] = await _complete(reader, before, clock.now_ms())
         left_over = before, segments[at]
     loaded = LoadedStream(segments, left_over=left_over)
     await _rebuild(loaded, client, state)
     return loaded
 
 
-async def _completed(reader: LedgerReader, segment: Segment, now_ms: int) -> Segment:
-    """The segment as the last entry of its closed ledger tells."""
+async def _complete(reader: LedgerReader, segment: Segment, now_ms: int) -> Segment:
+    """Complete the segment from the last entry of its closed ledger."""
     last = reader.last_add_confirmed
     if last < 0:
         return segment.complete(
@@ -114,7 +112,7 @@ async def _completed(reader: LedgerReader, segment: Segment, now_ms: int) -> Seg
     [(_, payload)] = await reader.read(last, last, _READ_BYTES)
     records = list(log_records.parse_entry(payload))
     if not records:
-        raise CorruptFormat(f"ledger {segment.ledger} entry {last}: no record")
+        raise CorruptFormat(f"ledger {segment.ledger} entry {last}: it holds no record")
     final = records[-1]
     return segment.complete(
         record_count=final.position + max(final.records - 1, 0),
@@ -126,21 +124,19 @@ async def _completed(reader: LedgerReader, segment: Segment, now_ms: int) -> Seg
 
 
 async def _rebuild(loaded: LoadedStream, client: LedgerClient, state: OwnerState) -> None:
-    """From the newest segment that holds a complete snapshot; those after it hold no record."""
+    """Rebuild the state from the newest complete snapshot. Segments after it hold no record."""
     state.load(b"")
     for segment in reversed(loaded.segments):
         if segment.last_entry < 0:
             continue
         reader = await client.open(segment.ledger)
-        if await _load_from(loaded, reader, segment, state):
+        if await _load_segment(loaded, reader, segment, state):
             return
         if segment.record_count:
-            raise CorruptFormat(
-                f"ledger {segment.ledger}: records without a state snapshot before them"
-            )
+            raise CorruptFormat(f"ledger {segment.ledger}: no state snapshot precedes its records")
 
 
-async def _load_from(
+async def _load_segment(
     loaded: LoadedStream, reader: LedgerReader, segment: Segment, state: OwnerState
 ) -> bool:
     [(_, payload)] = await reader.read(segment.last_entry, segment.last_entry, _READ_BYTES)
@@ -154,9 +150,9 @@ async def _load_from(
             _replay_entry(loaded, segment, entry, body, state)
             continue
         parts += _snapshot_parts(body)
-        snapshot = _joined(parts)
+        snapshot = _try_join(parts)
         if snapshot is not None:
-            _take(loaded, snapshot, segment, state)
+            _apply_snapshot(loaded, snapshot, segment, state)
     if snapshot is None:
         return False
     _summarise(loaded, segment, reader)
@@ -166,19 +162,19 @@ async def _load_from(
 async def read_entries(
     reader: LedgerReader, first: int, last: int
 ) -> AsyncGenerator[tuple[EntryId, memoryview]]:
-    """Entries `first` to `last`, in order, with their payloads."""
+    """Yield entries `first` to `last` in order, with their payloads."""
     while first <= last:
         for entry, body in await reader.read(EntryId(first), EntryId(last), _READ_BYTES):
             yield entry, body
             first = entry + 1
 
 
-def _joined(parts: Sequence[memoryview]) -> StateSnapshot | None:
+def _try_join(parts: Sequence[memoryview]) -> StateSnapshot | None:
     whole = join(parts)
     return None if whole is None else decode_snapshot(whole)
 
 
-def _take(
+def _apply_snapshot(
     loaded: LoadedStream, snapshot: StateSnapshot, segment: Segment, state: OwnerState
 ) -> None:
     loaded.summaries = {summary.number: summary for summary in snapshot.summaries}
@@ -212,7 +208,7 @@ def _summarise(loaded: LoadedStream, segment: Segment, reader: LedgerReader) -> 
 
 
 def _snapshot_parts(body: memoryview) -> list[memoryview]:
-    """Control records only: a user's data may begin with the same bytes."""
+    """Return the parts among control records. A user record may begin with the same bytes."""
     return [r.data for r in log_records.parse_entry(body) if r.control and is_part(r.data)]
 
 
@@ -221,7 +217,7 @@ def user_records(body: memoryview) -> Iterator[LogRecord]:
 
 
 async def read_head_snapshot(reader: LedgerReader, last_entry: int) -> StateSnapshot | None:
-    """The snapshot at the head of a segment, None when it was not completed."""
+    """Read the snapshot at the head of a segment. Returns None if it is incomplete."""
     parts: list[memoryview] = []
     at = 0
     while at <= last_entry:
@@ -230,7 +226,7 @@ async def read_head_snapshot(reader: LedgerReader, last_entry: int) -> StateSnap
         if not found:
             return None
         parts += found
-        snapshot = _joined(parts)
+        snapshot = _try_join(parts)
         if snapshot is not None:
             return snapshot
         at = entry + 1

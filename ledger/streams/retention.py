@@ -1,9 +1,10 @@
-"""What leaves a stream, and how far it has gone: truncation, TTL, size.
+"""Removal of segments from a stream: truncation, TTL, size.
 
-    start moves (durable, at once) ─▶ segments below are marked ─▶ (grace) ─▶ not listed ─▶ deleted
+    start moves, durably ─▶ segments below it are marked ─▶ (grace) ─▶ not listed ─▶ deleted
 
-Each arrow is a step of its own and a crash may come between any two: what is left to do follows
-from what is stored, and the next round of `expire` does it. Source: seed 000, "Truncation", "TTL".
+Each arrow is a step of its own, and a crash may happen between any two. The stored state shows the
+steps that are left, and the next round of `expire` does them. Source: seed 000, "Truncation",
+"TTL".
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from ledger.streams.segment_store import SegmentStore
 
 
 class Retention:
-    """Of one stream. All calls under its owner's lock; `table` is the owner's.
+    """The retention of one stream, which shares its owner's table. Called under the owner's lock.
 
-    Raises BadVersion when somebody else owns the stream.
+    Raises BadVersion if another process owns the stream.
     """
 
     def __init__(
@@ -44,32 +45,36 @@ class Retention:
         self._table = table
         self._reads = reads
         self._config = config
-        self._marked_start = -1  # the start for which all marks are set
-        self._truncated_ms: dict[int, int] = {}  # by number: since when, as far as we know: the
-        # grace period begins again with another process, rather longer than shorter
-        self._removed: list[LedgerId] = []  # no longer listed, not yet deleted
+        # The start for which all marks are stored, so that an unmoved start costs nothing.
+        self._marked_start = -1
+        # By segment number, the wall time when this process first saw it truncated. A new owner
+        # begins the grace period again: a segment stays rather too long than too short a time.
+        self._truncated_ms: dict[int, int] = {}
+        # Ledgers that are no longer listed and not yet deleted. Each round of `expire` retries
+        # them. If the process ends first, the gateway's search for orphans finds them.
+        self._removed: list[LedgerId] = []
 
     async def truncate(self, sequence_id: int) -> None:
-        """Readers start at `sequence_id` or later, durably, whatever becomes of the marks."""
+        """Move the start to `sequence_id`, durably. Marking segments may fail and is retried."""
         await self._store.remove([], sequence_id)
         self._table.move_start(self._store.start_sequence_id)
-        await self._mark_if_possible()
+        await self._try_to_mark()
 
-    async def _mark_if_possible(self) -> None:
+    async def _try_to_mark(self) -> None:
         try:
             await self._mark()
         except BadVersion:
             raise
         except LedgerError:
-            pass  # readers know the start; the next round marks
+            pass  # readers use the start; the next round retries the marks
 
     async def _mark(self) -> None:
-        """Segments below the start say so: truncated, or from which entry and slot on active."""
+        """Mark the segments below the start: truncated, or active from an entry and slot on."""
         table = self._table
         start = table.start_sequence_id
         if start == self._marked_start:
             return
-        changes = [(each, await self._marked(each, start)) for each in table.unmarked()]
+        changes = [(each, await self._with_mark(each, start)) for each in table.unmarked()]
         changes = [(before, after) for before, after in changes if before != after]
         if changes:
             await self._store.mark(changes)
@@ -80,10 +85,10 @@ class Retention:
         if all(s.completed or s.start_sequence_id >= start for s in table.segments):
             self._marked_start = start
 
-    async def _marked(self, segment: Segment, start: int) -> Segment:
+    async def _with_mark(self, segment: Segment, start: int) -> Segment:
         if segment.end_sequence_id <= start:
             return replace(segment, truncation=Truncation.TRUNCATED)
-        entry, slot = await self._place_of(segment, start)
+        entry, slot = await self._find_record(segment, start)
         return replace(
             segment,
             truncation=Truncation.PARTIALLY_TRUNCATED,
@@ -91,8 +96,8 @@ class Retention:
             min_active_slot=slot,
         )
 
-    async def _place_of(self, segment: Segment, sequence_id: int) -> tuple[EntryId, int]:
-        """Entry and slot of the record with this sequence id."""
+    async def _find_record(self, segment: Segment, sequence_id: int) -> tuple[EntryId, int]:
+        """Find the entry and the slot of the record with this sequence id."""
         position = sequence_id - segment.start_sequence_id + 1
         first = (await self._reads.index_of(segment)).entry_for(sequence_id)
         reader = await self._client.open(segment.ledger)
@@ -103,8 +108,8 @@ class Retention:
         raise CorruptFormat(f"ledger {segment.ledger}: no record at position {position}")
 
     async def expire(self) -> int:
-        """Segments past their retention or grace period are gone; how many."""
-        await self._mark_if_possible()
+        """Remove segments past their retention or grace period, and return how many."""
+        await self._try_to_mark()
         config, now_ms = self._config(), self._clock.now_ms()
         due: set[int] = set()
         for segment in self._table.segments:
@@ -125,7 +130,7 @@ class Retention:
         return count
 
     async def _remove(self, count: int) -> None:
-        """The oldest `count` segments leave: first the list, then their ledgers."""
+        """Remove the oldest `count` segments from the list. Their ledgers are deleted next."""
         table = self._table
         removed = table.segments[:count]
         await self._store.remove(removed, table.segments[count].start_sequence_id)
@@ -136,12 +141,12 @@ class Retention:
             self._removed.append(segment.ledger)
 
     async def _delete_removed(self) -> None:
-        """Ledgers that no list names any more are gone; one that could not go now is kept here."""
+        """Delete the ledgers of removed segments, and keep those that cannot be deleted now."""
         for ledger in list(self._removed):
             try:
                 await self._client.delete(ledger)
             except NoSuchLedger:
-                pass  # deleted before, and the answer was lost
+                pass  # deleted before, and the reply was lost
             except LedgerError:
-                continue  # tried again with the next round of `expire`
+                continue  # the next round of `expire` retries
             self._removed.remove(ledger)

@@ -1,12 +1,12 @@
-"""Reads a bounded range of a stream, fast and in order, by whoever is not its owner.
+"""Reads of a bounded range of a stream, fast and in order, by processes that do not own it.
 
-    open ─▶ start, end, segments        what there is now, the end by LAC; `refresh` looks again
+    open ─▶ start, end, segments        as of now, the end by LAC; `refresh` updates them
     cut  ─▶ slices                      about equal shares, each within one segment
-    read_slice ─▶ chunks of records     anywhere: a slice and the two ports are all it needs
+    read_slice ─▶ chunks of records     in any process: it takes a slice and the two ports
 
-Never fences, never writes. Whatever cannot be learnt is an error, never an end: a range is read
-whole, or who reads it is told. Source: DistributedLog, "Reading" and BKLogSegmentEntryReader
-(seed 000).
+A scan never fences and never writes. If the end cannot be determined, that is an error, never an
+earlier end. A range is read completely, or reading it raises. Source: DistributedLog, "Reading" and
+BKLogSegmentEntryReader (seed 000).
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from ledger.streams.segment_tail import SegmentTail
 from ledger.streams.tail_cache import StoredRecord
 
 CHUNK_BYTES = 4 * 1024 * 1024
-"""One step of a slice; as much again is on its way meanwhile."""
+"""Bytes in one chunk of a slice. Meanwhile the next chunk is read."""
 
 _TURNS_TO_ASK = 8
-"""Turns of the loop after which a question has left, before the caller takes its time."""
+"""Turns of the loop until a read request was sent, before the caller gets control."""
 
-_RECORD_BYTES = 1024  # of a segment that says nothing of its size
-_LOOKS_MAX = 5  # at a list whose newest segment goes away under our hands
+_RECORD_BYTES = 1024  # the assumed size of a record in a segment of unknown size
+_REFRESHES_MAX = 5  # attempts, if the newest segment is removed after the list was read
 
 
 class ScannedRecord(NamedTuple):
-    """One stored record: opaque data that holds the user records of these sequence ids."""
+    """One stored record: opaque data with the user records of these sequence ids."""
 
     sequence_id: int
     end_sequence_id: int
@@ -51,7 +51,7 @@ class ScannedRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamSlice:
-    """Records `first` up to but not including `end`, all of one segment. May be pickled."""
+    """Records `first` up to and excluding `end`, all of one segment. It can be pickled."""
 
     stream: str
     number: int  # of the segment
@@ -60,13 +60,13 @@ class StreamSlice:
     first: int
     end: int
     first_entry: EntryId
-    last_entry: EntryId  # committed
+    last_entry: EntryId  # at or below the LAC
     size_bytes: int  # an estimate
-    timestamp_max: int | None = None  # no record has a greater one; None: not known
+    timestamp_max: int | None = None  # upper bound of the timestamps; None if unknown
 
 
 class StreamScan:
-    """One stream as `open` or `refresh` found it. One task's; `close` it in the end."""
+    """A stream as of the last `open` or `refresh`. Used by one task, which must `close` it."""
 
     def __init__(
         self,
@@ -76,14 +76,17 @@ class StreamScan:
         timestamp_max: Callable[[memoryview], int] = lambda data: ANY_TIMESTAMP,
         limits: StreamLimits | None = None,
     ) -> None:
-        """`timestamp_max` is of one record's data; only `find_timestamp` needs it."""
+        """`timestamp_max` returns that of one record's data. Only `find_timestamp` uses it."""
         self.name = name
         self._client = client
         self._limits = limits or StreamLimits()
         self._timestamp_max = timestamp_max
         self._list = SegmentList(store, name)
+        # The segments, start and end as of the last refresh. Start and end never decrease.
         self._table = SegmentTable()
-        self._newest: SegmentTail | None = None  # of the last segment that may hold records
+        # Follows the last segment that may hold records, also if it is completed. Replaced by
+        # `refresh` when a newer segment has entries, closed by `close`.
+        self._newest: SegmentTail | None = None
         self._reads = SegmentReads(
             client,
             self._table,
@@ -101,7 +104,7 @@ class StreamScan:
         timestamp_max: Callable[[memoryview], int] = lambda data: ANY_TIMESTAMP,
         limits: StreamLimits | None = None,
     ) -> StreamScan:
-        """The segments, start and end of the stream are known. Raises as `refresh`."""
+        """Create a scan and refresh it. Raises as `refresh`."""
         scan = cls(name, store, client, timestamp_max, limits)
         try:
             await scan.refresh()
@@ -111,7 +114,7 @@ class StreamScan:
         return scan
 
     def close(self) -> None:
-        """Nothing is held any more."""
+        """Release all ledgers and indexes."""
         self._reads.clear()
         self._drop_newest()
 
@@ -133,41 +136,45 @@ class StreamScan:
     def segments(self) -> tuple[Segment, ...]:
         return self._table.segments
 
-    # -- what there is ------------------------------------------------------------------------
+    # -- segments, start and end --------------------------------------------------------------
 
     async def refresh(self) -> None:
-        """Start and end are not below what was acknowledged, and told to readers, before the call.
+        """Update segments, start and end.
 
-        Raises NoNode (there is no such stream), EntryUnknown (too few bookies tell the end),
-        MetadataUnavailable, CorruptFormat.
+        The end is at or past every record that was acknowledged and readable before the call.
+        Raises NoNode if the stream does not exist, EntryUnknown if too few bookies return their
+        LAC, MetadataUnavailable, CorruptFormat.
         """
         await self._list.sync()
-        for looks_left in reversed(range(_LOOKS_MAX)):
+        for attempts_left in reversed(range(_REFRESHES_MAX)):
             await self._list.load()
             try:
-                await self._look_at(visible(self._list.segments))
+                await self._update(visible(self._list.segments))
                 return
             except NoSuchLedger:
-                if not looks_left:
+                if not attempts_left:
                     raise
 
-    async def _look_at(self, segments: list[Segment]) -> None:
+    async def _update(self, segments: list[Segment]) -> None:
         holding = [s for s in segments if not s.completed or s.last_entry >= 0]
         newest = holding[-1] if holding else None
         if self._newest is not None and (newest is None or newest.number != self._newest.number):
             self._drop_newest()
         end = 0
         if newest is not None:
-            tail = await self._tail_of(newest)
+            tail = await self._open_tail(newest)
             end = tail.end_sequence_id
             if newest.completed and tail.end_sequence_id != newest.end_sequence_id:
-                raise CorruptFormat(f"{self.name}: segment {newest.number} lost records")
+                raise CorruptFormat(
+                    f"{self.name}: segment {newest.number} is listed with {newest.record_count} "
+                    f"records, its ledger holds {tail.count}"
+                )
         table = self._table
         table.relist(segments)
         table.move_start(self._list.start_sequence_id)
         table.move_end(max(end, table.listed_end_sequence_id, table.start_sequence_id))
 
-    async def _tail_of(self, segment: Segment) -> SegmentTail:
+    async def _open_tail(self, segment: Segment) -> SegmentTail:
         tail = self._newest
         if tail is None:
             tail = SegmentTail(
@@ -183,24 +190,25 @@ class StreamScan:
     # -- slices -------------------------------------------------------------------------------
 
     async def cut(self, first: int, end: int, slice_bytes: int) -> list[StreamSlice]:
-        """`first` up to `end` as slices of about `slice_bytes`, in order, none left out.
+        """Cut records `first` up to `end` into consecutive slices of about `slice_bytes`.
 
-        Raises Truncated below the start, StreamUnavailable when not all of it is known to be
-        committed, and what reading the index raises.
+        Raises Truncated below the start, StreamUnavailable if `end` is past the known end, and
+        the errors of reading an index.
         """
         assert slice_bytes > 0
         if first >= end:
             return []
-        self._table.check_start(first)
+        if first < self.start_sequence_id:
+            raise Truncated(f"{self.name}: {first} is below the start {self.start_sequence_id}")
         if end > self.end_sequence_id:
             raise StreamUnavailable(
-                f"{self.name}: {end} is wanted, known to be committed is {self.end_sequence_id}"
+                f"{self.name}: {end} is past the known end {self.end_sequence_id}; refresh the scan"
             )
         found: list[StreamSlice] = []
         for segment, low, high in self._table.overlapping(first, end):
             found += await self._cut_segment(segment, low, high, slice_bytes)
         if sum(each.end - each.first for each in found) != end - first:
-            raise CorruptFormat(f"{self.name}: no segments hold all of {first} to {end}")
+            raise CorruptFormat(f"{self.name}: the segments lack records between {first} and {end}")
         return found
 
     async def _cut_segment(
@@ -235,11 +243,11 @@ class StreamScan:
     async def _index_of(self, segment: Segment) -> SparseIndex:
         try:
             return await self._reads.index_of(segment)
-        except NoSuchLedger:  # of the segment behind it: truncated meanwhile, with this one
+        except NoSuchLedger:  # the next segment was removed meanwhile, and so was this one
             return SparseIndex()
 
     async def _record_bytes(self, segment: Segment, index: SparseIndex) -> float:
-        """How many bytes one of its records has, on the average."""
+        """Return the average size of a user record in the segment."""
         if segment.completed:
             size = self._table.size_of(segment)
             if not size:
@@ -257,7 +265,7 @@ class StreamScan:
     def _timestamp_bound(
         self, segment: Segment, index: SparseIndex, first: int, end: int
     ) -> int | None:
-        """The greatest timestamp that these records may have."""
+        """Return an upper bound of the timestamps of these records, None if unknown."""
         bound = index.timestamp_max_between(first, end) if len(index) else None
         if bound is None:
             bound = self._table.timestamp_max_of(segment)
@@ -266,22 +274,25 @@ class StreamScan:
     # -- single records -----------------------------------------------------------------------
 
     async def read(self, sequence_id: int, bytes_max: int) -> list[StoredRecord]:
-        """Records from the one that holds `sequence_id`, about so many bytes; none at the end."""
+        """Read records from the one that holds `sequence_id`, about `bytes_max` bytes in all.
+
+        Returns none at the end. Raises Truncated below the start.
+        """
         self._table.check_start(sequence_id)
         return await self._reads.read(sequence_id, bytes_max, self.refresh)
 
     async def find_timestamp(self, timestamp: int, first: int = 0) -> StoredRecord | None:
-        """The first record whose greatest timestamp is at least `timestamp`; None: there is none.
+        """Find the first record whose greatest timestamp is at least `timestamp`, or return None.
 
-        Only those that end past `first`. Needs the `timestamp_max` that `open` was given.
+        Only records that end past `first` count. Call it only if `open` received `timestamp_max`.
         """
         return await self._reads.find_timestamp(timestamp, first, self.read)
 
 
 def _points(index: SparseIndex, low: int, high: int, wanted: int) -> list[tuple[int, int]]:
-    """At most `wanted` places to begin a slice at: (sequence id, entry), the first one at `low`."""
+    """Choose up to `wanted` places where slices begin: (sequence id, entry), the first at `low`."""
     points = [(low, index.entry_for(low))]
-    if wanted > len(index):  # every one of them, however small slices are wanted
+    if wanted > len(index):  # slices are never smaller than a stride of the index
         places = list(zip(index.sequence_ids, index.entries, strict=True))
     else:
         shares = range(1, wanted)
@@ -297,7 +308,7 @@ def _points(index: SparseIndex, low: int, high: int, wanted: int) -> list[tuple[
 def _entry_before(
     index: SparseIndex, end: int, last_entry: EntryId, next_entry: int | None
 ) -> EntryId:
-    """No record below `end` lies behind this entry."""
+    """Return an entry past which no record below `end` lies."""
     if next_entry is not None:
         return EntryId(next_entry - 1)
     after = index.entry_from(end)
@@ -310,13 +321,13 @@ def _entry_before(
 async def read_slice(
     store: MetadataStore, client: LedgerClient, piece: StreamSlice, chunk_bytes: int = CHUNK_BYTES
 ) -> AsyncGenerator[list[ScannedRecord]]:
-    """Every stored record that holds any of the slice's records, in order, chunk by chunk.
+    """Yield every stored record that holds a record of the slice, in order, in chunks.
 
-    The first and the last one may hold others too. While the caller has one chunk, the next is on
-    its way; there are never more than these two. Raises Truncated when retention or truncation
-    took the segment away, NoNode when the whole stream is gone, NoSuchLedger and NoSuchEntry when
-    it is there and its data are not, EntryUnknown when no replica could be read now,
-    CorruptFormat when a record is missing between others.
+    The first and the last one may hold further records. While the caller has one chunk, the next
+    one is read; at most these two are in memory. Raises Truncated if retention or truncation
+    removed the segment, NoNode if the stream was deleted, and NoSuchLedger or NoSuchEntry if the
+    data of a listed segment are missing. Raises EntryUnknown if no replica can be read now, and
+    CorruptFormat if a record between others is missing.
     """
     try:
         reader = await client.open(piece.ledger)
@@ -324,34 +335,34 @@ async def read_slice(
         following = piece.first
         async for entries in _entries(reader, piece, chunk_bytes):
             records = _records_of(entries, piece)
-            following = _checked(records, following, piece)
+            following = _check_consecutive(records, following, piece)
             if records:
                 yield records
         if following < piece.end:
-            raise CorruptFormat(f"{piece.stream}: ledger {piece.ledger} lacks {following}")
+            raise CorruptFormat(f"{piece.stream}: ledger {piece.ledger} lacks record {following}")
     except NoSuchLedger as error:
-        await _raise_gone(store, piece, error)
+        await _raise_reason(store, piece, error)
 
 
 async def _entries(
     reader: LedgerReader, piece: StreamSlice, chunk_bytes: int
 ) -> AsyncGenerator[Entries]:
     last = piece.last_entry
-    asking = asyncio.ensure_future(reader.read(piece.first_entry, last, chunk_bytes))
+    reading = asyncio.ensure_future(reader.read(piece.first_entry, last, chunk_bytes))
     try:
         while True:
-            entries = await asking
+            entries = await reading
             following = EntryId(entries[-1][0] + 1)
             if following > last:
                 yield entries
                 return
-            asking = asyncio.ensure_future(reader.read(following, last, chunk_bytes))
+            reading = asyncio.ensure_future(reader.read(following, last, chunk_bytes))
             for _ in range(_TURNS_TO_ASK):
                 await asyncio.sleep(0)
             yield entries
     finally:
-        asking.cancel()
-        await asyncio.gather(asking, return_exceptions=True)
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
 
 
 def _records_of(
@@ -368,28 +379,28 @@ def _records_of(
     return found
 
 
-def _checked(records: list[ScannedRecord], following: int, piece: StreamSlice) -> int:
-    """They follow each other from `following` on; one past the last."""
+def _check_consecutive(records: list[ScannedRecord], following: int, piece: StreamSlice) -> int:
+    """Check that the records are consecutive from `following` on. Returns one past the last."""
     for record in records:
         if record.sequence_id != following and (
             record.sequence_id > following or following != piece.first
         ):
             raise CorruptFormat(
-                f"{piece.stream}: {following} is wanted, {record.sequence_id} comes next"
+                f"{piece.stream}: expected record {following}, read {record.sequence_id}"
             )
         following = record.end_sequence_id
     return following
 
 
-async def _raise_gone(store: MetadataStore, piece: StreamSlice, error: NoSuchLedger) -> NoReturn:
-    """Says why the ledger is not there."""
+async def _raise_reason(store: MetadataStore, piece: StreamSlice, error: NoSuchLedger) -> NoReturn:
+    """Raise Truncated if the segment was removed, NoNode if the stream was, else `error`."""
     listed = SegmentList(store, piece.stream)
     await listed.sync()
     await listed.load()
     if piece.first < listed.start_sequence_id or not listed.segments:
         raise Truncated(
-            f"{piece.stream}: {piece.first} to {piece.end - 1} were removed under the read; "
-            f"the start is {listed.start_sequence_id} now"
+            f"{piece.stream}: records {piece.first} to {piece.end - 1} were removed during the "
+            f"read; the start is now {listed.start_sequence_id}"
         ) from error
     if all(segment.number != piece.number for segment in listed.segments):
         raise Truncated(f"{piece.stream}: segment {piece.number} was removed") from error

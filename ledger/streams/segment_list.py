@@ -1,7 +1,7 @@
-"""The segments of a stream as somebody sees them who does not own it: told by watch.
+"""The stored segment list of a stream, as a reader that does not own it watches it.
 
-A change reads the names and only those nodes that are new, so that a roll costs two reads however
-long the stream is. Source: DistributedLog, "Log segment notifications" (seed 000).
+After a change it reads the names and only the new nodes, so a roll costs two reads regardless of
+the length of the stream. Source: DistributedLog, "Log segment notifications" (seed 000).
 """
 
 from __future__ import annotations
@@ -13,22 +13,26 @@ from ledger.errors import CorruptFormat, MetadataUnavailable, NoNode
 from ledger.ports.metadata import MetadataStore, Unwatch
 from ledger.streams.segment_store import log_root
 
-_TRIES_MAX = 10  # of names that go between their listing and their reading
+_ATTEMPTS_MAX = 10  # to read the nodes of a list before one of them is replaced
 
 
 class SegmentList:
-    """`segments` and `start_sequence_id` are as of the last `load`. Nothing is ever written."""
+    """The segments and the start of a stream as of the last `load`. Read-only."""
 
     def __init__(self, metadata: MetadataStore, name: str) -> None:
+        # In order of their numbers, without gaps.
         self.segments: list[Segment] = []
+        # Never decreases.
         self.start_sequence_id = 0
         self._metadata = metadata
         self._root = log_root(name)
+        # Segments by node name, so that a node is read once. Pruned by each load.
         self._by_name: dict[str, Segment] = {}
+        # The two watches, from `watch` until `unwatch`.
         self._unwatch: list[Unwatch] = []
 
     def watch(self, on_changed: Callable[[], None]) -> None:
-        """`on_changed` runs after segments came, were completed or went, or the start moved."""
+        """Call `on_changed` after each change of the list or of the start."""
         assert not self._unwatch
         watch = self._metadata.watch
         self._unwatch = [watch(f"{self._root}/{part}", on_changed) for part in ("ledgers", "start")]
@@ -39,13 +43,16 @@ class SegmentList:
         self._unwatch.clear()
 
     async def sync(self) -> None:
-        """The next `load` sees at least what was there before this call."""
+        """Make the next `load` see every change that was made before this call."""
         await self._metadata.sync(self._root)
 
     async def load(self) -> None:
-        """Raises NoNode when the stream is gone, CorruptFormat, MetadataUnavailable."""
+        """Read the list and the start. Raises NoNode if the stream does not exist.
+
+        Raises also CorruptFormat, MetadataUnavailable.
+        """
         segments = await self._load_segments()
-        # After the list: the start is never older than the list whose segments it cuts.
+        # Read the start after the list, so that it is never older than the list.
         path = f"{self._root}/start"
         node = await self._metadata.get(path)
         try:
@@ -57,7 +64,7 @@ class SegmentList:
 
     async def _load_segments(self) -> list[Segment]:
         path = f"{self._root}/ledgers"
-        for _ in range(_TRIES_MAX):
+        for _ in range(_ATTEMPTS_MAX):
             names = await self._metadata.children(path)
             listed = set(names)
             self._by_name = {n: s for n, s in self._by_name.items() if n in listed}
@@ -71,11 +78,11 @@ class SegmentList:
             segments = order(self._by_name.values(), where=self._root)
             if _newest(segments) < _newest(self.segments):
                 await self.sync()
-                raise MetadataUnavailable(f"{path}: told as it was before")
+                raise MetadataUnavailable(f"{path}: the store returned an older list than before")
             return segments
-        raise MetadataUnavailable(f"{path}: its names change faster than they can be read")
+        raise MetadataUnavailable(f"{path}: the list changed during each of {_ATTEMPTS_MAX} reads")
 
 
 def _newest(segments: list[Segment]) -> int:
-    """The newest completed one's number: it never falls, but a new session may look back."""
+    """Return the number of the newest completed segment, which decreases only in a stale read."""
     return max((segment.number for segment in segments if segment.completed), default=0)

@@ -1,7 +1,7 @@
-"""One stream's metadata: its segments and numbers in the store, each change by version.
+"""The stored metadata of one stream. Every change is a compare-and-set by version.
 
-Layout and steps are DistributedLog's (see docs/formats/segment.md), plus one
-node of ours, `start`: the first sequence id that readers may ask for.
+Layout and steps are DistributedLog's (see docs/formats/segment.md), plus one node of ours, `start`:
+the first sequence id that readers may read.
 
     /streams/<log>/<default>/{version,maxtxid,ledgers/...,lock,allocation,subscribers,start}
 """
@@ -28,12 +28,12 @@ def log_root(name: str) -> str:
 
 
 async def create_streams(metadata: MetadataStore, names: Sequence[str]) -> None:
-    """All these streams exist and are empty; all of them or none. NodeExists if one was there."""
+    """Create empty streams, all or none. Raises NodeExists if one of them exists."""
     if not await metadata.exists(ROOT):
         try:
             await metadata.create(ROOT, parents=True)
         except NodeExists:
-            pass  # somebody was faster
+            pass  # another process created it
     ops: list[Op] = []
     for name in names:
         assert "/" not in name
@@ -53,14 +53,14 @@ async def list_streams(metadata: MetadataStore) -> list[str]:
 
 
 async def ledgers_of(metadata: MetadataStore, name: str) -> list[LedgerId]:
-    """Every ledger that the stream's segments name."""
+    """Return every ledger that the stream's segments name."""
     root = log_root(name)
     nodes = await metadata.read_tree(f"{root}/ledgers")
     return [decode_segment(node.data, where=path).ledger for path, node in nodes.items()]
 
 
 async def delete_stream(metadata: MetadataStore, name: str) -> None:
-    """The stream's metadata is gone. Its ledgers must have been deleted before."""
+    """Delete the stream's metadata. Its ledgers must have been deleted before."""
     nodes = await metadata.read_tree(f"{ROOT}/{name}")
     if not nodes and not await metadata.exists(f"{ROOT}/{name}"):
         return
@@ -76,22 +76,26 @@ def _number(data: bytes, path: str) -> int:
 
 
 class SegmentStore:
-    """The versions this owner has seen; any change by somebody else makes the next one fail."""
+    """One owner's view of the stored stream. Its changes fail after one by another process."""
 
     def __init__(self, metadata: MetadataStore, name: str) -> None:
         self.name = name
+        # The content of `start`, `ledgers` and `maxtxid`: the first readable sequence id, the
+        # highest segment number and the highest transaction id. None of them ever decreases.
         self.start_sequence_id = 0
         self.number_max = 0
         self.txid_max = 0
         self._metadata = metadata
         self._root = log_root(name)
+        # Versions of the same nodes, as loaded or as this owner's last change left them.
         self._ledgers_version = 0
         self._txid_version = 0
         self._start_version = 0
-        self._turn = asyncio.Lock()  # one change at a time, so that versions stay ours
+        # Held during a change, so that each one uses the versions that the previous one left.
+        self._change_lock = asyncio.Lock()
 
     async def load(self) -> list[Segment]:
-        """Segments by number; versions are remembered. Raises NoNode for an unknown stream."""
+        """Read the segments, by number, and all versions. Raises NoNode for an unknown stream."""
         nodes = await self._metadata.read_tree(self._root)
         for part in ("ledgers", "maxtxid", "start"):
             if f"{self._root}/{part}" not in nodes:
@@ -115,12 +119,12 @@ class SegmentStore:
         return f"{self._root}/ledgers/{segment.node_name}"
 
     async def complete(self, before: Segment, after: Segment, begun: Segment | None = None) -> None:
-        """`after` (completed) stands in place of `before` (in progress); maxtxid has moved on.
+        """Replace `before`, in progress, by `after`, completed, and raise maxtxid.
 
-        In the same step `begun` is in the list, in progress: so two are never in progress.
+        The same step lists `begun` as in progress, so that two segments never are.
         """
         assert after.completed
-        async with self._turn:
+        async with self._change_lock:
             txid = max(after.last_txid, self.txid_max)
             number = self.number_max if begun is None else self._next_number(begun)
             ops: list[Op] = [
@@ -143,8 +147,8 @@ class SegmentStore:
         return begun.number
 
     async def start(self, segment: Segment) -> None:
-        """`segment` is in the list, in progress. BadVersion: somebody else owns the stream now."""
-        async with self._turn:
+        """List `segment` as in progress. Raises BadVersion if another process owns the stream."""
+        async with self._change_lock:
             number = self._next_number(segment)
             ops: list[Op] = [
                 Set(f"{self._root}/ledgers", b"%d" % number, self._ledgers_version),
@@ -155,8 +159,8 @@ class SegmentStore:
             self.number_max = number
 
     async def remove(self, segments: Sequence[Segment], start_sequence_id: int) -> None:
-        """Readers start at `start_sequence_id` or later, and these segments are not listed."""
-        async with self._turn:
+        """Remove segments from the list and move the start to `start_sequence_id` or later."""
+        async with self._change_lock:
             start = max(start_sequence_id, self.start_sequence_id)
             ops: list[Op] = [
                 Check(f"{self._root}/ledgers", self._ledgers_version),  # still the owner
@@ -168,11 +172,11 @@ class SegmentStore:
             self.start_sequence_id = start
 
     async def mark(self, changes: Sequence[tuple[Segment, Segment]]) -> None:
-        """Truncation fields of listed segments have changed, (before, after), all or none.
+        """Store changed truncation fields of listed segments, (before, after), all or none.
 
-        BadVersion: somebody else owns the stream, or changed one of them.
+        Raises BadVersion if another process owns the stream or changed one of them.
         """
-        async with self._turn:
+        async with self._change_lock:
             ops: list[Op] = [Check(f"{self._root}/ledgers", self._ledgers_version)]
             for before, after in changes:
                 path = self._path(before)
@@ -187,9 +191,9 @@ class SegmentStore:
             await self._multi(ops)
 
     async def _multi(self, ops: Sequence[Op]) -> None:
-        """All of `ops` happened. A lost reply is settled by looking: content tells whose it was.
+        """Carry out `ops`, all or none. After a lost reply, read the nodes to learn the outcome.
 
-        Only the owner's own change leaves what `ops` say: new segments name its own ledger.
+        Only this owner's own change leaves them as `ops` do: new segments name its own ledger.
         """
         for _ in range(_LOST_REPLIES_MAX):
             try:
@@ -197,14 +201,16 @@ class SegmentStore:
             except MetadataUnavailable:
                 await self._metadata.sync(self._root)
                 nodes = await self._metadata.read_tree(self._root)
-                if not _happened(ops, nodes):
+                if not _is_done(ops, nodes):
                     continue
             return
-        raise MetadataUnavailable(f"{self._root}: {_LOST_REPLIES_MAX} changes got no answer")
+        raise MetadataUnavailable(
+            f"{self._root}: {_LOST_REPLIES_MAX} attempts to change it got no reply"
+        )
 
 
-def _happened(ops: Sequence[Op], nodes: Mapping[str, Node]) -> bool:
-    """Every node is as `ops` leave it."""
+def _is_done(ops: Sequence[Op], nodes: Mapping[str, Node]) -> bool:
+    """True if every node is as `ops` leave it."""
     for op in ops:
         node = nodes.get(op.path)
         if isinstance(op, Delete):

@@ -1,9 +1,9 @@
-"""What is committed of one segment that somebody else writes: entry by entry, or only how far.
+"""The committed part of one segment that another process writes.
 
-    pull    the next entries, all of them, in order: for readers at the end
-    jump    only the last one, for its position: the end moves, nothing else is read
+    pull    read the next entries, in order: for readers at the end
+    jump    read only the last entry, for its position: the end moves
 
-It never fences: the ledger is opened without recovery, and entries are asked for up to the LAC.
+A tail never fences: it opens the ledger without recovery and reads entries up to the LAC.
 Source: DistributedLog, BKLogSegmentEntryReader and "Tailing reads" (seed 000).
 """
 
@@ -25,9 +25,9 @@ from ledger.streams.tail_cache import StoredRecord
 
 
 class SegmentTail:
-    """One task's; `close` it in the end. `last_entry` and `count` never fall."""
+    """A reader of one segment's end. Used by one task, which must `close` it."""
 
-    timestamp_max = ANY_TIMESTAMP  # records that a jump left out may have any
+    timestamp_max = ANY_TIMESTAMP  # a jump skips records, which may have any timestamp
     size_bytes = 0  # not counted
 
     def __init__(
@@ -38,77 +38,87 @@ class SegmentTail:
         timestamp_max: Callable[[memoryview], int],
         on_snapshot: Callable[[int, StateSnapshot], None],
     ) -> None:
-        """`on_snapshot` is given the segment's number and a state snapshot found in it."""
+        """`on_snapshot` receives the segment's number and each state snapshot read in it."""
         self.number = segment.number
         self.start_sequence_id = segment.start_sequence_id
-        self.last_entry = EntryId(-1)  # the last one whose records are counted
-        self.count = 0  # user records up to it
-        self.ended = False  # the ledger is closed, and `last_entry` is its last
+        # The last entry that was counted, at most the LAC; -1 before the first. Never decreases.
+        self.last_entry = EntryId(-1)
+        # User records up to and in `last_entry`. Never decreases.
+        self.count = 0
+        # True once the ledger is closed and `last_entry` is its last entry. Never False again.
+        self.ended = False
+        # Points of the entries read, with one of unknown timestamp for each stretch skipped. A
+        # jump replaces it by the index of the newest snapshot.
         self.index = SparseIndex(limits.index_stride_bytes)
         self._client = client
         self._ledger = segment.ledger
         self._limits = limits
         self._timestamp_max = timestamp_max
         self._on_snapshot = on_snapshot
+        # Set together by `open`, cleared by `close`.
         self._reader: LedgerReader | None = None
         self._tailer: TailReader | None = None
-        self._snapshot_entry = -1  # where the newest one that was read begins
-        self._parts: list[bytes] = []  # of the head snapshot, until it is whole
-        self._headed = False  # the head snapshot was read, or something else began there
+        # The first entry of the newest snapshot that a jump looked for, -1 before the first.
+        self._snapshot_entry = -1
+        # Parts of the head snapshot until it is complete.
+        self._parts: list[bytes] = []
+        # True once the head snapshot was read, or the segment turned out to have none.
+        self._past_head = False
 
     @property
     def end_sequence_id(self) -> int:
         return self.start_sequence_id + self.count
 
     async def open(self) -> None:
-        """Its ledger is open. Raises NoSuchLedger, MetadataUnavailable."""
+        """Open the ledger, unless it is open. Raises NoSuchLedger, MetadataUnavailable."""
         if self._reader is None:
             self._reader = await self._client.open(self._ledger)
             self._tailer = self._client.tail(self._reader)
 
     def close(self) -> None:
-        """Nothing is watched any more."""
+        """Stop watching the ledger."""
         if self._tailer is not None:
             self._tailer.close()
         self._reader = self._tailer = None
 
-    def confirmed(self, last: EntryId) -> None:
-        """Whoever calls knows that `last` is: no bookie has to tell."""
+    def set_confirmed(self, last: EntryId) -> None:
+        """Raise the LAC to `last`, which the caller knows to be confirmed."""
         reader, _ = self._opened()
         reader.last_add_confirmed = max(reader.last_add_confirmed, last)
 
     async def sync(self) -> None:
-        """Enough bookies told how far the ledger is confirmed: `jump` misses nothing older.
+        """Read the LAC from enough bookies, so that the next `jump` reaches it.
 
-        Raises EntryUnknown when too few answer, NoSuchLedger.
+        Raises EntryUnknown if too few bookies answer, NoSuchLedger.
         """
         reader, _ = self._opened()
         await reader.read_lac()
 
-    # -- everything ---------------------------------------------------------------------------
+    # -- all entries --------------------------------------------------------------------------
 
     async def pull(self, timeout_s: float) -> list[StoredRecord]:
-        """The records of the next entries: a chunk of those that are confirmed already, else of
-        the one that is next, when it is. Empty after `timeout_s`, at the end, or when those
-        entries hold control records only.
+        """Read a chunk of confirmed entries, or wait for the next entry. Returns their records.
 
-        Raises EntryUnknown, NoSuchEntry, NoSuchLedger; what was given before stands.
+        Returns none after `timeout_s`, at the end, or if the entries hold only control records.
+        Raises EntryUnknown, NoSuchEntry, NoSuchLedger; the tail then stays where it is.
         """
         reader, tailer = self._opened()
         wanted = EntryId(self.last_entry + 1)
         found: list[StoredRecord] = []
         if wanted <= reader.last_add_confirmed:
             last = reader.last_add_confirmed
-            self._take(await reader.read(wanted, last, self._limits.read_chunk_bytes), found)
+            self._append_entries(
+                await reader.read(wanted, last, self._limits.read_chunk_bytes), found
+            )
             return found
         tail = await tailer.read_next(wanted, timeout_s)
         if tail.payload is not None:
-            self._take([(wanted, tail.payload)], found)
+            self._append_entries([(wanted, tail.payload)], found)
         elif tail.ended:
             self.ended = True
         return found
 
-    def _take(
+    def _append_entries(
         self, entries: Iterable[tuple[EntryId, memoryview]], found: list[StoredRecord]
     ) -> None:
         for entry, payload in entries:
@@ -117,13 +127,13 @@ class SegmentTail:
             before = len(found)
             for record in log_records.parse_entry(payload):
                 if record.control:
-                    self._take_control(record.data)
+                    self._read_control(record.data)
                     continue
-                self._headed = True
+                self._past_head = True
                 if record.position != self.count + 1:
                     raise CorruptFormat(
                         f"ledger {self._ledger} entry {entry}: position {record.position} "
-                        f"comes after {self.count}"
+                        f"follows position {self.count}"
                     )
                 at, data = self.end_sequence_id, record.data
                 found.append(
@@ -138,33 +148,33 @@ class SegmentTail:
                 timestamp_max = max(r.timestamp_max for r in found[before:])
                 self.index.add(first, entry, size, timestamp_max)
 
-    def _take_control(self, data: memoryview) -> None:
-        if self._headed:
+    def _read_control(self, data: memoryview) -> None:
+        if self._past_head:
             return
         if not is_part(data):
-            self._headed = True
+            self._past_head = True
             return
         self._parts.append(bytes(data))
         whole = join(self._parts)
         if whole is not None:
-            self._headed = True
+            self._past_head = True
             self._parts.clear()
             self._on_snapshot(self.number, decode_snapshot(whole))
 
-    # -- only how far -------------------------------------------------------------------------
+    # -- only the end -------------------------------------------------------------------------
 
     async def wait(self, timeout_s: float) -> bool:
-        """True: more is confirmed than is counted here. Raises as `pull`."""
+        """Wait until an entry past `last_entry` is confirmed. Returns False after `timeout_s`.
+
+        Raises as `pull`.
+        """
         reader, tailer = self._opened()
         lac = await tailer.wait_lac(self.last_entry, timeout_s)
         self.ended = self.ended or (reader.metadata.closed and lac <= self.last_entry)
         return lac > self.last_entry
 
     async def jump(self) -> None:
-        """`last_entry` and `count` are as of the last add confirmed, by reading that one entry.
-
-        Raises as `pull`.
-        """
+        """Move `last_entry` and `count` to the LAC by reading only that entry. Raises as `pull`."""
         reader, _ = self._opened()
         lac = reader.last_add_confirmed
         if lac <= self.last_entry:
@@ -173,23 +183,25 @@ class SegmentTail:
         *_, final = log_records.parse_entry(payload)
         count = final.position + max(final.records - 1, 0)
         if count < self.count:
-            raise CorruptFormat(f"ledger {self._ledger} entry {lac}: {count} after {self.count}")
-        if not count:  # at its head: what there is is the snapshot
+            raise CorruptFormat(
+                f"ledger {self._ledger} entry {lac}: position {count} follows {self.count}"
+            )
+        if not count:  # only the head snapshot is confirmed: read it
             while self.last_entry < lac:
                 await self.pull(0.0)
             return
         await self._index_up_to(lac, log_records.snapshot_distance(payload))
         if count > self.count:
             self._index_gap(self.count, self.last_entry)
-        self.last_entry, self.count, self._headed = lac, count, True
+        self.last_entry, self.count, self._past_head = lac, count, True
 
     def _index_gap(self, count: int, entry: int) -> None:
-        """What follows was not read, so it may hold any timestamp. Its length is not known."""
+        """Add a point for a stretch that was not read. Its timestamps and size are unknown."""
         stride = self._limits.index_stride_bytes
         self.index.add(self.start_sequence_id + count, entry + 1, stride, ANY_TIMESTAMP)
 
     async def _index_up_to(self, lac: EntryId, distance: int) -> None:
-        """The index of the newest snapshot is in place of what was read less densely."""
+        """Replace the index by that of the newest snapshot, which is denser."""
         first = lac - distance if distance else 0
         if (
             first <= self._snapshot_entry
@@ -211,7 +223,10 @@ class SegmentTail:
     async def _read_snapshot(
         self, first: EntryId, last: EntryId
     ) -> tuple[StateSnapshot, int, EntryId] | None:
-        """The snapshot that begins there, records before its end, its last entry."""
+        """Read the snapshot that begins at `first`, or return None.
+
+        Returns with it the count of records before it, and its last entry.
+        """
         reader, _ = self._opened()
         parts: list[memoryview] = []
         position = 0

@@ -1,4 +1,4 @@
-"""What all streams of a process share: the store, the client, the clock, the caches."""
+"""The services that all streams of a process share: store, client, clock and caches."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ledger.streams.tail_cache import TailCache
 
 
 class StreamServices:
-    """One per process."""
+    """The shared services of a process. Created once."""
 
     def __init__(
         self,

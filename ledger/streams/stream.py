@@ -60,8 +60,7 @@ class Stream:
         """`on_advanced` receives each new end; `on_failed` the error that ended this ownership."""
         self.name = name
         self._services = services
-        # Returns the settings as they are now. Not called for each entry: that costs too much.
-        self._config = config
+        self._config = config  # returns the settings; too slow to be called for each entry
         # The producer state of the gateway. Reset and replayed by `open`, stored in each snapshot.
         self._state = state
         self._on_advanced = on_advanced
@@ -77,8 +76,7 @@ class Stream:
         self._writer: SegmentWriter | None = None
         # The ledger of that segment. Set and cleared together with `_writer`.
         self._ledger_writer: LedgerWriter | None = None
-        # `segment_bytes` of the settings, copied by `_apply_config`.
-        self._segment_bytes = 0
+        self._segment_bytes = 0  # of the settings, copied by `_apply_config`
         # Wall time when the segment in progress began, and its share of `segment_jitter_ms`.
         self._segment_began_ms = 0
         self._jitter_ms = 0
@@ -88,9 +86,8 @@ class Stream:
         self._closing = False
         # The roll that is running. Never cancelled: half a roll would lose its segment.
         self._rolling: asyncio.Task[None] | None = None
-        # Set while a roll waits to be retried because no ledger could be created.
+        # Set while a roll waits for its retry, because no ledger could be created.
         self._roll_retry: asyncio.TimerHandle | None = None
-        # At most one ledger that no segment names yet.
         self._next_ledger = NextLedger(self._create_ledger, services.clock)
         # A segment that the store lists but no writer writes yet. Set between the two halves of
         # `_complete_segment` and `_start_segment`, cleared by the latter or by `_drop_writer`.
@@ -128,7 +125,7 @@ class Stream:
                 services.client,
                 services.clock,
                 self._state,
-                on_left_over=self._next_ledger.make if begin else None,
+                on_left_over=self._next_ledger.begin_creating if begin else None,
             )
             left_over = loaded.left_over
             beginning = begin and left_over is not None and await self._has_next_ledger()
@@ -154,7 +151,7 @@ class Stream:
     async def _has_next_ledger(self) -> bool:
         """Return False if too few bookies are writable: the stream is then read-only."""
         try:
-            await self._next_ledger.ready()
+            await self._next_ledger.wait_until_ready()
         except NotEnoughBookies:
             return False
         return not self._closing
@@ -317,7 +314,7 @@ class Stream:
         Records that wait in `taking_over` move to the new segment in order.
         """
         if self._begun is None:
-            await self._next_ledger.ready()
+            await self._next_ledger.wait_until_ready()
             begun = self._next_segment(self._table.end_sequence_id)
             if left_over is None:
                 await self._store.start(begun[0])
@@ -402,7 +399,7 @@ class Stream:
         Returns False if it cannot be created now. The segment stays open and a retry is scheduled.
         """
         try:
-            await self._next_ledger.ready()
+            await self._next_ledger.wait_until_ready()
         except LedgerError:
             if self._roll_retry is None:
                 loop = asyncio.get_running_loop()
@@ -422,7 +419,7 @@ class Stream:
         writer.paused = True
         await writer.wait_until_idle()
         if writer.failed is None:
-            await self._next_ledger.ready()
+            await self._next_ledger.wait_until_ready()
             await self._complete_segment(writer)
             await self._start_segment(taking_over=writer)
 

@@ -1,6 +1,6 @@
-"""The newest durable records of all streams, in memory, shared by every reader.
+"""The newest durable records of all streams, in memory, shared by all readers.
 
-Bounded by bytes over all streams together; the oldest record of any stream goes first.
+One bound in bytes covers all streams. The oldest record of any stream is evicted first.
 """
 
 from __future__ import annotations
@@ -13,34 +13,38 @@ from ledger.ids import Buffer
 
 
 class StoredRecord(NamedTuple):
-    """One durable record (a batch of `records` user records) as readers get it."""
+    """One durable record, a batch of user records, as readers receive it."""
 
     sequence_id: int
     end_sequence_id: int  # one past its last user record
     timestamp_max: int
     size_bytes: int
-    data: tuple[Buffer, ...]  # joined, the record's opaque data
+    data: tuple[Buffer, ...]  # the opaque data of the record, in pieces
 
 
-_GONE = StoredRecord(0, 0, -1, 0, ())
-"""Stands where an evicted record was, until the list is shortened: its bytes are free at once."""
+_EVICTED = StoredRecord(0, 0, -1, 0, ())
+"""Placeholder for an evicted record until the list is compacted. Its bytes are freed at once."""
 _VOID_MAX = 1024
 
 
 class TailCache:
-    """The byte bound, and who goes first. One per process."""
+    """The byte bound of a process and the order of eviction."""
 
     __slots__ = ("_order", "_void", "bytes_held", "bytes_max")
 
     def __init__(self, bytes_max: int) -> None:
         assert bytes_max >= 0
         self.bytes_max = bytes_max
+        # Bytes of all cached records, at most `bytes_max` after each call.
         self.bytes_held = 0
-        self._order: deque[StreamTail] = deque()  # one place per record, oldest first
-        self._void = 0  # places whose record was cleared
+        # The stream of each record, oldest first, in the order of `added`. A place is void if its
+        # record was cleared.
+        self._order: deque[StreamTail] = deque()
+        # The number of void places. The order is compacted when they outnumber the others.
+        self._void = 0
 
     def __len__(self) -> int:
-        """Places in the order, void ones included: what the cache costs beside its bytes."""
+        """The number of places in the order, with void ones: the cost of the cache beside bytes."""
         return len(self._order)
 
     def added(self, tail: StreamTail, size: int) -> None:
@@ -50,14 +54,14 @@ class TailCache:
             self.bytes_held -= self._order.popleft().evict()
 
     def dropped(self, size: int, records: int) -> None:
-        """A stream cleared its tail: its places in the order are void."""
+        """Count the places of a cleared tail as void."""
         self.bytes_held -= size
         self._void += records
         if self._void > _VOID_MAX and self._void * 2 > len(self._order):
-            self._order = deque(tail for tail in self._order if not tail.passes_void())
+            self._order = deque(tail for tail in self._order if not tail.skip_void())
             self._void = 0
 
-    def void_passed(self) -> None:
+    def on_void_skipped(self) -> None:
         self._void -= 1
 
 
@@ -68,10 +72,13 @@ class StreamTail:
 
     def __init__(self, cache: TailCache) -> None:
         self._cache = cache
+        # Parallel lists: consecutive records, and the first sequence id of each for bisection.
         self._starts: list[int] = []
         self._records: list[StoredRecord] = []
-        self._head = 0  # those before it are evicted; they leave the lists now and then
-        self._void = 0  # places in the cache's order that stand for records cleared before
+        # Index of the oldest cached record; the ones before it are evicted. Compacted now and then.
+        self._head = 0
+        # This stream's void places in the cache's order; all are older than its other places.
+        self._void = 0
 
     def append(self, record: StoredRecord) -> None:
         self._starts.append(record.sequence_id)
@@ -79,12 +86,12 @@ class StreamTail:
         self._cache.added(self, record.size_bytes)
 
     def evict(self) -> int:
-        """The record of the oldest place is gone; its size. 0 when `clear` had let it go."""
-        if self._void and self.passes_void():
-            self._cache.void_passed()
+        """Evict the record of the oldest place. Returns its size, 0 if the place was void."""
+        if self._void and self.skip_void():
+            self._cache.on_void_skipped()
             return 0
         size = self._records[self._head].size_bytes
-        self._records[self._head] = _GONE
+        self._records[self._head] = _EVICTED
         self._head += 1
         if self._head >= 256 and self._head * 2 >= len(self._records):
             del self._records[: self._head]
@@ -92,15 +99,15 @@ class StreamTail:
             self._head = 0
         return size
 
-    def passes_void(self) -> bool:
-        """The oldest place of this stream was void; now it is not counted any more."""
+    def skip_void(self) -> bool:
+        """Skip the oldest place of this stream if it is void. Returns False if it is not."""
         if not self._void:
             return False
         self._void -= 1
         return True
 
     def clear(self) -> None:
-        """Nothing of this stream is cached; its memory is free."""
+        """Drop all cached records of this stream."""
         records = len(self._records) - self._head
         size = sum(r.size_bytes for r in self._records[self._head :])
         self._records.clear()
@@ -110,14 +117,14 @@ class StreamTail:
         self._cache.dropped(size, records)
 
     def find(self, sequence_id: int) -> int:
-        """Index for `take` of the record that holds `sequence_id`; -1 when it is not cached."""
+        """Return the index for `take` of the record that holds `sequence_id`, -1 if not cached."""
         at = bisect_right(self._starts, sequence_id, self._head) - 1
         if at < self._head or sequence_id >= self._records[at].end_sequence_id:
             return -1
         return at
 
     def take(self, at: int, bytes_max: int) -> list[StoredRecord]:
-        """Records from index `at`: at least one, and as many more as fit in `bytes_max`."""
+        """Return records from index `at`: at least one, and further ones within `bytes_max`."""
         records = self._records
         taken = [records[at]]
         size = taken[0].size_bytes

@@ -120,26 +120,21 @@ class SegmentWriter:
         self.next_sequence_id: int = start_sequence_id
         # One past the last durable record; at most `next_sequence_id`. Never decreases.
         self.end_sequence_id: int = start_sequence_id
-        # Bytes packed into entries, with their headers. Never decreases.
-        self.size_bytes = 0
+        self.size_bytes = 0  # packed into entries, with their headers
         # Points of all packed entries, also of those that are not durable yet.
         self.index = SparseIndex(limits.index_stride_bytes)
-        # The greatest timestamp of the durable records, -1 if there are none.
-        self.timestamp_max = -1
+        self.timestamp_max = -1  # the greatest of the durable records
         # The last durable slot, of control records too. Its entry is -1 before the first one.
         self.last_dlsn = Dlsn(number, EntryId(-1), -1)
         # The first error. Once set, the writer accepts and packs nothing.
         self.failed: LedgerError | None = None
         # While True, accepted records wait unpacked. The owner sets it for the time of a roll.
         self.paused = False
-        # Data bytes of the records in `_waiting`.
-        self.waiting_bytes = 0
+        self.waiting_bytes = 0  # data bytes of the records in `_waiting`
         # As in `StreamConfig`. The owner may change it at any time; `retire` sets it to -1.
         self.control_ms = -1
-        # Set while a control record may be due. See `_schedule_control_record`.
-        self._control_timer: asyncio.TimerHandle | None = None
-        # The last durable entry with user records; -1 before the first one.
-        self._last_user_entry = -1
+        self._control_timer: asyncio.TimerHandle | None = None  # set while one may be due
+        self._last_user_entry = -1  # the last durable entry with user records
         # Readers learn of the entries up to this one from a control record or a snapshot.
         self._announced_entry = -1
         self._sink = sink
@@ -148,28 +143,23 @@ class SegmentWriter:
         self._take_snapshot = take_snapshot
         self._on_advanced = on_advanced
         self._on_failed = on_failed
-        # Accepted records that are not packed, oldest first. They move to the next segment in a
-        # roll, or fail.
+        # Accepted records, not packed, oldest first. A roll moves them to the next segment.
         self._waiting: deque[_Accepted] = deque()
         # Entries that the ledger accepted and has not confirmed, in entry order.
         self._in_flight: deque[_Entry] = deque()
         # Set when the ledger refuses an entry. Nothing more is sent; entries in flight may succeed.
         self._refused: LedgerError | None = None
-        # User records packed so far; the position of the last one.
-        self._position = 0
-        # The first entry of the last complete snapshot, -1 before the first one.
-        self._snapshot_entry = -1
+        self._position = 0  # of the last user record packed, which is their count
+        self._snapshot_entry = -1  # the first entry of the last complete snapshot
         # Parts of the next snapshot that are not sent. While there are any, no record is packed.
         self._snapshot_parts: deque[bytes] = deque()
-        # The entry of the first part of that snapshot, -1 until it is sent.
-        self._snapshot_first = -1
+        self._snapshot_first = -1  # the entry of the first part of that snapshot, once sent
         # Bytes packed since the last snapshot began. At `_snapshot_due` the next one begins.
         self._bytes_since_snapshot = 0
         self._snapshot_due = limits.snapshot_bytes
         # Set when nothing is in flight or the writer fails. `wait_until_idle` clears it.
         self._idle = asyncio.Event()
-        # True from the first append of a turn of the loop until its records are packed.
-        self._pack_scheduled = False
+        self._pack_scheduled = False  # True from the first append of a loop turn to its end
         self._loop = asyncio.get_running_loop()
 
     @property

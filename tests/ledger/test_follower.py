@@ -266,7 +266,7 @@ async def test_opening_while_bookies_are_silent_shows_no_less_than_before():
     async with started_rig() as rig:
         owner = await rig.owner()
         follower = await rig.follower()
-        follower.stream._on_trouble = (troubles := []).append
+        follower.stream._on_retry = (troubles := []).append
         await owner.add(5)
         await follower.until(4)
         await follower.stream.close()
