@@ -15,11 +15,11 @@ from gateway.core.names import topic_name_fault
 from gateway.handlers.api import Context, Reply, Request
 from gateway.handlers.k32_describe_configs import Resource
 from gateway.handlers.topic_replies import Refused, outcome, repeated
-from gateway.topics.config_changes import Change, Operation, apply_changes
+from gateway.topics.config_changes import ConfigChange, ConfigOperation, apply_changes
 from gateway.topics.configs import normalize
 from gateway.topics.errors import InvalidTopic, UnknownTopic
 
-Changes = Callable[[Any, Context], Sequence[Change]]
+Changes = Callable[[Any, Context], Sequence[ConfigChange]]
 """What one resource of a request asks for. Raises Refused."""
 
 
@@ -80,7 +80,7 @@ def _no_topic(name: str) -> Refused:
     return Refused(ErrorCode.unknown_topic_or_partition, f"The topic '{name}' does not exist.")
 
 
-def _check_names_and_values(changes: Sequence[Change]) -> None:
+def _check_names_and_values(changes: Sequence[ConfigChange]) -> None:
     twice = sorted(repeated(change.name for change in changes))
     if twice:
         raise Refused(
@@ -89,7 +89,7 @@ def _check_names_and_values(changes: Sequence[Change]) -> None:
     nulls = sorted(
         change.name
         for change in changes
-        if change.value is None and change.operation is not Operation.DELETE
+        if change.value is None and change.operation is not ConfigOperation.DELETE
     )
     if nulls:
         raise Refused(

@@ -78,7 +78,7 @@ def _at_once(version: int, asked: Any, partition: Partition) -> Reply | None:
     """The answer, or None when something must be waited for."""
     if version < _VERSION_MIN.get(asked.timestamp, 0):
         return _refusal(asked, ErrorCode.unsupported_version)
-    if not partition.led:
+    if not partition.is_leader:
         return _refusal(asked, ErrorCode.not_leader_or_follower)
     if not partition.readable:
         return None
@@ -130,7 +130,7 @@ async def _one(version: int, asked: Any, partition: Partition) -> Reply:
             found = await partition.offset_for_timestamp(asked.timestamp)
     except LedgerError as error:
         return _refusal(asked, partition_code(error))
-    if not partition.led:  # another may have taken more since
+    if not partition.is_leader:  # another may have taken more since
         return _refusal(asked, ErrorCode.not_leader_or_follower)
     if found is None:
         return _answer(asked)

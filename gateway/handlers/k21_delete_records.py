@@ -64,13 +64,13 @@ async def _delete(topic: str, index: int, offset: int, ctx: Context) -> tuple[in
         return _NO_WATERMARK, ErrorCode.not_leader_or_follower
     try:
         await partition.ensure_readable()
-        if not partition.led:
+        if not partition.is_leader:
             raise NotOwner(topic)
         end = partition.high_watermark
         if offset != _HIGH_WATERMARK and not 0 <= offset <= end:
             return _NO_WATERMARK, ErrorCode.offset_out_of_range
         await partition.stream.truncate(end if offset == _HIGH_WATERMARK else offset)
-        if not partition.led:  # it may be somebody else's start by now
+        if not partition.is_leader:  # it may be somebody else's start by now
             raise NotOwner(topic)
     except LedgerError as error:
         return _NO_WATERMARK, partition_code(error)

@@ -10,20 +10,20 @@ from typing import Any
 
 from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.handlers.config_resources import alter_all
-from gateway.topics.config_changes import Change, Operation
+from gateway.topics.config_changes import ConfigChange, ConfigOperation
 
 
 async def handle(request: Request, ctx: Context) -> Reply:
     return await alter_all(request, ctx, _changes)
 
 
-def _changes(asked: Any, ctx: Context) -> list[Change]:
+def _changes(asked: Any, ctx: Context) -> list[ConfigChange]:
     named = {each.name for each in asked.configs}
     topic = ctx.catalog.by_name(asked.resource_name)
     others = sorted(set(topic.configs) - named) if topic is not None else []
     return [
-        *(Change(name, Operation.DELETE, None) for name in others),
-        *(Change(each.name, Operation.SET, each.value) for each in asked.configs),
+        *(ConfigChange(name, ConfigOperation.DELETE, None) for name in others),
+        *(ConfigChange(each.name, ConfigOperation.SET, each.value) for each in asked.configs),
     ]
 
 

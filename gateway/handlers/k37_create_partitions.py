@@ -34,7 +34,7 @@ async def handle(request: Request, ctx: Context) -> Reply:
 
 
 async def _grow(asked: Any, body: Any, ctx: Context) -> Reply:
-    topic = ctx.catalog.check_total(asked.name, asked.count)
+    topic = ctx.catalog.check_added_partitions(asked.name, asked.count)
     if asked.assignments is not None:
         added = asked.count - topic.partitions
         if len(asked.assignments) != added:

@@ -14,20 +14,20 @@ from kio.schema.errors import ErrorCode
 from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.handlers.config_resources import alter_all
 from gateway.handlers.topic_replies import Refused
-from gateway.topics.config_changes import Change, Operation
+from gateway.topics.config_changes import ConfigChange, ConfigOperation
 
 
 async def handle(request: Request, ctx: Context) -> Reply:
     return await alter_all(request, ctx, _changes)
 
 
-def _changes(asked: Any, ctx: Context) -> list[Change]:
-    return [Change(each.name, _operation(each), each.value) for each in asked.configs]
+def _changes(asked: Any, ctx: Context) -> list[ConfigChange]:
+    return [ConfigChange(each.name, _operation(each), each.value) for each in asked.configs]
 
 
-def _operation(asked: Any) -> Operation:
+def _operation(asked: Any) -> ConfigOperation:
     try:
-        return Operation(asked.config_operation)
+        return ConfigOperation(asked.config_operation)
     except ValueError:
         raise Refused(
             ErrorCode.invalid_request, f"Unknown operation type id {asked.config_operation}"

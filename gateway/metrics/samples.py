@@ -127,7 +127,7 @@ class Samples:
                 if seen % _SLICE == 0:
                     await asyncio.sleep(0)
                 partition = ctx.partitions.opened(topic.name, index)
-                if partition is None or not partition.led:
+                if partition is None or not partition.is_leader:
                     continue
                 told += 1
                 if told <= self._limits.partitions_max:
@@ -217,7 +217,7 @@ class Samples:
         for place in places:
             topic = ctx.catalog.by_name(place[0])
             partition = ctx.partitions.opened(*place)
-            if partition is not None and partition.led:
+            if partition is not None and partition.is_leader:
                 ends[place] = partition.high_watermark
             elif topic is not None:
                 node_id = ctx.cluster.leader(StreamKey(topic.topic_id, place[1])).node_id

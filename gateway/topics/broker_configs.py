@@ -1,7 +1,7 @@
-"""Broker settings as DescribeConfigs shows them, under Kafka's names. None can be changed here.
+"""Lists the broker configs that DescribeConfigs returns, under Kafka's names. All are read-only.
 
-The broker's defaults for topics come from the topic keys' synonyms; the rest is this process's
-configuration, translated. Values that Kafka has and we have not are left out, never made up.
+The defaults for topics come from the synonyms of the topic keys; the others are this process's
+configuration. Keys of Kafka without a counterpart here are left out, not made up.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from gateway.config import GatewayConfig
-from gateway.topics.config_keys import ConfigEntry, ConfigKey, Source, Type
+from gateway.topics.config_keys import ConfigEntry, ConfigKey, ConfigSource, ConfigType
 from gateway.topics.configs import TOPIC_KEYS
 
-_Row = tuple[str, Type, object, object, str]  # name, type, value, Kafka's default, meaning
+_Row = tuple[str, ConfigType, object, object, str]  # name, type, value, Kafka's default, meaning
 
 
 def describe_broker(
     config: GatewayConfig, address: tuple[str, int], names: Iterable[str] | None
 ) -> list[ConfigEntry]:
-    """Every setting of this node (or those named; unknown names are left out), sorted by name."""
+    """Return the configs of this broker by name: all, or those in `names` that exist."""
     entries = {entry.key.name: entry for entry in _topic_defaults()}
     rows = (*_process(config, address), *_topics(config), *_limits(config), *_groups(config))
     for row in rows:
@@ -37,32 +37,32 @@ def _topic_defaults() -> Iterator[ConfigEntry]:
 def _process(config: GatewayConfig, address: tuple[str, int]) -> tuple[_Row, ...]:
     host, port = address
     return (
-        ("node.id", Type.INT, config.node_id, None, "This process's number in Metadata."),
-        ("broker.id", Type.INT, config.node_id, -1, "The older name of node.id."),
-        ("broker.rack", Type.STRING, None, None, "Where this node stands; unset."),
+        ("node.id", ConfigType.INT, config.node_id, None, "The node id of this broker."),
+        ("broker.id", ConfigType.INT, config.node_id, -1, "The former name of node.id."),
+        ("broker.rack", ConfigType.STRING, None, None, "The rack of this broker."),
         (
             "process.roles",
-            Type.LIST,
+            ConfigType.LIST,
             "broker,controller",
             "",
-            "What this process does: all there is to do.",
+            "The roles of this process.",
         ),
-        ("log.dirs", Type.STRING, config.data, None, "Where data is kept."),
+        ("log.dirs", ConfigType.STRING, config.data, None, "The data directory."),
         (
             "listeners",
-            Type.LIST,
+            ConfigType.LIST,
             f"PLAINTEXT://{config.host}:{config.port}",
             "PLAINTEXT://:9092",
-            "Where clients are listened for.",
+            "The address that this broker listens on.",
         ),
         (
             "advertised.listeners",
-            Type.LIST,
+            ConfigType.LIST,
             f"PLAINTEXT://{host}:{port}",
             None,
-            "Where clients are told to connect: by default, where they reached us.",
+            "The address that clients are given; by default the one through which they connected.",
         ),
-        ("delete.topic.enable", Type.BOOLEAN, True, True, "Topics may be deleted."),
+        ("delete.topic.enable", ConfigType.BOOLEAN, True, True, "Whether topics may be deleted."),
     )
 
 
@@ -71,18 +71,24 @@ def _topics(config: GatewayConfig) -> tuple[_Row, ...]:
     return (
         (
             "auto.create.topics.enable",
-            Type.BOOLEAN,
+            ConfigType.BOOLEAN,
             topics.auto_create,
             True,
-            "Asking for a topic that does not exist creates it.",
+            "Whether a metadata request for an unknown topic creates it.",
         ),
-        ("num.partitions", Type.INT, topics.partitions, 1, "Partitions of a new topic."),
+        (
+            "num.partitions",
+            ConfigType.INT,
+            topics.partitions,
+            1,
+            "The number of partitions of a new topic.",
+        ),
         (
             "default.replication.factor",
-            Type.INT,
+            ConfigType.INT,
             topics.replication_factor,
             1,
-            "Copies of a new topic's entries.",
+            "The replication factor of a new topic.",
         ),
     )
 
@@ -92,52 +98,52 @@ def _limits(config: GatewayConfig) -> tuple[_Row, ...]:
     return (
         (
             "connections.max.idle.ms",
-            Type.LONG,
+            ConfigType.LONG,
             int(connection.idle_s_max * 1000),
             600_000,
-            "A connection that is silent for longer is closed.",
+            "The time after which an idle connection is closed.",
         ),
         (
             "max.connections",
-            Type.INT,
+            ConfigType.INT,
             connection.connections_max,
             2**31 - 1,
-            "Connections at once.",
+            "The limit of open connections.",
         ),
         (
             "max.connections.per.ip",
-            Type.INT,
+            ConfigType.INT,
             connection.connections_per_address_max,
             2**31 - 1,
-            "Connections at once from one address; loopback is exempt.",
+            "The limit of open connections from one address; loopback is exempt.",
         ),
         (
             "socket.request.max.bytes",
-            Type.INT,
+            ConfigType.INT,
             connection.frame_bytes_max,
             104_857_600,
-            "Largest request taken.",
+            "The largest request accepted.",
         ),
         (
             "queued.max.request.bytes",
-            Type.LONG,
+            ConfigType.LONG,
             connection.request_bytes_total_max,
             -1,
-            "Memory of all requests under way.",
+            "The memory for all requests in flight.",
         ),
         (
             "fetch.max.bytes",
-            Type.INT,
+            ConfigType.INT,
             config.fetch.response_bytes_max,
             57_671_680,
-            "Largest answer to one Fetch.",
+            "The largest response to one Fetch.",
         ),
         (
             "max.incremental.fetch.session.cache.slots",
-            Type.INT,
+            ConfigType.INT,
             config.fetch.sessions_max,
             1_000,
-            "Fetch sessions kept.",
+            "The limit of fetch sessions.",
         ),
     )
 
@@ -147,36 +153,42 @@ def _groups(config: GatewayConfig) -> tuple[_Row, ...]:
     return (
         (
             "group.min.session.timeout.ms",
-            Type.INT,
+            ConfigType.INT,
             groups.session_timeout_ms_min,
             6_000,
-            "Shortest session timeout that a member may ask for.",
+            "The shortest session timeout that a member may request.",
         ),
         (
             "group.max.session.timeout.ms",
-            Type.INT,
+            ConfigType.INT,
             groups.session_timeout_ms_max,
             1_800_000,
-            "Longest session timeout that a member may ask for.",
+            "The longest session timeout that a member may request.",
         ),
         (
             "group.initial.rebalance.delay.ms",
-            Type.INT,
+            ConfigType.INT,
             groups.initial_rebalance_delay_ms,
             3_000,
-            "Wait for further members before a new group's first rebalance.",
+            "How long a new group waits for further members before its first rebalance.",
         ),
-        ("group.max.size", Type.INT, groups.members_max, 2**31 - 1, "Members of one group."),
+        (
+            "group.max.size",
+            ConfigType.INT,
+            groups.members_max,
+            2**31 - 1,
+            "The limit of members of a group.",
+        ),
         (
             "offset.metadata.max.bytes",
-            Type.INT,
+            ConfigType.INT,
             groups.metadata_bytes_max,
             4_096,
-            "Largest text beside a committed offset.",
+            "The largest metadata of a committed offset.",
         ),
         (
             "offsets.retention.minutes",
-            Type.INT,
+            ConfigType.INT,
             groups.offsets_retention_minutes,
             10_080,
             "How long a group without members keeps its offsets.",
@@ -184,14 +196,14 @@ def _groups(config: GatewayConfig) -> tuple[_Row, ...]:
     )
 
 
-def _entry(name: str, type_: Type, value: object, default: object, about: str) -> ConfigEntry:
+def _entry(name: str, type_: ConfigType, value: object, default: object, about: str) -> ConfigEntry:
     text, standard = _text(value), _text(default)
-    source = Source.DEFAULT if text == standard else Source.STATIC_BROKER
-    synonyms: list[tuple[str, str | None, Source]] = []
-    if source is Source.STATIC_BROKER:
+    source = ConfigSource.DEFAULT if text == standard else ConfigSource.STATIC_BROKER
+    synonyms: list[tuple[str, str | None, ConfigSource]] = []
+    if source is ConfigSource.STATIC_BROKER:
         synonyms.append((name, text, source))
     if standard is not None:
-        synonyms.append((name, standard, Source.DEFAULT))
+        synonyms.append((name, standard, ConfigSource.DEFAULT))
     return ConfigEntry(
         key=ConfigKey(name=name, type=type_, default=standard, about=about),
         value=text,

@@ -1,12 +1,12 @@
-"""Which topics there are: names, ids, partitions and settings, kept in the metadata store.
+"""Keeps the topics: names, ids, partitions and configs, in memory and in the metadata store.
 
     /gateway/topics/by-name/<name>   the topic's id
     /gateway/topics/by-id/<uuid>     all the rest, sealed
-    create: listeners prepare streams ─▶ one multi names it ─▶ visible
-    delete: one multi forgets it ─▶ invisible ─▶ listeners drop its data
+    create: listeners prepare streams ─▶ one transaction writes both nodes ─▶ visible
+    delete: one transaction deletes both nodes ─▶ invisible ─▶ listeners delete the data
 
-A crash on either way leaves streams that no topic names, never a topic without streams.
-What other gateways change is followed by watches.
+A crash in between leaves streams without a topic (orphans), never a topic without streams.
+Watches follow the changes of other brokers.
 """
 
 from __future__ import annotations
@@ -45,30 +45,24 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """One life of a topic; recreated, it has another id."""
+    """A topic, from its creation to its deletion; created again, it has another id."""
 
     name: str
     topic_id: UUID
     partitions: int
     replication_factor: int
-    configs: Mapping[str, str] = field(hash=False)  # overrides only, normalized
+    configs: Mapping[str, str] = field(hash=False)  # only overrides, normalized
     is_internal: bool
 
 
-Listener = Callable[[Topic], Awaitable[None] | None]
+TopicListener = Callable[[Topic], Awaitable[None] | None]
 Configs = Mapping[str, str]
 
 
 class Catalog:
-    """All topics, in memory; each change is durable before its call returns.
+    """All topics of the cluster. A change is durable before its call returns.
 
-    Where a change is made: `on_created` listeners run, awaited in turn, before a topic (or one
-    with more partitions than before) becomes visible; one that raises stops the creation.
-    `on_deleted` listeners run after it has gone, and delete its data.
-
-    `on_forgotten` is called when another gateway has deleted a topic: stop serving it, its data is
-    not ours to delete. `on_changed` is called after any change of topics or of partition counts,
-    whoever made it, once for several.
+    Source: Kafka, MetadataCache and ReplicationControlManager.
     """
 
     def __init__(
@@ -78,33 +72,56 @@ class Catalog:
         *,
         bookies: Callable[[], int] = lambda: 1,
     ) -> None:
-        self.on_created: list[Listener] = []
-        self.on_deleted: list[Listener] = []
-        self.on_forgotten: list[Callable[[Topic], None]] = []  # another gateway deleted it
+        """`bookies()` is how many bookies take writes now: the limit of a replication factor."""
+        # Listeners are added before `load`, and stay.
+        # Awaited in order before a topic that this broker creates, or to which it adds partitions,
+        # becomes visible. An exception stops the change.
+        self.on_created: list[TopicListener] = []
+        # Awaited after this broker deleted a topic, to delete its data.
+        self.on_deleted: list[TopicListener] = []
+        # Called after another broker deleted a topic, and its data: stop serving it.
+        self.on_forgotten: list[Callable[[Topic], None]] = []
+        # Called after topics or partition counts changed on any broker, once for several changes.
         self.on_changed: list[Callable[[], None]] = []
-        self.unreadable: dict[str, str] = {}  # path: what is wrong with it
+        # Why a topic's node cannot be decoded, by path. Such a topic is offline: it is in no other
+        # table, its name is not free, and its data stays. An entry goes with the node, or when the
+        # node can be decoded again.
+        self.unreadable: dict[str, str] = {}
         self._store = store
         self._defaults = defaults or TopicDefaults()
         self._bookies = bookies
+        # The visible topics. These five tables always hold the same topics; `_publish` and
+        # `_forget` alone change them.
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[UUID, Topic] = {}
-        self._creating: dict[UUID, Topic] = {}
-        self._deleting: set[UUID] = set()
-        self._versions: dict[UUID, int] = {}  # of their nodes
-        self._by_key: dict[str, str] = {}  # collision key: name
+        # The version of the topic's node, so that an older reading does not replace a newer one.
+        self._versions: dict[UUID, int] = {}
+        # The name by its collision key ("a.b" and "a_b" collide).
+        self._by_key: dict[str, str] = {}
+        # The number of partitions of all visible topics.
+        self._partitions_total = 0
+        # Caches of the tables above: typed configs, filled on demand, and the topics by name. A
+        # change of a topic drops its entry and the sorted list.
         self._configs: dict[UUID, TopicConfig] = {}
         self._sorted: list[Topic] | None = None
-        self._partitions_total = 0
-        self._busy: dict[str, asyncio.Event] = {}  # collision key: set when its change is over
+        # Topics that this broker is creating: not visible, but their streams are not orphans.
+        self._creating: dict[UUID, Topic] = {}
+        # Topics that this broker is deleting: what the watch reads of them meanwhile is ignored.
+        self._deleting: set[UUID] = set()
+        # Changes under way here: at most one for a collision key; the event is set at its end.
+        self._changing: dict[str, asyncio.Event] = {}
+        # The tasks of these changes, which run to their end even if their callers go away.
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._news = False  # something changed since `on_changed` was called
-        self._gone_in_round: set[UUID] = set()  # what is read of them now is old
+        # True if topics or partition counts changed since `on_changed` was called.
+        self._changed = False
+        # Topics that went during the watch's current round: readings of them are out of date.
+        self._gone_in_round: set[UUID] = set()
         self._watch = NodeWatch(store, IDS, self)
 
     async def load(self) -> None:
-        """Every topic of the store is known, and so will be what other gateways change.
+        """Read every topic of the store, and follow the changes of other brokers from now on.
 
-        One that cannot be read is left out, and told.
+        A topic that cannot be decoded is left out and logged.
         """
         for path in (NAMES, IDS):
             try:
@@ -114,34 +131,34 @@ class Catalog:
         await self._watch.start()
 
     async def close(self) -> None:
-        """What others change is not followed any more."""
+        """Stop following the changes of other brokers."""
         await self._watch.stop()
 
-    # Looking up.
+    # -- lookups ------------------------------------------------------------------------------
 
     def by_name(self, name: str) -> Topic | None:
         return self._by_name.get(name)
 
     def by_id(self, topic_id: UUID) -> Topic | None:
-        """Also a topic whose creation is under way, which `by_name` does not show yet."""
+        """Return the topic, also while it is being created (`by_name` does not return it then)."""
         return self._by_id.get(topic_id) or self._creating.get(topic_id)
 
     def by_name_or_id(self, topic: str | UUID) -> Topic | None:
         return self.by_id(topic) if isinstance(topic, UUID) else self.by_name(topic)
 
     async def is_stored(self, topic_id: UUID) -> bool:
-        """The store has this topic now, whether or not it is known here."""
+        """Return whether the store has this topic now, even if this broker has not read it yet."""
         await self._store.sync(IDS)
         return await self._store.exists(f"{IDS}/{topic_id}")
 
     def all(self) -> list[Topic]:
-        """Sorted by name. The list is shared: do not change it."""
+        """Return the topics sorted by name. The list is shared: do not change it."""
         if self._sorted is None:
             self._sorted = sorted(self._by_name.values(), key=lambda topic: topic.name)
         return self._sorted
 
     def config(self, topic: Topic) -> TopicConfig:
-        """Effective settings, typed."""
+        """Return the effective configs, typed."""
         config = self._configs.get(topic.topic_id)
         if config is None:
             config = topic_config(topic.configs)
@@ -149,7 +166,7 @@ class Catalog:
                 self._configs[topic.topic_id] = config
         return config
 
-    # Changing.
+    # -- changes ------------------------------------------------------------------------------
 
     def check_new(
         self,
@@ -158,7 +175,7 @@ class Catalog:
         replication_factor: int,
         configs: Mapping[str, str | None],
     ) -> Topic:
-        """The topic that `create` would make now. Raises a TopicError."""
+        """Return the topic that `create` would create now. Raises TopicError."""
         self._check_name(name)
         self._check_partitions(partitions, added=partitions)
         if replication_factor <= 0:
@@ -188,36 +205,36 @@ class Catalog:
         replication_factor: int,
         configs: Mapping[str, str | None],
     ) -> Topic:
-        """The topic exists, with a new id. Raises a TopicError, or what a listener raised."""
-        return await self._alone(
+        """Create the topic with a new id. Raises TopicError, and any exception of a listener."""
+        return await self._serialized(
             name, lambda: self._create(name, partitions, replication_factor, configs)
         )
 
     async def delete(self, name: str, topic_id: UUID | None = None) -> None:
-        """The topic is gone; so is its data, once the listeners have run. Raises UnknownTopic.
+        """Delete the topic, then its data. Raises UnknownTopic.
 
-        With `topic_id` only that life of the topic is deleted, never a later one.
+        With `topic_id`, delete only the topic with this id, not a later one of the same name.
         """
-        await self._alone(name, lambda: self._delete(name, topic_id))
+        await self._serialized(name, lambda: self._delete(name, topic_id))
 
     async def add_partitions(self, name: str, total: int) -> Topic:
-        """The topic has `total` partitions. Raises UnknownTopic, InvalidPartitions."""
-        return await self._alone(name, lambda: self._add_partitions(name, total))
+        """Add partitions up to `total`. Raises UnknownTopic or InvalidPartitions."""
+        return await self._serialized(name, lambda: self._add_partitions(name, total))
 
     async def change_configs(self, name: str, changed: Callable[[Configs], Configs]) -> Topic:
-        """The topic's own settings are what `changed` makes of them, normalized.
+        """Replace the topic's overrides by `changed(overrides)`, normalized.
 
-        `changed` may be asked more than once, when others change them too. Raises UnknownTopic,
-        and what `changed` raises.
+        `changed` runs again if another broker changed the topic meanwhile. Raises UnknownTopic,
+        and any exception of `changed`.
         """
 
         async def configured(topic: Topic) -> Topic:
             return replace(topic, configs=normalize(changed(topic.configs)))
 
-        return await self._alone(name, lambda: self._change(name, configured))
+        return await self._serialized(name, lambda: self._change(name, configured))
 
-    def check_total(self, name: str, total: int) -> Topic:
-        """The topic that `add_partitions` would change. Raises like it."""
+    def check_added_partitions(self, name: str, total: int) -> Topic:
+        """Return the topic that `add_partitions` would change. Raises the same errors."""
         topic = self._by_name.get(name)
         if topic is None:
             raise UnknownTopic
@@ -231,7 +248,7 @@ class Catalog:
         self._check_partitions(total, added=total - topic.partitions)
         return topic
 
-    # Rules.
+    # -- rules --------------------------------------------------------------------------------
 
     def _check_name(self, name: str) -> None:
         fault = topic_name_fault(name)
@@ -252,16 +269,16 @@ class Catalog:
             )
         if total > self._defaults.partitions_max:
             raise InvalidPartitions(
-                f"{total} partitions are more than a topic may have: "
-                f"{self._defaults.partitions_max}."
+                f"A topic with {total} partitions would exceed the limit of "
+                f"{self._defaults.partitions_max} partitions per topic."
             )
         if self._partitions_total + added > self._defaults.partitions_total_max:
             raise InvalidPartitions(
-                f"{added} partitions more are too many: there are {self._partitions_total}, and "
-                f"{self._defaults.partitions_total_max} is the limit of all topics together."
+                f"Adding {added} partitions would exceed the cluster limit of "
+                f"{self._defaults.partitions_total_max} (currently {self._partitions_total})."
             )
 
-    # The changes themselves, one at a time for a name.
+    # -- the changes, one at a time for a name ------------------------------------------------
 
     async def _create(
         self,
@@ -271,9 +288,9 @@ class Catalog:
         configs: Mapping[str, str | None],
     ) -> Topic:
         topic = self.check_new(name, partitions, replication_factor, configs)
-        self._creating[topic.topic_id] = topic  # so that its streams are nobody's left-overs
+        self._creating[topic.topic_id] = topic  # so that its streams are no orphans
         try:
-            await _tell(self.on_created, topic)
+            await _notify(self.on_created, topic)
             await self._store.multi(
                 [
                     Create(f"{NAMES}/{name}", str(topic.topic_id).encode()),
@@ -282,12 +299,12 @@ class Catalog:
             )
             self._publish(topic, 0)
         except NodeExists:
-            await _tell(self.on_deleted, topic)
+            await _notify(self.on_deleted, topic)
             await self._load_one(name)
             raise TopicExists(name) from None
         finally:
             del self._creating[topic.topic_id]
-        self._tell_changed()
+        self._notify_changed()
         return topic
 
     async def _delete(self, name: str, topic_id: UUID | None) -> None:
@@ -303,31 +320,35 @@ class Catalog:
                 ]
             )
             self._forget(topic, ours=True)
-        except NoNode:  # another gateway was faster
+        except NoNode:  # another broker deleted it first
             self._forget(topic)
             raise UnknownTopic from None
         except LedgerError:
-            self._watch.look_again()  # it may be gone
+            self._watch.relist()  # the outcome is unknown
             raise
         finally:
             self._deleting.discard(topic.topic_id)
-            self._tell_changed()
+            self._notify_changed()
         try:
-            await _tell(self.on_deleted, topic)
+            await _notify(self.on_deleted, topic)
         except LedgerError as error:
-            logger().warning("data of a deleted topic stays for now", topic=name, reason=str(error))
+            logger().warning(
+                "cannot delete the data of a deleted topic; will retry",
+                topic=name,
+                reason=str(error),
+            )
 
     async def _add_partitions(self, name: str, total: int) -> Topic:
         async def grown(topic: Topic) -> Topic:
-            self.check_total(name, total)
+            self.check_added_partitions(name, total)
             larger = replace(topic, partitions=total)
-            await _tell(self.on_created, larger)
+            await _notify(self.on_created, larger)
             return larger
 
         return await self._change(name, grown)
 
     async def _change(self, name: str, changed: Callable[[Topic], Awaitable[Topic]]) -> Topic:
-        """The topic's node says what `changed` makes of it; asked again when others changed it."""
+        """Store `changed(topic)`; repeat both if another broker changed the topic meanwhile."""
         while True:
             topic = self._by_name.get(name)
             if topic is None:
@@ -337,23 +358,23 @@ class Catalog:
                 node = await self._store.get(path)
                 document = unseal(node.data, path)
                 topic = decode_topic(path, node)
-                self._publish(topic, node.version)  # perhaps another gateway's change is news
+                self._publish(topic, node.version)  # it may hold a change of another broker
                 topic = await changed(topic)
                 document |= {"partitions": topic.partitions, "configs": dict(topic.configs)}
                 version = await self._store.set(path, seal(document), node.version)
-            except BadVersion:  # never the new version with the old content: look again
+            except BadVersion:  # never store over a version that was not read
                 await self._load_one(name)
                 continue
             except NoNode:
                 self._forget(topic)
-                self._tell_changed()
+                self._notify_changed()
                 raise UnknownTopic from None
             self._publish(topic, version)
-            self._tell_changed()
+            self._notify_changed()
             return topic
 
     async def _load_one(self, name: str) -> None:
-        """The topic of that name is known as the store has it, or unknown when it has none."""
+        """Read the topic of that name from the store, if the store has one."""
         try:
             topic_id = (await self._store.get(f"{NAMES}/{name}")).data.decode()
             path = f"{IDS}/{topic_id}"
@@ -361,15 +382,15 @@ class Catalog:
             self._publish(decode_topic(path, node), node.version)
         except (NoNode, CorruptFormat):
             return
-        self._tell_changed()
+        self._notify_changed()
 
-    # What the store has, as the watch reads it: a `Followed`.
+    # -- changes in the store: the `NodeListener` of the watch ---------------------------------
 
-    def known(self) -> set[str]:
+    def known_names(self) -> set[str]:
         self._gone_in_round.clear()
         return {str(topic_id) for topic_id in self._by_id}
 
-    def found(self, name: str, node: Node) -> None:
+    def on_found(self, name: str, node: Node) -> None:
         path = f"{IDS}/{name}"
         try:
             topic = decode_topic(path, node)
@@ -383,27 +404,27 @@ class Catalog:
         if topic_id not in self._gone_in_round and topic_id not in self._deleting:
             self._publish(topic, node.version)
 
-    def gone(self, name: str) -> None:
+    def on_gone(self, name: str) -> None:
         self.unreadable.pop(f"{IDS}/{name}", None)
         topic = self._by_id.get(_uuid(name) or _NO_ID)
         if topic is not None and topic.topic_id not in self._deleting:
             self._forget(topic)
 
-    def round_over(self) -> None:
+    def on_round_over(self) -> None:
         self._gone_in_round.clear()
-        self._tell_changed()
+        self._notify_changed()
 
-    # Memory.
+    # -- memory -------------------------------------------------------------------------------
 
     def _publish(self, topic: Topic, version: int) -> None:
         if version < self._versions.get(topic.topic_id, 0):
-            return  # read before a change that is known already
+            return  # read before a change that is already applied
         known = self._by_name.get(topic.name)
         if known is not None and known.topic_id != topic.topic_id:
             self._forget(known)
             known = None
         before = known.partitions if known is not None else 0
-        self._news = self._news or before != topic.partitions
+        self._changed = self._changed or before != topic.partitions
         self._partitions_total += topic.partitions - before
         self._by_name[topic.name] = topic
         self._by_id[topic.topic_id] = topic
@@ -413,7 +434,7 @@ class Catalog:
         self._sorted = None
 
     def _forget(self, topic: Topic, *, ours: bool = False) -> None:
-        """It is not known any more. `ours`: deleted here, so `on_deleted` listeners are told."""
+        """Remove the topic. `ours`: this broker deleted it, so `on_deleted` will run."""
         known = self._by_id.pop(topic.topic_id, None)
         self._gone_in_round.add(topic.topic_id)
         if known is None:
@@ -424,22 +445,25 @@ class Catalog:
         self._by_key.pop(collision_key(known.name), None)
         self._partitions_total -= known.partitions
         self._sorted = None
-        self._news = True
+        self._changed = True
         if not ours:
             for stop_serving in self.on_forgotten:
                 stop_serving(known)
 
-    def _tell_changed(self) -> None:
-        if self._news:
-            self._news = False
+    def _notify_changed(self) -> None:
+        if self._changed:
+            self._changed = False
             for on_changed in self.on_changed:
                 on_changed()
 
-    async def _alone(self, name: str, change: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """The change, run to its end even if the caller goes away: memory follows the store."""
+    async def _serialized(self, name: str, change: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run the change after others of the same name, to its end even if the caller goes away.
+
+        Otherwise memory would not have what the store has.
+        """
 
         async def main() -> T:
-            async with self._turn(collision_key(name)):
+            async with self._lock(collision_key(name)):
                 return await change()
 
         task = asyncio.get_running_loop().create_task(main())
@@ -450,21 +474,21 @@ class Catalog:
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # taken, also when the caller has gone
+            task.exception()  # retrieved even if the caller has gone
 
     @asynccontextmanager
-    async def _turn(self, key: str) -> AsyncGenerator[None]:
-        while (busy := self._busy.get(key)) is not None:
-            await busy.wait()
-        over = self._busy[key] = asyncio.Event()
+    async def _lock(self, key: str) -> AsyncGenerator[None]:
+        while (changing := self._changing.get(key)) is not None:
+            await changing.wait()
+        over = self._changing[key] = asyncio.Event()
         try:
             yield
         finally:
-            del self._busy[key]
+            del self._changing[key]
             over.set()
 
 
-async def _tell(listeners: list[Listener], topic: Topic) -> None:
+async def _notify(listeners: list[TopicListener], topic: Topic) -> None:
     for listener in listeners:
         waiting = listener(topic)
         if waiting is not None:
@@ -490,12 +514,12 @@ def _encode(topic: Topic) -> bytes:
 
 
 def decode_topic(path: str, node: Node) -> Topic:
-    """Raises CorruptFormat, naming the path."""
+    """Decode a topic's node. Raises CorruptFormat with the path."""
     document = unseal(node.data, path)
     try:
         name = str(document["name"])
         if topic_name_fault(name) is not None:
-            raise CorruptFormat(f"{path}: {name!r} names no topic")
+            raise CorruptFormat(f"{path}: {name!r} is not a valid topic name")
         return Topic(
             name=name,
             topic_id=UUID(path.rpartition("/")[2]),

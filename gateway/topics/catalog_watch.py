@@ -1,10 +1,10 @@
-"""Follows nodes below one parent, whoever changes them: created, changed, gone.
+"""Follows the nodes below one parent: created, changed and deleted on any broker.
 
-    watch of the parent ─▶ list it ─▶ watch what is new ─▶ read it ─▶ `found`
-    watch of a node ────────────────────────────────────▶ read it ─▶ `found`, or `gone`
+    watch of the parent ─▶ list it ─▶ watch new nodes ─▶ read them ─▶ `on_found`
+    watch of a node ───────────────────────────────────▶ read it ───▶ `on_found` or `on_gone`
 
-A node is watched before it is read, so nothing is missed in between. Whatever changes during a
-round is one more round: a storm of a thousand changes costs a few readings, not a thousand.
+A node is watched before it is read, so that no change is missed in between. Changes during a round
+are read together in the next one: a burst of a thousand changes costs a few rounds.
 """
 
 from __future__ import annotations
@@ -18,48 +18,55 @@ from ledger.errors import LedgerError, NoNode
 from ledger.ports.metadata import MetadataStore, Node, Unwatch
 
 _READS_AT_ONCE = 128
-_REST_SHARE = 9  # after a round it rests nine times as long: at most a tenth of the time is reading
+_REST_SHARE = 9  # pause nine times as long as the round took: it reads for a tenth of the time
 _REST_S_MIN, _REST_S_MAX = 0.02, 1.0
 _RETRY_S_FIRST, _RETRY_S_MAX = 0.1, 5.0
 
 
-class Followed(Protocol):
-    """Who keeps what is read. Called on the loop; never during its own calls to the store."""
+class NodeListener(Protocol):
+    """The keeper of the nodes. Called on the loop, never during its own calls to the store."""
 
-    def known(self) -> set[str]:
-        """Names of the nodes that it has."""
+    def known_names(self) -> set[str]:
+        """Return the names of the nodes that it holds. A round begins."""
         ...
 
-    def found(self, name: str, node: Node) -> None:
-        """The node as it was read; perhaps older than what is known, its version tells."""
+    def on_found(self, name: str, node: Node) -> None:
+        """Take a node as it was read. It may be older than the one held: compare versions."""
         ...
 
-    def gone(self, name: str) -> None:
-        """The store has no such node any more."""
+    def on_gone(self, name: str) -> None:
+        """Drop a node that the store no longer has."""
         ...
 
-    def round_over(self) -> None:
-        """All that was read is told."""
+    def on_round_over(self) -> None:
+        """All nodes of this round were reported."""
         ...
 
 
 class NodeWatch:
-    """One per parent. `start` once, `stop` once."""
+    """Watches of one parent and of its children. Call `start` once and `stop` once."""
 
-    def __init__(self, store: MetadataStore, root: str, followed: Followed) -> None:
+    def __init__(self, store: MetadataStore, root: str, listener: NodeListener) -> None:
         self._store = store
         self._root = root
-        self._followed = followed
+        self._listener = listener
+        # The watch of each child, from its first listing until it is gone or `stop`.
         self._watches: dict[str, Unwatch] = {}
+        # The watches of the parent and of the session, from `start` to `stop`.
         self._unlisten: list[Unwatch] = []
-        self._listing = False  # the parent's children are to be listed
-        self._changed: set[str] = set()  # names of nodes to read
-        self._renewed = False  # the new session may be served by who is behind
+        # True if the parent must be listed in the next round.
+        self._list_due = False
+        # The names of the nodes to read in the next round.
+        self._changed: set[str] = set()
+        # True from a new session until the next sync: its server may lag behind the old one's.
+        self._renewed = False
+        # Runs rounds for as long as there is something to read; None or done otherwise.
         self._task: asyncio.Task[None] | None = None
+        # The pause after the next failed round; doubles with each failure.
         self._retry_s = _RETRY_S_FIRST
 
     async def start(self) -> None:
-        """Everything there is was told, and so is every change from now on. Raises LedgerError."""
+        """Report every node there is, and every change from now on. Raises LedgerError."""
         self._unlisten.append(self._store.watch(self._root, self._on_listed))
         self._unlisten.append(self._store.watch_session(self._on_renewed))
         for name in await self._store.children(self._root):
@@ -67,11 +74,11 @@ class NodeWatch:
         for path, node in (await self._store.read_tree(self._root)).items():
             name = path.rpartition("/")[2]
             self._watch(name)
-            self._followed.found(name, node)
-        self._followed.round_over()
+            self._listener.on_found(name, node)
+        self._listener.on_round_over()
 
     async def stop(self) -> None:
-        """Nothing is followed any more."""
+        """Remove all watches and end the task."""
         for unwatch in (*self._unlisten, *self._watches.values()):
             unwatch()
         self._unlisten.clear()
@@ -80,11 +87,11 @@ class NodeWatch:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    def look_again(self) -> None:
-        """Something may have changed though nobody told: a change whose outcome is unknown."""
+    def relist(self) -> None:
+        """List and read again without a watch event, after a change of unknown outcome."""
         self._on_listed()
 
-    # -- what is to be read -------------------------------------------------------------------
+    # -- events -------------------------------------------------------------------------------
 
     def _watch(self, name: str) -> None:
         if name not in self._watches:
@@ -100,11 +107,11 @@ class NodeWatch:
         return on_changed
 
     def _on_listed(self) -> None:
-        self._listing = True
+        self._list_due = True
         self._wake()
 
     def _on_renewed(self) -> None:
-        """Every watch is told besides; what they are told about must be read from who knows."""
+        """All watches fire as well; re-read after a sync, because the new server may lag."""
         self._renewed = True
         self._on_listed()
 
@@ -116,15 +123,15 @@ class NodeWatch:
 
     async def _rounds(self) -> None:
         loop = asyncio.get_running_loop()
-        while self._listing or self._changed:
+        while self._list_due or self._changed:
             start_s = loop.time()
-            listing, self._listing = self._listing, False
+            list_due, self._list_due = self._list_due, False
             changed, self._changed = self._changed, set()
             try:
-                await self._round(listing, changed)
+                await self._round(list_due, changed)
             except LedgerError as error:
-                self._listing, self._changed = True, self._changed | changed
-                logger().warning("changes by others are not seen yet", reason=str(error))
+                self._list_due, self._changed = True, self._changed | changed
+                logger().warning("cannot read topics changed by other brokers", reason=str(error))
                 await asyncio.sleep(self._retry_s)
                 self._retry_s = min(2 * self._retry_s, _RETRY_S_MAX)
             else:
@@ -132,26 +139,26 @@ class NodeWatch:
                 rest_s = _REST_SHARE * (loop.time() - start_s)
                 await asyncio.sleep(min(max(rest_s, _REST_S_MIN), _REST_S_MAX))
 
-    async def _round(self, listing: bool, changed: set[str]) -> None:
+    async def _round(self, list_due: bool, changed: set[str]) -> None:
         if self._renewed:
             await self._store.sync(self._root)
             self._renewed = False
-        if listing:
-            known = self._followed.known() | self._watches.keys()
+        if list_due:
+            known = self._listener.known_names() | self._watches.keys()
             listed = set(await self._store.children(self._root))
             for name in listed - self._watches.keys():
                 self._watch(name)
                 changed.add(name)
             changed |= known - listed
         gone = await self._read(changed)
-        if gone:  # a second proof of absence, from a store that is not behind
+        if gone:  # confirm the absence with a store that does not lag
             await self._store.sync(self._root)
             for name in await self._read(gone):
                 self._forget(name)
-        self._followed.round_over()
+        self._listener.on_round_over()
 
     async def _read(self, names: set[str]) -> set[str]:
-        """What exists is told; the others are returned."""
+        """Report nodes that exist through `on_found`; return the names that do not."""
         absent: set[str] = set()
         ordered = sorted(names)
         for at in range(0, len(ordered), _READS_AT_ONCE):
@@ -161,7 +168,7 @@ class NodeWatch:
                 if node is None:
                     absent.add(name)
                 else:
-                    self._followed.found(name, node)
+                    self._listener.on_found(name, node)
         return absent
 
     async def _get(self, name: str) -> Node | None:
@@ -174,4 +181,4 @@ class NodeWatch:
         unwatch = self._watches.pop(name, None)
         if unwatch is not None:
             unwatch()
-        self._followed.gone(name)
+        self._listener.on_gone(name)

@@ -1,6 +1,6 @@
-"""Changes of a topic's own settings, as IncrementalAlterConfigs and AlterConfigs ask for them.
+"""Applies changes of IncrementalAlterConfigs and AlterConfigs to a topic's overrides.
 
-Pure: overrides in, overrides out; `configs.normalize` judges the result.
+Pure: overrides in, overrides out. `configs.normalize` validates the result.
 Source: Kafka, ConfigurationControlManager and ConfigAdminManager (rules and texts).
 """
 
@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
-from gateway.topics.config_keys import Type
+from gateway.topics.config_keys import ConfigType
 from gateway.topics.configs import TOPIC_KEYS
 from gateway.topics.errors import InvalidConfig
 
 
-class Operation(IntEnum):
-    """IncrementalAlterConfigs' config_operation."""
+class ConfigOperation(IntEnum):
+    """The config_operation of IncrementalAlterConfigs."""
 
     SET = 0
     DELETE = 1
@@ -24,38 +24,40 @@ class Operation(IntEnum):
     SUBTRACT = 3
 
 
-class Change(NamedTuple):
+class ConfigChange(NamedTuple):
+    """One operation on one config key."""
+
     name: str
-    operation: Operation
+    operation: ConfigOperation
     value: str | None
 
 
-def apply_changes(overrides: Mapping[str, str], changes: Sequence[Change]) -> dict[str, str]:
-    """The overrides after all of `changes`. Raises InvalidConfig in Kafka's words."""
+def apply_changes(overrides: Mapping[str, str], changes: Sequence[ConfigChange]) -> dict[str, str]:
+    """Return the overrides after all `changes`. Raises InvalidConfig with Kafka's text."""
     after = dict(overrides)
     for change in changes:
         name, value = change.name, change.value or ""
         match change.operation:
-            case Operation.SET:
+            case ConfigOperation.SET:
                 after[name] = value
-            case Operation.DELETE:
+            case ConfigOperation.DELETE:
                 after.pop(name, None)
-            case Operation.APPEND | Operation.SUBTRACT:
+            case ConfigOperation.APPEND | ConfigOperation.SUBTRACT:
                 after[name] = _changed_list(after.get(name), change)
     return after
 
 
-def _changed_list(current: str | None, change: Change) -> str:
+def _changed_list(current: str | None, change: ConfigChange) -> str:
     key = TOPIC_KEYS.get(change.name)
     if key is None:
         raise InvalidConfig(f"Unknown topic config name: {change.name}")
-    if key.type is not Type.LIST:
+    if key.type is not ConfigType.LIST:
         raise InvalidConfig(
             f"Can't {change.operation.name} to key {change.name} because its type is not LIST."
         )
     items = _items(current if current is not None else key.default or "")
     named = _items(change.value or "")
-    if change.operation is Operation.APPEND:
+    if change.operation is ConfigOperation.APPEND:
         items += [item for item in dict.fromkeys(named) if item not in items]
     else:
         items = [item for item in items if item not in named]

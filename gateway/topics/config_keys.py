@@ -1,7 +1,7 @@
-"""What a setting is: name, type, bounds, default, and the words that explain it.
+"""Defines a config key: name, type, bounds, default and documentation.
 
-Types, sources and messages are those of Kafka's ConfigDef and DescribeConfigs, so that admin tools
-show what they show for Kafka.
+Types, sources and error texts are those of Kafka's ConfigDef and DescribeConfigs, so that admin
+tools show the same as for Kafka.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ LONG_MIN = -(2**63)
 Value = bool | int | float | str | tuple[str, ...]
 
 
-class Type(IntEnum):
-    """DescribeConfigs' config_type."""
+class ConfigType(IntEnum):
+    """The config_type of DescribeConfigs."""
 
     BOOLEAN = 1
     STRING = 2
@@ -33,8 +33,8 @@ class Type(IntEnum):
     PASSWORD = 9
 
 
-class Source(IntEnum):
-    """DescribeConfigs' config_source."""
+class ConfigSource(IntEnum):
+    """The config_source of DescribeConfigs."""
 
     TOPIC = 1
     STATIC_BROKER = 4
@@ -42,28 +42,32 @@ class Source(IntEnum):
 
 
 _NUMBER_BOUNDS = {
-    Type.SHORT: (-(2**15), 2**15 - 1),
-    Type.INT: (-(2**31), INT_MAX),
-    Type.LONG: (LONG_MIN, LONG_MAX),
+    ConfigType.SHORT: (-(2**15), 2**15 - 1),
+    ConfigType.INT: (-(2**31), INT_MAX),
+    ConfigType.LONG: (LONG_MIN, LONG_MAX),
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigKey:
-    """One setting. `default` is as shown; None means that it has no value."""
+    """One config key. `default` is formatted; None means that the key has no value."""
 
     name: str
-    type: Type
+    type: ConfigType
     default: str | None
-    about: str  # one or two sentences for people
+    about: str  # the documentation that DescribeConfigs returns
     at_least: float | None = None
     at_most: float | None = None
     one_of: tuple[str, ...] = ()  # for STRING and for each item of a LIST
-    synonyms: tuple[tuple[str, str], ...] = ()  # the broker's names for it, with their defaults
-    check: Callable[[Value], str | None] | None = None  # further rules: what is wrong, or None
+    synonyms: tuple[
+        tuple[str, str], ...
+    ] = ()  # the broker's names of this key, with their defaults
+    check: Callable[[Value], str | None] | None = (
+        None  # a further rule: returns why it is broken, or None
+    )
 
     def parse(self, text: str) -> Value:
-        """The typed value. Raises InvalidConfig in Kafka's words."""
+        """Return the typed value. Raises InvalidConfig with Kafka's text."""
         value = self._parse(text.strip())
         fault = self._fault(value)
         if fault is not None:
@@ -71,22 +75,24 @@ class ConfigKey:
         return value
 
     def _parse(self, text: str) -> Value:
-        if self.type is Type.BOOLEAN:
+        if self.type is ConfigType.BOOLEAN:
             if text.lower() not in ("true", "false"):
                 raise self._invalid(text, "Expected value to be either true or false")
             return text.lower() == "true"
-        if self.type is Type.LIST:
+        if self.type is ConfigType.LIST:
             return tuple(item.strip() for item in text.split(",")) if text else ()
-        if self.type in _NUMBER_BOUNDS or self.type is Type.DOUBLE:
+        if self.type in _NUMBER_BOUNDS or self.type is ConfigType.DOUBLE:
             return self._parse_number(text)
         return text
 
     def _parse_number(self, text: str) -> int | float:
         fault = f"Not a number of type {self.type.name}"
-        if "_" in text or not text.isascii():  # Python reads 1_000 and other scripts' digits
+        if (
+            "_" in text or not text.isascii()
+        ):  # Python accepts 1_000 and the digits of other scripts
             raise self._invalid(text, fault)
         try:
-            if self.type is Type.DOUBLE:
+            if self.type is ConfigType.DOUBLE:
                 return float(text)
             number = int(text)
         except ValueError:
@@ -111,8 +117,8 @@ class ConfigKey:
         return InvalidConfig(f"Invalid value {text[:200]} for configuration {self.name}: {fault}")
 
 
-def shown(value: Value) -> str:
-    """The value as DescribeConfigs shows it and as the catalog stores it."""
+def format_value(value: Value) -> str:
+    """Return the value as DescribeConfigs shows it and as the catalog stores it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, tuple):
@@ -122,11 +128,14 @@ def shown(value: Value) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigEntry:
-    """One effective setting as an admin sees it. `synonyms` goes from what wins to the default."""
+    """One effective config as DescribeConfigs shows it.
+
+    `synonyms` lists every value for the key, the effective one first, the default last.
+    """
 
     key: ConfigKey
     value: str | None
-    source: Source
+    source: ConfigSource
     read_only: bool = False
     is_sensitive: bool = False
-    synonyms: tuple[tuple[str, str | None, Source], ...] = ()
+    synonyms: tuple[tuple[str, str | None, ConfigSource], ...] = ()

@@ -1,7 +1,7 @@
-"""Topic settings: every key of Kafka 4.3, its bounds, and the typed values that others use.
+"""Defines the topic configs: every key of Kafka 4.3 with its bounds, and their typed values.
 
-Source: Kafka, `TopicConfig`, `LogConfig`. Keys that mean nothing here (index sizes, flushes) are
-kept and shown, because tools write and read them.
+Keys without effect here (index sizes, flushes) are stored and returned too, because tools write
+and read them. Source: Kafka, `TopicConfig`, `LogConfig`.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from gateway.topics.config_keys import (
     LONG_MAX,
     ConfigEntry,
     ConfigKey,
-    Source,
-    Type,
+    ConfigSource,
+    ConfigType,
     Value,
-    shown,
+    format_value,
 )
 from gateway.topics.errors import InvalidConfig
 
-MESSAGE_BYTES_MAX = 16 * 1024 * 1024  # no entry is larger; the bookies' limits derive from it
+MESSAGE_BYTES_MAX = 16 * 1024 * 1024  # the largest entry; the bookies' limits derive from it
 
 _THROTTLED = re.compile(r"\*|\d+:\d+")
 
@@ -45,7 +45,7 @@ def _remote_fault(value: Value) -> str | None:
 
 def _key(
     name: str,
-    type_: Type,
+    type_: ConfigType,
     default: object,
     about: str,
     *,
@@ -54,7 +54,7 @@ def _key(
     one_of: tuple[str, ...] = (),
     synonym: str | tuple[tuple[str, str], ...] = (),
 ) -> ConfigKey:
-    text = shown(cast("Value", default))
+    text = format_value(cast("Value", default))
     checks = {
         "leader.replication.throttled.replicas": _throttled_fault,
         "follower.replication.throttled.replicas": _throttled_fault,
@@ -79,277 +79,277 @@ _CODECS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 _KEYS = (
     _key(
         "cleanup.policy",
-        Type.LIST,
+        ConfigType.LIST,
         "delete",
-        "What happens to old data: delete removes whole segments past retention, compact keeps the "
+        "The cleanup of old data: delete removes whole segments past retention, compact keeps the "
         "latest record of each key.",
         one_of=("compact", "delete"),
         synonym="log.cleanup.policy",
     ),
     _key(
         "compression.gzip.level",
-        Type.INT,
+        ConfigType.INT,
         -1,
-        "Level for gzip when this server has to compress; -1 is the codec's own default.",
+        "The gzip level if this broker compresses; -1 is the default level of the codec.",
         at_least=-1,
         at_most=9,
         synonym="compression.gzip.level",
     ),
     _key(
         "compression.lz4.level",
-        Type.INT,
+        ConfigType.INT,
         9,
-        "Level for lz4 when this server has to compress.",
+        "The lz4 level if this broker compresses.",
         at_least=1,
         at_most=17,
         synonym="compression.lz4.level",
     ),
     _key(
         "compression.type",
-        Type.STRING,
+        ConfigType.STRING,
         "producer",
-        "Codec of the stored batches; producer keeps each batch as it was sent.",
+        "The codec of stored batches; producer keeps each batch as it was sent.",
         one_of=_CODECS,
         synonym="compression.type",
     ),
     _key(
         "compression.zstd.level",
-        Type.INT,
+        ConfigType.INT,
         3,
-        "Level for zstd when this server has to compress.",
+        "The zstd level if this broker compresses.",
         at_least=-131072,
         at_most=22,
         synonym="compression.zstd.level",
     ),
     _key(
         "control.record.interval.ms",
-        Type.LONG,
+        ConfigType.LONG,
         100,
-        "With control.record.policy=periodic: how long after the last record of a burst readers at "
-        "other gateways see it, at the latest.",
+        "The longest time until readers at other brokers see the last record of a burst, with "
+        "control.record.policy=periodic.",
         at_least=1,
     ),
     _key(
         "control.record.policy",
-        Type.STRING,
+        ConfigType.STRING,
         "periodic",
-        "When a control record follows the last record of a burst, so that readers at other "
-        "gateways see it: immediate, periodic (control.record.interval.ms), or off (with the next "
-        "record). An embedded gateway has no others and writes none unless the topic says so.",
+        "When to write a control record after the last record of a burst, so that readers at other "
+        "brokers see that record: immediate, periodic (control.record.interval.ms) or off (only "
+        "with the next record). An embedded broker writes none unless the topic sets this config.",
         one_of=("immediate", "periodic", "off"),
     ),
     _key(
         "delete.retention.ms",
-        Type.LONG,
+        ConfigType.LONG,
         24 * 3600 * 1000,
-        "How long a compacted topic still shows the marker of a deleted key.",
+        "How long a compacted topic retains the tombstone of a deleted key.",
         at_least=0,
         synonym="log.cleaner.delete.retention.ms",
     ),
     _key(
         "file.delete.delay.ms",
-        Type.LONG,
+        ConfigType.LONG,
         60_000,
-        "How long a truncated segment is kept, for tools that look at ledgers, before it goes.",
+        "How long to wait before the ledger of a truncated segment is deleted.",
         at_least=0,
         synonym="log.segment.delete.delay.ms",
     ),
     _key(
         "flush.messages",
-        Type.LONG,
+        ConfigType.LONG,
         LONG_MAX,
-        "Records between forced syncs. Without effect here: every acknowledged record is synced.",
+        "Records between forced syncs. No effect: every acknowledged record is synced.",
         at_least=1,
         synonym="log.flush.interval.messages",
     ),
     _key(
         "flush.ms",
-        Type.LONG,
+        ConfigType.LONG,
         LONG_MAX,
-        "Time between forced syncs. Without effect here: every acknowledged record is synced.",
+        "Time between forced syncs. No effect: every acknowledged record is synced.",
         at_least=0,
         synonym=(("log.flush.scheduler.interval.ms", str(LONG_MAX)),),
     ),
     _key(
         "follower.replication.throttled.replicas",
-        Type.LIST,
+        ConfigType.LIST,
         "",
-        "Replicas whose copying is slowed on followers. Kept for tools; there are no followers.",
+        "Replicas throttled on followers. No effect: brokers do not copy partitions.",
     ),
     _key(
         "index.interval.bytes",
-        Type.INT,
+        ConfigType.INT,
         4096,
-        "Bytes between index entries. Kept for tools; the index here is one entry per 4 MiB.",
+        "Bytes between index entries. No effect: the index has one entry per 4 MiB.",
         at_least=0,
         synonym="log.index.interval.bytes",
     ),
     _key(
         "leader.replication.throttled.replicas",
-        Type.LIST,
+        ConfigType.LIST,
         "",
-        "Replicas whose copying is slowed on leaders. Kept for tools; there are no followers.",
+        "Replicas throttled on leaders. No effect: brokers do not copy partitions.",
     ),
     _key(
         "local.retention.bytes",
-        Type.LONG,
+        ConfigType.LONG,
         -2,
-        "Local size limit of a tiered topic; -2 follows retention.bytes.",
+        "The local size limit of a tiered topic; -2 stands for retention.bytes.",
         at_least=-2,
         synonym="log.local.retention.bytes",
     ),
     _key(
         "local.retention.ms",
-        Type.LONG,
+        ConfigType.LONG,
         -2,
-        "Local time limit of a tiered topic; -2 follows retention.ms.",
+        "The local time limit of a tiered topic; -2 stands for retention.ms.",
         at_least=-2,
         synonym="log.local.retention.ms",
     ),
     _key(
         "max.compaction.lag.ms",
-        Type.LONG,
+        ConfigType.LONG,
         LONG_MAX,
-        "Longest time that a record of a compacted topic may stay uncompacted.",
+        "The longest time that a record of a compacted topic may stay uncompacted.",
         at_least=1,
         synonym="log.cleaner.max.compaction.lag.ms",
     ),
     _key(
         "max.message.bytes",
-        Type.INT,
+        ConfigType.INT,
         1_048_588,
-        "Largest record batch taken, after compression.",
+        "The largest record batch accepted, after compression.",
         at_least=0,
         at_most=MESSAGE_BYTES_MAX,
         synonym="message.max.bytes",
     ),
     _key(
         "message.timestamp.after.max.ms",
-        Type.LONG,
+        ConfigType.LONG,
         3_600_000,
-        "How far a record's own timestamp may lie ahead of the server's clock.",
+        "How far the timestamp of a record may be ahead of the broker's clock.",
         at_least=0,
         synonym="log.message.timestamp.after.max.ms",
     ),
     _key(
         "message.timestamp.before.max.ms",
-        Type.LONG,
+        ConfigType.LONG,
         LONG_MAX,
-        "How far a record's own timestamp may lie behind the server's clock.",
+        "How far the timestamp of a record may be behind the broker's clock.",
         at_least=0,
         synonym="log.message.timestamp.before.max.ms",
     ),
     _key(
         "message.timestamp.type",
-        Type.STRING,
+        ConfigType.STRING,
         "CreateTime",
-        "Whose clock stamps records: the producer's, or the server's when it appends.",
+        "Whether records keep the producer's timestamp or get that of the broker's append.",
         one_of=("CreateTime", "LogAppendTime"),
         synonym="log.message.timestamp.type",
     ),
     _key(
         "min.cleanable.dirty.ratio",
-        Type.DOUBLE,
+        ConfigType.DOUBLE,
         0.5,
-        "Share of uncompacted bytes from which a compacted topic is cleaned.",
+        "The share of uncompacted bytes above which a compacted topic is cleaned.",
         at_least=0,
         at_most=1,
         synonym="log.cleaner.min.cleanable.ratio",
     ),
     _key(
         "min.compaction.lag.ms",
-        Type.LONG,
+        ConfigType.LONG,
         0,
-        "Shortest time that a record of a compacted topic stays as it is.",
+        "The shortest time that a record of a compacted topic stays uncompacted.",
         at_least=0,
         synonym="log.cleaner.min.compaction.lag.ms",
     ),
     _key(
         "min.insync.replicas",
-        Type.INT,
+        ConfigType.INT,
         1,
-        "Copies that must be on disk before a write is acknowledged; never below the majority of "
+        "The copies that must be on disk before a write is acknowledged; at least the majority of "
         "the replication factor.",
         at_least=1,
         synonym="min.insync.replicas",
     ),
     _key(
         "preallocate",
-        Type.BOOLEAN,
+        ConfigType.BOOLEAN,
         False,
-        "Reserve a segment's room at once. Without effect here: the bookies decide.",
+        "Whether to preallocate the file of a segment. No effect: bookies decide.",
         synonym="log.preallocate",
     ),
     _key(
         "remote.log.copy.disable",
-        Type.BOOLEAN,
+        ConfigType.BOOLEAN,
         False,
-        "Stop copying segments to the remote tier.",
+        "Whether to stop copying segments to the remote tier.",
     ),
     _key(
         "remote.log.delete.on.disable",
-        Type.BOOLEAN,
+        ConfigType.BOOLEAN,
         False,
-        "Delete remote data when the remote tier is switched off.",
+        "Whether to delete remote data when the remote tier is disabled.",
     ),
     _key(
         "remote.storage.enable",
-        Type.BOOLEAN,
+        ConfigType.BOOLEAN,
         False,
-        "Keep old segments in a remote tier. Not supported; only false is taken.",
+        "Whether to keep old segments in a remote tier. Only false is supported.",
     ),
     _key(
         "retention.bytes",
-        Type.LONG,
+        ConfigType.LONG,
         -1,
-        "Bytes that a partition keeps before its oldest segments go; -1 is no limit.",
+        "The size of a partition above which its oldest segments are deleted; -1 is no limit.",
         synonym="log.retention.bytes",
     ),
     _key(
         "retention.ms",
-        Type.LONG,
+        ConfigType.LONG,
         _WEEK_MS,
-        "Age at which a completed segment goes; -1 is never.",
+        "The age at which a completed segment is deleted; -1 is no limit.",
         at_least=-1,
         synonym=(("log.retention.hours", "168"),),
     ),
     _key(
         "segment.bytes",
-        Type.INT,
+        ConfigType.INT,
         1024**3,
-        "Size at which a segment is completed and the next one begun.",
+        "The size at which a segment is completed and the next one begins.",
         at_least=1024 * 1024,
         synonym="log.segment.bytes",
     ),
     _key(
         "segment.index.bytes",
-        Type.INT,
+        ConfigType.INT,
         10 * 1024 * 1024,
-        "Size of a segment's index. Kept for tools; the index here grows as needed.",
+        "The size of a segment's index. No effect: the index grows as needed.",
         at_least=4,
         synonym="log.index.size.max.bytes",
     ),
     _key(
         "segment.jitter.ms",
-        Type.LONG,
+        ConfigType.LONG,
         0,
-        "Largest random time taken off segment.ms, so that segments do not all roll at once.",
+        "The largest random time subtracted from segment.ms, so that segments roll apart.",
         at_least=0,
         synonym=(("log.roll.jitter.hours", "0"),),
     ),
     _key(
         "segment.ms",
-        Type.LONG,
+        ConfigType.LONG,
         _WEEK_MS,
-        "Age at which a segment is completed though it is not full.",
+        "The age at which a segment is completed even if it is not full.",
         at_least=1,
         synonym=(("log.roll.hours", "168"),),
     ),
     _key(
         "unclean.leader.election.enable",
-        Type.BOOLEAN,
+        ConfigType.BOOLEAN,
         False,
-        "Let a replica lead that may lack acknowledged records. Without effect here: never done.",
+        "Whether a replica without all acknowledged records may lead. No effect: none may.",
         synonym="unclean.leader.election.enable",
     ),
 )
@@ -359,7 +359,7 @@ TOPIC_KEYS: Mapping[str, ConfigKey] = {key.name: key for key in _KEYS}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfig:
-    """A topic's effective settings, typed. Times in ms, sizes in bytes; -1 is no limit."""
+    """The effective configs of a topic, typed. Times in ms, sizes in bytes; -1 is no limit."""
 
     retention_ms: int
     retention_bytes: int
@@ -373,19 +373,19 @@ class TopicConfig:
     compression_type: str
     cleanup_policy: frozenset[str]  # of "delete", "compact"
     min_insync_replicas: int
-    log_append_time: bool  # message_timestamp_type, as the hot path asks for it
-    compacts: bool  # cleanup_policy likewise
+    log_append_time: bool  # message_timestamp_type, for the hot path
+    compacts: bool  # cleanup_policy, for the hot path
     truncated_keep_ms: int  # file.delete.delay.ms
     control_interval_ms: int  # 0: immediate, -1: off
-    control_is_set: bool  # the topic itself says so
+    control_is_set: bool  # the topic overrides control.record.policy
 
     def control_ms(self, *, clustered: bool) -> int:
-        """`StreamConfig.control_ms`: without other gateways only when the topic asks for it."""
+        """Return `StreamConfig.control_ms`: off without other brokers, unless the topic sets it."""
         return self.control_interval_ms if clustered or self.control_is_set else -1
 
 
 def normalize(overrides: Mapping[str, str | None]) -> dict[str, str]:
-    """The overrides as the catalog stores them, sorted. Raises InvalidConfig in Kafka's words."""
+    """Return the overrides as the catalog stores them, sorted. Raises InvalidConfig."""
     nulls = sorted(name for name, text in overrides.items() if text is None)
     if nulls:
         raise InvalidConfig(f"Null value not supported for topic configs: {','.join(nulls)}")
@@ -396,7 +396,7 @@ def normalize(overrides: Mapping[str, str | None]) -> dict[str, str]:
             raise InvalidConfig(f"Unknown topic config name: {name}")
         values[name] = key.parse(text or "")
     _check_lags(values)
-    return {name: shown(value) for name, value in values.items()}
+    return {name: format_value(value) for name, value in values.items()}
 
 
 def _check_lags(values: Mapping[str, Value]) -> None:
@@ -411,7 +411,7 @@ def _check_lags(values: Mapping[str, Value]) -> None:
 
 
 def topic_config(overrides: Mapping[str, str]) -> TopicConfig:
-    """The effective settings of a topic with these overrides, which `normalize` has made."""
+    """Return the effective configs of a topic with these normalized overrides."""
 
     def value(name: str) -> Value:
         key = TOPIC_KEYS[name]
@@ -452,7 +452,7 @@ def topic_config(overrides: Mapping[str, str]) -> TopicConfig:
 
 
 def describe_topic(overrides: Mapping[str, str], names: Iterable[str] | None) -> list[ConfigEntry]:
-    """Every setting of a topic (or those named; unknown names are left out), sorted by name."""
+    """Return the configs of a topic by name: all, or those in `names` that exist."""
     wanted = None if names is None else set(names)
     return [
         _entry(key, overrides.get(key.name))
@@ -462,12 +462,14 @@ def describe_topic(overrides: Mapping[str, str], names: Iterable[str] | None) ->
 
 
 def _entry(key: ConfigKey, override: str | None) -> ConfigEntry:
-    defaults = tuple((name, text, Source.DEFAULT) for name, text in key.synonyms)
+    defaults = tuple((name, text, ConfigSource.DEFAULT) for name, text in key.synonyms)
     if override is None:
-        return ConfigEntry(key=key, value=key.default, source=Source.DEFAULT, synonyms=defaults)
+        return ConfigEntry(
+            key=key, value=key.default, source=ConfigSource.DEFAULT, synonyms=defaults
+        )
     return ConfigEntry(
         key=key,
         value=override,
-        source=Source.TOPIC,
-        synonyms=((key.name, override, Source.TOPIC), *defaults),
+        source=ConfigSource.TOPIC,
+        synonyms=((key.name, override, ConfigSource.TOPIC), *defaults),
     )

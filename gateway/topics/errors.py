@@ -1,36 +1,40 @@
-"""What can be wrong with a request about topics. The text goes to the client as it is.
+"""Errors of requests about topics. Clients get the text as it is.
 
-Wording: Kafka's, because people search for it.
+The texts are Kafka's, because users search for them.
 """
 
 from __future__ import annotations
 
 
 class TopicError(Exception):
-    """Base. Nothing was changed."""
+    """Base. The request changed nothing."""
 
 
 class TopicExists(TopicError):
+    """A topic of this name exists."""
+
     def __init__(self, name: str) -> None:
         super().__init__(f"Topic '{name}' already exists.")
 
 
 class UnknownTopic(TopicError):
+    """There is no topic of this name or id."""
+
     def __init__(self) -> None:
         super().__init__("This server does not host this topic-partition.")
 
 
 class InvalidTopic(TopicError):
-    """A name that cannot be, or that collides with another topic's."""
+    """The name is invalid, or collides with that of another topic."""
 
 
 class InvalidPartitions(TopicError):
-    pass
+    """The number of partitions is invalid or exceeds a limit."""
 
 
 class InvalidReplicationFactor(TopicError):
-    pass
+    """The replication factor is invalid, or there are too few bookies for it."""
 
 
 class InvalidConfig(TopicError):
-    """An unknown key, or a value outside its type or bounds."""
+    """A config key is unknown, or its value is invalid."""

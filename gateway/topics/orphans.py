@@ -1,7 +1,8 @@
-"""What crashes leave behind: streams of topics that are gone, ledgers that no stream names.
+"""Finds and deletes orphans: streams of deleted topics, and ledgers that no stream lists.
 
-A ledger is made before the segment list names it, and taken off the list before it is deleted; a
-crash in between leaves it to nobody. Source: "orphans are empty or deleted", LedgerChaining.
+A ledger is created before the segment list names it, and removed from the list before it is
+deleted; a crash in between leaves an orphan. Source: LedgerChaining, "orphans are empty
+or deleted".
 """
 
 from __future__ import annotations
@@ -17,72 +18,70 @@ from ledger.streams.stream import STREAM_KEY, StreamServices
 from subscriptions.segments.log_claim import SUBSCRIPTION_KEY
 from subscriptions.segments.log_read import ledgers_of as ledgers_of_subscription
 
-LEDGER_AGE_MS_MIN = 3_600_000  # a younger one may be about to be named
-_LOOKS = 2
+LEDGER_AGE_MS_MIN = 3_600_000  # a younger ledger may be listed soon
+_LISTINGS = 2
 
 
 async def delete_stream_and_ledgers(services: StreamServices, name: str) -> None:
-    """The stream and its data are gone; also when an earlier attempt came half way."""
+    """Delete the stream and its data, also if an earlier attempt stopped half way."""
     for ledger in await ledgers_of(services.metadata, name):
         await _delete_ledger(services, ledger)
     await delete_stream(services.metadata, name)
 
 
-async def left_over_streams(catalog: Catalog, services: StreamServices) -> set[str]:
-    """Streams that no topic names now."""
+async def orphaned_streams(catalog: Catalog, services: StreamServices) -> set[str]:
+    """Return the streams that have no topic now."""
     names = await list_streams(services.metadata)
-    return {name for name in names if await _is_left_over(catalog, name)}
+    return {name for name in names if await _is_orphan(catalog, name)}
 
 
-async def remove_left_overs(
-    catalog: Catalog, services: StreamServices, streams: Iterable[str]
-) -> int:
-    """How many of these streams, and of the ledgers of nobody, were removed.
+async def delete_orphans(catalog: Catalog, services: StreamServices, streams: Iterable[str]) -> int:
+    """Delete those of `streams` that are still orphans, and orphaned ledgers; return how many.
 
     Raises LedgerError: try again later.
     """
     removed = 0
     for name in streams:
-        if await _is_left_over(catalog, name):
+        if await _is_orphan(catalog, name):
             try:
                 await delete_stream_and_ledgers(services, name)
                 removed += 1
             except LedgerError:
-                continue  # one that cannot be deleted does not keep the others
-    for ledger in await _orphans(services):
+                continue  # one that cannot be deleted must not stop the others
+    for ledger in await _orphaned_ledgers(services):
         await _delete_ledger(services, ledger)
         removed += 1
     return removed
 
 
-async def _is_left_over(catalog: Catalog, name: str) -> bool:
-    """Asked right before deleting: a topic may be created while we look.
+async def _is_orphan(catalog: Catalog, name: str) -> bool:
+    """Return whether the stream has no topic. Ask right before deleting it: one may be created.
 
-    A topic whose metadata cannot be read is offline, not gone: its data stays. So does what the
-    store knows and this process does not: another gateway may have made it, or the answer to our
-    own making was lost.
+    A topic whose metadata cannot be read is offline, not deleted: its data stays. So does the data
+    of a topic that only the store has: another broker may have created it, or this one did and
+    lost the reply.
     """
     text, _, _ = name.rpartition("-")
     try:
         topic_id = UUID(text)
     except ValueError:
-        return False  # not one of ours
+        return False  # not the stream of a topic
     if any(path.endswith(f"/{topic_id}") for path in catalog.unreadable):
         return False
     if catalog.by_id(topic_id) is not None or await catalog.is_stored(topic_id):
         return False
-    return catalog.by_id(topic_id) is None  # last, with nothing between it and the deletion
+    return catalog.by_id(topic_id) is None  # checked last: nothing may come before the deletion
 
 
-async def _orphans(services: StreamServices) -> list[LedgerId]:
-    """Ledgers made for a stream or a subscription, old enough, that none names. First all, then
-    the named.
+async def _orphaned_ledgers(services: StreamServices) -> list[LedgerId]:
+    """Return old ledgers of streams and subscriptions that no stream or subscription lists.
 
-    Looked for twice: a segment changes its node when it is completed, once, and where a stream is
-    read node by node, it may be seen under neither name.
+    All ledgers are listed before the segments, so that a new ledger is not taken for an orphan.
+    Segments are listed twice: a segment changes its node once, when it is completed, and a reader
+    of one node after the other may miss both.
     """
     ledgers = set(await services.client.list_ledgers())
-    for _ in range(_LOOKS):
+    for _ in range(_LISTINGS):
         for name in await list_streams(services.metadata):
             ledgers.difference_update(await ledgers_of(services.metadata, name))
     oldest_ms = services.clock.now_ms() - LEDGER_AGE_MS_MIN
@@ -98,14 +97,14 @@ async def _orphans(services: StreamServices) -> list[LedgerId]:
         if subscription is not None:
             named = await _is_named(services, subscription, ledger)
         else:
-            named = STREAM_KEY not in metadata.custom  # not one of ours: hands off
+            named = STREAM_KEY not in metadata.custom  # not created by a gateway: leave it
         if not named:
             orphans.append(ledger)
     return orphans
 
 
 async def _is_named(services: StreamServices, subscription: bytes, ledger: LedgerId) -> bool:
-    """The subscription of that path has the ledger. One that cannot be read may have it."""
+    """Return whether the subscription lists the ledger. An unreadable one may list it: True."""
     try:
         return ledger in await ledgers_of_subscription(services.metadata, subscription.decode())
     except (CorruptFormat, UnicodeDecodeError):
@@ -116,4 +115,4 @@ async def _delete_ledger(services: StreamServices, ledger: LedgerId) -> None:
     try:
         await services.client.delete(ledger)
     except NoSuchLedger:
-        pass  # an earlier deletion came so far
+        pass  # an earlier attempt deleted it

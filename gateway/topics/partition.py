@@ -1,9 +1,12 @@
-"""A stream seen as Kafka offsets: one partition of a topic.
+"""Serves one partition that this broker leads: a stream, seen as Kafka offsets.
 
-Batches walk in through `append` (checked, given their offset, accepted), and are answered when
-they are durable. It takes batches at once, also while the stream is being opened: they wait here
-in order. A stream that fails is opened again under a new epoch; what was pending is answered
-NOT_LEADER_OR_FOLLOWER (outcome unknown, clients retry, idempotent ones without doubling).
+    opening (batches wait, in order) ─▶ readable ─(first batch)▶ writable
+       ▲                                                            │
+       └──(the stream failed: a new epoch)◀─────────────────────────┘    closed: for good
+
+`append` checks a batch, gives it its offsets and accepts it; the producer is answered when the
+batch is durable. If the stream fails, pending batches get NOT_LEADER_OR_FOLLOWER: the outcome is
+unknown, and producers retry (idempotent ones without duplicates).
 """
 
 from __future__ import annotations
@@ -37,11 +40,11 @@ from ledger.streams.tail_cache import StoredRecord
 _PRODUCER_EXPIRY_MS = 86_400_000  # Kafka: producer.id.expiration.ms
 _REOPEN_S_FIRST, _REOPEN_S_MAX = 0.05, 5.0
 _NO_TIMESTAMP = -1
-_WAITING_MAX = 10_000  # batches accepted while the stream opens; then REQUEST_TIMED_OUT
+_WAITING_MAX = 10_000  # batches that wait for the stream to open; then REQUEST_TIMED_OUT
 
 
 class Produced(NamedTuple):
-    """The answer for one partition of a Produce."""
+    """The result of one batch, for the response to its Produce."""
 
     error: ErrorCode
     base_offset: int = -1
@@ -49,17 +52,19 @@ class Produced(NamedTuple):
     message: str | None = None
 
 
-_said = Throttle()
-_LEASE_OVER = NotOwner("another gateway may own the partition by now")
+_throttle = Throttle()
+_LEASE_OVER = NotOwner("another broker may own the partition by now")
 
-_UNKNOWN = Produced(ErrorCode.not_leader_or_follower)
+_OUTCOME_UNKNOWN = Produced(ErrorCode.not_leader_or_follower)
 
 OnProduced = Callable[[Produced], None]
 
 
 class FetchWaiter(Protocol):
+    """A fetch that waits for records of one or more partitions."""
+
     def on_data(self) -> None:
-        """The high watermark of a partition that it waits for moved, or the partition changed."""
+        """The high watermark of a partition moved, or the partition was opened, lost or closed."""
         ...
 
 
@@ -67,6 +72,7 @@ class _PartitionState:
     """The `OwnerState` of a partition's stream: its producers."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
+        # Covers every accepted batch. Loaded and replayed when the stream is opened.
         self.producers = ProducerStates()
         self._now_ms = now_ms
 
@@ -100,27 +106,27 @@ class _PartitionState:
 
 
 class _Pending:
-    """One accepted batch on its way to being durable; called once by the stream.
+    """The `OnDurable` of one accepted batch: called once by the stream.
 
-    Who has lost the stream, or may have, acknowledges nothing, though it may be durable.
+    Once ownership is lost or in doubt, nothing is acknowledged, even if it is durable.
     """
 
-    __slots__ = ("_append_time_ms", "_base_offset", "_may_answer", "_on_produced")
+    __slots__ = ("_append_time_ms", "_base_offset", "_may_acknowledge", "_on_produced")
 
     def __init__(
         self,
         base_offset: int,
         append_time_ms: int,
-        may_answer: Callable[[], bool],
+        may_acknowledge: Callable[[], bool],
         on_produced: OnProduced,
     ) -> None:
         self._base_offset = base_offset
         self._append_time_ms = append_time_ms
-        self._may_answer = may_answer
+        self._may_acknowledge = may_acknowledge
         self._on_produced = on_produced
 
     def __call__(self, error: LedgerError | None) -> None:
-        if error is None and not self._may_answer():
+        if error is None and not self._may_acknowledge():
             error = _LEASE_OVER
         if error is None:
             answer = Produced(ErrorCode.none, self._base_offset, self._append_time_ms)
@@ -129,8 +135,8 @@ class _Pending:
         self._on_produced(answer)
 
 
-class _Early(NamedTuple):
-    """A batch that came while the stream was being opened."""
+class _WaitingBatch(NamedTuple):
+    """A batch that arrived before the stream was writable; not checked yet."""
 
     batch: memoryview
     version: int
@@ -138,7 +144,7 @@ class _Early(NamedTuple):
 
 
 class Partition:
-    """One owner per process. All methods on the event loop."""
+    """One partition that this broker leads. Source: Kafka, Partition and UnifiedLog."""
 
     is_follower = False
 
@@ -154,52 +160,71 @@ class Partition:
         *,
         begin: bool = False,
     ) -> None:
-        """`on_opened` hears the epoch each time it can be read and written again; `opening`
-        bounds how many partitions of the process are opened at once. With `begin` a stream that
-        somebody was writing to can be written to as soon as it is open."""
+        """`on_opened(epoch)` runs each time the partition was opened. `opening` limits how many
+        partitions of the process are opened at once. With `begin`, a stream that a former owner was
+        writing to is writable as soon as it is open."""
+        # The stream's name. Fixed, as are the callables below.
         self.name = name
         self._lease_held = lease_held
         self._on_opened = on_opened
-        self._opening_room = opening or asyncio.Semaphore()
+        self._opening_permits = opening or asyncio.Semaphore()
         self._begins = begin
-        self._lost = False  # another owns it, or nobody: nothing is acknowledged
+        # True once another broker owns the partition, or its topic is deleted: nothing more is
+        # acknowledged. Implies `closed`.
+        self._lost = False
+        # True once the partition was handed over, lost or deleted. For good: a broker that gains it
+        # again creates a new `Partition`.
         self.closed = False
         self._services = services
         self._config = topic_config
         self._state = _PartitionState(services.clock.now_ms)
+        # The stream. It is open while `_opened`, and writable after the first batch.
         self.stream = Stream(
             name,
             services,
             stream_config,
             self._state,
-            on_advanced=self._advanced,
-            on_failed=self._failed,
+            on_advanced=self._on_advanced,
+            on_failed=self._on_failed,
         )
-        self._early: deque[_Early] = deque()
+        # Batches that wait for a writable stream, in order of arrival; at most _WAITING_MAX. While
+        # one waits, later batches wait behind it.
+        self._waiting_batches: deque[_WaitingBatch] = deque()
+        # Fetches to notify. Each removes itself when it ends.
         self._waiters: set[FetchWaiter] = set()
-        self._repeats: list[tuple[int, OnProduced, Produced]] = []
+        # Retries of batches that are accepted and not durable yet: the end offset of the batch,
+        # the callback, its result. Answered when the high watermark reaches that offset.
+        self._duplicates: list[tuple[int, OnProduced, Produced]] = []
+        # Opens the stream; done once it is open. None before the first `open`.
         self._opening: asyncio.Task[None] | None = None
-        self._served = False  # the stream is open
+        # True while the stream is open for reading: from the end of `_opening` until it fails.
+        self._opened = False
+        # Makes the stream writable and appends what waits. None while there is nothing to do.
         self._beginning: asyncio.Task[None] | None = None
+        # The pause before the next attempt to open. Doubles up to _REOPEN_S_MAX; the first batch
+        # that becomes durable resets it.
         self._reopen_s = _REOPEN_S_FIRST
+        # False from an opening until a batch of that epoch is durable; True before the first.
         self._advanced_since_open = True
-        self._appended_ms = -1  # newest log append time given; the wall clock may jump back
+        # The newest log append time given out, in case the wall clock is set back.
+        self._appended_ms = -1
 
     # -- life ---------------------------------------------------------------------------------
 
     def open(self) -> asyncio.Task[None]:
-        """The task that makes it readable; the same one for all callers. Do not cancel it."""
-        if self._opening is None or (self._opening.done() and not self._served):
+        """Return the task that opens it, the same for all callers. Do not cancel the task."""
+        if self._opening is None or (self._opening.done() and not self._opened):
             self._opening = asyncio.get_running_loop().create_task(self._open())
         return self._opening
 
     @property
     def readable(self) -> bool:
-        return self._served and not self.closed
+        """True while fetches need not wait for the stream to open."""
+        return self._opened and not self.closed
 
     @property
-    def led(self) -> bool:
-        """This process may answer for it as owner; nobody can have taken over yet."""
+    def is_leader(self) -> bool:
+        """True while this broker may answer as leader: no other can have taken over yet."""
         return not self.closed and self._lease_held()
 
     @property
@@ -207,37 +232,37 @@ class Partition:
         """True while a fetch may be answered from this log."""
         return not self.closed and self._lease_held()
 
-    def _may_answer(self) -> bool:
-        """As `led`; what was accepted before it was closed is still acknowledged."""
+    def _may_acknowledge(self) -> bool:
+        """As `is_leader`, but batches accepted before a hand-over are still acknowledged."""
         return not self._lost and self._lease_held()
 
     async def _open(self) -> None:
-        """Tries until the stream is open; what waits for it waits on."""
+        """Open the stream. Retry while batches and fetches wait, until the partition is closed."""
         if not self._advanced_since_open:
-            await self._pause()  # no new segment at every try of something that cannot work
+            await self._pause()  # the last epoch accepted nothing: do not add a segment at once
         while not self.closed:
             try:
-                await self.stream.close()  # what a failure left
-                async with self._opening_room:
-                    await self._lease_is_held()
+                await self.stream.close()  # the remains of a failed opening
+                async with self._opening_permits:
+                    await self._wait_for_lease()
                     await self._open_once()
             except LedgerError as error:
-                self._tell("a partition cannot be opened, it is tried again", error)
+                self._log_warning("cannot open a partition; will retry", error)
                 if not error.retryable:
-                    self._refuse_early(error)
+                    self._refuse_waiting(error)
                 await self._pause()
             else:
                 self._advanced_since_open = False
-                self._served = True
+                self._opened = True
                 self._on_opened(self.stream.epoch)
-                self._wake()
+                self._notify_waiters()
                 return
 
-    def _tell(self, event: str, error: LedgerError) -> None:
-        """One line a minute and partition, however often it fails; of a lack of bookies, which
-        all partitions have in common, one a minute in all."""
-        of = "" if isinstance(error, NotEnoughBookies) else self.name
-        if _said.allows(event, of, self._services.clock.monotonic_s()):
+    def _log_warning(self, event: str, error: LedgerError) -> None:
+        """Log one line per minute and partition at most; about a lack of bookies, which all
+        partitions have in common, one per minute."""
+        subject = "" if isinstance(error, NotEnoughBookies) else self.name
+        if _throttle.allows(event, subject, self._services.clock.monotonic_s()):
             kind = type(error).__name__
             logger().warning(event, partition=self.name, kind=kind, reason=str(error))
 
@@ -245,8 +270,11 @@ class Partition:
         await asyncio.sleep(self._reopen_s)
         self._reopen_s = min(self._reopen_s * 2, _REOPEN_S_MAX)
 
-    async def _lease_is_held(self) -> None:
-        """Opening it without would fence whoever has it now. Raises NotOwner when it is closed."""
+    async def _wait_for_lease(self) -> None:
+        """Wait until the lease is held: opening without it would fence the present owner.
+
+        Raises NotOwner if the partition is closed.
+        """
         while not self._lease_held():
             if self.closed:
                 raise NotOwner(self.name)
@@ -255,62 +283,64 @@ class Partition:
     async def _open_once(self) -> None:
         try:
             await self.stream.open(begin=self._begins)
-        except NoNode:  # a crash came between the topic and its streams
+        except NoNode:  # a crash came between creating the topic and its streams
             await create_streams(self._services.metadata, [self.name])
             await self.stream.open()
 
     async def ensure_readable(self) -> None:
-        """Readable. Raises NotOwner when it is closed."""
+        """Wait until the partition is readable. Raises NotOwner if it is closed."""
         while not self.readable:
             if self.closed:
                 raise NotOwner(self.name)
             opening = self.open()
             await asyncio.wait([opening])
             if not opening.cancelled():
-                opening.result()  # a bug of ours is not waited for
+                opening.result()  # raises if a bug ended the task
 
     async def close(self) -> None:
-        """Everything accepted is durable, the segment completed; later calls are refused."""
+        """Hand the partition over: make accepted batches durable and complete the segment."""
         self.closed = True
-        await self._tasks_are_over()
+        await self._cancel_tasks()
         try:
             await self.stream.close()
         except LedgerError as error:
-            self._refuse_early(error)
-        self._refuse_early(NotOwner(self.name))
-        self._wake()
+            self._refuse_waiting(error)
+        self._refuse_waiting(NotOwner(self.name))
+        self._notify_waiters()
 
     def abandon(self) -> None:
-        """The topic is deleted, or another's: nothing is taken or acknowledged here any more,
-        and waiting fetches look again."""
-        self.closed = self._lost = True
-        self._refuse_early(NotOwner(self.name))
-        self._wake()
+        """Accept and acknowledge nothing more: the topic is deleted, or another broker leads it.
 
-    async def abandoned(self) -> None:
-        """After `abandon`: nothing of it is under way, so that its data can be deleted."""
+        Waiting fetches are notified.
+        """
+        self.closed = self._lost = True
+        self._refuse_waiting(NotOwner(self.name))
+        self._notify_waiters()
+
+    async def wait_abandoned(self) -> None:
+        """After `abandon`: wait until nothing is in flight, so that the data can be deleted."""
         assert self.closed
-        await self._tasks_are_over()
+        await self._cancel_tasks()
         await self.stream.abandon()
 
-    async def _tasks_are_over(self) -> None:
+    async def _cancel_tasks(self) -> None:
         tasks = [t for t in (self._beginning, self._opening) if t is not None and not t.done()]
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
 
-    def _failed(self, error: LedgerError) -> None:
-        """The stream can take no more: answer, and open it again under the next epoch."""
-        self._tell("a partition's log took no more, it is opened again", error)
-        repeats, self._repeats = self._repeats, []
-        for _, on_produced, _ in repeats:
+    def _on_failed(self, error: LedgerError) -> None:
+        """The stream failed: answer what is pending, and open it again under the next epoch."""
+        self._log_warning("the log of a partition failed; opening it again", error)
+        duplicates, self._duplicates = self._duplicates, []
+        for _, on_produced, _ in duplicates:
             on_produced(Produced(partition_code(error, unknown_outcome=True)))
         self._reopen()
 
     def _reopen(self) -> None:
-        self._served = False
-        self._wake()
+        self._opened = False
+        self._notify_waiters()
         if not self.closed:
             self.open()
 
@@ -331,18 +361,18 @@ class Partition:
     # -- produce ------------------------------------------------------------------------------
 
     def append(self, batch: memoryview, version: int, on_produced: OnProduced) -> None:
-        """One batch is accepted in call order, or refused; `on_produced` runs exactly once.
+        """Accept one batch in call order, or refuse it; `on_produced` runs exactly once.
 
-        It may run before this returns when the batch is refused or repeats a durable one.
+        It runs before this returns if the batch is refused or is the retry of a durable one.
         """
-        if not self.led:
-            on_produced(_UNKNOWN)
-        elif self.stream.writable and not self._early:
+        if not self.is_leader:
+            on_produced(_OUTCOME_UNKNOWN)
+        elif self.stream.writable and not self._waiting_batches:
             self._append_now(batch, version, on_produced)
-        elif len(self._early) >= _WAITING_MAX:
-            on_produced(Produced(ErrorCode.request_timed_out, message="the partition is opening"))
+        elif len(self._waiting_batches) >= _WAITING_MAX:
+            on_produced(Produced(ErrorCode.request_timed_out, message="Partition is opening."))
         else:
-            self._early.append(_Early(batch, version, on_produced))
+            self._waiting_batches.append(_WaitingBatch(batch, version, on_produced))
             if self._beginning is None:
                 self._beginning = asyncio.get_running_loop().create_task(self._begin())
 
@@ -351,22 +381,22 @@ class Partition:
             await self.ensure_readable()
             await self.stream.begin()
         except LedgerError as error:
-            self._refuse_early(error)
+            self._refuse_waiting(error)
             if isinstance(error, NotEnoughBookies):
-                self._tell("too few bookies take writes, producers are told to try again", error)
+                self._log_warning("too few bookies take writes; producers retry", error)
             if isinstance(error, MetadataError) and not self.closed:
-                self._reopen()  # what is known of the segments may be wrong
+                self._reopen()  # the list of segments may be out of date
         finally:
             self._beginning = None
-        while self._early and self.stream.writable:
-            early = self._early.popleft()
-            self._append_now(early.batch, early.version, early.on_produced)
-        if self._early and not self.closed:  # it failed meanwhile; `_failed` opens it again
+        while self._waiting_batches and self.stream.writable:
+            waiting = self._waiting_batches.popleft()
+            self._append_now(waiting.batch, waiting.version, waiting.on_produced)
+        if self._waiting_batches and not self.closed:  # failed meanwhile, and is opened again
             self._beginning = asyncio.get_running_loop().create_task(self._begin())
 
-    def _refuse_early(self, error: LedgerError) -> None:
-        early, self._early = self._early, deque()
-        for waiting in early:
+    def _refuse_waiting(self, error: LedgerError) -> None:
+        refused, self._waiting_batches = self._waiting_batches, deque()
+        for waiting in refused:
             waiting.on_produced(Produced(partition_code(error), message=str(error)))
 
     def _append_now(self, batch: memoryview, version: int, on_produced: OnProduced) -> None:
@@ -403,11 +433,12 @@ class Partition:
             len(batch),
             header.records,
             header.max_timestamp if append_time_ms < 0 else append_time_ms,
-            _Pending(base_offset, append_time_ms, self._may_answer, on_produced),
+            _Pending(base_offset, append_time_ms, self._may_acknowledge, on_produced),
         )
 
     def _next_in_sequence(self, header: BatchHeader, on_produced: OnProduced) -> bool:
-        """True: append it. Else it was answered here: refused, or a repeat of a known batch."""
+        """Return True if the batch is to be appended; otherwise answer it: it is refused, or the
+        retry of an accepted batch."""
         verdict = self._state.producers.check(
             header.producer_id, header.producer_epoch, header.base_sequence, header.records
         )
@@ -416,9 +447,9 @@ class Partition:
         if isinstance(verdict, AcceptedBatch):
             answer = Produced(ErrorCode.none, verdict.base_offset, verdict.timestamp_ms)
             if verdict.end_offset <= self.high_watermark:
-                on_produced(answer if self._may_answer() else _UNKNOWN)
-            else:  # accepted, not durable yet: the repeat is answered with the first
-                self._repeats.append((verdict.end_offset, on_produced, answer))
+                on_produced(answer if self._may_acknowledge() else _OUTCOME_UNKNOWN)
+            else:  # accepted, not durable yet: answered with the first attempt
+                self._duplicates.append((verdict.end_offset, on_produced, answer))
             return False
         on_produced(Produced(verdict))
         return False
@@ -429,42 +460,43 @@ class Partition:
             return
         if header.max_timestamp < 0:
             raise BatchRefused(
-                ErrorCode.invalid_timestamp, f"timestamp {header.max_timestamp} is before 1970"
+                ErrorCode.invalid_timestamp, f"Timestamp {header.max_timestamp} is before 1970."
             )
         latest = now_ms + config.message_timestamp_after_max_ms
         if header.max_timestamp > latest:
             raise BatchRefused(
                 ErrorCode.invalid_timestamp,
-                f"timestamp {header.max_timestamp} is after {latest}, see "
-                "message.timestamp.after.max.ms",
+                f"Timestamp {header.max_timestamp} is after {latest}, the latest that "
+                "message.timestamp.after.max.ms allows.",
             )
         earliest = now_ms - config.message_timestamp_before_max_ms
         if header.base_timestamp < earliest:
             raise BatchRefused(
                 ErrorCode.invalid_timestamp,
-                f"timestamp {header.base_timestamp} is before {earliest}, see "
-                "message.timestamp.before.max.ms",
+                f"Timestamp {header.base_timestamp} is before {earliest}, the earliest that "
+                "message.timestamp.before.max.ms allows.",
             )
 
-    # -- news ---------------------------------------------------------------------------------
+    # -- the high watermark -------------------------------------------------------------------
 
-    def _advanced(self, end_offset: int) -> None:
+    def _on_advanced(self, end_offset: int) -> None:
         if not self._advanced_since_open:
             self._advanced_since_open = True
             self._reopen_s = _REOPEN_S_FIRST
-        if self._repeats:
-            ready = [r for r in self._repeats if r[0] <= end_offset]
-            self._repeats = [r for r in self._repeats if r[0] > end_offset]
+        if self._duplicates:
+            ready = [each for each in self._duplicates if each[0] <= end_offset]
+            self._duplicates = [each for each in self._duplicates if each[0] > end_offset]
             for _, on_produced, answer in ready:
-                on_produced(answer if self._may_answer() else _UNKNOWN)
+                on_produced(answer if self._may_acknowledge() else _OUTCOME_UNKNOWN)
         if self._waiters:
-            self._wake()
+            self._notify_waiters()
 
-    def _wake(self) -> None:
+    def _notify_waiters(self) -> None:
         for waiter in list(self._waiters):
             waiter.on_data()
 
     def add_waiter(self, waiter: FetchWaiter) -> None:
+        """Notify `waiter` of changes until `remove_waiter`."""
         self._waiters.add(waiter)
 
     def remove_waiter(self, waiter: FetchWaiter) -> None:
@@ -473,17 +505,22 @@ class Partition:
     # -- fetch --------------------------------------------------------------------------------
 
     def read_cached(self, offset: int, bytes_max: int) -> list[StoredRecord] | None:
+        """As `read`, from memory; None if memory does not have all of it."""
         return self.stream.read_cached(offset, bytes_max)
 
     async def read(self, offset: int, bytes_max: int) -> list[StoredRecord]:
+        """Return batches from the one with `offset` on: at least one, else up to `bytes_max`.
+
+        Empty only at the high watermark. Raises LedgerError.
+        """
         return await self.stream.read(offset, bytes_max)
 
     def epoch_at(self, offset: int) -> int:
-        """The leader epoch under which the record at `offset` was written."""
+        """Return the leader epoch under which the record at `offset` was written."""
         return self.stream.epoch_at(offset)
 
     async def offset_for_timestamp(self, timestamp: int) -> tuple[int, int] | None:
-        """(timestamp, offset) of the first record at or after `timestamp`, from the log start."""
+        """Return (timestamp, offset) of the first record at or after `timestamp`, or None."""
         from gateway.wire.record_scan import first_at_or_after
 
         bytes_max = batches.decompressed_bytes_max(self._config().max_message_bytes)
@@ -493,20 +530,20 @@ class Partition:
             found = first_at_or_after(batch, timestamp, self.log_start_offset, bytes_max)
             if found is not None:
                 return found
-            # The header claimed more than its records hold, or those are below the log start.
+            # The header's timestamp is later than its records', or they are below the log start.
             record = await self.stream.find_timestamp(timestamp, record.end_sequence_id)
         return None
 
     async def offset_of_timestamp_max(self) -> tuple[int, int] | None:
-        """(timestamp, offset) of the first record with the greatest timestamp of all."""
+        """Return (timestamp, offset) of the first record with the greatest timestamp, or None."""
         greatest = self.stream.timestamp_max
         if greatest < 0:
             return None
         found = await self.offset_for_timestamp(greatest)
-        return found if found is not None else await self._greatest_by_looking()
+        return found if found is not None else await self._scan_for_timestamp_max()
 
-    async def _greatest_by_looking(self) -> tuple[int, int] | None:
-        """For when the record with the greatest timestamp is below the log start: look at all."""
+    async def _scan_for_timestamp_max(self) -> tuple[int, int] | None:
+        """Read every batch: the one with the greatest timestamp is below the log start."""
         from gateway.wire.record_scan import greatest
 
         bytes_max = batches.decompressed_bytes_max(self._config().max_message_bytes)
@@ -524,10 +561,10 @@ class Partition:
 
 
 def raise_if_keyless(batch: memoryview, bytes_max: int) -> None:
-    """A compacted topic takes only records with a key; the one check that decodes records."""
+    """Refuse a batch for a compacted topic if a record has no key. This decodes the records."""
     from gateway.wire.record_scan import all_keyed
 
     if not all_keyed(bytes(batch), bytes_max):
         raise BatchRefused(
-            ErrorCode.invalid_record, "a compacted topic takes no record without a key"
+            ErrorCode.invalid_record, "A compacted topic accepts only records with a key."
         )

@@ -1,8 +1,8 @@
-"""All partitions that this process serves.
+"""Holds the partitions that this broker serves, as leader or as follower.
 
     gained ─▶ (opening: batches wait) ─▶ serving ─▶ handed over │ abandoned: lost or deleted
 
-A background round rolls segments that are old and removes those past their retention.
+A background task rolls old segments, deletes expired ones, and deletes orphans once an hour.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from gateway.cluster.single_broker import SingleBroker
 from gateway.config import GatewayConfig
 from gateway.topics.catalog import Catalog, Topic
 from gateway.topics.orphans import (
+    delete_orphans,
     delete_stream_and_ledgers,
-    left_over_streams,
-    remove_left_overs,
+    orphaned_streams,
 )
 from gateway.topics.partition import Partition
 from gateway.topics.replica import ReplicaPartition, preferred_read_replica
@@ -31,30 +31,30 @@ from ledger.streams.segment_store import create_streams
 from ledger.streams.stream import StreamServices
 
 ReadablePartition = Partition | ReplicaPartition
-"""What a fetch reads: a partition led here, or the follower of one led by another broker."""
+"""A partition that a fetch can read: led here, or followed."""
 
 MAINTENANCE_S = 5.0
 _CLOSING_AT_ONCE = 64
 _ROUNDS_PER_HOUR = 720
 _OPENED_PER_ROUND = 64
-_TURN_PARTITIONS = 50
+_PARTITIONS_PER_TURN = 50  # then other tasks of the event loop run
 _OPENING_AT_ONCE = 64
 
 
-def _nobody_listens(key: StreamKey, epoch: int) -> None:
-    """Alone, nobody else is to know."""
+def _ignore_opened(key: StreamKey, epoch: int) -> None:
+    """Do nothing: a single broker announces no leader epochs."""
 
 
 def stream_name(topic_id: UUID, index: int) -> str:
-    """Streams are named by topic id, so a recreated topic never meets the old one's data."""
+    """Return the stream's name. It has the topic id, so a recreated topic has new streams."""
     return f"{topic_id}-{index}"
 
 
 class Partitions:
-    """One per process. `on_disk_freed` is called after ledgers were deleted.
+    """The partitions of one process. Source: Kafka, ReplicaManager.
 
-    In a cluster it is the `StreamListener`: what is gained is opened at once, what is lost is
-    abandoned. Alone, each partition is opened when it is first asked for.
+    In a cluster it is the `StreamListener`: a partition is opened when it is gained and abandoned
+    when it is lost. A single broker opens each partition when it is first looked up.
     """
 
     def __init__(
@@ -65,6 +65,7 @@ class Partitions:
         on_disk_freed: Callable[[], Awaitable[None]],
         cluster: Cluster | None = None,
     ) -> None:
+        """`on_disk_freed` runs after ledgers were deleted."""
         self._catalog = catalog
         self._services = services
         self._config = config
@@ -73,26 +74,40 @@ class Partitions:
         self.cluster: Cluster = cluster or SingleBroker(config.node_id)
         if isinstance(self.cluster, SingleBroker):
             self.cluster.epoch_of = self.epoch_of
-        self.on_opened: Callable[[StreamKey, int], None] = _nobody_listens
+        # Called with the leader epoch each time a partition was opened. Set once, at assembly.
+        self.on_opened: Callable[[StreamKey, int], None] = _ignore_opened
+        # The partitions led here, from `_add` to `_forget`: by topic name and index, by topic id
+        # and index, and the name of each. The three tables always hold the same partitions, but a
+        # recreated topic replaces the entry of its name.
         self._by_name: dict[tuple[str, int], Partition] = {}
-        self._by_key: dict[StreamKey, Partition] = {}  # the same partitions
-        self._replicas: dict[StreamKey, ReplicaPartition] = {}
+        self._by_key: dict[StreamKey, Partition] = {}
         self._names: dict[StreamKey, tuple[str, int]] = {}
-        self._handed: set[StreamKey] = set()  # drained for another gateway; not opened again
+        # The followers: never of a partition in `_by_key`. Made when first read, and closed when
+        # the partition is gained here or its topic is deleted.
+        self._replicas: dict[StreamKey, ReplicaPartition] = {}
+        # Partitions handed over to another broker: not opened again before they are gained or lost.
+        self._handed_over: set[StreamKey] = set()
+        # Closings in the background; `stop` waits for them.
         self._ending: set[asyncio.Task[None]] = set()
+        # Limits how many partitions are opened at once.
         self._opening = asyncio.Semaphore(_OPENING_AT_ONCE)
-        self._left_over: set[str] = set()  # streams of nobody, seen in the last round
+        # Streams that were orphans in the last hourly round. They are deleted if they still are.
+        self._orphans: set[str] = set()
+        # The maintenance task, from `start` to `stop`.
         self._maintenance: asyncio.Task[None] | None = None
+        # True from the beginning of `stop`: no partition is opened any more.
         self._stopping = False
         catalog.on_created.append(self._topic_created)
         catalog.on_deleted.append(self._topic_deleted)
         catalog.on_forgotten.append(self._topic_forgotten)
 
-    # -- finding ------------------------------------------------------------------------------
+    # -- lookups ------------------------------------------------------------------------------
 
     def find(self, topic: str, index: int) -> Partition | None:
-        """The partition, being opened if it was not open; None: there is none, or another
-        gateway owns it (`exists` tells)."""
+        """Return the partition led here, opening it if need be.
+
+        None if another broker owns it, or if it does not exist (see `exists`).
+        """
         partition = self._by_name.get((topic, index))
         if partition is not None:
             return partition
@@ -100,13 +115,15 @@ class Partitions:
         if known is None or not 0 <= index < known.partitions:
             return None
         key = StreamKey(known.topic_id, index)
-        if key in self._handed or not self.cluster.owns(key):
+        if key in self._handed_over or not self.cluster.owns(key):
             return None
         return self._add(known, index)
 
     def replica(self, topic: str, index: int) -> ReplicaPartition | None:
-        """The partition of another gateway, to be read here; None: there is none, or it is led
-        here. Opens when it is read, and closes itself when nobody does."""
+        """Return the follower of a partition that another broker leads.
+
+        None if the partition is led here, or if it does not exist.
+        """
         known = self._catalog.by_name(topic)
         if known is None or not 0 <= index < known.partitions:
             return None
@@ -167,12 +184,12 @@ class Partitions:
             self._end(replica.close())
 
     def opened(self, topic: str, index: int) -> Partition | None:
-        """The partition, if it is led here and can be read at once; it is not opened for this."""
+        """Return the partition if it is led here and open. It is not opened for this."""
         partition = self._by_name.get((topic, index))
         return partition if partition is not None and partition.readable else None
 
     def exists(self, topic: str, index: int) -> bool:
-        """There is such a partition, whoever owns it."""
+        """Return whether the partition exists, on this broker or on another."""
         known = self._catalog.by_name(topic)
         return known is not None and 0 <= index < known.partitions
 
@@ -212,7 +229,7 @@ class Partitions:
         return partition
 
     def leader_epoch(self, topic: Topic, index: int) -> int:
-        """-1 while the partition is not open: clients take that as unknown."""
+        """Return the leader epoch; -1, which clients take as unknown, if it is not open here."""
         return self.epoch_of(StreamKey(topic.topic_id, index))
 
     def epoch_of(self, key: StreamKey) -> int:
@@ -224,10 +241,10 @@ class Partitions:
 
     def gained(self, key: StreamKey) -> None:
         """See `StreamListener`."""
-        self._handed.discard(key)
+        self._handed_over.discard(key)
         self._close_replica(key)
         known = self._by_key.get(key)
-        if known is not None and known.closed:  # its hand-over was given up half way
+        if known is not None and known.closed:  # its hand-over was cut short
             self._abandon(key)
         topic = self._catalog.by_id(key.topic_id)
         if topic is not None and key not in self._by_key and not self._stopping:
@@ -235,40 +252,40 @@ class Partitions:
 
     def lost(self, key: StreamKey) -> None:
         """See `StreamListener`."""
-        self._handed.discard(key)
+        self._handed_over.discard(key)
         self._abandon(key)
 
     def _abandon(self, key: StreamKey) -> None:
         partition = self._forget(key)
         if partition is not None:
             partition.abandon()
-            self._end(partition.abandoned())
+            self._end(partition.wait_abandoned())
 
     def _end(self, work: Coroutine[Any, Any, None]) -> None:
-        """In the background; `stop` waits for it."""
+        """Run `work` in the background; `stop` waits for it."""
         task = asyncio.get_running_loop().create_task(work)
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
 
     async def hand_over(self, key: StreamKey) -> None:
-        """Nothing of it is under way, its last segment is completed: the next owner has nothing
-        to recover. `gained` takes it back."""
-        self._handed.add(key)
+        """Make all batches durable and complete the segment, so that the next owner need not
+        recover it. `gained` takes the partition back."""
+        self._handed_over.add(key)
         partition = self._by_key.get(key)
         if partition is not None:
             await partition.close()
-            if self._by_key.get(key) is partition:  # not lost, and gained anew, meanwhile
+            if self._by_key.get(key) is partition:  # not lost and gained again meanwhile
                 self._forget(key)
 
     def _stream_config(self, topic: Topic) -> StreamConfig:
         config = self._catalog.config(self._catalog.by_name(topic.name) or topic)
         quorum = topic.replication_factor
         ensemble = quorum
-        if not self._config.zookeeper:  # embedded: over all bookies there are
+        if not self._config.zookeeper:  # embedded: use all bookies
             ensemble = self._config.bookies
             quorum = min(quorum, ensemble)
         ack_quorum = min(max(config.min_insync_replicas, quorum // 2 + 1), quorum)
-        deletes = "delete" in config.cleanup_policy  # a compacted topic loses nothing to its age
+        deletes = "delete" in config.cleanup_policy  # retention does not apply to a compacted topic
         return StreamConfig(
             ensemble_size=ensemble,
             write_quorum=quorum,
@@ -282,7 +299,7 @@ class Partitions:
             control_ms=config.control_ms(clustered=bool(self._config.zookeeper)),
         )
 
-    # -- topics come and go -------------------------------------------------------------------
+    # -- topics -------------------------------------------------------------------------------
 
     async def _topic_created(self, topic: Topic) -> None:
         await self._create_streams(topic, range(topic.partitions))
@@ -291,7 +308,7 @@ class Partitions:
         names = [stream_name(topic.topic_id, index) for index in indexes]
         try:
             await create_streams(self._services.metadata, names)
-        except NodeExists:  # part of them exist: partitions were added
+        except NodeExists:  # some exist: partitions were added
             for name in names:
                 await ensure_stream(self._services, name)
 
@@ -305,13 +322,13 @@ class Partitions:
                 partition.abandon()
                 abandoned.append(partition)
         for partition in abandoned:
-            await partition.abandoned()
+            await partition.wait_abandoned()
         for index in range(topic.partitions):
             await delete_stream_and_ledgers(self._services, stream_name(topic.topic_id, index))
         await self._on_disk_freed()
 
     def _topic_forgotten(self, topic: Topic) -> None:
-        """Another gateway deleted it, and deletes its data."""
+        """Stop serving a topic that another broker deleted. That broker deletes the data."""
         for index in range(topic.partitions):
             key = StreamKey(topic.topic_id, index)
             self._abandon(key)
@@ -320,11 +337,11 @@ class Partitions:
     # -- life ---------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Left-overs of deletions and of crashed rolls go; the maintenance round runs."""
+        """Start the maintenance task."""
         self._maintenance = asyncio.get_running_loop().create_task(self._maintain())
 
     async def stop(self) -> None:
-        """Every partition is closed and its last segment completed."""
+        """Close every partition and complete its last segment."""
         if self._maintenance is not None:
             self._maintenance.cancel()
             await asyncio.gather(self._maintenance, return_exceptions=True)
@@ -338,38 +355,41 @@ class Partitions:
 
     async def _maintain(self) -> None:
         while True:
-            await self._remove_left_overs()
+            await self._delete_orphans()
             for _ in range(_ROUNDS_PER_HOUR):
                 await asyncio.sleep(MAINTENANCE_S)
                 await self.maintain_once()
 
-    async def _remove_left_overs(self) -> None:
-        """One gateway does it, and only what was nobody's an hour ago too: another gateway may
-        just be making it. Alone there is no other."""
+    async def _delete_orphans(self) -> None:
+        """Delete orphans, on one broker of the cluster.
+
+        In a cluster only streams that were orphans an hour ago too are deleted: another broker may
+        be creating a younger one.
+        """
         members = self.cluster.members()
         alone = len(members) == 1 and not self._config.zookeeper
         if not alone and (not members or members[0].node_id != self.cluster.node_id):
-            self._left_over.clear()
+            self._orphans.clear()
             return
         try:
-            seen = await left_over_streams(self._catalog, self._services)
-            gone = seen if alone else seen & self._left_over
-            self._left_over = seen - gone
-            if await remove_left_overs(self._catalog, self._services, gone):
+            seen = await orphaned_streams(self._catalog, self._services)
+            gone = seen if alone else seen & self._orphans
+            self._orphans = seen - gone
+            if await delete_orphans(self._catalog, self._services, gone):
                 await self._on_disk_freed()
         except LedgerError:
-            pass  # the next hour tries again; nothing depends on it
+            pass  # the next round, an hour later, tries again; nothing depends on it
 
     async def maintain_once(self) -> None:
-        """One round over every topic: old segments roll, expired ones go.
+        """Roll old segments and delete expired ones, in every partition led here.
 
-        Partitions that nobody asked for yet are opened a few in each round.
+        Up to `_OPENED_PER_ROUND` partitions that are not open yet are opened for it.
         """
         removed, opened = 0, 0
         named = [(t.name, index) for t in self._catalog.all() for index in range(t.partitions)]
         for seen, key in enumerate(named):
-            if seen % _TURN_PARTITIONS == 0:
-                await asyncio.sleep(0)  # others have their turn
+            if seen % _PARTITIONS_PER_TURN == 0:
+                await asyncio.sleep(0)
             opened += key not in self._by_name
             if key in self._by_name or opened <= _OPENED_PER_ROUND:
                 removed += await self._maintain_one(*key)
@@ -377,7 +397,7 @@ class Partitions:
             await self._on_disk_freed()
 
     async def _maintain_one(self, topic: str, index: int) -> int:
-        """How many segments were removed."""
+        """Maintain one partition; return how many segments were deleted."""
         partition = self.find(topic, index)
         if partition is None or not partition.readable:
             return 0
@@ -385,11 +405,11 @@ class Partitions:
             partition.stream.roll_if_old()
             return await partition.stream.expire()
         except LedgerError:
-            return 0  # tried again in the next round
+            return 0  # the next round tries again
 
 
 async def ensure_stream(services: StreamServices, name: str) -> None:
-    """The stream exists."""
+    """Create the stream unless it exists."""
     try:
         await create_streams(services.metadata, [name])
     except NodeExists:

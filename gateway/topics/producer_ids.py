@@ -1,6 +1,6 @@
-"""Producer ids, unique for ever: claimed from the metadata store in blocks.
+"""Allocates producer ids in blocks from the metadata store, so that none is given out twice.
 
-What is left of a block when the process ends is never used. Source: Kafka, KIP-730.
+The rest of a block is lost when the process ends. Source: Kafka, KIP-730.
 """
 
 from __future__ import annotations
@@ -16,14 +16,19 @@ BLOCK = 1_000  # Kafka: PRODUCER_ID_BLOCK_SIZE
 
 
 class ProducerIds:
+    """The producer ids of one broker. Source: Kafka, ProducerIdManager."""
+
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
+        # The unused ids of the current block are [_next, _end). Equal before the first block and
+        # at its end; then the next id claims a block.
         self._next = 0
-        self._end = 0  # first id that is not ours
+        self._end = 0
+        # Held while a block is claimed, so that concurrent callers claim only one.
         self._claiming = asyncio.Lock()
 
     async def next(self) -> int:
-        """An id that nobody ever had and nobody else will get. Raises MetadataUnavailable."""
+        """Return an id that no broker has given out or will. Raises MetadataUnavailable."""
         while self._next == self._end:
             async with self._claiming:
                 if self._next == self._end:
@@ -33,16 +38,16 @@ class ProducerIds:
         return self._next - 1
 
     async def _claim(self) -> int:
-        """First id of a block that is ours alone, durably."""
+        """Claim a block durably and return its first id."""
         while True:
             try:
                 node = await self._store.get(PATH)
                 first = unseal(node.data, PATH).get("next")
                 if not isinstance(first, int) or first < 0:
-                    raise CorruptFormat(f"{PATH}: no next id in it")
+                    raise CorruptFormat(f"{PATH}: has no next producer id")
                 await self._store.set(PATH, seal({"next": first + BLOCK}), node.version)
             except BadVersion:
-                continue  # another gateway took that block
+                continue  # another broker claimed that block
             except NoNode:
                 try:
                     await self._store.create(PATH, seal({"next": 0}), parents=True)

@@ -1,8 +1,9 @@
-"""A partition that another gateway leads, read here: the reading side of `Partition`.
+"""Serves fetches from the closest replica: a partition that another broker leads, read here.
 
-    idle ─(somebody reads)▶ opening ─▶ readable ─(nobody read for a while)▶ idle
+    idle ─(a fetch)▶ opening ─▶ readable ─(no fetch for a while)▶ idle
 
-Needs neither the leader nor its gateway. Source: Kafka, KIP-392 (fetch from the closest replica).
+Records come from the bookies, not from the leader, so the leader need not be alive.
+Source: Kafka, KIP-392.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ from ledger.streams.tail_cache import StoredRecord
 
 IDLE_S = 60.0
 
-_said = Throttle()
+_throttle = Throttle()
 
 
 class ReplicaPartition:
-    """Opens itself when it is read and gives everything back when nobody reads it for a while.
+    """The follower of one partition. It opens when it is read, and closes the stream when idle.
 
-    `closed` is for good: whoever owns it found that the topic is gone or is led here now. What
-    was shown to clients never falls, also not by idling.
+    The high watermark, log start and leader epoch that clients have seen never fall, nor do they
+    while the stream is closed.
     """
 
-    led = False
+    is_leader = False
     is_follower = True
 
     def __init__(
@@ -42,39 +43,49 @@ class ReplicaPartition:
         *,
         idle_s: float = IDLE_S,
     ) -> None:
-        """`name` is the stream's; `leader_epoch` is what the cluster knows now, -1: nothing."""
+        """`leader_epoch()` is the epoch that the cluster has now; -1 if it has none."""
+        # The stream's name. Fixed.
         self.name = name
+        # True once the topic was deleted or this broker leads the partition. For good.
         self.closed = False
         self._services = services
         self._cluster_epoch = leader_epoch
+        # The greatest leader epoch returned so far. Never falls.
         self._leader_epoch = -1
         self._idle_s = idle_s
+        # Open while `readable`; opened and closed again any number of times.
         self._stream = FollowedStream(
-            name, services, batches.timestamp_max, self._advanced, self._on_trouble
+            name, services, batches.timestamp_max, self._on_advanced, self._on_trouble
         )
+        # Fetches to notify. Each removes itself when it ends.
         self._waiters: set[FetchWaiter] = set()
+        # Opens the stream for all callers that wait; None while none is under way.
         self._opening: asyncio.Task[None] | None = None
+        # Closes the idle stream; None while it is not being closed.
         self._closing: asyncio.Task[None] | None = None
+        # Checks for idleness every `idle_s` while the stream is open; None otherwise.
         self._timer: asyncio.TimerHandle | None = None
-        self._reading = 0
-        self._used = False  # since the timer was set
+        # Reads under way. The stream is not idle while it is above 0.
+        self._reads = 0
+        # True if the partition was used since the timer was set.
+        self._used = False
 
     # -- life ---------------------------------------------------------------------------------
 
     @property
     def readable(self) -> bool:
-        """False also while it idles: `ensure_readable` opens it."""
+        """True while the stream is open. `ensure_readable` opens it."""
         return self._stream.is_open and not self.closed
 
     @property
     def serves_fetches(self) -> bool:
-        """True until it is closed: a follower needs no lease."""
+        """True while a fetch may be answered from this log. A follower needs no lease."""
         return not self.closed
 
     async def ensure_readable(self) -> None:
-        """Readable. Raises NotOwner when it is closed, LedgerError when it cannot be opened now.
+        """Wait until it is readable. Raises NotOwner if closed, LedgerError if opening fails.
 
-        One opening serves all callers, and goes on when one of them gives up.
+        All callers share one opening, which goes on if a caller is cancelled.
         """
         self._used = True
         while not self.readable:
@@ -82,7 +93,7 @@ class ReplicaPartition:
                 raise NotOwner(self.name)
             if self._opening is None:
                 self._opening = asyncio.get_running_loop().create_task(self._open())
-                self._opening.add_done_callback(_look_at)
+                self._opening.add_done_callback(_retrieve_exception)
             opening = self._opening
             await asyncio.wait([opening])
             if not opening.cancelled():
@@ -92,20 +103,20 @@ class ReplicaPartition:
         try:
             await self._stream.open()
         except NoNode as error:
-            raise NotOwner(f"{self.name} does not exist") from error
+            raise NotOwner(f"stream {self.name} does not exist") from error
         except LedgerError as error:
-            self._tell("a partition of another gateway cannot be read", error)
+            self._log_warning("cannot follow a partition", error)
             raise
         finally:
             self._opening = None
         self._used = True
-        self._watch_idleness()
-        self._wake()
+        self._start_idle_timer()
+        self._notify_waiters()
 
     async def close(self) -> None:
-        """For good; waiting fetches look again."""
+        """Close the partition for good; waiting fetches are notified."""
         self.closed = True
-        self._wake()
+        self._notify_waiters()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -114,51 +125,53 @@ class ReplicaPartition:
             await asyncio.wait(tasks)
         await self._stream.close()
 
-    def _tell(self, event: str, error: LedgerError) -> None:
-        if _said.allows(event, self.name, self._services.clock.monotonic_s()):
+    def _log_warning(self, event: str, error: LedgerError) -> None:
+        if _throttle.allows(event, self.name, self._services.clock.monotonic_s()):
             kind = type(error).__name__
             logger().warning(event, partition=self.name, kind=kind, reason=str(error))
 
     # -- idling -------------------------------------------------------------------------------
 
-    def _watch_idleness(self) -> None:
+    def _start_idle_timer(self) -> None:
         if self._timer is None and not self.closed:
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(self._idle_s, self._look_if_idle)
+            self._timer = loop.call_later(self._idle_s, self._close_if_idle)
 
-    def _look_if_idle(self) -> None:
+    def _close_if_idle(self) -> None:
         self._timer = None
         if self.closed or not self._stream.is_open:
             return
-        if self._used or self._waiters or self._reading:
+        if self._used or self._waiters or self._reads:
             self._used = False
-            self._watch_idleness()
+            self._start_idle_timer()
         elif self._closing is None:
             self._closing = asyncio.get_running_loop().create_task(self._stream.close())
-            self._closing.add_done_callback(self._closed_now)
+            self._closing.add_done_callback(self._on_idle_closed)
 
-    def _closed_now(self, closing: asyncio.Task[None]) -> None:
+    def _on_idle_closed(self, closing: asyncio.Task[None]) -> None:
         self._closing = None
         if not closing.cancelled():
             closing.result()
         if self._waiters:
-            self._wake()  # who came meanwhile opens it again
+            self._notify_waiters()  # fetches that came meanwhile open it again
 
     # -- offsets ------------------------------------------------------------------------------
 
     @property
     def leader_epoch(self) -> int:
-        """As metadata name it, so that clients agree. Never falls: while nobody leads it is the
-        last one known, of the log if need be, and -1 before anything is known."""
-        told = self._cluster_epoch()
-        if told < 0:
-            told = self._stream.epoch or -1
-        self._leader_epoch = max(self._leader_epoch, told)
+        """The leader epoch that Metadata returns, or the log's while the cluster has none.
+
+        Never falls; -1 before any is known.
+        """
+        epoch = self._cluster_epoch()
+        if epoch < 0:
+            epoch = self._stream.epoch or -1
+        self._leader_epoch = max(self._leader_epoch, epoch)
         return self._leader_epoch
 
     @property
     def high_watermark(self) -> int:
-        """What is known here; never falls, may be behind the leader's."""
+        """The end of the log as read here. Never falls; may be behind the leader's."""
         return self._stream.end_sequence_id
 
     @property
@@ -166,7 +179,7 @@ class ReplicaPartition:
         return self._stream.start_sequence_id
 
     def epoch_at(self, offset: int) -> int:
-        """The leader epoch under which the record at `offset` was written."""
+        """Return the leader epoch under which the record at `offset` was written."""
         if offset >= self.high_watermark:
             return self.leader_epoch
         return self._stream.epoch_at(offset)
@@ -174,21 +187,23 @@ class ReplicaPartition:
     # -- fetch --------------------------------------------------------------------------------
 
     def read_cached(self, offset: int, bytes_max: int) -> list[StoredRecord] | None:
+        """As `Partition.read_cached`."""
         self._used = True
         return self._stream.read_cached(offset, bytes_max)
 
     async def read(self, offset: int, bytes_max: int) -> list[StoredRecord]:
-        """As `Partition.read`; empty at and past the end known here."""
+        """As `Partition.read`; empty at the high watermark and past it."""
         self._used = True
-        self._reading += 1
+        self._reads += 1
         try:
             return await self._stream.read(offset, bytes_max)
         except NoNode as error:
-            raise StreamUnavailable(f"{self.name} is gone") from error
+            raise StreamUnavailable(f"stream {self.name} was deleted") from error
         finally:
-            self._reading -= 1
+            self._reads -= 1
 
     def add_waiter(self, waiter: FetchWaiter) -> None:
+        """Notify `waiter` of changes until `remove_waiter`."""
         self._used = True
         self._waiters.add(waiter)
 
@@ -196,21 +211,21 @@ class ReplicaPartition:
         self._waiters.discard(waiter)
 
     def _on_trouble(self, error: LedgerError) -> None:
-        self._tell("a partition of another gateway is not followed now, it is tried again", error)
+        self._log_warning("cannot follow a partition; will retry", error)
 
-    def _advanced(self, _: int) -> None:
+    def _on_advanced(self, _: int) -> None:
         failed = self._stream.failed
         if failed is not None and not isinstance(failed, NoNode):
-            self._tell("a partition of another gateway is not followed any more", failed)
-        self._wake()
+            self._log_warning("stopped following a partition", failed)
+        self._notify_waiters()
 
-    def _wake(self) -> None:
+    def _notify_waiters(self) -> None:
         for waiter in list(self._waiters):
             waiter.on_data()
 
 
-def _look_at(opening: asyncio.Task[None]) -> None:
-    """Whoever still waits is told why it failed."""
+def _retrieve_exception(opening: asyncio.Task[None]) -> None:
+    """Keep asyncio from logging the exception: callers that still wait raise it."""
     if not opening.cancelled():
         opening.exception()
 

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
 from gateway.handlers import k32_describe_configs, k33_alter_configs, k44_incremental_alter_configs
-from gateway.topics.config_changes import Change, Operation, apply_changes
+from gateway.topics.config_changes import ConfigChange, ConfigOperation, apply_changes
 from gateway.topics.errors import InvalidConfig
 from tests.gateway.handler_cluster import loaded_cluster
 
-SET, DELETE, APPEND, SUBTRACT = Operation
+SET, DELETE, APPEND, SUBTRACT = ConfigOperation
 TOPIC, BROKER = 2, 4
 
 
@@ -216,7 +216,7 @@ async def test_the_older_request_replaces_all_settings(version):
     st.lists(st.sampled_from("abcd"), max_size=3),
 )
 def test_lists_grow_and_shrink_as_sets_that_keep_their_order(current, operation, named):
-    change = Change("cleanup.policy", operation, ",".join(named))
+    change = ConfigChange("cleanup.policy", operation, ",".join(named))
     after = apply_changes({"cleanup.policy": ",".join(current)}, [change])["cleanup.policy"]
     if operation is APPEND:
         due = list(dict.fromkeys(current + named))
@@ -226,7 +226,7 @@ def test_lists_grow_and_shrink_as_sets_that_keep_their_order(current, operation,
 
 
 def test_appending_begins_with_the_default():
-    append = Change("cleanup.policy", APPEND, "compact")
+    append = ConfigChange("cleanup.policy", APPEND, "compact")
     assert apply_changes({}, [append]) == {"cleanup.policy": "delete,compact"}
     with pytest.raises(InvalidConfig):
-        apply_changes({}, [Change("segment.ms", SUBTRACT, "1")])
+        apply_changes({}, [ConfigChange("segment.ms", SUBTRACT, "1")])

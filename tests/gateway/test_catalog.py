@@ -94,7 +94,7 @@ async def test_deleting_one_life_of_a_topic_spares_the_next():
         (("__cluster_metadata", 1, 1, {}), InvalidTopic, "prohibited"),
         (("x_y", 1, 1, {}), InvalidTopic, "Topic 'x_y' collides with existing topic: x.y"),
         (("new", 0, 1, {}), InvalidPartitions, "invalid non-positive value"),
-        (("new", 101, 1, {}), InvalidPartitions, "101 partitions are more than"),
+        (("new", 101, 1, {}), InvalidPartitions, "101 partitions would exceed the limit of 100"),
         (("new", 1, 0, {}), InvalidReplicationFactor, "invalid non-positive value"),
         (
             ("new", 1, 3, {}),
@@ -126,10 +126,10 @@ async def test_three_bookies_take_three_replicas():
 async def test_all_topics_together_have_a_limit():
     async with new_catalog(defaults=TopicDefaults(partitions_total_max=10)) as catalog:
         await catalog.create("a", 6, 1, {})
-        with pytest.raises(InvalidPartitions, match="limit of all topics"):
+        with pytest.raises(InvalidPartitions, match="would exceed the cluster limit of 10"):
             await catalog.create("b", 5, 1, {})
         await catalog.create("b", 4, 1, {})
-        with pytest.raises(InvalidPartitions, match="limit of all topics"):
+        with pytest.raises(InvalidPartitions, match="would exceed the cluster limit of 10"):
             await catalog.add_partitions("a", 7)
         await catalog.delete("b")
         await catalog.create("c", 4, 1, {})

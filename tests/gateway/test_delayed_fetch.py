@@ -153,6 +153,6 @@ async def test_a_partition_lost_while_another_was_read_is_not_answered():
         cluster.port.read_delay_s = 1.0
         fetch = waiting(cluster, planned(0, 0))
         await asyncio.sleep(1.5)
-        cluster.partitions._handed.add((known.topic_id, 0))  # so that it is not opened again
+        cluster.partitions._handed_over.add((known.topic_id, 0))  # so that it is not opened again
         cluster.partitions._abandon((known.topic_id, 0))
         assert await fetch.reply == {0: NOT_LEADER, 1: [0]}

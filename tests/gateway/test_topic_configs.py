@@ -5,7 +5,7 @@ Method: the borders of each kind of rule; every key is parsed, shown and describ
 
 import pytest
 
-from gateway.topics.config_keys import Source, shown
+from gateway.topics.config_keys import ConfigSource, format_value
 from gateway.topics.configs import (
     MESSAGE_BYTES_MAX,
     TOPIC_KEYS,
@@ -61,7 +61,7 @@ def test_every_key_of_kafka_is_known():
 @pytest.mark.parametrize("name", sorted(TOPIC_KEYS))
 def test_a_default_is_legal_and_shown_as_it_is(name):
     key = TOPIC_KEYS[name]
-    assert shown(key.parse(key.default)) == key.default
+    assert format_value(key.parse(key.default)) == key.default
     assert key.about
 
 
@@ -171,13 +171,13 @@ def test_a_description_names_the_source_and_what_lies_under_it():
     entries = {entry.key.name: entry for entry in describe_topic({"retention.ms": "5"}, None)}
     assert len(entries) == len(TOPIC_KEYS)
     assert entries["retention.ms"].value == "5"
-    assert entries["retention.ms"].source is Source.TOPIC
+    assert entries["retention.ms"].source is ConfigSource.TOPIC
     assert entries["retention.ms"].synonyms == (
-        ("retention.ms", "5", Source.TOPIC),
-        ("log.retention.hours", "168", Source.DEFAULT),
+        ("retention.ms", "5", ConfigSource.TOPIC),
+        ("log.retention.hours", "168", ConfigSource.DEFAULT),
     )
     assert entries["cleanup.policy"].value == "delete"
-    assert entries["cleanup.policy"].source is Source.DEFAULT
+    assert entries["cleanup.policy"].source is ConfigSource.DEFAULT
 
 
 def test_a_description_can_be_asked_for_by_name():

@@ -183,7 +183,7 @@ class ClusterOwnershipWorld(StreamsWorld):
     @staticmethod
     def leads(host):
         partition = host.partition
-        return partition is not None and partition.readable and partition.led
+        return partition is not None and partition.readable and partition.is_leader
 
     def lose_answers(self):
         for sent in self.sent.values():

@@ -5,7 +5,7 @@ import asyncio
 from uuid import UUID
 
 from gateway.topics.catalog import Catalog
-from gateway.topics.orphans import LEDGER_AGE_MS_MIN, left_over_streams, remove_left_overs
+from gateway.topics.orphans import LEDGER_AGE_MS_MIN, delete_orphans, orphaned_streams
 from ledger.errors import MetadataUnavailable, NoNode
 from ledger.streams.plain_log import PlainLogs
 from ledger.streams.segment_store import list_streams
@@ -22,8 +22,8 @@ GRACE_S = 61  # truncated segments are kept for a minute
 
 async def clean(cluster, catalog=None):
     catalog = catalog or cluster.catalog
-    streams = await left_over_streams(catalog, cluster.services)
-    return await remove_left_overs(catalog, cluster.services, streams)
+    streams = await orphaned_streams(catalog, cluster.services)
+    return await delete_orphans(catalog, cluster.services, streams)
 
 
 async def ledgers(cluster):
@@ -160,7 +160,7 @@ async def test_the_round_opens_partitions_that_nobody_asked_for_a_few_at_a_time(
         assert len(await list_streams(cluster.metadata)) == 200
 
 
-async def test_a_topic_that_another_gateway_made_is_no_left_over():
+async def test_a_topic_that_another_gateway_made_is_no_orphan():
     async with started_cluster() as cluster:
         stale = Catalog(cluster.metadata)
         await stale.load()
