@@ -25,7 +25,7 @@ Entries = list[tuple[EntryId, memoryview]]
 
 
 class LedgerReader:
-    """One reader of a ledger, which may have many. It returns no entry above its LAC."""
+    """One of the readers of a ledger. It returns no entry above its LAC."""
 
     def __init__(
         self,

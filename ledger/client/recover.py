@@ -32,8 +32,8 @@ from ledger.ports.bookies import Bookies, ReadReply, Status
 _ABSENT = (Status.NO_ENTRY, Status.NO_LEDGER)
 _OVERLOADED_WAIT_S = 0.05
 _CHECKED_BY_BOOKIES = (DigestType.CRC32C, DigestType.CRC32)
-"""Digests that a bookie can verify: it sees that two copies are one entry, although LAC and digest
-differ. With any other digest, a copy is added exactly as found."""
+"""Digests that a bookie can verify, so that it accepts a copy of an entry with another LAC and
+digest. With any other digest, a copy is added exactly as found."""
 
 
 async def recover_ledger(

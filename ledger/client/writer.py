@@ -54,7 +54,7 @@ _REFUSALS = {
 
 
 class LedgerWriter:
-    """Adds entries in order. Belongs to one task; every method runs on the event loop's thread.
+    """The one writer of a ledger. Belongs to one task; all methods run on the event loop's thread.
 
     A bookie that fails is replaced at once if a spare exists. Without one, writing goes on while
     every write set keeps Qa bookies that answer. The first entry that cannot reach its ack quorum
@@ -220,8 +220,8 @@ class LedgerWriter:
         else:
             self._on_added(retry.slot, retry.entry, retry.item, status)
 
-    # Effects, in the order in which they were decided. Results of those that cannot wait are
-    # reported before the next effect is carried out.
+    # Effects are carried out in the order of the decisions. A choice of spares is reported, with
+    # all its consequences, before the next effect.
 
     def _carry_out(self, effects: Sequence[Effect[_Item]]) -> None:
         for effect in effects:
@@ -287,7 +287,7 @@ class LedgerWriter:
         self._carry_out(effects)
 
     def _on_exchange_over(self, task: asyncio.Task[None]) -> None:
-        """A cancelled exchange, or one with an unexpected exception, fails the writer."""
+        """Fail the writer if the exchange was cancelled, or raised an unexpected exception."""
         if task.cancelled():
             self._carry_out(self._writing.on_change_failed(AddFailed(f"ledger {self.ledger}")))
         elif (error := task.exception()) is not None:

@@ -166,7 +166,7 @@ class AddPipeline(Generic[Item]):
         return self._confirm()
 
     def on_failed(self, index: int, entry: EntryId, error: LedgerError) -> None:
-        """The bookie at `index` will not acknowledge `entry`, and is not replaced.
+        """Count a refusal by the bookie at `index`, which is not replaced.
 
         Once Qa is out of reach, `entry` and all after it fail with `error`: see `take_failed`.
         """
@@ -174,7 +174,7 @@ class AddPipeline(Generic[Item]):
             self._fail(entry, error)
 
     def on_refused(self, index: int, entry: EntryId) -> bool:
-        """The bookie at `index` will not acknowledge `entry`, but may be replaced.
+        """Count a refusal by the bookie at `index`, which may be replaced.
 
         Returns True if `entry` cannot be confirmed otherwise.
         """

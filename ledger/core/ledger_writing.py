@@ -49,7 +49,7 @@ SPARE_WAIT_S_MAX = 2.0
 
 
 class Refusal(Enum):
-    """Why a bookie did not take an entry, as far as the writer reacts differently."""
+    """The reason why a bookie did not take an entry, as far as it matters to the writer."""
 
     FENCED = 1
     UNAUTHORIZED = 2
@@ -59,7 +59,7 @@ class Refusal(Enum):
 
 
 class OverloadRetry(NamedTuple, Generic[Item]):
-    """Send an entry once more to a bookie that was overloaded; also the timer before that."""
+    """Send an entry again to a bookie that was overloaded. `StartTimer` carries it until then."""
 
     slot: EnsembleSlot
     entry: EntryId
@@ -69,14 +69,14 @@ class OverloadRetry(NamedTuple, Generic[Item]):
 
 
 class StartTimer(NamedTuple, Generic[Item]):
-    """Report `on_timer(retry)` after `delay_s` seconds. None: time to look for spares again."""
+    """Report `on_timer(retry)` after `delay_s` seconds; `retry` is None if spares were lacking."""
 
     delay_s: float
     retry: OverloadRetry[Item] | None
 
 
 class ChooseSpares(NamedTuple):
-    """Choose a bookie for each index that can have one, and report `on_spares_chosen` at once."""
+    """Choose bookies for `indexes`, as far as there are any, and report `on_spares_chosen`."""
 
     ensemble: tuple[BookieId, ...]
     indexes: tuple[int, ...]  # of the failed bookies
@@ -99,14 +99,14 @@ class CompareAndSet(NamedTuple):
 
 
 class ReportHealth(NamedTuple):
-    """The bookie took its adds, or failed one."""
+    """Report that the bookie took its adds (`ok`), or failed one."""
 
     bookie: BookieId
     ok: bool
 
 
 class ReportPlaced(NamedTuple):
-    """The ledger has `size` bytes on each of `bookies`."""
+    """Report `size` bytes of the ledger as load of each of `bookies`."""
 
     bookies: tuple[BookieId, ...]
     size: int
@@ -119,7 +119,7 @@ class Confirm(NamedTuple, Generic[Item]):
 
 
 class Fail(NamedTuple, Generic[Item]):
-    """The writer has failed, and these entries with it, in this order."""
+    """Report the failure of the writer, and fail these entries, in this order."""
 
     error: LedgerError
     items: list[Item]
@@ -164,7 +164,7 @@ class Closing:
 
 
 class LedgerWriting(Generic[Item]):
-    """One writer of one open ledger, which starts at entry 0.
+    """The writer of one open ledger, which starts at entry 0.
 
     A bookie that fails is replaced at once if a spare exists. Without one, writing goes on while
     every write set keeps Qa bookies that answer. The first entry that cannot reach its ack quorum
@@ -235,13 +235,13 @@ class LedgerWriting(Generic[Item]):
     # Answers of bookies
 
     def after_confirm(self) -> list[Effect[Item]]:
-        """Entries were confirmed: fail those that waited for them, if the writer has failed."""
+        """Fail the entries that waited for a confirmed one, if the writer has failed."""
         return self._fail_settled() if self.adds.error is not None else []
 
     def on_overloaded(
         self, slot: EnsembleSlot, entry: EntryId, item: Item, now_s: float
     ) -> list[Effect[Item]]:
-        """The bookie had no room for `entry` and wrote nothing: send it again, a little later.
+        """Send `entry` again after a short wait: the overloaded bookie wrote nothing.
 
         Pending entries are bounded, so an overloaded bookie slows the writer's callers down.
         """
@@ -254,7 +254,7 @@ class LedgerWriting(Generic[Item]):
     def on_overloaded_again(
         self, retry: OverloadRetry[Item], status: str, now_s: float
     ) -> list[Effect[Item]]:
-        """The bookie had no room once more; out of time that is a refusal with `status`."""
+        """Send the entry again after a longer wait. Once time is up, that is a refusal."""
         if retry.slot.replaced:
             return []
         if now_s >= retry.give_up_at_s:
@@ -265,10 +265,10 @@ class LedgerWriting(Generic[Item]):
     def on_refused(
         self, slot: EnsembleSlot, entry: EntryId, refusal: Refusal, status: str, now_s: float
     ) -> list[Effect[Item]]:
-        """The bookie did not take `entry`. `status` names its answer in errors."""
+        """Replace the bookie, which did not take `entry`. `status` names its answer in errors."""
         adds = self.adds
         if slot.replaced or (self._closing and adds.empty):
-            return []  # after all is confirmed, a copy less needs no other bookie
+            return []  # everything is confirmed: a missing copy needs no other bookie
         place = f"ledger {self.ledger} entry {entry} at {slot.bookie}"
         if refusal is Refusal.FENCED:
             return self._fail(Fenced(f"{place}: a reader has taken this ledger over"))
@@ -288,8 +288,8 @@ class LedgerWriting(Generic[Item]):
             effects += self._start_ensemble_change(now_s)
         return effects
 
-    # Changing the ensemble: all bookies that have failed so far at a time. Adds go on meanwhile,
-    # to the ensemble as stored.
+    # Changing the ensemble. One change replaces all bookies that have failed so far. Adds go on
+    # meanwhile, to the ensemble as stored.
 
     def _start_ensemble_change(self, now_s: float) -> list[Effect[Item]]:
         if self._spares is not None:
@@ -316,7 +316,7 @@ class LedgerWriting(Generic[Item]):
         live: Collection[BookieId],
         now_s: float,
     ) -> list[Effect[Item]]:
-        """Replace failed bookies by `spares`, by index; or go on without. `live` take writes."""
+        """Replace failed bookies by `spares`, by index; or go on without, retrying `live` ones."""
         if self._spares is not None or self.adds.error is not None:
             return []
         if spares:
@@ -339,7 +339,7 @@ class LedgerWriting(Generic[Item]):
         return [StartTimer(delay_s, None)]
 
     def on_timer(self, retry: OverloadRetry[Item] | None, now_s: float) -> list[Effect[Item]]:
-        """The timer of `StartTimer.retry` is over."""
+        """Send `retry`, or look for spares again if it is None: the timer has expired."""
         if retry is not None:
             return [] if retry.slot.replaced else [retry]
         self._waits_for_spares = False
@@ -349,9 +349,10 @@ class LedgerWriting(Generic[Item]):
         return [self._choose_spares(now_s, retry=True)]
 
     def on_metadata_read(self, known: Versioned, now_s: float) -> list[Effect[Item]]:
-        """Propose the change. The read came first: only now must confirms be held.
+        """Propose the change, and hold confirms from now on.
 
-        An unavailable store thus does not delay entries that can be confirmed without a change.
+        The read comes first, so that an unavailable store delays no entry that the present
+        ensemble can acknowledge.
         """
         if self._spares is None or self.adds.error is not None:
             return self._end_change(now_s)
@@ -359,23 +360,23 @@ class LedgerWriting(Generic[Item]):
         return [self._request]
 
     def on_metadata_unavailable(self, error: LedgerError, now_s: float) -> list[Effect[Item]]:
-        """The store did not answer: retry until `change_s_max` is over."""
+        """Retry the read or the change, until `change_s_max` is over."""
         waits = now_s < self._give_up_at_s
         if self._request is not None:
-            # The change may be stored, or be stored later: nothing can be confirmed without it.
+            # The change may have been stored, or be stored later: nothing can be confirmed.
             return [self._request] if waits else self.on_change_failed(error)
         if self.adds.error is not None:
             return self._end_change(now_s)
         if waits:
             return [ReadMetadata(self.ledger)]
-        # Nothing was proposed: entries that the ensemble can acknowledge are still confirmed.
+        # Nothing was proposed, so entries that the ensemble can acknowledge are confirmed.
         self._refusal = error
         effects = self._schedule_spare_retry()
         self.adds.fail_out_of_reach(error)
         return effects + self._end_change(now_s)
 
     def on_change_stored(self, stored: Versioned, now_s: float) -> list[Effect[Item]]:
-        """The store holds the change, or another that made it needless."""
+        """Resend and confirm: the store holds the change, or another one that made it needless."""
         resends = self.change.on_committed(stored.metadata)
         self.version = stored.version
         self._request = None
@@ -387,14 +388,14 @@ class LedgerWriting(Generic[Item]):
         return effects + self._end_change(now_s)
 
     def on_change_failed(self, error: LedgerError) -> list[Effect[Item]]:
-        """The change cannot be stored, or its outcome stays unknown: everything pending fails."""
+        """Fail everything pending: the change was refused, or its outcome stays unknown."""
         self._spares = None
         return self._fail(error)
 
     def _end_change(self, now_s: float) -> list[Effect[Item]]:
         self._spares = None
         if self.adds.error is not None:
-            return self._fail_out_of_reach()  # entries lost their quorum meanwhile
+            return self._fail_out_of_reach()  # entries that lost their quorum meanwhile
         if self.change.failed and not self._waits_for_spares:
             return self._start_ensemble_change(now_s)
         return []
@@ -410,14 +411,14 @@ class LedgerWriting(Generic[Item]):
         return self._fail_settled() if self.adds.error is not None else []
 
     def _fail_settled(self) -> list[Effect[Item]]:
-        """Entries before the first failed one may still be confirmed; the others wait for them."""
+        """Fail the entries that wait for no older one, which may still be confirmed."""
         assert self.adds.error is not None
         return [Fail(self.adds.error, self.adds.take_failed())]
 
     # Closing
 
     def on_close(self) -> None:
-        """No more entries will be added."""
+        """Replace bookies only if a pending entry needs it: no more entries will be added."""
         self._closing = True
 
     def close_request(self) -> CompareAndSet | None:
@@ -433,7 +434,7 @@ class LedgerWriting(Generic[Item]):
         return CompareAndSet(known, Closing(self.adds.lac, self.adds.lac_length))
 
     def on_closed(self, stored: Versioned) -> list[Effect[Item]]:
-        """The ledger is closed at the last confirmed entry: report what its bookies did."""
+        """Report the load and the health of the bookies: the ledger is closed."""
         change, adds = self.change, self.adds
         change.metadata, self.version = stored
         ensemble = stored.metadata.last_fragment.ensemble

@@ -39,7 +39,7 @@ class _Record:
     def __init__(self) -> None:
         # Failures in a row. A success or a quarantine resets it.
         self.failures = 0
-        # Latencies in `latency_s`. A quarantine resets it: the bookie is measured anew.
+        # The count of latencies in `latency_s`. A quarantine resets it.
         self.samples = 0
         # Moving average of the latencies; the plain mean of the first few.
         self.latency_s = 0.0

@@ -54,7 +54,7 @@ class ReadPlan:
         self._bookies = bookies
         # The index in `_bookies` to ask next; it only rises.
         self._next = 0
-        # Qw - Qa + 1: so many negative answers leave no Qa bookies that could hold the entry.
+        # Qw - Qa + 1 negative answers: fewer than Qa bookies remain that could hold the entry.
         self._needed = coverage_size(len(bookies), ack_quorum)
         # Bookies that answered "no such entry". It only rises.
         self._absent_count = 0
@@ -67,7 +67,7 @@ class ReadPlan:
         return self._bookies[self._next - 1]
 
     def on_absent(self) -> None:
-        """A bookie answered that it does not have the entry (NO_ENTRY, NO_LEDGER)."""
+        """Count a bookie that does not have the entry (NO_ENTRY, NO_LEDGER)."""
         self._absent_count += 1
 
     @property

@@ -87,7 +87,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """The bookie has complete data, and lacks the entry."""
+    """The answer of a bookie that has complete data, and lacks the entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +99,11 @@ Answer = Found | Absent | Unknown
 
 
 ChooseSpare = Callable[[tuple[BookieId, ...], int, Collection[BookieId]], BookieId | None]
-"""Chooses a bookie for an index of an ensemble, never one that refused before, or None."""
+"""Chooses a bookie for an index of an ensemble, never one that has refused, or None."""
 
 
 def in_order(spares: Iterable[BookieId]) -> ChooseSpare:
-    """Return a choice of the first usable one of `spares`."""
+    """Return a function that chooses the first usable one of `spares`."""
     spares = tuple(spares)
 
     def choose(
@@ -161,7 +161,7 @@ class Recovery:
         self._choose_spare = choose_spare or in_order(spares)
         # Bookies that refused an add in this attempt. None of them is chosen as a spare.
         self._refused: set[BookieId] = set()
-        # At most so many entries are read ahead, and so many added again, at a time.
+        # The maximum of entries that are read ahead, and of entries that are being added again.
         self._window = window
         sets = write_sets(metadata.ensemble_size, metadata.write_quorum)
         # Answers to the fence. Once every write set is covered, reading begins.
@@ -186,7 +186,7 @@ class Recovery:
         return [Fence(index, bookie) for index, bookie in enumerate(self._read_ensemble)]
 
     def on_fenced(self, index: int, lac: EntryId) -> list[Action]:
-        """The bookie at `index` has fenced the ledger durably, and knows `lac`."""
+        """Count the fence of the bookie at `index`, which knows `lac`."""
         if self._over or self._adding is not None:
             return []
         self._fenced.on_known(index)
@@ -194,7 +194,7 @@ class Recovery:
         return self._begin_reading() if self._fenced.reached else []
 
     def on_fence_failed(self, index: int, error: LedgerError | None = None) -> list[Action]:
-        """The bookie at `index` may or may not have fenced the ledger."""
+        """Go on without the bookie at `index`, which may or may not have fenced the ledger."""
         if self._over or self._adding is not None:
             return []
         if isinstance(error, Unauthorized):
@@ -221,7 +221,7 @@ class Recovery:
         return self._advance()
 
     def on_read(self, index: int, entry: EntryId, answer: Answer) -> list[Action]:
-        """The bookie at `index` has fenced the ledger, and answered the read of `entry`."""
+        """Count the answer to a read of `entry` by the bookie at `index`, which has fenced."""
         place = entry - self._next
         if self._over or self._end_found or not 0 <= place < len(self._reading):
             return []
@@ -234,7 +234,7 @@ class Recovery:
         return self._advance()
 
     def on_added(self, index: int, bookie: BookieId, entry: EntryId) -> list[Action]:
-        """`bookie`, at `index`, has the copy durably."""
+        """Count the durable copy on `bookie`, at `index`."""
         if self._over or self._ensemble[index] != bookie:
             return []
         assert self._adding is not None
@@ -242,7 +242,7 @@ class Recovery:
         return self._advance()
 
     def on_add_failed(self, index: int, bookie: BookieId, entry: EntryId) -> list[Action]:
-        """`bookie` did not take the copy: replace it by a spare, or go on with the others."""
+        """Replace `bookie`, which did not take the copy, or go on with the others."""
         if self._over or self._ensemble[index] != bookie:
             return []
         adding = self._adding

@@ -296,7 +296,7 @@ def test_only_the_write_set_is_sent_to():
     assert [one.entry for one in resends] == [0, 1, 4, 5]
 
 
-def test_a_seat_that_was_taken_by_another_is_dead():
+def test_a_slot_that_was_taken_by_another_is_dead():
     adds, change = machine()
     old = change.sets[0][1]
     change.on_failed(old, 0.0)

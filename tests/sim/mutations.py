@@ -258,7 +258,7 @@ def without_digest(self, body, ledger, entry):
 
 
 class NeverReplaced(EnsembleSlot):
-    """What comes from a seat that was given away still counts."""
+    """What comes from a slot that was replaced still counts."""
 
     __slots__ = ()
     replaced = property(lambda self: False, lambda self, value: None)
