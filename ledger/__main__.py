@@ -6,9 +6,9 @@ import sys
 from typing import Final
 
 from ledger.command_line.exit_codes import EXIT_CONFIG
-from ledger.command_line.program import Deferred, Group
+from ledger.command_line.program import CommandGroup, Deferred
 
-program: Final = Group(
+program: Final = CommandGroup(
     "bookie",
     "The storage tier of a streaming gateway.",
     {

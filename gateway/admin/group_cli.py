@@ -1,81 +1,78 @@
-"""The admin commands of consumer groups: `gateway group ...`.
+"""The commands `gateway group ...`.
 
-They ask gateways, but for `history` and `restore`, which read the log of commits from ZooKeeper and
-the bookies. Exit codes and failures are those of `cli`. What moves offsets shows what it would do,
-and does it with `--execute`.
+They ask gateways, except `history`, `restore` and `seek --undo` with `--zookeeper`: these read the
+log of commits from ZooKeeper and the bookies. A command that moves offsets only shows the new ones
+unless it has `--execute`.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import typer
+import click
 
-from gateway.admin.cli import DEFAULT_BOOTSTRAP, Bootstrap, Output, Yes, ask, usage
-from gateway.admin.output import Format, as_json, as_table, emit, headings
-from gateway.admin.storage_cli import DEFAULT_ZOOKEEPER, TlsDirectory, ZooKeeper, ask_storage
+from gateway.admin.requests import (
+    ask,
+    ask_storage,
+    bootstrap_option,
+    storage_option,
+    tls_option,
+    yes_option,
+    zookeeper_option,
+)
+from ledger.command_line import units
+from ledger.command_line.output import (
+    Format,
+    as_json,
+    as_table,
+    emit,
+    headings,
+    output_option,
+    usage,
+)
+from ledger.command_line.program import CommandGroup, Flags, Value, option
 
 if TYPE_CHECKING:
     from gateway.admin.client import AdminClient
     from gateway.admin.group_history import Past
-    from gateway.admin.group_seek import Scope, Step, Target
+    from gateway.admin.group_seek import Scope, Step
+    from gateway.admin.notation import SeekTarget
     from gateway.admin.topics import Row
 
 _KAFKA_COLUMN_WIDTH = 15  # kafka-consumer-groups.sh makes no column narrower
 _NEWEST = 100
+_TIME = "a time such as 2026-05-01T12:00:00 (UTC unless it has a zone), or how long ago, such as 2h"
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
-group_app = typer.Typer(
-    help="See how far consumer groups have read, and move them.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
+group = CommandGroup("group", "List, describe, delete and move consumer groups.")
+
+_name_argument = click.argument("name", metavar="GROUP", help="Id of the group.")
+_topic_option = option(
+    "--topic",
+    "-t",
+    "topics",
+    metavar="TOPIC",
+    multiple=True,
+    help="Topic, or topic:0,3 for some of its partitions; repeat for several.",
+)
+_execute_option = option(
+    "--execute", is_flag=True, help="Move the group; without it, only show the new offsets."
+)
+_dry_run_option = option(
+    "--dry-run", is_flag=True, help="Only show what would be done, and change nothing."
 )
 
 
-def _flag(name: str, text: str) -> typer.models.OptionInfo:
-    return typer.Option(name, help=text)
-
-
-Group = Annotated[str, typer.Argument(help="The group's id.")]
-Topics = Annotated[
-    list[str] | None,
-    typer.Option("--topic", "-t", help="topic or topic:0,3; may be given more than once."),
-]
-AllTopics = Annotated[bool, _flag("--all-topics", "All topics that the group has committed.")]
-ToEarliest = Annotated[bool, _flag("--to-earliest", "To the first record that is kept.")]
-ToLatest = Annotated[bool, _flag("--to-latest", "To the end.")]
-ToCurrent = Annotated[bool, _flag("--to-current", "To where the group is: with -o json, a copy.")]
-ToOffset = Annotated[int | None, _flag("--to-offset", "To this offset.")]
-ToDatetime = Annotated[
-    str | None, _flag("--to-datetime", "To the first record since 2026-05-01T12:00:00 (UTC).")
-]
-ByDuration = Annotated[
-    str | None, _flag("--by-duration", "To the first record since so long ago: PT2H, 90s, 7d.")
-]
-ShiftBy = Annotated[int | None, _flag("--shift-by", "By so many offsets; back if negative.")]
-FromFile = Annotated[
-    Path | None, _flag("--from-file", "To the offsets of lines topic,partition,offset; - is stdin.")
-]
-Undo = Annotated[bool, _flag("--undo", "To where the group was before the last seek.")]
-Execute = Annotated[bool, _flag("--execute", "Do it; without it, only show what would be done.")]
-DryRun = Annotated[bool, _flag("--dry-run", "Only show what would be done.")]
-History = Annotated[
-    str | None,
-    typer.Option(
-        "--zookeeper", "-z", help="With --undo: by the history, although consumers committed since."
-    ),
-]
-
-
-@group_app.command("list")
-def group_list(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: Output = Format.table) -> None:
+@group.command("list")
+@bootstrap_option
+@output_option
+def _list(bootstrap: str, output: Format) -> None:
     """List consumer groups."""
     from gateway.admin.groups import list_groups
 
@@ -86,28 +83,27 @@ def group_list(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: Output = Format
         emit(as_table(headings("group", "state", "type", "protocol"), rows))
 
 
-@group_app.command("describe")
-def group_describe(
-    name: Group,
-    members: Annotated[bool, typer.Option("--members", help="Who is in it.")] = False,
-    state: Annotated[bool, typer.Option("--state", help="What it is doing.")] = False,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    output: Output = Format.table,
-) -> None:
-    """Show how far a group has read, or its members, or its state."""
+@group.command("describe")
+@_name_argument
+@option("--members", is_flag=True, help="Show the members instead of the offsets.")
+@option("--state", is_flag=True, help="Show the state instead of the offsets.")
+@bootstrap_option
+@output_option
+def _describe(name: str, members: bool, state: bool, bootstrap: str, output: Format) -> None:
+    """Show the committed offsets and the lag of a group, or its members, or its state."""
     if members and state:
         usage("--members and --state: take one of them", output)
 
     from gateway.admin import groups
 
     async def work(client: AdminClient) -> tuple[str | None, dict[str, str], list[Row]]:
-        group = await groups.find_group(client, name)
-        remark = groups.remark(group)
+        found = await groups.find_group(client, name)
+        remark = groups.remark(found)
         if members:
-            return remark, groups.MEMBER_COLUMNS, groups.member_rows(group)
+            return remark, groups.MEMBER_COLUMNS, groups.member_rows(found)
         if state:
-            return remark, groups.STATE_COLUMNS, [await groups.state_row(client, group)]
-        return remark, groups.OFFSET_COLUMNS, await groups.offset_rows(client, group)
+            return remark, groups.STATE_COLUMNS, [await groups.state_row(client, found)]
+        return remark, groups.OFFSET_COLUMNS, await groups.offset_rows(client, found)
 
     remark, columns, rows = ask(bootstrap, output, work)
     if remark is not None:
@@ -118,14 +114,13 @@ def group_describe(
         emit("\n" + as_table(columns, rows, _KAFKA_COLUMN_WIDTH))
 
 
-@group_app.command("delete")
-def group_delete(
-    name: Group,
-    yes: Yes = False,
-    dry_run: DryRun = False,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    output: Output = Format.table,
-) -> None:
+@group.command("delete")
+@_name_argument
+@yes_option
+@_dry_run_option
+@bootstrap_option
+@output_option
+def _delete(name: str, yes: bool, dry_run: bool, bootstrap: str, output: Format) -> None:
     """Delete a group that has no members, and all its offsets."""
     if yes == dry_run:
         words = "take one of them" if yes else "add --yes to do it, or --dry-run to see them"
@@ -148,77 +143,103 @@ def group_delete(
         emit(f"Deleted group {name}.")
     else:
         emit("\n" + as_table(group_seek.COLUMNS, rows, _KAFKA_COLUMN_WIDTH))
-        _say_dry("--yes")
+        _print_dry("--yes")
 
 
-@group_app.command("seek")
-def group_seek(
-    name: Group,
-    topic: Topics = None,
-    all_topics: AllTopics = False,
-    to_earliest: ToEarliest = False,
-    to_latest: ToLatest = False,
-    to_current: ToCurrent = False,
-    to_offset: ToOffset = None,
-    to_datetime: ToDatetime = None,
-    by_duration: ByDuration = None,
-    shift_by: ShiftBy = None,
-    from_file: FromFile = None,
-    undo: Undo = False,
-    execute: Execute = False,
-    dry_run: DryRun = False,
-    zookeeper: History = None,
-    tls: TlsDirectory = None,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    output: Output = Format.table,
-) -> None:
-    """Move a group that has no members to other offsets, or back with --undo."""
-    words: dict[str, object] = {
-        "--to-earliest": to_earliest,
-        "--to-latest": to_latest,
-        "--to-current": to_current,
-        "--to-offset": to_offset,
-        "--to-datetime": to_datetime,
-        "--by-duration": by_duration,
-        "--shift-by": shift_by,
-        "--from-file": from_file,
-        "--undo": undo,
-    }
-    given = {word: value for word, value in words.items() if value not in (None, False)}
-    if len(given) != 1:
-        usage(f"say where to, by one of {', '.join(words)}", output)
-    if execute and dry_run:
+def _old_targets(function: F) -> F:
+    """Add the hidden options that say what `--to` says, from before there was `--to`."""
+    names = ("--to-earliest", "--to-latest", "--to-current")
+    for name in names:
+        function = option(name, is_flag=True, hidden=True)(function)
+    for name in ("--to-datetime", "--by-duration"):
+        function = option(name, hidden=True)(function)
+    for name in ("--to-offset", "--shift-by"):
+        function = option(name, type=Value("offset", units.integer), hidden=True)(function)
+    return function
+
+
+@group.command("seek")
+@_name_argument
+@_topic_option
+@option("--all-topics", is_flag=True, help="All topics for which the group has committed offsets.")
+@option(
+    "--to",
+    metavar="WHERE",
+    multiple=True,
+    help="New position: earliest, latest or current; an offset, such as 42; offsets forward or "
+    "back from the committed one, such as +10 or -10; the first record since a time, such as "
+    "2026-05-01T12:00:00 (UTC unless it has a zone); or the first record since a duration ago, "
+    "such as 1h, -1h or P1D.",
+)
+@option(
+    "--from-file",
+    metavar="FILE",
+    help="Move to the offsets in this file, in lines topic,partition,offset; - reads stdin.",
+)
+@option("--undo", is_flag=True, help="Move back to the offsets before the last seek.")
+@_old_targets
+@_execute_option
+@_dry_run_option
+@zookeeper_option(
+    "With --undo: find the last seek in the history of the group, even if consumers have committed "
+    "since. "
+)
+@tls_option
+@bootstrap_option
+@output_option
+def _seek(name: str, output: Format, **values: Any) -> None:
+    """Move a group that has no members to other offsets, or back with --undo.
+
+    Pass one of --to, --from-file and --undo, and with --to also --topic or --all-topics.
+    """
+    flags = Flags(**values)
+    targets = _targets(flags)
+    if len(targets) + (flags.from_file is not None) + flags.undo != 1:
+        usage("pass one of --to, --from-file and --undo, and only one position", output)
+    if flags.execute and flags.dry_run:
         usage("--execute and --dry-run: take one of them", output)
-    scope = _scope(topic, output)
-    ((word, value),) = given.items()
-    if word not in ("--from-file", "--undo") and bool(topic) == all_topics:
-        usage("say which partitions, by --topic or by --all-topics", output)
-    move = _Move(name, scope, execute, bootstrap, output)
-    if word == "--undo":
-        past = None if zookeeper is None else _past(name, zookeeper, tls, output)
-        move.undo(past)
-    elif isinstance(value, Path):
-        move.to_offsets(_file_offsets(value, name, output))
+    scope = _scope(flags.topics, output)
+    if targets and bool(flags.topics) == flags.all_topics:
+        usage("name the partitions by --topic or by --all-topics", output)
+    move = _Move(name, scope, flags.execute, flags.bootstrap, output)
+    if flags.undo:
+        zookeeper, tls = flags.zookeeper, flags.tls
+        move.undo(None if zookeeper is None else _past(name, zookeeper, tls, output))
+    elif flags.from_file is not None:
+        move.to_offsets(_file_offsets(flags.from_file, name, output))
     else:
-        move.to_target(_target(word, value, output))
+        ((option_name, value),) = targets
+        move.to_target(_target(option_name, value, output))
 
 
-@group_app.command("history")
-def group_history(
-    name: Group,
-    topic: Topics = None,
-    since: Annotated[
-        str | None, _flag("--since", "A time, or how long ago: 2026-05-01T12:00:00, 2h.")
-    ] = None,
-    newest: Annotated[
-        int, typer.Option("--newest", "-n", help="So many at most; 0: all.", min=0)
-    ] = _NEWEST,
-    zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER,
-    tls: TlsDirectory = None,
-    output: Output = Format.table,
+@group.command("history")
+@_name_argument
+@_topic_option
+@option("--since", metavar="TIME", help=f"Show only later commits: {_TIME}.")
+@option(
+    "--newest",
+    "-n",
+    type=Value("count", units.whole(0, 2**31 - 1)),
+    default=_NEWEST,
+    help="Show the newest commits only, this many; 0: all.",
+)
+@storage_option
+@tls_option
+@output_option
+def _history(
+    name: str,
+    topics: Sequence[str],
+    since: str | None,
+    newest: int,
+    zookeeper: str,
+    tls: Path | None,
+    output: Format,
 ) -> None:
-    """Show what a group committed, and when; the last commit may show a minute later."""
-    scope = _scope(topic, output)
+    """Show the commits of a group with their times.
+
+    The newest commit may appear up to a minute later.
+    """
+    scope = _scope(topics, output)
     since_ms = 0 if since is None else _moment("--since", since, output)
     past = _past(name, zookeeper, tls, output)
 
@@ -231,40 +252,40 @@ def group_history(
         emit(as_table(history.COLUMNS, rows))
 
 
-@group_app.command("restore")
-def group_restore(
-    name: Group,
-    at: Annotated[str, _flag("--at", "A time, or how long ago: 2026-05-01T12:00:00, 2h.")],
-    topic: Topics = None,
-    execute: Execute = False,
-    dry_run: DryRun = False,
-    zookeeper: ZooKeeper = DEFAULT_ZOOKEEPER,
-    tls: TlsDirectory = None,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    output: Output = Format.table,
-) -> None:
-    """Move a group that has no members to where it was at a time."""
-    if execute and dry_run:
+@group.command("restore")
+@_name_argument
+@option("--at", metavar="TIME", required=True, help=f"Time to go back to: {_TIME}.")
+@_topic_option
+@_execute_option
+@_dry_run_option
+@storage_option
+@tls_option
+@bootstrap_option
+@output_option
+def _restore(name: str, output: Format, **values: Any) -> None:
+    """Move a group that has no members to the offsets that it had at a time."""
+    flags = Flags(**values)
+    if flags.execute and flags.dry_run:
         usage("--execute and --dry-run: take one of them", output)
-    scope = _scope(topic, output)
-    at_ms = _moment("--at", at, output)
-    past = _past(name, zookeeper, tls, output)
-    _Move(name, scope, execute, bootstrap, output).restore(past, at_ms)
+    scope = _scope(flags.topics, output)
+    at_ms = _moment("--at", flags.at, output)
+    past = _past(name, flags.zookeeper, flags.tls, output)
+    _Move(name, scope, flags.execute, flags.bootstrap, output).restore(past, at_ms)
 
 
 class _Move:
-    """One move of a group: planned, perhaps made, and shown."""
+    """One move of a group: planned, perhaps executed, and shown."""
 
     def __init__(
         self, group: str, scope: Scope, execute: bool, bootstrap: str, output: Format
     ) -> None:
         self._group = group
         self._scope = scope
-        self._execute = execute
+        self._execute = execute  # if False, the plan is shown and nothing is changed
         self._bootstrap = bootstrap
         self._output = output
 
-    def to_target(self, target: Target) -> None:
+    def to_target(self, target: SeekTarget) -> None:
         from gateway.admin.group_seek import execute, plan
 
         async def work(client: AdminClient) -> list[Step]:
@@ -330,59 +351,74 @@ class _Move:
             if row["remark"]:
                 print(f"{row['topic']}-{row['partition']}: {row['remark']}", file=sys.stderr)
         if not self._execute:
-            _say_dry("--execute")
+            _print_dry("--execute")
 
 
-def _say_dry(word: str) -> None:
-    print(f"Nothing was changed; add {word} to do it.", file=sys.stderr)
+def _print_dry(name: str) -> None:
+    print(f"Nothing was changed; add {name} to do it.", file=sys.stderr)
 
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _read(option: str, read: Callable[[], T], output: Format) -> T:
-    """What the user wrote; a word that cannot be read ends the command."""
+def _read(name: str, read: Callable[[], T], output: Format) -> T:
+    """Return the parsed value of an option; end the command if it cannot be parsed."""
     try:
         return read()
     except ValueError as error:
-        usage(f"{option}: {error}", output)
+        usage(f"{name}: {error}", output)
 
 
-def _scope(topics: list[str] | None, output: Format) -> Scope:
+def _scope(topics: Sequence[str], output: Format) -> Scope:
     from gateway.admin.group_seek import Scope
-    from gateway.admin.group_words import read_topics
+    from gateway.admin.notation import read_topics
 
-    return Scope(_read("--topic", lambda: read_topics(topics or ()), output))
-
-
-def _moment(option: str, word: str, output: Format) -> int:
-    from gateway.admin.group_words import read_moment
-
-    return _read(option, lambda: read_moment(word, _now_ms()), output)
+    return Scope(_read("--topic", lambda: read_topics(topics), output))
 
 
-def _target(word: str, value: object, output: Format) -> Target:
-    from gateway.admin.group_seek import Target
-    from gateway.admin.group_words import read_duration, read_time
+def _moment(name: str, word: str, output: Format) -> int:
+    from gateway.admin.notation import read_moment
 
-    if word == "--to-datetime":
-        return Target("time", _read(word, lambda: read_time(str(value)), output))
-    if word == "--by-duration":
-        ago_ms = _read(word, lambda: read_duration(str(value)), output)
-        return Target("time", max(_now_ms() - ago_ms, 0))
-    kind = {"--to-offset": "offset", "--shift-by": "shift"}.get(word)
-    if kind is not None:
-        assert isinstance(value, int)
-        return Target(kind, value)
-    return Target(word.removeprefix("--to-"))
+    return _read(name, lambda: read_moment(word, _now_ms()), output)
 
 
-def _file_offsets(path: Path, group: str, output: Format) -> dict[tuple[str, int], int]:
-    from gateway.admin.group_words import read_offsets
+def _targets(flags: Flags) -> list[tuple[str, Any]]:
+    """Return each position that was given, with the option that it was given by."""
+    old: dict[str, Any] = {
+        "--to-earliest": flags.to_earliest,
+        "--to-latest": flags.to_latest,
+        "--to-current": flags.to_current,
+        "--to-offset": flags.to_offset,
+        "--to-datetime": flags.to_datetime,
+        "--by-duration": flags.by_duration,
+        "--shift-by": flags.shift_by,
+    }
+    given = [(name, value) for name, value in old.items() if value not in (None, False)]
+    return [("--to", value) for value in flags.to] + given
+
+
+def _target(name: str, value: Any, output: Format) -> SeekTarget:
+    from gateway.admin.notation import SeekTarget, read_duration, read_target, read_time
+
+    now_ms = _now_ms()
+    if name == "--to":
+        return _read(name, lambda: read_target(value, now_ms), output)
+    if name == "--to-datetime":
+        return SeekTarget("time", _read(name, lambda: read_time(value), output))
+    if name == "--by-duration":
+        ago_ms = _read(name, lambda: read_duration(value), output)
+        return SeekTarget("time", max(now_ms - ago_ms, 0))
+    if name in ("--to-offset", "--shift-by"):
+        return SeekTarget("offset" if name == "--to-offset" else "shift", value)
+    return SeekTarget(name.removeprefix("--to-"))
+
+
+def _file_offsets(path: str, group: str, output: Format) -> dict[tuple[str, int], int]:
+    from gateway.admin.notation import read_offsets
 
     try:
-        text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
+        text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         usage(f"--from-file {path}: {getattr(error, 'strerror', None) or error}", output)
     return _read(f"--from-file {path}", lambda: read_offsets(text, group), output)

@@ -12,13 +12,13 @@ from uuid import UUID
 
 from gateway.admin.client import AdminError, Place
 from gateway.admin.group_seek import Scope, remembered, within
-from gateway.admin.group_words import write_time
 from gateway.admin.groups import Committed, no_such_group
-from gateway.admin.output import headings
+from gateway.admin.notation import write_time
 from gateway.admin.storage import Storage
 from gateway.admin.topics import Row
 from gateway.groups.stored_membership import decode_membership
 from gateway.topics.catalog import Catalog
+from ledger.command_line.output import headings
 from ledger.streams.plain_log import PlainLogs
 from subscriptions.committed_offset import CommittedOffset, TopicIdPartition
 from subscriptions.segments.log_store import SubscriptionLogStore

@@ -19,8 +19,9 @@ from gateway.admin.groups import (
     find_group,
     no_such_group,
 )
-from gateway.admin.output import headings
+from gateway.admin.notation import SeekTarget
 from gateway.admin.topics import EARLIEST, LATEST, Row, offsets
+from ledger.command_line.output import headings
 
 COLUMNS = headings("group", "topic", "partition", "current_offset", "new_offset")
 METADATA_SIZE_MAX = 4096  # a server's offset.metadata.max.bytes
@@ -47,13 +48,6 @@ class Scope(NamedTuple):
     topics: Mapping[str, Sequence[int]] = {}
 
 
-class Target(NamedTuple):
-    """Where to: earliest, latest, current, offset, time or shift; with a number for the last 3."""
-
-    kind: str
-    number: int = 0
-
-
 # what would be done
 
 
@@ -74,7 +68,7 @@ async def require_idle(client: AdminClient, group: str) -> bool:
     return True
 
 
-async def plan(client: AdminClient, group: str, scope: Scope, target: Target) -> list[Step]:
+async def plan(client: AdminClient, group: str, scope: Scope, target: SeekTarget) -> list[Step]:
     """The moves, by topic and partition. Raises AdminError."""
     exists = await require_idle(client, group)
     if not exists and not scope.topics:
@@ -94,7 +88,7 @@ async def plan(client: AdminClient, group: str, scope: Scope, target: Target) ->
     return await _steps(client, places, current, wanted, target.kind)
 
 
-def _counted(place: Place, current: Committed | None, target: Target) -> int:
+def _counted(place: Place, current: Committed | None, target: SeekTarget) -> int:
     if target.kind == "offset":
         return target.number
     if current is None:

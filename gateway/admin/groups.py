@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from gateway.admin.client import AdminClient, AdminError, Place, raise_for
-from gateway.admin.output import headings
 from gateway.admin.topics import LATEST, Row, offsets
+from ledger.command_line.output import headings
 
 _OFFSET_COMMIT, _OFFSET_FETCH, _DESCRIBE_GROUPS, _LIST_GROUPS = 8, 9, 15, 16
 _DELETE_GROUPS, _OFFSET_DELETE = 42, 47

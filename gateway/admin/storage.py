@@ -72,8 +72,8 @@ class Storage:
             raise AdminError(str(error), "CORRUPT_METADATA") from error
 
 
-class Connection:
-    """Use as `async with Connection(zookeeper, tls) as storage`. Raises Unreachable anywhere.
+class StorageConnection:
+    """Use as `async with StorageConnection(zookeeper, tls) as storage`. May raise Unreachable.
 
     `zookeeper` may also be `grpc://127.0.0.1:3181`: the ledger port of `gateway dev`, where nothing
     can be changed.

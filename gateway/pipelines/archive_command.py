@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
-from gateway.admin.cli import DEFAULT_BOOTSTRAP, usage
-from gateway.admin.group_words import read_moment
-from gateway.admin.output import Format, as_json, as_table, emit, headings
+from gateway.admin.notation import read_moment
 from gateway.pipelines.archives import ArchiveFormat
 from gateway.pipelines.archives.archive_job import (
     EARLIEST,
@@ -23,98 +21,139 @@ from gateway.pipelines.archives.archive_job import (
     ArchiveWatcher,
 )
 from gateway.pipelines.archives.rounds import ArchiveRound
-from gateway.pipelines.job import Bootstrap, Conf, Master, Output, run_job
+from gateway.pipelines.job import job_options, run_job, seconds_type
 from gateway.pipelines.shared.errors import JobError
 from gateway.pipelines.shared.kafka_source import Isolation
 from ledger.adapters.system.clock import SystemClock
+from ledger.command_line import units
+from ledger.command_line.output import (
+    Format,
+    ProgressLine,
+    as_json,
+    as_table,
+    emit,
+    headings,
+    usage,
+)
+from ledger.command_line.program import UNITS_HELP, Command, Value, old_spelling, option
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from rich.progress import Progress, TaskID
 
-_OFFSETS_MAX = 5_000_000
-_FILE_BYTES = 128 * 1024 * 1024
+_INT64_MAX = 2**63 - 1
 
 
-_Topics = Annotated[list[str] | None, typer.Argument(help="Topics to archive.")]
-_Pattern = Annotated[
-    str, typer.Option("--pattern", help="Also topics whose whole name matches, now or later.")
-]
-_To = Annotated[str, typer.Option("--to", help="A directory, or catalog.namespace.table.")]
-_Kind = Annotated[ArchiveFormat, typer.Option("--format", help="parquet or iceberg.")]
-_From = Annotated[
-    str,
-    typer.Option(
-        "--from",
-        help="Where topics begin that are not archived yet: earliest, latest, a time, or how"
-        " long ago (2h).",
-    ),
-]
-_Follow = Annotated[
-    bool, typer.Option("--follow", help="Go on with what comes, until SIGTERM or Ctrl-C.")
-]
-_Interval = Annotated[
-    float, typer.Option("--interval", min=0.1, help="Seconds between looks, with --follow.")
-]
-_OffsetsMax = Annotated[
-    int, typer.Option("--max-offsets-per-round", min=1, help="In one commit, about.")
-]
-_AcceptLoss = Annotated[
-    bool, typer.Option("--accept-loss", help="Go on when records were deleted too early.")
-]
-_AllowGaps = Annotated[
-    bool,
-    typer.Option("--allow-gaps", help="Offsets without a record are fine: transactions make them."),
-]
-_Compact = Annotated[
-    bool, typer.Option("--compact", help="Also make few large files of many small ones.")
-]
-_FileBytes = Annotated[
-    int, typer.Option("--file-bytes", min=1, help="Of a file, about, with --compact.")
-]
-_Isolation = Annotated[Isolation, typer.Option("--isolation", help="Which records are read.")]
-_Timeout = Annotated[
-    float,
-    typer.Option("--timeout", min=0, help="Seconds for which failures that may pass are borne."),
-]
-
-
+@click.command(cls=Command, epilog=UNITS_HELP)
+@click.argument("topics", nargs=-1, metavar="[TOPIC]...", help="Topics to archive.")
+@option(
+    "--pattern",
+    metavar="REGEX",
+    default="",
+    help="Also archive topics whose whole name matches, including later ones.",
+)
+@option(
+    "--to",
+    metavar="PLACE",
+    required=True,
+    help="Archive to write to: a directory, or catalog.namespace.table with --format iceberg.",
+)
+@option(
+    "--format",
+    "kind",
+    type=Value("format", units.member(ArchiveFormat)),
+    default="parquet",
+    help="Format of the archive: parquet or iceberg.",
+)
+@option(
+    "--from",
+    "begin",
+    metavar="START",
+    default=EARLIEST,
+    help="Start of topics that are not archived yet: earliest, latest, a time, or how long ago, "
+    "such as 2h.",
+)
+@option("--follow", is_flag=True, help="Continue with new records until SIGTERM or Ctrl-C.")
+@option(
+    "--interval",
+    type=seconds_type(0.1),
+    default="10s",
+    help="With --follow: time between two reads; a bare number is seconds.",
+)
+@option(
+    "--max-offsets-per-round",
+    "offsets_max",
+    type=Value("count", units.whole(1, _INT64_MAX)),
+    default=5_000_000,
+    help="Approximate number of offsets per commit.",
+)
+@option(
+    "--accept-loss",
+    is_flag=True,
+    help="Continue if records were deleted before they were archived.",
+)
+@option(
+    "--allow-gaps",
+    is_flag=True,
+    help="Accept offsets without a record, which transactions and compaction leave.",
+)
+@option("--compact", is_flag=True, help="Also merge small files of the archive into large ones.")
+@option(
+    "--file-size",
+    type=Value("size", units.size(1, _INT64_MAX)),
+    default="128MiB",
+    help="With --compact: approximate size of a file.",
+)
+@old_spelling("--file-bytes", of="file_size")
+@option(
+    "--isolation",
+    type=Value("level", units.member(Isolation)),
+    default="read_committed",
+    help="Records to read: read_committed or read_uncommitted.",
+)
+@option(
+    "--timeout",
+    type=seconds_type(),
+    default="2m",
+    help="How long to retry transient errors; a bare number is seconds.",
+)
+@job_options
 def archive(
-    topics: _Topics = None,
-    pattern: _Pattern = "",
-    to: _To = "",
-    kind: _Kind = ArchiveFormat.parquet,
-    begin: _From = EARLIEST,
-    follow: _Follow = False,
-    interval_s: _Interval = 10.0,
-    offsets_max: _OffsetsMax = _OFFSETS_MAX,
-    accept_loss: _AcceptLoss = False,
-    allow_gaps: _AllowGaps = False,
-    compact: _Compact = False,
-    file_bytes: _FileBytes = _FILE_BYTES,
-    isolation: _Isolation = Isolation.read_committed,
-    timeout_s: _Timeout = 120.0,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    master: Master = "",
-    conf: Conf = None,
-    output: Output = Format.table,
+    topics: Sequence[str],
+    pattern: str,
+    to: str,
+    kind: ArchiveFormat,
+    begin: str,
+    follow: bool,
+    interval: float,
+    offsets_max: int,
+    accept_loss: bool,
+    allow_gaps: bool,
+    compact: bool,
+    file_size: int,
+    isolation: Isolation,
+    timeout: float,
+    bootstrap: str,
+    master: str,
+    conf: Sequence[str],
+    output: Format,
 ) -> None:
-    """Archive topics as Parquet files or in an Iceberg table; a rerun goes on where it ended."""
-    if not to:
-        usage("--to: name a directory, or a table with --format iceberg", output)
+    """Copy topics to Parquet files or to an Iceberg table.
+
+    A later run continues after the last archived offset.
+    """
     if not topics and not pattern:
         usage("name a topic, or a --pattern", output)
     wanted = ArchiveRequest(
-        topics=tuple(topics or ()),
+        topics=tuple(topics),
         pattern=pattern,
         start=_start(begin, output),
         offsets_per_round_max=offsets_max,
         accept_loss=accept_loss,
         allow_gaps=allow_gaps,
         isolation=isolation,
-        interval_s=interval_s,
-        timeout_s=timeout_s,
-        file_bytes=file_bytes if compact else 0,
+        interval_s=interval,
+        timeout_s=timeout,
+        file_bytes=file_size if compact else 0,
     )
 
     def work(spark: SparkSession) -> ArchiveReport:
@@ -138,20 +177,20 @@ def _start(word: str, output: Format) -> str | int:
         start_ms = read_moment(word, SystemClock().now_ms())
     except ValueError as error:
         usage(f"--from: {error}; or earliest, or latest", output)
-    if start_ms < 0:  # Kafka looks for no such time: -1 and -2 have it say latest and earliest
+    if start_ms < 0:  # ListOffsets reads -1 and -2 as latest and earliest
         usage(f"--from: {word!r} is before 1970; say earliest", output)
     return start_ms
 
 
 class _Ending:
-    """Whether somebody has asked the job to end."""
+    """Whether a signal has asked the job to end."""
 
     asked = False
 
 
 @contextmanager
 def _ending(follow: bool) -> Generator[_Ending]:
-    """With `follow`, SIGTERM and SIGINT only say that the job shall end after its round."""
+    """With `follow`, let SIGTERM and SIGINT end the job after its current round."""
     ending = _Ending()
 
     def on_signal(*_: Any) -> None:
@@ -170,40 +209,33 @@ def _ending(follow: bool) -> Generator[_Ending]:
 
 
 class _Progress(ArchiveWatcher):
-    """A bar on stderr, when that is a terminal; failures that are borne are lines on it anyway."""
+    """Progress on stderr if that is a terminal; retried errors are lines on stderr in any case."""
 
     def __init__(self) -> None:
-        self._bar: Progress | None = None
-        self._task: TaskID | None = None
+        self._line = ProgressLine()
+        self._planned = 0  # offsets of all rounds that were planned, and of those archived
         self._done = 0
 
     def __enter__(self) -> _Progress:
-        if sys.stderr.isatty():
-            from rich.console import Console
-            from rich.progress import Progress
-
-            self._bar = Progress(console=Console(stderr=True), transient=True)
-            self._bar.start()
-            self._task = self._bar.add_task("archived", total=None)
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+        self._line.clear()
 
     def on_planned(self, offsets: int) -> None:
-        self._show(total=self._done + offsets)
+        self._planned = self._done + offsets
+        self._show()
 
     def on_committed(self, done: ArchiveRound) -> None:
         self._done += done.offsets
-        self._show(completed=self._done)
+        self._show()
 
     def on_retry(self, error: JobError, wait_s: float) -> None:
-        print(f"gateway: {error}; again in {wait_s:.0f} s", file=sys.stderr)
+        self._line.clear()
+        print(f"gateway: {error}; retrying in {wait_s:.0f} s", file=sys.stderr)
 
-    def _show(self, completed: int | None = None, total: int | None = None) -> None:
-        if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=completed, total=total)
+    def _show(self) -> None:
+        self._line.bar(self._done, self._planned, "offsets archived")
 
 
 def _rows(report: ArchiveReport) -> list[dict[str, Any]]:
@@ -221,7 +253,10 @@ def _rows(report: ArchiveReport) -> list[dict[str, Any]]:
 
 
 def _as_data(report: ArchiveReport, to: str, kind: ArchiveFormat) -> dict[str, Any]:
-    """Programs read it: keys stay what they are. `lost`: offsets that were deleted too early."""
+    """Return the report for JSON. Programs read it, so its keys do not change.
+
+    `lost` counts offsets that were deleted before they were archived.
+    """
     return {
         "archive": to,
         "format": kind.value,

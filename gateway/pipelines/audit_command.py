@@ -3,91 +3,123 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
-from gateway.admin.cli import DEFAULT_BOOTSTRAP, EXIT_FAILED, usage
-from gateway.admin.group_words import read_moment
-from gateway.admin.output import Format, as_json, emit
+from gateway.admin.notation import read_moment
 from gateway.pipelines.audits.audit_job import AuditRequest, Step
 from gateway.pipelines.audits.audit_job import audit as compared
 from gateway.pipelines.audits.counting import TimeRange
 from gateway.pipelines.audits.model import Align, AuditReport
 from gateway.pipelines.audits.report import as_data, as_text
 from gateway.pipelines.audits.sources import SourceAccess, open_sides, parse_source
-from gateway.pipelines.job import Bootstrap, Conf, Master, Output, run_job
+from gateway.pipelines.job import job_options, run_job
 from gateway.pipelines.shared.errors import JobError
 from gateway.pipelines.shared.kafka_source import Isolation
 from gateway.pipelines.shared.partitions import TopicPartition
 from gateway.pipelines.shared.topics import OffsetBounds
 from ledger.adapters.system.clock import SystemClock
+from ledger.command_line import units
+from ledger.command_line.exit_codes import EXIT_FAILED, EXIT_OK
+from ledger.command_line.output import Format, ProgressLine, as_json, emit, usage
+from ledger.command_line.program import Command, Value, option
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_GRAMMAR = "topic:NAME, segments:NAME, archive:PATH[#TOPIC] or iceberg:CATALOG.NS.TABLE[#TOPIC]."
-_Left = Annotated[str, typer.Argument(help=_GRAMMAR)]
-_Right = Annotated[str, typer.Argument(help="What it is compared with: another of these.")]
-_RightBootstrap = Annotated[
-    str, typer.Option("--right-bootstrap", help="Servers of the right topic, if others.")
-]
-_Metadata = Annotated[
-    str,
-    typer.Option("--metadata", help="Of segments: zk://host:port,... or grpc://127.0.0.1:3181."),
-]
-_Align = Annotated[
-    Align,
-    typer.Option(
-        "--align", help="offset: same offsets; rank: the n-th record of each (replayed topics)."
-    ),
-]
-_Isolation = Annotated[Isolation, typer.Option("--isolation", help="Which records are read.")]
-_Common = Annotated[
-    bool,
-    typer.Option("--common", help="Only what lies in the offsets of both sides must be on both."),
-]
-_AllowGaps = Annotated[
-    bool,
-    typer.Option("--allow-gaps", help="Offsets without a record are fine: transactions make them."),
-]
-_StartTime = Annotated[
-    str, typer.Option("--start-time", help="Only records from then on: ISO time, or 2h ago.")
-]
-_EndTime = Annotated[str, typer.Option("--end-time", help="Only records before then.")]
-_LeftOffsets = Annotated[
-    str,
-    typer.Option("--left-offsets", help='Only these of the left: {"topic":{"0":[first,end]}}.'),
-]
-_RightOffsets = Annotated[str, typer.Option("--right-offsets", help="The same of the right.")]
-_Examples = Annotated[
-    int, typer.Option("--examples", min=0, max=1000, help="How many differences are shown.")
-]
+_SOURCE = "topic:NAME, segments:NAME, archive:PATH[#TOPIC] or iceberg:CATALOG.NS.TABLE[#TOPIC]."
 
 
+@click.command(cls=Command)
+@click.argument("left", metavar="LEFT", help=_SOURCE)
+@click.argument("right", metavar="RIGHT", help="The source to compare it with, in the same form.")
+@option(
+    "--align",
+    type=Value("by", units.member(Align)),
+    default="offset",
+    help="Compare records of the same offset, or with rank the n-th records of both partitions, as "
+    "for replayed topics.",
+)
+@option("--common", is_flag=True, help="Only compare offsets that both sides cover.")
+@option(
+    "--allow-gaps",
+    is_flag=True,
+    help="Accept offsets without a record, which transactions and compaction leave.",
+)
+@option(
+    "--start-time",
+    metavar="TIME",
+    default="",
+    help="Only compare records from this time on: 2026-05-01T12:00:00, or how long ago, such as "
+    "2h.",
+)
+@option("--end-time", metavar="TIME", default="", help="Only compare records before this time.")
+@option(
+    "--left-offsets",
+    metavar="JSON",
+    default="",
+    shown="all",
+    help='Only compare these offsets of LEFT: {"topic":{"0":[first,end]}}.',
+)
+@option(
+    "--right-offsets",
+    metavar="JSON",
+    default="",
+    shown="all",
+    help="Only compare these offsets of RIGHT, in the same form.",
+)
+@option(
+    "--examples",
+    type=Value("count", units.whole(0, 1000)),
+    default=10,
+    help="Number of differences to show.",
+)
+@option(
+    "--isolation",
+    type=Value("level", units.member(Isolation)),
+    default="read_committed",
+    help="Records to read: read_committed or read_uncommitted.",
+)
+@option(
+    "--metadata",
+    metavar="URL",
+    default="",
+    help="Metadata of segments: zk://host:port,... or grpc://127.0.0.1:3181.",
+)
+@option(
+    "--right-bootstrap",
+    metavar="SERVERS",
+    default="",
+    shown="those of --bootstrap",
+    help="Servers of the topic on the right.",
+)
+@job_options
 def audit(
-    left: _Left,
-    right: _Right,
-    align: _Align = Align.offset,
-    common: _Common = False,
-    allow_gaps: _AllowGaps = False,
-    start_time: _StartTime = "",
-    end_time: _EndTime = "",
-    left_offsets: _LeftOffsets = "",
-    right_offsets: _RightOffsets = "",
-    examples: _Examples = 10,
-    isolation: _Isolation = Isolation.read_committed,
-    metadata: _Metadata = "",
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    right_bootstrap: _RightBootstrap = "",
-    master: Master = "",
-    conf: Conf = None,
-    output: Output = Format.table,
-) -> None:
-    """Compare two of topic, segments and archive; ends with 1 when records are LOST or differ."""
+    left: str,
+    right: str,
+    align: Align,
+    common: bool,
+    allow_gaps: bool,
+    start_time: str,
+    end_time: str,
+    left_offsets: str,
+    right_offsets: str,
+    examples: int,
+    isolation: Isolation,
+    metadata: str,
+    right_bootstrap: str,
+    bootstrap: str,
+    master: str,
+    conf: Sequence[str],
+    output: Format,
+) -> int:
+    """Compare two of: a topic, its segments, an archive.
+
+    Exits with 1 if records are LOST or differ.
+    """
     try:
         sources = parse_source(left), parse_source(right)
         wanted = AuditRequest(
@@ -106,26 +138,23 @@ def audit(
 
     def work(spark: SparkSession) -> AuditReport:
         with _progress() as on_step:
-            on_step("asking what there is")
+            on_step("reading the bounds of both sides")
             sides = open_sides(spark, *sources, access, others)
             return compared(spark, *sides, wanted, on_step)
 
     report = run_job("audit", master, conf, output, work)
     emit(as_json(as_data(report)) if output is Format.json else as_text(report))
-    if report.differences:
-        raise typer.Exit(EXIT_FAILED)
+    return EXIT_FAILED if report.differences else EXIT_OK
 
 
 @contextmanager
 def _progress() -> Generator[Step]:
-    """What is being done, on stderr when somebody looks."""
-    if not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    from rich.console import Console
-
-    with Console(stderr=True).status("") as status:
-        yield status.update
+    """Show the current step on stderr if that is a terminal."""
+    line = ProgressLine()
+    try:
+        yield line.text
+    finally:
+        line.clear()
 
 
 def _moment(option: str, word: str) -> int | None:
@@ -138,7 +167,7 @@ def _moment(option: str, word: str) -> int | None:
 
 
 def _offsets(option: str, text: str) -> dict[TopicPartition, OffsetBounds] | None:
-    """{"topic":{"0":[first,end]}}; None for nothing."""
+    """Parse `{"topic":{"0":[first,end]}}`. Returns None if the text is empty."""
     if not text:
         return None
     try:

@@ -1,19 +1,29 @@
-"""`gateway job NAME ...`: the jobs on Spark. Loads without Spark; a job that runs needs it."""
+"""The commands `gateway job ...`. They load without Spark; a job needs it when it runs."""
 
 from __future__ import annotations
 
-import typer
+from typing import Final
 
-from gateway.pipelines.archive_command import archive
-from gateway.pipelines.audit_command import audit
-from gateway.pipelines.replay_command import replay
+from ledger.command_line.program import CommandGroup, Deferred
 
-job_app = typer.Typer(
-    help="Jobs on Spark: archive, replay and audit topics.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
+job: Final = CommandGroup(
+    "job",
+    "Archive, replay and audit topics with Spark.",
+    {
+        "archive": Deferred(
+            "gateway.pipelines.archive_command",
+            "archive",
+            "Copy topics to Parquet files or to an Iceberg table.",
+        ),
+        "replay": Deferred(
+            "gateway.pipelines.replay_command",
+            "replay",
+            "Write archived records to a topic, each exactly once.",
+        ),
+        "audit": Deferred(
+            "gateway.pipelines.audit_command",
+            "audit",
+            "Compare two of: a topic, its segments, an archive.",
+        ),
+    },
 )
-for _job in (archive, replay, audit):
-    job_app.command()(_job)

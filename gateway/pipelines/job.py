@@ -1,73 +1,84 @@
-"""What the commands of all jobs share: options, the session, exit codes.
+"""What the commands of all jobs share: options, the Spark session, exit codes.
 
-Exit codes: 0 done, 1 the job failed or found differences, 2 usage, 69 no server reached,
+Exit codes: 0 done, 1 the job failed or found differences, 2 wrong usage, 69 no server reached,
 130 Ctrl-C. A failure is one line on stderr, JSON with `-o json`.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import typer
+import click
 
-from gateway.admin.cli import (
+from gateway.admin.requests import bootstrap_option
+from gateway.pipelines.shared.errors import JobError
+from gateway.pipelines.shared.spark_errors import translate_spark_errors
+from ledger.command_line import units
+from ledger.command_line.exit_codes import (
     EXIT_FAILED,
     EXIT_INTERRUPTED,
     EXIT_UNREACHABLE,
     EXIT_USAGE,
-    Bootstrap,
-    Output,
-    fail,
 )
-from gateway.admin.output import Format
-from gateway.pipelines.shared.errors import JobError
-from gateway.pipelines.shared.spark_errors import translate_spark_errors
+from ledger.command_line.output import Format, fail, output_option, usage
+from ledger.command_line.program import Value, option
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Bootstrap", "Conf", "Master", "Output", "run_job"]
-
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
 _USAGE = frozenset({"USAGE", "BAD_PATTERN", "BAD_BOOTSTRAP"})
+_TIME_S_MAX = 10 * 365 * 86_400
 
-Master = Annotated[
-    str,
-    typer.Option(
+
+def seconds_type(first_s: float = 0) -> Value[float]:
+    """Return the type of a duration; a number without a unit is in seconds."""
+    return Value("duration", units.duration(first_s, _TIME_S_MAX, bare="s"))
+
+
+def job_options(function: F) -> F:
+    """Add the options that all jobs have."""
+    conf = option(
+        "--conf",
+        metavar="KEY=VALUE",
+        multiple=True,
+        help="Setting of Spark; repeat for several.",
+    )
+    master = option(
         "--master",
+        metavar="URL",
         envvar="SPARK_MASTER",
-        help="Spark master; where spark-submit has set one, leave it empty.",
-    ),
-]
-Conf = Annotated[
-    list[str] | None,
-    typer.Option("--conf", help="A setting of Spark: key=value; may be given more than once."),
-]
+        show_envvar=True,
+        default="",
+        help="Spark master; leave it out if spark-submit has set one.",
+    )
+    return bootstrap_option(master(conf(output_option(function))))
 
 
 def run_job(
     name: str,
     master: str,
-    conf: list[str] | None,
+    conf: Sequence[str],
     output: Format,
     work: Callable[[SparkSession], T],
 ) -> T:
-    """What `work` returned, run with the session there is, else one for it.
+    """Return the result of `work` with the running Spark session, or with a new one.
 
-    Exits on JobError, and on what an admin client raises.
+    Ends the command if the job fails, or if its client reaches no server.
     """
     from gateway.pipelines.shared.session import new_session, running_session
     from gateway.wire.client_link import AdminError, Unreachable
 
     settings: dict[str, str] = {}
-    for each in conf or ():
+    for each in conf:
         key, equals, value = each.partition("=")
         if not equals or not key:
-            fail(EXIT_USAGE, f"--conf {each!r}: must be key=value", "USAGE", output)
+            usage(f"--conf {each!r}: must be key=value", output)
         settings[key] = value
     try:
         running = running_session()
@@ -86,11 +97,11 @@ def run_job(
         fail(EXIT_UNREACHABLE, str(error), "UNREACHABLE", output)
     except KeyboardInterrupt:
         print("gateway: interrupted", file=sys.stderr)
-        raise typer.Exit(EXIT_INTERRUPTED) from None
+        raise click.exceptions.Exit(EXIT_INTERRUPTED) from None
 
 
 def _stop(spark: SparkSession) -> None:
-    """It is stopped; a JVM that has died cannot be asked to, and the job's own error counts."""
+    """Stop Spark. If its JVM has died, that is ignored: the error of the job is reported."""
     from py4j.protocol import Py4JError
 
     with suppress(Py4JError, ConnectionError):

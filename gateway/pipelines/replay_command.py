@@ -2,102 +2,126 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
-from gateway.admin.cli import DEFAULT_BOOTSTRAP, usage
-from gateway.admin.group_words import read_time
-from gateway.admin.output import Format, as_json, as_table, emit, headings
+from gateway.admin.notation import read_time
 from gateway.pipelines.archives import ArchiveFormat
-from gateway.pipelines.job import Bootstrap, Conf, Master, Output, run_job
+from gateway.pipelines.job import job_options, run_job, seconds_type
 from gateway.pipelines.replays.model import ReplayReport, ReplayRequest, default_state
 from gateway.pipelines.replays.plan import parse_offsets
 from gateway.pipelines.shared.errors import JobError
+from ledger.command_line import units
+from ledger.command_line.output import Format, as_json, as_table, emit, headings, usage
+from ledger.command_line.program import UNITS_HELP, Command, Value, option
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-
 _TIME_MS_MAX = 253_402_300_799_999
-"""The last millisecond of the year 9999, of which Spark's and Python's days are the same."""
+"""The last millisecond of the year 9999, the last that Spark and Python count alike."""
+
+_CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
-class Compression(StrEnum):
-    """Of the batches that are written."""
-
-    none = "none"
-    gzip = "gzip"
-    snappy = "snappy"
-    lz4 = "lz4"
-    zstd = "zstd"
-
-
-_From = Annotated[
-    str, typer.Option("--from", help="The archive: a directory, or catalog.namespace.table.")
-]
-_Topic = Annotated[str, typer.Option("--topic", "-t", help="The archived topic.")]
-_ToTopic = Annotated[
-    str, typer.Option("--to-topic", help="Where to; else a topic of the same name.")
-]
-_Kind = Annotated[ArchiveFormat, typer.Option("--format", help="parquet or iceberg.")]
-_StartTime = Annotated[
-    str, typer.Option("--start-time", help="Not older: 2024-01-31T12:00:00Z, or ms.")
-]
-_EndTime = Annotated[str, typer.Option("--end-time", help="Older than this.")]
-_Offsets = Annotated[
-    str, typer.Option("--offsets", help='{"0": [100, 200]}: partition 0, 100 to 199.')
-]
-_State = Annotated[
-    str, typer.Option("--state", help="Where it is kept what was begun; else in the archive.")
-]
-_Create = Annotated[bool, typer.Option("--create", help="Make the topic if it does not exist.")]
-_Compression = Annotated[
-    Compression, typer.Option("--compression", help="none, gzip, snappy, lz4 or zstd.")
-]
-_Transactional = Annotated[
-    bool,
-    typer.Option(
-        "--transactional/--idempotent",
-        help="Idempotent is exactly once too; transactions are not served yet.",
-    ),
-]
-_Timeout = Annotated[
-    float, typer.Option("--timeout", help="Seconds without progress before it gives up.")
-]
-
-
+@click.command(cls=Command, epilog=UNITS_HELP)
+@option(
+    "--from",
+    "source",
+    metavar="PLACE",
+    required=True,
+    help="Archive to read: a directory, or catalog.namespace.table with --format iceberg.",
+)
+@option("--topic", "-t", metavar="TOPIC", required=True, help="Archived topic to replay.")
+@option(
+    "--to-topic",
+    metavar="TOPIC",
+    default="",
+    shown="the same name",
+    help="Topic to write to.",
+)
+@option(
+    "--format",
+    "kind",
+    type=Value("format", units.member(ArchiveFormat)),
+    default="parquet",
+    help="Format of the archive: parquet or iceberg.",
+)
+@option(
+    "--start-time",
+    metavar="TIME",
+    default="",
+    help="Only replay records from this time on: 2024-01-31T12:00:00Z, or milliseconds since 1970.",
+)
+@option("--end-time", metavar="TIME", default="", help="Only replay records before this time.")
+@option(
+    "--offsets",
+    metavar="JSON",
+    default="",
+    shown="all",
+    help='Only replay these offsets: {"0": [100, 200]} is 100 to 199 of partition 0.',
+)
+@option(
+    "--state",
+    metavar="DIR",
+    default="",
+    shown="inside the archive",
+    help="Directory for the state of the replay, from which a later run resumes.",
+)
+@option("--create", is_flag=True, help="Create the topic if it does not exist.")
+@option(
+    "--compression",
+    type=Value("codec", units.one_of(*_CODECS)),
+    default="none",
+    help=f"Compression of the batches: {units.listed(_CODECS)}.",
+)
+@option(
+    "--transactional/--idempotent",
+    default=False,
+    shown="idempotent",
+    help="Kind of producer. Both write each record exactly once; transactions are not served yet.",
+)
+@option(
+    "--timeout",
+    type=seconds_type(),
+    default="2m",
+    help="Give up after this time without progress; a bare number is seconds.",
+)
+@job_options
 def replay(
-    source: _From,
-    topic: _Topic,
-    to_topic: _ToTopic = "",
-    kind: _Kind = ArchiveFormat.parquet,
-    start_time: _StartTime = "",
-    end_time: _EndTime = "",
-    offsets: _Offsets = "",
-    state: _State = "",
-    create: _Create = False,
-    compression: _Compression = Compression.none,
-    transactional: _Transactional = False,
-    timeout_s: _Timeout = 120.0,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    master: Master = "",
-    conf: Conf = None,
-    output: Output = Format.table,
+    source: str,
+    topic: str,
+    to_topic: str,
+    kind: ArchiveFormat,
+    start_time: str,
+    end_time: str,
+    offsets: str,
+    state: str,
+    create: bool,
+    compression: str,
+    transactional: bool,
+    timeout: float,
+    bootstrap: str,
+    master: str,
+    conf: Sequence[str],
+    output: Format,
 ) -> None:
-    """Write archived records into a topic: as they were, once each, resumable."""
+    """Write archived records to a topic, each exactly once.
 
+    A run that was interrupted is resumed by the same command.
+    """
     if transactional:
         usage(
-            "transactions are not served yet; --idempotent, the default, is exactly once as well:"
-            " records are told apart by producer id and sequence",
+            "--transactional: transactions are not served yet; --idempotent, the default, writes "
+            "each record exactly once as well",
             output,
         )
     if kind is ArchiveFormat.iceberg and not state:
-        usage("--state: name a directory for it, on a disk, NFS or HDFS", output)
+        usage("--state is missing: pass a directory on a disk, NFS or HDFS", output)
     if offsets and (start_time or end_time):
-        usage("--offsets and times: give one or the other", output)
+        usage("--offsets, and --start-time or --end-time: pass one or the other", output)
     request = ReplayRequest(
         topic,
         to_topic or topic,
@@ -105,8 +129,8 @@ def replay(
         end_ms=_time("--end-time", end_time, output),
         offsets=_offsets(offsets, topic, output),
         create=create,
-        codec=compression.value,
-        stall_s_max=timeout_s,
+        codec=compression,
+        stall_s_max=timeout,
     )
 
     def work(spark: SparkSession) -> ReplayReport:
@@ -134,7 +158,10 @@ def _offsets(text: str, topic: str, output: Format) -> dict[int, tuple[int, int]
 
 
 def _time(option: str, text: str, output: Format) -> int | None:
-    """Milliseconds since 1970. No "2h ago": a rerun must mean the same records."""
+    """Return the milliseconds since 1970.
+
+    A duration ago is refused, because a later run must select the same records.
+    """
     if not text:
         return None
     if text.isdecimal() and int(text) > _TIME_MS_MAX:
@@ -148,7 +175,7 @@ def _time(option: str, text: str, output: Format) -> int | None:
 
 
 def _data(report: ReplayReport) -> dict[str, object]:
-    """Documented in docs/spark.md."""
+    """Return the report for JSON, as docs/spark.md describes it."""
     return {
         "topic": report.topic,
         "to_topic": report.target,

@@ -1,142 +1,179 @@
-"""`gateway dev`: its flags, all that is wrong with them, and the configuration that they make."""
+"""`gateway dev`: its options, their faults, and the configuration that they make."""
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+import click
 
 from gateway.config import GatewayConfig, GroupLimits, TopicDefaults
+from ledger.command_line import units
+from ledger.command_line.exit_codes import EXIT_CONFIG
+from ledger.command_line.program import UNITS_HELP, Command, Flags, OldSpelling, Option, Value
 
-EXIT_CONFIG = 78  # sysexits.h: EX_CONFIG
 INT32_MAX = 2**31 - 1
+PORT_MAX = 65_535
 LEDGER_PORT = 3181
 
+PORT = Value("port", units.integer)
+COUNT = Value("count", units.integer)
+FILE = Value("file", units.path)
+DURATION = Value("duration", units.duration(0, 10 * 365 * 86_400))
+_DEFAULT = GatewayConfig()
 
-def run(arguments: list[str]) -> int:
-    """Serves until a signal. Returns the exit code; usage errors exit with 2 from here."""
-    flags = parser().parse_args(arguments)
+
+def common_options() -> list[click.Parameter]:
+    """Return the options that `dev` and `serve` have in common."""
+    topics, delay_ms = _DEFAULT.topics, _DEFAULT.groups.initial_rebalance_delay_ms
+    return [
+        Option(
+            ["--port"],
+            type=PORT,
+            default=_DEFAULT.port,
+            help="Kafka port; 0 takes any free port.",
+        ),
+        Option(["--host"], metavar="HOST", default=_DEFAULT.host, help="Address to listen on."),
+        Option(
+            ["--node-id"],
+            type=Value("id", units.integer),
+            default=_DEFAULT.node_id,
+            help="Kafka broker id.",
+        ),
+        Option(
+            ["--partitions"],
+            type=COUNT,
+            default=topics.partitions,
+            help="Partitions of a topic that is created without a count.",
+        ),
+        Option(
+            ["--auto-create/--no-auto-create"],
+            default=topics.auto_create,
+            help="Create a topic when a client names one that does not exist.",
+        ),
+        Option(
+            ["--metrics-port"],
+            type=PORT,
+            default=_DEFAULT.metrics_port,
+            help="Port of the metrics page for Prometheus, on --host; 0 takes any free port.",
+        ),
+        Option(
+            ["--group-initial-rebalance-delay"],
+            type=DURATION,
+            default=units.show_time(delay_ms / 1000),
+            help="How long a new group waits for its first members.",
+        ),
+        OldSpelling(
+            ["--group-initial-rebalance-delay-ms"], of="group_initial_rebalance_delay", unit="ms"
+        ),
+    ]
+
+
+def _dev_options() -> list[click.Parameter]:
+    return [
+        Option(
+            ["--data"],
+            type=Value("dir", units.path),
+            default=_DEFAULT.data,
+            help="Directory of all data; made if missing.",
+        ),
+        Option(
+            ["--bookies"],
+            type=COUNT,
+            default=_DEFAULT.bookies,
+            help="Bookies inside this process: 1 or 3.",
+        ),
+        Option(
+            ["--journal-sync"],
+            metavar="MODE",
+            default=_DEFAULT.journal_sync,
+            help="group: records are synced before they are acknowledged; never: they are not.",
+        ),
+        Option(
+            ["--accept-loss"],
+            is_flag=True,
+            help="Continue with the records that are left after a bookie lost some (damage on its "
+            "disk, or a power cut without sync).",
+        ),
+        Option(
+            ["--ledger-port"],
+            type=PORT,
+            default=LEDGER_PORT,
+            help="Port on 127.0.0.1 at which tools on this machine read ledgers; 0 takes any free "
+            "port.",
+        ),
+        Option(["--no-ledger-port"], is_flag=True, help="Open no ledger port."),
+    ]
+
+
+def run(flags: Flags) -> int:
+    """Serve until a signal. Returns the exit code."""
     faults = faults_of(flags)
     if faults:
-        return refuse(faults)
+        return print_faults(faults)
     from gateway.process.run import ConfigFault, run_gateway
 
     try:
         return run_gateway(config_of(flags))
     except ConfigFault as fault:
-        return refuse(fault.faults)
+        return print_faults(fault.faults)
 
 
-def parser() -> argparse.ArgumentParser:
-    """The flags. Defaults are those of `gateway.config`."""
-    default = GatewayConfig()
-    flags = argparse.ArgumentParser(
-        prog="gateway dev",
-        description="Run everything in one process: gateway, storage and metadata.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-        allow_abbrev=False,
-    )
-    add = flags.add_argument
-    add_common_flags(flags)
-    add("--data", type=Path, default=default.data, help="directory of all data; made if missing")
-    add("--bookies", type=int, default=default.bookies, help="embedded storage nodes: 1 or 3")
-    add(
-        "--journal-sync",
-        default=default.journal_sync,
-        help="group: synced before each acknowledgement; never: not at all",
-    )
-    add(
-        "--accept-loss",
-        action="store_true",
-        help="go on with what is left after a bookie lost data (rot, a power cut without sync)",
-    )
-    add(
-        "--ledger-port",
-        type=int,
-        default=LEDGER_PORT,
-        help="where tools on this machine read ledgers, always on 127.0.0.1; 0 takes any free one",
-    )
-    add(
-        "--no-ledger-port",
-        dest="ledger_port",
-        action="store_const",
-        const=None,
-        default=argparse.SUPPRESS,
-        help="no such port",
-    )
-    return flags
+def _callback(**values: Any) -> int:
+    return run(Flags(**values))
 
 
-def add_common_flags(flags: argparse.ArgumentParser) -> None:
-    """What `dev` and `serve` have in common."""
-    default = GatewayConfig()
-    add = flags.add_argument
-    add("--port", type=int, default=default.port, help="Kafka port; 0 takes any free one")
-    add("--host", default=default.host, help="address to listen on")
-    add("--node-id", type=int, default=default.node_id, help="Kafka broker id")
-    add(
-        "--partitions",
-        type=int,
-        default=default.topics.partitions,
-        help="partitions of a topic that is made without a count",
-    )
-    add(
-        "--auto-create",
-        action=argparse.BooleanOptionalAction,
-        default=default.topics.auto_create,
-        help="make topics that clients name",
-    )
-    add(
-        "--metrics-port",
-        type=int,
-        default=default.metrics_port,
-        help="port of the metrics page for Prometheus, on --host; 0 takes any free one",
-    )
-    add(
-        "--group-initial-rebalance-delay-ms",
-        type=int,
-        default=default.groups.initial_rebalance_delay_ms,
-        help="how long a new group waits for its first members",
-    )
+dev = Command(
+    "dev",
+    params=[*common_options(), *_dev_options()],
+    help="Run everything in one process: gateway, storage and metadata.",
+    epilog=UNITS_HELP,
+    callback=_callback,
+)
 
 
-def faults_of(flags: argparse.Namespace) -> list[str]:
-    """All that is wrong, not only the first; one line each."""
+def faults_of(flags: Flags) -> list[str]:
+    """Return all faults of the options, a line for each."""
     checks = (
-        (flags.bookies in (1, 3), f"bookies {flags.bookies}: must be 1 or 3"),
+        (flags.bookies in (1, 3), f"--bookies {flags.bookies}: must be 1 or 3"),
         (
             flags.journal_sync in ("group", "never"),
-            f"journal-sync {flags.journal_sync!r}: must be group or never",
+            f"--journal-sync {flags.journal_sync}: must be group or never",
         ),
         (
-            flags.ledger_port is None or 0 <= flags.ledger_port <= 65_535,
-            f"ledger-port {flags.ledger_port}: must be between 0 and 65535",
+            0 <= flags.ledger_port <= PORT_MAX,
+            f"--ledger-port {flags.ledger_port}: must be between 0 and {PORT_MAX}",
         ),
     )
     faults = [fault for holds, fault in checks if not holds]
     return common_faults(flags) + faults + _data_faults(flags.data)
 
 
-def common_faults(flags: argparse.Namespace) -> list[str]:
-    """All that is wrong with the flags of `add_common_flags`."""
+def common_faults(flags: Flags) -> list[str]:
+    """Return all faults of the options of `common_options`."""
     topics = TopicDefaults()
-    delay_ms = flags.group_initial_rebalance_delay_ms
+    delay_s = flags.group_initial_rebalance_delay
+    delay, delay_max = (units.show_time(each) for each in (delay_s, INT32_MAX / 1000))
     checks = (
-        (0 <= flags.port <= 65_535, f"port {flags.port}: must be between 0 and 65535"),
+        (0 <= flags.port <= PORT_MAX, f"--port {flags.port}: must be between 0 and {PORT_MAX}"),
         (
-            flags.metrics_port is None or 0 <= flags.metrics_port <= 65_535,
-            f"metrics-port {flags.metrics_port}: must be between 0 and 65535",
+            flags.metrics_port is None or 0 <= flags.metrics_port <= PORT_MAX,
+            f"--metrics-port {flags.metrics_port}: must be between 0 and {PORT_MAX}",
         ),
-        (0 <= flags.node_id <= INT32_MAX, f"node-id {flags.node_id}: must be 0 to {INT32_MAX}"),
+        (
+            0 <= flags.node_id <= INT32_MAX,
+            f"--node-id {flags.node_id}: must be between 0 and {INT32_MAX}",
+        ),
         (
             1 <= flags.partitions <= topics.partitions_max,
-            f"partitions {flags.partitions}: must be between 1 and {topics.partitions_max}",
+            f"--partitions {flags.partitions}: must be between 1 and {topics.partitions_max}",
         ),
         (
-            0 <= delay_ms <= INT32_MAX,
-            f"group-initial-rebalance-delay-ms {delay_ms}: must be 0 to {INT32_MAX}",
+            delay_s <= INT32_MAX / 1000,
+            f"--group-initial-rebalance-delay {delay}: must be between 0ms and {delay_max}",
         ),
     )
     return [fault for holds, fault in checks if not holds]
@@ -148,17 +185,16 @@ def _data_faults(data: Path) -> list[str]:
         while not place.exists():
             place = place.parent
         if not place.is_dir():
-            return [f"data {data}: {place} is not a directory"]
+            return [f"--data {data}: {place} is not a directory"]
     except (OSError, ValueError) as error:
-        return [f"data {data}: {error}"]
+        return [f"--data {data}: {error}"]
     if not os.access(place, os.W_OK | os.X_OK):
-        return [f"data {data}: {place} is not writable"]
+        return [f"--data {data}: {place} is not writable"]
     return []
 
 
-def config_of(flags: argparse.Namespace) -> GatewayConfig:
-    """The configuration of flags without faults."""
-    delay_ms: int = flags.group_initial_rebalance_delay_ms
+def config_of(flags: Flags) -> GatewayConfig:
+    """Return the configuration that the options make. They must have no faults."""
     return GatewayConfig(
         data=flags.data,
         host=flags.host,
@@ -167,9 +203,9 @@ def config_of(flags: argparse.Namespace) -> GatewayConfig:
         bookies=flags.bookies,
         journal_sync=flags.journal_sync,
         accept_loss=flags.accept_loss,
-        ledger_port=flags.ledger_port,
+        ledger_port=None if flags.no_ledger_port else flags.ledger_port,
         metrics_port=flags.metrics_port,
-        groups=replace(GroupLimits(), initial_rebalance_delay_ms=delay_ms),
+        groups=group_limits(flags),
         topics=replace(
             TopicDefaults(),
             partitions=flags.partitions,
@@ -179,8 +215,14 @@ def config_of(flags: argparse.Namespace) -> GatewayConfig:
     )
 
 
-def refuse(faults: list[str]) -> int:
-    """Each fault is a line on stderr; returns the exit code."""
+def group_limits(flags: Flags) -> GroupLimits:
+    """Return the limits of groups that the options make."""
+    delay_ms = round(flags.group_initial_rebalance_delay * 1000)
+    return replace(GroupLimits(), initial_rebalance_delay_ms=delay_ms)
+
+
+def print_faults(faults: list[str]) -> int:
+    """Print each fault as a line on stderr. Returns the exit code."""
     for fault in faults:
         print(f"gateway: {fault}", file=sys.stderr)
     return EXIT_CONFIG

@@ -1,31 +1,116 @@
-"""`gateway serve`: its flags, all that is wrong with them, and the configuration they make."""
+"""`gateway serve`: its options, their faults, and the configuration that they make."""
 
 from __future__ import annotations
 
-import argparse
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from gateway.config import GatewayConfig, GroupLimits, TopicDefaults
-from gateway.process.dev import INT32_MAX, add_common_flags, common_faults, refuse
+import click
+
+from gateway.config import GatewayConfig, TopicDefaults
+from gateway.process.dev import (
+    COUNT,
+    DURATION,
+    FILE,
+    INT32_MAX,
+    PORT_MAX,
+    common_faults,
+    common_options,
+    group_limits,
+    print_faults,
+)
+from ledger.command_line import units
+from ledger.command_line.program import (
+    UNITS_HELP,
+    Command,
+    Flags,
+    OldSpelling,
+    Option,
+    Value,
+    words_given,
+)
 
 REPLICATION_FACTOR = 3
-SESSION_MS_MIN, SESSION_MS_MAX = 200, 600_000
+SESSION_S_MIN, SESSION_S_MAX = 0.2, 600.0
 WORKERS_MAX = 64
 ANYWHERE = {"0.0.0.0", "::"}
+_DEFAULT = GatewayConfig()
 
 
-def run(arguments: list[str]) -> int:
-    """Serves until a signal. Returns the exit code; usage errors exit with 2 from here."""
-    flags = parser().parse_args(arguments)
+def _serve_options() -> list[click.Parameter]:
+    store = "--log-segment-based-subscriptions-store-enabled"
+    return [
+        Option(
+            ["--advertised-host"],
+            metavar="HOST",
+            help="Address that clients connect to, if not --host.",
+        ),
+        Option(
+            ["--replication-factor"],
+            type=COUNT,
+            default=REPLICATION_FACTOR,
+            help="Copies of a topic that is created without a number.",
+        ),
+        Option(
+            ["--rack"],
+            metavar="RACK",
+            default=_DEFAULT.rack,
+            help="Rack of this gateway: it reads from bookies of this rack first, and consumers of "
+            "this rack read here.",
+        ),
+        Option(
+            ["--workers"],
+            type=COUNT,
+            default=_DEFAULT.workers,
+            help="Processes, each a broker; node id and ports of each are one above the last.",
+        ),
+        Option(
+            [f"{store}/{store.replace('--', '--no-')}"],
+            default=_DEFAULT.log_segment_based_subscriptions_store_enabled,
+            help="Keep committed offsets in log segments. Enable it only when every gateway of the "
+            "cluster can read them.",
+        ),
+        # The process that started this worker: the worker ends with it.
+        Option(["--supervisor"], type=Value("pid", units.integer), hidden=True),
+        _tls_option("cert", "PEM file with the certificate that it shows to bookies."),
+        _tls_option("key", "PEM file with its private key; only its owner may read it."),
+        _tls_option("ca", "PEM file with the CA certificates that sign bookie certificates."),
+    ]
+
+
+def _zookeeper_options() -> list[click.Parameter]:
+    return [
+        Option(
+            ["--zookeeper"],
+            required=True,
+            metavar="SERVERS",
+            help="ZooKeeper servers: host:port,host:port, with an optional /chroot at the end.",
+        ),
+        Option(
+            ["--session"],
+            type=DURATION,
+            default=units.show_time(_DEFAULT.session_ms / 1000),
+            help="ZooKeeper session timeout: how long it keeps its partitions after it died.",
+        ),
+        OldSpelling(["--session-ms"], of="session", unit="ms"),
+    ]
+
+
+def _tls_option(name: str, text: str) -> click.Option:
+    return Option([f"--bookie-tls-{name}"], type=FILE, help=text)
+
+
+def run(flags: Flags, words: list[str]) -> int:
+    """Serve until a signal. Returns the exit code. `words` are the options as they were given."""
     faults = faults_of(flags)
     if faults:
-        return refuse(faults)
+        return print_faults(faults)
     if flags.workers > 1:
         from gateway.process.supervisor import commands, supervise
 
-        rows = commands(arguments, flags.workers, flags.node_id, flags.port, flags.metrics_port)
+        rows = commands(words, flags.workers, flags.node_id, flags.port, flags.metrics_port)
         return supervise(rows)
     if flags.supervisor is not None:
         from gateway.process.supervisor import end_with
@@ -36,95 +121,67 @@ def run(arguments: list[str]) -> int:
     try:
         return run_gateway(config_of(flags))
     except ConfigFault as fault:
-        return refuse(fault.faults)
+        return print_faults(fault.faults)
     except Unreachable as fault:
         print(f"gateway: {fault}", file=sys.stderr)
         return EXIT_UNREACHABLE
 
 
-def parser() -> argparse.ArgumentParser:
-    """The flags. Defaults are those of `gateway.config`."""
-    default = GatewayConfig()
-    flags = argparse.ArgumentParser(
-        prog="gateway serve",
-        description="Run one gateway of a cluster: metadata in ZooKeeper, bookies over gRPC.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-        allow_abbrev=False,
-    )
-    add = flags.add_argument
-    add("--zookeeper", required=True, help="servers, host:port,host:port; /chroot at the end")
-    add("--session-ms", type=int, default=default.session_ms, help="ZooKeeper session timeout")
-    add_common_flags(flags)
-    add("--advertised-host", help="address that clients are told; needed where --host is not one")
-    add(
-        "--replication-factor",
-        type=int,
-        default=REPLICATION_FACTOR,
-        help="copies of a topic that is made without a number (Qw)",
-    )
-    add(
-        "--rack",
-        default=default.rack,
-        help="rack of this gateway: it reads from its bookies first, and serves its consumers",
-    )
-    add(
-        "--workers",
-        type=int,
-        default=default.workers,
-        help="processes, each a broker: node ids and both ports go up by one from the given ones",
-    )
-    add(
-        "--log-segment-based-subscriptions-store-enabled",
-        action=argparse.BooleanOptionalAction,
-        default=default.log_segment_based_subscriptions_store_enabled,
-        help="keep positions of groups in log segments: only once every gateway reads them",
-    )
-    add("--supervisor", type=int, help=argparse.SUPPRESS)  # process id of who started this worker
-    for name, what in (("cert", "certificate"), ("key", "private key"), ("ca", "authority")):
-        add(f"--bookie-tls-{name}", type=Path, help=f"{what} (PEM) for talking to bookies")
-    return flags
+def _callback(**values: Any) -> int:
+    return run(Flags(**values), words_given())
 
 
-def faults_of(flags: argparse.Namespace) -> list[str]:
-    """All that is wrong, not only the first; one line each."""
+serve = Command(
+    "serve",
+    params=[*_zookeeper_options(), *common_options(), *_serve_options()],
+    help="Run one gateway of a cluster, with ZooKeeper and bookies.",
+    epilog=UNITS_HELP,
+    callback=_callback,
+)
+
+
+def faults_of(flags: Flags) -> list[str]:
+    """Return all faults of the options, a line for each."""
     checks = (
         (
             _servers_hold(flags.zookeeper),
-            f"zookeeper {flags.zookeeper!r}: must be host:port,... or host:port,.../chroot",
+            f"--zookeeper {flags.zookeeper}: must be host:port,... or host:port,.../chroot",
         ),
         (
-            SESSION_MS_MIN <= flags.session_ms <= SESSION_MS_MAX,
-            f"session-ms {flags.session_ms}: must be {SESSION_MS_MIN} to {SESSION_MS_MAX}",
+            SESSION_S_MIN <= flags.session <= SESSION_S_MAX,
+            f"--session {units.show_time(flags.session)}: must be between "
+            f"{units.show_time(SESSION_S_MIN)} and {units.show_time(SESSION_S_MAX)}",
         ),
         (
             1 <= flags.replication_factor <= 100,
-            f"replication-factor {flags.replication_factor}: must be between 1 and 100",
+            f"--replication-factor {flags.replication_factor}: must be between 1 and 100",
         ),
         (
             flags.host not in ANYWHERE or bool(flags.advertised_host),
-            f"host {flags.host}: needs --advertised-host, which other gateways tell clients",
+            f"--host {flags.host}: clients cannot connect to this address; pass one that they can "
+            "with --advertised-host",
         ),
         (
             1 <= flags.workers <= WORKERS_MAX,
-            f"workers {flags.workers}: must be between 1 and {WORKERS_MAX}",
+            f"--workers {flags.workers}: must be between 1 and {WORKERS_MAX}",
         ),
     )
     faults = [fault for holds, fault in checks if not holds]
     return common_faults(flags) + faults + _row_faults(flags) + _tls_faults(flags)
 
 
-def _row_faults(flags: argparse.Namespace) -> list[str]:
-    """Of the last of several workers: its ports and its node id."""
+def _row_faults(flags: Flags) -> list[str]:
+    """Return the faults of the ports and the node id of the last of several workers."""
     more = flags.workers - 1
     if not 0 < more < WORKERS_MAX:
         return []
     checks = (
-        (flags.port, 65_535, "port"),
-        (flags.metrics_port or 0, 65_535, "metrics-port"),
-        (flags.node_id, INT32_MAX, "node-id"),
+        (flags.port, PORT_MAX, "--port"),
+        (flags.metrics_port or 0, PORT_MAX, "--metrics-port"),
+        (flags.node_id, INT32_MAX, "--node-id"),
     )
     return [
-        f"workers {flags.workers}: the last one's {name} would be {first + more}, above {most}"
+        f"--workers {flags.workers}: {name} of the last one would be {first + more}, above {most}"
         for first, most, name in checks
         if first <= most < first + more
     ]
@@ -141,33 +198,33 @@ def _servers_hold(zookeeper: str) -> bool:
     return True
 
 
-def _tls_files(flags: argparse.Namespace) -> dict[str, Path | None]:
+def _tls_files(flags: Flags) -> dict[str, Path | None]:
     names = ("cert", "key", "ca")
-    return {f"bookie-tls-{name}": getattr(flags, f"bookie_tls_{name}") for name in names}
+    return {f"--bookie-tls-{name}": getattr(flags, f"bookie_tls_{name}") for name in names}
 
 
-def _tls_faults(flags: argparse.Namespace) -> list[str]:
+def _tls_faults(flags: Flags) -> list[str]:
     files = _tls_files(flags)
     if not any(files.values()):
         return []
     faults: list[str] = []
     for name, path in files.items():
         if not path:
-            faults.append(f"{name}: is needed with the other two")
+            faults.append(f"{name}: is missing; pass all three --bookie-tls options or none")
         elif not path.is_file():
             faults.append(f"{name} {path}: no such file")
-    key = files["bookie-tls-key"]
+    key = files["--bookie-tls-key"]
     if key and key.is_file() and key.stat().st_mode & 0o077:
-        faults.append(f"bookie-tls-key {key}: others may read it; chmod 600")
+        faults.append(f"--bookie-tls-key {key}: other users can read it; run chmod 600")
     return faults
 
 
-def config_of(flags: argparse.Namespace) -> GatewayConfig:
-    """The configuration of flags without faults."""
+def config_of(flags: Flags) -> GatewayConfig:
+    """Return the configuration that the options make. They must have no faults."""
     cert, key, authority = _tls_files(flags).values()
     return GatewayConfig(
         zookeeper=flags.zookeeper,
-        session_ms=flags.session_ms,
+        session_ms=round(flags.session * 1000),
         host=flags.host,
         port=flags.port,
         advertised_host=flags.advertised_host,
@@ -179,9 +236,7 @@ def config_of(flags: argparse.Namespace) -> GatewayConfig:
             flags.log_segment_based_subscriptions_store_enabled
         ),
         bookie_tls=(cert, key, authority) if cert and key and authority else None,
-        groups=replace(
-            GroupLimits(), initial_rebalance_delay_ms=flags.group_initial_rebalance_delay_ms
-        ),
+        groups=group_limits(flags),
         topics=replace(
             TopicDefaults(),
             partitions=flags.partitions,

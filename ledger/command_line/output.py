@@ -10,8 +10,8 @@ from typing import Any, NoReturn, TypeVar
 import click
 
 from ledger.command_line.exit_codes import EXIT_USAGE
-from ledger.command_line.program import Value, program_name
-from ledger.command_line.units import one_of
+from ledger.command_line.program import Value, option, program_name
+from ledger.command_line.units import member
 
 F = TypeVar("F", bound=Callable[..., Any])
 _BAR_WIDTH = 30  # characters
@@ -26,11 +26,10 @@ class Format(StrEnum):
 
 def output_option(function: F) -> F:
     """Add `--output` to a command."""
-    parse = one_of(*Format)
-    return click.option(
+    return option(
         "--output",
         "-o",
-        type=Value("format", lambda value: Format(parse(value))),
+        type=Value("format", member(Format)),
         default="table",
         help="Form of the result: table or json.",
     )(function)

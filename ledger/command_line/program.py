@@ -21,6 +21,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import click
 from click.core import ParameterSource
 from click.exceptions import NoArgsIsHelpError, NoSuchCommand
+from click.types import OptionHelpExtra
 
 from ledger.command_line.exit_codes import EXIT_INTERRUPTED, EXIT_USAGE
 from ledger.command_line.units import Parse, listed
@@ -31,6 +32,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _BARE_NUMBER = re.compile(r"-?\d+(\.\d+)?", re.ASCII)
 _JSON_WORDS = ("-ojson", "-o=json", "--output=json")
+_WORDS = "ledger.command_line.words"
 UNITS_HELP = "Durations: 500ms, 10s, 5m, 1h, 7d. Sizes: 64KiB, 256MiB, 1GiB."
 
 _SETTINGS: Mapping[str, Any] = {
@@ -79,12 +81,36 @@ class Value(click.ParamType[T], Generic[T]):
             self.fail(f"{value}: {fault}", param, ctx)
 
 
+class Option(click.Option):
+    """An option whose help always shows its default; `shown` says it in words."""
+
+    def __init__(
+        self, names: Sequence[str], *, shown: str | None = None, **attributes: Any
+    ) -> None:
+        super().__init__(names, **attributes)
+        self._shown = shown
+
+    def get_help_extra(self, ctx: click.Context) -> OptionHelpExtra:
+        extra = super().get_help_extra(ctx)
+        is_switch = self.is_flag and not self.secondary_opts
+        default = self.get_default(ctx, call=False)
+        if self._shown is not None:
+            extra["default"] = self._shown
+        elif self.required or self.multiple or is_switch:
+            pass
+        elif isinstance(default, bool):
+            extra["default"] = "yes" if default else "no"
+        elif default == "" or "default" not in extra:
+            extra["default"] = "none"
+        return extra
+
+
 class OldSpelling(click.Option):
     """A hidden option that sets another one, for scripts that were written before it."""
 
     def __init__(self, names: Sequence[str], *, of: str, unit: str, **attributes: Any) -> None:
         super().__init__(names, hidden=True, type=str, **attributes)
-        self._of = of
+        self.of = of
         self._unit = unit  # of a number without one: the unit that the old name had
 
     def hand_over(self, command: click.Command, ctx: click.Context) -> None:
@@ -92,16 +118,21 @@ class OldSpelling(click.Option):
         value = ctx.params.pop(self.name)
         if value is None:
             return
-        new = next(each for each in command.params if each.name == self._of)
-        if ctx.get_parameter_source(self._of) is ParameterSource.COMMANDLINE:
+        new = next(each for each in command.params if each.name == self.of)
+        if ctx.get_parameter_source(self.of) is ParameterSource.COMMANDLINE:
             message = f"{self.opts[0]} is an old name of {_spelling(new)}: pass one of the two"
             raise click.UsageError(message, ctx)
         if _BARE_NUMBER.fullmatch(value):
             value += self._unit
         try:
-            ctx.params[self._of] = new.type_cast_value(ctx, value)
+            ctx.params[self.of] = new.type_cast_value(ctx, value)
         except click.BadParameter as fault:
             raise click.BadParameter(fault.message, ctx, self) from None
+
+
+def option(*names: str, **attributes: Any) -> Callable[[F], F]:
+    """Add an option to a command."""
+    return click.option(*names, cls=Option, **attributes)
 
 
 def old_spelling(name: str, *, of: str, unit: str = "") -> Callable[[F], F]:
@@ -125,12 +156,14 @@ class _Common(click.Command):
     ) -> click.Context:
         words = list(args)
         try:
-            return super().make_context(info_name, args, parent, **extra)
+            ctx = super().make_context(info_name, args, parent, **extra)
         except NoArgsIsHelpError:
             raise
         except click.UsageError as error:
             path = " ".join(filter(None, (parent and parent.command_path, info_name)))
             raise _one_line(error, path, words) from None
+        ctx.meta[_WORDS] = words  # a command comes after its group, so these are its own
+        return ctx
 
 
 class Command(_Common):
@@ -163,7 +196,7 @@ class Deferred:
         return getattr(import_module(self.module), self.attribute)
 
 
-class Group(_Common, click.Group):
+class CommandGroup(_Common, click.Group):
     """Commands under one name, in the order of their declaration."""
 
     command_class = Command
@@ -204,6 +237,11 @@ class Group(_Common, click.Group):
 def flags_of(command: click.Command, words: Sequence[str]) -> Flags:
     """Return the values of the options that these words set, and the defaults of the others."""
     return Flags(**command.make_context(command.name, list(words)).params)
+
+
+def words_given() -> list[str]:
+    """Return the words after the name of the command that runs now."""
+    return click.get_current_context().meta[_WORDS]
 
 
 def _version_option() -> click.Option:
@@ -252,7 +290,7 @@ def _message(error: click.UsageError, see: str) -> str:
         known = _command_names(error.ctx)
         return f"no command {error.command_name}{_nearest(error.command_name, known)}; {see}"
     if isinstance(error, click.MissingParameter) and error.param is not None:
-        return f"{_spelling(error.param)} is missing; {see}"
+        return f"{_spelling(error.param)} is missing{_purpose(error.param)}; {see}"
     if isinstance(error, click.BadParameter) and error.param is not None:
         return f"{_spelling(error.param)} {error.message}"
     if isinstance(error, click.BadOptionUsage):  # `--yes=1`, or `--data` and no word after it
@@ -266,6 +304,12 @@ def _spelling(parameter: click.Parameter) -> str:
     if isinstance(parameter, click.Argument):
         return parameter.human_readable_name
     return max(parameter.opts, key=len)
+
+
+def _purpose(parameter: click.Parameter) -> str:
+    """Return the first sentence of its help in brackets, to say what to pass."""
+    sentence = (parameter.help or "").partition(":")[0].rstrip(".")
+    return f" ({sentence})" if sentence else ""
 
 
 def _shown_options(ctx: click.Context | None) -> list[click.Option]:
@@ -282,5 +326,5 @@ def _command_names(ctx: click.Context | None) -> list[str]:
 def _nearest(word: str, known: Sequence[str]) -> str:
     from difflib import get_close_matches
 
-    near = get_close_matches(word, known, 2)
+    near = get_close_matches(word, known, 2, 0.75)
     return f": did you mean {listed(near)}?" if near else ""

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from enum import StrEnum
 from pathlib import Path
 from typing import Final, TypeVar
 
 T = TypeVar("T")
+E = TypeVar("E", bound=StrEnum)
 Parse = Callable[[object], T]
 
 _SIZES: Final = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
@@ -75,6 +77,16 @@ def one_of(*choices: str) -> Parse[str]:
         if value not in choices:
             raise ValueError(f"must be {listed(choices)}")
         return str(value)
+
+    return parse
+
+
+def member(kind: type[E]) -> Parse[E]:
+    """Parse one of the values of an enumeration."""
+    parse_word = one_of(*(each.value for each in kind))
+
+    def parse(value: object) -> E:
+        return kind(parse_word(value))
 
     return parse
 

@@ -14,13 +14,11 @@ import socket
 from pathlib import Path
 from typing import Any, Final
 
-import click
-
 from ledger.adapters.system.process import ExitAsked, loop_factory
 from ledger.command_line import units
 from ledger.command_line.exit_codes import EXIT_CONFIG, EXIT_OK, EXIT_UNREACHABLE
 from ledger.command_line.output import ProgressLine
-from ledger.command_line.program import Flags, Value
+from ledger.command_line.program import Flags, Option, Value
 from ledger.errors import ForeignLayout, MetadataUnavailable
 from ledger.ids import BookieId
 from ledger.log import logger
@@ -34,13 +32,18 @@ _REPORT_S: Final = 10.0
 
 def _audit(flags: Flags) -> int:
     """Audit and copy until a signal, or once. Returns the exit code."""
-    settings = Settings(flags, AUDIT_OPTIONS)
-    faults = [*settings.faults, *_tls_faults(settings)]
+    faults = faults_of(flags)
     if faults:
         print_faults(faults)
         return EXIT_CONFIG
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        return runner.run(_run(settings, flags))
+        return runner.run(_run(Settings(flags, AUDIT_OPTIONS), flags))
+
+
+def faults_of(flags: Flags) -> list[str]:
+    """Return all faults of the options, a line for each."""
+    settings = Settings(flags, AUDIT_OPTIONS)
+    return [*settings.faults, *_tls_faults(settings)]
 
 
 audit: Final = options_command(
@@ -51,14 +54,12 @@ audit: Final = options_command(
     """,
     AUDIT_OPTIONS,
     _audit,
-    click.Option(
-        ["--once"], is_flag=True, help="run one audit; end when no more can be copied now"
-    ),
-    click.Option(
+    Option(["--once"], is_flag=True, help="Run one audit; end when no more can be copied now."),
+    Option(
         ["-o", "--output"],
         type=Value("format", units.one_of("text", "json")),
         default="text",
-        help="form of what is printed: text or json",
+        help="Form of what is printed: text or json.",
     ),
 )
 

@@ -18,7 +18,7 @@ import click
 
 from ledger.bookie.config import ENTRY_BYTES_MAX
 from ledger.command_line import units
-from ledger.command_line.program import UNITS_HELP, Command, Flags, OldSpelling
+from ledger.command_line.program import UNITS_HELP, Command, Flags, OldSpelling, Option
 from ledger.node.config import NodeConfig
 from ledger.repair.config import RepairConfig
 
@@ -30,8 +30,8 @@ _REPAIR: Final = RepairConfig()
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
-    """One option: how its value is parsed, what its help shows, and its default."""
+class Setting:
+    """One setting: how its value is parsed, what its help shows, and its default."""
 
     kind: str  # placeholder of its value in the help
     parse: units.Parse[Any]
@@ -44,180 +44,182 @@ class Option:
         return self.parse is units.boolean
 
 
-OPTIONS: Final[dict[str, Option]] = {
-    "zookeeper": Option(
+OPTIONS: Final[dict[str, Setting]] = {
+    "zookeeper": Setting(
         "SERVERS",
         units.servers,
-        "ZooKeeper servers: host:port,host:port, with an optional /chroot at the end",
+        "ZooKeeper servers: host:port,host:port, with an optional /chroot at the end.",
         _NODE.zookeeper,
     ),
-    "data": Option(
-        "DIR", units.path, "directory of all data of this bookie; made if missing", _NODE.data
+    "data": Setting(
+        "DIR", units.path, "Directory of all data of this bookie; made if missing.", _NODE.data
     ),
-    "host": Option("HOST", units.text, "address to listen on", _NODE.host),
-    "port": Option("PORT", units.whole(0, 65_535), "gRPC port; 0 takes any free port", _NODE.port),
-    "advertised-host": Option(
+    "host": Setting("HOST", units.text, "Address to listen on.", _NODE.host),
+    "port": Setting(
+        "PORT", units.whole(0, 65_535), "gRPC port; 0 takes any free port.", _NODE.port
+    ),
+    "advertised-host": Setting(
         "HOST",
         units.text,
-        "address at which clients reach it, if not --host",
+        "Address at which clients reach it, if not --host.",
         _NODE.advertised_host,
     ),
-    "rack": Option(
-        "RACK", units.rack, "its rack; copies of an entry go to different racks", _NODE.rack
+    "rack": Setting(
+        "RACK", units.rack, "Its rack; copies of an entry go to different racks.", _NODE.rack
     ),
-    "name": Option(
-        "NAME", units.name, "first part of its id; the rest comes from its directory", _NODE.name
+    "name": Setting(
+        "NAME", units.name, "First part of its id; the rest comes from its directory.", _NODE.name
     ),
-    "journal-sync": Option(
+    "journal-sync": Setting(
         "MODE",
         units.one_of("group", "never"),
-        "group: entries are synced before they are acknowledged; never: they are not",
+        "group: entries are synced before they are acknowledged; never: they are not.",
         _NODE.journal_sync,
     ),
-    "disk-free-min": Option(
+    "disk-free-min": Setting(
         "SIZE",
         units.size(0, 1024 * _TIB),
-        "becomes read-only with less free disk space",
+        "Becomes read-only with less free disk space.",
         _NODE.disk_free_min,
     ),
-    "disk-used-max": Option(
+    "disk-used-max": Setting(
         "PERCENT",
         units.percent(1, 100),
-        "becomes read-only when more of the disk is used",
+        "Becomes read-only when more of the disk is used.",
         _NODE.disk_used_max,
     ),
-    "disk-used-resume": Option(
+    "disk-used-resume": Setting(
         "PERCENT",
         units.percent(1, 99),
-        "becomes writable again when less of the disk is used",
+        "Becomes writable again when less of the disk is used.",
         _NODE.disk_used_resume,
     ),
-    "gc-interval": Option(
+    "gc-interval": Setting(
         "DURATION",
         units.duration(0.1, 86_400),
-        "time between two searches for deleted ledgers",
+        "Time between two searches for deleted ledgers.",
         _NODE.gc_interval,
     ),
-    "rewrite-share": Option(
+    "rewrite-share": Setting(
         "PERCENT",
         units.percent(0, 90),
-        "rewrites a log file of which a smaller share is live; 0 rewrites none",
+        "Rewrites a log file of which a smaller share is live; 0 rewrites none.",
         _NODE.rewrite_share,
     ),
-    "entry-max": Option(
-        "SIZE", units.size(1024, ENTRY_BYTES_MAX), "largest entry that it stores", _NODE.entry_max
+    "entry-max": Setting(
+        "SIZE", units.size(1024, ENTRY_BYTES_MAX), "Largest entry that it stores.", _NODE.entry_max
     ),
-    "queue-max": Option(
+    "queue-max": Setting(
         "SIZE",
         units.size(1024, _TIB),
-        "bytes that may wait for the disk before adds are refused",
+        "Bytes that may wait for the disk before adds are refused.",
         _NODE.queue_max,
     ),
-    "tls-cert": Option(
+    "tls-cert": Setting(
         "FILE",
         units.path,
-        "PEM file with its certificate; needs --tls-key and --tls-ca",
+        "PEM file with its certificate; needs --tls-key and --tls-ca.",
         _NODE.tls_cert,
     ),
-    "tls-key": Option(
+    "tls-key": Setting(
         "FILE",
         units.path,
-        "PEM file with its private key; only its owner and group may read it",
+        "PEM file with its private key; only its owner and group may read it.",
         _NODE.tls_key,
     ),
-    "tls-ca": Option(
+    "tls-ca": Setting(
         "FILE",
         units.path,
-        "PEM file with the CA certificates that sign peer certificates",
+        "PEM file with the CA certificates that sign peer certificates.",
         _NODE.tls_ca,
     ),
-    "allow-insecure": Option(
+    "allow-insecure": Setting(
         "",
         units.boolean,
-        "accept connections from other machines without TLS",
+        "Accept connections from other machines without TLS.",
         _NODE.allow_insecure,
     ),
-    "session": Option(
+    "session": Setting(
         "DURATION",
         units.duration(0.2, 300),
-        "ZooKeeper session timeout: how long it stays registered after it died",
+        "ZooKeeper session timeout: how long it stays registered after it died.",
         _NODE.session,
     ),
-    "zookeeper-wait": Option(
+    "zookeeper-wait": Setting(
         "DURATION",
         units.duration(0.1, 86_400),
-        "how long to wait for ZooKeeper at the start",
+        "How long to wait for ZooKeeper at the start.",
         _NODE.zookeeper_wait,
     ),
-    "drain": Option(
+    "drain": Setting(
         "DURATION",
         units.duration(0, 600),
-        "time for calls under way to finish when it stops",
+        "Time for calls under way to finish when it stops.",
         _NODE.drain,
     ),
 }
 """Options of `bookie serve`, which are keys of its file too."""
 
-AUDIT_OPTIONS: Final[dict[str, Option]] = {
-    "zookeeper": Option(
+AUDIT_OPTIONS: Final[dict[str, Setting]] = {
+    "zookeeper": Setting(
         "SERVERS",
         units.servers,
-        "ZooKeeper servers: host:port,host:port, with an optional /chroot at the end",
+        "ZooKeeper servers: host:port,host:port, with an optional /chroot at the end.",
         _NODE.zookeeper,
     ),
-    "delay": Option(
+    "delay": Setting(
         "DURATION",
         units.duration(0.0, _TIME_S_MAX),
-        "how long a bookie may be absent before its ledgers are re-replicated",
+        "How long a bookie may be absent before its ledgers are re-replicated.",
         _REPAIR.delay_s,
         ("--delay-s", "s"),
     ),
-    "grace": Option(
+    "grace": Setting(
         "DURATION",
         units.duration(0.0, _TIME_S_MAX),
-        "time for a writer to replace a failed bookie before its ledger is fenced",
+        "Time for a writer to replace a failed bookie before its ledger is fenced.",
         _REPAIR.grace_s,
         ("--grace-s", "s"),
     ),
-    "interval": Option(
+    "interval": Setting(
         "DURATION",
         units.duration(0.1, _TIME_S_MAX),
-        "time between two audits of the metadata of all ledgers",
+        "Time between two audits of the metadata of all ledgers.",
         _REPAIR.interval_s,
         ("--interval-s", "s"),
     ),
-    "full-check-interval": Option(
+    "full-check-interval": Setting(
         "DURATION",
         units.duration(0.1, _TIME_S_MAX),
-        "time between two checks of the entries that each bookie holds",
+        "Time between two checks of the entries that each bookie holds.",
         _REPAIR.full_check_s,
         ("--full-check-s", "s"),
     ),
-    "ledgers-at-once": Option(
+    "ledgers-at-once": Setting(
         "COUNT",
         units.whole(1, 1000),
-        "ledgers that this process re-replicates at a time",
+        "Ledgers that this process re-replicates at a time.",
         _REPAIR.ledgers_at_once,
     ),
-    "copy-rate": Option(
+    "copy-rate": Setting(
         "SIZE",
         units.rate(0, _TIB),
-        "bytes per second that this process copies at most; 0: no limit",
+        "Bytes per second that this process copies at most; 0: no limit.",
         _REPAIR.copy_bytes_per_s_max,
         ("--bytes-per-s", ""),
     ),
-    "session": Option(
+    "session": Setting(
         "DURATION",
         units.duration(0.2, 300),
-        "ZooKeeper session timeout: how long its locks last after it died",
+        "ZooKeeper session timeout: how long its locks last after it died.",
         10.0,
     ),
-    "tls-cert": Option(
-        "FILE", units.path, "PEM file with its certificate; needs --tls-key and --tls-ca", None
+    "tls-cert": Setting(
+        "FILE", units.path, "PEM file with its certificate; needs --tls-key and --tls-ca.", None
     ),
-    "tls-key": Option("FILE", units.path, "PEM file with its private key", None),
-    "tls-ca": Option(
-        "FILE", units.path, "PEM file with the CA certificates that sign bookie certificates", None
+    "tls-key": Setting("FILE", units.path, "PEM file with its private key.", None),
+    "tls-ca": Setting(
+        "FILE", units.path, "PEM file with the CA certificates that sign bookie certificates.", None
     ),
 }
 """Options of `bookie audit`."""
@@ -228,19 +230,19 @@ _COUNTS: Final = ("port", "ledgers-at-once")
 def options_command(
     name: str,
     description: str,
-    options: Mapping[str, Option],
+    options: Mapping[str, Setting],
     run: Callable[[Flags], int],
-    *others: click.Option,
+    *others: Option,
 ) -> Command:
     """Return the command of these options, which are text until `Settings` parses them."""
     parameters: list[click.Parameter] = list(others)
     for each, option in options.items():
-        help_text = f"{option.help}  [default: {_shown(each, option.default)}]"
+        shown = _shown(each, option.default)
         if option.is_switch:
             names = [f"--{each}/--no-{each}"]
-            parameters.append(click.Option(names, default=None, help=help_text))
+            parameters.append(Option(names, default=None, help=option.help, shown=shown))
             continue
-        parameters.append(click.Option([f"--{each}"], metavar=option.kind, help=help_text))
+        parameters.append(Option([f"--{each}"], metavar=option.kind, help=option.help, shown=shown))
         if option.old is not None:
             old, unit = option.old
             parameters.append(OldSpelling([old], of=_field(each), unit=unit))
@@ -253,11 +255,11 @@ def options_command(
 
 def serve_command(name: str, description: str, run: Callable[[Flags], int]) -> Command:
     """Return a command with the options of `bookie serve`."""
-    file = click.Option(
+    file = Option(
         ["--config"],
         metavar="FILE",
         help='TOML file with a line like `port = 3181` or `gc-interval = "5m"` for each option '
-        "below; a flag overrides it",
+        "below; a flag overrides it.",
     )
     return options_command(name, description, OPTIONS, run, file)
 
@@ -284,7 +286,7 @@ def _field(name: str) -> str:
 class Settings:
     """The values of options, where each comes from, and their faults."""
 
-    def __init__(self, flags: Flags, options: Mapping[str, Option]) -> None:
+    def __init__(self, flags: Flags, options: Mapping[str, Setting]) -> None:
         # One line for each value that cannot be parsed, and the names of these options.
         self.faults: list[str] = []
         self.faulty: set[str] = set()

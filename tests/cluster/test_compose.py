@@ -16,7 +16,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from ruamel.yaml import YAML
 
 from gateway.process import serve
-from ledger.node import audit, options
+from ledger.command_line.program import flags_of
+from ledger.node import audit
+from ledger.node import serve as bookie
+from ledger.node.options import NodeSettings
 from tests.peers import compose
 from tests.peers.bookie import SHARED_DISK
 from tests.peers.compose import LocalCluster, local_command, services
@@ -51,19 +54,19 @@ def test_every_command_is_one_that_its_program_takes():
         program, command, words = arguments(name)
         if program == "gateway":
             assert command == "serve"
-            assert not serve.faults_of(serve.parser().parse_args(words))
+            assert not serve.faults_of(flags_of(serve.serve, words))
         elif command == "audit":
-            assert not audit.faults_of(audit.parser().parse_args(words))
+            assert not audit.faults_of(flags_of(audit.audit, words))
         else:
             assert (program, command) == ("ledger", "serve")
-            settings = options.Settings(options.parser("bookie serve", "").parse_args(words))
+            settings = NodeSettings(flags_of(bookie.serve, words))
             assert settings.faults == []
             assert settings["advertised-host"] == name == settings["name"]
 
 
 def test_each_gateway_is_a_broker_of_its_own_on_the_rack_of_a_bookie():
     flags = [
-        serve.parser().parse_args(arguments(name)[2]) for name in OURS if name.startswith("gateway")
+        flags_of(serve.serve, arguments(name)[2]) for name in OURS if name.startswith("gateway")
     ]
     assert [(one.port, one.node_id, one.rack) for one in flags] == [
         (9092, 1, "r1"),

@@ -17,6 +17,7 @@ import pyarrow.dataset
 from ruamel.yaml import YAML
 
 from gateway.process import serve
+from ledger.command_line.program import flags_of
 from tests.compat.clients.base import ProducerOptions, Record
 from tests.compat.clients.with_aiokafka import Aiokafka
 from tests.house import ROOT
@@ -47,7 +48,7 @@ def test_gateways_differ_only_in_the_name_that_they_advertise():
         outside, inside = (
             each[name]["command"] for each in (compose.services(), spark_cluster.services())
         )
-        assert not serve.faults_of(serve.parser().parse_args(inside[4:]))
+        assert not serve.faults_of(flags_of(serve.serve, inside[4:]))
         changed = {
             outside[at - 1]: here
             for at, (there, here) in enumerate(zip(outside, inside, strict=True))

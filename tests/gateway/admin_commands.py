@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 
+from click.testing import CliRunner
 from confluent_kafka import Consumer, Producer
-from typer.testing import CliRunner
 
-from gateway.process.cli import app
+from gateway.process.cli import program
 from tests.peers import install
 
 
 def invoke(*words, bootstrap="127.0.0.1:1", stdin=""):
     """As `run`, without a process."""
-    done = CliRunner().invoke(app, words, input=stdin, env={"GATEWAY_BOOTSTRAP": bootstrap})
+    done = CliRunner().invoke(program, words, input=stdin, env={"GATEWAY_BOOTSTRAP": bootstrap})
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
     return done.exit_code, done.stdout, done.stderr
 

@@ -11,8 +11,8 @@ import pytest
 
 from gateway.admin.client import AdminClient, AdminError, Unreachable, parse_bootstrap
 from gateway.admin.groups import OFFSET_COLUMNS, assigned
-from gateway.admin.output import as_table, headings
 from gateway.wire.messages import encode_response
+from ledger.command_line.output import as_table, headings
 
 
 def test_bootstrap_servers_are_read_as_kafka_clients_write_them():

@@ -97,11 +97,11 @@ def test_every_fault_of_the_configuration_is_listed(tmp_path):
     )
     assert (code, out) == (78, "")
     assert [line.split(":")[1].split()[0] for line in err.splitlines()] == [
-        "port",
-        "partitions",
-        "bookies",
-        "journal-sync",
-        "data",
+        "--port",
+        "--partitions",
+        "--bookies",
+        "--journal-sync",
+        "--data",
     ]
 
 
@@ -131,8 +131,15 @@ def test_a_directory_in_use_is_said_plainly(tmp_path):
 def test_an_unknown_flag_is_a_usage_error():
     code, _, err = ended("dev", "--prot", "1")
     assert code == 2
-    assert "--prot" in err
-    assert "Traceback" not in err
+    assert err.startswith("gateway: no option --prot: did you mean --port")
+    assert err.count("\n") == 1
+
+
+def test_a_value_that_cannot_be_read_is_a_usage_error():
+    assert ended("dev", "--port", "many") == (
+        *(2, ""),
+        "gateway: --port many: must be a whole number\n",
+    )
 
 
 def test_without_assertions_it_does_not_start():

@@ -14,15 +14,17 @@ from hypothesis import strategies as st
 from gateway.admin.client import AdminError
 from gateway.admin.group_history import Past, last_seeks, positions_then, read_past, rows
 from gateway.admin.group_seek import METADATA_SIZE_MAX, Scope, remember, remembered, replaced_by
-from gateway.admin.group_words import (
+from gateway.admin.groups import Committed
+from gateway.admin.notation import (
+    SeekTarget,
     read_duration,
     read_moment,
     read_offsets,
+    read_target,
     read_time,
     read_topics,
     write_time,
 )
-from gateway.admin.groups import Committed
 from gateway.core.group_members import MemberRecord, Membership
 from gateway.groups.stored_membership import StoredMembership, encode_membership
 from subscriptions.committed_offset import CommittedOffset, TopicIdPartition
@@ -80,6 +82,8 @@ def test_times_without_a_zone_are_utc():
     [
         ("90s", 90_000),
         ("2h", 7_200_000),
+        ("1.5h", 5_400_000),
+        ("7d", 604_800_000),
         ("250ms", 250),
         ("P1DT2H", 93_600_000),
         ("PT1H30M", 5_400_000),
@@ -91,10 +95,38 @@ def test_durations_are_read_short_and_as_iso_8601_has_them(word, duration_ms):
     assert read_moment(word, 10**12) == 10**12 - duration_ms
 
 
-@pytest.mark.parametrize("word", ["", "P", "PT", "1", "h", "P1H", "PT1D", "-1h", "1.5h", "P1DT"])
+@pytest.mark.parametrize("word", ["", "P", "PT", "1", "h", "P1H", "PT1D", "-1h", "1.5.5h", "P1DT"])
 def test_what_is_no_duration_is_refused_with_an_example(word):
     with pytest.raises(ValueError, match="is not a duration, for example"):
         read_duration(word)
+
+
+@pytest.mark.parametrize(
+    ("word", "target"),
+    [
+        ("earliest", SeekTarget("earliest")),
+        ("latest", SeekTarget("latest")),
+        ("current", SeekTarget("current")),
+        ("0", SeekTarget("offset", 0)),
+        ("42", SeekTarget("offset", 42)),
+        ("+10", SeekTarget("shift", 10)),
+        ("-10", SeekTarget("shift", -10)),
+        ("1970-01-02", SeekTarget("time", 86_400_000)),
+        ("1970-01-01T01:00:00.250+01:00", SeekTarget("time", 250)),
+        ("1h", SeekTarget("time", 10**12 - 3_600_000)),
+        ("-1h", SeekTarget("time", 10**12 - 3_600_000)),
+        ("P1DT2H", SeekTarget("time", 10**12 - 93_600_000)),
+        ("30000d", SeekTarget("time", 0)),
+    ],
+)
+def test_a_position_is_a_word_an_offset_a_shift_a_time_or_a_duration_back(word, target):
+    assert read_target(word, 10**12) == target
+
+
+@pytest.mark.parametrize("word", ["", "noon", "Earliest", "1y", "+1h", "--1h", "4.5", "end", "٧"])
+def test_what_is_no_position_is_refused_with_all_that_is_one(word):
+    with pytest.raises(ValueError, match="is not a position: pass earliest, latest, current, an"):
+        read_target(word, 10**12)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,10 @@ Method: the command as users run it; what it does once it serves is in tests/clu
 import subprocess
 import sys
 
+import pytest
+
 from gateway.process import serve
+from ledger.command_line.program import flags_of
 from tests.node.cluster_rig import laid_out
 from tests.peers.gateway import ClusterGateway
 from tests.peers.processes import free_port
@@ -29,14 +32,14 @@ def test_every_fault_of_the_flags_is_listed(tmp_path):
     )
     assert (code, out) == (78, "")
     assert [line.removeprefix("gateway: ").split()[0].rstrip(":") for line in err.splitlines()] == [
-        "port",
-        "zookeeper",
-        "session-ms",
-        "replication-factor",
-        "workers",
-        "bookie-tls-cert",
-        "bookie-tls-ca",
-        "bookie-tls-key",
+        "--port",
+        "--zookeeper",
+        "--session",
+        "--replication-factor",
+        "--workers",
+        "--bookie-tls-cert",
+        "--bookie-tls-ca",
+        "--bookie-tls-key",
     ]
 
 
@@ -44,33 +47,67 @@ def test_the_last_of_several_workers_must_have_a_port_and_a_node_id():
     words = ("--zookeeper", "z:1", "--workers", "3", "--port", "65534", "--node-id", "2147483645")
     code, out, err = ended(*words)
     assert (code, out) == (78, "")
-    assert err == "gateway: workers 3: the last one's port would be 65536, above 65535\n"
+    assert err == "gateway: --workers 3: --port of the last one would be 65536, above 65535\n"
 
 
 def test_the_last_of_several_workers_must_have_a_metrics_port_too():
     words = ("--zookeeper", "z:1", "--workers", "3", "--metrics-port", "65534")
     code, _, err = ended(*words)
     assert code == 78
-    assert err == "gateway: workers 3: the last one's metrics-port would be 65536, above 65535\n"
+    assert err == (
+        "gateway: --workers 3: --metrics-port of the last one would be 65536, above 65535\n"
+    )
 
 
 def test_who_listens_anywhere_says_where_clients_find_it():
     words = ["--zookeeper", "z:1", "--host", "0.0.0.0"]
-    (fault,) = serve.faults_of(serve.parser().parse_args(words))
+    (fault,) = serve.faults_of(flags_of(serve.serve, words))
     assert "--advertised-host" in fault
     words += ["--advertised-host", "gateway-1"]
-    assert not serve.faults_of(serve.parser().parse_args(words))
+    assert not serve.faults_of(flags_of(serve.serve, words))
 
 
 def test_the_store_of_positions_is_chosen_by_a_flag_and_is_the_old_one_without_it():
     name = "--log-segment-based-subscriptions-store-enabled"
     words = ["--zookeeper", "z:1"]
     chosen = [
-        serve.config_of(serve.parser().parse_args([*words, *more]))
+        serve.config_of(flags_of(serve.serve, [*words, *more]))
         for more in ([], [name], ["--no-" + name.removeprefix("--")])
     ]
     enabled = [config.log_segment_based_subscriptions_store_enabled for config in chosen]
     assert enabled == [False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("words", "session_ms", "delay_ms"),
+    [
+        ([], 10_000, 3_000),
+        (["--session", "6s", "--group-initial-rebalance-delay", "500ms"], 6_000, 500),
+        (["--session-ms", "6000", "--group-initial-rebalance-delay-ms", "500"], 6_000, 500),
+        (["--session", "1m", "--group-initial-rebalance-delay", "0"], 60_000, 0),
+        (["--session-ms=400", "--group-initial-rebalance-delay-ms=0"], 400, 0),
+        (["--session", "PT1M"], 60_000, 3_000),
+    ],
+)
+def test_durations_have_units_and_the_old_names_mean_what_they_meant(words, session_ms, delay_ms):
+    config = serve.config_of(flags_of(serve.serve, ["--zookeeper", "z:1", *words]))
+    assert config.session_ms == session_ms
+    assert config.groups.initial_rebalance_delay_ms == delay_ms
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["--session", "6000"], "gateway: --session 6000: must be a duration in ms, s, m, h, d"),
+        (["--session-ms", "6x"], "gateway: --session-ms 6x: must be a duration in ms, s, m, h"),
+        (["--session-ms", "1", "--session", "1s"], "gateway: --session-ms is an old name of"),
+    ],
+)
+def test_a_duration_that_cannot_be_read_is_a_usage_error(words, line):
+    code, out, err = ended("--zookeeper", "z:1", *words)
+    assert (code, out) == (2, "")
+    assert err.startswith(line)
+    assert err.count("\n") == 1
 
 
 def test_workers_without_zookeeper_end_as_one_gateway_would():

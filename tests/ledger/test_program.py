@@ -14,13 +14,22 @@ from click.testing import CliRunner
 
 from ledger.command_line import units
 from ledger.command_line.output import Format, fail, output_option
-from ledger.command_line.program import Command, Deferred, Group, Value, flags_of, old_spelling
+from ledger.command_line.program import (
+    Command,
+    CommandGroup,
+    Deferred,
+    Value,
+    flags_of,
+    old_spelling,
+)
 from ledger.command_line.version import __version__
 
 
-def program() -> Group:
+def program() -> CommandGroup:
     """A program with one command of its own and one that cannot be imported."""
-    root = Group("tool", "Do things.", {"late": Deferred("no.such.module", "late", "Be late.")})
+    root = CommandGroup(
+        "tool", "Do things.", {"late": Deferred("no.such.module", "late", "Be late.")}
+    )
 
     @root.command("wait")
     @click.argument("place", help="The place.")
@@ -70,7 +79,7 @@ def test_help_shows_defaults_and_no_old_name():
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["wait"], "PLACE is missing; see `tool wait --help`"),
+        (["wait"], "PLACE is missing (The place); see `tool wait --help`"),
         (["wait", "a", "b"], "got unexpected extra argument (b); see `tool wait --help`"),
         (["wait", "a", "--tme", "1s"], "no option --tme: did you mean --time?; see `tool wait"),
         (["wait", "a", "--zzz"], "no option --zzz; see `tool wait --help`"),

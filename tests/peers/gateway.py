@@ -103,7 +103,7 @@ class ClusterGateway(Gateway):
 
     def argv(self) -> list[str]:
         place = ["--port", str(self.port), "--zookeeper", self.zookeeper]
-        who = ["--node-id", str(self.node_id), "--session-ms", str(self.session_ms)]
+        who = ["--node-id", str(self.node_id), "--session", f"{self.session_ms}ms"]
         who += ["--rack", self.rack] if self.rack else []
         return [install.gateway_python(), "-m", "gateway", "serve", *place, *who, *self.options]
 

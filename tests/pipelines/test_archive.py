@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
+from click.testing import CliRunner, Result
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as PartitionOffset
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
-from typer.testing import CliRunner, Result
 
 from gateway.pipelines.archives.archive_job import (
     ArchiveJob,
@@ -31,7 +31,7 @@ from gateway.pipelines.archives.archive_job import (
 from gateway.pipelines.archives.parquet import ParquetArchive
 from gateway.pipelines.archives.port import ArchiveState
 from gateway.pipelines.archives.rounds import ArchiveRound, next_round
-from gateway.pipelines.commands import job_app
+from gateway.pipelines.commands import job
 from gateway.pipelines.shared.errors import DataLost, JobError
 from gateway.pipelines.shared.partitions import OffsetRange, TopicPartition
 from gateway.pipelines.shared.topics import OffsetBounds
@@ -326,7 +326,7 @@ def test_a_topic_that_ends_before_its_archive_is_refused():
 
 def command(broker: Broker, path: Path, *words: str) -> Result:
     where = ["--to", str(path), "--bootstrap", broker.bootstrap]
-    return CliRunner().invoke(job_app, ["archive", *words, *where])
+    return CliRunner().invoke(job, ["archive", *words, *where])
 
 
 @pytest.mark.usefixtures("spark")
@@ -368,7 +368,7 @@ def test_the_command_prints_a_table_or_json_and_one_line_for_a_failure(
     ],
 )
 def test_what_cannot_be_meant_is_said_before_spark_starts(words: list[str], said: str):
-    told = CliRunner().invoke(job_app, ["archive", *words])
+    told = CliRunner().invoke(job, ["archive", *words])
     assert told.exit_code == 2
     assert said in told.stderr
 

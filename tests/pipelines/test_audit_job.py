@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from gateway.pipelines.audits.audit_job import AuditRequest, audit
 from gateway.pipelines.audits.counting import rename_topic
@@ -21,7 +21,7 @@ from gateway.pipelines.audits.sources import AuditSource, SourceAccess, open_sid
 from gateway.pipelines.shared.errors import JobError
 from gateway.pipelines.shared.partitions import TopicPartition
 from gateway.pipelines.shared.topics import OffsetBounds
-from gateway.process.cli import app
+from gateway.process.cli import program
 from tests.compat.clients.base import ProducerOptions, Record
 from tests.compat.clients.with_aiokafka import Aiokafka
 from tests.peers.gateway import Gateway, ports_in_a_row
@@ -67,7 +67,7 @@ class Rig:
 
     def job(self, name: str, *words: str) -> tuple[int, str, str]:
         server = ["--bootstrap", self.gateway.bootstrap]
-        done = CliRunner().invoke(app, ["job", name, *words, *server])
+        done = CliRunner().invoke(program, ["job", name, *words, *server])
         return done.exit_code, done.stdout, done.stderr
 
     def audit(self, *words: str) -> tuple[int, dict[str, Any]]:
@@ -104,7 +104,7 @@ def test_an_archive_still_has_what_was_deleted_from_its_topic(rig: Rig) -> None:
     code, _, error = rig.job("archive", "cut", "--to", place)
     assert code == 0, error
     words = ["topic", "truncate", "cut", "--to", "40", "--yes"]
-    done = CliRunner().invoke(app, [*words, "--bootstrap", rig.gateway.bootstrap])
+    done = CliRunner().invoke(program, [*words, "--bootstrap", rig.gateway.bootstrap])
     assert done.exit_code == 0
     code, said, _ = rig.job("audit", "topic:cut", f"archive:{place}")
     assert code == 0

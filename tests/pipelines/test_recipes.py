@@ -16,9 +16,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
-from gateway.process.cli import app
+from gateway.process.cli import program
 from tests.documents import Block, code_blocks
 from tests.gateway.test_readme import as_pattern, plain
 from tests.house import ROOT, read_sources
@@ -51,7 +51,7 @@ def run_commands(text: str) -> str:
             install_jobs(line)
             continue
         assert COMMAND.match(line), f"no command of ours: {line}"
-        done = CliRunner().invoke(app, shlex.split(COMMAND.sub("", line)))
+        done = CliRunner().invoke(program, shlex.split(COMMAND.sub("", line)))
         assert done.exit_code == 0, f"{line}\n{done.output}"
         printed.append(done.stdout)
     return "".join(printed)

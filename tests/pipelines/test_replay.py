@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow
 import pytest
+from click.testing import CliRunner
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from typer.testing import CliRunner
 
 from gateway.pipelines.archives import open_archive
 from gateway.pipelines.archives.parquet import ParquetArchive
 from gateway.pipelines.archives.port import Archive, ArchiveState, Commit
-from gateway.pipelines.commands import job_app
+from gateway.pipelines.commands import job
 from gateway.pipelines.replays.model import ReplayReport, ReplayRequest, default_state
 from gateway.pipelines.replays.plan import (
     PartitionPlan,
@@ -404,7 +404,7 @@ def test_the_command_says_what_it_cannot_do_before_spark_starts(tmp_path: Path):
         ["--end-time", "253402300800000"],
         ["--offsets", '{"0": [0, 1]}', "--end-time", "2024-01-01"],
     ):
-        done = CliRunner().invoke(job_app, ["replay", *words, *wrong])
+        done = CliRunner().invoke(job, ["replay", *words, *wrong])
         assert done.exit_code == 2 and done.stdout == ""
         assert json.loads(done.stderr)["code"] == "USAGE"
 
@@ -414,10 +414,10 @@ def test_the_command_prints_what_was_done(
 ):
     words = ["--from", world.path, "--topic", SOURCE, "--bootstrap", world.gateway.bootstrap]
     words += ["--to-topic", unused(), "--create", "--offsets", '{"2": [10, 20]}']
-    done = CliRunner().invoke(job_app, ["replay", *words, "-o", "json"])
+    done = CliRunner().invoke(job, ["replay", *words, "-o", "json"])
     assert done.exit_code == 0, done.output
     told = json.loads(done.stdout)
     assert (told["records"], told["written"], told["resumed"]) == (10, 10, False)
     assert told["partitions"][0]["end_offset"] == 10
-    again = CliRunner().invoke(job_app, ["replay", *words])
+    again = CliRunner().invoke(job, ["replay", *words])
     assert "has all 10 records" in again.stdout and "this run wrote 0" in again.stdout

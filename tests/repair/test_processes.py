@@ -182,15 +182,17 @@ def test_audit_once_ends_with_0_when_all_is_whole_and_with_1_when_something_is_l
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
-        (("ledger", "show"), "ledger"),
-        (("ledger", "show", "x"), "valid integer"),
+        (("ledger", "show"), "LEDGER is missing (Id of the ledger)"),
+        (("ledger", "show", "x"), "LEDGER x: must be a whole number"),
         (("ledger", "recover", "3"), "add --yes"),
         (("ledger", "recover", "3", "--accept-loss"), "gives up every entry"),
-        (("ledger", "list", "--state", "HALF"), "must be one of OPEN"),
+        (("ledger", "list", "--state", "HALF"), "must be OPEN, IN_RECOVERY or CLOSED"),
         (("ledger", "list", "-z", "nowhere"), "must be host:port"),
         (("ledger", "list", "--tls", "/nowhere"), "tls.crt is missing"),
         (("bookie", "decommission", "b1"), "add --yes"),
-        (("bookie", "decommission"), "bookie"),
+        (("bookie", "decommission"), "BOOKIE is missing (Id of the bookie"),
+        (("bookie", "decommission", "b1", "--timeout", "5"), "--timeout 5: must be a duration"),
+        (("bookie", "decommission", "b1", "--timeout-s", "x"), "--timeout-s x: must be a"),
     ],
 )
 def test_wrong_usage_exits_with_2_and_names_the_word(words, hint):

@@ -6,7 +6,6 @@ from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from gateway.admin.output import as_table, headings
 from gateway.pipelines.audits.model import (
     SIDES,
     AuditReport,
@@ -15,6 +14,7 @@ from gateway.pipelines.audits.model import (
     PartitionComparison,
     PartitionTotals,
 )
+from ledger.command_line.output import as_table, headings
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _VERDICTS = {

@@ -14,10 +14,10 @@ from gateway.pipelines.replays.plan import ReplayPlan
 from gateway.pipelines.replays.replay_job import ReplayWatcher
 from gateway.pipelines.shared.errors import JobError
 from gateway.wire.client_link import AdminError
+from ledger.command_line.output import ProgressLine
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from rich.progress import Progress
 
 T = TypeVar("T")
 _REFRESH_S = 1.0
@@ -26,35 +26,43 @@ _REFRESH_S = 1.0
 @contextmanager
 def show_progress(spark: SparkSession, bootstrap: str) -> Generator[ReplayWatcher]:
     """Show a bar on stderr if it is a terminal. Print a line for each retry in any case."""
+    line = ProgressLine()
     if not sys.stderr.isatty():
-        yield _Lines()
+        yield _Lines(line)
         return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        yield _Bar(spark, bootstrap, bar)
+    try:
+        yield _Bar(spark, bootstrap, line)
+    finally:
+        line.clear()
 
 
 class _Lines(ReplayWatcher):
+    def __init__(self, line: ProgressLine) -> None:
+        self._line = line
+
     def on_retry(self, error: JobError, wait_s: float) -> None:
-        print(f"gateway: {error}; again in {wait_s:.0f} s", file=sys.stderr)
+        self._line.clear()
+        print(f"gateway: {error}; retrying in {wait_s:.0f} s", file=sys.stderr)
 
 
 class _Bar(_Lines):
     """Polls the target's end offsets while Spark works in another thread."""
 
-    def __init__(self, spark: SparkSession, bootstrap: str, bar: Progress) -> None:
+    def __init__(self, spark: SparkSession, bootstrap: str, line: ProgressLine) -> None:
+        super().__init__(line)
         self._spark = spark
         self._bootstrap = bootstrap
-        self._bar = bar
-        self._task = bar.add_task("measured", total=None)
-        self._plan: ReplayPlan | None = None
+        self._plan: ReplayPlan | None = None  # None until the records are counted
+        line.text("counting records")
 
     def on_planned(self, plan: ReplayPlan, written: int) -> None:
         self._plan = plan
-        total = sum(each.count for each in plan.partitions)
-        self._bar.update(self._task, description="replayed", total=total, completed=written)
+        self._show(written)
+
+    def _show(self, done: int) -> None:
+        assert self._plan is not None
+        whole = sum(each.count for each in self._plan.partitions)
+        self._line.bar(done, whole, "records replayed")
 
     def run(self, work: Callable[[], T]) -> T:
         return asyncio.run(self._run(work))
@@ -83,4 +91,4 @@ class _Bar(_Lines):
         for each in plan.partitions:
             end = ends.get((plan.target, each.partition), each.base_offset)
             done += max(0, min(each.count, end - each.base_offset))
-        self._bar.update(self._task, completed=done)
+        self._show(done)

@@ -1,1 +1,1 @@
-"""The jobs as files that spark-submit takes."""
+"""The jobs as files for spark-submit."""

@@ -1,4 +1,4 @@
-"""`gateway job replay` as a file for spark-submit, with the same words behind it."""
+"""`gateway job replay` as a file for spark-submit, with the same options."""
 
 from gateway.pipelines.submit.run import run
 

@@ -1,12 +1,12 @@
-"""Runs a job by its name with the words that follow the file, as `gateway job` does."""
+"""Runs a job with the words that follow its file, as `gateway job` does."""
 
 from __future__ import annotations
 
 import sys
 
 
-def run(job: str) -> None:
-    """Exits with the job's exit code."""
-    from gateway.pipelines.commands import job_app
+def run(name: str) -> None:
+    """Run the job of this name. Exits with its exit code."""
+    from gateway.pipelines.commands import job
 
-    job_app([job, *sys.argv[1:]], prog_name="gateway job")
+    job(args=[name, *sys.argv[1:]], prog_name="gateway job")

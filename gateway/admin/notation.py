@@ -1,5 +1,7 @@
-"""What users write of partitions, times and offsets, as values. Every function raises ValueError
-with a message that names the word and shows how it is written."""
+"""Partitions, times, durations and offsets, as users write them.
+
+Every function raises ValueError with a message that names the word and shows the accepted form.
+"""
 
 from __future__ import annotations
 
@@ -9,30 +11,58 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
-_DURATION = re.compile(
-    r"P(?=.)(?:(?P<D>\d+)D)?(?:T(?=.)(?:(?P<H>\d+)H)?(?:(?P<M>\d+)M)?"
-    r"(?:(?P<S>\d+(?:\.\d{1,9})?)S)?)?"
-)
-_SHORT = re.compile(r"(\d+)(ms|s|m|h|d)")
-_UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+from ledger.command_line import units
+
+_NUMBER = re.compile(r"[+-]?\d+", re.ASCII)
+_WORDS = ("earliest", "latest", "current")
+
+
+class SeekTarget(NamedTuple):
+    """The position that a group is moved to.
+
+    `kind` is earliest, latest, current, offset, shift or time. `number` is the offset, the number
+    of offsets to shift by, or the time in milliseconds; for the other kinds it has no meaning.
+    """
+
+    kind: str
+    number: int = 0
+
+
+def read_target(word: str, now_ms: int) -> SeekTarget:
+    """Parse `earliest`, `latest`, `current`, an offset, a shift, a time, or a duration ago."""
+    if word in _WORDS:
+        return SeekTarget(word)
+    if _NUMBER.fullmatch(word):
+        return SeekTarget("shift" if word[0] in "+-" else "offset", int(word))
+    try:
+        return SeekTarget("time", max(read_moment(word.removeprefix("-"), now_ms), 0))
+    except ValueError:
+        raise ValueError(
+            f"{word!r} is not a position: pass earliest, latest, current, an offset such as 42, "
+            "a shift such as +10 or -10, a time such as 2026-05-01T12:00:00, or a duration such "
+            "as 1h"
+        ) from None
 
 
 def read_topics(words: Iterable[str]) -> dict[str, list[int]]:
-    """`orders` or `orders:0,3`, as kafka-consumer-groups.sh has it."""
+    """Parse `orders` or `orders:0,3`, the notation of kafka-consumer-groups.sh.
+
+    Returns the partitions of each topic; a topic without any means all of them.
+    """
     found: dict[str, list[int]] = {}
     for word in words:
         name, colon, indexes = word.partition(":")
         numbers = indexes.split(",") if colon else []
         if not name or not all(number.strip().isdecimal() for number in numbers):
-            raise ValueError(f"{word!r} is not a topic, or a topic:partition,partition")
+            raise ValueError(f"{word!r} is not a topic or topic:partition,partition")
         found.setdefault(name, []).extend(int(number) for number in numbers)
     return found
 
 
 def read_time(word: str) -> int:
-    """Wall time in milliseconds of `2026-05-01T12:00:00.000+02:00`; UTC if no zone is given."""
+    """Return the milliseconds since 1970 of `2026-05-01T12:00:00.000+02:00`; UTC without a zone."""
     try:
         at = datetime.fromisoformat(word)
     except ValueError:
@@ -46,19 +76,15 @@ def read_time(word: str) -> int:
 
 
 def read_duration(word: str) -> int:
-    """Milliseconds of `P1DT2H3M4S`, or of `90s`, `15m`, `2h`, `7d`."""
-    short = _SHORT.fullmatch(word)
-    if short is not None:
-        return int(short[1]) * _UNIT_MS[short[2]]
-    found = _DURATION.fullmatch(word)
-    if found is None:
-        raise ValueError(f"{word!r} is not a duration, for example PT1H30M, 90s, 15m, 2h or 7d")
-    parts = {unit.lower(): float(value) for unit, value in found.groupdict().items() if value}
-    return round(sum(value * _UNIT_MS[unit] for unit, value in parts.items()))
+    """Return the milliseconds of `90s`, `15m`, `2h`, `7d` or `P1DT2H3M4S`."""
+    found_s = units.seconds(word)
+    if found_s is None:
+        raise ValueError(f"{word!r} is not a duration, for example 90s, 15m, 2h, 7d or PT1H30M")
+    return round(found_s * 1000)
 
 
 def read_moment(word: str, now_ms: int) -> int:
-    """Wall time in milliseconds: a time, or how long ago."""
+    """Return the milliseconds since 1970 of a time, or of a duration before now."""
     try:
         return now_ms - read_duration(word)
     except ValueError:
@@ -70,8 +96,10 @@ def read_moment(word: str, now_ms: int) -> int:
 
 
 def read_offsets(text: str, group: str) -> dict[tuple[str, int], int]:
-    """Lines of `topic,partition,offset`, with the group before them if it is named there; or what
-    `seek` and `describe` print with `-o json`."""
+    """Parse lines of `topic,partition,offset`, or what `seek` and `describe` print with `-o json`.
+
+    A line may begin with the group, as kafka-consumer-groups.sh exports it.
+    """
     rows = _from_json(text) if text.lstrip()[:1] in ("[", "{") else _from_csv(text, group)
     found: dict[tuple[str, int], int] = {}
     for number, (topic, partition, offset) in enumerate(rows, 1):
@@ -80,7 +108,7 @@ def read_offsets(text: str, group: str) -> dict[tuple[str, int], int]:
             raise ValueError(f"row {number} is not topic,partition,offset")
         found[topic, int(numbers[0])] = int(numbers[1])
     if not found:
-        raise ValueError("it names no offsets; a line is topic,partition,offset")
+        raise ValueError("the file has no offsets; a line is topic,partition,offset")
     return found
 
 
@@ -106,11 +134,11 @@ def _from_json(text: str) -> Iterable[tuple[str, Any, Any]]:
             if offset is not None:
                 yield row["topic"], row["partition"], offset
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise ValueError("it is not the JSON that `gateway group seek -o json` prints") from None
+        raise ValueError("this is not JSON as `gateway group seek -o json` prints it") from None
 
 
 def write_time(at_ms: int) -> str:
-    """`2026-05-01T12:00:00.000Z`, as `read_time` takes it."""
+    """Return the time as `read_time` parses it: `2026-05-01T12:00:00.000Z`."""
     return (
         datetime.fromtimestamp(at_ms / 1000, UTC)
         .isoformat(timespec="milliseconds")

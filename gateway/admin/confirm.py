@@ -1,0 +1,19 @@
+"""The question before a change that cannot be undone."""
+
+from __future__ import annotations
+
+import sys
+
+from ledger.command_line.output import Format, usage
+
+
+def confirm(yes: bool, action: str, name: str, output: Format) -> None:
+    """End the command unless the user agreed, by `--yes` or by typing the name on a terminal."""
+    if yes:
+        return
+    if output is Format.table and sys.stdin.isatty() and sys.stderr.isatty():
+        print(f"This {action}.\nType {name} to do it: ", end="", file=sys.stderr, flush=True)
+        if sys.stdin.readline().strip() == name:
+            return
+        usage(f"nothing was done: the answer was not {name}", output)
+    usage(f"this {action}; add --yes to do it", output)

@@ -1,0 +1,225 @@
+"""The commands `gateway ledger ...`. They ask ZooKeeper and the bookies, and no gateway.
+
+`verify` exits with 1 if it found damage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gateway.admin.confirm import confirm
+from gateway.admin.requests import ask_storage, storage_option, tls_option, yes_option
+from ledger.command_line import units
+from ledger.command_line.exit_codes import EXIT_FAILED, EXIT_OK
+from ledger.command_line.output import (
+    Format,
+    ProgressLine,
+    as_json,
+    as_table,
+    emit,
+    headings,
+    output_option,
+    usage,
+)
+from ledger.command_line.program import CommandGroup, Value, option
+
+Row = dict[str, Any]
+_STATES = ("OPEN", "IN_RECOVERY", "CLOSED")
+_ID = Value("id", units.whole(0, 2**63 - 1))
+
+ledger = CommandGroup("ledger", "List, show, verify, recover and explain ledgers.")
+
+_ledger_argument = click.argument("ledger", type=_ID, metavar="LEDGER", help="Id of the ledger.")
+
+
+@ledger.command("list")
+@option("--lacking-copies", "lacking", is_flag=True, help="List only under-replicated ledgers.")
+@option(
+    "--state", metavar="STATE", help="List only ledgers in this state: OPEN, IN_RECOVERY or CLOSED."
+)
+@storage_option
+@tls_option
+@output_option
+def _list(
+    lacking: bool, state: str | None, zookeeper: str, tls: Path | None, output: Format
+) -> None:
+    """List ledgers."""
+    wanted = None if state is None else state.upper()
+    if wanted is not None and wanted not in _STATES:
+        usage(f"--state {state}: must be {units.listed(_STATES)}", output)
+
+    from gateway.admin.ledgers import list_ledgers
+
+    rows = ask_storage(
+        zookeeper,
+        tls,
+        output,
+        lambda storage: list_ledgers(storage, marked_only=lacking, state=wanted),
+    )
+    if output is Format.json:
+        emit(as_json(rows))
+        return
+    columns = ("ledger", "state", "quorum", "entries", "bytes", "fragments", "created")
+    emit(as_table(headings(*columns, "lacks_copies"), rows))
+
+
+@ledger.command("show")
+@_ledger_argument
+@storage_option
+@tls_option
+@output_option
+def _show(ledger: int, zookeeper: str, tls: Path | None, output: Format) -> None:
+    """Show the metadata of a ledger, its fragments, and how much of it each bookie holds."""
+    from gateway.admin.ledgers import show_ledger
+    from ledger.ids import LedgerId
+
+    found = ask_storage(
+        zookeeper, tls, output, lambda storage: show_ledger(storage, LedgerId(ledger))
+    )
+    if output is Format.json:
+        emit(as_json(found))
+        return
+    custom = ",".join(f"{key}={value}" for key, value in found["custom"].items())
+    last = found["last_entry"]
+    parts = [
+        f"Ledger: {ledger}",
+        f"State: {found['state']}",
+        f"Quorum: {found['quorum']}",
+        f"LastEntry: {'-' if last is None else last}",
+        f"LastAddConfirmed: {found['last_add_confirmed']}",
+        f"Bytes: {'-' if found['bytes'] is None else found['bytes']}",
+        f"Digest: {found['digest']}",
+        f"Created: {found['created'] or '-'}",
+        f"LacksCopies: {'true' if found['lacks_copies'] else 'false'}",
+        f"Custom: {custom or '-'}",
+    ]
+    emit("  ".join(parts) + "\n")
+    columns = ("fragment", "to", "bookie", "status", "should_hold", "holds", "missing")
+    emit(as_table(headings(*columns), found["copies"]))
+
+
+@ledger.command("verify")
+@click.argument(
+    "ledgers", type=_ID, nargs=-1, metavar="[LEDGER]...", help="Ids of ledgers; none: all ledgers."
+)
+@option("--repair", is_flag=True, help="Mark damaged ledgers, so that `bookie audit` repairs them.")
+@storage_option
+@tls_option
+@output_option
+def _verify(
+    ledgers: Sequence[int], repair: bool, zookeeper: str, tls: Path | None, output: Format
+) -> int:
+    """Read every copy of every entry and check its digest.
+
+    Exits with 1 if there is damage.
+    """
+    from gateway.admin.ledgers import verify
+    from ledger.ids import LedgerId
+
+    chosen = None if not ledgers else [LedgerId(ledger) for ledger in ledgers]
+    progress = ProgressLine() if output is Format.table else None
+
+    def show(done: int, whole: int) -> None:
+        if progress is not None:
+            progress.bar(done, whole, "copies read")
+
+    found = ask_storage(
+        zookeeper,
+        tls,
+        output,
+        lambda storage: verify(storage, chosen, mark=repair, on_progress=show),
+    )
+    if progress is not None:
+        progress.end()
+    if output is Format.json:
+        emit(as_json(found))
+    else:
+        if found["damage"]:
+            columns = ("ledger", "fragment", "bookie", "status", "missing", "damaged", "unknown")
+            emit(as_table(headings(*columns, "shown_by_nobody"), found["damage"]) + "\n")
+        emit(
+            f"{found['ledgers']} ledgers, {found['copies_read']} copies, {found['bytes_read']} "
+            f"bytes read: {'clean' if found['clean'] else 'DAMAGED, see above'}"
+        )
+    return EXIT_OK if found["clean"] else EXIT_FAILED
+
+
+@ledger.command("recover")
+@_ledger_argument
+@option(
+    "--accept-loss",
+    is_flag=True,
+    help="Close the ledger without the entries that are lost, and report which these are.",
+)
+@yes_option
+@storage_option
+@tls_option
+@output_option
+def _recover(
+    ledger: int,
+    accept_loss: bool,
+    yes: bool,
+    zookeeper: str,
+    tls: Path | None,
+    output: Format,
+) -> None:
+    """Fence the writer of a ledger, recover the last entries, and close it."""
+    what = f"fences the writer of ledger {ledger} for ever and closes it"
+    if accept_loss:
+        what += (
+            ", and gives up every entry that no bookie shows now (stop the gateway that writes "
+            "it first: with too few bookies left it is not surely fenced)"
+        )
+    confirm(yes, what, str(ledger), output)
+
+    from gateway.admin.ledgers import recover
+    from ledger.ids import LedgerId
+
+    found = ask_storage(
+        zookeeper,
+        tls,
+        output,
+        lambda storage: recover(storage, LedgerId(ledger), accept_loss=accept_loss),
+    )
+    if output is Format.json:
+        emit(as_json(found))
+        return
+    emit(f"Ledger {ledger} is closed at entry {found['last_entry']}, {found['bytes']} bytes.")
+    if accept_loss:
+        _print_loss(found)
+
+
+def _print_loss(found: Row) -> None:
+    for bookie in found["limbo_ended"]:
+        emit(f"Bookie {bookie} is out of limbo for it.")
+    if found["forced"]:
+        emit("It was closed without the bookies that a recovery needs.")
+    if found["given_up_entries"]:
+        emit(f"Given up: {found['given_up_entries']} entries: {found['given_up']}.")
+    else:
+        emit("Nothing that is known to have existed was given up.")
+
+
+@ledger.command("why")
+@_ledger_argument
+@click.argument("entry", type=_ID, required=False, metavar="[ENTRY]", help="Id of one entry.")
+@storage_option
+@tls_option
+@output_option
+def _why(ledger: int, entry: int | None, zookeeper: str, tls: Path | None, output: Format) -> None:
+    """Explain why a ledger or an entry can or cannot be read, is open, or lacks copies."""
+    from gateway.admin.ledgers import why
+    from ledger.ids import EntryId, LedgerId
+
+    wanted = None if entry is None else EntryId(entry)
+    found = ask_storage(
+        zookeeper, tls, output, lambda storage: why(storage, LedgerId(ledger), wanted)
+    )
+    if output is Format.json:
+        emit(as_json(found))
+    else:
+        emit("\n".join(found["because"]))

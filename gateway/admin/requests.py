@@ -1,0 +1,138 @@
+"""Common options of the admin commands, and requests that end a command if they fail.
+
+A request fails in one line on stderr (JSON with `-o json`) and an exit code: 1 if the server
+refused it, 69 if no server was reached, 77 if it was not authorized, 130 after Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from ledger.command_line import units
+from ledger.command_line.exit_codes import (
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_REFUSED,
+    EXIT_UNREACHABLE,
+)
+from ledger.command_line.output import Format, fail, usage
+from ledger.command_line.program import Value, option
+
+if TYPE_CHECKING:
+    from gateway.admin.client import AdminClient
+    from gateway.admin.storage import Storage
+    from ledger.adapters.grpc.grpc_config import TlsFiles
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+_HOST = r"(?:[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])"
+_SERVERS = re.compile(
+    rf"{_HOST}:\d{{1,5}}(,{_HOST}:\d{{1,5}})*(/[^/,\s\0]+)*|grpc://{_HOST}:\d{{1,5}}"
+)
+
+bootstrap_option = option(
+    "--bootstrap",
+    "-b",
+    metavar="SERVERS",
+    envvar="GATEWAY_BOOTSTRAP",
+    show_envvar=True,
+    default="127.0.0.1:9092",
+    help="Servers to connect to: host:port,host:port.",
+)
+yes_option = option("--yes", is_flag=True, help="Confirm; it cannot be undone.")
+tls_option = option(
+    "--tls",
+    type=Value("dir", units.path),
+    envvar="GATEWAY_TLS",
+    show_envvar=True,
+    help="Directory with tls.crt, tls.key and ca.crt, if the bookies require certificates.",
+)
+
+
+def zookeeper_option(text: str = "", **attributes: Any) -> Callable[[F], F]:
+    """Add `--zookeeper` to a command; `text` begins its help."""
+    servers = "ZooKeeper servers: host:port,host:port, with an optional /chroot at the end; or "
+    servers += "grpc://127.0.0.1:3181, the ledger port of `gateway dev`."
+    return option("--zookeeper", "-z", metavar="SERVERS", help=text + servers, **attributes)
+
+
+storage_option = zookeeper_option(
+    envvar="GATEWAY_ZOOKEEPER", show_envvar=True, default="127.0.0.1:2181"
+)
+
+
+def ask(bootstrap: str, output: Format, work: Callable[[AdminClient], Awaitable[T]]) -> T:
+    """Return the result of `work` with a client of these servers."""
+    import asyncio
+
+    from gateway.admin.client import AdminClient, AdminError, Unreachable, parse_bootstrap
+
+    try:
+        parse_bootstrap(bootstrap)
+    except ValueError as error:
+        usage(f"--bootstrap: {error}", output)
+
+    async def main() -> T:
+        async with AdminClient(bootstrap) as client:
+            return await work(client)
+
+    try:
+        return asyncio.run(main())
+    except KeyboardInterrupt:
+        raise click.exceptions.Exit(EXIT_INTERRUPTED) from None
+    except Unreachable as error:
+        fix = "start one with `gateway dev`, or name it with --bootstrap host:port"
+        fail(EXIT_UNREACHABLE, f"{error}; {fix}", "UNREACHABLE", output)
+    except AdminError as error:
+        refused = error.code.endswith("_AUTHORIZATION_FAILED")
+        fail(EXIT_REFUSED if refused else EXIT_FAILED, str(error), error.code, output)
+
+
+def ask_storage(
+    zookeeper: str, tls: Path | None, output: Format, work: Callable[[Storage], Awaitable[T]]
+) -> T:
+    """Return the result of `work` with a connection to the storage tier."""
+    import asyncio
+
+    from gateway.admin.client import AdminError, Unreachable
+    from gateway.admin.storage import StorageConnection
+    from ledger.errors import LedgerError, MetadataUnavailable
+
+    if not _SERVERS.fullmatch(zookeeper):
+        form = "must be host:port, or several separated by commas, with an optional /chroot"
+        usage(f"--zookeeper {zookeeper}: {form}", output)
+    files = _tls_files(tls, output)
+
+    async def main() -> T:
+        async with StorageConnection(zookeeper, files) as storage:
+            return await work(storage)
+
+    try:
+        return asyncio.run(main())
+    except KeyboardInterrupt:
+        raise click.exceptions.Exit(EXIT_INTERRUPTED) from None
+    except (Unreachable, MetadataUnavailable) as error:
+        fix = "name the cluster's with --zookeeper host:port, or grpc://127.0.0.1:3181 of `dev`"
+        fail(EXIT_UNREACHABLE, f"{error}; {fix}", "UNREACHABLE", output)
+    except AdminError as error:
+        fail(EXIT_FAILED, str(error), error.code, output)
+    except LedgerError as error:
+        fail(EXIT_FAILED, str(error), type(error).__name__, output)
+
+
+def _tls_files(directory: Path | None, output: Format) -> TlsFiles | None:
+    if directory is None:
+        return None
+    from ledger.adapters.grpc.grpc_config import TlsFiles
+
+    files = [directory / name for name in ("tls.crt", "tls.key", "ca.crt")]
+    for file in files:
+        if not file.is_file():
+            usage(f"--tls {directory}: {file.name} is missing", output)
+    return TlsFiles(cert=files[0], key=files[1], ca=files[2])

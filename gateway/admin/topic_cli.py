@@ -1,0 +1,216 @@
+"""The commands `gateway topic ...`. Their modules are imported when a command runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from gateway.admin.requests import ask, bootstrap_option, yes_option
+from ledger.command_line import units
+from ledger.command_line.exit_codes import EXIT_FAILED
+from ledger.command_line.output import (
+    Format,
+    as_json,
+    as_table,
+    emit,
+    fail,
+    headings,
+    output_option,
+    usage,
+)
+from ledger.command_line.program import CommandGroup, Value, option
+
+_INT16_MAX, _INT32_MAX = 2**15 - 1, 2**31 - 1
+_DEFAULT = -1  # of a count, on the wire: the server's default
+_OFFSET = re.compile(r"\d+", re.ASCII)
+
+topic = CommandGroup("topic", "Create, list, describe, alter, truncate and delete topics.")
+
+_name_argument = click.argument("name", metavar="NAME", help="Name of the topic.")
+_config_option = option(
+    "--config",
+    "-c",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Setting of the topic, such as retention.ms=3600000; repeat for several.",
+)
+
+
+@topic.command("create")
+@_name_argument
+@option(
+    "--partitions",
+    "-p",
+    type=Value("count", units.integer),
+    default=_DEFAULT,
+    shown="the server's default",
+    help="Number of partitions.",
+)
+@option(
+    "--replication-factor",
+    "-r",
+    type=Value("count", units.integer),
+    default=_DEFAULT,
+    shown="the server's default",
+    help="Copies of each record.",
+)
+@_config_option
+@bootstrap_option
+@output_option
+def _create(
+    name: str,
+    partitions: int,
+    replication_factor: int,
+    config: Sequence[str],
+    bootstrap: str,
+    output: Format,
+) -> None:
+    """Create a topic."""
+    configs = _pairs(config, output)
+    _check_count("--partitions", partitions, _INT32_MAX, output)
+    _check_count("--replication-factor", replication_factor, _INT16_MAX, output)
+
+    from gateway.admin.topics import create_topic
+
+    made = ask(
+        bootstrap,
+        output,
+        lambda client: create_topic(client, name, partitions, replication_factor, configs),
+    )
+    emit(as_json(made) if output is Format.json else f"Created topic {name}.")
+
+
+def _pairs(config: Sequence[str], output: Format) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for pair in config:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            usage(f"--config {pair!r} is not key=value, for example retention.ms=3600000", output)
+        pairs[key] = value
+    return pairs
+
+
+def _check_count(name: str, value: int, value_max: int, output: Format) -> None:
+    if not (value == _DEFAULT or 0 < value <= value_max):
+        usage(f"{name} {value}: must be between 1 and {value_max}", output)
+
+
+@topic.command("list")
+@option("--internal", is_flag=True, help="Also list Kafka's own topics.")
+@bootstrap_option
+@output_option
+def _list(internal: bool, bootstrap: str, output: Format) -> None:
+    """List topics."""
+    from gateway.admin.topics import list_topics
+
+    rows = ask(bootstrap, output, lambda client: list_topics(client, internal=internal))
+    if output is Format.json:
+        emit(as_json(rows))
+    else:
+        emit(as_table(headings("name", "partitions", "internal"), rows))
+
+
+@topic.command("describe")
+@_name_argument
+@bootstrap_option
+@output_option
+def _describe(name: str, bootstrap: str, output: Format) -> None:
+    """Show the partitions, offsets and settings of a topic."""
+    from gateway.admin.topics import describe_topic
+
+    found = ask(bootstrap, output, lambda client: describe_topic(client, name))
+    if output is Format.json:
+        emit(as_json(found))
+        return
+    configs = ",".join(f"{key}={value}" for key, value in found["configs"].items())
+    emit(f"Topic: {name}  Id: {found['topic_id'] or '-'}  Configs: {configs or '-'}\n")
+    columns = headings("partition", "leader", "leader_epoch", "log_start_offset", "log_end_offset")
+    emit(as_table(columns, found["partitions"]))
+
+
+@topic.command("alter")
+@_name_argument
+@_config_option
+@option(
+    "--default",
+    "-d",
+    "defaults",
+    metavar="KEY",
+    multiple=True,
+    help="Setting to reset to its default; repeat for several.",
+)
+@bootstrap_option
+@output_option
+def _alter(
+    name: str, config: Sequence[str], defaults: Sequence[str], bootstrap: str, output: Format
+) -> None:
+    """Change some settings of a topic; the others stay."""
+    configs = _pairs(config, output)
+    if not configs and not defaults:
+        usage("no setting to change: pass for example -c retention.ms=3600000", output)
+
+    from gateway.admin.topics import alter_topic
+
+    ask(bootstrap, output, lambda client: alter_topic(client, name, configs, defaults))
+    emit(as_json({"altered": name}) if output is Format.json else f"Altered topic {name}.")
+
+
+@topic.command("truncate")
+@_name_argument
+@option(
+    "--to",
+    metavar="OFFSET",
+    required=True,
+    help="First offset to keep; end deletes all records.",
+)
+@option(
+    "--partition",
+    "-p",
+    "partitions",
+    type=Value("partition", units.integer),
+    multiple=True,
+    help="Truncate only this partition; repeat for several.",
+)
+@yes_option
+@bootstrap_option
+@output_option
+def _truncate(
+    name: str, to: str, partitions: Sequence[int], yes: bool, bootstrap: str, output: Format
+) -> None:
+    """Delete the records of a topic below an offset."""
+    from gateway.admin.topics import LATEST, truncate_topic
+
+    if to != "end" and not _OFFSET.fullmatch(to):
+        usage(f"--to {to!r}: must be an offset, or end", output)
+    if not yes:
+        usage(f"this deletes records of topic {name} for ever; add --yes to do it", output)
+    offset = LATEST if to == "end" else int(to)
+    rows: list[dict[str, Any]] = ask(
+        bootstrap, output, lambda client: truncate_topic(client, name, partitions, offset)
+    )
+    if output is Format.json:
+        emit(as_json(rows))
+    else:
+        emit(as_table(headings("partition", "log_start_offset"), rows))
+    if any(row["log_start_offset"] is None for row in rows):
+        message = "not all partitions were truncated; run the command again"
+        fail(EXIT_FAILED, message, "NOT_TRUNCATED", output)
+
+
+@topic.command("delete")
+@_name_argument
+@yes_option
+@bootstrap_option
+@output_option
+def _delete(name: str, yes: bool, bootstrap: str, output: Format) -> None:
+    """Delete a topic and all its data."""
+    if not yes:
+        usage(f"this deletes topic {name} and all its data for ever; add --yes to do it", output)
+
+    from gateway.admin.topics import delete_topic
+
+    ask(bootstrap, output, lambda client: delete_topic(client, name))
+    emit(as_json({"deleted": name}) if output is Format.json else f"Deleted topic {name}.")
