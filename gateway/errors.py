@@ -16,13 +16,13 @@ from ledger.errors import LedgerError
 
 
 class KafkaCodes(NamedTuple):
-    """The codes of one kind of ledger error, by the kind of request that met it."""
+    """The codes of one kind of ledger error, by the kind of request that failed with it."""
 
     partition: ErrorCode
     """For Produce, Fetch, ListOffsets and DeleteRecords."""
 
     coordinator: ErrorCode = ErrorCode.coordinator_not_available
-    """For requests about groups. Clients look for the coordinator again and retry."""
+    """For requests about groups. Clients find the coordinator again and retry."""
 
 
 CODES: dict[type[LedgerError], KafkaCodes] = {

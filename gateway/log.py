@@ -1,4 +1,4 @@
-"""The process's logger, as in `ledger.log`, and how often one kind of line may be said."""
+"""Provides the logger of `ledger.log`, and a limit on how often one kind of line is logged."""
 
 from __future__ import annotations
 
@@ -8,22 +8,26 @@ __all__ = ["Throttle", "logger"]
 
 
 class Throttle:
-    """At most one line per kind, peer and minute, so that a hostile peer cannot fill a disk."""
+    """At most one line per kind, subject and minute, so that no client can fill the disk."""
 
-    __slots__ = ("_said",)
+    __slots__ = ("_logged_s",)
 
     MINUTE_S = 60.0
     KEYS_MAX = 1024
 
     def __init__(self) -> None:
-        self._said: dict[tuple[str, str], float] = {}
+        # When a line of this kind and subject was last logged. Emptied at KEYS_MAX entries.
+        self._logged_s: dict[tuple[str, str], float] = {}
 
-    def allows(self, kind: str, host: str, now_s: float) -> bool:
-        """Whether this may be said now; remembers that it was."""
-        said_s = self._said.get((kind, host))
-        if said_s is not None and now_s - said_s < self.MINUTE_S:
+    def allows(self, kind: str, subject: str, now_s: float) -> bool:
+        """Return whether to log a line now, and remember that it was logged.
+
+        `subject` is a partition, or the host of a client.
+        """
+        logged_s = self._logged_s.get((kind, subject))
+        if logged_s is not None and now_s - logged_s < self.MINUTE_S:
             return False
-        if len(self._said) >= self.KEYS_MAX:
-            self._said.clear()
-        self._said[kind, host] = now_s
+        if len(self._logged_s) >= self.KEYS_MAX:
+            self._logged_s.clear()
+        self._logged_s[kind, subject] = now_s
         return True

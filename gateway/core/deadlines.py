@@ -1,4 +1,4 @@
-"""Many deadlines, one heap. Pure."""
+"""Keeps many deadlines in one heap. Pure."""
 
 from __future__ import annotations
 
@@ -12,48 +12,53 @@ K = TypeVar("K", bound=Hashable)
 class Deadlines(Generic[K]):
     """At most one deadline for each key, in any unit of time.
 
-    Moving a deadline later costs no heap operation: the heap keeps the old time and looks again
-    when it comes. So a heartbeat is one dictionary write.
+    A later deadline costs no heap operation: the heap keeps the old time, and the key is put back
+    when that time comes. So a heartbeat is one dictionary write.
     """
 
-    __slots__ = ("_at", "_heap", "_listed", "_turn")
+    __slots__ = ("_at", "_heap", "_listed", "_number")
 
     def __init__(self) -> None:
+        # The deadline of each key.
         self._at: dict[K, int] = {}
-        self._listed: dict[K, int] = {}  # the turn of each key's one valid heap entry
+        # The number of each key's one valid heap entry. It has the same keys as `_at`.
+        self._listed: dict[K, int] = {}
+        # (time, number, key). A valid entry's time is not later than the deadline of its key; the
+        # other entries are skipped when they come up.
         self._heap: list[tuple[int, int, K]] = []
-        self._turn = 0
+        # The number of the last entry. Rises by one with each.
+        self._number = 0
 
     def __len__(self) -> int:
         return len(self._at)
 
     def set(self, key: K, at: int) -> None:
-        """The key falls due at `at`, and at no other time."""
+        """Set or replace the deadline of a key."""
         before = self._at.get(key)
         self._at[key] = at
         if before is None or at < before:
             self._list(key, at)
 
     def clear(self, key: K) -> None:
-        """The key has no deadline (any more)."""
+        """Remove the deadline of a key, if it has one."""
         if self._at.pop(key, None) is not None:
             del self._listed[key]
 
     def next(self) -> int | None:
-        """Not later than the earliest deadline; None when there is none."""
+        """Return a time not later than the earliest deadline, or None if there is no deadline."""
         while self._heap:
-            at, turn, key = self._heap[0]
-            if self._listed.get(key) == turn:
+            at, number, key = self._heap[0]
+            if self._listed.get(key) == number:
                 return at
             heappop(self._heap)
         return None
 
     def due(self, now: int) -> list[K]:
-        """Keys whose deadline has come, earliest first; they have no deadline any more."""
+        """Return the keys whose deadline has come, earliest first, and remove their deadlines."""
         found: list[tuple[int, K]] = []
         while self._heap and self._heap[0][0] <= now:
-            _, turn, key = heappop(self._heap)
-            if self._listed.get(key) != turn:
+            _, number, key = heappop(self._heap)
+            if self._listed.get(key) != number:
                 continue
             at = self._at[key]
             if at > now:
@@ -65,6 +70,6 @@ class Deadlines(Generic[K]):
         return [key for _, key in found]
 
     def _list(self, key: K, at: int) -> None:
-        self._turn += 1
-        self._listed[key] = self._turn
-        heappush(self._heap, (at, self._turn, key))
+        self._number += 1
+        self._listed[key] = self._number
+        heappush(self._heap, (at, self._number, key))

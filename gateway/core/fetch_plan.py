@@ -1,4 +1,4 @@
-"""Decides what a Fetch is answered now, what must be read for it and what it waits for. Pure.
+"""Decides the response to a Fetch: what it contains, what to read for it, when to send it. Pure.
 
 A fetch is planned in passes over its partitions, in the order of its session. Each partition takes
 from the bytes that the earlier ones have left of the response:
@@ -7,8 +7,8 @@ from the bytes that the earlier ones have left of the response:
                            └▶ yes: the caller reads, from memory or from disk ─▶ add_records
                                    the caller cannot read ─▶ refuse
 
-After a pass, `complete` tells whether the response may be sent before the client's time is over.
-A pass costs as much as the partitions that it is given, and the totals are kept as they change.
+After a pass, `complete` is True if the response may be sent before the client's time is over. A
+pass costs only as much as the partitions that it is given: totals are updated, not summed up anew.
 Source: Kafka, ReplicaManager.readFromLog and DelayedFetch.tryComplete.
 """
 
@@ -34,7 +34,7 @@ LogT = TypeVar("LogT")
 
 
 class LogReadResult(Generic[LogT]):
-    """One partition of one fetch: what the client asks, the log it is read from, what it gets.
+    """One partition of one fetch: the request, the log that serves it, and the response.
 
     Source: Kafka, LogReadResult and FetchPartitionStatus.
     """
@@ -94,8 +94,8 @@ class FetchPlan(Generic[LogT]):
         # The results that this pass has decided, in the order of the response: that of `results`,
         # but for partitions that had to be opened, which stand last.
         self.decided: list[LogReadResult[LogT]] = []
-        # What later partitions of this pass may add to the response. It falls to 0 or below once
-        # one did not fit, so that nothing is read in vain.
+        # The bytes that later partitions of this pass may add to the response. 0 or below once a
+        # partition did not fit, so that no records are read without being sent.
         self._bytes_left = bytes_max
         # The total of `size_bytes` of the decided results.
         self._size_bytes = 0
@@ -131,8 +131,8 @@ class FetchPlan(Generic[LogT]):
     ) -> bool:
         """Return True if records must be read, up to `read_bytes_max`; otherwise decide.
 
-        `start`, `end` and `epoch` are the log's start offset, high watermark and leader epoch as
-        this broker knows them. A follower's may be behind the leader's.
+        `start`, `end` and `epoch` are the log's start offset, high watermark and leader epoch at
+        this broker. Those of a follower may be behind the leader's.
         """
         asked = result.asked
         offset, asked_epoch = asked.fetch_offset, asked.leader_epoch
@@ -216,14 +216,17 @@ class FetchPlan(Generic[LogT]):
 
     @property
     def opening_wait_s(self) -> float:
-        """How long the partitions that must be opened may delay the decided ones."""
+        """The longest time for which partitions being opened may delay the response."""
         if self.decided and self.complete:
             return 0.0
         return max(self._wait_s, OPEN_S_MIN)
 
     def error_of(self, result: LogReadResult[LogT]) -> ErrorCode:
-        """Return the error to send. An offset past the end that a follower knows is none before
-        the client's time is over: the leader may have shown it, so the client asks again."""
+        """Return the error to send.
+
+        An offset past a follower's end is an error only once the client's time is over: the leader
+        may have returned it, so the client should retry.
+        """
         if result.error is _AHEAD and not self.timed_out:
             return _NONE
         return result.error

@@ -17,13 +17,13 @@ from gateway.cluster.peers import Peers
 from gateway.cluster.port import Cluster
 from gateway.config import ReaderLimits
 from gateway.core.group_members import MemberView, State
-from gateway.core.progress import (
-    Fetched,
+from gateway.core.read_progress import (
+    LastFetch,
     ReadGroup,
     ReadKey,
     ReadProgress,
     is_read_group,
-    merged,
+    merge_read_groups,
 )
 from gateway.groups.views import GroupListing, GroupView
 from gateway.topics.catalog import Catalog, Topic
@@ -93,7 +93,7 @@ class ReadOnlyGroups:
         here = self._progress.get(name, self._clock.now_ms())
         if here is not None:
             parts.append([here])
-        return merged(name, (part for some in parts for part in some))
+        return merge_read_groups(name, (part for some in parts for part in some))
 
     async def describe(self, name: str) -> GroupView | None:
         """The group as if its clients were members that hold what they fetched last."""
@@ -101,7 +101,7 @@ class ReadOnlyGroups:
         if group is None:
             return None
         held: dict[tuple[str, str], list[ReadKey]] = {who: [] for who in group.clients}
-        for key, fetched in group.positions.items():
+        for key, fetched in group.fetches.items():
             held.setdefault((fetched.client, fetched.host), []).append(key)
         members = tuple(
             MemberView(f"{client}@{host}", None, client, host, b"", self._assignment(keys))
@@ -142,17 +142,17 @@ class ReadOnlyGroups:
 
 
 def _as_positions(
-    group: ReadGroup, metadata: Callable[[Fetched], str]
+    group: ReadGroup, metadata: Callable[[LastFetch], str]
 ) -> dict[TopicIdPartition, CommittedOffset]:
     return {
         TopicIdPartition(*key): CommittedOffset(
             offset=fetched.offset, metadata=metadata(fetched), commit_time_ms=fetched.at_ms
         )
-        for key, fetched in group.positions.items()
+        for key, fetched in group.fetches.items()
     }
 
 
-def _packed(fetched: Fetched) -> str:
+def _packed(fetched: LastFetch) -> str:
     return json.dumps([fetched.at_ms, fetched.client, fetched.host])
 
 
@@ -163,9 +163,9 @@ def _unpacked(name: str, answer: Any) -> ReadGroup:
         for each in topic.partitions:
             with suppress(ValueError, TypeError):
                 at_ms, client, host = json.loads(each.metadata or "")
-                fetched = Fetched(each.committed_offset, int(at_ms), str(client), str(host))
+                fetched = LastFetch(each.committed_offset, int(at_ms), str(client), str(host))
                 topic_id: UUID = topic.topic_id
-                group.positions[topic_id, each.partition_index] = fetched
+                group.fetches[topic_id, each.partition_index] = fetched
                 who = (fetched.client, fetched.host)
                 group.clients[who] = max(fetched.at_ms, group.clients.get(who, 0))
     return group

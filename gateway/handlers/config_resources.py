@@ -11,7 +11,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from gateway.core.names import topic_name_fault
+from gateway.core.topic_names import topic_name_fault
 from gateway.handlers.api import Context, Reply, Request
 from gateway.handlers.k32_describe_configs import Resource
 from gateway.handlers.topic_replies import Refused, outcome, repeated

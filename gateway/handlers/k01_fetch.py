@@ -19,7 +19,7 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
-from gateway.core import progress
+from gateway.core import read_progress
 from gateway.core.fetch_plan import FetchPlan
 from gateway.core.fetch_session import (
     FetchPartition,
@@ -63,7 +63,7 @@ def handle(request: Request, ctx: Context) -> Result | asyncio.Future[Result]:
     if isinstance(session, FetchSessionError):
         return _refuse(request, ErrorCode(int(session)))
     client = request.client_id
-    if client is not None and progress.MARK in client:
+    if client is not None and read_progress.EXECUTOR_MARK in client:
         ctx.readers.note(client, "/" + request.peer.host, body, by_id=by_id, now_ms=now_ms)
     return _fetch(request, ctx, session)
 

@@ -15,7 +15,7 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
-from gateway.core.names import is_internal, topic_name_fault
+from gateway.core.topic_names import is_internal, topic_name_fault
 from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.handlers.members import controller_id, endpoints
 from gateway.handlers.topic_replies import (

@@ -17,7 +17,7 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from gateway.cluster.peers import PEER_CLIENT_ID
-from gateway.core.progress import is_read_group
+from gateway.core.read_progress import is_read_group
 from gateway.groups.coordinator import Refused
 from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.topics.catalog import Topic

@@ -13,7 +13,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from gateway.core.names import topic_name_fault
+from gateway.core.topic_names import topic_name_fault
 from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.handlers.topic_replies import Refused, error_fields
 from gateway.topics.broker_configs import describe_broker

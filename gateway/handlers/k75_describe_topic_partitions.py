@@ -9,7 +9,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from gateway.core.names import is_internal, topic_name_fault
+from gateway.core.topic_names import is_internal, topic_name_fault
 from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.handlers.topic_replies import TOPIC_OPERATIONS, partition_rows
 

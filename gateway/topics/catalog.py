@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
 from gateway.config import TopicDefaults
-from gateway.core.names import FORBIDDEN_TOPIC, collision_key, is_internal, topic_name_fault
 from gateway.core.sealed import seal, unseal
+from gateway.core.topic_names import FORBIDDEN_TOPIC, collision_key, is_internal, topic_name_fault
 from gateway.log import logger
 from gateway.topics.catalog_watch import NodeWatch
 from gateway.topics.configs import TopicConfig, normalize, topic_config

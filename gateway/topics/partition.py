@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol
 
 from kio.schema.errors import ErrorCode
 
-from gateway.core.producers import AcceptedBatch, ProducerStates
+from gateway.core.producer_states import AcceptedBatch, ProducerStates
 from gateway.errors import partition_code
 from gateway.log import Throttle, logger
 from gateway.topics.configs import TopicConfig

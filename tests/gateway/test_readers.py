@@ -43,7 +43,7 @@ def positions(cluster):
     return {
         group.name: {
             (cluster.catalog.by_id(topic_id).name, index): at.offset
-            for (topic_id, index), at in group.positions.items()
+            for (topic_id, index), at in group.fetches.items()
         }
         for group in cluster.context.readers.known()
     }

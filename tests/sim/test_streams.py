@@ -11,7 +11,7 @@ import sys
 import pytest
 from kio.schema.errors import ErrorCode
 
-from gateway.core.producers import ProducerStates
+from gateway.core.producer_states import ProducerStates
 from ledger.core.segments import Segment
 from ledger.errors import MetadataUnavailable
 from ledger.streams.reads import SegmentReads

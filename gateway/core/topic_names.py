@@ -1,4 +1,4 @@
-"""Which topic names are legal, which collide, which are Kafka's own.
+"""Checks topic names: whether they are legal, collide, or are Kafka's own.
 
 Source: Kafka, `org.apache.kafka.common.internals.Topic`.
 """
@@ -10,13 +10,13 @@ import re
 TOPIC_NAME_LENGTH_MAX = 249
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
-FORBIDDEN_TOPIC = "__cluster_metadata"  # the Raft log of a real cluster; tools special-case it
+FORBIDDEN_TOPIC = "__cluster_metadata"  # the Raft log of Kafka's controllers
 
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def topic_name_fault(name: str) -> str | None:
-    """Why `name` cannot name a topic, in Kafka's words, or None when it can."""
+    """Return why `name` is not a legal topic name, with Kafka's text, or None if it is."""
     if not name:
         return "the empty string is not allowed"
     if name in (".", ".."):
@@ -35,10 +35,10 @@ def topic_name_fault(name: str) -> str | None:
 
 
 def collision_key(name: str) -> str:
-    """Equal for two names that Kafka refuses beside each other: its metric names mix . and _."""
+    """Return a key that is equal for two names that collide: Kafka's metrics mix up . and _."""
     return name.replace(".", "_")
 
 
 def is_internal(name: str) -> bool:
-    """Whether clients (Spark among them) leave the topic out of patterns."""
+    """Return whether the topic is internal. Clients leave internal topics out of patterns."""
     return name in INTERNAL_TOPICS

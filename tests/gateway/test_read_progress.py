@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.config import ReaderLimits
-from gateway.core.progress import MARK, ReadProgress, is_read_group, merged
+from gateway.core.read_progress import EXECUTOR_MARK, ReadProgress, is_read_group, merge_read_groups
 
 HOST = "/127.0.0.1"
 RUN = "0f8fad5b-d9cb-469f-a165-70867728950e"
@@ -49,7 +49,7 @@ def stands(kept, group, now_ms=0):
     found = kept.get(group, now_ms)
     if found is None:
         return None
-    return {index: at.offset for (_, index), at in found.positions.items()}
+    return {index: at.offset for (_, index), at in found.fetches.items()}
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def stands(kept, group, now_ms=0):
 )
 def test_a_query_is_a_group_by_the_names_that_spark_gives_it(group):
     kept = progress()
-    assert MARK in client(group)
+    assert EXECUTOR_MARK in client(group)
     fetch(kept, group, 7)
     assert is_read_group(group)
     assert stands(kept, group) == {0: 7}
@@ -145,7 +145,7 @@ def test_of_too_many_clients_the_oldest_goes_and_what_it_fetched_stays():
         fetch(kept, stream(), number, partition=number, number=number)
     found = kept.get(stream(), 0)
     assert [name for name, _ in found.clients] == [client(stream(), 2), client(stream(), 3)]
-    assert len(found.positions) == 4
+    assert len(found.fetches) == 4
 
 
 def test_a_deleted_topic_is_forgotten_and_so_is_a_group_that_read_nothing_else():
@@ -164,13 +164,13 @@ def test_of_what_two_gateways_know_the_later_holds():
     fetch(before, stream(), 6, partition=1, now_ms=1)
     fetch(after, stream(), 8, partition=1, now_ms=2)
     parts = [each.get(stream(), 2) for each in (after, before)]
-    whole = merged(stream(), parts)
-    assert {index: at.offset for (_, index), at in whole.positions.items()} == {0: 5, 1: 8}
+    whole = merge_read_groups(stream(), parts)
+    assert {index: at.offset for (_, index), at in whole.fetches.items()} == {0: 5, 1: 8}
     assert set(whole.clients.values()) == {2}
 
 
 def test_nobody_knows_a_group_that_no_part_knows():
-    assert merged(stream(), []) is None
+    assert merge_read_groups(stream(), []) is None
 
 
 FETCHES = st.lists(
@@ -198,7 +198,7 @@ def test_each_position_is_the_last_that_anybody_of_the_query_asked_for(fetches):
             kept.forget_topic(U)
             twin = {name: without(known, U) for name, known in twin.items()}
     shown = {
-        group.name: {key: at.offset for key, at in group.positions.items()}
+        group.name: {key: at.offset for key, at in group.fetches.items()}
         for group in kept.groups(len(fetches))
     }
     assert shown == {name: known for name, known in twin.items() if known}
@@ -211,6 +211,6 @@ def test_positions_stay_within_their_bound_and_are_counted_right(fetches, positi
         kept.note(client(batch(prefix=query), number), HOST, places.items(), 0)
         if deleted:
             kept.forget_topic(U)
-    total = sum(len(group.positions) for group in kept.groups(0))
+    total = sum(len(group.fetches) for group in kept.groups(0))
     assert total <= positions_max
-    assert total == kept._positions
+    assert total == kept._partitions

@@ -5,7 +5,7 @@ import string
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.names import collision_key, is_internal, topic_name_fault
+from gateway.core.topic_names import collision_key, is_internal, topic_name_fault
 
 
 def test_ordinary_names_are_legal():

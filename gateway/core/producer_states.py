@@ -1,11 +1,11 @@
-"""Idempotent producers of one partition: which batch is next, which is a repeat.
+"""Tracks the idempotent producers of one partition: which batch is next, which is a retry.
 
-Per producer id the last batches {epoch, first and last sequence, base offset}. A repeat is looked
-for among the newest five of the current epoch, as in Kafka. Kept are the newest five durable ones
-and all that are accepted after them, so that the state as of any offset from the durable end on can
-be told, however many batches a client has in flight.
+Each producer id has its last batches {epoch, first and last sequence, base offset}. A retry is
+searched among the newest five of the current epoch, as in Kafka. The newest five durable batches
+and all accepted after them are kept. So the state as of any offset at or above the durable end can
+be encoded, however many batches a client has in flight.
 
-Pure. Source: Kafka, ProducerAppendInfo and ProducerStateEntry.
+Pure. Source: Kafka, ProducerStateManager, ProducerAppendInfo and ProducerStateEntry.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ _VERSION = 1
 
 
 class AcceptedBatch(NamedTuple):
+    """One batch of a producer, accepted and perhaps not durable yet."""
+
     epoch: int
     first_sequence: int
     last_sequence: int
@@ -34,37 +36,43 @@ class AcceptedBatch(NamedTuple):
 
     @property
     def end_offset(self) -> int:
-        """One past its last record."""
+        """The offset after its last record."""
         return self.base_offset + sequence_distance(self.first_sequence, self.last_sequence) + 1
 
 
 class _Producer:
+    """One producer id."""
+
     __slots__ = ("batches", "used_ms")
 
     def __init__(self) -> None:
+        # In the order of their offsets; never empty once accepted or loaded.
         self.batches: deque[AcceptedBatch] = deque()
+        # When the last batch was accepted, wall clock.
         self.used_ms = 0
 
     def forget_before(self, offset: int) -> None:
-        """Kept are the newest `WINDOW` batches below `offset`, and all from there on."""
+        """Keep the newest `WINDOW` batches below `offset`, and all at or above it."""
         batches = self.batches
         while len(batches) > WINDOW and batches[WINDOW].base_offset < offset:
             batches.popleft()
 
 
 def sequence_after(sequence: int, steps: int) -> int:
-    """Sequences run 0 … 2^31-1 and then from 0 again."""
+    """Return the sequence `steps` later. Sequences wrap from 2^31-1 to 0."""
     return (sequence + steps) & SEQUENCE_MAX
 
 
 def sequence_distance(first: int, last: int) -> int:
+    """Return how many steps `last` is after `first`."""
     return (last - first) & SEQUENCE_MAX
 
 
 class ProducerStates:
-    """The producers that wrote to one partition lately."""
+    """The idempotent producers that wrote to one partition recently."""
 
     def __init__(self) -> None:
+        # By producer id. An entry lives from the first accepted batch until it expires.
         self._producers: dict[int, _Producer] = {}
 
     def __len__(self) -> int:
@@ -73,7 +81,8 @@ class ProducerStates:
     def check(
         self, producer_id: int, epoch: int, first_sequence: int, records: int
     ) -> AcceptedBatch | ErrorCode:
-        """`ErrorCode.none`: it is the next. A batch: it repeats that one. Else: it is refused."""
+        """Return `ErrorCode.none` if the batch is the next, the accepted batch that it is a retry
+        of, or the error with which it is refused."""
         producer = self._producers.get(producer_id)
         if producer is None:
             return ErrorCode.none
@@ -104,9 +113,9 @@ class ProducerStates:
         *,
         durable_offset: int,
     ) -> None:
-        """The batch was given `base_offset`; `check` had said that it is the next.
+        """Record a batch that `check` allowed and that got `base_offset`.
 
-        No state as of an offset below `durable_offset` is asked for from now on.
+        From now on `encode` is never called with an offset below `durable_offset`.
         """
         producer = self._producers.get(producer_id)
         if producer is None:
@@ -119,15 +128,15 @@ class ProducerStates:
         producer.used_ms = now_ms
 
     def expire(self, now_ms: int, after_ms: int) -> None:
-        """Producers unused for `after_ms` are forgotten (Kafka: producer.id.expiration.ms)."""
+        """Drop producers unused for `after_ms` (Kafka: producer.id.expiration.ms)."""
         old = [i for i, p in self._producers.items() if now_ms - p.used_ms > after_ms]
         for producer_id in old:
             del self._producers[producer_id]
 
     def encode(self, end_offset: int) -> bytes:
-        """The state after every batch below `end_offset` and no later one.
+        """Encode the state after every batch below `end_offset`, and no later one.
 
-        From now on it is asked for no lower offset.
+        From now on it is never called with a lower offset.
         """
         parts: list[bytes] = []
         count = 0
@@ -141,26 +150,26 @@ class ProducerStates:
         return _STATE.pack(_VERSION, count) + b"".join(parts)
 
     def load(self, data: bytes) -> None:
-        """The state is what `encode` gave; b"" is no producer at all. Raises ValueError."""
+        """Replace the state by an encoded one; b"" has no producers. Raises ValueError."""
         self._producers.clear()
         if not data:
             return
         try:
             end = self._load(data)
         except StructError as error:
-            raise ValueError(f"producer state of {len(data)} bytes is cut") from error
+            raise ValueError(f"producer state of {len(data)} bytes is truncated") from error
         if end != len(data):
-            raise ValueError(f"producer state: {len(data) - end} bytes too many")
+            raise ValueError(f"producer state has {len(data) - end} extra bytes")
 
     def _load(self, data: bytes) -> int:
         version, count = _STATE.unpack_from(data)
         if version != _VERSION:
-            raise ValueError(f"producer state version {version}, we read {_VERSION}")
+            raise ValueError(f"producer state has version {version}; this release reads {_VERSION}")
         at = _STATE.size
         for _ in range(count):
             producer_id, used_ms, batches = _PRODUCER.unpack_from(data, at)
             if not batches:
-                raise ValueError(f"producer {producer_id} without a batch")
+                raise ValueError(f"producer {producer_id} has no batch")
             at += _PRODUCER.size
             producer = self._producers[producer_id] = _Producer()
             producer.used_ms = used_ms

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
-from gateway.core.producers import (
+from gateway.core.producer_states import (
     SEQUENCE_MAX,
     WINDOW,
     AcceptedBatch,
