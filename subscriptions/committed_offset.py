@@ -1,8 +1,8 @@
-"""Who has read how far, as values and as bytes. Pure.
+"""Committed offsets of consumer groups, as values and as bytes. Pure.
 
-A position in the metadata store is `version byte 1, CRC-32C, AdvanceLastCommitDLSN`; the message
-alone is what a log segment will hold. Native subscribers keep DistributedLog's own form: the text
-of a DLSN. Source: DistributedLog, DLSN v1 and ZKSubscriptionStateStore; proposal (seed 004).
+The bytes are an `AdvanceLastCommitDLSN`, the same in a znode and in a log segment. A group commits
+an offset for each partition. A native subscriber commits one position, a DLSN, for its stream.
+Source: DistributedLog, DLSN v1; the proposal of log segments (seed 004).
 """
 
 from __future__ import annotations
@@ -24,29 +24,33 @@ _VARINTS = [bytes((number,)) for number in range(0x80)]
 
 
 class TopicIdPartition(NamedTuple):
-    """One partition of one topic. A recreated topic has a new id: it starts with no positions."""
+    """A partition of one topic. A topic created again has a new id, and so no committed offsets."""
 
     topic_id: UUID
     partition: int
 
 
 WHOLE_STREAM = TopicIdPartition(UUID(int=0), 0)
-"""The one key of a native subscriber: its stream."""
+"""The only key of a native subscriber: its stream."""
 
 
 class CommittedOffset(NamedTuple):
-    """How far a subscriber has read. For Kafka the offset is the truth, natively the DLSN."""
+    """The last commit of a group for a partition, or of a native subscriber for its stream.
+
+    A native subscriber has a position and no offset. A group has an offset; its position is
+    stored, but has no meaning.
+    """
 
     position: Dlsn = INVALID_DLSN
     offset: int = -1
     leader_epoch: int = -1
     metadata: str = ""
     commit_time_ms: int = 0
-    expire_time_ms: int = -1  # -1: by the store's general rule
+    expire_time_ms: int = -1  # -1: the retention of the broker applies
 
 
 def encode_advance(key: TopicIdPartition, committed: CommittedOffset) -> bytes:
-    """AdvanceLastCommitDLSN: the position with its key."""
+    """Encode an AdvanceLastCommitDLSN: the key and the committed offset."""
     record = AdvanceLastCommitDLSN(
         commit_dlsn=encode_dlsn(committed.position),
         topic_id=key.topic_id.bytes,
@@ -63,9 +67,9 @@ def encode_advance(key: TopicIdPartition, committed: CommittedOffset) -> bytes:
 
 
 def encode_advances(offsets: Iterable[tuple[TopicIdPartition, CommittedOffset]]) -> list[bytes]:
-    """As `encode_advance`, byte for byte, at a sixth of its time: commits are the hot path.
+    """Encode as `encode_advance` does, byte for byte, in a sixth of the time, for the hot path.
 
-    Positions that are written together mostly share their topic, time, epoch and metadata.
+    Offsets that are committed together mostly share their topic, time, epoch and metadata.
     """
     bodies: list[bytes] = []
     topic, dlsn, head = None, None, b""
@@ -89,7 +93,7 @@ def encode_advances(offsets: Iterable[tuple[TopicIdPartition, CommittedOffset]])
 def _encode_tail(
     leader_epoch: int, metadata: str, commit_time_ms: int, expire_time_ms: int
 ) -> bytes:
-    """Fields 7 to 11."""
+    """Encode fields 7 to 11."""
     tail = b""
     if leader_epoch >= 0:
         tail += b"\x38" + varint(leader_epoch)
@@ -104,7 +108,7 @@ def _encode_tail(
 
 
 def varint(number: int) -> bytes:
-    """As protobuf writes an int32 or int64."""
+    """Encode an int32 or int64 as protobuf does."""
     if 0 <= number < 0x80:
         return _VARINTS[number]
     if 0x4000 <= number < 0x10000000:
@@ -122,7 +126,7 @@ def varint(number: int) -> bytes:
 
 
 def decode_advance(body: bytes, path: str) -> tuple[TopicIdPartition, CommittedOffset]:
-    """What `encode_advance` wrote; unknown fields are passed over. Raises CorruptFormat."""
+    """Decode what `encode_advance` wrote, ignoring unknown fields. Raises CorruptFormat."""
     record = AdvanceLastCommitDLSN()
     try:
         record.ParseFromString(body)
@@ -140,12 +144,12 @@ def decode_advance(body: bytes, path: str) -> tuple[TopicIdPartition, CommittedO
 
 
 def encode_dlsn(dlsn: Dlsn) -> bytes:
-    """25 bytes: DLSN version 1."""
+    """Encode a DLSN of version 1, in 25 bytes."""
     return _DLSN.pack(_DLSN_VERSION, *dlsn)
 
 
 def decode_dlsn(data: bytes, path: str) -> Dlsn:
-    """Raises CorruptFormat for any other version or length."""
+    """Decode a DLSN of version 1. Raises CorruptFormat for any other version or length."""
     if len(data) != _DLSN.size or data[0] != _DLSN_VERSION:
         raise CorruptFormat(f"{path}: not a DLSN of version 1")
     _, segment, entry, slot = _DLSN.unpack(data)

@@ -1,9 +1,9 @@
 """The way back from the log-segment store: a subscription in a log segment becomes nodes again.
 
-The node keeps its newer form, which says that the nodes below it do not count, until the last
-step; every step carries the version that this claim gave it. A crash before the last step leaves
-the subscription in its log segment, closed. A crash after it leaves ledgers that no node names;
-they carry `SUBSCRIPTION_KEY`.
+The node keeps its newer form until the last step. In that form the nodes below it have no meaning.
+Every step checks the version that this claim gave the node. A crash before the last step leaves the
+subscription in its log segment, closed. A crash after it leaves orphaned ledgers, which carry
+`SUBSCRIPTION_KEY`.
 """
 
 from __future__ import annotations

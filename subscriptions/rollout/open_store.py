@@ -1,10 +1,11 @@
-"""Which store a process uses: the two steps of moving to log segments, and back.
+"""The choice of the store, and the rollout of log segments in two steps.
 
-1. Every process runs code that reads both forms, the flag off: nothing changes in the store.
-2. Process by process, the flag on: a subscription moves into a log segment with its first commit
-   at such a process, and becomes nodes again when one whose flag is off claims it.
+1. Upgrade every process to code that reads both forms, with the flag off. The stored form stays.
+2. Turn the flag on, process by process. A subscription moves into a log segment with its first
+   commit at a process with the flag on. A process with the flag off turns it back into nodes when
+   it claims it.
 
-Rolling back is the second step the other way round. Source: the proposal (seed 004),
+To roll back, turn the flag off again. Source: the proposal (seed 004),
 `logSegmentBasedSubscriptionsStoreEnabled`.
 """
 
@@ -34,9 +35,9 @@ def open_store(
     root: str = GROUPS,
     config: LogStoreConfig | None = None,
 ) -> SubscriptionsStore:
-    """The store of Kafka groups, by the flag. Both read what either has written."""
+    """Open the store of Kafka groups that the flag selects. Each reads both forms."""
     if enabled:
-        from subscriptions.segments.log_store import SubscriptionLogStore  # loaded where it is used
+        from subscriptions.segments.log_store import SubscriptionLogStore  # loaded only if used
 
         return SubscriptionLogStore(metadata, logs, clock, root=root, config=config)
     return GroupZnodeStore(metadata, root, InSegments(metadata, logs, native=False))
@@ -51,7 +52,7 @@ def open_stream_store(
     *,
     config: LogStoreConfig | None = None,
 ) -> SubscriptionsStore:
-    """As `open_store`, of the native subscribers of one stream (the path of its log)."""
+    """Open the store of the native subscribers of one stream. `stream` is the path of its log."""
     if enabled:
         from subscriptions.segments.log_store import SubscriptionLogStore
 

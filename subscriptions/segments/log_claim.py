@@ -1,11 +1,11 @@
-"""One subscriber whose positions lie in a log segment: its node, its segment, and who may write.
+"""The claim of one subscriber with a log segment: its node, its segment and the right to write.
 
-    close the old segment -> node {last commits, no segment} -> create a segment -> node {segment}
+    close the old segment ─▶ node {last commits, no segment} ─▶ create a segment ─▶ node {segment}
 
-Each step of the node is by version. A crash between any two leaves exactly one place with the
-newest value: the segment that the node names, or else the node. Claiming recovers the segment
-that the node names, which shuts its writer out, and then moves the node on, which shuts out whoever
-was about to begin one. A ledger that was made and never named carries `SUBSCRIPTION_KEY`.
+Each change of the node is a compare-and-set by version. A crash between two steps leaves the newest
+value in exactly one place: the segment that the node names, or else the node. A claim recovers that
+segment, which fences its writer. It then changes the node, so that the old owner cannot begin a new
+segment. A ledger that was created and never named carries `SUBSCRIPTION_KEY`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from subscriptions.znodes.znode_format import (
 )
 
 SUBSCRIPTION_KEY = "subscription"
-"""In the custom metadata of a ledger that holds a subscriber's records: the path of its node."""
+"""Key in the custom metadata of a subscriber's ledger; the value is the path of its node."""
 
 _CLAIM_ATTEMPTS_MAX = 5
 _LOST_REPLIES_MAX = 5
@@ -67,15 +67,15 @@ _LOST_REPLIES_MAX = 5
 class LogStoreConfig:
     """Bounds of the log-segment store."""
 
-    segment_bytes: int = 4 * 1024 * 1024  # then it rolls: what a takeover reads at most
-    node_state_bytes: int = 256 * 1024  # positions beyond it lie in a closed segment of their own
-    entry_bytes: int = ENTRY_BYTES  # commits that wait share an entry up to it
-    idle_s: float = 60.0  # a segment without commits for so long is closed and written back
-    open_segments_max: int = 20_000  # beyond it the longest idle ones are closed sooner
-    history_ms: int = 7 * 24 * 3600 * 1000  # closed segments are kept for so long
+    segment_bytes: int = 4 * 1024 * 1024  # a larger segment rolls; bounds the reads of a takeover
+    node_state_bytes: int = 256 * 1024  # a larger state goes into a closed segment of its own
+    entry_bytes: int = ENTRY_BYTES  # waiting commits share an entry up to it
+    idle_s: float = 60.0  # a segment without commits for this time is closed
+    open_segments_max: int = 20_000  # beyond it the longest idle segments are closed sooner
+    history_ms: int = 7 * 24 * 3600 * 1000  # retention of closed segments
     history_segments_max: int = 1_000  # of one subscriber; its node lists them
-    offsets_waiting_max: int = 20_000  # of all subscribers; then `room` waits
-    unloads_at_once: int = 64
+    offsets_waiting_max: int = 20_000  # of all subscribers; beyond it `room` waits
+    unloads_at_once: int = 64  # subscribers that `close` unloads in parallel
 
     def __post_init__(self) -> None:
         assert self.segment_bytes > 0
@@ -86,7 +86,7 @@ class LogStoreConfig:
 
 
 class LogStoreServices:
-    """What all subscribers of one store have in common. `store` is this store's alone."""
+    """The shared services of one store. `store` is a random number that identifies it."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class LogStoreServices:
 
 
 async def delete_ledgers(logs: PlainLogs, ledgers: set[LedgerId]) -> None:
-    """They are gone, or nobody's: whoever clears up left-overs finds them by their key."""
+    """Delete ledgers. One that cannot be deleted becomes an orphan, which its key identifies."""
     for ledger in sorted(ledgers):
         try:
             await logs.delete(ledger)
@@ -117,38 +117,38 @@ async def delete_ledgers(logs: PlainLogs, ledgers: set[LedgerId]) -> None:
 async def read_state(
     logs: PlainLogs | None, record: SubscriptionRecord, path: str, *, fence: bool
 ) -> tuple[SubscriptionState, bool]:
-    """The state that a node tells, with its segments; and whether the open one says anything.
+    """Read the state of a node and its segments. Returns also if the open one has changes.
 
-    `fence`: nobody can add to it any more. Raises NoSuchLedger (the node has moved on
-    meanwhile), CorruptFormat, and what reading raises.
+    With `fence`, the writer of the open segment is fenced. Raises NoSuchLedger if the node has
+    changed meanwhile, CorruptFormat, and the errors of reading.
     """
     state = state_in_node(record, path)
     if record.HasField("snapshot_id"):
-        await _apply_log(state, logs, LedgerId(record.snapshot_id), path, fence=False)
+        await _apply_segment(state, logs, LedgerId(record.snapshot_id), path, fence=False)
     if not record.HasField("segment_id"):
         return state, False
-    return state, await _apply_log(state, logs, LedgerId(record.segment_id), path, fence=fence)
+    return state, await _apply_segment(state, logs, LedgerId(record.segment_id), path, fence=fence)
 
 
-async def _apply_log(
+async def _apply_segment(
     state: SubscriptionState, logs: PlainLogs | None, ledger: LedgerId, path: str, *, fence: bool
 ) -> bool:
     if logs is None:
-        raise CorruptFormat(f"{path}: its positions are in log segment {ledger}")
+        raise CorruptFormat(f"{path}: its offsets are in log segment {ledger}")
     stored = await (logs.recover(ledger) if fence else logs.read(ledger))
     where = f"{path}: ledger {ledger}"
-    said = False
+    has_changes = False
     for record in complete(decode_record(each.data, where) for each in stored):
-        if not record.base:  # the node says that as well
+        if not record.base:  # a base record repeats the state in the node
             state.apply(record)
-            said = True
-    return said
+            has_changes = True
+    return has_changes
 
 
 class SegmentClaim:
-    """One subscriber, from `find` on this store's. One method runs at a time.
+    """The claim of one subscriber, valid from `find` on. One method runs at a time.
 
-    Any LedgerError out of a method ends the claim: make a new one and `find`.
+    Any LedgerError that a method raises ends the claim. Then create a new one and `find` again.
     """
 
     __slots__ = (
@@ -169,13 +169,21 @@ class SegmentClaim:
         self._shared = shared
         self.path = path
         self._name = name
-        self.state = SubscriptionState()  # durable
-        self.version: int | None = None  # of the node; None: there is none
-        self.log: PlainLog | None = None  # the open segment
-        self._record = _new_record(name)  # of a node in the new form, or to be written
-        self._named: set[LedgerId] = set()  # by the node as it is
-        self._children: dict[str, int] = {}  # nodes of the old form, with versions
-        self._base_records = 0  # in the open segment
+        # The durable state. `find` reads it; the store applies each durable change.
+        self.state = SubscriptionState()
+        # The version of the node as this claim last read or wrote it; None if there is no node.
+        self.version: int | None = None
+        # The open segment, from `begin_segment` until `end_segment`. The node names it.
+        self.log: PlainLog | None = None
+        # The node's content in the log form, as written or about to be. Its `format` is 0 while
+        # the node does not exist or still is in the older form.
+        self._record = _new_record(name)
+        # The ledgers that the stored node names. Those that a new version drops are deleted.
+        self._named: set[LedgerId] = set()
+        # Child nodes of the older form with their versions, until a segment replaces them.
+        self._children: dict[str, int] = {}
+        # Records and bytes of the open segment that only repeat the state at its beginning.
+        self._base_records = 0
         self._base_bytes = 0
 
     @property
@@ -184,7 +192,7 @@ class SegmentClaim:
 
     @property
     def grown(self) -> bool:
-        """The open segment shall end: the next takeover has enough to read."""
+        """True if the open segment is due to end, so that a takeover need not read more."""
         log = self.log
         return log is not None and (
             log.size_bytes >= self._shared.config.segment_bytes + self._base_bytes
@@ -192,7 +200,7 @@ class SegmentClaim:
 
     @property
     def expires(self) -> bool:
-        """Some of its history is older than it is kept."""
+        """True if some of its history is past its retention."""
         past = self._record.past_segments
         return bool(past) and past[0].closed_ms < self._oldest_ms
 
@@ -203,55 +211,57 @@ class SegmentClaim:
     # claiming
 
     async def find(self) -> None:
-        """`state` is the last one, and who had the subscriber before can write no more."""
+        """Claim the subscriber, fence its previous owner and read the last state."""
         for attempt in range(_CLAIM_ATTEMPTS_MAX):
-            # A follower that is behind must not pass for a subscriber without positions.
-            node = await self._look()
-            self._forget()
+            # `_read_node` syncs first: a lagging ZooKeeper follower may not have the node yet.
+            node = await self._read_node()
+            self._reset()
             if node is None:
                 return
             self.version = node.version
             try:
                 if is_log_node(node.data):
-                    await self._take_from_log(node)
+                    await self._claim_segment(node)
                 else:
-                    await self._take_old_form(node)
+                    await self._claim_nodes(node)
             except (NotOwner, NoSuchLedger) as error:
-                if attempt + 1 < _CLAIM_ATTEMPTS_MAX and await self._moved_on(node):
+                if attempt + 1 < _CLAIM_ATTEMPTS_MAX and await self._node_has_changed(node):
                     continue
                 if isinstance(error, NoSuchLedger):
-                    raise CorruptFormat(f"{self.path}: its segment is gone: {error}") from error
+                    raise CorruptFormat(
+                        f"{self.path}: its log segment does not exist: {error}"
+                    ) from error
                 raise
             return
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self.log, self.version, self._children = None, None, {}
         self.state, self._record, self._named = SubscriptionState(), _new_record(self._name), set()
 
-    async def _moved_on(self, node: Node) -> bool:
-        found = await self._look()
+    async def _node_has_changed(self, node: Node) -> bool:
+        found = await self._read_node()
         return found is None or found.version != node.version
 
-    async def _take_from_log(self, node: Node) -> None:
+    async def _claim_segment(self, node: Node) -> None:
         record = decode_node(node.data, self.path)
-        self.state, said = await read_state(self._shared.logs, record, self.path, fence=True)
+        self.state, has_changes = await read_state(self._shared.logs, record, self.path, fence=True)
         self._record = record
         self._named = ledgers_named(record)
         if record.HasField("segment_id"):
-            await self._fold(LedgerId(record.segment_id), kept=said)
+            await self._add_to_history(LedgerId(record.segment_id), kept=has_changes)
         else:
             await self._set_record()
 
-    async def _take_old_form(self, node: Node) -> None:
+    async def _claim_nodes(self, node: Node) -> None:
         path = self.path
         if self._shared.native:
-            if node.data:  # without data only a reader's lock was ever made below it
+            if node.data:  # without data only the lock of a reader was ever created below it
                 dlsn = decode_subscriber(node.data, path)
                 self.state.put(WHOLE_STREAM, encode_native(dlsn))
             await self._set(node.data)
             return
         self.state.note = unseal(node.data, path)
-        await self._set(node.data)  # from here on nobody else moves the positions below
+        await self._set(node.data)  # the new version: no other store can now change its children
         for child, data in (await self._shared.metadata.read_tree(path)).items():
             key, _ = decode_child(child, data)
             self.state.put(key, unseal(data.data, child))
@@ -260,16 +270,16 @@ class SegmentClaim:
     # segments
 
     async def begin_segment(self) -> None:
-        """`log` takes records, and the node says so."""
+        """Create a segment, name it in the node and open it for records."""
         assert self.log is None
         shared, record = self._shared, self._record
-        if not record.format:  # no node yet, or one in the old form
+        if not record.format:  # no node yet, or one in the older form
             await self._put_state()
         log = await self._create_log()
         record.segment_id = log.ledger
         try:
             await self._set_record()
-        except NotOwner:  # with any other error the node may name it
+        except NotOwner:  # after any other error the node may name it
             await delete_ledgers(shared.logs, {log.ledger})
             raise
         self.log = log
@@ -279,7 +289,7 @@ class SegmentClaim:
         await self._remove_children()
 
     async def _create_log(self) -> PlainLog:
-        """A log of this subscriber. Not ledger 0: to a reader of the proposal that is none."""
+        """Create a log of this subscriber. Never ledger 0, which the proposal reads as none."""
         logs = self._shared.logs
         while True:
             log = await logs.create({SUBSCRIPTION_KEY: self.path.encode()})
@@ -288,7 +298,7 @@ class SegmentClaim:
             await delete_ledgers(logs, {log.ledger})
 
     def _write_base(self, log: PlainLog) -> None:
-        """The segment can tell its history without what the node said then."""
+        """Write the state at the beginning, so that the segment alone holds its history."""
         if self._record.HasField("snapshot_id"):
             return
         bodies = [body + BASE for body in self.state.encoded()]
@@ -297,18 +307,18 @@ class SegmentClaim:
         self._base_bytes = log.size_bytes
 
     async def end_segment(self) -> None:
-        """The segment is closed, the node holds its outcome. A no-op without one."""
+        """Close the segment, if one is open, and store the resulting state in the node."""
         log = self.log
         if log is None:
             return
         await log.close()
         self.log = None
-        await self._fold(log.ledger, kept=log.records > self._base_records)
+        await self._add_to_history(log.ledger, kept=log.records > self._base_records)
 
-    async def _fold(self, segment: LedgerId, *, kept: bool) -> None:
-        """The closed segment becomes history: its outcome is in the node, or in a snapshot.
+    async def _add_to_history(self, segment: LedgerId, *, kept: bool) -> None:
+        """Move the closed segment to the history, and its state to the node or a snapshot.
 
-        One that says nothing is not kept.
+        A segment without changes is not kept.
         """
         record, config = self._record, self._shared.config
         now_ms = self._shared.clock.now_ms()
@@ -322,7 +332,7 @@ class SegmentClaim:
         await self._set_record()
 
     async def expire(self) -> None:
-        """History beyond its time is gone."""
+        """Remove history past its retention."""
         if self.expires:
             expire_past(self._record, self._oldest_ms, self._shared.config.history_segments_max)
             await self._set_record()
@@ -330,31 +340,31 @@ class SegmentClaim:
     # deletion
 
     async def delete(self) -> bool:
-        """All of it is gone. False: there was nothing."""
+        """Delete the subscriber's nodes and ledgers. Returns False if it did not exist."""
         if self.version is None:
             return False
         shared, version = self._shared, self.version
         ledgers = self._named
         children = await shared.metadata.paths(self.path) if not shared.native else []
-        if self._record.format:  # what is below is left over from the old form, and says nothing
+        if self._record.format:  # its children are left over from the older form, without meaning
             await self._remove_paths(children[OPS_MAX:])
             children = children[:OPS_MAX]
         ops: list[Op] = [*map(Delete, children), Delete(self.path, version)]
         try:
             await shared.metadata.multi(ops)
         except MetadataUnavailable:
-            if await self._look() is not None:
+            if await self._read_node() is not None:
                 raise
         except (BadVersion, NoNode, NotEmpty) as error:
             raise NotOwner(f"{self.path}: {error}") from error
-        self._forget()
+        self._reset()
         await delete_ledgers(shared.logs, ledgers)
         return True
 
     # behind it
 
     async def _put_state(self) -> None:
-        """The record holds the state, or names a closed segment that does."""
+        """Put the state into the record, or into a closed segment that the record names."""
         record, state, shared = self._record, self.state, self._shared
         bodies = state.encoded()
         if sum(map(len, bodies)) <= shared.config.node_state_bytes:
@@ -362,11 +372,11 @@ class SegmentClaim:
             return
         put_state(record, SubscriptionState(), self.path)
         log = await self._create_log()
-        await _write_whole(log, bodies, shared)
+        await _write_and_close(log, bodies, shared)
         record.snapshot_id = log.ledger
 
     async def _set_record(self) -> None:
-        """The node is as `_record`; ledgers that it named before and does not now are deleted."""
+        """Write `_record` to the node, and delete the ledgers that it no longer names."""
         await self._set(encode_node(self._record, self._shared.store))
         before, self._named = self._named, ledgers_named(self._record)
         await delete_ledgers(self._shared.logs, before - self._named)
@@ -386,7 +396,7 @@ class SegmentClaim:
             except (BadVersion, NoNode) as error:
                 raise NotOwner(f"{self.path}: {error}") from error
 
-    async def _look(self) -> Node | None:
+    async def _read_node(self) -> Node | None:
         await self._shared.metadata.sync(self.path)
         try:
             return await self._shared.metadata.get(self.path)
@@ -394,9 +404,9 @@ class SegmentClaim:
             return None
 
     async def _set(self, data: bytes) -> None:
-        """The node holds `data`, by version. A lost reply is settled by looking.
+        """Write the node by version. After a lost reply, read it to learn the outcome.
 
-        Raises NotOwner when somebody else moved it, MetadataUnavailable.
+        Raises NotOwner if another store changed it, MetadataUnavailable.
         """
         metadata, version = self._shared.metadata, self.version
         unanswered = False
@@ -414,13 +424,13 @@ class SegmentClaim:
                 if not unanswered:
                     raise NotOwner(f"{self.path}: {error}") from error
             wanted = Node(data, 0 if version is None else version + 1)
-            found = await self._look()
+            found = await self._read_node()
             if found == wanted:
                 self.version = wanted.version
                 return
             if (None if found is None else found.version) != version:
-                raise NotOwner(f"{self.path}: somebody else has it")
-        raise MetadataUnavailable(f"{self.path}: {_LOST_REPLIES_MAX} changes got no answer")
+                raise NotOwner(f"{self.path}: another store claimed it")
+        raise MetadataUnavailable(f"{self.path}: no reply to {_LOST_REPLIES_MAX} changes")
 
 
 def _new_record(name: str) -> SubscriptionRecord:
@@ -431,8 +441,8 @@ def _new_record(name: str) -> SubscriptionRecord:
     return SubscriptionRecord(name=name)
 
 
-async def _write_whole(log: PlainLog, bodies: list[bytes], shared: LogStoreServices) -> None:
-    """All of it is in the log, which is closed."""
+async def _write_and_close(log: PlainLog, bodies: list[bytes], shared: LogStoreServices) -> None:
+    """Append all records to the log and close it."""
     now_ms = shared.clock.now_ms()
     loop = asyncio.get_running_loop()
     some: list[bytes] = []
@@ -443,14 +453,14 @@ async def _write_whole(log: PlainLog, bodies: list[bytes], shared: LogStoreServi
         if size < shared.config.entry_bytes and at + 1 < len(bodies):
             continue
         durable: asyncio.Future[None] = loop.create_future()
-        log.append(some, now_ms, partial(settle, durable))
+        log.append(some, now_ms, partial(resolve, durable))
         await durable
         some, size = [], 0
     await log.close()
 
 
-def settle(future: asyncio.Future[None], error: LedgerError | None) -> None:
-    """Whoever waits is told, unless he went away."""
+def resolve(future: asyncio.Future[None], error: LedgerError | None) -> None:
+    """Resolve the future, unless it is done or cancelled."""
     if future.done():
         return
     if error is None:

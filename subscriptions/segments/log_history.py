@@ -1,4 +1,4 @@
-"""What became of a subscriber: its closed segments and the open one, read in order."""
+"""The history of a subscriber, read from its closed segments and the open one in order."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _Timed = tuple[int, SegmentRecord]
 async def read_history(
     metadata: MetadataStore, logs: PlainLogs, path: str, *, native: bool
 ) -> SubscriptionHistory:
-    """Raises CorruptFormat, MetadataUnavailable, EntryUnknown."""
+    """Read the history of a subscriber. Raises CorruptFormat, MetadataUnavailable, EntryUnknown."""
     try:
         node = await metadata.get(path)
     except NoNode:
@@ -42,12 +42,15 @@ async def read_history(
 
 
 class _HistoryBuilder:
-    """Collects segments in order; the first that says anything tells how it all began."""
+    """Builds a history from segments in order. It begins with the first that holds records."""
 
     def __init__(self, path: str) -> None:
         self._path = path
+        # The time of the first record, -1 until one is added.
         self.since_ms = -1
+        # The state at `since_ms`: of the snapshot, then of the first segment's base records.
         self.base = SubscriptionState()
+        # All later records, with times that never decrease.
         self.changes: list[OffsetChange] = []
 
     def add(self, timed: list[_Timed], snapshot: list[_Timed]) -> None:
@@ -74,7 +77,7 @@ class _HistoryBuilder:
 async def _read_segments(
     logs: PlainLogs, record: SubscriptionRecord, path: str
 ) -> _HistoryBuilder | None:
-    """None: there is none that says anything."""
+    """Read the segments that the node names. Returns None if none of them holds a record."""
     segments = [
         (past.segment_id, past.snapshot_id if past.HasField("snapshot_id") else None)
         for past in record.past_segments
@@ -90,7 +93,7 @@ async def _read_segments(
                 base = await _read_log(logs, LedgerId(snapshot), path)
             builder.add(await _read_log(logs, LedgerId(segment), path), base)
         except NoSuchLedger:
-            builder = _HistoryBuilder(path)  # its time was over: what came before is not complete
+            builder = _HistoryBuilder(path)  # it has expired: the history begins after it
     return None if builder.since_ms < 0 else builder
 
 

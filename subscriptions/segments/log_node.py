@@ -1,6 +1,6 @@
-"""The data of a subscription's node when its positions lie in a log segment: `Subscription`. Pure.
+"""The node of a subscription whose offsets are in a log segment: a `Subscription`. Pure.
 
-Fields that this program does not know are kept. The checksum stands last, over all bytes before.
+Unknown fields are kept. The checksum is the last field and covers all bytes before it.
 """
 
 from __future__ import annotations
@@ -29,19 +29,22 @@ _FIRST_BYTES = (b"\x0a", b"\x10", b"\x1a")  # of fields 1 to 3
 
 
 def is_log_node(data: bytes) -> bool:
-    """The node holds a `Subscription`. Sealed bytes begin with 1, DistributedLog's text with A."""
+    """True if the node holds a `Subscription`. Sealed bytes begin with 1, a DLSN's text with A."""
     return data[:1] in _FIRST_BYTES
 
 
 def decode_node(data: bytes, path: str) -> SubscriptionRecord:
-    """Raises CorruptFormat. What the proposal's own programs write has no format, no checksum."""
+    """Decode a node. Nodes of the proposal's own programs have no format and no checksum.
+
+    Raises CorruptFormat.
+    """
     record = SubscriptionRecord()
     try:
         record.ParseFromString(data)
     except DecodeError as error:
         raise CorruptFormat(f"{path}: not a Subscription: {error}") from error
     if record.format > FORMAT:
-        raise CorruptFormat(f"{path}: format {record.format}, this program reads {FORMAT}")
+        raise CorruptFormat(f"{path}: format {record.format}, expected at most {FORMAT}")
     if record.format or record.store or record.checksum or record.last_commits:
         tag, checksum = _CHECKSUM.unpack(data[-_CHECKSUM.size :].rjust(_CHECKSUM.size))
         if tag != _CHECKSUM_TAG or checksum != crc32c(data[: -_CHECKSUM.size]):
@@ -50,7 +53,7 @@ def decode_node(data: bytes, path: str) -> SubscriptionRecord:
 
 
 def encode_node(record: SubscriptionRecord, store: int) -> bytes:
-    """`store` is a number of whoever writes, so that two who write the same are told apart."""
+    """Encode a node. `store` identifies the store, so that no two stores write equal bytes."""
     record.format = FORMAT
     record.store = store
     record.ClearField("checksum")
@@ -61,19 +64,19 @@ def encode_node(record: SubscriptionRecord, store: int) -> bytes:
 
 
 def put_state(record: SubscriptionRecord, state: SubscriptionState, path: str) -> None:
-    """The node itself holds the whole state."""
+    """Put the whole state into the node."""
     record.ClearField("snapshot_id")
     record.ClearField("last_commits")
     bodies = state.encoded()
     native = state.records.get(WHOLE_STREAM)
     dlsn = INVALID_DLSN if native is None else native_dlsn(native, path)
     record.last_commit_dlsn = encode_dlsn(dlsn)
-    if bodies != [encode_native(dlsn)]:  # else field 3 says it all, as in the proposal
+    if bodies != [encode_native(dlsn)]:  # else field 3 holds it all, as in the proposal
         record.last_commits.extend(bodies)
 
 
 def state_in_node(record: SubscriptionRecord, path: str) -> SubscriptionState:
-    """What `put_state` put. Raises CorruptFormat."""
+    """Return the state that `put_state` put into the node. Raises CorruptFormat."""
     state = SubscriptionState()
     if record.last_commit_dlsn:
         dlsn = decode_dlsn(record.last_commit_dlsn, path)
@@ -85,7 +88,7 @@ def state_in_node(record: SubscriptionRecord, path: str) -> SubscriptionState:
 
 
 def ledgers_named(record: SubscriptionRecord) -> set[LedgerId]:
-    """Every ledger that belongs to the subscription."""
+    """Return every ledger that the node names."""
     named: set[LedgerId] = set()
     holders: list[SubscriptionRecord | PastSegment] = [record, *record.past_segments]
     for holder in holders:
@@ -97,7 +100,7 @@ def ledgers_named(record: SubscriptionRecord) -> set[LedgerId]:
 
 
 def expire_past(record: SubscriptionRecord, oldest_ms: int, count_max: int) -> None:
-    """Past segments that were closed before are not listed any more, nor more than so many."""
+    """Drop past segments closed before `oldest_ms`, and keep at most the newest `count_max`."""
     kept = [past for past in record.past_segments if past.closed_ms >= oldest_ms][-count_max:]
     if len(kept) < len(record.past_segments):
         copies = [PastSegment.FromString(past.SerializeToString()) for past in kept]

@@ -1,4 +1,4 @@
-"""A subscription as it is, whichever form its node has; nobody is disturbed."""
+"""Reads of a subscription in either form, without a claim."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from subscriptions.segments.log_node import decode_node, is_log_node, ledgers_na
 from subscriptions.store import Subscription
 from subscriptions.znodes.znode_format import decode_child, decode_subscriber, unseal
 
-_LOOKS_MAX = 5
+_ATTEMPTS_MAX = 5
 
 
 async def read_subscription(
     metadata: MetadataStore, logs: PlainLogs | None, path: str, *, native: bool
 ) -> Subscription:
-    """Raises CorruptFormat, MetadataUnavailable, EntryUnknown."""
-    for _ in range(_LOOKS_MAX):
+    """Read a subscription. Raises CorruptFormat, MetadataUnavailable, EntryUnknown."""
+    for _ in range(_ATTEMPTS_MAX):
         try:
             node = await metadata.get(path)
         except NoNode:
             return Subscription({}, exists=False)
         if not is_log_node(node.data):
-            return await read_old_form(metadata, node, path, native=native)
+            return await read_nodes(metadata, node, path, native=native)
         record = decode_node(node.data, path)
         try:
             state, _ = await read_state(logs, record, path, fence=False)
         except NoSuchLedger:
-            continue  # its owner has moved on between our two looks
+            continue  # its owner changed the node after it was read
         return Subscription(state.offsets(path), state.note)
-    raise CorruptFormat(f"{path}: names a ledger that does not exist")
+    raise CorruptFormat(f"{path}: it names a ledger that does not exist")
 
 
-async def read_old_form(
+async def read_nodes(
     metadata: MetadataStore, node: Node, path: str, *, native: bool
 ) -> Subscription:
-    """A subscription with its positions in nodes."""
+    """Read a subscription with its offsets in nodes."""
     if native:
-        if not node.data:  # only a reader's lock was ever made below it
+        if not node.data:  # only the lock of a reader was ever created below it
             return Subscription({})
         return Subscription({WHOLE_STREAM: CommittedOffset(decode_subscriber(node.data, path))})
     note = unseal(node.data, path)
@@ -49,10 +49,10 @@ async def read_old_form(
 
 
 async def ledgers_of(metadata: MetadataStore, path: str) -> set[LedgerId]:
-    """Every ledger that the subscription at `path` names now; none if it has none, or is gone.
+    """Return every ledger that the subscription at `path` names, none if it does not exist.
 
-    A ledger whose custom metadata carry this path under `SUBSCRIPTION_KEY`, that is not among
-    them and is old enough not to be named in a moment, is left over from a crash. Raises
+    If a ledger has this path under `SUBSCRIPTION_KEY` in its custom metadata and is not among
+    them, it is an orphan of a crash, unless it is so new that it may still be named. Raises
     CorruptFormat, MetadataUnavailable.
     """
     await metadata.sync(path)

@@ -1,9 +1,9 @@
-"""Positions in log segments: a ledger for each subscriber that commits, its id in a znode.
+"""Committed offsets in log segments: a ledger for each active subscriber, its id in a znode.
 
-A commit is a record in the subscriber's open segment; the metadata store hears of it only when a
-segment begins or ends. Commits that arrive while an entry is under way share the next one of
-their subscriber. A segment begins with the first commit after a claim or a rest, and ends when it
-has grown, when it has been idle, and when the subscriber is let go.
+A commit is a record in the subscriber's open segment. The metadata store is written only when a
+segment begins or ends. Commits that arrive while an entry is in flight share the next entry of
+their subscriber. A segment begins with the first commit after a claim or an idle time. It ends when
+it is full, idle for `idle_s`, or when the subscriber is unloaded.
 Source: the DistributedLog proposal of log segments (seed 004).
 """
 
@@ -28,45 +28,45 @@ from subscriptions.committed_offset import (
     encode_advance,
     encode_advances,
 )
-from subscriptions.segments.log_claim import LogStoreConfig, LogStoreServices, SegmentClaim, settle
+from subscriptions.segments.log_claim import LogStoreConfig, LogStoreServices, SegmentClaim, resolve
 from subscriptions.segments.log_history import read_history
 from subscriptions.segments.log_read import read_subscription
 from subscriptions.segments.segment_records import MORE, encode_native, encode_note, encode_removal
 from subscriptions.store import Subscription, SubscriptionHistory
 from subscriptions.znodes.znode_format import node_name, subscriber_of
 
-_EXPIRE_S = 3600.0  # so often old history is looked for
+_EXPIRE_S = 3600.0  # period in which old history is searched for
 
 
 class _LogChange:
-    """What one call wants written; `deletes` all first, then nothing else."""
+    """The change of one call: offsets and a note, or the deletion of the subscriber."""
 
     __slots__ = ("bodies", "deletes", "durable", "existed", "keys", "note", "size_bytes", "values")
 
     def __init__(self, durable: Future[None]) -> None:
         self.durable = durable
         self.keys: Collection[TopicIdPartition] = ()
-        self.values: Sequence[bytes | None] = ()  # of the keys; None: removed
-        self.bodies: list[bytes] = []  # the records
-        self.note: bytes | None = None
-        self.size_bytes = 0
-        self.deletes = False
-        self.existed = False
+        self.values: Sequence[bytes | None] = ()  # one for each key; None removes the offset
+        self.bodies: list[bytes] = []  # the records to append
+        self.note: bytes | None = None  # None leaves the note as it is
+        self.size_bytes = 0  # of the bodies
+        self.deletes = False  # deletes the subscriber; then all the above is empty
+        self.existed = False  # of a deletion: the subscriber existed
 
 
 class _OwnedSubscriber:
-    """A claimed subscriber: what waits, what is under way, and who works on its segment."""
+    """A claimed subscriber: its waiting changes, those in flight, and its worker."""
 
     __slots__ = (
         "claim",
         "closing",
         "expiring",
+        "in_flight",
         "lost",
         "name",
         "native_last",
         "parts",
         "touched_s",
-        "under_way",
         "waiting",
         "worker",
     )
@@ -74,22 +74,32 @@ class _OwnedSubscriber:
     def __init__(self, name: str, claim: SegmentClaim) -> None:
         self.name = name
         self.claim = claim
+        # Accepted changes that are not sent, oldest first.
         self.waiting: deque[_LogChange] = deque()
-        self.under_way: list[_LogChange] = []
-        self.parts: deque[list[bytes]] = deque()  # of what is under way, not sent yet
-        self.worker: asyncio.Task[None] | None = None  # begins, ends or deletes; nothing is sent
-        self.closing = False  # the segment shall end when nothing waits
-        self.expiring = False  # some of its history is too old
+        # The changes of the entry in flight, or the deletion that the worker carries out.
+        self.in_flight: list[_LogChange] = []
+        # Entries that complete the changes in flight and are not sent yet.
+        self.parts: deque[list[bytes]] = deque()
+        # Begins or ends a segment, expires history or deletes. No entry is sent while it runs.
+        self.worker: asyncio.Task[None] | None = None
+        # True if the segment is due to end once no change waits. Cleared when it has ended.
+        self.closing = False
+        # True if the worker is due to expire history. Cleared when it begins to.
+        self.expiring = False
+        # The error that ended the claim. Once set, no change is accepted and none waits.
         self.lost: LedgerError | None = None
+        # Monotonic time of the last durable entry, or of the segment's beginning.
         self.touched_s = 0.0
-        self.native_last: Dlsn | None = None  # accepted
+        # The last accepted position of a native subscriber. Never decreases but by a deletion.
+        self.native_last: Dlsn | None = None
 
 
 class SubscriptionLogStore:
-    """The `SubscriptionsStore` with a log segment for each subscriber. Runs on one event loop.
+    """The `SubscriptionsStore` with a log segment for each subscriber. Used on one event loop.
 
-    `native`: subscribers of a stream, of whom only the DLSN is kept, and it only moves forward.
-    A failure of the ledger, too, ends a claim: then what was under way has an unknown outcome.
+    With `native` it stores the subscribers of a stream: their positions only, which never move
+    back. A failure of the ledger ends the claim as well; the changes in flight then have an
+    unknown outcome.
     """
 
     def __init__(
@@ -106,21 +116,26 @@ class SubscriptionLogStore:
         self._shared = LogStoreServices(metadata, logs, clock, self.config, native=native)
         self._root = root
         self._native = native
+        # Claimed subscribers by name, from `load` until `release`, also with a lost claim.
         self._owned: dict[str, _OwnedSubscriber] = {}
-        self._working: dict[str, asyncio.Task[None]] = {}  # also of a claim that was given up
-        self._open: OrderedDict[str, _OwnedSubscriber] = (
-            OrderedDict()
-        )  # segments, longest idle first
+        # Running workers by subscriber, also of released claims: `load` waits for them.
+        self._working: dict[str, asyncio.Task[None]] = {}
+        # Owned subscribers with an open segment, the longest idle one first.
+        self._open: OrderedDict[str, _OwnedSubscriber] = OrderedDict()
+        # Records that wait in all subscribers. `_room` is cleared at `offsets_waiting_max`.
         self._offsets_waiting = 0
         self._room = asyncio.Event()
         self._room.set()
+        # True once this store has created or found the root.
         self._root_exists = False
+        # Runs `_on_timer` periodically while a subscriber is owned.
         self._timer: asyncio.TimerHandle | None = None
+        # Monotonic time of the next search for old history.
         self._expire_at_s = clock.monotonic_s() + _EXPIRE_S
 
     @property
     def open_segments(self) -> int:
-        """How many ledgers this store could write to."""
+        """The number of open ledgers that this store writes."""
         return len(self._open)
 
     # the port
@@ -138,7 +153,7 @@ class SubscriptionLogStore:
             owned.native_last = offsets[WHOLE_STREAM].position
         self._owned[subscriber] = owned
         if self._timer is None:
-            self._arm()
+            self._start_timer()
         return Subscription(offsets, claim.state.note, claim.exists)
 
     async def read(self, subscriber: str) -> Subscription:
@@ -168,16 +183,16 @@ class SubscriptionLogStore:
         owned = self._owned[subscriber]
         durable: Future[None] = asyncio.get_running_loop().create_future()
         if owned.lost is not None:
-            durable.set_exception(_refused(owned))
+            durable.set_exception(_not_owner(owned))
             return durable
         change = _LogChange(durable)
         if self._native:
             self._encode_native(owned, change, offsets, note)
         else:
             _encode(change, offsets, note)
-        self._count(len(change.bodies))
+        self._count_waiting(len(change.bodies))
         owned.waiting.append(change)
-        self._go_on(owned)
+        self._continue(owned)
         return durable
 
     async def delete(self, subscriber: str) -> bool:
@@ -187,10 +202,10 @@ class SubscriptionLogStore:
         change = _LogChange(asyncio.get_running_loop().create_future())
         change.deletes = True
         if owned.lost is not None:
-            raise _refused(owned)
+            raise _not_owner(owned)
         owned.native_last = None
         owned.waiting.append(change)
-        self._go_on(owned)
+        self._continue(owned)
         await change.durable
         return change.existed
 
@@ -198,7 +213,7 @@ class SubscriptionLogStore:
         owned = self._owned.pop(subscriber, None)
         if owned is not None:
             self._open.pop(subscriber, None)
-            self._lose(owned, NotOwner("the claim was given up"))
+            self._fail(owned, NotOwner("the claim was released"))
 
     async def unload(self, subscriber: str) -> None:
         owned = self._owned.get(subscriber)
@@ -206,10 +221,10 @@ class SubscriptionLogStore:
             return
         owned.closing = True
         while owned.lost is None and (
-            owned.waiting or owned.under_way or owned.claim.log is not None
+            owned.waiting or owned.in_flight or owned.claim.log is not None
         ):
-            self._go_on(owned)
-            await self._settled(owned)
+            self._continue(owned)
+            await self._wait_for_progress(owned)
         if self._owned.get(subscriber) is owned:
             self.release(subscriber)
             await self._wait_for_worker(subscriber)
@@ -233,7 +248,7 @@ class SubscriptionLogStore:
             self._timer.cancel()
             self._timer = None
 
-    # what waits
+    # the queue of changes
 
     def _encode_native(
         self,
@@ -242,7 +257,7 @@ class SubscriptionLogStore:
         offsets: Mapping[TopicIdPartition, CommittedOffset | None],
         note: bytes | None,
     ) -> None:
-        """A position that is as far already changes nothing, but keeps its place in the order."""
+        """Encode a position. One that is not ahead writes nothing, but completes in order."""
         assert note is None, "a native subscriber has no note"
         assert offsets.keys() <= {WHOLE_STREAM}, "a native subscriber has one position"
         target = offsets.get(WHOLE_STREAM)
@@ -256,16 +271,16 @@ class SubscriptionLogStore:
         change.values = change.bodies = [body]
         change.size_bytes = len(body)
 
-    def _count(self, more: int) -> None:
+    def _count_waiting(self, more: int) -> None:
         self._offsets_waiting += more
         if self._offsets_waiting >= self.config.offsets_waiting_max:
             self._room.clear()
         elif more < 0:
             self._room.set()
 
-    def _go_on(self, owned: _OwnedSubscriber) -> None:
-        """Whatever is next for the subscriber is under way."""
-        if owned.under_way or owned.worker is not None:
+    def _continue(self, owned: _OwnedSubscriber) -> None:
+        """Send the next entry or start the worker, unless an entry is in flight or it runs."""
+        if owned.in_flight or owned.worker is not None:
             return
         claim, waiting = owned.claim, owned.waiting
         if claim.log is not None and waiting and not waiting[0].deletes and not claim.grown:
@@ -275,8 +290,8 @@ class SubscriptionLogStore:
             self._working[owned.name] = owned.worker
 
     def _send(self, owned: _OwnedSubscriber) -> None:
-        """The oldest changes that fit into one entry are under way; one at least."""
-        taken, waiting = owned.under_way, owned.waiting
+        """Send the oldest changes that fit into one entry, at least one."""
+        taken, waiting = owned.in_flight, owned.waiting
         bodies: list[bytes] = []
         room = self.config.entry_bytes
         while waiting and not waiting[0].deletes:
@@ -286,7 +301,7 @@ class SubscriptionLogStore:
             taken.append(waiting.popleft())
             bodies += change.bodies
             room -= change.size_bytes
-        self._count(-len(bodies))
+        self._count_waiting(-len(bodies))
         if not bodies:
             self._on_entry(owned, None)
             return
@@ -304,71 +319,71 @@ class SubscriptionLogStore:
             asyncio.get_running_loop().call_soon(self._on_entry, owned, error)
 
     def _on_entry(self, owned: _OwnedSubscriber, error: LedgerError | None) -> None:
-        """An entry is durable, or never will be for all that is known."""
+        """Complete the changes of an entry, or end the claim if its outcome is unknown."""
         if error is not None:
-            self._lose(owned, error)
+            self._fail(owned, error)
             return
         if owned.parts:
             self._append(owned, owned.parts.popleft())
             return
-        taken, owned.under_way = owned.under_way, []
+        taken, owned.in_flight = owned.in_flight, []
         state, noted = owned.claim.state, False
         for change in taken:
             state.update(change.keys, change.values)
             if change.note is not None:
                 state.note, noted = change.note, True
-            settle(change.durable, None)
+            resolve(change.durable, None)
         log = owned.claim.log
         if log is not None and owned.lost is None:
             self._touch(owned)
             if noted:
                 log.announce()
         if owned.lost is None:
-            self._go_on(owned)
+            self._continue(owned)
 
-    def _lose(self, owned: _OwnedSubscriber, error: LedgerError) -> None:
-        """Nothing more is written for this claim; whoever waits is told."""
+    def _fail(self, owned: _OwnedSubscriber, error: LedgerError) -> None:
+        """End the claim with `error`, and fail all its changes."""
         if isinstance(error, Fenced | LedgerClosed):
             error = NotOwner(str(error))
         if owned.lost is None:
             owned.lost = error
         if self._open.get(owned.name) is owned:
             del self._open[owned.name]
-        taken, owned.under_way = owned.under_way, []
+        taken, owned.in_flight = owned.in_flight, []
         owned.parts.clear()
         for change in (*taken, *owned.waiting):
-            settle(change.durable, type(error)(*error.args))
-        self._count(-sum(len(change.bodies) for change in owned.waiting))
+            resolve(change.durable, type(error)(*error.args))
+        self._count_waiting(-sum(len(change.bodies) for change in owned.waiting))
         owned.waiting.clear()
 
-    # segments: begin, end, delete; one worker for a subscriber, none for a commit
+    # segments: begin, end, delete. A subscriber has at most one worker; a commit needs none.
 
     async def _work(self, owned: _OwnedSubscriber) -> None:
         try:
             while owned.lost is None and await self._step(owned):
                 pass
         except LedgerError as error:
-            self._lose(owned, error)
-        except BaseException:  # nobody may wait for ever; then it goes on up
-            self._lose(owned, NotOwner(f"{owned.claim.path}: the store has ended"))
+            self._fail(owned, error)
+        except BaseException:  # fail all changes, so that no caller waits for ever
+            self._fail(owned, NotOwner(f"{owned.claim.path}: the store was stopped"))
             raise
         finally:
             owned.worker = None
             self._working.pop(owned.name, None)
         if owned.lost is None:
-            self._go_on(owned)
+            self._continue(owned)
 
     async def _step(self, owned: _OwnedSubscriber) -> bool:
-        """One change of segments. False: there is none to make."""
+        """Carry out one step on the segments. Returns False if no further step is due."""
         claim = owned.claim
         first = owned.waiting[0] if owned.waiting else None
         if first is not None and first.deletes:
             owned.waiting.popleft()
-            owned.under_way.append(first)
+            owned.in_flight.append(first)
             first.existed = await claim.delete()
             self._open.pop(owned.name, None)
-            owned.under_way.clear()
-            settle(first.durable, None)
+            owned.in_flight.clear()
+            resolve(first.durable, None)
             return True
         if owned.expiring:
             owned.expiring = False
@@ -391,36 +406,36 @@ class SubscriptionLogStore:
         self._open[owned.name] = owned
         self._open.move_to_end(owned.name)
         if len(self._open) > self.config.open_segments_max:
-            self._close_idle(next(iter(self._open.values())))
+            self._end_segment(next(iter(self._open.values())))
 
-    def _arm(self) -> None:
+    def _start_timer(self) -> None:
         wait_s = self.config.idle_s / 4
-        self._timer = asyncio.get_running_loop().call_later(wait_s, self._look_around)
+        self._timer = asyncio.get_running_loop().call_later(wait_s, self._on_timer)
 
-    def _look_around(self) -> None:
-        """Idle segments end; now and then, old history goes."""
+    def _on_timer(self) -> None:
+        """End idle segments and, once per `_EXPIRE_S`, expire old history."""
         self._timer = None
         now_s = self._shared.clock.monotonic_s()
         for owned in list(self._open.values()):
             if owned.touched_s > now_s - self.config.idle_s:
                 break
-            self._close_idle(owned)
+            self._end_segment(owned)
         if now_s >= self._expire_at_s:
             self._expire_at_s = now_s + _EXPIRE_S
             for owned in self._owned.values():
                 if owned.lost is None and owned.claim.expires:
                     owned.expiring = True
-                    self._go_on(owned)
+                    self._continue(owned)
         if self._owned:
-            self._arm()
+            self._start_timer()
 
-    def _close_idle(self, owned: _OwnedSubscriber) -> None:
+    def _end_segment(self, owned: _OwnedSubscriber) -> None:
         owned.closing = True
-        self._go_on(owned)
+        self._continue(owned)
 
-    async def _settled(self, owned: _OwnedSubscriber) -> None:
-        """Something has changed, or may have."""
-        waiting: list[Future[None]] = [each.durable for each in owned.under_way]
+    async def _wait_for_progress(self, owned: _OwnedSubscriber) -> None:
+        """Wait until the worker ends or the changes in flight are completed."""
+        waiting: list[Future[None]] = [each.durable for each in owned.in_flight]
         if owned.worker is not None:
             await asyncio.wait([owned.worker])
         elif waiting:
@@ -470,7 +485,7 @@ def _encode(
 
 
 def _parts(bodies: list[bytes], entry_bytes: int) -> Iterator[list[bytes]]:
-    """One change as several entries, of which only the last record ends it."""
+    """Yield one change as several entries. Only its last record lacks `more`."""
     some: list[bytes] = []
     size = 0
     for body in bodies[:-1]:
@@ -482,5 +497,5 @@ def _parts(bodies: list[bytes], entry_bytes: int) -> Iterator[list[bytes]]:
     yield [*some, bodies[-1]]
 
 
-def _refused(owned: _OwnedSubscriber) -> NotOwner:
+def _not_owner(owned: _OwnedSubscriber) -> NotOwner:
     return NotOwner(f"{owned.claim.path}: {owned.lost}")

@@ -1,8 +1,8 @@
-"""A subscriber's records in a log segment, and the state that they add up to. Pure.
+"""A subscriber's records in a log segment, and the state that results from them. Pure.
 
-A record is an `AdvanceLastCommitDLSN`: a position, the removal of one, or the owner's note. What
-is kept of a position is the record itself, so that fields of a newer program outlive this one.
-A change that does not fit into one entry marks all its records but the last with `more`.
+A record is an `AdvanceLastCommitDLSN`: a committed offset, the removal of one, or the owner's note.
+The state keeps each offset as its record, so that fields of a newer program are not lost. A change
+that does not fit into one entry marks all its records but the last with `more`.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from subscriptions.committed_offset import (
 )
 from subscriptions.records_pb2 import AdvanceLastCommitDLSN
 
-MORE = b"\x68\x01"  # `more` and `base` as they stand behind a record
+MORE = b"\x68\x01"  # the fields `more` and `base`, to be appended to a record
 BASE = b"\x70\x01"
 _COMMIT_DLSN = b"\x0a\x19"  # field 1, 25 bytes
 _NOWHERE = encode_dlsn(INVALID_DLSN)
 
 
 class SegmentRecord(NamedTuple):
-    """One decoded record: a position of `key`, its removal, or (`key` None) a note."""
+    """One decoded record: the offset of `key`, its removal, or a note if `key` is None."""
 
     key: TopicIdPartition | None
-    body: bytes | None  # the record without marks; None: the position is removed
+    body: bytes | None  # the record without `more` and `base`; None if it removes the offset
     note: bytes | None
     more: bool
     base: bool
 
 
 def encode_native(dlsn: Dlsn) -> bytes:
-    """The position of a native subscriber: the proposal's record and nothing else."""
+    """Encode the position of a native subscriber, exactly as the proposal does."""
     return _COMMIT_DLSN + encode_dlsn(dlsn)
 
 
@@ -60,7 +60,7 @@ def encode_note(note: bytes) -> bytes:
 
 
 def decode_record(data: Buffer, path: str) -> SegmentRecord:
-    """Raises CorruptFormat, naming the path."""
+    """Decode one record. Raises CorruptFormat with the path."""
     record = AdvanceLastCommitDLSN()
     try:
         record.ParseFromString(bytes(data))
@@ -82,14 +82,14 @@ def decode_record(data: Buffer, path: str) -> SegmentRecord:
 
 
 def decode_committed(key: TopicIdPartition, body: bytes, path: str) -> CommittedOffset:
-    """The position in a record's body. Raises CorruptFormat."""
+    """Decode the committed offset in a record's body. Raises CorruptFormat."""
     if key != WHOLE_STREAM:
         return decode_advance(body, path)[1]
     return CommittedOffset(native_dlsn(body, path))
 
 
 def native_dlsn(body: bytes, path: str) -> Dlsn:
-    """Field 1 of a record. Raises CorruptFormat."""
+    """Decode field 1 of a record. Raises CorruptFormat."""
     record = AdvanceLastCommitDLSN()
     try:
         record.ParseFromString(body)
@@ -99,7 +99,7 @@ def native_dlsn(body: bytes, path: str) -> Dlsn:
 
 
 def complete(records: Iterable[SegmentRecord]) -> Iterator[SegmentRecord]:
-    """Those of whole changes; one that a crash cut short is left out."""
+    """Yield the records of complete changes, without a last one that a crash interrupted."""
     waiting: list[SegmentRecord] = []
     for record in records:
         waiting.append(record)
@@ -109,12 +109,14 @@ def complete(records: Iterable[SegmentRecord]) -> Iterator[SegmentRecord]:
 
 
 class SubscriptionState:
-    """Positions and note of one subscriber after all records so far."""
+    """The offsets and the note of one subscriber after a sequence of records."""
 
     __slots__ = ("note", "records")
 
     def __init__(self) -> None:
+        # The encoded record of each committed offset. A removal deletes its key.
         self.records: dict[TopicIdPartition, bytes] = {}
+        # The last note, b"" before the first one.
         self.note = b""
 
     def apply(self, record: SegmentRecord) -> None:
@@ -130,7 +132,7 @@ class SubscriptionState:
             self.records[key] = body
 
     def update(self, keys: Iterable[TopicIdPartition], bodies: Sequence[bytes | None]) -> None:
-        """As `put` of each."""
+        """Put each body under its key."""
         if None in bodies:
             for key, body in zip(keys, bodies, strict=True):
                 self.put(key, body)
@@ -138,11 +140,11 @@ class SubscriptionState:
             self.records.update(zip(keys, cast("Sequence[bytes]", bodies), strict=True))
 
     def offsets(self, path: str) -> dict[TopicIdPartition, CommittedOffset]:
-        """Decoded anew at each call."""
+        """Decode all offsets. Each call decodes them again."""
         return {key: decode_committed(key, body, path) for key, body in self.records.items()}
 
     def encoded(self) -> list[bytes]:
-        """Records that, applied to nothing, give this state."""
+        """Return records that, applied to an empty state, result in this one."""
         bodies = list(self.records.values())
         if self.note:
             bodies.append(encode_note(self.note))

@@ -1,4 +1,9 @@
-"""Positions as nodes of the metadata store: a Kafka group's one node each. Pure."""
+"""Subscriptions as nodes of the metadata store. Pure.
+
+The node of a group holds its note; each child holds one committed offset. Both are sealed: version
+byte 1, CRC-32C, body. The node of a native subscriber holds DistributedLog's text of a DLSN.
+Source: DistributedLog, ZKSubscriptionStateStore.
+"""
 
 from __future__ import annotations
 
@@ -22,23 +27,26 @@ from subscriptions.committed_offset import (
 )
 from subscriptions.records_pb2 import Subscription as SubscriptionRecord
 
-OPS_MAX = 500  # ZooKeeper takes 1 MiB in one multi
+OPS_MAX = 500  # keeps one multi below ZooKeeper's limit of 1 MiB
 FORMAT_VERSION = 1
 _SEAL = Struct(">BI")
 _DLSN_TEXT_SIZE = 36
-_NO_NAME = "%"  # no quoted name is a lone percent sign
+_NO_NAME = "%"  # stands for the empty name: quoting never returns a lone percent sign
 
 
 def decode_child(path: str, node: Node) -> tuple[TopicIdPartition, CommittedOffset]:
-    """One position of a group. Raises CorruptFormat."""
+    """Decode the node of one committed offset. Raises CorruptFormat."""
     key, committed = decode_advance(unseal(node.data, path), path)
     if not path.endswith("/" + key_name(key)):
-        raise CorruptFormat(f"{path}: holds a position of {key_name(key)}")
+        raise CorruptFormat(f"{path}: holds the offset of {key_name(key)}")
     return key, committed
 
 
 def node_op(path: str, version: int | None, note: bytes | None) -> Op:
-    """The group's own node is there and this owner's; a note of None stays as it is."""
+    """Return the operation that checks or writes the group's node. None leaves the note as it is.
+
+    `version` is the one that this owner knows; None creates the node.
+    """
     if version is None:
         return Create(path, seal(note or b""))
     return Check(path, version) if note is None else Set(path, seal(note), version)
@@ -47,30 +55,30 @@ def node_op(path: str, version: int | None, note: bytes | None) -> Op:
 def offset_ops(
     path: str, key: TopicIdPartition, committed: CommittedOffset | None, version: int | None
 ) -> list[Op]:
-    """The node of one position is as wanted; None: it is gone."""
+    """Return the operations that write the node of one committed offset; None deletes it."""
     if committed is None:
         return [] if version is None else [Delete(path, version)]
     return [body_op(path, encode_advance(key, committed), version)]
 
 
 def body_op(path: str, body: bytes, version: int | None) -> Op:
-    """As `offset_ops`, of a position that is encoded already."""
+    """Return the operation that writes an encoded offset to its node."""
     data = seal(body)
     return Create(path, data) if version is None else Set(path, data, version)
 
 
 def seal(body: bytes) -> bytes:
-    """The body behind its format version and checksum."""
+    """Put the format version and the checksum before `body`."""
     return _SEAL.pack(FORMAT_VERSION, crc32c(body)) + body
 
 
 def unseal(data: bytes, path: str) -> bytes:
-    """The body of sealed bytes. Raises CorruptFormat, naming the path."""
+    """Return the body of sealed bytes. Raises CorruptFormat with the path."""
     if len(data) < _SEAL.size:
-        raise CorruptFormat(f"{path}: {len(data)} bytes, expected {_SEAL.size} at least")
+        raise CorruptFormat(f"{path}: {len(data)} bytes, expected at least {_SEAL.size}")
     version, checksum = _SEAL.unpack_from(data)
     if version != FORMAT_VERSION:
-        raise CorruptFormat(f"{path}: format version {version}, this program reads version 1")
+        raise CorruptFormat(f"{path}: format version {version}, expected version {FORMAT_VERSION}")
     body = data[_SEAL.size :]
     if crc32c(body) != checksum:
         raise CorruptFormat(f"{path}: the checksum does not match")
@@ -78,14 +86,14 @@ def unseal(data: bytes, path: str) -> bytes:
 
 
 def encode_subscriber(dlsn: Dlsn) -> bytes:
-    """The data of a native subscriber's znode: 36 characters of base64."""
+    """Encode the data of a native subscriber's znode: 36 characters of base64."""
     return b64encode(encode_dlsn(dlsn))
 
 
 def decode_subscriber(data: bytes, path: str) -> Dlsn:
-    """The DLSN of a native subscriber's znode, in the old form or in the proposal's.
+    """Decode a native subscriber's znode, in DistributedLog's form or in the proposal's.
 
-    Raises CorruptFormat; also for a position that lies in a log segment, which is not read here.
+    Raises CorruptFormat, also if the position is in a log segment, which this function cannot read.
     """
     if data[:1] == b"A" and len(data) == _DLSN_TEXT_SIZE:
         try:
@@ -103,7 +111,7 @@ def decode_subscriber(data: bytes, path: str) -> Dlsn:
 
 
 def node_name(subscriber: str) -> str:
-    """A name that is safe as one part of a path, whatever the subscriber is called."""
+    """Quote the subscriber's name so that it is valid as one part of a path."""
     if not subscriber:
         return _NO_NAME
     if subscriber in (".", ".."):
@@ -112,7 +120,7 @@ def node_name(subscriber: str) -> str:
 
 
 def subscriber_of(name: str) -> str:
-    """The inverse of `node_name`."""
+    """Return the subscriber of a node name: the inverse of `node_name`."""
     return "" if name == _NO_NAME else unquote(name, errors="surrogatepass")
 
 

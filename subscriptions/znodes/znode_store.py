@@ -1,11 +1,11 @@
-"""Positions in the metadata store, one node each.
+"""Committed offsets in the metadata store, one node each.
 
-Kafka groups: `<root>/<group>` holds the note, its children one offset each. Native subscribers:
-`<stream>/subscribers/<id>` holds the text of a DLSN, as DistributedLog has it.
+Kafka groups: `<root>/<group>` holds the note, each of its children one offset. Native subscribers:
+`<stream>/subscribers/<id>` holds the text of a DLSN, as in DistributedLog.
 
-Every write carries the versions that were read at load, so a store that lost a subscriber cannot
-write. Changes that wait while a write is under way share the next `multi`, whichever subscribers
-they are of; if a shared one is refused, each change is tried alone.
+Every write checks the versions that were read at load, so a store that lost a subscriber cannot
+write. Changes that wait while a write is in flight share the next `multi`, also those of different
+subscribers. If a shared `multi` is refused, each of its changes is tried alone.
 """
 
 from __future__ import annotations
@@ -39,61 +39,66 @@ from subscriptions.znodes.znode_format import (
     unseal,
 )
 
-QUEUED_OFFSETS_MAX = 20_000  # waiting changes; then `room` waits
+QUEUED_OFFSETS_MAX = 20_000  # offsets that wait to be written, beyond which `room` waits
 
 _REFUSED = (BadVersion, NodeExists, NoNode, NotEmpty)
 
 
 class SegmentForm(Protocol):
-    """Subscriptions that a log-segment store has written, as a store of nodes meets them."""
+    """Access to subscriptions that a log-segment store has written, for a store of nodes."""
 
     def is_segment(self, data: bytes) -> bool:
-        """True if a node with this data names a log segment, or holds what one has left."""
+        """True if a log-segment store has written this data of a node."""
         ...
 
     async def read(self, path: str) -> Subscription: ...
 
     async def write_back(self, path: str, node: Node) -> None:
-        """Turn the subscription at `path` into nodes. Its segment's writer can write no more."""
+        """Turn the subscription at `path` into nodes, and fence the writer of its segment."""
         ...
 
 
 class _ZnodeClaim:
-    """One subscriber as this store knows it. `version` is its node's, None while it has none."""
+    """The claim of one subscriber, from `load` until `release` or a failure."""
 
     __slots__ = ("last", "lost", "offsets", "path", "version", "versions")
 
     def __init__(self, path: str) -> None:
         self.path = path
+        # The version of the subscriber's node as last read or written; None if there is no node.
         self.version: int | None = None
-        self.versions: dict[TopicIdPartition, int] = {}  # of the offset nodes; empty natively
-        self.offsets: dict[TopicIdPartition, CommittedOffset] = {}  # native only
+        # The same of the nodes of its offsets. Empty for a native subscriber.
+        self.versions: dict[TopicIdPartition, int] = {}
+        # The stored position of a native subscriber. Empty for a group.
+        self.offsets: dict[TopicIdPartition, CommittedOffset] = {}
+        # The error that ended the claim. Once set, every change fails.
         self.lost: LedgerError | None = None
-        self.last: Future[None] | None = None  # of the change that was accepted last
+        # Resolves with the change that was accepted last.
+        self.last: Future[None] | None = None
 
 
 class _ZnodeChange:
-    """What waits to be written for one subscriber."""
+    """The waiting changes of one subscriber, merged into one."""
 
     __slots__ = ("claim", "delete", "durable", "existed", "note", "offsets")
 
     def __init__(self, claim: _ZnodeClaim) -> None:
         self.claim = claim
-        self.delete = False  # first delete all, then apply the rest
-        self.existed = False  # there was something to delete
-        self.offsets: dict[TopicIdPartition, CommittedOffset | None] = {}
-        self.note: bytes | None = None
-        self.durable: list[Future[None]] = []
+        self.delete = False  # deletes the subscriber first, and then applies the rest
+        self.existed = False  # the subscriber existed when the change was written
+        self.offsets: dict[TopicIdPartition, CommittedOffset | None] = {}  # None removes one
+        self.note: bytes | None = None  # None leaves the note as it is
+        self.durable: list[Future[None]] = []  # one for each call that was merged
 
-    def lives(self) -> bool:
-        """May still be written. If not, who waits for it has been told."""
+    def may_be_written(self) -> bool:
+        """Return False, and fail the change, if its claim has ended."""
         if self.claim.lost is not None:
-            self.settle(NotOwner(f"{self.claim.path}: {self.claim.lost}"))
+            self.resolve(NotOwner(f"{self.claim.path}: {self.claim.lost}"))
             return False
         self.existed = self.claim.version is not None
         return True
 
-    def settle(self, error: LedgerError | None) -> None:
+    def resolve(self, error: LedgerError | None) -> None:
         for future in self.durable:
             if future.done():
                 continue
@@ -104,21 +109,26 @@ class _ZnodeChange:
 
 
 class _ZnodeStore:
-    """What both layouts share: claims, the queue, and the one writer behind it."""
+    """The part that both layouts share: claims, the queue, and the only task that writes it."""
 
     def __init__(
         self, metadata: MetadataStore, root: str, segments: SegmentForm | None = None
     ) -> None:
-        """Without `segments`, a subscription in a log segment is a CorruptFormat here."""
+        """Without `segments`, loading a subscription in a log segment raises CorruptFormat."""
         self._metadata = metadata
         self._segments = segments
         self._root = root
+        # Claims by subscriber, from `load` until `release`, also those that have failed.
         self._claims: dict[str, _ZnodeClaim] = {}
-        self._waiting: dict[str, _ZnodeChange] = {}  # in order of arrival
+        # Waiting changes by subscriber, in order of arrival. The writer removes them.
+        self._waiting: dict[str, _ZnodeChange] = {}
+        # Offsets in all waiting changes. `_room` is cleared at `QUEUED_OFFSETS_MAX`.
         self._offsets_waiting = 0
         self._room = asyncio.Event()
         self._room.set()
+        # Runs while changes wait or are being written.
         self._writer: asyncio.Task[None] | None = None
+        # True once this store has created or found the root.
         self._root_exists = False
 
     # the layout
@@ -126,15 +136,15 @@ class _ZnodeStore:
     async def _find_in_nodes(
         self, path: str, node: Node, *, claim: bool
     ) -> tuple[_ZnodeClaim, Subscription]:
-        """Of a node in this store's own form."""
+        """Read a subscriber whose node is in this store's own form, and claim it if `claim`."""
         raise NotImplementedError
 
     def _ops(self, change: _ZnodeChange) -> list[Op]:
-        """The writes of one change, all or nothing. May be empty."""
+        """Return the operations of one change, to be carried out all or none. May be empty."""
         raise NotImplementedError
 
     def _on_written(self, change: _ZnodeChange) -> None:
-        """The claim knows what `_ops` of this change has changed."""
+        """Update the claim after the operations of this change were carried out."""
         raise NotImplementedError
 
     # the port
@@ -192,7 +202,7 @@ class _ZnodeStore:
     def release(self, subscriber: str) -> None:
         claim = self._claims.pop(subscriber, None)
         if claim is not None and claim.lost is None:
-            claim.lost = NotOwner("the claim was given up")
+            claim.lost = NotOwner("the claim was released")
 
     async def unload(self, subscriber: str) -> None:
         claim = self._claims.get(subscriber)
@@ -221,7 +231,7 @@ class _ZnodeStore:
     # behind it
 
     async def _find(self, path: str, *, claim: bool) -> tuple[_ZnodeClaim, Subscription]:
-        if claim:  # a follower that is behind must not pass for a subscriber without offsets
+        if claim:  # a lagging ZooKeeper follower may not have the node yet
             await self._metadata.sync(path)
         try:
             node = await self._metadata.get(path)
@@ -248,7 +258,7 @@ class _ZnodeStore:
         return f"{self._root}/{node_name(subscriber)}"
 
     def _queue(self, subscriber: str) -> tuple[_ZnodeChange | None, Future[None]]:
-        """The waiting change of this subscriber, and a future of it; None when it is lost."""
+        """Return the subscriber's waiting change, None if its claim has ended, and a future."""
         claim = self._claims[subscriber]
         future: Future[None] = asyncio.get_running_loop().create_future()
         if claim.lost is not None:
@@ -257,7 +267,7 @@ class _ZnodeStore:
         change = self._waiting.get(subscriber)
         if change is not None and change.claim is not claim:
             self._offsets_waiting -= len(change.offsets)
-            change.lives()  # it does not: whoever waits for the lost claim is told
+            change.may_be_written()  # fails the change of the old claim
             change = None
         if change is None:
             change = self._waiting[subscriber] = _ZnodeChange(claim)
@@ -273,18 +283,18 @@ class _ZnodeStore:
             while self._waiting:
                 taken = self._take()
                 await self._write(taken)
-        except BaseException:  # nobody may wait for ever; then it goes on up
-            lost = NotOwner(f"{self._root}: the store has ended")
+        except BaseException:  # fail all changes, so that no caller waits for ever
+            lost = NotOwner(f"{self._root}: the store was stopped")
             for change in [*taken, *self._waiting.values()]:
                 change.claim.lost = lost
-                change.settle(lost)
+                change.resolve(lost)
             self._waiting.clear()
             raise
         finally:
             self._writer = None
 
     def _take(self) -> list[_ZnodeChange]:
-        """The oldest changes that fit into one `multi`; one at least."""
+        """Remove and return the oldest changes that fit into one `multi`, at least one."""
         taken: list[_ZnodeChange] = []
         ops_count = 0
         while self._waiting:
@@ -301,7 +311,7 @@ class _ZnodeStore:
         return taken
 
     async def _write(self, changes: list[_ZnodeChange]) -> None:
-        live = [change for change in changes if change.lives()]
+        live = [change for change in changes if change.may_be_written()]
         ops = [op for change in live for op in self._ops(change)]
         try:
             if ops:
@@ -317,13 +327,13 @@ class _ZnodeStore:
         else:
             for change in live:
                 self._on_written(change)
-                change.settle(None)
+                change.resolve(None)
 
 
 def _lose(changes: Iterable[_ZnodeChange], error: LedgerError) -> None:
     for change in changes:
         change.claim.lost = error
-        change.settle(error)
+        change.resolve(error)
 
 
 class GroupZnodeStore(_ZnodeStore):
@@ -342,8 +352,7 @@ class GroupZnodeStore(_ZnodeStore):
     ) -> tuple[_ZnodeClaim, Subscription]:
         found = _ZnodeClaim(path)
         note = unseal(node.data, path)
-        # The version rises here, so that whoever held the group before can write no more, and
-        # the offsets read below are the last ones.
+        # A new version fences the previous owner, so the offsets read below are the last ones.
         found.version = (
             await self._metadata.set(path, node.data, node.version) if claim else node.version
         )
@@ -394,8 +403,8 @@ class GroupZnodeStore(_ZnodeStore):
 class NativeZnodeStore(_ZnodeStore):
     """The `SubscriptionsStore` of one stream's native subscribers, with DistributedLog's znodes.
 
-    The only key is WHOLE_STREAM, only its position is kept, and it only moves forward:
-    an advance to a lower position is durable at once and changes nothing. There is no note.
+    The only key is WHOLE_STREAM, and only its position is stored, which never moves back: an
+    advance to a lower position succeeds and changes nothing. A native subscriber has no note.
     """
 
     def __init__(
@@ -408,7 +417,7 @@ class NativeZnodeStore(_ZnodeStore):
     ) -> tuple[_ZnodeClaim, Subscription]:
         found = _ZnodeClaim(path)
         found.version = node.version
-        if node.data:  # else only a reader's lock was ever made below it
+        if node.data:  # else only the lock of a reader was ever created below it
             found.offsets[WHOLE_STREAM] = CommittedOffset(decode_subscriber(node.data, path))
         return found, Subscription(dict(found.offsets))
 
@@ -439,7 +448,7 @@ class NativeZnodeStore(_ZnodeStore):
             claim.offsets[WHOLE_STREAM] = target
 
     def _target(self, change: _ZnodeChange) -> CommittedOffset | None:
-        """The offset to write, None when the stored position is as far already."""
+        """Return the offset to write, or None if the stored position is not behind it."""
         target = change.offsets.get(WHOLE_STREAM)
         last = None if change.delete else change.claim.offsets.get(WHOLE_STREAM)
         if target is None or (last is not None and target.position <= last.position):

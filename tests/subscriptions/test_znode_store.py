@@ -160,7 +160,7 @@ async def test_a_node_that_does_not_parse_is_named(data, reason):
         await store.load("g")
 
 
-async def test_a_position_under_another_name_is_refused():
+async def test_an_offset_under_another_name_is_refused():
     metadata = MemoryMetadata()
     store = GroupZnodeStore(metadata)
     await store.load("g")
@@ -169,7 +169,7 @@ async def test_a_position_under_another_name_is_refused():
     moved = metadata.nodes()[f"{parent}{TOPIC.hex}-0"]
     await metadata.delete(f"{parent}{TOPIC.hex}-0")
     metadata.put(f"{parent}{TOPIC.hex}-1", moved)
-    with pytest.raises(CorruptFormat, match="holds a position of"):
+    with pytest.raises(CorruptFormat, match="holds the offset of"):
         await store.load("g")
 
 
