@@ -80,7 +80,7 @@ async def show_ledger(storage: Storage, ledger: LedgerId) -> Row:
     metadata = await storage.metadata_of(ledger)
     copies = storage.copies(metadata)
     lac = await copies.read_lac()
-    holdings = await copies.lists(bookies_of(metadata))
+    replicas = await copies.list_replicas(bookies_of(metadata))
     mark = await storage.underreplicated.get(ledger)
     return {
         **_summary(metadata, mark is not None),
@@ -89,7 +89,7 @@ async def show_ledger(storage: Storage, ledger: LedgerId) -> Row:
         "digest": metadata.digest_type.name,
         "custom": {key: value.decode(errors="replace") for key, value in metadata.custom.items()},
         "copies": [
-            _copy_row(storage, metadata, fragment, index, holdings)
+            _copy_row(storage, metadata, fragment, index, replicas)
             for fragment in fragments_of(metadata, lac)
             for index in range(metadata.ensemble_size)
         ],
@@ -101,18 +101,18 @@ def _copy_row(
     metadata: LedgerMetadata,
     fragment: LedgerFragment,
     index: int,
-    holdings: dict[BookieId, ReplicaContents],
+    replicas: dict[BookieId, ReplicaContents],
 ) -> Row:
     bookie = fragment.ensemble[index]
     share = share_of(fragment, index, metadata)
-    holding = holdings.get(bookie, UNKNOWN_CONTENTS)
-    missing = difference(share, holding.held)
-    certain = holding.complete
+    replica = replicas.get(bookie, UNKNOWN_CONTENTS)
+    missing = difference(share, replica.held)
+    certain = replica.complete
     return {
         "fragment": fragment.first,
         "to": fragment.last if fragment.closed else None,
         "bookie": bookie,
-        "status": status_of(storage, bookie, limbo=holding.limbo),
+        "status": status_of(storage, bookie, limbo=replica.limbo),
         "should_hold": count(share),
         "holds": count(share) - count(missing) if certain else None,
         "missing": as_text(missing) if certain else None,
@@ -182,20 +182,20 @@ async def _verify_one(storage: Storage, metadata: LedgerMetadata, mark: bool) ->
     """A row for each share that is not whole."""
     copies = storage.copies(metadata)
     lac = await copies.read_lac()
-    holdings = await copies.survey(lac, bookies_of(metadata))
-    found = check_ledger(metadata, lac, holdings)
+    replicas = await copies.survey(lac, bookies_of(metadata))
+    found = check_ledger(metadata, lac, replicas)
     rows: list[Row] = []
     for gap in found.gaps:
-        holding = holdings.get(gap.bookie, UNKNOWN_CONTENTS)
-        damaged = intersection(gap.missing, holding.damaged)
-        missing = difference(gap.missing, damaged) if holding.complete else EMPTY
-        unknown = EMPTY if holding.complete else difference(gap.missing, damaged)
+        replica = replicas.get(gap.bookie, UNKNOWN_CONTENTS)
+        damaged = intersection(gap.missing, replica.damaged)
+        missing = difference(gap.missing, damaged) if replica.complete else EMPTY
+        unknown = EMPTY if replica.complete else difference(gap.missing, damaged)
         rows.append(
             {
                 "ledger": metadata.ledger,
                 "fragment": gap.fragment.first,
                 "bookie": gap.bookie,
-                "status": status_of(storage, gap.bookie, limbo=holding.limbo),
+                "status": status_of(storage, gap.bookie, limbo=replica.limbo),
                 "missing": as_text(missing),
                 "damaged": as_text(damaged),
                 "unknown": as_text(unknown),
@@ -284,13 +284,13 @@ async def _facts(storage: Storage, ledger: LedgerId) -> LedgerFacts:
     note = await storage.underreplicated.note(ledger)
     copies = storage.copies(metadata)
     lac = await copies.read_lac()
-    holdings = await copies.survey(lac, note.suspects)
+    replicas = await copies.survey(lac, note.suspects)
     return LedgerFacts(
         metadata=metadata,
         lac=lac,
         registered=storage.bookies.registered(),
-        holdings=holdings,
-        found=check_ledger(metadata, lac, holdings),
+        replicas=replicas,
+        found=check_ledger(metadata, lac, replicas),
         mark=await storage.underreplicated.get(ledger),
         note=note,
         worker=await storage.underreplicated.locked_by(ledger),

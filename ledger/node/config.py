@@ -14,27 +14,31 @@ class NodeConfig:
     """One `bookie serve`. Each setting is a flag and a key of the file that `--config` names."""
 
     zookeeper: str = "127.0.0.1:2181"  # host:port of each server, by commas; /chroot at the end
-    data: Path = Path("bookie")  # its directory, made if missing; nothing else may live in it
+    data: Path = Path(
+        "bookie"
+    )  # its directory, created if missing; only for the bookie's own files
     host: str = "127.0.0.1"  # address to listen on
     port: int = 3181  # BookKeeper's; 0: any free port
     advertised_host: str = ""  # where clients reach it; "": the address it listens on
-    rack: str = DEFAULT_RACK  # copies of an entry go to different racks where there are any
-    name: str = "bookie"  # begins its id; the end of it comes from the directory
-    journal_sync: JournalSync = "group"  # "never": acknowledged before it is on disk
-    disk_free_min: int = 256 * 1024 * 1024  # bytes; read-only with less, but for recovery
+    rack: str = DEFAULT_RACK  # a path; copies of an entry go to different racks if possible
+    name: str = "bookie"  # the first part of its id; the second comes from the directory
+    journal_sync: JournalSync = "group"  # "never": acknowledges before the data is on disk
+    disk_free_min: int = 256 * 1024 * 1024  # bytes; with less, read-only except for recovery
     disk_used_max: int = 95  # percent; read-only above it
     disk_used_resume: int = 90  # percent; writable again below it
-    gc_interval: float = 600.0  # seconds between looks for deleted ledgers
-    rewrite_share: int = 20  # percent; a log file of which less lives is rewritten; 0: none is
-    entry_max: int = ENTRY_BYTES_MAX  # bytes of one entry, header and digest included
-    queue_max: int = 64 * 1024 * 1024  # bytes that wait for the disk; then OVERLOADED
-    tls_cert: Path | None = None  # PEM; with key and CA: only peers that this CA signed get in
-    tls_key: Path | None = None  # PEM; nobody but its owner and group may read it
+    gc_interval: float = 600.0  # seconds between two garbage collections
+    rewrite_share: int = 20  # percent; log files with a smaller live share are compacted; 0: none
+    entry_max: int = ENTRY_BYTES_MAX  # bytes of one entry with header and digest
+    queue_max: int = (
+        64 * 1024 * 1024
+    )  # bytes waiting for the disk; above it adds are refused as OVERLOADED
+    tls_cert: Path | None = None  # PEM; with key and CA: accepts only peers signed by this CA
+    tls_key: Path | None = None  # PEM; readable by its owner and group only
     tls_ca: Path | None = None  # PEM
     allow_insecure: bool = False  # listen beyond this machine without TLS
-    session: float = 10.0  # seconds without a sign of life after which ZooKeeper forgets it
-    zookeeper_wait: float = 60.0  # seconds to wait at the start for ZooKeeper; then exit 69
-    drain: float = 0.5  # seconds that calls under way get at the end; streams use all of it
+    session: float = 10.0  # seconds after which ZooKeeper expires an unresponsive bookie
+    zookeeper_wait: float = 60.0  # seconds to wait for ZooKeeper at the start; then exit 69
+    drain: float = 0.5  # seconds that calls in flight get at shutdown; streams use all of it
 
     def __post_init__(self) -> None:
         assert 0 <= self.port <= 65_535

@@ -1,10 +1,10 @@
-"""The storage of a process that has it all inside, shown on loopback: `gateway dev`'s ledger port.
+"""The ledger port of `gateway dev`: read-only access to its ledgers for other local processes.
 
-    port ─(first connection)─▶ metadata, read-only · one port per bookie, read-only, found by them
+    port ─(first connection)─▶ metadata, read-only · one port per bookie, read-only, listed in it
 
-Nothing is loaded before somebody connects, so a port that nobody uses costs nothing but itself.
-What connects is handed on to gRPC servers behind it, byte by byte: metadata are few, entries go to
-the bookies' own ports. Nothing that comes in here can change anything.
+The servers behind the port load on the first connection, so an unused port costs almost nothing.
+Connections are passed on to the metadata server byte by byte. Metadata is small; entries go to the
+bookies' own ports. No request here can change anything.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from ledger.bookie.grpc_server import BookieServer
 
 _HOST: Final = "127.0.0.1"
-"""Nobody proves who he is here: only this machine."""
+"""There is no authentication: only this machine can connect."""
 
 _CONNECTIONS_MAX: Final = 256
 _PIECE_BYTES: Final = 64 * 1024
 
 
 class ReadPort:
-    """One per process. `start` once, `stop` once."""
+    """The port. One per process; call `start` and `stop` once each."""
 
     def __init__(
         self,
@@ -44,28 +44,34 @@ class ReadPort:
         confirmed: Callable[[LedgerId], EntryId],
         prepare: Callable[[], Awaitable[None]],
     ) -> None:
-        """`confirmed`: the LAC of this process's own writer of a ledger, -1 without one.
+        """`confirmed` returns the LAC of this process's writer of a ledger, or -1 without one.
 
-        `prepare` is done before the first reader is served: ledgers without a writer are closed.
+        `prepare` runs before the first reader is served: it closes ledgers without a writer.
         """
         self._store = store
         self._bookies = bookies
         self._confirmed = confirmed
         self._prepare = prepare
+        # The public listener. None before `start`.
         self._listening: asyncio.Server | None = None
+        # Connections being passed on. Each leaves when it ends.
         self._connections: set[asyncio.Task[None]] = set()
+        # Starts the servers behind the port and returns the metadata server's port. None before the
+        # first connection; replaced if it failed.
         self._opening: asyncio.Task[int] | None = None
+        # One gRPC server per bookie, started by `_open`.
         self._servers: list[BookieServer] = []
+        # The metadata server, started by `_open`.
         self._metadata: MetadataServer | None = None
         self.port = 0
 
     async def start(self, port: int) -> None:
-        """It listens on 127.0.0.1 at `port` (0: any free one). Raises OSError."""
+        """Listen on 127.0.0.1 at `port` (0 picks a free one). Raises OSError."""
         self._listening = await asyncio.start_server(self._on_connection, _HOST, port)
         self.port = self._listening.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
-        """Nobody is served any more."""
+        """Stop listening and serving."""
         if self._listening is not None:
             self._listening.close()
         tasks: list[asyncio.Task[None]] = list(self._connections)
@@ -82,19 +88,19 @@ class ReadPort:
         if len(self._connections) >= _CONNECTIONS_MAX:
             writer.close()
             return
-        task = asyncio.get_running_loop().create_task(self._hand_on(reader, writer))
+        task = asyncio.get_running_loop().create_task(self._pass_on(reader, writer))
         self._connections.add(task)
         task.add_done_callback(self._connections.discard)
 
-    async def _hand_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         opening = self._opening
         if opening is None or (opening.done() and (opening.cancelled() or opening.exception())):
             opening = self._opening = asyncio.get_running_loop().create_task(self._open())
         try:
-            behind = await asyncio.shield(opening)
-            inner_reader, inner_writer = await asyncio.open_connection(_HOST, behind)
+            inner_port = await asyncio.shield(opening)
+            inner_reader, inner_writer = await asyncio.open_connection(_HOST, inner_port)
         except (OSError, LedgerError) as error:
-            logger().warning("readers of ledgers cannot be served", reason=str(error))
+            logger().warning("the ledger port cannot serve readers", reason=str(error))
             writer.close()
             return
         pumps = [
@@ -111,29 +117,29 @@ class ReadPort:
             inner_writer.close()
 
     async def _open(self) -> int:
-        """The servers behind the port stand; where the metadata are. Raises OSError."""
+        """Start the servers behind the port; return the metadata server's port. Raises OSError."""
         loop = asyncio.get_running_loop()
-        await loop.run_in_executor(None, _load)
+        await loop.run_in_executor(None, _import_servers)
         await self._prepare()
         from ledger.adapters.grpc.grpc_config import GrpcServerConfig
         from ledger.adapters.grpc.grpc_metadata_server import MetadataServer
         from ledger.bookie.grpc_server import BookieServer
         from ledger.bookie.read_only_view import ReadOnlyView
 
-        shown = {AVAILABLE: b"", READONLY: b""}
+        nodes = {AVAILABLE: b"", READONLY: b""}
         for bookie in self._bookies:
             read_only = ReadOnlyView(bookie, self._confirmed)
             server = BookieServer(read_only, GrpcServerConfig())
             self._servers.append(server)
             info = BookieInfo(_HOST, await server.start(_HOST, 0), read_only=True)
             path = f"{READONLY}/{bookie.bookie_id}"
-            shown[path] = service_info.encode(bookie.bookie_id, info)
-        shown |= await self._instance_id()
-        self._metadata = MetadataServer(self._store, shown)
+            nodes[path] = service_info.encode(bookie.bookie_id, info)
+        nodes |= await self._instance_id()
+        self._metadata = MetadataServer(self._store, nodes)
         return await self._metadata.start(_HOST, 0)
 
     async def _instance_id(self) -> dict[str, bytes]:
-        """One machine's store holds none; who reads it as a cluster wants one."""
+        """Return an instance id for a store that has none: readers expect a cluster's."""
         try:
             await self._store.get(INSTANCE_ID)
         except NoNode:
@@ -141,8 +147,8 @@ class ReadPort:
         return {}
 
 
-def _load() -> None:
-    """Beside the loop: 100 ms and more."""
+def _import_servers() -> None:
+    """Import the servers, in a thread because it takes 100 ms and more."""
     import_module("ledger.bookie.grpc_server")
     import_module("ledger.adapters.grpc.grpc_metadata_server")
 
@@ -153,4 +159,4 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
             writer.write(piece)
             await writer.drain()
     except OSError:
-        pass  # either end has gone
+        pass  # either end closed the connection

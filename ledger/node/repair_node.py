@@ -1,4 +1,4 @@
-"""An auditor and repair worker in a cluster: what it stands on, and what wakes it."""
+"""A process with an auditor and a replication worker: its parts and what wakes them."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ _CHANCES: Final = 2**48
 
 Stop = Callable[[], Awaitable[None]]
 OnPass = Callable[[int, int], None]
-"""Ledgers mended so far, ledgers left."""
+"""Called with the ledgers repaired so far and the ledgers left."""
 
 
 class _Parts(NamedTuple):
     store: MetadataStore
     discovery: Discovery
-    repairer: ReplicationWorker
+    worker: ReplicationWorker
     auditor: Auditor
     election: AuditorElection
 
 
 class RepairNode:
-    """`start`, then `serve` or `once`, then `stop`, also when `start` failed."""
+    """One process. Call `start`, then `serve` or `once`, then `stop`, even if `start` failed."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class RepairNode:
         self._made: _Parts | None = None
 
     async def start(self) -> None:
-        """Bookies are known. Raises MetadataUnavailable; ForeignLayout when there is no cluster."""
+        """Connect and discover the bookies. Raises MetadataUnavailable, ForeignLayout."""
         store = await connect_zookeeper(
             self._zookeeper, session_ms=int(self._session_s * 1000), make_root=False
         )
@@ -73,42 +73,42 @@ class RepairNode:
         bookies = GrpcBookies(discovery.registered, GrpcClientConfig(), self._tls)
         self._stops.append(bookies.close)
         clock = SystemClock()
-        repairer = ReplicationWorker(store, bookies, clock, self.owner, _chance, self._config)
-        auditor = Auditor(store, bookies, clock, repairer.underreplicated, self._config)
-        self._made = _Parts(store, discovery, repairer, auditor, AuditorElection(store, self.owner))
+        worker = ReplicationWorker(store, bookies, clock, self.owner, _chance, self._config)
+        auditor = Auditor(store, bookies, clock, worker.underreplicated, self._config)
+        self._made = _Parts(store, discovery, worker, auditor, AuditorElection(store, self.owner))
 
     async def stop(self) -> None:
-        """Locks and votes are gone with the session."""
+        """Close everything; locks and votes end with the session."""
         while self._stops:
             await self._stops.pop()()
 
     @property
     def leads(self) -> bool:
-        """This process is the auditor."""
+        """True if this process is the auditor."""
         return self._parts.election.leads
 
     @property
     def _parts(self) -> _Parts:
-        """After `start` only."""
+        """The parts. Valid after `start`."""
         assert self._made is not None
         return self._made
 
     def counters(self) -> dict[str, int]:
-        """What was done since the start."""
+        """Return the counters since the start."""
         parts = self._parts
-        return {**asdict(parts.repairer.progress), "marked": parts.auditor.marked}
+        return {**asdict(parts.worker.progress), "marked": parts.auditor.marked}
 
     async def serve(self) -> None:
-        """Audits when elected, and mends, until cancelled."""
-        store, discovery, repairer, auditor, election = self._parts
+        """Repair, and audit while elected, until cancelled."""
+        store, discovery, worker, auditor, election = self._parts
         unwatch = [
-            discovery.on_changed(repairer.on_bookies_changed),
+            discovery.on_changed(worker.on_bookies_changed),
             discovery.on_changed(auditor.on_bookies_changed),
-            store.watch(MISSING, repairer.wake),
-            store.watch(DRAINING, repairer.on_bookies_changed),
+            store.watch(MISSING, worker.wake),
+            store.watch(DRAINING, worker.on_bookies_changed),
         ]
         tasks = [
-            asyncio.create_task(repairer.run()),
+            asyncio.create_task(worker.run()),
             asyncio.create_task(election.run(auditor.run)),
         ]
         try:
@@ -121,15 +121,15 @@ class RepairNode:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def once(self, on_pass: OnPass | None = None) -> dict[LedgerId, tuple[str, ...]]:
-        """One audit, then all is mended that can be; returns what is left, and why."""
-        repairer, auditor = self._parts.repairer, self._parts.auditor
-        await repairer.underreplicated.prepare()
+        """Audit once, then repair all that can be. Returns the ledgers left, with reasons."""
+        worker, auditor = self._parts.worker, self._parts.auditor
+        await worker.underreplicated.prepare()
         await self._audit(auditor)
         while True:
-            marked = await repairer.underreplicated.ledgers()
+            marked = await worker.underreplicated.ledgers()
             if on_pass is not None:
-                on_pass(repairer.progress.ledgers, len(marked))
-            outcomes = await repairer.work_on(marked)
+                on_pass(worker.progress.ledgers, len(marked))
+            outcomes = await worker.repair_all(marked)
             left = {
                 ledger: one.reasons
                 for ledger, one in sorted(outcomes.items())
@@ -138,12 +138,12 @@ class RepairNode:
             wait_s = _worth_waiting_s(outcomes)
             if wait_s is None:
                 if on_pass is not None:
-                    on_pass(repairer.progress.ledgers, len(left))
+                    on_pass(worker.progress.ledgers, len(left))
                 return left
             await asyncio.sleep(wait_s)
 
     async def _audit(self, auditor: Auditor) -> None:
-        """Ledgers of who stays away are marked, and those that lack copies by any list."""
+        """Mark the ledgers of absent bookies, and those with gaps by any bookie's list."""
         away = await auditor.away()
         if away and self._config.delay_s > 0:
             await asyncio.sleep(self._config.delay_s)
@@ -152,7 +152,7 @@ class RepairNode:
 
 
 def _worth_waiting_s(outcomes: dict[LedgerId, RepairOutcome]) -> float | None:
-    """How long until another pass does more; None: nothing more can be done."""
+    """Return the seconds until another pass can do more, or None if none can."""
     times_s: list[float] = []
     for one in outcomes.values():
         if one.result is RepairStatus.LOCKED:

@@ -1,8 +1,7 @@
-"""A bookie in a cluster: what it stands on, in the order in which it may be relied upon.
+"""A bookie process in a cluster: the order of its start and, reversed, of its shutdown.
 
-Directory locked and claimed -> cluster and cookie agree with it -> log replayed -> what may be
-lost is fenced and in limbo -> this start is counted -> gRPC listens -> registered. At the end the
-other way round.
+Directory locked and claimed -> cluster and cookie match it -> log replayed -> possible losses
+fenced and in limbo -> this start counted -> gRPC listens -> registered.
 """
 
 from __future__ import annotations
@@ -35,38 +34,41 @@ from ledger.registry.cookie import Cookie
 from ledger.registry.ledger_ids import first_unused_ledger
 from ledger.registry.registration import Registration, wait_until_unregistered
 
-_LOOK_S = 1.0  # between two looks at the free space
-_LOOKS_PER_COLLECTION = 30
-_FAREWELL_S = 1.0  # for each word to ZooKeeper at the end; sessions end by themselves too
-_LEFT_OVER_S = 2.0  # beyond a session, for the node of an earlier one to go
+_CHECK_S = 1.0  # between two checks of the disk space
+_CHECKS_PER_COLLECTION = 30
+_SHUTDOWN_CALL_S = 1.0  # for each call to ZooKeeper at shutdown; sessions expire anyway
+_OLD_NODE_S = 2.0  # beyond a session's length, for the node of an earlier session to go
 
 Stop = Callable[[], Awaitable[None]]
-Connect = Callable[[bool], Awaitable[MetadataStore]]  # True: a chroot that is missing is made
+Connect = Callable[[bool], Awaitable[MetadataStore]]  # True: create a missing chroot
 
 
 class StorageNode:
-    """Everything of one bookie process. `start` once, then `stop`, also when `start` failed."""
+    """One bookie process. Call `start` once, then `stop`, even if `start` failed."""
 
     def __init__(self, config: NodeConfig, connect: Connect, log: Any) -> None:
         self._config = config
         self._connect = connect
         self._log = log
+        # How to stop the parts that have started, in order of their start. Emptied by `stop`.
         self._stops: list[Stop] = []
+        # None before `start`.
         self._bookie: Bookie | None = None
+        # Where clients reach the bookie. The port is 0 before `start`.
         self.host = config.advertised_host or config.host
         self.port = 0
 
     @property
     def bookie(self) -> Bookie:
-        """After `start` only."""
+        """The bookie. Valid after `start`."""
         assert self._bookie is not None
         return self._bookie
 
     async def start(self) -> None:
-        """It serves and is registered.
+        """Start everything, serve and register.
 
         Raises DirectoryInUse, ForeignDirectory, ForeignLayout, BookieIdInUse, CorruptFormat,
-        OSError; MetadataUnavailable: nothing is wrong here.
+        OSError; MetadataUnavailable if ZooKeeper does not answer.
         """
         config = self._config
         disk = PosixDisk(config.data)
@@ -77,10 +79,10 @@ class StorageNode:
         self._stops.append(store.close)
         cluster = await self._find_cluster(store, new=new)
         info = BookieInfo(self.host, config.port, config.rack)
-        await wait_until_unregistered(store, name, info, self._patience_s, replace=False)
+        await wait_until_unregistered(store, name, info, self._registration_wait_s, replace=False)
         identity = await self._identify(disk, store, cluster, name)
         bookie = await self._open_bookie(disk, store)
-        await self._settle_losses(bookie, store, identity)
+        await self._handle_losses(bookie, store, identity)
         await identity.started()
         self._stops.append(lambda: _stop_bookie(bookie, identity))
         server = BookieServer(bookie, GrpcServerConfig(), _tls(config))
@@ -88,10 +90,10 @@ class StorageNode:
         self._stops.append(lambda: server.stop(0.0 if bookie.failure else config.drain))
         info = info._replace(port=self.port, read_only=not bookie.writable)
         registration = Registration(
-            store, name, info, wait_s=self._patience_s, on_problem=self._on_problem
+            store, name, info, wait_s=self._registration_wait_s, on_problem=self._on_problem
         )
         await registration.start()
-        self._stops.append(lambda: _bounded(registration.stop()))
+        self._stops.append(lambda: _briefly(registration.stop()))
         ledgers = ClusterLedgers(store, identity)
         collector = GcScheduler(
             *(bookie, ledgers.list_all, ledgers.exists),
@@ -101,10 +103,10 @@ class StorageNode:
         )
         collector.start()
         self._stops.append(collector.stop)
-        self._watch_room(bookie, registration, collector)
+        self._watch_disk_space(bookie, registration, collector)
 
     async def stop(self) -> None:
-        """Nothing runs any more; what was accepted is settled. The newest part goes first."""
+        """Stop the parts, newest first, and settle everything accepted."""
         while self._stops:
             stop = self._stops.pop()
             try:
@@ -114,14 +116,14 @@ class StorageNode:
                 self._log().warning("a part did not stop cleanly", reason=reason)
 
     @property
-    def _patience_s(self) -> float:
-        return self._config.session + _LEFT_OVER_S
+    def _registration_wait_s(self) -> float:
+        return self._config.session + _OLD_NODE_S
 
     def _on_problem(self, what: str) -> None:
         self._log().warning(what)
 
     async def _find_cluster(self, store: MetadataStore, *, new: bool) -> str:
-        """Its instance id. Only a bookie that is new lays one out where there is none."""
+        """Return the cluster's instance id. Only a new bookie lays out a missing cluster."""
         if not new:
             await layout.read_instance_id(store, self._config.zookeeper)
         fresh = machine.new_instance_id()
@@ -155,10 +157,10 @@ class StorageNode:
         await bookie.start(boot_id=machine.boot_id(), next_ledger=next_ledger)
         return bookie
 
-    async def _settle_losses(
+    async def _handle_losses(
         self, bookie: Bookie, store: MetadataStore, identity: BookieIdentity
     ) -> None:
-        """What may be lost is never denied, and takes no writer's adds any more."""
+        """Put ledgers that may have lost entries into limbo, and fence all older ledgers."""
         replayed = bookie.replayed
         assert replayed is not None
         loss = identity.loss
@@ -169,25 +171,25 @@ class StorageNode:
             and identity.served_before
             and (replayed.incomplete or replayed.next_file_id == 1)
         ):
-            loss = "the index is lost, and the log is not whole"
+            loss = "the index is lost, and the log is incomplete"
         if not loss:
             return
         ledgers = await ledgers_at_risk(store, bookie.bookie_id)
         next_ledger = await first_unused_ledger(store)
         await bookie.enter_limbo(ledgers, fenced_below=next_ledger)
         self._log().error(
-            "this bookie may have lost entries; it fences what it held and denies nothing until "
-            "it is repaired",
+            "this bookie may have lost entries; its ledgers are fenced and in limbo until it is "
+            "repaired",
             reason=loss,
             bookie=bookie.bookie_id,
             ledgers=len(ledgers),
         )
 
-    def _watch_room(
+    def _watch_disk_space(
         self, bookie: Bookie, registration: Registration, collector: GcScheduler
     ) -> None:
         task = asyncio.get_running_loop().create_task(
-            self._keep_watching_room(bookie, registration, collector)
+            self._monitor_disk_space(bookie, registration, collector)
         )
 
         async def stop() -> None:
@@ -196,32 +198,32 @@ class StorageNode:
 
         self._stops.append(stop)
 
-    async def _keep_watching_room(
+    async def _monitor_disk_space(
         self, bookie: Bookie, registration: Registration, collector: GcScheduler
     ) -> None:
-        """Registered as what it is; short of room, it looks for some again and again."""
-        was_writable = True  # one that begins without room says so too
-        looks = 0
+        """Register as writable or read-only by disk space; collect garbage while it is short."""
+        was_writable = True  # so that a start without disk space is logged too
+        checks = 0
         while True:
             if bookie.writable != was_writable:
-                was_writable, looks = bookie.writable, 0
-                self._say_room(bookie)
+                was_writable, checks = bookie.writable, 0
+                self._log_disk_space(bookie)
                 await registration.set_read_only(not was_writable)
-            if not was_writable and looks % _LOOKS_PER_COLLECTION == 0:
+            if not was_writable and checks % _CHECKS_PER_COLLECTION == 0:
                 collector.request()
-            looks += 1
-            await asyncio.sleep(_LOOK_S)
+            checks += 1
+            await asyncio.sleep(_CHECK_S)
             bookie.check_disk_space()
 
-    def _say_room(self, bookie: Bookie) -> None:
+    def _log_disk_space(self, bookie: Bookie) -> None:
         if bookie.failure is not None:
-            return  # another line says that
+            return  # logged elsewhere
         free, needed = bookie.disk_space
         if bookie.writable:
             self._log().warning("writable again", free_bytes=free)
             return
         self._log().warning(
-            "short of room: read-only, it takes no writes",
+            "short of room: read-only, adds are refused",
             free_bytes=free,
             needed_bytes=needed,
             data=str(self._config.data),
@@ -230,7 +232,7 @@ class StorageNode:
 
 
 def _bookie_config(config: NodeConfig) -> BookieConfig:
-    """Shares of the disk as bytes of this disk."""
+    """Convert shares of the disk into bytes of this disk."""
     disk_bytes = machine.disk_bytes(config.data)
     headroom = max(config.disk_free_min, disk_bytes * (100 - config.disk_used_max) // 100)
     return BookieConfig(
@@ -252,17 +254,17 @@ def _tls(config: NodeConfig) -> TlsFiles | None:
 
 
 async def _stop_bookie(bookie: Bookie, identity: BookieIdentity) -> None:
-    """Settled and closed; only a bookie that did not fail has stopped cleanly."""
+    """Stop the bookie, and count the clean stop unless it failed."""
     failed = bookie.failure is not None
     await bookie.stop()
     if not failed:
-        await _bounded(identity.stopped())
+        await _briefly(identity.stopped())
 
 
-async def _bounded(farewell: Awaitable[None]) -> None:
-    """A word to ZooKeeper that is worth a moment. Raises TimeoutError."""
-    async with asyncio.timeout(_FAREWELL_S):
-        await farewell
+async def _briefly(call: Awaitable[None]) -> None:
+    """Wait for a call to ZooKeeper for a moment. Raises TimeoutError."""
+    async with asyncio.timeout(_SHUTDOWN_CALL_S):
+        await call
 
 
 def _closing(close: Callable[[], None]) -> Stop:

@@ -1,8 +1,8 @@
-"""A bookie's cookie: which disks belong to which bookie of which cluster.
+"""A bookie's cookie: which directories belong to which bookie of which cluster.
 
-The same text lies in the metadata store and in each of its directories; a difference means that
-a disk was lost, swapped or wiped. Bytes are Apache BookKeeper's: the line `5`, then protobuf text.
-Version 4 (no index directories) is read too, and version 3, which is plain lines.
+The same text is in the metadata store and in each directory; a difference means that a disk was
+lost, exchanged or wiped. The bytes are Apache BookKeeper's: the line `5`, then protobuf text.
+Version 4 (no index directories) and version 3 (plain lines) are read too.
 Source: BookKeeper, `bookie/Cookie.java`.
 """
 
@@ -19,8 +19,11 @@ _VERSION = "5"
 
 @dataclass(frozen=True, slots=True)
 class Cookie:
-    """What a bookie is made of. Directories hold neither tabs nor newlines; `journal_dir` may
-    be several, joined by commas. `instance_id` is the cluster's, empty where it has none."""
+    """The identity and the directories of a bookie.
+
+    Directory names have neither tabs nor newlines. `journal_dir` may be several, separated by
+    commas. `instance_id` is the cluster's, or empty.
+    """
 
     bookie_host: str  # the bookie's id
     journal_dir: str
@@ -30,12 +33,12 @@ class Cookie:
 
 
 def cookie_path(bookie: BookieId) -> str:
-    """Where the cookie of `bookie` is kept. The names beside it are all bookies there ever were."""
+    """Return the path of the cookie. Its siblings are all bookies that ever existed."""
     return f"{COOKIES}/{bookie}"
 
 
 def encode(cookie: Cookie) -> bytes:
-    """The bytes that are stored, version 5."""
+    """Encode a cookie, version 5."""
     from google.protobuf import text_format
 
     from ledger.wire.bookie_formats_pb2 import CookieFormat
@@ -53,7 +56,7 @@ def encode(cookie: Cookie) -> bytes:
 
 
 def decode(data: bytes) -> Cookie:
-    """The cookie in `data`. Raises CorruptFormat."""
+    """Decode a cookie. Raises CorruptFormat."""
     try:
         version, newline, text = data.decode().partition("\n")
         if not newline:
@@ -89,7 +92,7 @@ def _decode_text(text: str) -> Cookie:
 
 
 def _decode_lines(text: str) -> Cookie:
-    """Version 3: the bookie, its journal's directory and the ledger directories; no instance."""
+    """Decode version 3: the bookie, its journal directory and ledger directories; no instance."""
     lines = text.split("\n")
     if len(lines) < 3:
         raise ValueError("too few lines")
@@ -103,5 +106,5 @@ def _join(directories: tuple[str, ...]) -> str:
 def _split(joined: str) -> tuple[str, ...]:
     count, *directories = joined.split("\t")
     if count != str(len(directories)):
-        raise ValueError(f"{count[:20]!r} directories announced, {len(directories)} there")
+        raise ValueError(f"{len(directories)} directories instead of {count[:20]!r}")
     return tuple(directories)

@@ -1,7 +1,6 @@
-"""Who is registered, as last seen: watched, not asked for each time.
+"""Discovers the registered bookies through watches, without a request per use.
 
-While the store is unreachable the last known picture stays: a bookie is where it was until
-somebody who can tell says otherwise.
+While the store is unavailable the last known bookies stay.
 """
 
 from __future__ import annotations
@@ -27,49 +26,54 @@ class Discovery:
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
+        # The bookies as last read. Replaced as a whole, never changed.
         self._known: Mapping[BookieId, BookieInfo] = MappingProxyType({})
-        self._told: list[Callable[[], None]] = []
+        # Listeners, in order of registration.
+        self._listeners: list[Callable[[], None]] = []
+        # Set by watches; `_run` clears it and reads again.
         self._changed = asyncio.Event()
+        # Ends the watches; filled by `start`.
         self._unwatch: list[Unwatch] = []
+        # Runs `_run` from `start` to `stop`.
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """The picture is whole, and kept so. Raises MetadataUnavailable."""
+        """Read the bookies, and keep them up to date. Raises MetadataUnavailable."""
         store, wake = self._store, self._changed.set
         self._unwatch = [store.watch(path, wake) for path in (AVAILABLE, READONLY)]
         self._unwatch.append(store.watch_session(wake))
-        self._known = await self._look()
-        self._task = asyncio.get_running_loop().create_task(self._keep())
+        self._known = await self._read()
+        self._task = asyncio.get_running_loop().create_task(self._run())
 
     def registered(self) -> Mapping[BookieId, BookieInfo]:
-        """Every bookie that is alive as far as is known. Never changes; another one follows."""
+        """Return every bookie known to be alive. The mapping never changes; updates replace it."""
         return self._known
 
     def on_changed(self, call: Callable[[], None]) -> Unwatch:
-        """`call` runs after each change of `registered`, on the loop."""
-        self._told.append(call)
+        """Call `call` after each change of `registered`, on the loop."""
+        self._listeners.append(call)
 
         def unwatch() -> None:
-            if call in self._told:
-                self._told.remove(call)
+            if call in self._listeners:
+                self._listeners.remove(call)
 
         return unwatch
 
     async def stop(self) -> None:
-        """Nothing is watched any more; the last picture stays."""
+        """Stop watching; the last known bookies stay."""
         for unwatch in self._unwatch:
             unwatch()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    async def _keep(self) -> None:
+    async def _run(self) -> None:
         retry_s = _RETRY_S_FIRST
         while True:
             await self._changed.wait()
             self._changed.clear()
             try:
-                found = await self._look()
+                found = await self._read()
             except MetadataUnavailable:
                 await asyncio.sleep(retry_s)
                 retry_s = min(retry_s * 2, _RETRY_S_MAX)
@@ -78,14 +82,14 @@ class Discovery:
             retry_s = _RETRY_S_FIRST
             if found != self._known:
                 self._known = found
-                for call in tuple(self._told):
+                for call in tuple(self._listeners):
                     call()
 
-    async def _look(self) -> Mapping[BookieId, BookieInfo]:
-        """As registered now. One in both lists, for it moves, counts as read-only.
+    async def _read(self) -> Mapping[BookieId, BookieInfo]:
+        """Read the registered bookies. One in both lists counts as read-only, as it is moving.
 
-        One that is missing while something changed may have moved from one list to the other
-        between the looks at them: it stays until the next look, which follows.
+        A bookie may move between the reads of the two lists. So one that is missing while something
+        changed stays until the next read, which follows.
         """
         writable = await self._list(AVAILABLE, read_only=False)
         found = writable | await self._list(READONLY, read_only=True)
@@ -97,7 +101,7 @@ class Discovery:
         try:
             names = await self._store.children(path)
         except NoNode:
-            return {}  # nobody laid the cluster out yet
+            return {}  # the cluster is not laid out yet
         bookies = [BookieId(name) for name in names if name != _READONLY_NAME]
         infos = await asyncio.gather(*[self._info(path, each, read_only) for each in bookies])
         return {
@@ -105,7 +109,7 @@ class Discovery:
         }
 
     async def _info(self, path: str, bookie: BookieId, read_only: bool) -> BookieInfo | None:
-        """None when it has just gone, or says something that nobody understands."""
+        """Return None if it has just gone, or if its data does not parse."""
         try:
             data = (await self._store.get(f"{path}/{bookie}")).data
             return service_info.decode(data, bookie, read_only=read_only)

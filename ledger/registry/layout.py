@@ -1,7 +1,7 @@
-"""Where a cluster keeps what, below `/ledgers`, and how it is laid out once.
+"""The paths of a cluster below `/ledgers`, and the creation of its layout.
 
-A cluster that Apache BookKeeper laid out is used as it is, and the other way round, as long as
-its ledgers lie in the hierarchical layout.
+A cluster laid out by Apache BookKeeper works unchanged, and vice versa, as long as its ledgers use
+the hierarchical layout.
 Source: BookKeeper, `util/BookKeeperConstants.java`, `discover/ZKRegistrationManager.java`,
 `meta/LedgerLayout.java`.
 """
@@ -28,10 +28,10 @@ _LAYOUT_DATA = f"2\n{_FACTORY}:1".encode()
 
 
 async def init_layout(store: MetadataStore, new_instance_id: Callable[[], str]) -> str:
-    """The cluster is laid out; returns its instance id, the same to all who ever call this.
+    """Lay out the cluster if necessary; return its instance id, the same for every caller.
 
-    May run again, and at the same time elsewhere. What is there already stays as it is.
-    Raises ForeignLayout when ledgers lie in another layout; MetadataUnavailable: call again.
+    Safe to call repeatedly and concurrently; existing nodes stay as they are. Raises ForeignLayout
+    if ledgers use another layout, MetadataUnavailable: call again.
     """
     instance_id = new_instance_id()
     if not await store.exists(LEDGERS):
@@ -41,7 +41,7 @@ async def init_layout(store: MetadataStore, new_instance_id: Callable[[], str]) 
                 [*map(Create, nodes), Create(INSTANCE_ID, instance_id.encode())],
             )
         except NodeExists:
-            pass  # a rival was first: complete and read what it made
+            pass  # another process was first; complete its layout
     await _check_or_create_layout(store)
     for path, data in ((AVAILABLE, b""), (READONLY, b""), (INSTANCE_ID, instance_id.encode())):
         await _create_if_missing(store, path, data)
@@ -49,10 +49,10 @@ async def init_layout(store: MetadataStore, new_instance_id: Callable[[], str]) 
 
 
 async def read_instance_id(store: MetadataStore, zookeeper: str = "") -> str:
-    """The id that tells this cluster from all others; nothing is made.
+    """Read the cluster's instance id without creating anything.
 
-    Raises ForeignLayout where there is no cluster. `zookeeper` is the address that led here,
-    `host:port/chroot`: a chroot that is misspelt is an empty place, and the error names it.
+    Raises ForeignLayout if there is no cluster. `zookeeper` is the address used,
+    `host:port/chroot`: the error names the chroot, because a misspelt one is an empty place.
     """
     try:
         node = await store.get(INSTANCE_ID)
@@ -81,4 +81,4 @@ async def _create_if_missing(store: MetadataStore, path: str, data: bytes) -> No
     try:
         await store.create(path, data, parents=True)
     except NodeExists:
-        pass  # a rival's; equally good
+        pass  # created by another process

@@ -1,10 +1,9 @@
-"""Ledger ids that are never given twice.
+"""Generates ledger ids, each only once.
 
-An id is the number of an ephemeral sequential node, made and forgotten. Ids of 31 bits come from
-`idgen`; when they are spent, `idgen-long` is made, and its existence says for ever that ids now
-come from `idgen-long/HOB-<n>`: n in the upper 32 bits, the number in the lower. A reply that is
-lost only wastes a number.
-Source: BookKeeper, `meta/LongZkLedgerIdGenerator.java`, `meta/ZkLedgerIdGenerator.java`.
+An id is the number of an ephemeral sequential node, which is then deleted. Ids of 31 bits come from
+`idgen`. Once these are used up, `idgen-long` is created, and from then on ids come from
+`idgen-long/HOB-<n>`: n in the upper 32 bits, the number in the lower. A lost reply only wastes a
+number. Source: BookKeeper, `meta/LongZkLedgerIdGenerator.java`, `meta/ZkLedgerIdGenerator.java`.
 """
 
 from __future__ import annotations
@@ -19,30 +18,30 @@ from ledger.registry.layout import ID_GENERATOR, LONG_ID_GENERATOR
 _NUMBER = "ID-"
 _HIGH = "HOB-"
 _NUMBERS_END = 2**31 - 1  # the store's counter wraps here
-_HIGH_KEPT = 3  # a rival may still be at an older one; three are plenty
+_HIGH_KEPT = 3  # another process may still use an older one; three are enough
 
 
 class TakenId(NamedTuple):
-    """A ledger id of the caller's own, and the node that gave it."""
+    """A new ledger id, and the node that gave it."""
 
     ledger: LedgerId
     node: str
 
 
 async def next_ledger_id(store: MetadataStore) -> LedgerId:
-    """An id that nobody else has, had or gets. Raises MetadataUnavailable: ask again."""
+    """Return an id that no other caller gets. Raises MetadataUnavailable; then call again."""
     taken = await take_ledger_id(store)
     await forget_ledger_id(store, taken)
     return taken.ledger
 
 
 async def first_unused_ledger(store: MetadataStore) -> LedgerId:
-    """No ledger at or above it exists; every later one gets a higher id. Spends one id."""
+    """Return an id above every existing ledger and below every later one. Uses up one id."""
     return await next_ledger_id(store)
 
 
 async def take_ledger_id(store: MetadataStore) -> TakenId:
-    """As `next_ledger_id`, but its node is still there: the caller forgets it, at leisure."""
+    """As `next_ledger_id`, but the caller deletes the node, with `forget_ledger_id`."""
     if not await store.exists(LONG_ID_GENERATOR):
         node, number = await _count(store, ID_GENERATOR)
         if number is not None:
@@ -53,12 +52,12 @@ async def take_ledger_id(store: MetadataStore) -> TakenId:
 
 
 async def forget_ledger_id(store: MetadataStore, taken: TakenId) -> None:
-    """Its node is gone, or goes when this session ends. Never raises for the store's state."""
+    """Delete the id's node; it expires with the session otherwise. Does not raise store errors."""
     await _forget(store, taken.node)
 
 
 async def _take_long_id(store: MetadataStore) -> TakenId:
-    """An id below the newest HOB node; a full one is followed by the next."""
+    """Return an id from the newest HOB node; create the next one if it is used up."""
     while True:
         highs = await _highs(store)
         high = highs[-1] if highs else 1
@@ -67,7 +66,7 @@ async def _take_long_id(store: MetadataStore) -> TakenId:
         try:
             node, number = await _count(store, _high_path(high), parents=False)
         except NoNode:
-            continue  # four rivals' overflows later: it was cleared away
+            continue  # other processes have moved on, and deleted it
         if number is not None:
             await _clear(store, highs[:-_HIGH_KEPT])
             return TakenId(LedgerId(high << 32 | number), node)
@@ -78,7 +77,7 @@ async def _take_long_id(store: MetadataStore) -> TakenId:
 async def _count(
     store: MetadataStore, parent: str, *, parents: bool = True
 ) -> tuple[str, int | None]:
-    """A new node below `parent`, and its number; None when the counter has wrapped."""
+    """Create a node below `parent`; return it with its number, or None if the counter wrapped."""
     prefix = f"{parent}/{_NUMBER}"
     node = await store.create(prefix, ephemeral=True, sequential=True, parents=parents)
     number = int(node.removeprefix(prefix))
@@ -99,11 +98,11 @@ async def _create(store: MetadataStore, path: str) -> None:
     try:
         await store.create(path, parents=True)
     except NodeExists:
-        pass  # a rival's; equally good
+        pass  # created by another process
 
 
 async def _clear(store: MetadataStore, highs: list[int]) -> None:
-    """The HOB nodes `highs` are gone, best effort."""
+    """Delete the HOB nodes `highs`, best effort."""
     for high in highs:
         await _forget(store, _high_path(high))
 
@@ -112,4 +111,4 @@ async def _forget(store: MetadataStore, node: str) -> None:
     try:
         await store.delete(node)
     except (NoNode, NotEmpty, MetadataUnavailable):
-        pass  # ephemeral, or tried again at the next id
+        pass  # ephemeral, or deleted with a later id

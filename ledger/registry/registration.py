@@ -1,7 +1,7 @@
-"""A bookie says that it is there: one ephemeral node, in the list of the writable or the read-only.
+"""Registers a bookie: one ephemeral node in the list of the writable or the read-only bookies.
 
-The node goes with the session; it is made again in the next one. Two processes never register one
-id: the second waits for the session of the first to end, and gives up when it does not.
+The node ends with the session and is created again in the next one. Two processes never register
+one id: the second waits for the session of the first to end, then gives up.
 Source: BookKeeper, `discover/ZKRegistrationManager.java`.
 """
 
@@ -20,7 +20,7 @@ from ledger.registry.layout import AVAILABLE, READONLY
 
 _RETRY_S_FIRST = 0.1
 _RETRY_S_MAX = 5.0
-_LOOK_AGAIN_S = 0.5  # a watch wakes earlier; a lost one costs no more than this
+_POLL_S = 0.5  # a watch wakes earlier; a lost one costs no more than this
 
 
 class Registration:
@@ -41,32 +41,38 @@ class Registration:
         self._data = service_info.encode(bookie, info)
         self._wait_s = wait_s
         self._on_problem = on_problem
+        # The wanted state, as last set.
         self._read_only = info.read_only
-        self._held: str | None = None  # our node of this session, as far as is known
+        # The path of this session's node, or None if unknown. Reset with each new session.
+        self._node: str | None = None
+        # Set by watches and by `set_read_only`; `_run` clears it and reconciles.
         self._changed = asyncio.Event()
+        # Set while the registered state is the wanted one.
         self._settled = asyncio.Event()
+        # Runs `_run` from `start` to `stop`.
         self._task: asyncio.Task[None] | None = None
+        # Ends the watches; filled by `start`.
         self._unwatch: list[Unwatch] = []
 
     async def start(self) -> None:
-        """Registered, and kept so.
+        """Register, and stay registered.
 
-        A left-over of our own (it names the address where only we can listen) is replaced at
-        once, any other is waited for. Raises BookieIdInUse, MetadataUnavailable.
+        An old node with this address is replaced at once; for any other, wait until its session
+        ends. Raises BookieIdInUse, MetadataUnavailable.
         """
         await wait_until_unregistered(
             self._store, self._bookie, self._info, self._wait_s, replace=True
         )
-        await self._settle()
+        await self._reconcile()
         store, paths = self._store, _paths(self._bookie)
         self._unwatch = [store.watch(path, self._changed.set) for path in paths]
-        self._unwatch.append(store.watch_session(self._on_renewed))
-        self._task = asyncio.get_running_loop().create_task(self._keep())
+        self._unwatch.append(store.watch_session(self._on_new_session))
+        self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def set_read_only(self, read_only: bool) -> None:
-        """Listed among the read-only bookies, or among the writable ones again.
+        """Move to the read-only bookies, or back to the writable ones.
 
-        Returns when it is so; while the store is unreachable that may take long.
+        Returns when that is done, which may take long while the store is unavailable.
         """
         if read_only != self._read_only:
             self._read_only = read_only
@@ -75,29 +81,29 @@ class Registration:
         await self._settled.wait()
 
     async def stop(self) -> None:
-        """Not registered any more. Never raises: the node goes with the session at the latest."""
+        """Unregister. Never raises: the node expires with the session at the latest."""
         for unwatch in self._unwatch:
             unwatch()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        if self._held is not None:
+        if self._node is not None:
             with suppress(NoNode, MetadataUnavailable):
-                await self._store.delete(self._held)
-            self._held = None
+                await self._store.delete(self._node)
+            self._node = None
 
-    def _on_renewed(self) -> None:
-        self._held = None
+    def _on_new_session(self) -> None:
+        self._node = None
         self._settled.clear()
         self._changed.set()
 
-    async def _keep(self) -> None:
+    async def _run(self) -> None:
         retry_s = _RETRY_S_FIRST
         while True:
             await self._changed.wait()
             self._changed.clear()
             try:
-                await self._settle()
+                await self._reconcile()
                 retry_s = _RETRY_S_FIRST
             except (BookieIdInUse, MetadataUnavailable) as error:
                 if self._on_problem is not None:
@@ -106,22 +112,22 @@ class Registration:
                 retry_s = min(retry_s * 2, _RETRY_S_MAX)
                 self._changed.set()
 
-    async def _settle(self) -> None:
-        """The one node is there and the other is not. Raises BookieIdInUse, MetadataUnavailable."""
+    async def _reconcile(self) -> None:
+        """Create the wanted node, delete the other. Raises BookieIdInUse, MetadataUnavailable."""
         writable, readonly = _paths(self._bookie)
         read_only = self._read_only
         wanted, other = (readonly, writable) if read_only else (writable, readonly)
-        if self._held == other and await self._move(other, wanted):
-            self._held = wanted
-        if self._held != wanted or not await self._store.exists(wanted):
-            await self._remove_left_over(other)
+        if self._node == other and await self._move(other, wanted):
+            self._node = wanted
+        if self._node != wanted or not await self._store.exists(wanted):
+            await self._delete_old_node(other)
             await self._create(wanted)
-            self._held = wanted
+            self._node = wanted
         if self._read_only == read_only:
             self._settled.set()
 
     async def _move(self, source: str, target: str) -> bool:
-        """At no time in both lists or in none; False when the nodes are not as they should be."""
+        """Move the node atomically. False if the nodes are not as expected."""
         try:
             await self._store.multi([Delete(source), Create(target, self._data, ephemeral=True)])
         except (NoNode, NodeExists):
@@ -129,8 +135,11 @@ class Registration:
         return True
 
     async def _create(self, path: str) -> None:
-        """The node is there. One with our own data is ours: the reply to its creation was lost,
-        or it goes with the session that ended, and then the watch tells."""
+        """Create the node, or accept one with the same data.
+
+        Such a node was created by this process and the reply was lost; or it belongs to a session
+        that ended, and a watch fires when it goes.
+        """
         try:
             await self._store.create(path, self._data, ephemeral=True)
         except NodeExists:
@@ -141,7 +150,7 @@ class Registration:
                 return
             self._changed.set()
 
-    async def _remove_left_over(self, path: str) -> None:
+    async def _delete_old_node(self, path: str) -> None:
         with suppress(NoNode):
             found = await self._store.get(path)
             if found.data == self._data:
@@ -151,30 +160,30 @@ class Registration:
 async def wait_until_unregistered(
     store: MetadataStore, bookie: BookieId, info: BookieInfo, wait_s: float, *, replace: bool
 ) -> None:
-    """Nobody else is registered as `bookie`. Raises BookieIdInUse when that lasts `wait_s`.
+    """Wait until no other process is registered as `bookie`; BookieIdInUse after `wait_s`.
 
-    A node that names our own address is no obstacle; with `replace` it is gone.
+    A node with this process's own address does not count; with `replace` it is deleted.
     """
     changed = asyncio.Event()
     unwatch = [store.watch(path, changed.set) for path in _paths(bookie)]
     until_s = asyncio.get_running_loop().time() + wait_s
     try:
-        while (data := await _obstacle(store, bookie, info, replace)) is not None:
+        while (data := await _other_owner(store, bookie, info, replace)) is not None:
             left_s = until_s - asyncio.get_running_loop().time()
             if left_s <= 0:
                 raise _in_use(bookie, data)
             with suppress(TimeoutError):
-                await asyncio.wait_for(changed.wait(), min(left_s, _LOOK_AGAIN_S))
+                await asyncio.wait_for(changed.wait(), min(left_s, _POLL_S))
             changed.clear()
     finally:
         for disarm in unwatch:
             disarm()
 
 
-async def _obstacle(
+async def _other_owner(
     store: MetadataStore, bookie: BookieId, info: BookieInfo, replace: bool
 ) -> bytes | None:
-    """The data of a node that is not our own, or None."""
+    """Return the data of another process's node, or None."""
     own = service_info.encode(bookie, info)
     for path in _paths(bookie):
         with suppress(NoNode):

@@ -1,6 +1,6 @@
-"""What a registered bookie says of itself: where it listens and in which rack it stands.
+"""The service info of a registered bookie: its address and its rack.
 
-Bytes are Apache BookKeeper's BookieServiceInfoFormat. Our bookies publish one endpoint with the
+The bytes are Apache BookKeeper's BookieServiceInfoFormat. Our bookies publish one endpoint with the
 protocol `bookie-grpc`, and the rack as a property.
 Source: BookKeeper, `discover/BookieServiceInfoUtils.java`, `ZKRegistrationManager.java`.
 """
@@ -17,7 +17,7 @@ _RACK = "rack"
 
 
 def encode(bookie: BookieId, info: BookieInfo) -> bytes:
-    """The bytes to register `bookie` with. Whether it is read-only is said by the path."""
+    """Encode the data of a bookie's node. Its path says whether it is read-only."""
     from ledger.wire.bookie_formats_pb2 import BookieServiceInfoFormat
 
     message = BookieServiceInfoFormat(properties={_RACK: info.rack})
@@ -26,10 +26,10 @@ def encode(bookie: BookieId, info: BookieInfo) -> bytes:
 
 
 def decode(data: bytes, bookie: BookieId, *, read_only: bool) -> BookieInfo:
-    """Where `bookie` is. Raises CorruptFormat.
+    """Decode the address of `bookie`. Raises CorruptFormat.
 
-    A bookie without a gRPC endpoint (Apache BookKeeper's own) is told by its `bookie-rpc` one,
-    and one that registered without any data by its id, which is then `host:port`.
+    Without a gRPC endpoint (Apache BookKeeper's own bookies) the `bookie-rpc` one is used. Without
+    any data the bookie's id is its address, `host:port`.
     """
     if not data:
         host, port = _host_and_port(bookie)
@@ -53,5 +53,7 @@ def decode(data: bytes, bookie: BookieId, *, read_only: bool) -> BookieInfo:
 def _host_and_port(bookie: BookieId) -> tuple[str, int]:
     host, _, port = bookie.rpartition(":")
     if not host or not port.isascii() or not port.isdigit():
-        raise CorruptFormat(f"bookie {bookie} registered no address, and its id is none")
+        raise CorruptFormat(
+            f"bookie {bookie} has registered no address, and its id is not host:port"
+        )
     return host, int(port)

@@ -1,7 +1,7 @@
-"""What auditor and repair workers write down: which ledgers lack copies, and who mends them.
+"""Paths and bytes of the under-replication nodes: marks, locks and the auditor's election.
 
-Paths and bytes are Apache BookKeeper's, so that either side's auditor and workers see the other's
-marks and locks. All data are protobuf text.
+They are Apache BookKeeper's, so that the auditor and workers of either side use the same marks and
+locks. All data is protobuf text.
 Source: BookKeeper, `meta/ZkLedgerUnderreplicationManager.java`, `ZkLedgerAuditorManager.java`.
 """
 
@@ -28,7 +28,7 @@ MISSING = f"{UNDERREPLICATION}/ledgers"
 LOCKS = f"{UNDERREPLICATION}/locks"
 ELECTION = f"{UNDERREPLICATION}/auditorelection"
 VOTE = f"{ELECTION}/V_"  # followed by the sequence number
-DISABLED = f"{UNDERREPLICATION}/disable"  # present: nobody repairs anything
+DISABLED = f"{UNDERREPLICATION}/disable"  # while it exists, nothing is repaired
 LOST_BOOKIE_DELAY = f"{UNDERREPLICATION}/lostBookieRecoveryDelay"  # seconds, decimal text
 
 _LAYOUT_TYPE, _LAYOUT_VERSION = "BASIC", 1
@@ -38,19 +38,19 @@ M = TypeVar("M", bound=Message)
 
 
 def ledger_path_of(ledger: LedgerId) -> str:
-    """Where it is written that `ledger` lacks copies: its id in hex, 4-4-4-4, then in decimal."""
+    """Return the path of the ledger's mark: its id in hex, 4-4-4-4, then in decimal."""
     groups = (f"{ledger >> shift & 0xFFFF:04x}" for shift in (48, 32, 16, 0))
     return f"{MISSING}/{'/'.join(groups)}/{_name(ledger)}"
 
 
 def ledger_of_node(path_or_name: str) -> LedgerId | None:
-    """The ledger that a mark or lock is of; None for other nodes."""
+    """Return the ledger of a mark or lock, or None for other nodes."""
     match = _NODE.fullmatch(path_or_name.rpartition("/")[2])
     return LedgerId(int(match[1])) if match else None
 
 
 def lock_path(ledger: LedgerId) -> str:
-    """An ephemeral node there: its owner mends `ledger` now."""
+    """Return the path of the ledger's lock, an ephemeral node."""
     return f"{LOCKS}/{_name(ledger)}"
 
 
@@ -60,43 +60,43 @@ def _name(ledger: LedgerId) -> str:
 
 
 def encode_missing(replicas: tuple[str, ...], ctime_ms: int | None = None) -> bytes:
-    """A mark: `replicas` are the ids of the bookies whose copies are lost."""
+    """Encode a mark. `replicas` are the bookies whose copies are lost."""
     return _encode(UnderreplicatedLedgerFormat(replica=replicas, ctime=ctime_ms))
 
 
 def decode_missing(data: bytes) -> tuple[tuple[str, ...], int | None]:
-    """The lost bookies, and when it was marked, in milliseconds. Raises CorruptFormat."""
+    """Decode a mark: the lost bookies and its creation time in ms. Raises CorruptFormat."""
     message = _decode(data, UnderreplicatedLedgerFormat, "mark of a ledger")
     return tuple(message.replica), message.ctime if message.HasField("ctime") else None
 
 
 def encode_lock(owner: BookieId) -> bytes:
-    """The data of a lock; for people only."""
+    """Encode a lock's data, which is informational."""
     return _encode(LockDataFormat(bookieId=owner))
 
 
 def decode_lock(data: bytes) -> BookieId:
-    """Whose lock it is, empty when it does not say. Raises CorruptFormat."""
+    """Decode the lock's owner, empty if it names none. Raises CorruptFormat."""
     return BookieId(_decode(data, LockDataFormat, "lock of a ledger").bookieId)
 
 
 def encode_vote(voter: BookieId) -> bytes:
-    """The data of a vote; the oldest vote's voter is the auditor."""
+    """Encode a vote. The owner of the oldest vote is the auditor."""
     return _encode(AuditorVoteFormat(bookieId=voter))
 
 
 def decode_vote(data: bytes) -> BookieId:
-    """Whose vote it is. Raises CorruptFormat."""
+    """Decode a vote's owner. Raises CorruptFormat."""
     return BookieId(_decode(data, AuditorVoteFormat, "auditor's vote").bookieId)
 
 
 def encode_layout() -> bytes:
-    """The data of `LAYOUT`."""
+    """Encode the data of `LAYOUT`."""
     return _encode(LedgerRereplicationLayoutFormat(type=_LAYOUT_TYPE, version=_LAYOUT_VERSION))
 
 
 def is_our_layout(data: bytes) -> bool:
-    """`LAYOUT` describes what this module reads and writes. Raises CorruptFormat."""
+    """True if `LAYOUT` describes the format of this module. Raises CorruptFormat."""
     message = _decode(data, LedgerRereplicationLayoutFormat, LAYOUT)
     return (message.type, message.version) == (_LAYOUT_TYPE, _LAYOUT_VERSION)
 

@@ -1,13 +1,13 @@
-"""An operator gives up what is lost, so that the rest of a ledger can be used again.
+"""Accepts the loss of entries, on an operator's request, so that the rest of a ledger is usable.
 
-Bookies in limbo are let out of it: what they do not have is then said to be gone. A ledger that
-is not closed is recovered; where too few bookies are left for that, it is closed at the last
-entry up to which everything can still be read. Nothing is deleted: an entry that turns up later
-on a bookie that was away is only no longer part of the ledger when it lies above the end.
+Bookies in limbo leave it: entries they lack then count as missing. An open ledger is recovered. If
+too few bookies are left for that, it is closed at the last entry up to which all can be read.
+Nothing is deleted: an entry that turns up later on an absent bookie only leaves the ledger if it is
+above the end.
 
-A ledger closed by force was fenced on too few bookies to be sure of its writer: one that still
-runs, and reaches Qa bookies that did not answer here, may acknowledge entries above the end. Its
-owner must be gone, or see the closed ledger, before this is done.
+A ledger closed by force was fenced on too few bookies to exclude its writer. One that still runs
+and reaches Qa bookies that did not answer here may acknowledge entries above the end. So its owner
+must have stopped, or see the closed ledger, before.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ _FENCED: Final = (Status.OK, Status.NO_ENTRY, Status.NO_LEDGER)
 
 
 class AcceptedLoss(NamedTuple):
-    """What became of the ledger, and what is not in it any more."""
+    """The result: where the ledger ends, and what is no longer part of it."""
 
     last_entry: EntryId
-    given_up: EntryRanges  # entries that were there once and cannot be read
+    given_up: EntryRanges  # entries that existed and cannot be read
     limbo_ended: tuple[BookieId, ...]
     forced: bool  # closed without the bookies that a recovery needs
 
 
 class LossAcceptor:
-    """Works on one ledger after another."""
+    """Accepts losses, one ledger at a time."""
 
     def __init__(
         self,
@@ -61,13 +61,13 @@ class LossAcceptor:
         self._client_config = client_config
 
     async def accept(self, ledger: LedgerId) -> AcceptedLoss:
-        """The ledger is closed and answers plainly; it is marked, so that repair spreads the rest.
+        """Close the ledger with what is left, and mark it so that repair restores the copies.
 
-        Raises NoSuchLedger, MetadataUnavailable, EntryUnknown (no bookie of it answers at all).
+        Raises NoSuchLedger, MetadataUnavailable, EntryUnknown (none of its bookies answers).
         """
         stored = await self._metadata.read_latest(ledger)
         ended = await self._end_limbos(stored.metadata)
-        existed = await self._existed(stored.metadata)
+        highest = await self._highest_written(stored.metadata)
         forced = False
         if not stored.metadata.closed:
             try:
@@ -77,40 +77,40 @@ class LossAcceptor:
                 forced = True
         metadata = (await self._metadata.read_latest(ledger)).metadata
         assert metadata.last_entry is not None
-        copies = self._copies(metadata)
-        holdings = await copies.survey(metadata.last_entry, bookies_of(metadata))
-        unreadable = check_ledger(metadata, metadata.last_entry, holdings).unreadable
-        above = merged([(metadata.last_entry + 1, existed)])
+        copier = self._copier_of(metadata)
+        replicas = await copier.survey(metadata.last_entry, bookies_of(metadata))
+        unreadable = check_ledger(metadata, metadata.last_entry, replicas).unreadable
+        above = merged([(metadata.last_entry + 1, highest)])
         await self._underreplicated.mark(ledger, ())
         return AcceptedLoss(metadata.last_entry, union(unreadable, above), ended, forced)
 
-    def _copies(self, metadata: LedgerMetadata) -> EntryCopier:
+    def _copier_of(self, metadata: LedgerMetadata) -> EntryCopier:
         config = RepairConfig()
         budget = CopyBudget(config.in_flight_bytes_max, 0)
         return EntryCopier(
             metadata, self._bookies, budget, RepairProgress(), config, self._client_config
         )
 
-    async def _existed(self, metadata: LedgerMetadata) -> EntryId:
-        """The highest entry that may have been confirmed, as far as anybody knows or holds."""
+    async def _highest_written(self, metadata: LedgerMetadata) -> EntryId:
+        """Return the highest entry that may have been confirmed, by metadata and bookies."""
         if metadata.last_entry is not None:
             return metadata.last_entry
-        copies = self._copies(metadata)
-        holdings = await copies.lists(metadata.last_fragment.ensemble)
-        highest = [one.held[-1][1] for one in holdings.values() if one.held]
-        return max([await copies.read_lac(), *highest])
+        copier = self._copier_of(metadata)
+        replicas = await copier.list_replicas(metadata.last_fragment.ensemble)
+        highest = [one.held[-1][1] for one in replicas.values() if one.held]
+        return max([await copier.read_lac(), *highest])
 
     async def _end_limbos(self, metadata: LedgerMetadata) -> tuple[BookieId, ...]:
-        copies = self._copies(metadata)
-        holdings = await copies.lists(bookies_of(metadata))
+        copier = self._copier_of(metadata)
+        replicas = await copier.list_replicas(bookies_of(metadata))
         ended: list[BookieId] = []
-        for bookie, holding in holdings.items():
-            if holding.limbo and await copies.end_limbo(bookie) is Status.OK:
+        for bookie, replica in replicas.items():
+            if replica.limbo and await copier.end_limbo(bookie) is Status.OK:
                 ended.append(bookie)
         return tuple(ended)
 
     async def _close_by_force(self, ledger: LedgerId) -> None:
-        """Closed at the last entry up to which the bookies that answer show everything."""
+        """Close the ledger at the last entry up to which the answering bookies show all."""
         while True:
             stored = await self._metadata.read_latest(ledger)
             stored = await self._metadata.update(stored, _begin)
@@ -118,7 +118,7 @@ class LossAcceptor:
                 return
 
     async def _try_to_close(self, stored: Versioned) -> bool:
-        """False: the metadata changed meanwhile."""
+        """Close the ledger. False if the metadata changed meanwhile."""
         metadata = stored.metadata
         last = await self._last_readable(metadata, await self._fence(metadata))
         closed = metadata.close(last, await self._length_up_to(metadata, last))
@@ -126,7 +126,7 @@ class LossAcceptor:
         return (await self._metadata.update(stored, change)).metadata.closed
 
     async def _fence(self, metadata: LedgerMetadata) -> list[BookieId]:
-        """Those that answered; they take no adds of the old writer. Raises EntryUnknown if none."""
+        """Fence the ledger. Returns the bookies that answered; raises EntryUnknown if none."""
         ensemble = metadata.last_fragment.ensemble
         here = [bookie for bookie in ensemble if bookie in self._bookies.registered()]
         asked = [self._read(bookie, metadata, NO_ENTRY, fence=True) for bookie in here]
@@ -139,7 +139,7 @@ class LossAcceptor:
     async def _read(
         self, bookie: BookieId, metadata: LedgerMetadata, entry: EntryId, *, fence: bool = False
     ) -> ReadReply:
-        """UNREACHABLE when it says nothing in time; so one that hangs holds up nobody else."""
+        """Read one entry. UNREACHABLE after the timeout, so that one bookie delays no other."""
         key = master_key(metadata.password) if fence else None
         try:
             async with asyncio.timeout(self._client_config.read_timeout_s):
@@ -150,22 +150,24 @@ class LossAcceptor:
     async def _last_readable(
         self, metadata: LedgerMetadata, fenced: Collection[BookieId]
     ) -> EntryId:
-        """All entries of the last fragment up to it are shown, with sound digests.
+        """Return the last entry up to which the last fragment can be read, with valid digests.
 
-        Raises EntryUnknown when one of the `fenced`, which just answered, does not show all that
-        it has: what it holds would be cut off for a moment's silence.
+        Raises EntryUnknown if one of `fenced`, which just answered, does not show all that it
+        lists: its entries would be cut off because of a moment's silence.
         """
-        copies = self._copies(metadata)
+        copier = self._copier_of(metadata)
         fragment = metadata.last_fragment
-        holdings = await copies.lists(fenced)
+        replicas = await copier.list_replicas(fenced)
         everything = merged([(fragment.first, 2**62)])
         shown = EMPTY
         for bookie in fenced:
-            listed = intersection(holdings.get(bookie, UNKNOWN_CONTENTS).held, everything)
-            read = await copies.inspect(bookie, listed, deep=True)
+            listed = intersection(replicas.get(bookie, UNKNOWN_CONTENTS).held, everything)
+            read = await copier.inspect(bookie, listed, deep=True)
             if not read.complete:
                 place = f"ledger {metadata.ledger}: {bookie}"
-                raise EntryUnknown(f"{place} fell silent while it was read; try again, or stop it")
+                raise EntryUnknown(
+                    f"{place} stopped answering while it was read; try again, or stop it"
+                )
             shown = union(shown, intersection(read.good, listed))
         starts = shown[:1]
         if not starts or starts[0][0] != fragment.first:
@@ -173,7 +175,7 @@ class LossAcceptor:
         return starts[0][1]
 
     async def _length_up_to(self, metadata: LedgerMetadata, last: EntryId) -> int:
-        """Payload bytes of all entries up to `last`, by the highest of them that can be read."""
+        """Return the payload bytes up to `last`, from the highest entry that can be read."""
         for entry in range(last, -1, -1):
             length = await self._length_at(metadata, EntryId(entry))
             if length is not None:

@@ -1,12 +1,12 @@
-"""Finds ledgers that lack copies and puts them on the list.
+"""Finds under-replicated ledgers and puts them on the list.
 
-    a bookie is away longer than the delay  ─▶ every ledger that names it, by metadata alone
-    a bookie came back, or a new one joined ─▶ its ledgers, by the list of what it holds;
-                                               ledgers made narrower than wanted
-    now and then                            ─▶ all metadata again; seldom, every bookie's lists
+    a bookie is absent longer than the delay ─▶ every ledger that names it, by metadata alone
+    a bookie came back, or a new one joined  ─▶ its ledgers, by the entries it lists;
+                                                ledgers created narrower than wanted
+    periodically                             ─▶ all metadata again; rarely, every bookie's lists
 
-A read-only bookie is there. A bookie that does not answer is neither there nor lost: only the
-registry tells who is away. Nothing is marked while no bookie at all is registered.
+A read-only bookie counts as alive. An unresponsive one counts as neither alive nor lost: only the
+registry decides who is absent. Nothing is marked while no bookie at all is registered.
 Source: BookKeeper, `replication/Auditor*.java`.
 """
 
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 class Auditor:
-    """What the elected process does: `run`, or one `audit`."""
+    """The auditor of a cluster. Call `run` in the elected process, or `audit` once."""
 
     def __init__(
         self,
@@ -51,7 +51,8 @@ class Auditor:
         config: RepairConfig,
         client_config: LedgerClientConfig | None = None,
     ) -> None:
-        self.marked = 0  # marks set or renewed by this process
+        # Marks set or renewed by this process. Only rises.
+        self.marked = 0
         self._store = store
         self._bookies = bookies
         self._clock = clock
@@ -59,29 +60,35 @@ class Auditor:
         self._config = config
         self._client_config = client_config or LedgerClientConfig()
         self._metadata = LedgerMetadataStore(store, self._client_config)
+        # When each absent bookie was first seen absent. Removed when it registers again.
         self._away_since: dict[BookieId, float] = {}
-        self._lost: set[BookieId] = set()  # their ledgers are marked
+        # Absent bookies whose ledgers are marked. Removed when they register again.
+        self._lost: set[BookieId] = set()
+        # Bookies registered at the last round; None before the first.
         self._seen: frozenset[BookieId] | None = None
+        # Time of the last audit, None before the first.
         self._audited_s: float | None = None
+        # Set when the registered bookies changed; `run` clears it before each round.
         self._woken = asyncio.Event()
 
     def on_bookies_changed(self) -> None:
-        """Who is registered has changed."""
+        """Start a round now: the registered bookies have changed."""
         self._woken.set()
 
     async def run(self) -> None:
-        """Ledgers are marked as bookies go and come, until this is cancelled."""
-        await self._until_answered(self._underreplicated.prepare)
+        """Mark ledgers as bookies leave and join, until cancelled."""
+        await self._retry_metadata(self._underreplicated.prepare)
         while True:
             self._woken.clear()
-            wait_s = await self._until_answered(self._step)
+            wait_s = await self._retry_metadata(self._step)
             try:
                 async with asyncio.timeout(wait_s):
                     await self._woken.wait()
             except TimeoutError:
                 continue
 
-    async def _until_answered(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def _retry_metadata(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Call until metadata is available."""
         while True:
             try:
                 return await call()
@@ -89,28 +96,28 @@ class Auditor:
                 await asyncio.sleep(_RETRY_S)
 
     async def _step(self) -> float:
-        """What is due is done; returns in how many seconds more is."""
+        """Do what is due. Returns the seconds until the next round."""
         if not await self._underreplicated.enabled():
             return self._config.poll_s
         delay_s = await self._delay_s()
-        joined = self._look_around()
+        joined = self._track_bookies()
         now_s = self._clock.monotonic_s()
         over = {b for b, since_s in self._away_since.items() if now_s - since_s >= delay_s}
-        if self._is_due(now_s) or joined or over - self._lost:
+        if self._audit_due(now_s) or joined or over - self._lost:
             await self.audit(over, joined)
-        if await self._is_full_check_due():
+        if await self._full_check_due():
             await self.full_check()
         return self._wait_s(delay_s)
 
     async def _delay_s(self) -> float:
-        """As set for the whole cluster, else as configured."""
+        """Return the cluster's setting, or the configured delay."""
         try:
             return float((await self._store.get(LOST_BOOKIE_DELAY)).data.decode())
         except (NoNode, ValueError):
             return self._config.delay_s
 
-    def _look_around(self) -> frozenset[BookieId]:
-        """Who is away and since when is known; returns who has come since the last look."""
+    def _track_bookies(self) -> frozenset[BookieId]:
+        """Update which bookies are absent and since when. Returns those that joined."""
         now_s = self._clock.monotonic_s()
         here = frozenset(self._bookies.registered())
         for bookie in here:
@@ -124,7 +131,7 @@ class Auditor:
             self._away_since.setdefault(bookie, now_s)
         return here - before
 
-    def _is_due(self, now_s: float) -> bool:
+    def _audit_due(self, now_s: float) -> bool:
         return self._audited_s is None or now_s - self._audited_s >= self._config.interval_s
 
     def _wait_s(self, delay_s: float) -> float:
@@ -137,10 +144,10 @@ class Auditor:
     async def audit(
         self, lost: Collection[BookieId], joined: Collection[BookieId] = ()
     ) -> list[LedgerId]:
-        """All metadata were looked at; returns the ledgers marked now.
+        """Check the metadata of every ledger. Returns the ledgers marked now.
 
-        `lost`: bookies whose copies count no more, if they are away still. `joined`: bookies
-        whose lists are looked at.
+        `lost` are bookies whose copies no longer count, if they are still absent. `joined` are
+        bookies whose lists are compared with what they should have.
         """
         self._audited_s = now_s = self._clock.monotonic_s()
         marked: list[LedgerId] = []
@@ -148,36 +155,36 @@ class Auditor:
             for metadata in some:
                 for bookie in bookies_of(metadata) - self._bookies.registered().keys():
                     self._away_since.setdefault(bookie, now_s)
-            found = await asyncio.gather(*[self._look_at(one, lost, joined) for one in some])
+            found = await asyncio.gather(*[self._audit_ledger(one, lost, joined) for one in some])
             marked += [ledger for ledger in found if ledger is not None]
         self._lost |= set(lost) - self._bookies.registered().keys()
         return marked
 
-    async def _look_at(
+    async def _audit_ledger(
         self, metadata: LedgerMetadata, lost: Collection[BookieId], joined: Collection[BookieId]
     ) -> LedgerId | None:
-        """The ledger, if it had to be marked."""
+        """Return the ledger if it was marked."""
         away = bookies_of(metadata) - self._bookies.registered().keys()
-        missing = away.intersection(lost) | await self._lacking(metadata, joined)
+        missing = away.intersection(lost) | await self._find_incomplete(metadata, joined)
         if (missing or self._may_widen(metadata)) and await self._mark(metadata, missing):
             return metadata.ledger
         return None
 
     async def away(self) -> frozenset[BookieId]:
-        """Bookies that some ledger names and that are not registered now."""
+        """Return bookies that some ledger names and that are not registered."""
         named: set[BookieId] = set()
         async for metadata in self.all_metadata():
             named |= bookies_of(metadata)
         return frozenset(named - self._bookies.registered().keys())
 
     async def all_metadata(self) -> AsyncIterator[LedgerMetadata]:
-        """Of every ledger; one that does not parse, or is gone by now, is left out."""
+        """Yield the metadata of every ledger, except unparsable or deleted ones."""
         async for some in self._batches():
             for metadata in some:
                 yield metadata
 
     async def _batches(self) -> AsyncIterator[list[LedgerMetadata]]:
-        """All metadata, some at a time."""
+        """Yield all metadata in batches."""
         paths = await self._store.paths(LEDGERS)
         found = (ledger_of_path(path) for path in paths)
         ledgers = [ledger for ledger in found if ledger is not None]
@@ -193,17 +200,18 @@ class Auditor:
             return None
 
     def _may_widen(self, metadata: LedgerMetadata) -> bool:
-        """It is narrower than wanted, and some bookie could hold more copies."""
+        """True if the ledger is narrower than wanted and another bookie could take more copies."""
         if wider_quorum(metadata) is None:
             return False
         spare = frozenset(self._bookies.available())
         return all(spare - frozenset(one.ensemble) for one in metadata.fragments)
 
     async def _mark(self, metadata: LedgerMetadata, missing: frozenset[BookieId]) -> bool:
-        """Marked, if the list does not say so already."""
+        """Mark the ledger. False if the list has it already, or if no bookie is registered."""
         if not self._bookies.registered():
             return False
-        # In this order: who locks it later looks later, and sees what was seen here.
+        # In this order: a worker that locks the ledger later also reads it later, and finds the
+        # same.
         at_work = await self._underreplicated.locked_by(metadata.ledger) is not None
         known = await self._underreplicated.get(metadata.ledger)
         if known is not None and missing <= known.missing and not at_work:
@@ -213,26 +221,27 @@ class Auditor:
         return True
 
     async def full_check(self) -> list[LedgerId]:
-        """Every bookie's lists were held against what it should hold; returns what is marked."""
+        """Compare every bookie's lists with what it should have. Returns the ledgers marked now."""
         marked: list[LedgerId] = []
         async for some in self._batches():
-            found = await asyncio.gather(*[self._check(one) for one in some])
+            found = await asyncio.gather(*[self._check_one(one) for one in some])
             marked += [ledger for ledger in found if ledger is not None]
-        await self._note_full_check()
+        await self._record_full_check()
         return marked
 
-    async def _check(self, metadata: LedgerMetadata) -> LedgerId | None:
-        """The ledger, if it had to be marked."""
-        missing = await self._lacking(metadata, None)
+    async def _check_one(self, metadata: LedgerMetadata) -> LedgerId | None:
+        """Return the ledger if it was marked."""
+        missing = await self._find_incomplete(metadata, None)
         return metadata.ledger if missing and await self._mark(metadata, missing) else None
 
-    async def _lacking(
+    async def _find_incomplete(
         self, metadata: LedgerMetadata, among: Collection[BookieId] | None
     ) -> frozenset[BookieId]:
-        """Registered bookies of the ledger that lack copies by their own word, or are in limbo.
+        """Return registered bookies of the ledger that report missing entries, or are in limbo.
 
-        `among`: only these are asked; they were away a moment ago. What the open last fragment
-        lacks does not count, it may be on its way; but who was away is to be looked at again.
+        `among` restricts them to bookies that just joined. Gaps in the open last fragment do not
+        count, as entries may be on their way; but a bookie that was absent has to be examined
+        again.
         """
         asked = bookies_of(metadata)
         if among is not None:
@@ -240,27 +249,27 @@ class Auditor:
             if not asked:
                 return frozenset()
         nothing = CopyBudget(1, 0), RepairProgress()
-        copies = EntryCopier(metadata, self._bookies, *nothing, self._config, self._client_config)
-        lac = await copies.read_lac()
-        holdings = await copies.lists(asked)
-        lacking = {b for b, holding in holdings.items() if holding.limbo}
+        copier = EntryCopier(metadata, self._bookies, *nothing, self._config, self._client_config)
+        lac = await copier.read_lac()
+        replicas = await copier.list_replicas(asked)
+        incomplete = {b for b, replica in replicas.items() if replica.limbo}
         if among is not None and not metadata.closed:
             # Its writer went on without them; what they missed shows once the ledger is closed.
-            lacking.update(asked.intersection(metadata.last_fragment.ensemble))
-        for gap in check_ledger(metadata, lac, holdings).gaps:
-            holding = holdings.get(gap.bookie)
-            if gap.fragment.closed and holding is not None and holding.complete:
-                lacking.add(gap.bookie)
-        return frozenset(lacking)
+            incomplete.update(asked.intersection(metadata.last_fragment.ensemble))
+        for gap in check_ledger(metadata, lac, replicas).gaps:
+            replica = replicas.get(gap.bookie)
+            if gap.fragment.closed and replica is not None and replica.complete:
+                incomplete.add(gap.bookie)
+        return frozenset(incomplete)
 
-    async def _is_full_check_due(self) -> bool:
+    async def _full_check_due(self) -> bool:
         try:
             data = (await self._store.get(FULL_CHECK_TIME)).data
         except NoNode:
             return True
         return self._clock.now_ms() - _decode_time(data) >= self._config.full_check_s * 1000
 
-    async def _note_full_check(self) -> None:
+    async def _record_full_check(self) -> None:
         data = _encode_time(self._clock.now_ms())
         if await self._store.exists(FULL_CHECK_TIME):
             await self._store.set(FULL_CHECK_TIME, data, -1)
@@ -279,7 +288,7 @@ def _encode_time(time_ms: int) -> bytes:
 
 
 def _decode_time(data: bytes) -> int:
-    """0, long ago, when it does not parse."""
+    """Parse the time. Returns 0, long ago, if it does not parse."""
     if data[:1] != b"\x08":
         return 0
     return sum((byte & 0x7F) << 7 * at for at, byte in enumerate(data[1:]))

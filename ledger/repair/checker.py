@@ -1,10 +1,10 @@
-"""Which copies of a ledger are missing, by what its bookies say. Pure.
+"""Determines which copies of a ledger are missing, from what its bookies report. Pure.
 
-Three kinds of answer are kept apart: a bookie shows an entry, it says that it does not have it,
-or it says nothing (away, limbo, an error). Silence is never taken for absence. An entry that
-nobody shows is *hopeless* once so many of its bookies deny it that its readers are told the same
-(Qw - Qa + 1); else it only waits for a bookie. A hopeless entry is reported, and stays where it
-is: nothing is deleted or closed over it.
+Three answers are kept apart: a bookie has an entry, it denies having it, or its state is unknown
+(absent, limbo, error). Unknown never counts as missing. An entry without a readable copy is
+*lost* once so many of its bookies deny it that readers receive "no such entry" (Qw - Qa + 1).
+Otherwise it may come back with a bookie. A lost entry is reported and stays where it is: nothing
+is deleted or closed because of it.
 Source: BookKeeper, `LedgerChecker.java`; evidence: seed 001, "Fencing".
 """
 
@@ -34,10 +34,10 @@ from ledger.repair.entry_ranges import (
 class ReplicaContents:
     """What is known of one bookie's copies of one ledger."""
 
-    held: EntryRanges = EMPTY  # it shows them; damaged copies included
-    complete: bool = False  # what is not in `held` is not there; else it may be
-    damaged: EntryRanges = EMPTY  # copies whose digest is wrong
-    limbo: bool = False  # it knows that it may have lost some
+    held: EntryRanges = EMPTY  # entries it reports, corrupt copies included
+    complete: bool = False  # True if every other entry is missing; False if it may be there
+    damaged: EntryRanges = EMPTY  # copies with an invalid digest
+    limbo: bool = False  # True if the bookie knows that it may have lost entries
 
     @property
     def good(self) -> EntryRanges:
@@ -45,11 +45,11 @@ class ReplicaContents:
 
 
 UNKNOWN_CONTENTS = ReplicaContents()
-"""Of a bookie that is away or gave no answer that counts."""
+"""For a bookie that is absent or gave no usable answer."""
 
 
 def contents_of(reply: EntriesReply) -> ReplicaContents:
-    """What a bookie's list of entries proves."""
+    """Return what a bookie's list of entries proves."""
     if reply.status is Status.OK:
         return ReplicaContents(merged(reply.runs), complete=True)
     if reply.status is Status.NO_LEDGER:
@@ -60,11 +60,14 @@ def contents_of(reply: EntriesReply) -> ReplicaContents:
 
 
 class LedgerFragment(NamedTuple):
-    """The entries of a fragment that are confirmed: first..last, none when last < first."""
+    """The confirmed entries of a fragment, first..last; empty if last < first.
+
+    Source: BookKeeper LedgerFragment.
+    """
 
     fragment: Fragment
     last: EntryId
-    closed: bool  # neither a writer nor a recovery can add to it any more
+    closed: bool  # neither a writer nor a recovery can still add to it
 
     @property
     def first(self) -> EntryId:
@@ -80,10 +83,10 @@ class LedgerFragment(NamedTuple):
 
 
 def fragments_of(metadata: LedgerMetadata, lac: EntryId) -> list[LedgerFragment]:
-    """What of each fragment is confirmed when all up to `lac` is.
+    """Return the confirmed part of each fragment, given the LAC.
 
-    A fragment is closed when the ledger is, or when it is not the last and the LAC has reached
-    the start of the next one.
+    A fragment is closed when the ledger is, or when it is not the last and the LAC has reached the
+    start of the next one.
     """
     found: list[LedgerFragment] = []
     fragments = metadata.fragments
@@ -101,7 +104,7 @@ def fragments_of(metadata: LedgerMetadata, lac: EntryId) -> list[LedgerFragment]
 
 @dataclass(frozen=True, slots=True)
 class ReplicaGap:
-    """Entries that the bookie at `index` of a fragment should show and does not."""
+    """Entries that the bookie at `index` of a fragment should have and does not show."""
 
     fragment: LedgerFragment
     index: int
@@ -113,96 +116,96 @@ class ReplicaGap:
 
 
 class LedgerCheck(NamedTuple):
-    """What a ledger lacks. Clean when `gaps` is empty."""
+    """The gaps of a ledger. It has all its copies if `gaps` is empty."""
 
     gaps: tuple[ReplicaGap, ...]
-    unreadable: EntryRanges  # confirmed entries of which no bookie shows a good copy
+    unreadable: EntryRanges  # confirmed entries without a readable copy on any bookie
     lost: EntryRanges  # those of `unreadable` that enough bookies deny
 
 
 def check_ledger(
     metadata: LedgerMetadata,
     lac: EntryId,
-    holdings: Mapping[BookieId, ReplicaContents],
+    replicas: Mapping[BookieId, ReplicaContents],
     settled: EntryId = NO_ENTRY,
 ) -> LedgerCheck:
-    """What is missing of the confirmed entries, given what the bookies say of themselves.
+    """Find the confirmed entries that bookies lack.
 
-    Of an open last fragment also what some bookie shows above the LAC, up to `settled`: entries
-    up to there are no longer on their way to anybody.
+    In an open last fragment, entries above the LAC that some bookie shows count too, up to
+    `settled`: entries up to there have reached every bookie that will receive them.
     """
     gaps: list[ReplicaGap] = []
     unreadable = lost = EMPTY
     for fragment in fragments_of(metadata, lac):
-        found = _lacks_of(fragment, metadata, holdings, settled)
+        found = _find_gaps(fragment, metadata, replicas, settled)
         gaps += found
-        hidden = _shown_by_none(fragment, metadata, holdings) if found else EMPTY
-        denied = [_denied(gap, holdings) for gap in found]
+        unreadable_now = _unreadable_entries(fragment, metadata, replicas) if found else EMPTY
+        denied = [_denied(gap, replicas) for gap in found]
         needed = coverage_size(metadata.write_quorum, metadata.ack_quorum)
-        unreadable = union(unreadable, hidden)
-        lost = union(lost, intersection(hidden, in_at_least(needed, denied)))
+        unreadable = union(unreadable, unreadable_now)
+        lost = union(lost, intersection(unreadable_now, in_at_least(needed, denied)))
     return LedgerCheck(tuple(gaps), unreadable, lost)
 
 
 def share_of(fragment: LedgerFragment, index: int, metadata: LedgerMetadata) -> EntryRanges:
-    """What the bookie at `index` should hold of the span."""
+    """Return the entries that the bookie at `index` should hold of the fragment."""
     return share(
         index, fragment.first, fragment.last, metadata.ensemble_size, metadata.write_quorum
     )
 
 
 def bookies_of(metadata: LedgerMetadata) -> frozenset[BookieId]:
-    """Every bookie that any fragment names."""
+    """Return every bookie in the ledger's fragments."""
     return frozenset(bookie for fragment in metadata.fragments for bookie in fragment.ensemble)
 
 
-def _lacks_of(
+def _find_gaps(
     fragment: LedgerFragment,
     metadata: LedgerMetadata,
-    holdings: Mapping[BookieId, ReplicaContents],
+    replicas: Mapping[BookieId, ReplicaContents],
     settled: EntryId,
 ) -> list[ReplicaGap]:
     found: list[ReplicaGap] = []
     if not fragment.closed and settled > fragment.last:
-        entries = union(fragment.entries, _shown_above(fragment, holdings, settled))
+        entries = union(fragment.entries, _entries_above_lac(fragment, replicas, settled))
         fragment = fragment._replace(last=settled)
     else:
         entries = fragment.entries
     for index, bookie in enumerate(fragment.ensemble):
-        good = holdings.get(bookie, UNKNOWN_CONTENTS).good
+        good = replicas.get(bookie, UNKNOWN_CONTENTS).good
         missing = difference(intersection(share_of(fragment, index, metadata), entries), good)
         if missing:
             found.append(ReplicaGap(fragment, index, missing))
     return found
 
 
-def _shown_above(
-    fragment: LedgerFragment, holdings: Mapping[BookieId, ReplicaContents], settled: EntryId
+def _entries_above_lac(
+    fragment: LedgerFragment, replicas: Mapping[BookieId, ReplicaContents], settled: EntryId
 ) -> EntryRanges:
-    """Entries of the span's bookies that may be acknowledged, though no LAC says so yet."""
+    """Return entries above the LAC that a bookie shows: they may be acknowledged."""
     above = merged([(max(fragment.first, fragment.last + 1), settled)])
     shown = EMPTY
     for bookie in fragment.ensemble:
-        shown = union(shown, intersection(above, holdings.get(bookie, UNKNOWN_CONTENTS).good))
+        shown = union(shown, intersection(above, replicas.get(bookie, UNKNOWN_CONTENTS).good))
     return shown
 
 
-def _shown_by_none(
-    fragment: LedgerFragment, metadata: LedgerMetadata, holdings: Mapping[BookieId, ReplicaContents]
+def _unreadable_entries(
+    fragment: LedgerFragment, metadata: LedgerMetadata, replicas: Mapping[BookieId, ReplicaContents]
 ) -> EntryRanges:
     shown: Iterable[EntryRanges] = (
         intersection(
-            share_of(fragment, index, metadata), holdings.get(bookie, UNKNOWN_CONTENTS).good
+            share_of(fragment, index, metadata), replicas.get(bookie, UNKNOWN_CONTENTS).good
         )
         for index, bookie in enumerate(fragment.ensemble)
     )
-    hidden = fragment.entries
+    unreadable_now = fragment.entries
     for runs in shown:
-        hidden = difference(hidden, runs)
-    return hidden
+        unreadable_now = difference(unreadable_now, runs)
+    return unreadable_now
 
 
-def _denied(gap: ReplicaGap, holdings: Mapping[BookieId, ReplicaContents]) -> EntryRanges:
-    """What the bookie says it does not have. A damaged copy is not a denial."""
-    holding = holdings.get(gap.bookie, UNKNOWN_CONTENTS)
-    return difference(gap.missing, holding.held) if holding.complete else EMPTY
+def _denied(gap: ReplicaGap, replicas: Mapping[BookieId, ReplicaContents]) -> EntryRanges:
+    """Return the entries that the bookie denies. A corrupt copy is not a denial."""
+    replica = replicas.get(gap.bookie, UNKNOWN_CONTENTS)
+    return difference(gap.missing, replica.held) if replica.complete else EMPTY

@@ -1,4 +1,4 @@
-"""Limits and settings of repair: name, unit, default, bound, reason."""
+"""Settings of repair: name, unit, default, bound, reason."""
 
 from __future__ import annotations
 
@@ -7,22 +7,26 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepairConfig:
-    """One for the auditor and the worker of a process."""
+    """Settings of the auditor and the replication worker of a process."""
 
-    delay_s: float = 10.0  # a bookie may be away so long before its copies are made anew
-    grace_s: float = 30.0  # a writer may take so long to replace a bookie before it is fenced
-    interval_s: float = 600.0  # between two looks at all ledgers' metadata
+    delay_s: float = 10.0  # how long a bookie may be absent before its ledgers are re-replicated
+    grace_s: float = (
+        30.0  # how long a writer may take to replace a bookie before its ledger is fenced
+    )
+    interval_s: float = 600.0  # between two audits of all ledgers' metadata
     full_check_s: float = 86_400.0  # between two checks of which entries every bookie holds
-    settle_s: float = 0.5  # what one bookie of an open ledger has, all must have so much later
-    poll_s: float = 2.0  # the list is looked at so often, when no watch tells of a mark
-    ledgers_at_once: int = 4  # mended by one worker at a time
-    checks_at_once: int = 16  # ledgers whose metadata or copies an audit looks at together
-    chunk_bytes: int = 1024 * 1024  # read from a replica at once; at least one entry
-    in_flight_bytes_max: int = 16 * 1024 * 1024  # of all copies under way; one may always be
-    copy_bytes_per_s_max: int = 64 * 1024 * 1024  # leaves room for writers; 0: no bound
-    backoff_s_min: float = 1.0  # after a failed attempt at a ledger; doubles each time
+    settle_s: float = (
+        0.5  # after this time, an entry that one bookie of an open ledger holds must be on all
+    )
+    poll_s: float = 2.0  # how often the list is read, in case a watch is lost
+    ledgers_at_once: int = 4  # repaired in parallel by one worker
+    checks_at_once: int = 16  # ledgers whose metadata or copies an audit reads in parallel
+    chunk_bytes: int = 1024 * 1024  # of one read from a replica; at least one entry
+    in_flight_bytes_max: int = 16 * 1024 * 1024  # of all copies in flight; one entry always may be
+    copy_bytes_per_s_max: int = 64 * 1024 * 1024  # leaves bandwidth for writers; 0: no bound
+    backoff_s_min: float = 1.0  # after a failed attempt at a ledger; doubles with each failure
     backoff_s_max: float = 300.0  # BookKeeper: 5 minutes
-    rounds_max: int = 6  # looks at one ledger in one attempt: mending it shows what else is wrong
+    rounds_max: int = 6  # per attempt at one ledger: a repair can uncover further gaps
 
     def __post_init__(self) -> None:
         assert self.delay_s >= 0

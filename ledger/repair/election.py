@@ -1,7 +1,7 @@
-"""One of many is the auditor: each casts an ephemeral, numbered vote, and the lowest one leads.
+"""Elects the auditor: each candidate creates an ephemeral, numbered vote, and the lowest one leads.
 
-The others watch the vote before their own, so that its end wakes one of them and not all. Two
-that both believe to lead for a moment do no harm: an auditor only marks ledgers.
+Each candidate watches the vote before its own, so that the end of a vote wakes only one. Two
+auditors for a moment do no harm: an auditor only marks ledgers.
 Source: BookKeeper, `meta/ZkLedgerAuditorManager.java`.
 """
 
@@ -16,30 +16,34 @@ from ledger.ids import BookieId
 from ledger.ports.metadata import MetadataStore, Unwatch
 from ledger.registry.underreplication_format import ELECTION, VOTE, decode_vote, encode_vote
 
-_LOOK_AGAIN_S = 5.0  # a watch wakes earlier; a lost one costs no more than this
+_POLL_S = 5.0  # a watch wakes earlier; a lost one costs no more than this
 
 
 class AuditorElection:
-    """One candidate, `voter`; no other process may use the same name."""
+    """One candidate. `voter` must be unique among processes."""
 
     def __init__(self, store: MetadataStore, voter: BookieId) -> None:
+        # True while this candidate's vote was the lowest when last read. Kept while metadata is
+        # unavailable.
         self.leads = False
         self._store = store
         self._voter = voter
+        # Set by watches; the next round reads the votes again.
         self._changed = asyncio.Event()
+        # Watches on this vote and the one before it. Replaced by each round.
         self._unwatch: list[Unwatch] = []
 
     async def run(self, lead: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """`lead` runs while this candidate leads, and is cancelled when it does no more.
+        """Run `lead` while this candidate leads; cancel it when another one does.
 
-        Until cancelled; then the vote is withdrawn. What `lead` raises comes out here.
+        Runs until cancelled, then withdraws the vote. Exceptions of `lead` propagate.
         """
         unwatch_session = self._store.watch_session(self._changed.set)
         leading: asyncio.Task[None] | None = None
         try:
             while True:
                 self._changed.clear()
-                await self._stand()
+                await self._update()
                 if self.leads and leading is None:
                     leading = asyncio.create_task(lead())
                 elif not self.leads and leading is not None:
@@ -48,26 +52,26 @@ class AuditorElection:
                 await self._wait(leading)
         finally:
             unwatch_session()
-            self._disarm()
+            self._stop_watching()
             if leading is not None:
                 await _end(leading)
             await self._withdraw()
 
     async def _wait(self, leading: asyncio.Task[None] | None) -> None:
-        """Until votes changed, the leading ended or some time is over."""
+        """Wait until votes changed, `lead` ended, or some time has passed."""
         changed = asyncio.create_task(self._changed.wait())
         waiting: set[asyncio.Task[Any]] = {changed}
         if leading is not None:
             waiting.add(leading)
         try:
-            await asyncio.wait(waiting, timeout=_LOOK_AGAIN_S, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waiting, timeout=_POLL_S, return_when=asyncio.FIRST_COMPLETED)
         finally:
             changed.cancel()
         if leading is not None and leading.done():
             leading.result()
 
-    async def _stand(self) -> None:
-        """`leads` says how it is, and what can change that is watched."""
+    async def _update(self) -> None:
+        """Update `leads`, and watch what can change it."""
         try:
             names = await _votes(self._store)
             mine = await self._my_vote(names)
@@ -75,18 +79,18 @@ class AuditorElection:
                 await self._store.create(
                     VOTE, encode_vote(self._voter), ephemeral=True, sequential=True, parents=True
                 )
-                self._changed.set()  # look where it came in
+                self._changed.set()  # read the votes again to find its number
                 return
         except MetadataUnavailable:
-            return  # as it was: nobody can tell now
+            return  # unknown now: keep the last state
         before = names[: names.index(mine)]
         self.leads = not before
-        self._disarm()
+        self._stop_watching()
         for name in (mine, *before[-1:]):
             path = f"{ELECTION}/{name}"
             self._unwatch.append(self._store.watch(path, self._changed.set))
         if before and not await self._exists(before[-1]):
-            self._changed.set()  # it went before it was watched
+            self._changed.set()  # it ended before it was watched
 
     async def _exists(self, name: str) -> bool:
         try:
@@ -95,7 +99,7 @@ class AuditorElection:
             return True
 
     async def _my_vote(self, names: list[str]) -> str | None:
-        """Found by its content: the reply to its creation may have been lost."""
+        """Return the name of this candidate's vote, by content: a create's reply may be lost."""
         for name in names:
             try:
                 data = (await self._store.get(f"{ELECTION}/{name}")).data
@@ -107,22 +111,24 @@ class AuditorElection:
 
     async def _withdraw(self) -> None:
         try:
-            async with asyncio.timeout(_LOOK_AGAIN_S):
+            async with asyncio.timeout(_POLL_S):
                 mine = await self._my_vote(await _votes(self._store))
                 if mine is not None:
                     await self._store.delete(f"{ELECTION}/{mine}")
         except (NoNode, MetadataUnavailable, TimeoutError):
             pass  # it ends with the session
+        # True while this candidate's vote was the lowest when last read. Kept while metadata is
+        # unavailable.
         self.leads = False
 
-    def _disarm(self) -> None:
+    def _stop_watching(self) -> None:
         for unwatch in self._unwatch:
             unwatch()
         self._unwatch.clear()
 
 
 async def current_auditor(store: MetadataStore) -> BookieId | None:
-    """Who is the auditor now; None: nobody stands. Raises MetadataUnavailable."""
+    """Return the current auditor, or None without candidates. Raises MetadataUnavailable."""
     for name in await _votes(store):
         try:
             return decode_vote((await store.get(f"{ELECTION}/{name}")).data)
@@ -132,7 +138,7 @@ async def current_auditor(store: MetadataStore) -> BookieId | None:
 
 
 async def _votes(store: MetadataStore) -> list[str]:
-    """Names of the votes, the oldest first."""
+    """List the names of the votes, oldest first."""
     prefix = VOTE.rpartition("/")[2]
     try:
         names = await store.children(ELECTION)

@@ -1,8 +1,8 @@
-"""Copies entries from bookie to bookie, byte for byte, and looks whether copies are sound.
+"""Copies entries from bookie to bookie, byte for byte, and verifies copies.
 
-Stored bytes are copied as they are: LAC and digest stay the writer's, so all copies of an entry
-stay equal. Nothing is sent that does not verify, and nothing counts before the target said that
-it is durable there.
+Stored bytes are copied unchanged: LAC and digest stay the writer's, so all copies of an entry stay
+equal. Only verified entries are sent, and a copy counts once the target has made it durable.
+Source: BookKeeper EntryCopier.
 """
 
 from __future__ import annotations
@@ -42,38 +42,41 @@ from ledger.repair.entry_ranges import (
 )
 
 _OVERLOADED_WAIT_S: Final = 0.05
-_PACE_S: Final = 0.02  # so far ahead of the allowed pace before anybody rests
+_PACE_S: Final = 0.02  # how far ahead of the allowed rate a copy may be before it waits
 _ABSENT: Final = (Status.NO_ENTRY, Status.NO_LEDGER)
 
 
 @dataclass(slots=True)
 class RepairProgress:
-    """What a process has mended since it started."""
+    """Counters of a process since its start. They only rise."""
 
     entries: int = 0
     bytes: int = 0
-    swaps: int = 0  # fragments that got another bookie
-    fills: int = 0  # shares completed where they belong
-    fences: int = 0  # ledgers recovered because their last fragment could not be mended else
+    swaps: int = 0  # bookies replaced in fragments
+    fills: int = 0  # shares completed on their own bookie
+    fences: int = 0  # ledgers recovered because their open last fragment needed repair
     limbos_ended: int = 0
     widened: int = 0
-    ledgers: int = 0  # whole again and off the list
-    checked: int = 0  # copies read to see whether they are sound
+    ledgers: int = 0  # repaired and off the list
+    checked: int = 0  # copies read and verified
     checked_bytes: int = 0
 
 
 class CopyBudget:
-    """Bytes under way at once, and bytes per second; who asks first gets first."""
+    """Bounds the bytes in flight and the bytes per second. First come, first served."""
 
     def __init__(self, bytes_max: int, bytes_per_s_max: int) -> None:
+        # Bytes that may still be acquired, 0 to `_bytes_max`.
         self._left = bytes_max
         self._bytes_max = bytes_max
         self._bytes_per_s_max = bytes_per_s_max
+        # Waiting acquisitions with their sizes, oldest first. Removed when granted or cancelled.
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        # When the rate allows the next byte. Moves ahead of the clock while copies are too fast.
         self._free_at_s = 0.0
 
     async def acquire(self, size: int) -> None:
-        """`size` bytes may be sent now; one larger than the whole budget is sent alone."""
+        """Wait until `size` bytes may be sent. A size above the whole budget is sent alone."""
         size = min(size, self._bytes_max)
         if self._waiting or size > self._left:
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -94,7 +97,7 @@ class CopyBudget:
         now_s = asyncio.get_running_loop().time()
         wait_s = self._free_at_s - now_s
         self._free_at_s = max(now_s, self._free_at_s) + size / self._bytes_per_s_max
-        if wait_s > _PACE_S:  # a sleep for each entry would cost more than the copy
+        if wait_s > _PACE_S:  # a sleep per entry would cost more than the copy
             try:
                 await asyncio.sleep(wait_s)
             except asyncio.CancelledError:
@@ -102,7 +105,7 @@ class CopyBudget:
                 raise
 
     def release(self, size: int) -> None:
-        """They arrived, or never will."""
+        """Release `size` bytes, which arrived or never will."""
         self._left += min(size, self._bytes_max)
         while self._waiting and (self._waiting[0][0] <= self._left or self._waiting[0][1].done()):
             size_next, turn = self._waiting.popleft()
@@ -112,7 +115,7 @@ class CopyBudget:
 
 
 class EntryCopier:
-    """The copies of one ledger, on any bookie."""
+    """Reads, verifies and copies the replicas of one ledger."""
 
     def __init__(
         self,
@@ -134,7 +137,7 @@ class EntryCopier:
         self._key = master_key(metadata.password)
         self.damaged: dict[BookieId, set[EntryId]] = {}  # copies found bad on the way
 
-    async def list(self, bookie: BookieId) -> EntriesReply:
+    async def list_entries(self, bookie: BookieId) -> EntriesReply:
         """Which entries the bookie says it holds; UNREACHABLE when it says nothing in time."""
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -145,9 +148,9 @@ class EntryCopier:
     async def survey(
         self, lac: EntryId, deep: Collection[BookieId] = ()
     ) -> dict[BookieId, ReplicaContents]:
-        """What each registered bookie of the ledger holds of its confirmed entries.
+        """Return what each registered bookie of the ledger has of its confirmed entries.
 
-        The copies of bookies `deep`, and of those in limbo, are read and verified.
+        The copies of bookies in `deep`, and of those in limbo, are read and verified.
         """
         parts = fragments_of(self._metadata, lac)
         names = sorted(bookies_of(self._metadata) & self._bookies.registered().keys())
@@ -156,14 +159,14 @@ class EntryCopier:
         ]
         return dict(zip(names, await asyncio.gather(*looks), strict=True))
 
-    async def lists(self, bookies: Collection[BookieId]) -> dict[BookieId, ReplicaContents]:
-        """What each of these says it holds, as far as they are registered; nothing is read."""
+    async def list_replicas(self, bookies: Collection[BookieId]) -> dict[BookieId, ReplicaContents]:
+        """Return what each of these bookies lists, if it is registered; nothing is read."""
         names = sorted(frozenset(bookies) & self._bookies.registered().keys())
-        replies = await asyncio.gather(*map(self.list, names))
+        replies = await asyncio.gather(*map(self.list_entries, names))
         return dict(zip(names, map(contents_of, replies), strict=True))
 
     def _share_of(self, bookie: BookieId, parts: list[LedgerFragment]) -> EntryRanges:
-        """What it should hold of all fragments together."""
+        """Return what the bookie should have of all fragments together."""
         entries = EMPTY
         for fragment in parts:
             if bookie in fragment.ensemble:
@@ -172,15 +175,15 @@ class EntryCopier:
         return entries
 
     async def read_lac(self) -> EntryId:
-        """Confirmed at least up to here: what metadata prove, or a bookie heard."""
+        """Return a lower bound of the LAC: what metadata proves or a bookie reports."""
         metadata = self._metadata
         if metadata.last_entry is not None:
             return metadata.last_entry
-        replies = await asyncio.gather(*map(self._ask_lac, metadata.last_fragment.ensemble))
-        # A fragment begins right after what was confirmed when it was made.
+        replies = await asyncio.gather(*map(self._read_lac_from, metadata.last_fragment.ensemble))
+        # A fragment begins right after what was confirmed when it was created.
         return max(EntryId(metadata.last_fragment.first - 1), *replies)
 
-    async def _ask_lac(self, bookie: BookieId) -> EntryId:
+    async def _read_lac_from(self, bookie: BookieId) -> EntryId:
         if bookie not in self._bookies.registered():
             return NO_ENTRY
         try:
@@ -193,59 +196,59 @@ class EntryCopier:
     async def inspect(
         self, bookie: BookieId, entries: EntryRanges, *, deep: bool
     ) -> ReplicaContents:
-        """What it holds. `deep`, or in limbo: `entries` are read and their digests verified."""
-        holding = contents_of(await self.list(bookie))
-        if not (deep or holding.limbo) or not (holding.complete or holding.limbo):
-            return holding
-        good, damaged, told = await self._read_through(bookie, entries)
-        held = union(difference(holding.held, entries), union(good, damaged))
-        return ReplicaContents(held, holding.complete and told, damaged, holding.limbo)
+        """Return what the bookie has. If `deep` or in limbo, `entries` are read and verified."""
+        replica = contents_of(await self.list_entries(bookie))
+        if not (deep or replica.limbo) or not (replica.complete or replica.limbo):
+            return replica
+        good, damaged, certain = await self._read_through(bookie, entries)
+        held = union(difference(replica.held, entries), union(good, damaged))
+        return ReplicaContents(held, replica.complete and certain, damaged, replica.limbo)
 
     async def _read_through(
         self, bookie: BookieId, entries: EntryRanges
     ) -> tuple[EntryRanges, EntryRanges, bool]:
-        """Entries that verify, those that do not, and whether it said something of all of them.
+        """Return the valid entries, the corrupt ones, and whether the bookie answered for all.
 
-        Once it gives no answer at all it is asked no further: one that hangs would hold up this
-        ledger for as long as it has entries.
+        A bookie that does not answer is not asked again: one that hangs would delay this ledger by
+        one timeout per entry.
         """
         good: list[tuple[int, int]] = []
         damaged: set[EntryId] = set()
-        told = True
+        certain = True
         for first, last in entries:
             at: int = first
             while at <= last:
                 entry = EntryId(at)
-                reply = await self._ask(bookie, entry, last)
+                reply = await self._read_many(bookie, entry, last)
                 if reply.status is Status.UNREACHABLE:
                     return merged(good), ranges_of(damaged), False
-                sound = self._sound(entry, reply.bodies)
-                self._progress.checked += max(1, len(sound))
-                if sound:
-                    self._progress.checked_bytes += sum(map(len, sound))
-                    good.append((at, at + len(sound) - 1))
-                    at += len(sound)
+                valid = self._valid_prefix(entry, reply.bodies)
+                self._progress.checked += max(1, len(valid))
+                if valid:
+                    self._progress.checked_bytes += sum(map(len, valid))
+                    good.append((at, at + len(valid) - 1))
+                    at += len(valid)
                     continue
                 if reply.status in (Status.OK, Status.IO_ERROR):
                     damaged.add(entry)
                 elif reply.status not in _ABSENT:
-                    told = False
+                    certain = False
                 at += 1
-        return merged(good), ranges_of(damaged), told
+        return merged(good), ranges_of(damaged), certain
 
     async def copy(
         self,
         entries: EntryRanges,
         fragment: LedgerFragment,
-        holdings: Mapping[BookieId, ReplicaContents],
+        replicas: Mapping[BookieId, ReplicaContents],
         target: BookieId,
     ) -> None:
-        """`entries` of the span are durable on `target` too.
+        """Copy `entries` of the fragment to `target`, durably.
 
-        Raises EntryUnknown when one cannot be read from any other replica, BookieUnavailable
-        when the target does not take one. Both leave nothing behind but more copies.
+        Raises EntryUnknown if no other replica of an entry can be read, BookieUnavailable if the
+        target does not accept one. Both leave only additional copies behind.
         """
-        lane = _Lane(
+        writer = _TargetWriter(
             self._bookies,
             target,
             self._key,
@@ -255,59 +258,59 @@ class EntryCopier:
         )
         try:
             for first, last in entries:
-                await self._copy_run(first, last, fragment, holdings, lane)
-            await lane.settled()
+                await self._copy_run(first, last, fragment, replicas, writer)
+            await writer.settled()
         finally:
-            lane.leave()
-        if lane.error is not None:
-            raise lane.error
+            writer.abandon()
+        if writer.error is not None:
+            raise writer.error
 
     async def _copy_run(
         self,
         first: EntryId,
         last: EntryId,
         fragment: LedgerFragment,
-        holdings: Mapping[BookieId, ReplicaContents],
-        lane: _Lane,
+        replicas: Mapping[BookieId, ReplicaContents],
+        writer: _TargetWriter,
     ) -> None:
-        """Everything of one run is on its way, unless the lane has failed."""
+        """Send the entries of one range, until the writer fails."""
         at = first
-        while at <= last and lane.error is None:
-            for body in await self._read_good(at, last, fragment, holdings):
-                await lane.add(self._metadata.ledger, at, body)
+        while at <= last and writer.error is None:
+            for body in await self._read_valid(at, last, fragment, replicas):
+                await writer.add(self._metadata.ledger, at, body)
                 at = EntryId(at + 1)
 
-    async def _read_good(
+    async def _read_valid(
         self,
         first: EntryId,
         last: EntryId,
         fragment: LedgerFragment,
-        holdings: Mapping[BookieId, ReplicaContents],
+        replicas: Mapping[BookieId, ReplicaContents],
     ) -> Sequence[Buffer]:
-        """Sound entries from `first` on, at least that one."""
-        for source in self._sources(first, fragment, holdings):
-            reply = await self._ask(source, first, last)
+        """Return valid entries from `first` on, at least that one."""
+        for source in self._sources(first, fragment, replicas):
+            reply = await self._read_many(source, first, last)
             if reply.status is not Status.OK:
                 continue
-            sound = self._sound(first, reply.bodies)
-            if sound:
-                return sound
+            valid = self._valid_prefix(first, reply.bodies)
+            if valid:
+                return valid
             self.damaged.setdefault(source, set()).add(first)
         raise EntryUnknown(
             f"ledger {self._metadata.ledger} entry {first}: no other replica could be read"
         )
 
     def _sources(
-        self, entry: EntryId, fragment: LedgerFragment, holdings: Mapping[BookieId, ReplicaContents]
+        self, entry: EntryId, fragment: LedgerFragment, replicas: Mapping[BookieId, ReplicaContents]
     ) -> Iterable[BookieId]:
-        """Members of the span that show a good copy, another one first for each stretch."""
+        """Yield the fragment's bookies with a valid copy, starting with another one per entry."""
         ensemble = fragment.ensemble
         start = entry % len(ensemble)
         for bookie in (*ensemble[start:], *ensemble[:start]):
-            if contains(holdings.get(bookie, UNKNOWN_CONTENTS).good, entry):
+            if contains(replicas.get(bookie, UNKNOWN_CONTENTS).good, entry):
                 yield bookie
 
-    async def _ask(self, bookie: BookieId, first: EntryId, last: int) -> ReadManyReply:
+    async def _read_many(self, bookie: BookieId, first: EntryId, last: int) -> ReadManyReply:
         try:
             async with asyncio.timeout(self._timeout_s):
                 return await self._bookies.read_many(
@@ -316,8 +319,8 @@ class EntryCopier:
         except TimeoutError:
             return ReadManyReply(Status.UNREACHABLE)
 
-    def _sound(self, first: EntryId, bodies: Sequence[Buffer]) -> Sequence[Buffer]:
-        """Bodies up to the first one that is not what it should be."""
+    def _valid_prefix(self, first: EntryId, bodies: Sequence[Buffer]) -> Sequence[Buffer]:
+        """Return the bodies before the first invalid one."""
         for number, body in enumerate(bodies):
             try:
                 self._format.unpack(body, self._metadata.ledger, EntryId(first + number))
@@ -326,7 +329,7 @@ class EntryCopier:
         return bodies
 
     async def end_limbo(self, bookie: BookieId) -> Status:
-        """As the port says; UNREACHABLE when it says nothing in time."""
+        """End the limbo as `Bookies.end_limbo`. UNREACHABLE after the timeout."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 return await self._bookies.end_limbo(bookie, self._metadata.ledger, self._key)
@@ -334,30 +337,30 @@ class EntryCopier:
             return Status.UNREACHABLE
 
     async def check_holds(self, bookie: BookieId, entries: EntryRanges) -> None:
-        """Raises BookieUnavailable unless the bookie itself lists all of `entries`."""
-        holding = contents_of(await self.list(bookie))
-        missing = difference(entries, holding.held)
+        """Raise BookieUnavailable unless the bookie lists all of `entries`."""
+        replica = contents_of(await self.list_entries(bookie))
+        missing = difference(entries, replica.held)
         if missing:
             place = f"{bookie} does not list {count(missing)} entries that were copied to it"
             raise BookieUnavailable(f"ledger {self._metadata.ledger}: {place}")
 
     async def missing_on(self, bookie: BookieId, entries: EntryRanges) -> EntryRanges:
-        """Which of `entries` must be copied there: an attempt before may have got far.
+        """Return which of `entries` must still be copied to the bookie.
 
-        What it has already is read first: it may have been a member once, and lie there rotten.
-        Raises BookieUnavailable when it gives no answer, or may have lost some.
+        Entries that it lists already are verified first: an earlier membership may have left
+        corrupt ones. Raises BookieUnavailable if it does not answer, or may have lost some.
         """
         if entries == EMPTY:
             return EMPTY
-        holding = contents_of(await self.list(bookie))
-        good, _, told = await self._read_through(bookie, intersection(entries, holding.held))
-        if not (holding.complete and told):
-            raise BookieUnavailable(f"{bookie} does not say which entries it has")
+        replica = contents_of(await self.list_entries(bookie))
+        good, _, certain = await self._read_through(bookie, intersection(entries, replica.held))
+        if not (replica.complete and certain):
+            raise BookieUnavailable(f"{bookie} does not report which entries it has")
         return difference(entries, good)
 
 
-class _Lane:
-    """Adds to one bookie under way; the first failure is kept, and ends the lane."""
+class _TargetWriter:
+    """Adds in flight to one bookie. The first failure is kept and stops the writer."""
 
     def __init__(
         self,
@@ -368,6 +371,7 @@ class _Lane:
         progress: RepairProgress,
         overloaded_s_max: float,
     ) -> None:
+        # The first failure, or None. Set once.
         self.error: BookieUnavailable | None = None
         self._bookies = bookies
         self._target = target
@@ -375,19 +379,23 @@ class _Lane:
         self._budget = budget
         self._progress = progress
         self._loop = asyncio.get_running_loop()
+        # When OVERLOADED counts as a failure. Moves on with each success.
         self._give_up_s = self._loop.time() + overloaded_s_max
         self._overloaded_s_max = overloaded_s_max
-        self._under_way = 0
+        # Adds sent and not settled, retries included.
+        self._in_flight = 0
+        # Resolved when `_in_flight` reaches 0, while `settled` waits.
         self._idle: asyncio.Future[None] | None = None
-        self._left = False
+        # True once the copy ended; then nothing is sent again.
+        self._abandoned = False
 
     async def add(self, ledger: LedgerId, entry: EntryId, body: Buffer) -> None:
-        """On its way once there is room."""
+        """Send the entry as soon as the budget allows."""
         await self._budget.acquire(len(body))
         if self.error is not None:
             self._budget.release(len(body))
             return
-        self._under_way += 1
+        self._in_flight += 1
         self._send(ledger, entry, body)
 
     def _send(self, ledger: LedgerId, entry: EntryId, body: Buffer) -> None:
@@ -397,7 +405,7 @@ class _Lane:
             else:
                 self._on_settled(entry, len(body), status)
 
-        if self._left or self.error is not None:
+        if self._abandoned or self.error is not None:
             self._on_settled(entry, len(body), Status.UNREACHABLE)
         else:
             self._bookies.add(
@@ -407,11 +415,11 @@ class _Lane:
     def _is_worth_another_try(self, status: Status) -> bool:
         if status is not Status.OVERLOADED:
             return False
-        return not self._left and self._loop.time() < self._give_up_s
+        return not self._abandoned and self._loop.time() < self._give_up_s
 
     def _on_settled(self, entry: EntryId, size: int, status: Status) -> None:
         self._budget.release(size)
-        self._under_way -= 1
+        self._in_flight -= 1
         if status is Status.OK:
             self._progress.entries += 1
             self._progress.bytes += size
@@ -419,15 +427,15 @@ class _Lane:
         elif self.error is None:
             answer = f"{self._target} answered {status.name}"
             self.error = BookieUnavailable(f"{answer} to entry {entry}")
-        if self._under_way == 0 and self._idle is not None and not self._idle.done():
+        if self._in_flight == 0 and self._idle is not None and not self._idle.done():
             self._idle.set_result(None)
 
     async def settled(self) -> None:
-        """Nothing is under way."""
-        if self._under_way:
+        """Wait until no add is in flight."""
+        if self._in_flight:
             self._idle = self._loop.create_future()
             await self._idle
 
-    def leave(self) -> None:
-        """Nobody waits any more: nothing is sent again."""
-        self._left = True
+    def abandon(self) -> None:
+        """Send nothing any more: the copy has ended."""
+        self._abandoned = True

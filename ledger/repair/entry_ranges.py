@@ -1,4 +1,4 @@
-"""Sets of entry ids as runs: disjoint, rising (first, last) pairs, neighbours joined. Pure."""
+"""Sets of entry ids as ranges: disjoint, rising (first, last) pairs, adjacent ones merged. Pure."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ EMPTY: EntryRanges = ()
 
 
 def ranges_of(entries: Iterable[int]) -> EntryRanges:
-    """The runs of some ids, in any order, repeated or not."""
+    """Return the ranges of some ids, in any order, repeated or not."""
     return merged((entry, entry) for entry in sorted(entries))
 
 
 def merged(pairs: Iterable[tuple[int, int]]) -> EntryRanges:
-    """One set out of pairs that rise by their first id and may overlap; empty ones are dropped."""
-    runs: list[tuple[EntryId, EntryId]] = []
+    """Merge pairs that rise by their first id and may overlap. Empty pairs are dropped."""
+    ranges: list[tuple[EntryId, EntryId]] = []
     for first, last in pairs:
         if last < first:
             continue
-        if runs and first <= runs[-1][1] + 1:
-            before = runs[-1]
-            runs[-1] = (before[0], EntryId(max(before[1], last)))
+        if ranges and first <= ranges[-1][1] + 1:
+            before = ranges[-1]
+            ranges[-1] = (before[0], EntryId(max(before[1], last)))
         else:
-            runs.append((EntryId(first), EntryId(last)))
-    return tuple(runs)
+            ranges.append((EntryId(first), EntryId(last)))
+    return tuple(ranges)
 
 
 def union(one: EntryRanges, other: EntryRanges) -> EntryRanges:
-    """Ids in either."""
+    """Return the ids in either set."""
     return merged(sorted((*one, *other)))
 
 
 def difference(one: EntryRanges, other: EntryRanges) -> EntryRanges:
-    """Ids in `one` and not in `other`."""
+    """Return the ids in `one` that are not in `other`."""
     left: list[tuple[int, int]] = []
     at = 0
     for first, last in one:
@@ -53,30 +53,30 @@ def difference(one: EntryRanges, other: EntryRanges) -> EntryRanges:
 
 
 def intersection(one: EntryRanges, other: EntryRanges) -> EntryRanges:
-    """Ids in both."""
+    """Return the ids in both sets."""
     return difference(one, difference(one, other))
 
 
-def count(runs: EntryRanges) -> int:
-    """How many ids there are."""
-    return sum(last - first + 1 for first, last in runs)
+def count(ranges: EntryRanges) -> int:
+    """Return the number of ids."""
+    return sum(last - first + 1 for first, last in ranges)
 
 
-def contains(runs: EntryRanges, entry: int) -> bool:
-    """`entry` is one of them."""
-    return any(first <= entry <= last for first, last in runs)
+def contains(ranges: EntryRanges, entry: int) -> bool:
+    """True if `entry` is in the set."""
+    return any(first <= entry <= last for first, last in ranges)
 
 
-def each(runs: EntryRanges) -> Iterator[EntryId]:
-    """Every id, rising."""
-    for first, last in runs:
+def each(ranges: EntryRanges) -> Iterator[EntryId]:
+    """Yield every id, rising."""
+    for first, last in ranges:
         yield from map(EntryId, range(first, last + 1))
 
 
 def in_at_least(times: int, sets: Iterable[EntryRanges]) -> EntryRanges:
-    """Ids that `times` or more of the sets have."""
+    """Return the ids that are in `times` or more of the sets."""
     assert times >= 1
-    turns = sorted(turn for runs in sets for a, b in runs for turn in ((a, 1), (b + 1, -1)))
+    turns = sorted(turn for ranges in sets for a, b in ranges for turn in ((a, 1), (b + 1, -1)))
     found: list[tuple[int, int]] = []
     depth, began = 0, 0
     for at, step in turns:
@@ -87,24 +87,24 @@ def in_at_least(times: int, sets: Iterable[EntryRanges]) -> EntryRanges:
     return merged(found)
 
 
-def as_text(runs: EntryRanges, runs_max: int = 8) -> str:
-    """`0-4, 7, 9-12`; beyond `runs_max` runs only how many more there are."""
-    shown = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs[:runs_max])
-    left = len(runs) - runs_max
-    return f"{shown} and {left} more runs" if left > 0 else shown
+def as_text(ranges: EntryRanges, ranges_max: int = 8) -> str:
+    """Format as `0-4, 7, 9-12`, with at most `ranges_max` ranges and the number of further ones."""
+    shown = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in ranges[:ranges_max])
+    left = len(ranges) - ranges_max
+    return f"{shown} and {left} more ranges" if left > 0 else shown
 
 
 def share(index: int, first: int, last: int, ensemble_size: int, write_quorum: int) -> EntryRanges:
-    """Which of the entries first..last the bookie at `index` of their ensemble should hold.
+    """Return the entries of first..last that the bookie at `index` of their ensemble should hold.
 
-    Entry e lives on indexes e mod E and the Qw - 1 after it, so an index has Qw of every E.
+    Entry e is on index e mod E and the Qw - 1 after it, so an index has Qw of every E entries.
     """
     assert 0 <= index < ensemble_size
     if write_quorum == ensemble_size:
         return merged([(first, last)])
-    runs: list[tuple[int, int]] = []
+    ranges: list[tuple[int, int]] = []
     start = first - (first - (index - write_quorum + 1)) % ensemble_size
     while start <= last:
-        runs.append((max(first, start), min(last, start + write_quorum - 1)))
+        ranges.append((max(first, start), min(last, start + write_quorum - 1)))
         start += ensemble_size
-    return merged(runs)
+    return merged(ranges)

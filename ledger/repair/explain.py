@@ -1,4 +1,4 @@
-"""Why a ledger, or one entry of it, is as it is: facts in, sentences out. Pure."""
+"""Explains the state of a ledger or entry: facts in, sentences out. Pure."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from ledger.repair.underreplicated_ledgers import NO_NOTE, RepairNote, Underrepl
 
 @dataclass(frozen=True, slots=True)
 class LedgerFacts:
-    """What was found out about one ledger."""
+    """The facts about one ledger."""
 
     metadata: LedgerMetadata
     lac: EntryId
     registered: Mapping[BookieId, BookieInfo]
-    holdings: Mapping[BookieId, ReplicaContents]
+    replicas: Mapping[BookieId, ReplicaContents]
     found: LedgerCheck
     mark: UnderreplicatedLedger | None = None
     note: RepairNote = NO_NOTE
-    worker: BookieId | None = None  # who mends it now
+    worker: BookieId | None = None  # the owner of its lock
     auditor: BookieId | None = None
     enabled: bool = True
     draining: frozenset[BookieId] = frozenset()
@@ -35,18 +35,18 @@ class LedgerFacts:
 
 
 class ReplicaAnswer(Enum):
-    """What one bookie says of one entry."""
+    """What one bookie answers about one entry."""
 
-    SHOWS = "shows it, and its digest is right"
-    DAMAGED = "has a damaged copy: the digest is wrong"
-    DENIES = "says that it does not have it"
-    LIMBO = "does not know: it is in limbo since it may have lost entries"
-    SILENT = "is registered and gives no answer that counts"
-    AWAY = "is away"
+    SHOWS = "has it, with a valid digest"
+    DAMAGED = "has a corrupt copy: the digest is invalid"
+    DENIES = "does not have it"
+    LIMBO = "cannot tell: it is in limbo, because it may have lost entries"
+    SILENT = "is registered, but gave no usable answer"
+    AWAY = "is absent"
 
 
 def explain_ledger(facts: LedgerFacts) -> list[str]:
-    """The state, the copies, the repair; one sentence each."""
+    """Explain the state, the copies and the repair of a ledger, one sentence each."""
     return [
         _state(facts),
         *_bookies(facts),
@@ -64,85 +64,89 @@ def _state(facts: LedgerFacts) -> str:
     confirmed = f"entries up to {facts.lac} are known to be confirmed"
     if metadata.state is LedgerState.IN_RECOVERY:
         return (
-            "The ledger is in recovery: somebody took it over from its writer and has not closed "
-            f"it yet, or ended before that; {confirmed}. `gateway ledger recover` finishes it."
+            "The ledger is in recovery: another process took it over from its writer and has not "
+            f"closed it yet, or stopped before; {confirmed}. `gateway ledger recover` completes it."
         )
     return f"The ledger is open: its writer may still add; {confirmed}."
 
 
 def _bookies(facts: LedgerFacts) -> list[str]:
-    said: list[str] = []
+    lines: list[str] = []
     for bookie in sorted(bookies_of(facts.metadata)):
         info = facts.registered.get(bookie)
-        holding = facts.holdings.get(bookie, UNKNOWN_CONTENTS)
+        replica = facts.replicas.get(bookie, UNKNOWN_CONTENTS)
         if info is None:
-            said.append(f"{bookie} is away.")
-        elif holding.limbo:
-            said.append(
-                f"{bookie} is in limbo for this ledger: it may have lost entries, so that its "
-                "not having one proves nothing, until its share is complete again."
+            lines.append(f"{bookie} is absent.")
+        elif replica.limbo:
+            lines.append(
+                f"{bookie} is in limbo for this ledger: it may have lost entries. Until its share "
+                "is complete again, an entry that it lacks may still exist elsewhere."
             )
-        elif not holding.complete:
-            said.append(f"{bookie} is registered and does not say which entries it has.")
+        elif not replica.complete:
+            lines.append(f"{bookie} is registered, but does not report which entries it has.")
         if info is not None and info.read_only:
-            said.append(f"{bookie} is read-only.")
+            lines.append(f"{bookie} is read-only.")
         if bookie in facts.draining:
-            said.append(f"{bookie} is being emptied; its copies move to other bookies.")
-    return said
+            lines.append(f"{bookie} is being drained; its copies move to other bookies.")
+    return lines
 
 
 def _copies(facts: LedgerFacts) -> list[str]:
-    said: list[str] = []
+    lines: list[str] = []
     found = facts.found
     if found.lost:
-        said.append(
-            f"Hopeless: entries {as_text(found.lost)} are shown by no bookie, and so many say "
-            "that they do not have them that readers are told the same. They come back only with "
-            "a bookie that has them; nothing was deleted."
+        lines.append(
+            f"Lost: entries {as_text(found.lost)} cannot be read from any bookie, and enough "
+            "bookies deny them that readers get 'no such entry'. They come back only with a "
+            "bookie that has them; nothing was deleted."
         )
     waiting = difference(found.unreadable, found.lost)
     if waiting:
-        said.append(
-            f"Entries {as_text(waiting)} cannot be read now: no bookie shows them, and one that "
-            "may have them does not answer."
+        lines.append(
+            f"Entries {as_text(waiting)} cannot be read now: no bookie has shown them, and one "
+            "that may have them does not answer."
         )
     for gap in found.gaps:
         rest = difference(gap.missing, found.unreadable)
-        holding = facts.holdings.get(gap.bookie, UNKNOWN_CONTENTS)
-        if rest and gap.bookie in facts.registered and (holding.complete or holding.limbo):
-            said.append(_lack(gap.bookie, rest, intersection(rest, holding.damaged)))
+        replica = facts.replicas.get(gap.bookie, UNKNOWN_CONTENTS)
+        if rest and gap.bookie in facts.registered and (replica.complete or replica.limbo):
+            lines.append(_gap_text(gap.bookie, rest, intersection(rest, replica.damaged)))
     if not found.gaps:
-        said.append("Every entry that is confirmed has all its copies.")
-    return said
+        lines.append("Every confirmed entry has all its copies.")
+    return lines
 
 
-def _lack(bookie: BookieId, missing: EntryRanges, damaged: EntryRanges) -> str:
+def _gap_text(bookie: BookieId, missing: EntryRanges, damaged: EntryRanges) -> str:
     text = f"{bookie} lacks {count(missing)} copies that others have: entries {as_text(missing)}"
     if damaged != EMPTY:
-        text += f" (damaged there: {as_text(damaged)})"
+        text += f" (corrupt there: {as_text(damaged)})"
     return text + "."
 
 
 def _repair(facts: LedgerFacts) -> list[str]:
-    said: list[str] = []
+    lines: list[str] = []
     mark = facts.mark
     if mark is None:
         if facts.found.gaps:
-            said.append("It is not on the repair list yet: the auditor has not noticed.")
+            lines.append("It is not on the repair list: no audit has found it yet.")
         if wider_quorum(facts.metadata) is not None:
-            said.append("It was made with fewer copies than wanted, for want of bookies.")
+            lines.append(
+                "It was created with fewer copies than wanted, because there were too few bookies."
+            )
     else:
         lost = " and ".join(sorted(mark.missing))
         because = f" because of {lost}" if lost else ""
-        said.append(f"It is on the repair list{because}{_since(mark.since_ms, facts.now_ms)}.")
+        lines.append(f"It is on the repair list{because}{_since(mark.since_ms, facts.now_ms)}.")
         if facts.worker is not None:
-            said.append(f"{facts.worker} is mending it now.")
-        said += [f"The last attempt left it: {reason}." for reason in facts.note.reasons]
+            lines.append(f"{facts.worker} is repairing it now.")
+        lines += [
+            f"The last attempt could not repair it: {reason}." for reason in facts.note.reasons
+        ]
     if (mark is not None or facts.found.gaps) and not facts.enabled:
-        said.append("Repair is switched off in the whole cluster.")
+        lines.append("Repair is disabled in this cluster.")
     if (mark is not None or facts.found.gaps) and facts.auditor is None:
-        said.append("No auditor is running: start `bookie audit`.")
-    return said
+        lines.append("No auditor is running: start `bookie audit`.")
+    return lines
 
 
 def _since(since_ms: int | None, now_ms: int) -> str:
@@ -156,30 +160,30 @@ def _since(since_ms: int | None, now_ms: int) -> str:
 
 
 def explain_entry(
-    facts: LedgerFacts, entry: EntryId, said: Mapping[BookieId, ReplicaAnswer]
+    facts: LedgerFacts, entry: EntryId, answers: Mapping[BookieId, ReplicaAnswer]
 ) -> list[str]:
-    """What its bookies say of it, and what follows."""
+    """Explain one entry: the answers of its bookies, and the conclusion."""
     metadata = facts.metadata
     if metadata.last_entry is not None and entry > metadata.last_entry:
-        return [f"Entry {entry} is not in the ledger: it was closed at {metadata.last_entry}."]
-    lines = [f"{bookie} {said[bookie].value}." for bookie in metadata.bookies_of(entry)]
-    return [*lines, _verdict(facts, entry, [said[b] for b in metadata.bookies_of(entry)])]
+        return [f"Entry {entry} is not in the ledger, which was closed at {metadata.last_entry}."]
+    lines = [f"{bookie} {answers[bookie].value}." for bookie in metadata.bookies_of(entry)]
+    return [*lines, _conclusion(facts, entry, [answers[b] for b in metadata.bookies_of(entry)])]
 
 
-def _verdict(facts: LedgerFacts, entry: EntryId, said: list[ReplicaAnswer]) -> str:
+def _conclusion(facts: LedgerFacts, entry: EntryId, answers: list[ReplicaAnswer]) -> str:
     metadata = facts.metadata
     needed = coverage_size(metadata.write_quorum, metadata.ack_quorum)
-    denials = said.count(ReplicaAnswer.DENIES)
+    denials = answers.count(ReplicaAnswer.DENIES)
     if not metadata.closed and entry > facts.lac:
-        return f"Entry {entry} is not known to be confirmed, so no reader is shown it."
-    if ReplicaAnswer.SHOWS in said:
+        return f"Entry {entry} is not known to be confirmed, so readers do not get it."
+    if ReplicaAnswer.SHOWS in answers:
         return f"Entry {entry} can be read."
     if denials >= needed:
         return (
-            f"Entry {entry} cannot be read: {denials} of {len(said)} bookies deny it, and "
+            f"Entry {entry} cannot be read: {denials} of {len(answers)} bookies deny it, and "
             f"{needed} are enough to conclude that it is gone."
         )
     return (
-        f"Entry {entry} cannot be read now, and is not known to be gone: {denials} of {len(said)} "
+        f"Entry {entry} cannot be read now, but may not be gone: {denials} of {len(answers)} "
         f"bookies deny it, {needed} would be needed."
     )

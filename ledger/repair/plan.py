@@ -1,13 +1,15 @@
-"""What to do about a ledger that lacks copies, one step at a time. Pure.
+"""Plans the repair of a ledger, one step at a time. Pure.
 
-    copies missing on a bookie that serves     ─▶ Fill: copy them there, metadata stays
-    a bookie that is gone                      ─▶ Replace: copy its share to another, then swap
-    the open last fragment names a gone bookie ─▶ Fence: recover the ledger, which closes it
-    a bookie in limbo holds its share again    ─▶ EndLimbo
-    made narrower than wanted, whole otherwise ─▶ Widen: copy all to more bookies, then one swap
+    copies missing on a live bookie              ─▶ FillCopies: copy them there; metadata stays
+    a bookie that is gone                        ─▶ ReplaceBookie: copy its share to another
+                                                    bookie, then replace it in the metadata
+    the open last fragment names a gone bookie   ─▶ RecoverLedger, which closes the ledger
+    a bookie in limbo has its share again        ─▶ EndLimbo
+    created narrower than wanted, complete else  ─▶ WidenEnsemble: copy all entries to more
+                                                    bookies, then add these in one update
 
-What cannot be done now is a reason in words. A share that is not whole is never swapped in, and
-an entry that nobody shows blocks its share: nothing is closed over it.
+What cannot be done now is returned as a reason. A bookie joins an ensemble only with a complete
+share. An unreadable entry blocks its share, and nothing is closed because of it.
 Source: BookKeeper, `ReplicationWorker.java`; apache/bookkeeper #4163; invariant L19.
 """
 
@@ -35,7 +37,7 @@ from ledger.repair.entry_ranges import EntryRanges, as_text, difference, interse
 
 
 class QuorumSizes(NamedTuple):
-    """How wide a ledger is, or should be."""
+    """The quorum sizes that a ledger has or should have."""
 
     ensemble_size: int
     write_quorum: int
@@ -52,7 +54,7 @@ class FillCopies:
 
 @dataclass(frozen=True, slots=True)
 class ReplaceBookie:
-    """Copy the whole share of an index to another bookie, then swap that one in."""
+    """Copy the whole share of an index to another bookie, then replace the old one by it."""
 
     fragment: LedgerFragment
     index: int
@@ -64,22 +66,22 @@ class ReplaceBookie:
 
 @dataclass(frozen=True, slots=True)
 class EndLimbo:
-    """The bookie holds its whole share again: let it answer plainly."""
+    """End the limbo of a bookie that has its whole share again."""
 
     bookie: BookieId
 
 
 @dataclass(frozen=True, slots=True)
 class RecoverLedger:
-    """Recover the ledger once the grace period is over; its last fragment cannot be mended else."""
+    """Recover the ledger after the grace period: only that can repair its open last fragment."""
 
-    bookies: tuple[BookieId, ...]  # why
-    needs_spare: bool  # pointless while no other bookie could take their place
+    bookies: tuple[BookieId, ...]  # gone or in limbo
+    needs_spare: bool  # pointless without another bookie to replace them
 
 
 @dataclass(frozen=True, slots=True)
 class WidenEnsemble:
-    """Copy every entry to so many more bookies, then make them members, all in one set."""
+    """Copy every entry to more bookies, then add these to all fragments in one update."""
 
     quorum: QuorumSizes
 
@@ -88,7 +90,7 @@ RepairStep = FillCopies | ReplaceBookie | EndLimbo | RecoverLedger | WidenEnsemb
 
 
 class RepairPlan(NamedTuple):
-    """Steps that can be tried now, and why anything else must wait. Neither: it is whole."""
+    """Steps that can be tried now, and reasons why others must wait. Empty if complete."""
 
     steps: tuple[RepairStep, ...]
     reasons: tuple[str, ...]
@@ -100,12 +102,12 @@ class RepairPlan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BookieView:
-    """What is known of the bookies at the moment."""
+    """The bookies as they are known at the moment."""
 
     registered: Mapping[BookieId, BookieInfo]
-    holdings: Mapping[BookieId, ReplicaContents]
-    gone: frozenset[BookieId] = frozenset()  # away for too long, or being emptied
-    refused: frozenset[BookieId] = frozenset()  # did not take a good copy instead of a bad one
+    replicas: Mapping[BookieId, ReplicaContents]
+    gone: frozenset[BookieId] = frozenset()  # absent for too long, or being drained
+    refused: frozenset[BookieId] = frozenset()  # kept a corrupt copy although a good one was sent
 
     def is_writable(self, bookie: BookieId) -> bool:
         info = self.registered.get(bookie)
@@ -115,13 +117,13 @@ class BookieView:
 def plan_repair(
     metadata: LedgerMetadata, lac: EntryId, found: LedgerCheck, view: BookieView
 ) -> RepairPlan:
-    """What to do next about what `found` says."""
+    """Plan the next steps for the gaps in `found`."""
     planner = _Planner(metadata, found, view)
     for fragment in fragments_of(metadata, lac):
         if fragment.closed:
-            planner.mend_closed(fragment)
+            planner.plan_closed(fragment)
         else:
-            planner.look_at_open(fragment)
+            planner.plan_open(fragment)
     planner.end_limbos(lac)
     planner.widen()
     return RepairPlan(tuple(planner.steps), tuple(dict.fromkeys(planner.reasons)))
@@ -133,59 +135,59 @@ class _Planner:
         self.reasons: list[str] = []
         self._metadata = metadata
         self._view = view
-        self._unshown = found.unreadable
-        self._lacks = {(gap.fragment.first, gap.index): gap for gap in found.gaps}
-        self._explain_unshown(found)
+        self._unreadable = found.unreadable
+        self._gaps = {(gap.fragment.first, gap.index): gap for gap in found.gaps}
+        self._explain_unreadable(found)
 
-    def _explain_unshown(self, found: LedgerCheck) -> None:
+    def _explain_unreadable(self, found: LedgerCheck) -> None:
         if found.lost:
             text = as_text(found.lost)
-            self.reasons.append(f"hopeless: entries {text} are gone from the bookies that answer")
+            self.reasons.append(f"lost: entries {text} are missing on all bookies that answer")
         waiting = difference(found.unreadable, found.lost)
         if waiting:
-            self.reasons.append(f"entries {as_text(waiting)} are shown by no bookie now")
+            self.reasons.append(f"entries {as_text(waiting)} cannot be read from any bookie now")
 
-    def mend_closed(self, fragment: LedgerFragment) -> None:
+    def plan_closed(self, fragment: LedgerFragment) -> None:
         for index, bookie in enumerate(fragment.ensemble):
-            gap = self._lacks.get((fragment.first, index))
+            gap = self._gaps.get((fragment.first, index))
             if bookie in self._view.gone:
                 self._replace(fragment, index)
             elif gap is not None:
-                self._mend(gap)
+                self._fill_or_replace(gap)
 
     def _replace(self, fragment: LedgerFragment, index: int) -> None:
-        """Only a whole share may be swapped in."""
-        if not intersection(share_of(fragment, index, self._metadata), self._unshown):
+        """Plan a replacement, unless an entry of the share is unreadable."""
+        if not intersection(share_of(fragment, index, self._metadata), self._unreadable):
             self.steps.append(ReplaceBookie(fragment, index))
 
-    def _mend(self, gap: ReplicaGap) -> None:
+    def _fill_or_replace(self, gap: ReplicaGap) -> None:
         view, bookie = self._view, gap.bookie
-        holding = view.holdings.get(bookie, UNKNOWN_CONTENTS)
+        replica = view.replicas.get(bookie, UNKNOWN_CONTENTS)
         if bookie not in view.registered:
-            self.reasons.append(f"{bookie} is away")
-        elif not (holding.complete or holding.limbo):
-            self.reasons.append(f"{bookie} does not say which entries it has")
+            self.reasons.append(f"{bookie} is absent")
+        elif not (replica.complete or replica.limbo):
+            self.reasons.append(f"{bookie} does not report which entries it has")
         elif bookie in view.refused or not view.is_writable(bookie):
             self._replace(gap.fragment, gap.index)
         else:
-            there = difference(gap.missing, self._unshown)
-            if there:
-                self.steps.append(FillCopies(gap, there))
+            present = difference(gap.missing, self._unreadable)
+            if present:
+                self.steps.append(FillCopies(gap, present))
 
-    def look_at_open(self, fragment: LedgerFragment) -> None:
-        """Its writer may be at work: only what no writer can mend is touched, and fenced first."""
+    def plan_open(self, fragment: LedgerFragment) -> None:
+        """Plan only what no writer can repair itself: its bookies are gone or in limbo."""
         view = self._view
         ensemble = fragment.ensemble
         gone = tuple(bookie for bookie in ensemble if bookie in view.gone)
-        limbo = tuple(b for b in ensemble if view.holdings.get(b, UNKNOWN_CONTENTS).limbo)
+        limbo = tuple(b for b in ensemble if view.replicas.get(b, UNKNOWN_CONTENTS).limbo)
         if gone or limbo:
             self.steps.append(RecoverLedger((*gone, *limbo), needs_spare=not limbo))
-        elif any((fragment.first, index) in self._lacks for index in range(len(ensemble))):
-            self.reasons.append("copies are missing in the last fragment, which is open")
+        elif any((fragment.first, index) in self._gaps for index in range(len(ensemble))):
+            self.reasons.append("copies are missing in the open last fragment")
 
     def end_limbos(self, lac: EntryId) -> None:
-        """For bookies in limbo of which nothing is missing any more."""
-        lacking = {gap.bookie for gap in self._lacks.values()}
+        """Plan the end of limbo for bookies without gaps."""
+        lacking = {gap.bookie for gap in self._gaps.values()}
         still_open = {
             bookie
             for fragment in fragments_of(self._metadata, lac)
@@ -193,7 +195,7 @@ class _Planner:
             for bookie in fragment.ensemble
         }
         for bookie in sorted(bookies_of(self._metadata) - lacking - still_open):
-            if self._view.holdings.get(bookie, UNKNOWN_CONTENTS).limbo:
+            if self._view.replicas.get(bookie, UNKNOWN_CONTENTS).limbo:
                 self.steps.append(EndLimbo(bookie))
 
     def widen(self) -> None:
@@ -205,9 +207,9 @@ class _Planner:
 
 
 def wider_quorum(metadata: LedgerMetadata) -> QuorumSizes | None:
-    """How wide a closed ledger should become that was made narrower; None: it is wide enough.
+    """Return the quorum sizes to which a closed ledger should be widened, or None.
 
-    Every bookie of such a ledger holds every entry (E = Qw), and so will the added ones.
+    Every bookie of such a ledger has every entry (E = Qw), and so will the added ones.
     """
     wanted = wanted_quorum(metadata)
     if wanted is None or not metadata.closed:
@@ -220,7 +222,7 @@ def wider_quorum(metadata: LedgerMetadata) -> QuorumSizes | None:
 
 
 def wanted_quorum(metadata: LedgerMetadata) -> QuorumSizes | None:
-    """What its maker would have chosen had there been more bookies; None: it did."""
+    """Return the quorum sizes wanted at creation if there were too few bookies then, or None."""
     try:
         numbers = [int(part) for part in metadata.custom[WANTED_QUORUM].split(b",")]
         ensemble_size, write_quorum, ack_quorum = numbers
@@ -231,15 +233,15 @@ def wanted_quorum(metadata: LedgerMetadata) -> QuorumSizes | None:
     return QuorumSizes(ensemble_size, write_quorum, ack_quorum)
 
 
-def swapped(
+def with_replacement(
     metadata: LedgerMetadata, fragment: LedgerFragment, index: int, bookie: BookieId
 ) -> LedgerMetadata | None:
-    """`bookie` at `index` of the span's fragment; None: it is there already.
+    """Return the metadata with `bookie` at `index` of the fragment, or None if it is there already.
 
-    Raises FragmentChanged when the fragment is no longer the one that was copied.
+    Raises FragmentChanged if the fragment is no longer the one that was copied.
     """
     old = fragment.fragment
-    at, current = _fragment(metadata, fragment)
+    at, current = _current_fragment(metadata, fragment)
     if current.ensemble[index] == bookie:
         return None
     if current.ensemble[index] != old.ensemble[index] or bookie in current.ensemble:
@@ -252,26 +254,27 @@ def swapped(
 
 
 class FragmentChanged(Exception):
-    """Somebody else changed the fragment meanwhile: look at the ledger again."""
+    """Another process changed the fragment: examine the ledger again."""
 
 
-def _fragment(metadata: LedgerMetadata, fragment: LedgerFragment) -> tuple[int, Fragment]:
-    """The fragment with the same entries as the span's, now."""
+def _current_fragment(metadata: LedgerMetadata, fragment: LedgerFragment) -> tuple[int, Fragment]:
+    """Return the index and the fragment that now has the same entries."""
     for now in fragments_of(metadata, fragment.last):
         if now.first == fragment.first and now.last == fragment.last and now.closed:
             return metadata.fragments.index(now.fragment), now.fragment
     raise FragmentChanged(f"ledger {metadata.ledger} fragment {fragment.first}")
 
 
-def widened(
+def with_more_bookies(
     metadata: LedgerMetadata,
     before: LedgerMetadata,
     quorum: QuorumSizes,
     added: Mapping[EntryId, tuple[BookieId, ...]],
 ) -> LedgerMetadata | None:
-    """`before` with the bookies `added` to each fragment, by its first entry; None: it is so.
+    """Return `before` with the bookies `added` to each fragment, or None if it is stored already.
 
-    Raises FragmentChanged when the ledger is no longer as it was copied.
+    `added` is by the first entry of each fragment. Raises FragmentChanged if the ledger is no
+    longer the one that was copied.
     """
     fragments = tuple(
         Fragment(one.first, (*one.ensemble, *added[one.first])) for one in before.fragments

@@ -1,4 +1,4 @@
-"""One attempt at one ledger: look, decide, do, and look again until nothing more helps."""
+"""One attempt to repair one ledger: examine, plan, carry out, until nothing more can be done."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ from ledger.repair.plan import (
     ReplaceBookie,
     WidenEnsemble,
     plan_repair,
-    swapped,
-    widened,
+    with_more_bookies,
+    with_replacement,
 )
 from ledger.repair.spare_bookies import SpareBookies
 from ledger.repair.underreplicated_ledgers import RepairNote, UnderreplicatedLedger
 
 
 class RepairServices(NamedTuple):
-    """What attempts of one worker share."""
+    """What the tasks of one worker share."""
 
     metadata: LedgerMetadataStore
     client: LedgerClient
@@ -61,12 +61,12 @@ class RepairServices(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """How an attempt left the ledger: whole, or why not."""
+    """The result of an attempt: complete, or the reasons why not."""
 
     reasons: tuple[str, ...] = ()
     lost: EntryRanges = EMPTY
     unreadable: EntryRanges = EMPTY
-    retry_s: float | None = None  # a further attempt that soon will do more
+    retry_s: float | None = None  # a further attempt after this time can do more
 
     @property
     def whole(self) -> bool:
@@ -74,113 +74,128 @@ class TaskResult:
 
 
 class RepairTask:
-    """Holds what was learnt on the way; used once."""
+    """One attempt at one ledger, with what its rounds found out. Used once."""
 
     def __init__(
         self,
-        tools: RepairServices,
+        services: RepairServices,
         mark: UnderreplicatedLedger,
         note: RepairNote,
         draining: frozenset[BookieId],
     ) -> None:
-        self.tools = tools
+        self.services = services
         self.ledger = mark.ledger
-        self.suspects = set(note.suspects)  # their copies are read, not only listed
-        self.refused: set[BookieId] = set()  # their bad copies cannot be mended in place
-        self.unfit: set[BookieId] = set()  # failed as new members
+        # Bookies with corrupt copies: their copies are read, not only listed. Only grows.
+        self.suspects = set(note.suspects)
+        # Bookies whose corrupt copies cannot be replaced in place. Only grows.
+        self.refused: set[BookieId] = set()
+        # Bookies that failed as replacements. Only grows.
+        self.unfit: set[BookieId] = set()
+        # Fills that succeeded: (first entry of the fragment, index, entries). One that is planned
+        # again did not help. Only grows.
         self.filled: set[tuple[EntryId, int, EntryRanges]] = set()
+        # True once a step changed something, so that another round is worthwhile.
         self.progressed = False
+        # Bookies whose copies are lost, by the mark, and bookies being drained. Constant.
         self._missing = mark.missing
         self._draining = draining
 
     async def run(self) -> TaskResult:
-        """The ledger is as whole as can be now. Raises NoSuchLedger, MetadataUnavailable."""
-        for _ in range(self.tools.config.rounds_max):
-            one = RepairRound(self, await self.tools.metadata.read_latest(self.ledger))
-            plan, found = await one.look()
+        """Repair as much as possible now. Raises NoSuchLedger, MetadataUnavailable."""
+        for _ in range(self.services.config.rounds_max):
+            one = RepairRound(self, await self.services.metadata.read_latest(self.ledger))
+            plan, found = await one.examine()
             if plan.clean:
                 return TaskResult()
-            await one.do_all(plan.steps)
+            await one.carry_out(plan.steps)
             if not one.progressed:
                 reasons = tuple(dict.fromkeys((*plan.reasons, *one.reasons)))
                 return TaskResult(reasons, found.lost, found.unreadable, one.retry_s)
             self.progressed = True
-        return TaskResult(("there is more to do",), retry_s=0.0)
+        return TaskResult(("more steps are needed",), retry_s=0.0)
 
-    def view(self, holdings: dict[BookieId, ReplicaContents]) -> BookieView:
-        registered: dict[BookieId, BookieInfo] = dict(self.tools.bookies.registered())
-        return BookieView(registered, holdings, self.gone, frozenset(self.refused))
+    def view(self, replicas: dict[BookieId, ReplicaContents]) -> BookieView:
+        """Return what the planner needs to know of the bookies."""
+        registered: dict[BookieId, BookieInfo] = dict(self.services.bookies.registered())
+        return BookieView(registered, replicas, self.gone, frozenset(self.refused))
 
     @property
     def gone(self) -> frozenset[BookieId]:
-        """Bookies whose places others must take."""
-        return (self._missing - self.tools.bookies.registered().keys()) | self._draining
+        """Bookies that must be replaced."""
+        return (self._missing - self.services.bookies.registered().keys()) | self._draining
 
     @property
     def never(self) -> frozenset[BookieId]:
-        """Bookies that are not to become members."""
+        """Bookies that must not join an ensemble."""
         return self.gone | self.refused | self.unfit
 
 
 class RepairRound:
-    """One look at the ledger and the steps that follow from it."""
+    """One examination of the ledger and the steps that follow from it. Used once."""
 
-    def __init__(self, attempt: RepairTask, stored: Versioned) -> None:
+    def __init__(self, task: RepairTask, stored: Versioned) -> None:
         self.progressed = False
+        # Why steps were not carried out.
         self.reasons: list[str] = []
+        # The time after which a fence becomes possible, or None.
         self.retry_s: float | None = None
-        self._attempt = attempt
-        self._tools = tools = attempt.tools
+        self._task = task
+        self._services = services = task.services
+        # The metadata as last read or written by this round.
         self._stored = stored
-        self._holdings: dict[BookieId, ReplicaContents] = {}
-        self._copies = EntryCopier(
+        # What each bookie holds. Set by `examine`.
+        self._replicas: dict[BookieId, ReplicaContents] = {}
+        self._copier = EntryCopier(
             stored.metadata,
-            tools.bookies,
-            tools.budget,
-            tools.progress,
-            tools.config,
-            tools.client_config,
+            services.bookies,
+            services.budget,
+            services.progress,
+            services.config,
+            services.client_config,
         )
 
     @property
     def _metadata(self) -> LedgerMetadata:
         return self._stored.metadata
 
-    async def look(self) -> tuple[RepairPlan, LedgerCheck]:
-        """What is there, and what is to be done about it."""
+    async def examine(self) -> tuple[RepairPlan, LedgerCheck]:
+        """Find the ledger's gaps and plan the next steps."""
         metadata = self._metadata
-        lac = await self._copies.read_lac()
-        settled = await self._settled()
-        self._holdings = await self._copies.survey(max(lac, settled), self._attempt.suspects)
-        found = check_ledger(metadata, lac, self._holdings, settled)
-        return plan_repair(metadata, lac, found, self._attempt.view(self._holdings)), found
+        lac = await self._copier.read_lac()
+        settled = await self._settled_entry()
+        self._replicas = await self._copier.survey(max(lac, settled), self._task.suspects)
+        found = check_ledger(metadata, lac, self._replicas, settled)
+        return plan_repair(metadata, lac, found, self._task.view(self._replicas)), found
 
-    async def _settled(self) -> EntryId:
-        """All that any bookie had of the open last fragment some time ago, for whoever is slow."""
+    async def _settled_entry(self) -> EntryId:
+        """Return the highest entry that any bookie of the open fragment had `settle_s` ago.
+
+        Entries up to it had time to reach the other bookies. -1 for a closed ledger.
+        """
         if self._metadata.closed:
             return NO_ENTRY
         ensemble = self._metadata.last_fragment.ensemble
-        holdings = await self._copies.lists(ensemble)
-        highest = max((one.held[-1][1] for one in holdings.values() if one.held), default=NO_ENTRY)
-        await asyncio.sleep(self._tools.config.settle_s)
+        replicas = await self._copier.list_replicas(ensemble)
+        highest = max((one.held[-1][1] for one in replicas.values() if one.held), default=NO_ENTRY)
+        await asyncio.sleep(self._services.config.settle_s)
         return highest
 
-    async def do_all(self, steps: tuple[RepairStep, ...]) -> None:
-        """Each step is done, or `reasons` say why not."""
+    async def carry_out(self, steps: tuple[RepairStep, ...]) -> None:
+        """Carry out each step, or add to `reasons` why not."""
         for step in steps:
             try:
-                await self._do(step)
+                await self._carry_out_one(step)
             except (BookieUnavailable, EntryUnknown, AddFailed, NotEnoughBookies) as error:
                 self.reasons.append(str(error))
             except FragmentChanged as change:
-                self.reasons.append(f"{change} was changed by somebody else")
-                self.progressed = True  # what is there now is worth another look
-        for bookie in self._copies.damaged:
-            if bookie not in self._attempt.suspects:
-                self._attempt.suspects.add(bookie)
+                self.reasons.append(f"{change} was changed by another process")
+                self.progressed = True  # another round will examine the new metadata
+        for bookie in self._copier.damaged:
+            if bookie not in self._task.suspects:
+                self._task.suspects.add(bookie)
                 self.progressed = True
 
-    async def _do(self, step: RepairStep) -> None:
+    async def _carry_out_one(self, step: RepairStep) -> None:
         if isinstance(step, FillCopies):
             await self._fill(step)
         elif isinstance(step, ReplaceBookie):
@@ -195,49 +210,49 @@ class RepairRound:
     async def _fill(self, step: FillCopies) -> None:
         gap = step.gap
         what = (gap.fragment.first, gap.index, step.missing)
-        if what in self._attempt.filled:  # it took them, and still does not show them
+        if what in self._task.filled:  # it accepted them, and still does not show them
             self._refuse(gap.bookie)
             return
-        self._attempt.filled.add(what)
+        self._task.filled.add(what)
         try:
-            await self._copies.copy(step.missing, gap.fragment, self._holdings, gap.bookie)
+            await self._copier.copy(step.missing, gap.fragment, self._replicas, gap.bookie)
         except BookieUnavailable:
-            if self._holdings[gap.bookie].damaged == EMPTY:
+            if self._replicas[gap.bookie].damaged == EMPTY:
                 raise
             self._refuse(gap.bookie)
             return
-        self._tools.progress.fills += 1
+        self._services.progress.fills += 1
         self.progressed = True
 
     def _refuse(self, bookie: BookieId) -> None:
-        """Its bad copies stay bad: another bookie has to take its place."""
-        if bookie not in self._attempt.refused:
-            self._attempt.refused.add(bookie)
+        """Record that a bookie keeps its corrupt copies; another one has to replace it."""
+        if bookie not in self._task.refused:
+            self._task.refused.add(bookie)
             self.progressed = True
 
     async def _replace(self, step: ReplaceBookie) -> None:
-        """Another bookie holds the whole share, durably; then, not before, it is swapped in."""
+        """Copy the whole share to another bookie; when it is durable, change the metadata."""
         metadata, fragment = self._metadata, step.fragment
         share = share_of(fragment, step.index, metadata)
         while True:
-            bookie = await self._tools.spares.replacement(
+            bookie = await self._services.spares.replacement(
                 self._ensemble_now(fragment),
                 step.index,
                 metadata.write_quorum,
-                self._attempt.never,
+                self._task.never,
             )
             if bookie is None:
-                self.reasons.append(f"no other bookie can take the place of {step.bookie}")
+                self.reasons.append(f"no other bookie can replace {step.bookie}")
                 return
             if await self._copy_all((bookie,), share, fragment):
                 break
-        change = partial(swapped, fragment=fragment, index=step.index, bookie=bookie)
-        self._stored = await self._tools.metadata.update(self._stored, change)
-        self._tools.progress.swaps += 1
+        change = partial(with_replacement, fragment=fragment, index=step.index, bookie=bookie)
+        self._stored = await self._services.metadata.update(self._stored, change)
+        self._services.progress.swaps += 1
         self.progressed = True
 
     def _ensemble_now(self, fragment: LedgerFragment) -> tuple[BookieId, ...]:
-        """With the members that this round has swapped in already."""
+        """Return the fragment's ensemble with the replacements made by this round."""
         for now in self._metadata.fragments:
             if now.first == fragment.first:
                 return now.ensemble
@@ -246,40 +261,43 @@ class RepairRound:
     async def _copy_all(
         self, bookies: tuple[BookieId, ...], share: EntryRanges, fragment: LedgerFragment
     ) -> bool:
-        """The share is durable on all of them, they say so; False: one of them is unfit."""
+        """Copy the share to all of `bookies`. False if one of them is unfit.
+
+        True only after each bookie itself lists the whole share.
+        """
         for bookie in bookies:
             try:
-                missing = await self._copies.missing_on(bookie, share)
-                await self._copies.copy(missing, fragment, self._holdings, bookie)
-                await self._copies.check_holds(bookie, share)
+                missing = await self._copier.missing_on(bookie, share)
+                await self._copier.copy(missing, fragment, self._replicas, bookie)
+                await self._copier.check_holds(bookie, share)
             except BookieUnavailable as error:
-                self._attempt.unfit.add(bookie)
+                self._task.unfit.add(bookie)
                 self.reasons.append(str(error))
                 return False
         return True
 
     async def _end_limbo(self, step: EndLimbo) -> None:
-        status = await self._copies.end_limbo(step.bookie)
+        status = await self._copier.end_limbo(step.bookie)
         if status is Status.OK:
-            self._tools.progress.limbos_ended += 1
+            self._services.progress.limbos_ended += 1
             self.progressed = True
         else:
             self.reasons.append(f"{step.bookie} stays in limbo: it answered {status.name}")
 
     async def _fence(self, step: RecoverLedger) -> None:
-        """The ledger is recovered and closed, unless its writer may still mend it itself."""
+        """Recover and close the ledger, unless its writer may still replace the bookies."""
         ledger, last = self._metadata.ledger, self._metadata.last_fragment
-        left_s = self._tools.grace_left_s(ledger, (last, step.bookies))
+        left_s = self._services.grace_left_s(ledger, (last, step.bookies))
         names = " and ".join(step.bookies)
         if left_s > 0:
             self.reasons.append(f"its writer has {left_s:.0f} s left to replace {names}")
             self.retry_s = left_s
             return
         if step.needs_spare and not await self._has_spare(step.bookies):
-            self.reasons.append(f"it is open, and no other bookie can take the place of {names}")
+            self.reasons.append(f"it is open, and no other bookie can replace {names}")
             return
-        await self._tools.client.recover(ledger)
-        self._tools.progress.fences += 1
+        await self._services.client.recover(ledger)
+        self._services.progress.fences += 1
         self.progressed = True
 
     async def _has_spare(self, gone: tuple[BookieId, ...]) -> bool:
@@ -287,22 +305,22 @@ class RepairRound:
         ensemble = metadata.last_fragment.ensemble
         for bookie in gone:
             index = ensemble.index(bookie)
-            spare = await self._tools.spares.replacement(
-                ensemble, index, metadata.write_quorum, self._attempt.never
+            spare = await self._services.spares.replacement(
+                ensemble, index, metadata.write_quorum, self._task.never
             )
             if spare is not None:
                 return True
         return False
 
     async def _widen(self, step: WidenEnsemble) -> None:
-        """Every entry is on more bookies, then all of them become members at once."""
+        """Copy every entry to more bookies, then add all of them to the metadata at once."""
         metadata = self._metadata
         parts = fragments_of(metadata, EntryId(metadata.last_entry or 0))
         count = step.quorum.write_quorum - metadata.write_quorum
         while True:
             added = await self._additions(parts, count)
             if not added:
-                self.reasons.append("no further bookie is there to hold more copies")
+                self.reasons.append("no further bookie is available for more copies")
                 return
             if all([await self._copy_all(added[p.first], p.entries, p) for p in parts]):
                 break
@@ -310,21 +328,21 @@ class RepairRound:
         quorum = QuorumSizes(
             size, size, min(size, max(metadata.ack_quorum, step.quorum.ack_quorum))
         )
-        change = partial(widened, before=metadata, quorum=quorum, added=added)
-        self._stored = await self._tools.metadata.update(self._stored, change)
-        self._tools.progress.widened += 1
+        change = partial(with_more_bookies, before=metadata, quorum=quorum, added=added)
+        self._stored = await self._services.metadata.update(self._stored, change)
+        self._services.progress.widened += 1
         self.progressed = True
 
     async def _additions(
         self, parts: list[LedgerFragment], count: int
     ) -> dict[EntryId, tuple[BookieId, ...]]:
-        """As many for each fragment as there are for all of them, `count` at most."""
+        """Choose at most `count` bookies to add to each fragment, the same number to all."""
         found: dict[EntryId, tuple[BookieId, ...]] = {}
         for fragment in parts:
             added: list[BookieId] = []
             while len(added) < count:
                 ensemble = (*fragment.ensemble, *added)
-                one = await self._tools.spares.addition(ensemble, self._attempt.never)
+                one = await self._services.spares.addition(ensemble, self._task.never)
                 if one is None:
                     break
                 added.append(one)

@@ -1,11 +1,11 @@
-"""The repair worker: takes a marked ledger, makes it whole again, takes it off the list.
+"""The replication worker: locks an under-replicated ledger, repairs it, takes it off the list.
 
-    lock ─▶ look (metadata, LAC, who holds what) ─▶ decide ─▶ copy ─▶ all durable? ─▶ swap (CAS)
-              ▲                                                                       │
-              └──────────────────────── until it is whole, or nothing helps ◀─────────┘
+    lock ─▶ examine (metadata, LAC, replicas) ─▶ plan ─▶ copy ─▶ all durable? ─▶ update (CAS)
+                ▲                                                                    │
+                └────────────── until it is complete, or nothing more helps ◀────────┘
 
-It may end between any two steps: what is left then is a mark, and copies that nobody counts.
-Any number of workers may run; a lock saves double work and safety does not need it.
+It may stop between any two steps, and leaves the mark and copies that do not count yet. Any number
+of workers may run: a lock saves double work, and safety does not depend on it.
 Source: BookKeeper, `ReplicationWorker.java`, `LedgerFragmentReplicator.java`; invariant L19.
 """
 
@@ -41,23 +41,23 @@ _RELEASE_S_MAX: Final = 2.0
 
 
 class RepairStatus(Enum):
-    """What became of one attempt at a ledger."""
+    """The outcome of one attempt at a ledger."""
 
-    REPAIRED = auto()  # whole, and off the list (or gone altogether)
-    UNFINISHED = auto()  # still marked
-    LOCKED = auto()  # another worker is at it
+    REPAIRED = auto()  # complete and off the list, or deleted
+    UNFINISHED = auto()  # still on the list
+    LOCKED = auto()  # another worker has the lock
 
 
 @dataclass(frozen=True, slots=True)
 class RepairOutcome:
     result: RepairStatus
-    reasons: tuple[str, ...] = ()  # why it is left
-    retry_s: float | None = None  # trying again that soon will do more
-    progress: bool = False  # this attempt changed something
+    reasons: tuple[str, ...] = ()  # why it is unfinished
+    retry_s: float | None = None  # another attempt after this time can do more
+    progress: bool = False  # True if this attempt changed something
 
 
 class ReplicationWorker:
-    """One worker process. `run` it, or call `work` for one pass over the list."""
+    """One worker. Call `run`, or `run_pass` for one pass over the list."""
 
     def __init__(
         self,
@@ -72,11 +72,12 @@ class ReplicationWorker:
         config = config or RepairConfig()
         client_config = client_config or LedgerClientConfig()
         self.underreplicated = UnderreplicatedLedgers(store, clock, owner)
+        # Counters since the start; only rise.
         self.progress = RepairProgress()
         self._config = config
         self._clock = clock
         self._random = random
-        self._tools = RepairServices(
+        self._services = RepairServices(
             metadata=LedgerMetadataStore(store, client_config),
             client=LedgerClient(store, bookies, clock, client_config),
             bookies=bookies,
@@ -88,18 +89,21 @@ class ReplicationWorker:
             grace_left_s=self._grace_left_s,
         )
         self._schedule = RetrySchedule(config.backoff_s_min, config.backoff_s_max)
+        # Per open ledger: its last fragment and the bookies to be replaced, and since when this
+        # process has seen them so. Dropped when the ledger is off the list.
         self._open_since: dict[LedgerId, tuple[object, float]] = {}
+        # Set by `wake`; `run` clears it before each pass.
         self._woken = asyncio.Event()
 
     async def run(self) -> None:
-        """The list is worked off until this is cancelled. Errors are waited out."""
+        """Run passes over the list until cancelled. Metadata errors are retried."""
         while True:
             self._woken.clear()
             try:
                 if await self.underreplicated.enabled():
-                    await self.work()
+                    await self.run_pass()
             except MetadataUnavailable:
-                pass  # nothing can be done without it; the next pass asks again
+                pass  # the next pass retries
             try:
                 async with asyncio.timeout(self._config.poll_s):
                     await self._woken.wait()
@@ -107,30 +111,30 @@ class ReplicationWorker:
                 continue
 
     def wake(self) -> None:
-        """There may be new marks: look now."""
+        """Start a pass now: there may be new marks."""
         self._woken.set()
 
     def on_bookies_changed(self) -> None:
-        """What could not be mended before may be now: everything is tried again."""
+        """Retry every ledger: repairs that were impossible may be possible now."""
         self._schedule.reset()
         self.wake()
 
-    async def work(self) -> dict[LedgerId, RepairOutcome]:
-        """Every marked ledger that need not wait was tried once, in random order."""
+    async def run_pass(self) -> dict[LedgerId, RepairOutcome]:
+        """Try every marked ledger that is due once, in random order."""
         marked = await self.underreplicated.ledgers()
         for gone in self._open_since.keys() - set(marked):
             del self._open_since[gone]
-        return await self.work_on(self._schedule.ready(marked, self._clock.monotonic_s()))
+        return await self.repair_all(self._schedule.ready(marked, self._clock.monotonic_s()))
 
-    async def work_on(self, ledgers: Iterable[LedgerId]) -> dict[LedgerId, RepairOutcome]:
-        """Each of these was tried once, a few at a time. Raises MetadataUnavailable."""
+    async def repair_all(self, ledgers: Iterable[LedgerId]) -> dict[LedgerId, RepairOutcome]:
+        """Try each of these once, a few in parallel. Raises MetadataUnavailable."""
         waiting = sorted(ledgers, key=lambda _: self._random())
         outcomes: dict[LedgerId, RepairOutcome] = {}
 
         async def work() -> None:
             while waiting:
                 ledger = waiting.pop()
-                outcomes[ledger] = await self._try(ledger)
+                outcomes[ledger] = await self._attempt(ledger)
 
         workers = [
             asyncio.create_task(work())
@@ -144,7 +148,7 @@ class ReplicationWorker:
             await asyncio.gather(*workers, return_exceptions=True)
         return outcomes
 
-    async def _try(self, ledger: LedgerId) -> RepairOutcome:
+    async def _attempt(self, ledger: LedgerId) -> RepairOutcome:
         try:
             outcome = await self.repair(ledger)
         except MetadataUnavailable:
@@ -160,11 +164,9 @@ class ReplicationWorker:
         return outcome
 
     async def repair(self, ledger: LedgerId) -> RepairOutcome:
-        """One attempt at a marked ledger, under its lock. Raises LedgerError."""
+        """Try to repair a marked ledger, under its lock. Raises LedgerError."""
         if not await self.underreplicated.enabled():
-            return RepairOutcome(
-                RepairStatus.UNFINISHED, ("repair is switched off in the whole cluster",)
-            )
+            return RepairOutcome(RepairStatus.UNFINISHED, ("repair is disabled in this cluster",))
         if not await self.underreplicated.lock(ledger):
             return RepairOutcome(RepairStatus.LOCKED)
         try:
@@ -180,32 +182,32 @@ class ReplicationWorker:
             async with asyncio.timeout(_RELEASE_S_MAX):
                 await self.underreplicated.release(ledger)
         except (MetadataUnavailable, TimeoutError):
-            pass  # the lock ends with the session
+            pass  # the lock expires with the session
 
     async def _repair_locked(self, mark: UnderreplicatedLedger) -> RepairOutcome:
         note = await self.underreplicated.note(mark.ledger)
-        attempt = RepairTask(self._tools, mark, note, await self.underreplicated.draining())
+        task = RepairTask(self._services, mark, note, await self.underreplicated.draining())
         try:
-            found = await attempt.run()
-        except NoSuchLedger:  # deleted: nothing lacks copies
-            await self.underreplicated.done(mark)
+            found = await task.run()
+        except NoSuchLedger:  # deleted meanwhile
+            await self.underreplicated.mark_replicated(mark)
             return RepairOutcome(RepairStatus.REPAIRED)
         if not found.whole:
-            await self.underreplicated.set_note(mark.ledger, self._new_note(attempt, found))
+            await self.underreplicated.set_note(mark.ledger, self._new_note(task, found))
             return RepairOutcome(
-                RepairStatus.UNFINISHED, found.reasons, found.retry_s, attempt.progressed
+                RepairStatus.UNFINISHED, found.reasons, found.retry_s, task.progressed
             )
-        if not await self.underreplicated.done(mark):
+        if not await self.underreplicated.mark_replicated(mark):
             return RepairOutcome(
-                RepairStatus.UNFINISHED, ("it was marked again",), 0.0, attempt.progressed
+                RepairStatus.UNFINISHED, ("it was marked again meanwhile",), 0.0, task.progressed
             )
         self.progress.ledgers += 1
         self._open_since.pop(mark.ledger, None)
-        return RepairOutcome(RepairStatus.REPAIRED, progress=attempt.progressed)
+        return RepairOutcome(RepairStatus.REPAIRED, progress=task.progressed)
 
-    def _new_note(self, attempt: RepairTask, found: TaskResult) -> RepairNote:
+    def _new_note(self, task: RepairTask, found: TaskResult) -> RepairNote:
         return RepairNote(
-            suspects=frozenset(attempt.suspects),
+            suspects=frozenset(task.suspects),
             lost=found.lost,
             unreadable=found.unreadable,
             reasons=found.reasons,
@@ -213,9 +215,10 @@ class ReplicationWorker:
         )
 
     def _grace_left_s(self, ledger: LedgerId, what: object) -> float:
-        """How long the ledger's writer may still take to mend its last fragment itself.
+        """Return how long the ledger's writer may still take to replace the bookies itself.
 
-        `what` is that fragment; counted from when this process first saw it so.
+        `what` is the last fragment and the bookies; the time counts since this process first saw
+        it.
         """
         now_s = self._clock.monotonic_s()
         known = self._open_since.get(ledger)

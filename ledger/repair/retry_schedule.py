@@ -1,4 +1,4 @@
-"""Which marked ledgers to try now: those that failed wait, each time twice as long. Pure."""
+"""Decides which under-replicated ledgers to try now, with exponential backoff. Pure."""
 
 from __future__ import annotations
 
@@ -8,22 +8,24 @@ from ledger.ids import LedgerId
 
 
 class RetrySchedule:
-    """Times in seconds on one clock that never falls, given by the caller."""
+    """Backoff of ledgers. The caller passes the time, in seconds on a monotonic clock."""
 
     def __init__(self, wait_s_min: float, wait_s_max: float) -> None:
         assert 0 < wait_s_min <= wait_s_max
         self._wait_s_min = wait_s_min
         self._wait_s_max = wait_s_max
-        self._waits: dict[LedgerId, tuple[float, float]] = {}  # not before; the wait that was
+        # Per ledger: not before this time, and the last backoff. Set by a failure; removed by a
+        # repair, by `reset`, or when the ledger is no longer on the list.
+        self._waits: dict[LedgerId, tuple[float, float]] = {}
 
     def ready(self, marked: Iterable[LedgerId], now_s: float) -> list[LedgerId]:
-        """Those of `marked` that need not wait. What is no longer marked is forgotten."""
+        """Return which of `marked` are due, and forget the backoff of all others."""
         known = list(marked)
         self._waits = {one: self._waits[one] for one in known if one in self._waits}
         return [one for one in known if one not in self._waits or self._waits[one][0] <= now_s]
 
     def on_failed(self, ledger: LedgerId, now_s: float, retry_s: float | None = None) -> None:
-        """Not before its wait is over; after `retry_s` already, when that is known to help."""
+        """Record a failure: retry after the backoff, or after `retry_s` if that will help."""
         _, before_s = self._waits.get(ledger, (0.0, self._wait_s_min / 2))
         wait_s = min(before_s * 2, self._wait_s_max)
         if retry_s is not None:
@@ -32,9 +34,9 @@ class RetrySchedule:
             self._waits[ledger] = (now_s + wait_s, wait_s)
 
     def on_repaired(self, ledger: LedgerId) -> None:
-        """A later mark of it is tried at once."""
+        """Record a repair: if the ledger is marked again, it is due at once."""
         self._waits.pop(ledger, None)
 
     def reset(self) -> None:
-        """Something changed that may help all: try everything again."""
+        """Make every ledger due, because the bookies have changed."""
         self._waits.clear()

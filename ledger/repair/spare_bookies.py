@@ -1,4 +1,4 @@
-"""Which bookie takes the place of a lost one: live, writable, apart in racks, with room."""
+"""Chooses the bookie that replaces a lost one: live, writable, in another rack, with disk space."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ _NOBODY: Final = BookieId("")
 
 
 class SpareBookies:
-    """Chooses bookies; how full they are is asked now and then."""
+    """Chooses bookies, by placement and by their disk usage."""
 
     def __init__(self, bookies: Bookies, clock: Clock, random: RandomSource) -> None:
         self._bookies = bookies
         self._clock = clock
         self._random = random
+        # Used share of each bookie's disk, 0 to 1. Replaced by `_refresh_load`.
         self._load: dict[BookieId, float] = {}
+        # Time of the last refresh of `_load`, or None before the first.
         self._asked_s: float | None = None
 
     async def replacement(
@@ -33,7 +35,7 @@ class SpareBookies:
         write_quorum: int,
         never: Collection[BookieId],
     ) -> BookieId | None:
-        """A bookie for place `index` of `ensemble`, not one of `never`; None: there is none."""
+        """Return a bookie for `index` of `ensemble`, none of `never`, or None if there is none."""
         await self._refresh_load()
         registered = self._bookies.registered()
         candidates = {
@@ -54,12 +56,12 @@ class SpareBookies:
     async def addition(
         self, ensemble: Sequence[BookieId], never: Collection[BookieId]
     ) -> BookieId | None:
-        """One more bookie for an ensemble all of whose members hold everything."""
+        """Return one more bookie for an ensemble whose members hold every entry, or None."""
         wider = (*ensemble, _NOBODY)
         return await self.replacement(wider, len(ensemble), len(wider), never)
 
     async def _refresh_load(self) -> None:
-        """The share of each disk that is used, not older than half a minute."""
+        """Refresh `_load` if it is older than half a minute."""
         now_s = self._clock.monotonic_s()
         if self._asked_s is not None and now_s - self._asked_s < _STATS_OLD_S:
             return

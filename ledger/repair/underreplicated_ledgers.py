@@ -1,13 +1,13 @@
-"""The list of ledgers that lack copies: marked by auditors and people, worked off by repairers.
+"""The list of under-replicated ledgers: marked by auditors and operators, repaired by workers.
 
-    mark ──▶ lock ──▶ repair ──▶ done (with the version seen at locking) ──▶ the mark is gone
-      ▲                              └── a new mark came meanwhile: it stays, and so does the work
+    mark ──▶ lock ──▶ repair ──▶ mark_replicated (with the version read after locking)
+      ▲                              └── marked again meanwhile: the mark and the work stay
       └── marking again merges the lost bookies and raises the version
 
-A lock only saves double work: it is ephemeral and may be lost at any time; what is safe rests on
-the compare-and-set of the ledger's metadata. Beside Apache BookKeeper's nodes, which are written
-as it writes them, there are two of our own: a note per marked ledger (what is suspect, what
-cannot be mended and why) and the list of bookies that are being emptied.
+A lock only saves double work: it is ephemeral and may be lost at any time. Safety rests on the
+compare-and-set of the ledger's metadata. The nodes are Apache BookKeeper's, except two: a note per
+marked ledger (suspect bookies, and why it is not repaired) and the list of bookies being drained.
+Source: BookKeeper LedgerUnderreplicationManager.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ _RUNS_MAX = 500
 
 
 class UnderreplicatedLedger(NamedTuple):
-    """A ledger lacks copies. `version` rises with every mark."""
+    """One ledger on the list. `version` rises with each mark."""
 
     ledger: LedgerId
-    missing: frozenset[BookieId]  # whose copies are lost; empty: see the ledger itself
+    missing: frozenset[BookieId]  # bookies whose copies are lost; empty: see the ledger
     since_ms: int | None
     version: int
 
@@ -59,22 +59,20 @@ class UnderreplicatedLedger(NamedTuple):
 class RepairNote:
     """What is known of a marked ledger beyond the mark."""
 
-    suspects: frozenset[BookieId] = frozenset()  # their copies are to be read, not only listed
+    suspects: frozenset[BookieId] = frozenset()  # their copies are read, not only listed
     lost: EntryRanges = EMPTY  # no live bookie has these entries, and enough deny them
-    unreadable: EntryRanges = (
-        EMPTY  # no live bookie shows these entries now (hopeless ones included)
-    )
-    reasons: tuple[str, ...] = ()  # why it could not be mended at the last attempt
-    at_ms: int = 0  # when that was
+    unreadable: EntryRanges = EMPTY  # no live bookie shows these now; includes `lost`
+    reasons: tuple[str, ...] = ()  # why the last attempt left it unfinished
+    at_ms: int = 0  # time of the last attempt
 
 
 NO_NOTE = RepairNote()
 
 
 class UnderreplicatedLedgers:
-    """The list in a metadata store. Every call may raise MetadataUnavailable: call again.
+    """The list in a metadata store. Every call may raise MetadataUnavailable; call again then.
 
-    `owner` names this process in its locks; no other process may use the same name.
+    `owner` names this process in its locks and must be unique among processes.
     """
 
     def __init__(self, store: MetadataStore, clock: Clock, owner: BookieId) -> None:
@@ -87,14 +85,14 @@ class UnderreplicatedLedgers:
         return self._store
 
     async def prepare(self) -> None:
-        """The nodes that everything else is made below exist, as Apache BookKeeper makes them."""
+        """Create the parent nodes, as Apache BookKeeper does."""
         nodes = ((LAYOUT, encode_layout()), (MISSING, b""), (LOCKS, b""), (ELECTION, b""))
         for path, data in nodes:
             if not await self._store.exists(path):
                 await self._create_if_missing(path, data)
 
     async def mark(self, ledger: LedgerId, missing: Iterable[BookieId]) -> None:
-        """The ledger is on the list with these bookies among the lost; its version has risen."""
+        """Mark a ledger with lost bookies. If it is marked already, merge them into the mark."""
         path = ledger_path_of(ledger)
         lost = frozenset(missing)
         while True:
@@ -108,11 +106,11 @@ class UnderreplicatedLedgers:
                     data = encode_missing(both, known.since_ms)
                     await self._store.set(path, data, known.version)
             except (NodeExists, BadVersion, NoNode):
-                continue  # somebody marked or finished it in the same moment: look again
+                continue  # another process marked or repaired it in the same moment
             return
 
     async def get(self, ledger: LedgerId) -> UnderreplicatedLedger | None:
-        """The mark, or None. One that does not parse names no bookie."""
+        """Return the mark, or None. A mark that does not parse names no bookie."""
         try:
             node = await self._store.get(ledger_path_of(ledger))
         except NoNode:
@@ -126,19 +124,19 @@ class UnderreplicatedLedgers:
         )
 
     async def ledgers(self) -> list[LedgerId]:
-        """Every marked ledger, rising."""
+        """List every marked ledger, ascending."""
         found = map(ledger_of_node, await self._store.paths(MISSING))
         return sorted(ledger for ledger in found if ledger is not None)
 
-    async def done(self, mark: UnderreplicatedLedger) -> bool:
-        """The mark is gone; False when the ledger was marked again since `mark` was read."""
+    async def mark_replicated(self, mark: UnderreplicatedLedger) -> bool:
+        """Delete the mark. False if the ledger was marked again since `mark` was read."""
         path = ledger_path_of(mark.ledger)
         try:
             await self._store.delete(path, mark.version)
         except BadVersion:
             return False
         except NoNode:
-            pass  # our own delete, whose reply was lost, or a rival's: gone all the same
+            pass  # deleted by another worker, or by this one if the reply was lost
         await self.set_note(mark.ledger, NO_NOTE)
         await self._remove_empty_parents(path)
         return True
@@ -155,9 +153,9 @@ class UnderreplicatedLedgers:
     # -- locks -----------------------------------------------------------------------------------
 
     async def lock(self, ledger: LedgerId) -> bool:
-        """This process works on the ledger until `release` or its session's end.
+        """Lock the ledger for this process, until `release` or the end of its session.
 
-        False: another one does.
+        False if another process has the lock.
         """
         try:
             await self._store.create(
@@ -168,7 +166,7 @@ class UnderreplicatedLedgers:
         return True
 
     async def release(self, ledger: LedgerId) -> None:
-        """This process does not hold the lock."""
+        """Release the lock if this process has it."""
         if await self.locked_by(ledger) == self._owner:
             try:
                 await self._store.delete(lock_path(ledger))
@@ -176,7 +174,7 @@ class UnderreplicatedLedgers:
                 return
 
     async def locked_by(self, ledger: LedgerId) -> BookieId | None:
-        """Who works on the ledger now."""
+        """Return the owner of the ledger's lock, or None."""
         try:
             return decode_lock((await self._store.get(lock_path(ledger))).data)
         except NoNode:
@@ -184,33 +182,34 @@ class UnderreplicatedLedgers:
         except CorruptFormat:
             return BookieId("")
 
-    # -- the switch ------------------------------------------------------------------------------
+    # -- disable ---------------------------------------------------------------------------------
 
     async def disable(self) -> None:
-        """Nobody marks or mends anything until `enable`, in the whole cluster."""
+        """Disable marking and repair in the whole cluster, until `enable`."""
         await self._create_if_missing(DISABLED, b"")
 
     async def enable(self) -> None:
-        """Auditor and workers go on."""
+        """Enable marking and repair again."""
         try:
             await self._store.delete(DISABLED)
         except NoNode:
             return
 
     async def enabled(self) -> bool:
+        """True unless repair is disabled in the cluster."""
         return not await self._store.exists(DISABLED)
 
     # -- notes -----------------------------------------------------------------------------------
 
     async def note(self, ledger: LedgerId) -> RepairNote:
-        """What was written down of the ledger, `NO_NOTE` if nothing."""
+        """Return the ledger's note, or `NO_NOTE`."""
         try:
             return _decode_note((await self._store.get(_note_path(ledger))).data)
         except NoNode:
             return NO_NOTE
 
     async def set_note(self, ledger: LedgerId, note: RepairNote) -> None:
-        """The note says this; nothing is written when it says it already, but for the time."""
+        """Store the note, unless only its time differs from the stored one."""
         known = await self.note(ledger)
         if _without_time(known) == _without_time(note):
             return
@@ -223,10 +222,10 @@ class UnderreplicatedLedgers:
             else:
                 await self._store.set(path, _encode_note(note), ANY_VERSION)
         except (NodeExists, NoNode):
-            return  # a rival writes the same note: it is advice, and is written again
+            return  # another worker wrote it; a note is only advice
 
     async def report_corrupt(self, ledger: LedgerId, bookies: Iterable[BookieId]) -> None:
-        """The ledger is marked, and these bookies' copies will be read through."""
+        """Mark the ledger; workers will read these bookies' copies in full."""
         known = await self.note(ledger)
         suspects = known.suspects | frozenset(bookies)
         await self.set_note(
@@ -234,20 +233,21 @@ class UnderreplicatedLedgers:
         )
         await self.mark(ledger, suspects)
 
-    # -- bookies that are being emptied ----------------------------------------------------------
+    # -- bookies being drained ----------------------------------------------------------
 
     async def drain(self, bookie: BookieId) -> None:
-        """Repairers take the bookie for lost, though what it holds may still be read."""
+        """Have workers replace the bookie, although its copies may still be read."""
         await self._create_if_missing(f"{DRAINING}/{bookie}", b"")
 
     async def end_drain(self, bookie: BookieId) -> None:
+        """Stop draining the bookie."""
         try:
             await self._store.delete(f"{DRAINING}/{bookie}")
         except NoNode:
             return
 
     async def draining(self) -> frozenset[BookieId]:
-        """Bookies that are being emptied."""
+        """List the bookies being drained."""
         try:
             return frozenset(map(BookieId, await self._store.children(DRAINING)))
         except NoNode:
@@ -280,7 +280,7 @@ def _encode_note(note: RepairNote) -> bytes:
 
 
 def _decode_note(data: bytes) -> RepairNote:
-    """Only advice: one that does not parse says nothing."""
+    """Parse a note. One that does not parse counts as empty, because notes are only advice."""
     try:
         fields = cast("dict[str, Any]", json.loads(data))
         return RepairNote(

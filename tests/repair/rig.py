@@ -182,5 +182,5 @@ async def mend(worker, passes=1):
     """So many passes over the list, nothing waits; the last outcomes."""
     outcomes = {}
     for _ in range(passes):
-        outcomes = await worker.work_on(await worker.underreplicated.ledgers())
+        outcomes = await worker.repair_all(await worker.underreplicated.ledgers())
     return outcomes

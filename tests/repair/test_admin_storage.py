@@ -181,7 +181,7 @@ async def test_without_a_repairer_and_beyond_the_time_limit_it_says_why_nothing_
         with pytest.raises(AdminError, match="start `bookie audit`"):
             await taken_out(storage, lost)
         tasks = await serve(rig)
-        with pytest.raises(AdminError, match="no other bookie can take the place") as failure:
+        with pytest.raises(AdminError, match="no other bookie can replace") as failure:
             await taken_out(storage, lost, timeout_s=20.0)
         assert failure.value.code == "TIMEOUT"
         assert await rig.underreplicated.draining() == {lost}

@@ -172,9 +172,9 @@ async def test_a_full_check_is_due_by_the_clusters_clock_also_for_another_audito
     rig = Rig()
     await rig.auditor("first").full_check()
     second = rig.auditor("second", full_check_s=300.0)
-    assert not await second._is_full_check_due()
+    assert not await second._full_check_due()
     await asyncio.sleep(301)
-    assert await second._is_full_check_due()
+    assert await second._full_check_due()
 
 
 async def test_an_open_ledger_with_copies_on_their_way_is_not_marked():
@@ -204,7 +204,7 @@ async def test_a_mark_is_renewed_only_while_somebody_works_on_it():
     await worker.lock(ledger)
     mark = await worker.get(ledger)
     assert await auditor.audit([lost]) == [ledger]
-    assert not await worker.done(mark)
+    assert not await worker.mark_replicated(mark)
 
 
 async def test_the_disable_switch_stops_marking():

@@ -52,46 +52,46 @@ def worlds(draw):
     if second is not None and second <= last + 1:
         fragments.append((second, ensembles[1]))
     metadata = ledger(fragments, last=last, e=e, qw=qw, qa=qa)
-    holdings = {}
+    replicas = {}
     for name in NAMES:
         entries = draw(st.sets(st.integers(0, 15)))
         damaged = draw(st.sets(st.sampled_from(sorted(entries)))) if entries else ()
         kind = draw(st.sampled_from(["plain", "plain", "silent", "limbo", "unknown"]))
         if kind == "plain":
-            holdings[name] = held(*entries, damaged=damaged)
+            replicas[name] = held(*entries, damaged=damaged)
         elif kind == "limbo":
-            holdings[name] = ReplicaContents(
+            replicas[name] = ReplicaContents(
                 ranges_of(entries), False, ranges_of(damaged), limbo=True
             )
         elif kind == "silent":
-            holdings[name] = UNKNOWN_CONTENTS
-    return metadata, holdings
+            replicas[name] = UNKNOWN_CONTENTS
+    return metadata, replicas
 
 
-def says(holding, entry):
+def says(replica, entry):
     """good, bad, no or nothing: what one bookie says of one entry."""
-    if holding is None:
+    if replica is None:
         return "nothing"
-    if entry in set(each(holding.damaged)):
+    if entry in set(each(replica.damaged)):
         return "bad"
-    if entry in set(each(holding.held)):
+    if entry in set(each(replica.held)):
         return "good"
-    return "no" if holding.complete else "nothing"
+    return "no" if replica.complete else "nothing"
 
 
 @given(worlds())
 def test_the_check_finds_what_a_look_at_every_entry_finds(world):
-    metadata, holdings = world
+    metadata, replicas = world
     missing, unreadable, lost = set(), set(), set()
     needed = metadata.write_quorum - metadata.ack_quorum + 1
     for entry in range(metadata.last_entry + 1):
-        words = {b: says(holdings.get(b), entry) for b in metadata.bookies_of(entry)}
+        words = {b: says(replicas.get(b), entry) for b in metadata.bookies_of(entry)}
         missing |= {(b, entry) for b, word in words.items() if word != "good"}
         if "good" not in words.values():
             unreadable.add(entry)
             if list(words.values()).count("no") >= needed:
                 lost.add(entry)
-    found = check_ledger(metadata, metadata.last_entry, holdings)
+    found = check_ledger(metadata, metadata.last_entry, replicas)
     assert {(one.bookie, e) for one in found.gaps for e in each(one.missing)} == missing
     assert set(each(found.unreadable)) == unreadable
     assert set(each(found.lost)) == lost
@@ -114,9 +114,9 @@ def test_a_bookie_in_limbo_that_shows_an_entry_has_it():
 
 def test_an_answer_that_is_neither_a_list_nor_no_ledger_says_nothing():
     for status in Status:
-        holding = contents_of(EntriesReply(status, ((0, 5),)))
-        assert holding.complete == (status in (Status.OK, Status.NO_LEDGER))
-        assert bool(holding.held) == (status is Status.OK)
+        replica = contents_of(EntriesReply(status, ((0, 5),)))
+        assert replica.complete == (status in (Status.OK, Status.NO_LEDGER))
+        assert bool(replica.held) == (status is Status.OK)
 
 
 def test_the_last_fragment_is_closed_only_with_its_ledger():
@@ -146,9 +146,9 @@ def test_a_ledger_closed_below_its_last_fragment_lacks_nothing_there():
 
 def test_above_the_lac_of_an_open_ledger_only_what_another_bookie_shows_is_missing():
     metadata = ledger([(0, "abc")], qw=3, qa=2)
-    holdings = {"a": held(0, 1, 2, 4), "b": held(0, 1), "c": held(0, 1, 2)}
-    assert check_ledger(metadata, 1, holdings).gaps == ()
-    found = check_ledger(metadata, 1, holdings, settled=4)
+    replicas = {"a": held(0, 1, 2, 4), "b": held(0, 1), "c": held(0, 1, 2)}
+    assert check_ledger(metadata, 1, replicas).gaps == ()
+    found = check_ledger(metadata, 1, replicas, settled=4)
     assert [(one.bookie, one.missing) for one in found.gaps] == [
         ("b", ranges_of([2, 4])),
         ("c", ranges_of([4])),

@@ -56,4 +56,4 @@ def test_an_index_should_hold_the_entries_whose_write_set_names_it(first, more, 
 
 def test_runs_are_shown_as_ranges_and_many_are_cut_short():
     assert as_text(ranges_of([0, 1, 2, 5, 7, 8])) == "0-2, 5, 7-8"
-    assert as_text(ranges_of(range(0, 20, 2)), 2) == "0, 2 and 8 more runs"
+    assert as_text(ranges_of(range(0, 20, 2)), 2) == "0, 2 and 8 more ranges"

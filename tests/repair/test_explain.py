@@ -12,17 +12,17 @@ from tests.repair.test_checker import LIMBO, held, ledger
 FULL = held(*range(10))
 
 
-def facts(metadata=None, holdings=None, *, registered="abc", read_only="", lac=9, **more):
+def facts(metadata=None, replicas=None, *, registered="abc", read_only="", lac=9, **more):
     metadata = metadata or ledger([(0, "abc")], last=9, e=3, qw=3, qa=2)
-    holdings = {"a": FULL, "b": FULL, "c": FULL} | (holdings or {})
+    replicas = {"a": FULL, "b": FULL, "c": FULL} | (replicas or {})
     infos = {b: BookieInfo(read_only=b in read_only) for b in registered}
     more.setdefault("auditor", "audit-1")
     return LedgerFacts(
         metadata=metadata,
         lac=lac,
         registered=infos,
-        holdings={b: h for b, h in holdings.items() if b in registered},
-        found=check_ledger(metadata, lac, {b: h for b, h in holdings.items() if b in registered}),
+        replicas={b: h for b, h in replicas.items() if b in registered},
+        found=check_ledger(metadata, lac, {b: h for b, h in replicas.items() if b in registered}),
         **more,
     )
 
@@ -33,8 +33,7 @@ def words(*args, **how):
 
 def test_a_whole_ledger_is_said_to_be_whole():
     assert words() == (
-        "The ledger is closed: entries 0 to 9, 0 bytes.\n"
-        "Every entry that is confirmed has all its copies."
+        "The ledger is closed: entries 0 to 9, 0 bytes.\nEvery confirmed entry has all its copies."
     )
 
 
@@ -47,39 +46,39 @@ def test_each_state_is_told():
 
 
 def test_each_kind_of_trouble_with_a_bookie_is_told():
-    assert "c is away." in words(registered="ab")
-    assert "c is in limbo" in words(holdings={"c": LIMBO})
-    assert "c is registered and does not say" in words(holdings={"c": UNKNOWN_CONTENTS})
+    assert "c is absent." in words(registered="ab")
+    assert "c is in limbo" in words(replicas={"c": LIMBO})
+    assert "c is registered, but does not report" in words(replicas={"c": UNKNOWN_CONTENTS})
     assert "c is read-only" in words(read_only="c")
-    assert "c is being emptied" in words(draining=frozenset("c"))
+    assert "c is being drained" in words(draining=frozenset("c"))
 
 
 def test_what_is_missing_damaged_unreadable_and_hopeless_is_told_apart():
     some = held(*range(8), damaged=[3])
-    assert "c lacks 3 copies that others have: entries 3, 8-9 (damaged there: 3)." in words(
-        holdings={"c": some}
+    assert "c lacks 3 copies that others have: entries 3, 8-9 (corrupt there: 3)." in words(
+        replicas={"c": some}
     )
-    lost = words(holdings={name: held(*range(9)) for name in "abc"})
-    assert "Hopeless: entries 9" in lost
+    lost = words(replicas={name: held(*range(9)) for name in "abc"})
+    assert "Lost: entries 9" in lost
     assert "nothing was deleted" in lost
-    waiting = words(holdings={"a": held(*range(9))}, registered="a")
+    waiting = words(replicas={"a": held(*range(9))}, registered="a")
     assert "Entries 9 cannot be read now" in waiting
-    assert "Hopeless" not in waiting
+    assert "Lost" not in waiting
 
 
 def test_the_repair_is_told_since_when_by_whom_and_why_not():
     mark = UnderreplicatedLedger(1, frozenset("c"), 1_000, 0)
-    note = RepairNote(reasons=("no other bookie can take the place of c",))
+    note = RepairNote(reasons=("no other bookie can replace c",))
     said = words(registered="ab", mark=mark, note=note, worker="audit-2", now_ms=601_000)
     assert "on the repair list because of c for 10 minutes" in said
-    assert "audit-2 is mending it now" in said
-    assert "The last attempt left it: no other bookie can take the place of c." in said
+    assert "audit-2 is repairing it now" in said
+    assert "The last attempt could not repair it: no other bookie can replace c." in said
 
 
 def test_what_keeps_repair_from_happening_is_told():
-    assert "not on the repair list yet" in words(registered="ab")
+    assert "not on the repair list: no audit has found it yet" in words(registered="ab")
     assert "start `bookie audit`" in words(registered="ab", auditor=None)
-    assert "switched off" in words(registered="ab", enabled=False)
+    assert "disabled" in words(registered="ab", enabled=False)
 
 
 @pytest.mark.parametrize(
@@ -92,11 +91,11 @@ def test_what_keeps_repair_from_happening_is_told():
         ),
         (
             [ReplicaAnswer.DENIES, ReplicaAnswer.AWAY, ReplicaAnswer.LIMBO],
-            "not known to be gone: 1 of 3",
+            "may not be gone: 1 of 3",
         ),
         (
             [ReplicaAnswer.DAMAGED, ReplicaAnswer.SILENT, ReplicaAnswer.DENIES],
-            "not known to be gone: 1 of 3",
+            "may not be gone: 1 of 3",
         ),
     ],
 )

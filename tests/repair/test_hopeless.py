@@ -31,7 +31,7 @@ async def test_a_hopeless_entry_is_noted_and_its_ledger_stays_marked_and_as_it_i
         before = rig.metadata(ledger)
         outcome = (await mend(rig.worker()))[ledger]
         assert outcome.result is RepairStatus.UNFINISHED
-        assert "hopeless: entries 3 are gone" in outcome.reasons[0]
+        assert "lost: entries 3 are missing" in outcome.reasons[0]
         assert (await rig.underreplicated.note(ledger)).lost == ranges_of([3])
         assert await rig.marked() == [ledger]
         assert rig.metadata(ledger) == before

@@ -142,7 +142,7 @@ async def test_what_a_returned_bookie_lacks_of_the_open_fragment_keeps_the_mark_
         await rig.underreplicated.mark(ledger, [name])
         worker = rig.worker()
         outcome = (await mend(worker))[ledger]
-        assert outcome.reasons == ("copies are missing in the last fragment, which is open",)
+        assert outcome.reasons == ("copies are missing in the open last fragment",)
         assert rig.metadata(ledger) == writer.metadata
         await writer.close()
         await mend(worker)

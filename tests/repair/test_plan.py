@@ -22,9 +22,9 @@ from ledger.repair.plan import (
     ReplaceBookie,
     WidenEnsemble,
     plan_repair,
-    swapped,
-    widened,
     wider_quorum,
+    with_more_bookies,
+    with_replacement,
 )
 from tests.repair.test_checker import LIMBO, held, ledger
 
@@ -33,10 +33,10 @@ LIVE = BookieInfo()
 READ_ONLY = BookieInfo(read_only=True)
 
 
-def plan(metadata, holdings, *, lac=9, registered="abcd", gone="", refused="", read_only=""):
+def plan(metadata, replicas, *, lac=9, registered="abcd", gone="", refused="", read_only=""):
     infos = {b: READ_ONLY if b in read_only else LIVE for b in registered}
-    view = BookieView(infos, holdings, frozenset(gone), frozenset(refused))
-    return plan_repair(metadata, lac, check_ledger(metadata, lac, holdings), view)
+    view = BookieView(infos, replicas, frozenset(gone), frozenset(refused))
+    return plan_repair(metadata, lac, check_ledger(metadata, lac, replicas), view)
 
 
 def closed(**how):
@@ -65,14 +65,14 @@ def test_a_gone_bookie_is_replaced_also_when_it_still_answers():
 
 
 @pytest.mark.parametrize(
-    ("holding", "registered", "reason"),
+    ("replica", "registered", "reason"),
     [
-        (UNKNOWN_CONTENTS, "abcd", "c does not say which entries it has"),
-        (UNKNOWN_CONTENTS, "abd", "c is away"),
+        (UNKNOWN_CONTENTS, "abcd", "c does not report which entries it has"),
+        (UNKNOWN_CONTENTS, "abd", "c is absent"),
     ],
 )
-def test_a_bookie_that_says_nothing_is_waited_for(holding, registered, reason):
-    steps, reasons = plan(closed(), everywhere(c=holding), registered=registered)
+def test_a_bookie_that_says_nothing_is_waited_for(replica, registered, reason):
+    steps, reasons = plan(closed(), everywhere(c=replica), registered=registered)
     assert (steps, reasons) == ((), (reason,))
 
 
@@ -91,14 +91,14 @@ def test_a_share_with_an_entry_that_nobody_shows_is_never_swapped_in():
     most = held(*range(9))
     steps, reasons = plan(closed(), {"a": most, "b": most}, registered="abd", gone="c")
     assert steps == ()
-    assert reasons == ("hopeless: entries 9 are gone from the bookies that answer",)
+    assert reasons == ("lost: entries 9 are missing on all bookies that answer",)
 
 
 def test_an_entry_shown_by_nobody_is_not_hopeless_while_one_that_may_have_it_is_away():
     most = held(*range(9))
     _, reasons = plan(closed(), {"a": most, "b": LIMBO}, registered="ab", gone="c")
-    assert "entries 9 are shown by no bookie now" in reasons
-    assert not any("hopeless" in reason for reason in reasons)
+    assert "entries 9 cannot be read from any bookie now" in reasons
+    assert not any("lost" in reason for reason in reasons)
 
 
 def test_the_rest_of_a_share_is_filled_around_a_hopeless_entry():
@@ -111,7 +111,7 @@ def test_the_open_last_fragment_is_left_alone_while_its_bookies_are_there():
     metadata = ledger([(0, "abc")], e=3, qw=3, qa=2)
     steps, reasons = plan(metadata, everywhere(c=held(0)))
     assert steps == ()
-    assert reasons == ("copies are missing in the last fragment, which is open",)
+    assert reasons == ("copies are missing in the open last fragment",)
 
 
 def test_the_open_last_fragment_of_a_gone_bookie_is_fenced_never_swapped():
@@ -122,8 +122,8 @@ def test_the_open_last_fragment_of_a_gone_bookie_is_fenced_never_swapped():
 
 def test_an_earlier_fragment_of_an_open_ledger_is_mended_without_fencing():
     metadata = ledger([(0, "abc"), (5, "abd")], e=3, qw=3, qa=2)
-    holdings = {"a": FULL, "b": FULL, "d": held(*range(5, 10))}
-    ((step,), _) = plan(metadata, holdings, registered="abd", gone="c")
+    replicas = {"a": FULL, "b": FULL, "d": held(*range(5, 10))}
+    ((step,), _) = plan(metadata, replicas, registered="abd", gone="c")
     assert isinstance(step, ReplaceBookie)
     assert step.fragment.last == 4
 
@@ -173,28 +173,30 @@ def test_only_closed_ledgers_that_were_made_narrower_are_widened(metadata, quoru
 
 
 def test_a_ledger_is_widened_only_when_nothing_else_is_missing():
-    holdings = {"a": FULL, "b": FULL, "c": FULL}
-    assert plan(wanting(b"3,3,2"), holdings).steps == (WidenEnsemble(QuorumSizes(3, 3, 2)),)
-    ((step,), _) = plan(wanting(b"3,3,2"), holdings | {"b": held()})
+    replicas = {"a": FULL, "b": FULL, "c": FULL}
+    assert plan(wanting(b"3,3,2"), replicas).steps == (WidenEnsemble(QuorumSizes(3, 3, 2)),)
+    ((step,), _) = plan(wanting(b"3,3,2"), replicas | {"b": held()})
     assert isinstance(step, FillCopies)
 
 
 def test_widening_adds_members_at_the_end_and_changes_nothing_else():
-    wide = widened(NARROW, NARROW, QuorumSizes(3, 3, 2), {0: ("d",), 5: ("b",)})
+    wide = with_more_bookies(NARROW, NARROW, QuorumSizes(3, 3, 2), {0: ("d",), 5: ("b",)})
     assert wide.fragments == (Fragment(0, ("a", "b", "d")), Fragment(5, ("a", "c", "b")))
     assert (wide.ensemble_size, wide.write_quorum, wide.ack_quorum) == (3, 3, 2)
     assert (wide.last_entry, wide.state) == (NARROW.last_entry, NARROW.state)
-    assert widened(wide, NARROW, QuorumSizes(3, 3, 2), {0: ("d",), 5: ("b",)}) is None
+    assert with_more_bookies(wide, NARROW, QuorumSizes(3, 3, 2), {0: ("d",), 5: ("b",)}) is None
     with pytest.raises(FragmentChanged):
-        widened(replace(NARROW, token=7), NARROW, QuorumSizes(3, 3, 2), {0: ("d",), 5: ("b",)})
+        with_more_bookies(
+            replace(NARROW, token=7), NARROW, QuorumSizes(3, 3, 2), {0: ("d",), 5: ("b",)}
+        )
 
 
 def test_a_swap_changes_one_member_of_one_fragment():
     metadata = ledger([(0, "abc"), (5, "abc")], last=9, e=3, qw=3, qa=2)
     fragment = fragments_of(metadata, 9)[0]
-    new = swapped(metadata, fragment, 1, "d")
+    new = with_replacement(metadata, fragment, 1, "d")
     assert new.fragments == (Fragment(0, ("a", "d", "c")), Fragment(5, ("a", "b", "c")))
-    assert swapped(new, fragment, 1, "d") is None
+    assert with_replacement(new, fragment, 1, "d") is None
 
 
 @pytest.mark.parametrize(
@@ -209,10 +211,10 @@ def test_a_fragment_that_changed_since_it_was_copied_is_not_swapped(fragments):
     copied = fragments_of(ledger([(0, "abc"), (5, "abc")], last=9, e=3, qw=3, qa=2), 9)[0]
     now = ledger(fragments, last=9, e=3, qw=3, qa=2)
     with pytest.raises(FragmentChanged):
-        swapped(now, copied, 1, "d")
+        with_replacement(now, copied, 1, "d")
 
 
 def test_the_last_fragment_of_an_open_ledger_is_never_swapped():
     copied = fragments_of(ledger([(0, "abc")], last=9, e=3, qw=3, qa=2), 9)[0]
     with pytest.raises(FragmentChanged):
-        swapped(ledger([(0, "abc")], e=3, qw=3, qa=2), copied, 1, "d")
+        with_replacement(ledger([(0, "abc")], e=3, qw=3, qa=2), copied, 1, "d")

@@ -167,10 +167,10 @@ def test_audit_once_ends_with_0_when_all_is_whole_and_with_1_when_something_is_l
     )
     done = subprocess.run(cluster.audit_argv("--once"), capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr
-    assert "no other bookie can take the place of" in done.stdout
+    assert "no other bookie can replace" in done.stdout
     why = cluster.run("ledger", "why", str(ledgers[0]))
-    assert f"{cluster.bookies[1].id} is away." in why
-    assert "The last attempt left it: no other bookie" in why
+    assert f"{cluster.bookies[1].id} is absent." in why
+    assert "The last attempt could not repair it: no other bookie" in why
     assert "on the repair list because of" in why
     show = cluster.json("ledger", "show", str(ledgers[0]))
     assert sorted(row["status"] for row in show["copies"]) == ["away", "rw", "rw"]

@@ -205,7 +205,7 @@ async def test_without_another_bookie_the_ledger_stays_marked_and_says_why():
         await rig.underreplicated.mark(ledger, [lost])
         outcome = (await mend(rig.worker()))[ledger]
         assert outcome.result is RepairStatus.UNFINISHED
-        assert outcome.reasons == (f"no other bookie can take the place of {lost}",)
+        assert outcome.reasons == (f"no other bookie can replace {lost}",)
         assert (await rig.underreplicated.note(ledger)).reasons == outcome.reasons
         assert rig.metadata(ledger) == before
 
@@ -287,7 +287,7 @@ async def test_a_mark_set_during_the_repair_is_not_lost():
         rig.world.tree.on_set = on_set
         outcome = (await mend(worker))[ledger]
         assert outcome.result is RepairStatus.UNFINISHED
-        assert outcome.reasons == ("it was marked again",)
+        assert outcome.reasons == ("it was marked again meanwhile",)
         assert await rig.marked() == [ledger]
         await mend(worker)
         assert await rig.marked() == []
@@ -368,7 +368,7 @@ async def test_a_narrow_ledger_stays_marked_until_a_bookie_can_take_more_copies(
         ledger = await rig.ledger(6)
         await rig.underreplicated.mark(ledger, [])
         outcome = (await mend(rig.worker()))[ledger]
-        assert outcome.reasons == ("no further bookie is there to hold more copies",)
+        assert outcome.reasons == ("no further bookie is available for more copies",)
         rig.bookie("b0").restart()
         await mend(rig.worker())
         assert rig.metadata(ledger).write_quorum == 3

@@ -44,7 +44,7 @@ async def test_the_list_is_what_was_marked_and_not_done():
         for ledger in (3, 70_000, 2**40):
             await one.mark(ledger, [])
         assert await two.ledgers() == [3, 70_000, 2**40]
-        assert await one.done(await one.get(70_000))
+        assert await one.mark_replicated(await one.get(70_000))
         assert await two.ledgers() == [3, 2**40]
 
 
@@ -53,7 +53,7 @@ async def test_done_leaves_a_ledger_that_was_marked_again_meanwhile():
         await one.mark(7, ["b1"])
         mark = await one.get(7)
         await two.mark(7, ["b2"])
-        assert not await one.done(mark)
+        assert not await one.mark_replicated(mark)
         assert (await one.get(7)).missing == {"b1", "b2"}
 
 
@@ -63,7 +63,7 @@ async def test_done_leaves_no_empty_nodes_behind_and_no_note():
         before = set(tree.nodes)
         await one.mark(7, ["b1"])
         await one.set_note(7, RepairNote(reasons=("why",)))
-        await one.done(await one.get(7))
+        await one.mark_replicated(await one.get(7))
         left = set(tree.nodes) - before
         assert all("urL" not in path for path in left), left
 

@@ -231,14 +231,14 @@ def leaves_pending_behind(self, spares):
     return self.proposal
 
 
-_look = RepairRound.look
+_examine = RepairRound.examine
 
 
 async def ends_limbo_first(self):
-    plan, found = await _look(self)
-    for bookie, holding in self._holdings.items():
-        if holding.limbo:
-            await self._copies.end_limbo(bookie)
+    plan, found = await _examine(self)
+    for bookie, replica in self._replicas.items():
+        if replica.limbo:
+            await self._copier.end_limbo(bookie)
     return plan, found
 
 
@@ -424,7 +424,7 @@ MUTATIONS = (
     Mutation(
         "L15",
         "limbo ends before the share is whole",
-        patched(RepairRound, look=ends_limbo_first),
+        patched(RepairRound, examine=ends_limbo_first),
         families.Mended,
     ),
     Mutation(

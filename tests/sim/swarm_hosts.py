@@ -221,6 +221,6 @@ class Mender:
             marked = await self.worker.underreplicated.ledgers()
             if not marked:
                 return
-            outcomes = await self.worker.work_on(marked)
+            outcomes = await self.worker.repair_all(marked)
             await asyncio.sleep(0.5)
         self.world.checks.report("L7", f"repair does not end: {outcomes}")
