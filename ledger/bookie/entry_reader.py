@@ -9,7 +9,7 @@ from heapq import merge
 from ledger.bookie.config import BookieConfig
 from ledger.bookie.entry_index import EntryIndex
 from ledger.bookie.journal import Journal
-from ledger.bookie.ledger_descriptor import EntryLocation, LedgerDescriptor, LogRecord
+from ledger.bookie.ledger_descriptor import EntryLocation, LedgerDescriptor, QueuedRecord
 from ledger.bookie.log_file_cache import LogFileCache
 from ledger.errors import CorruptFormat
 from ledger.ids import EntryId, LedgerId
@@ -107,7 +107,7 @@ class EntryReader:
     async def _locate(self, state: LedgerDescriptor, entry: int) -> EntryLocation | None:
         """Return the entry's location, once it is durable. Raises OSError if its add failed."""
         found = self._index.find(state, entry)
-        if not isinstance(found, LogRecord):
+        if not isinstance(found, QueuedRecord):
             return found
         await self._journal.settled()
         settled = self._index.find(state, entry)

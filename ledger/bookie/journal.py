@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Final
 
 from ledger.bookie.config import BookieConfig
-from ledger.bookie.ledger_descriptor import LedgerDescriptor, LogRecord
+from ledger.bookie.ledger_descriptor import LedgerDescriptor, QueuedRecord
 from ledger.core.group_commit import GroupCommit
 from ledger.core.journal_format import (
     BLOCK_BYTES,
@@ -32,7 +32,7 @@ from ledger.ports.bookies import Status
 from ledger.ports.clock import Clock
 from ledger.ports.disk import Disk, LogFile
 
-OnGroup = Callable[[list[LogRecord], LogPosition, OSError | None], None]
+OnGroup = Callable[[list[QueuedRecord], LogPosition, OSError | None], None]
 """Called with a group's records, the position of the first one, and the error or None."""
 
 _DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
@@ -58,12 +58,12 @@ class Journal:
         # Records appended and not yet taken into a group, oldest first. Bounded by the callers,
         # which refuse adds above `queue_bytes_max`. Emptied by `_take_group` or, after a failure,
         # `_fail`.
-        self._queue: list[LogRecord] = []
+        self._queue: list[QueuedRecord] = []
         # Sum of the sizes in `_queue`.
         self.queue_bytes = 0
         # The records of the group being written or synced, and the sum of their sizes. Set by
         # `_take_group`; cleared when the group is durable, refused or failed.
-        self._in_flight: list[LogRecord] = []
+        self._in_flight: list[QueuedRecord] = []
         self._in_flight_bytes = 0
         # True while a group or a roll is in flight, before `start` and after `stop` or a failure.
         self._busy = True
@@ -115,7 +115,7 @@ class Journal:
         self._durable = durable
         await self._roll_and_wait(file_id)
 
-    def append(self, record: LogRecord) -> None:
+    def append(self, record: QueuedRecord) -> None:
         """Queue a record behind all that were appended before."""
         self._queue.append(record)
         self.queue_bytes += record.size
@@ -266,7 +266,7 @@ class Journal:
         self._resume()
 
     def _settle_group(
-        self, records: list[LogRecord], first: LogPosition, error: OSError | None
+        self, records: list[QueuedRecord], first: LogPosition, error: OSError | None
     ) -> None:
         self._settled += len(records)
         self._on_group(records, first, error)
@@ -361,7 +361,7 @@ class Journal:
         if self._groups_since_timer > 0:
             self._start_idle_timer()
         elif self._config.journal_sync == "group":
-            self.append(LogRecord(RecordType.MARK, LedgerDescriptor(-1), -1, -1, (), 0, _ignore))
+            self.append(QueuedRecord(RecordType.MARK, LedgerDescriptor(-1), -1, -1, (), 0, _ignore))
 
 
 def _ignore(_: Status) -> None:

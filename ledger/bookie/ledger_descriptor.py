@@ -26,7 +26,7 @@ class EntryLocation(NamedTuple):
     length: int
 
 
-class LogRecord:
+class QueuedRecord:
     """One record in the journal's queue or in flight. Immutable; `on_done` is called once."""
 
     __slots__ = ("body", "entry", "header", "kind", "lac", "ledger", "on_done", "size")
@@ -88,9 +88,9 @@ class LedgerDescriptor(FenceState):
         # Records other than adds in the journal, plus entries being moved. Keeps the descriptor in
         # memory while it is above 0.
         self.busy = 0
-        # Entries that the index does not have: a LogRecord until durable, then an EntryLocation
+        # Entries that the index does not have: a QueuedRecord until durable, then an EntryLocation
         # until the next index batch.
-        self.recent: dict[int, EntryLocation | LogRecord] = {}
+        self.recent: dict[int, EntryLocation | QueuedRecord] = {}
 
     def encode(self) -> bytes:
         """Return the value stored in the index."""

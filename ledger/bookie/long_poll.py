@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from ledger.bookie.config import BookieConfig
 from ledger.bookie.entry_index import EntryIndex
 from ledger.bookie.entry_reader import EntryReader
-from ledger.bookie.ledger_descriptor import LogRecord
+from ledger.bookie.ledger_descriptor import QueuedRecord
 from ledger.ids import EntryId, LedgerId
 from ledger.ports.bookies import ReadReply, Status
 
@@ -50,7 +50,7 @@ class LongPolls:
         entry = await self._reader.read(ledger, EntryId(previous + 1))
         return entry if entry.status is Status.OK else reply
 
-    def on_logged(self, records: Iterable[LogRecord]) -> None:
+    def on_logged(self, records: Iterable[QueuedRecord]) -> None:
         """Wake the readers of these records' ledgers."""
         waiters = self._waiters
         for record in records:

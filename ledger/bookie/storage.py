@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from ledger.bookie.config import BookieConfig
 from ledger.bookie.entry_index import EntryIndex
 from ledger.bookie.journal import Journal, OnGroup
-from ledger.bookie.ledger_descriptor import LedgerDescriptor, LogRecord
+from ledger.bookie.ledger_descriptor import LedgerDescriptor, QueuedRecord
 from ledger.bookie.log_file_cache import LogFileCache
 from ledger.bookie.replay import LIMBO_BODY, LIMBO_FENCED
 from ledger.core.journal_format import RecordType
@@ -67,7 +67,7 @@ class BookieStorage:
                 done.set_result(status)
 
         ledger.busy += 1
-        self.journal.append(LogRecord(kind, ledger, entry, -1, (body,), len(body), on_done))
+        self.journal.append(QueuedRecord(kind, ledger, entry, -1, (body,), len(body), on_done))
         return done
 
     async def wait_logged(self, records: Sequence[asyncio.Future[Status]], what: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any, NoReturn, TypeVar
 import click
 
 from ledger.command_line.exit_codes import EXIT_USAGE
+from ledger.command_line.failure import print_failure
 from ledger.command_line.program import Value, option, program_name
 from ledger.command_line.units import member
 
@@ -78,16 +79,6 @@ def _cell(value: Any) -> str:
 
 
 # failures
-
-
-def print_failure(program: str, message: str, code: str, *, as_json: bool) -> None:
-    """Print one line to stderr."""
-    line = f"{program}: {' '.join(message.split())}"
-    if as_json:
-        import json
-
-        line = json.dumps({"error": message, "code": code}, ensure_ascii=False)
-    print(line, file=sys.stderr)
 
 
 def fail(exit_code: int, message: str, code: str, output: Format) -> NoReturn:

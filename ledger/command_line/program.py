@@ -24,6 +24,7 @@ from click.exceptions import NoArgsIsHelpError, NoSuchCommand
 from click.types import OptionHelpExtra
 
 from ledger.command_line.exit_codes import EXIT_INTERRUPTED, EXIT_USAGE
+from ledger.command_line.failure import print_failure
 from ledger.command_line.units import Parse, listed
 from ledger.command_line.version import __version__
 
@@ -60,8 +61,6 @@ class OneLineError(click.ClickException):
         self._as_json = as_json
 
     def show(self, file: Any = None) -> None:
-        from ledger.command_line.output import print_failure
-
         print_failure(self._program, self.message, "USAGE", as_json=self._as_json)
 
 

@@ -10,7 +10,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from gateway.pipelines.direct.offsets import PartitionSources, end_offsets, start_offsets
 from gateway.pipelines.direct.options import Options
 from gateway.pipelines.direct.pruning import PushedFilters, pushed_filters
-from gateway.pipelines.direct.storage_connection import StorageConnection
+from gateway.pipelines.direct.storage_connection import BlockingStorageConnection
 from gateway.pipelines.direct.tasks import SlicePartition, SliceTask, plan_tasks, read_task
 from gateway.pipelines.shared.partitions import OffsetRange
 
@@ -28,13 +28,13 @@ class LedgerBatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         options = self._options
-        connection = StorageConnection(options.metadata, options.tls)
+        connection = BlockingStorageConnection(options.metadata, options.tls)
         try:
             return [SlicePartition(task) for task in connection.run(self._tasks(connection))]
         finally:
             connection.close()
 
-    async def _tasks(self, connection: StorageConnection) -> list[SliceTask]:
+    async def _tasks(self, connection: BlockingStorageConnection) -> list[SliceTask]:
         options = self._options
         sources = PartitionSources(connection.storage, options)
         try:

@@ -17,7 +17,7 @@ from gateway.pipelines.direct.storage import ReadStorage, open_storage
 T = TypeVar("T")
 
 
-class StorageConnection:
+class BlockingStorageConnection:
     """A connection. Use it for one call at a time, and `close` it."""
 
     def __init__(self, metadata: str, tls: TlsPaths | None) -> None:
@@ -56,14 +56,14 @@ def _loop_of_process() -> asyncio.AbstractEventLoop:
     return asyncio.new_event_loop()
 
 
-_cached: dict[tuple[str, TlsPaths | None], StorageConnection] = {}
+_cached: dict[tuple[str, TlsPaths | None], BlockingStorageConnection] = {}
 
 
-def cached_connection(metadata: str, tls: TlsPaths | None) -> StorageConnection:
+def cached_connection(metadata: str, tls: TlsPaths | None) -> BlockingStorageConnection:
     """Return the cached connection of this process, or make one. On an error call `drop_cached`."""
     connection = _cached.get((metadata, tls))
     if connection is None:
-        connection = _cached[metadata, tls] = StorageConnection(metadata, tls)
+        connection = _cached[metadata, tls] = BlockingStorageConnection(metadata, tls)
     return connection
 
 

@@ -27,7 +27,7 @@ from gateway.pipelines.direct.offsets import (
 )
 from gateway.pipelines.direct.options import Options
 from gateway.pipelines.direct.pruning import PushedFilters, limit_trigger
-from gateway.pipelines.direct.storage_connection import StorageConnection
+from gateway.pipelines.direct.storage_connection import BlockingStorageConnection
 from gateway.pipelines.direct.tasks import SlicePartition, SliceTask, plan_tasks, read_task
 from gateway.pipelines.shared.partitions import OffsetRange, TopicPartition
 
@@ -41,7 +41,7 @@ class LedgerStreamReader(DataSourceStreamReader):
     def __init__(self, options: Options) -> None:
         self._options = options
         # Opened by the first call on the driver, closed by `stop`. None in workers.
-        self._connection: StorageConnection | None = None
+        self._connection: BlockingStorageConnection | None = None
         self._sources: PartitionSources | None = None
         # Where a query without a checkpoint begins. Determined once.
         self._first: StreamOffsets | None = None
@@ -172,9 +172,9 @@ class LedgerStreamReader(DataSourceStreamReader):
         if connection is not None:
             connection.close()
 
-    def _connected(self) -> StorageConnection:
+    def _connected(self) -> BlockingStorageConnection:
         if self._connection is None:
-            self._connection = StorageConnection(self._options.metadata, self._options.tls)
+            self._connection = BlockingStorageConnection(self._options.metadata, self._options.tls)
         return self._connection
 
     def _open_sources(self) -> PartitionSources:

@@ -6,7 +6,7 @@ import asyncio
 import errno
 from typing import Final
 
-from ledger.bookie.ledger_descriptor import EntryLocation, LogRecord
+from ledger.bookie.ledger_descriptor import EntryLocation, QueuedRecord
 from ledger.bookie.storage import BookieStorage
 from ledger.core.journal_format import RecordType
 from ledger.ids import Buffer
@@ -116,7 +116,7 @@ class LogCompactor:
                 self._failed = status
 
         state.busy += 1  # keeps the state in memory while the record is in the journal
-        record = LogRecord(RecordType.ADD, state, entry, -1, (body,), len(body), on_moved)
+        record = QueuedRecord(RecordType.ADD, state, entry, -1, (body,), len(body), on_moved)
         self._journal.append(record)
         self._appended_bytes += record.size
 

@@ -1,0 +1,15 @@
+"""The line that a failed command prints."""
+
+from __future__ import annotations
+
+import sys
+
+
+def print_failure(program: str, message: str, code: str, *, as_json: bool) -> None:
+    """Print one line to stderr: text, or an object with `error` and `code` for programs."""
+    line = f"{program}: {' '.join(message.split())}"
+    if as_json:
+        import json
+
+        line = json.dumps({"error": message, "code": code}, ensure_ascii=False)
+    print(line, file=sys.stderr)
