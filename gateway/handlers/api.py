@@ -1,8 +1,8 @@
-"""What a handler is: one row per Kafka API, a request in, a reply out.
+"""Defines a handler of a Kafka API: one row per API, a request in, a reply out.
 
-A handler is a plain function `handle(request, ctx)`. It returns a `Result` at once (hot paths), a
-future of one (accepted now, answered later: Produce, a waiting Fetch), or a coroutine. Replies
-leave a connection in request order whatever completes first.
+A handler is a function `handle(request, ctx)`. It returns a `Result` at once (hot paths), a future
+of one (a request that is accepted now and answered later: Produce, a delayed Fetch) or a coroutine.
+A connection sends replies in the order of its requests, in whatever order they complete.
 """
 
 from __future__ import annotations
@@ -27,20 +27,21 @@ if TYPE_CHECKING:
 
 
 class Reply(dict[str, Any]):
-    """Response fields by kio's names; `wire.messages` drops those that the version lacks.
+    """The fields of a response by kio's names; `wire.messages` drops those not in the version.
 
-    Nested structs are Replies too, arrays are lists. Fields that are left out take the schema's
-    default, else 0, "", None (nullable), False or ().
+    Nested structs are Replies too, and arrays are lists. A field that is left out gets the default
+    of the schema, otherwise 0, "", None (if nullable), False or ().
     """
 
 
 Result = Reply | Sequence[Buffer] | None
-"""A reply to encode; or ready buffers (response header included, size not); or no reply at all."""
+"""A reply to encode; or encoded buffers, with the response header but without the frame size; or
+None, if the client expects no reply."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Who is on the other end, and at which of our addresses it reached us."""
+    """The client's address, and the local address to which it connected."""
 
     host: str
     port: int
@@ -62,7 +63,7 @@ class Request:
 
 @dataclass(slots=True)
 class Context:
-    """What handlers may reach. One per process."""
+    """The services of the process that handlers use. One per process."""
 
     config: GatewayConfig
     clock: Clock
@@ -70,15 +71,15 @@ class Context:
     catalog: Catalog
     partitions: Partitions
     groups: Coordinator
-    readers: ReadOnlyGroups
+    read_only_groups: ReadOnlyGroups
     producer_ids: ProducerIds
     fetch_sessions: FetchSessions
     cluster: Cluster
-    advertised_host: str | None = None  # None: answer with the address the client reached us at
+    advertised_host: str | None = None  # None: the address to which the client connected
     advertised_port: int | None = None
 
     def address_for(self, peer: Peer) -> tuple[str, int]:
-        """Host and port that Metadata and FindCoordinator name to this peer."""
+        """Return host and port of this broker for Metadata and FindCoordinator."""
         return (
             self.advertised_host or peer.local_host,
             self.advertised_port or peer.local_port,
@@ -90,7 +91,7 @@ Handle = Callable[[Request, Context], "Result | Future[Result] | Coroutine[Any, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Api:
-    """One Kafka request that we serve. ApiVersions answers from these rows, so it cannot lie."""
+    """One Kafka API that this broker serves. ApiVersions lists exactly these rows."""
 
     key: int
     name: str

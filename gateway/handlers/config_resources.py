@@ -1,6 +1,6 @@
-"""What AlterConfigs and IncrementalAlterConfigs share: which resource, what is stored and said.
+"""Shared by AlterConfigs and IncrementalAlterConfigs: checks, changes and replies.
 
-Only topics have settings that can be altered. Source: Kafka, ConfigAdminManager (checks and texts).
+Only configs of topics can be altered. Source: Kafka, ConfigAdminManager (checks and texts).
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from kio.schema.errors import ErrorCode
 
 from gateway.core.topic_names import topic_name_fault
 from gateway.handlers.api import Context, Reply, Request
-from gateway.handlers.k32_describe_configs import Resource
-from gateway.handlers.topic_replies import Refused, outcome, repeated
+from gateway.handlers.k32_describe_configs import ResourceType
+from gateway.handlers.topic_replies import AdminRefusal, duplicates, reply_or_error
 from gateway.topics.config_changes import ConfigChange, ConfigOperation, apply_changes
 from gateway.topics.configs import normalize
 from gateway.topics.errors import InvalidTopic, UnknownTopic
 
 Changes = Callable[[Any, Context], Sequence[ConfigChange]]
-"""What one resource of a request asks for. Raises Refused."""
+"""Returns the changes that one resource of a request contains. Raises AdminRefusal."""
 
 
 async def alter_all(request: Request, ctx: Context, changes: Changes) -> Reply:
-    """Each resource is altered or refused by itself; one that is named twice is refused."""
+    """Alter each resource or refuse it, independent of the others; refuse duplicates."""
     resources = request.body.resources
-    twice = repeated(f"{each.resource_type} {each.resource_name}" for each in resources)
+    twice = duplicates(f"{each.resource_type} {each.resource_name}" for each in resources)
     work = [
-        outcome(_alter(each, twice, request.body.validate_only, ctx, changes), _about(each))
+        reply_or_error(_alter(each, twice, request.body.validate_only, ctx, changes), _about(each))
         for each in {(each.resource_type, each.resource_name): each for each in resources}.values()
     ]
     return Reply(responses=await asyncio.gather(*work))
@@ -42,7 +42,7 @@ async def _alter(
     asked: Any, twice: set[str], validate_only: bool, ctx: Context, changes: Changes
 ) -> Reply:
     if f"{asked.resource_type} {asked.resource_name}" in twice:
-        raise Refused(ErrorCode.invalid_request, "Each resource must appear at most once.")
+        raise AdminRefusal(ErrorCode.invalid_request, "Each resource must appear at most once.")
     name = _topic_name(asked)
     wanted = changes(asked, ctx)
     _check_names_and_values(wanted)
@@ -61,13 +61,13 @@ async def _alter(
 
 def _topic_name(asked: Any) -> str:
     name: str = asked.resource_name
-    if asked.resource_type == Resource.BROKER:
+    if asked.resource_type == ResourceType.BROKER:
         names = ", ".join(each.name for each in asked.configs)
-        raise Refused(
+        raise AdminRefusal(
             ErrorCode.invalid_request, f"Cannot update these configs dynamically: Set({names})"
         )
-    if asked.resource_type != Resource.TOPIC:
-        raise Refused(
+    if asked.resource_type != ResourceType.TOPIC:
+        raise AdminRefusal(
             ErrorCode.invalid_request, f"Unsupported resource type: {asked.resource_type}"
         )
     fault = topic_name_fault(name)
@@ -76,14 +76,14 @@ def _topic_name(asked: Any) -> str:
     return name
 
 
-def _no_topic(name: str) -> Refused:
-    return Refused(ErrorCode.unknown_topic_or_partition, f"The topic '{name}' does not exist.")
+def _no_topic(name: str) -> AdminRefusal:
+    return AdminRefusal(ErrorCode.unknown_topic_or_partition, f"The topic '{name}' does not exist.")
 
 
 def _check_names_and_values(changes: Sequence[ConfigChange]) -> None:
-    twice = sorted(repeated(change.name for change in changes))
+    twice = sorted(duplicates(change.name for change in changes))
     if twice:
-        raise Refused(
+        raise AdminRefusal(
             ErrorCode.invalid_request, f"Error due to duplicate config keys : {','.join(twice)}"
         )
     nulls = sorted(
@@ -92,6 +92,6 @@ def _check_names_and_values(changes: Sequence[ConfigChange]) -> None:
         if change.value is None and change.operation is not ConfigOperation.DELETE
     )
     if nulls:
-        raise Refused(
+        raise AdminRefusal(
             ErrorCode.invalid_request, f"Null value not supported for : {','.join(nulls)}"
         )

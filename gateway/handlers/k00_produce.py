@@ -1,9 +1,10 @@
-"""Produce, key 0, v3-v13: batches walk in.
+"""Produce, key 0, v3-v13: appends record batches.
 
-v3 magic 2 only · v5 log start offset · v7 zstd · v8 error message · v9 flexible · v10 a refusal
-names the leader (KIP-951) · v13 topic ids. Advertised from 0, or librdkafka < 2.11.1 sends
-uncompressed (librdkafka#4956). acks 1 and -1 both wait for the ack quorum; 0 gets no reply.
-Not done: transactions (a transactional id is refused), compression to the topic's own codec.
+v3 magic 2 only · v5 log start offset · v7 zstd · v8 error message · v9 flexible · v10 errors name
+the leader (KIP-951) · v13 topic ids. Advertised from v0, because librdkafka < 2.11.1 otherwise
+sends batches uncompressed (librdkafka#4956). acks=1 and acks=-1 both wait for the ack quorum;
+acks=0 gets no reply. Not done: transactions (a transactional id is refused), compression to the
+topic's own codec.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from gateway.handlers.api import Api, Context, Request, Result
-from gateway.handlers.members import LeaderHints
+from gateway.handlers.broker_endpoints import LeaderHints
 from gateway.topics.partition import Partition, Produced
 from gateway.wire.produce_reply import (
     LEADERS_FROM,
@@ -27,14 +28,14 @@ from gateway.wire.produce_reply import (
 
 _TOPIC_IDS_FROM = 13
 _NOT_LEADER = ErrorCode.not_leader_or_follower
-_BAD_ACKS = Produced(ErrorCode.invalid_required_acks, message="acks must be -1, 0 or 1")
+_BAD_ACKS = Produced(ErrorCode.invalid_required_acks, message="acks must be -1, 0 or 1.")
 _NO_TRANSACTIONS = Produced(
-    ErrorCode.invalid_request, message="transactions are not served yet; unset transactional.id"
+    ErrorCode.invalid_request, message="Transactions are not supported; unset transactional.id."
 )
 
 
-class _Single:
-    """A request with one partition: no list, no count, one template."""
+class _SinglePartition:
+    """A request with one partition: the hot path, without lists and counts."""
 
     __slots__ = ("_ctx", "_index", "_partition", "_reply", "_request", "_topic")
 
@@ -63,8 +64,8 @@ class _Single:
         self._reply.set_result([encode_produce(request.version, request.correlation_id, topics)])
 
 
-class _Many:
-    """All partitions of one request; replies when the last one is known."""
+class _ManyPartitions:
+    """A request with any number of partitions; replies after the result of the last one."""
 
     __slots__ = ("_ctx", "_left", "_redirects", "_request", "_topics", "reply")
 
@@ -73,10 +74,13 @@ class _Many:
     ) -> None:
         self._request = request
         self._ctx = ctx
+        # Whether a result names no leader, so that the reply must name the actual one.
         self._redirects = False
+        # The results by topic and place in the request; None for those that are not known yet.
         self._topics: list[tuple[str | UUID, list[PartitionProduced | None]]] = [
             (topic, [None] * partitions) for topic, partitions in topics
         ]
+        # How many results are missing.
         self._left = sum(partitions for _, partitions in topics)
         self.reply: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         if not self._left:
@@ -104,13 +108,13 @@ class _Many:
         self.reply.set_result([encode_produce(request.version, request.correlation_id, topics)])
 
 
-class _Place:
-    """Where in a `_Many` one partition's outcome goes."""
+class _PartitionPlace:
+    """The place of one partition's result in a `_ManyPartitions`."""
 
     __slots__ = ("_index", "_many", "_partition", "_place", "_topic")
 
     def __init__(
-        self, many: _Many, topic: int, place: int, index: int, partition: Partition
+        self, many: _ManyPartitions, topic: int, place: int, index: int, partition: Partition
     ) -> None:
         self._many = many
         self._topic = topic
@@ -122,8 +126,11 @@ class _Place:
         self._many.put(self._topic, self._place, self._index, produced, self._partition)
 
 
-class _Silence:
-    """acks=0: no reply; but the request is under way until it ends, so that memory is bounded."""
+class _NoReply:
+    """A request with acks=0: in flight until its batches are durable, then without a reply.
+
+    So the memory of such requests is bounded too.
+    """
 
     __slots__ = ("ended",)
 
@@ -148,11 +155,11 @@ def _answer(index: int, produced: Produced, partition: Partition | None) -> Part
 
 
 def _redirected(request: Request, ctx: Context, topics: Sequence[TopicProduced]) -> bytes:
-    """An answer that names the leader of what was refused, and where it is."""
+    """Encode the reply with the leader of each partition in error, and these leaders' addresses."""
     if request.version < LEADERS_FROM:
         return encode_produce(request.version, request.correlation_id, topics)
     hints = LeaderHints(ctx, request.peer)
-    told: list[TopicProduced] = [
+    named_leaders: list[TopicProduced] = [
         (
             named,
             [
@@ -164,11 +171,13 @@ def _redirected(request: Request, ctx: Context, topics: Sequence[TopicProduced])
         )
         for named, answers in topics
     ]
-    return encode_produce(request.version, request.correlation_id, told, nodes=hints.nodes())
+    return encode_produce(
+        request.version, request.correlation_id, named_leaders, nodes=hints.nodes()
+    )
 
 
 def handle(request: Request, ctx: Context) -> Result | asyncio.Future[Result]:
-    """Every batch is accepted in order or refused when this returns; the reply comes later."""
+    """Accept each batch in order or refuse it; reply when the accepted batches are durable."""
     body = request.body
     refused = _refused(body)
     topics = body.topic_data
@@ -176,7 +185,7 @@ def handle(request: Request, ctx: Context) -> Result | asyncio.Future[Result]:
         reply = _single(request, ctx, topics[0])
     else:
         reply = _many(request, ctx, topics, refused)
-    return _Silence(reply).ended if body.acks == 0 else reply
+    return _NoReply(reply).ended if body.acks == 0 else reply
 
 
 def _refused(body: Any) -> Produced | None:
@@ -190,7 +199,7 @@ def _single(request: Request, ctx: Context, topic: Any) -> asyncio.Future[Result
     named, partition = _find(request, ctx, topic, data.index)
     if partition is None:
         return _many(request, ctx, (topic,), None)
-    single = _Single(request, ctx, named, data.index, partition)
+    single = _SinglePartition(request, ctx, named, data.index, partition)
     partition.append(memoryview(data.records or b""), request.version, single.on_produced)
     return single.reply
 
@@ -210,7 +219,7 @@ def _many(
 ) -> asyncio.Future[Result]:
     names: list[str | UUID] = [_find(request, ctx, topic, -1)[0] for topic in topics]
     shape = [(name, len(topic.partition_data)) for name, topic in zip(names, topics, strict=True)]
-    many = _Many(request, ctx, shape)
+    many = _ManyPartitions(request, ctx, shape)
     for at, topic in enumerate(topics):
         for place, data in enumerate(topic.partition_data):
             named, partition = _find(request, ctx, topic, data.index)
@@ -221,7 +230,7 @@ def _many(
             partition.append(
                 memoryview(data.records or b""),
                 request.version,
-                _Place(many, at, place, data.index, partition).on_produced,
+                _PartitionPlace(many, at, place, data.index, partition).on_produced,
             )
     return many.reply
 

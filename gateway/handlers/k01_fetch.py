@@ -28,7 +28,7 @@ from gateway.core.fetch_session import (
     PartitionKey,
 )
 from gateway.handlers.api import Api, Context, Request, Result
-from gateway.handlers.members import LeaderHints
+from gateway.handlers.broker_endpoints import LeaderHints
 from gateway.topics.delayed_fetch import DelayedFetch
 from gateway.topics.fetch_reader import FetchReader, FetchResult
 from gateway.topics.partitions import ReadablePartition
@@ -64,7 +64,7 @@ def handle(request: Request, ctx: Context) -> Result | asyncio.Future[Result]:
         return _refuse(request, ErrorCode(int(session)))
     client = request.client_id
     if client is not None and read_progress.EXECUTOR_MARK in client:
-        ctx.readers.note(client, "/" + request.peer.host, body, by_id=by_id, now_ms=now_ms)
+        ctx.read_only_groups.note(client, "/" + request.peer.host, body, by_id=by_id, now_ms=now_ms)
     return _fetch(request, ctx, session)
 
 

@@ -1,9 +1,9 @@
-"""ListOffsets, key 2, v1-v11: where a partition starts, ends, or reaches a time.
+"""ListOffsets, key 2, v1-v11: returns where a partition starts, ends or reaches a timestamp.
 
 v2 isolation · v4 leader epoch · v6 flexible · v7 max timestamp (-3) · v8 earliest local (-4) · v9
-latest tiered (-5) · v10 timeout · v11 earliest pending upload (-6). Starts and ends are answered
-from memory within one loop turn: Spark asks twice for every poll. Only the owner answers, and only
-while nobody else can be it.
+latest tiered (-5) · v10 timeout · v11 earliest pending upload (-6). Starts and ends are returned
+from memory in the same turn of the event loop: Spark sends two requests for every poll. Only the
+leader answers, and only while it holds the lease. Not done: tiers (-5 and -6 return -1).
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from gateway.topics.partition import Partition
 from ledger.errors import LedgerError
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, PENDING_UPLOAD = range(-1, -7, -1)
-_OPENING_S_MAX = 10.0  # replies leave in order: one partition must not hold up a connection
+_OPENING_S_MAX = 10.0  # replies are sent in order: one partition must not delay a connection
 _VERSION_MIN = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, PENDING_UPLOAD: 11}
 
 
 def handle(request: Request, ctx: Context) -> Result | Coroutine[Any, Any, Result]:
-    """From memory when every question is about a start or an end, else after looking it up."""
+    """Reply from memory if only starts and ends are requested; otherwise search the log."""
     answers: list[list[Reply | None]] = []
     complete = True
     for topic in request.body.topics:
@@ -35,14 +35,14 @@ def handle(request: Request, ctx: Context) -> Result | Coroutine[Any, Any, Resul
             answer = (
                 _refusal(asked, ctx.partitions.why_not_led(topic.name, asked.partition_index))
                 if partition is None
-                else _at_once(request.version, asked, partition)
+                else _from_memory(request.version, asked, partition)
             )
             complete = complete and answer is not None
             row.append(answer)
         answers.append(row)
     if complete:
         return _reply(request, answers)
-    return _look_up(request, ctx, answers)
+    return _complete(request, ctx, answers)
 
 
 def _reply(request: Request, answers: list[list[Reply | None]]) -> Reply:
@@ -74,8 +74,8 @@ def _refusal(asked: Any, error: ErrorCode) -> Reply:
     )
 
 
-def _at_once(version: int, asked: Any, partition: Partition) -> Reply | None:
-    """The answer, or None when something must be waited for."""
+def _from_memory(version: int, asked: Any, partition: Partition) -> Reply | None:
+    """Return the reply, or None if the partition must be opened or searched."""
     if version < _VERSION_MIN.get(asked.timestamp, 0):
         return _refusal(asked, ErrorCode.unsupported_version)
     if not partition.is_leader:
@@ -94,25 +94,25 @@ def _at_once(version: int, asked: Any, partition: Partition) -> Reply | None:
         start = partition.log_start_offset
         return _answer(asked, start, epoch=partition.epoch_at(start))
     if asked.timestamp in (LATEST_TIERED, PENDING_UPLOAD):
-        return _answer(asked)  # no tier but this one
+        return _answer(asked)  # there are no tiers
     return None
 
 
-async def _look_up(request: Request, ctx: Context, answers: list[list[Reply | None]]) -> Result:
+async def _complete(request: Request, ctx: Context, answers: list[list[Reply | None]]) -> Result:
     for topic, row in zip(request.body.topics, answers, strict=True):
         for at, asked in enumerate(topic.partitions):
-            row[at] = row[at] or await _later(request.version, topic.name, asked, ctx)
+            row[at] = row[at] or await _find_and_search(request.version, topic.name, asked, ctx)
     return _reply(request, answers)
 
 
-async def _later(version: int, topic: str, asked: Any, ctx: Context) -> Reply:
+async def _find_and_search(version: int, topic: str, asked: Any, ctx: Context) -> Reply:
     partition = ctx.partitions.find(topic, asked.partition_index)
     if partition is None:
         return _refusal(asked, ctx.partitions.why_not_led(topic, asked.partition_index))
-    return await _one(version, asked, partition)
+    return await _search(version, asked, partition)
 
 
-async def _one(version: int, asked: Any, partition: Partition) -> Reply:
+async def _search(version: int, asked: Any, partition: Partition) -> Reply:
     try:
         async with asyncio.timeout(_OPENING_S_MAX):
             await partition.ensure_readable()
@@ -120,7 +120,7 @@ async def _one(version: int, asked: Any, partition: Partition) -> Reply:
         return _refusal(asked, ErrorCode.not_leader_or_follower)
     except LedgerError as error:
         return _refusal(asked, partition_code(error))
-    known = _at_once(version, asked, partition)
+    known = _from_memory(version, asked, partition)
     if known is not None:
         return known
     try:
@@ -130,7 +130,7 @@ async def _one(version: int, asked: Any, partition: Partition) -> Reply:
             found = await partition.offset_for_timestamp(asked.timestamp)
     except LedgerError as error:
         return _refusal(asked, partition_code(error))
-    if not partition.is_leader:  # another may have taken more since
+    if not partition.is_leader:  # another broker may have appended since
         return _refusal(asked, ErrorCode.not_leader_or_follower)
     if found is None:
         return _answer(asked)

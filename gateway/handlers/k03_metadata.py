@@ -1,9 +1,9 @@
-"""Metadata, key 3, v0-v13: which topics there are and who leads their partitions.
+"""Metadata, key 3, v0-v13: returns the topics, the leaders of their partitions, and the brokers.
 
-v0 an empty list asks for all · v1 null does; controller · v2 cluster id · v4 may forbid creation ·
-v7 leader epoch · v8 authorized operations · v9 flexible · v10 topic ids · v12 topics by id ·
-v13 top-level error. A topic that is created on the way is answered with its partitions when they
-have leaders, not with LEADER_NOT_AVAILABLE: that is for partitions whose gateway has just gone.
+v0 an empty list requests all topics · v1 null does; controller · v2 cluster id · v4 may forbid
+creation · v7 leader epoch · v8 authorized operations · v9 flexible · v10 topic ids · v12 topics by
+id · v13 top-level error. If the request creates a topic, the reply waits for its leaders.
+LEADER_NOT_AVAILABLE is only for partitions whose broker has just gone.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from kio.schema.errors import ErrorCode
 
 from gateway.core.topic_names import is_internal, topic_name_fault
 from gateway.handlers.api import Api, Context, Reply, Request
-from gateway.handlers.members import controller_id, endpoints
+from gateway.handlers.broker_endpoints import controller_id, endpoints
 from gateway.handlers.topic_replies import (
     CLUSTER_OPERATIONS,
-    LED_S_MAX,
+    OPERATIONS_NOT_REQUESTED,
     TOPIC_OPERATIONS,
-    UNASKED_OPERATIONS,
+    WAIT_LED_S_MAX,
     error_fields,
     partition_rows,
     wait_led,
@@ -33,6 +33,7 @@ from ledger.errors import LedgerError
 
 
 def handle(request: Request, ctx: Context) -> Reply | Coroutine[Any, Any, Reply]:
+    """Reply from memory, unless topics are to be created."""
     body = request.body
     if body.topics is None or (request.version == 0 and not body.topics):
         return _reply(request, ctx, [_found(topic, request, ctx) for topic in ctx.catalog.all()])
@@ -76,14 +77,14 @@ async def _create(name: str, ctx: Context) -> ErrorCode | None:
     try:
         await ctx.catalog.create(name, defaults.partitions, defaults.replication_factor, {})
     except TopicExists:
-        pass  # another client was faster; it is there now
+        pass  # another client created it first
     except TopicError as error:
         return error_fields(error)["error_code"]
     except LedgerError:
-        return ErrorCode.leader_not_available  # clients ask again
+        return ErrorCode.leader_not_available  # clients retry
     topic = ctx.catalog.by_name(name)
     if topic is not None:
-        await wait_led(topic, LED_S_MAX, ctx)
+        await wait_led(topic, WAIT_LED_S_MAX, ctx)
     return None
 
 
@@ -105,7 +106,7 @@ def _row_by_id(topic_id: UUID, request: Request, ctx: Context) -> Reply:
         name=None,
         topic_id=topic_id,
         partitions=[],
-        topic_authorized_operations=UNASKED_OPERATIONS,
+        topic_authorized_operations=OPERATIONS_NOT_REQUESTED,
     )
 
 
@@ -116,7 +117,7 @@ def _missing(name: str, code: ErrorCode) -> Reply:
         topic_id=None,
         is_internal=is_internal(name),
         partitions=[],
-        topic_authorized_operations=UNASKED_OPERATIONS,
+        topic_authorized_operations=OPERATIONS_NOT_REQUESTED,
     )
 
 
@@ -128,7 +129,7 @@ def _found(topic: Topic, request: Request, ctx: Context) -> Reply:
         topic_id=topic.topic_id,
         is_internal=topic.is_internal,
         partitions=partition_rows(topic, range(topic.partitions), ctx),
-        topic_authorized_operations=TOPIC_OPERATIONS if asked else UNASKED_OPERATIONS,
+        topic_authorized_operations=TOPIC_OPERATIONS if asked else OPERATIONS_NOT_REQUESTED,
     )
 
 
@@ -139,7 +140,7 @@ def _reply(request: Request, ctx: Context, topics: list[Reply]) -> Reply:
         cluster_id=ctx.cluster_id,
         controller_id=controller_id(ctx),
         topics=topics,
-        cluster_authorized_operations=CLUSTER_OPERATIONS if asked else UNASKED_OPERATIONS,
+        cluster_authorized_operations=CLUSTER_OPERATIONS if asked else OPERATIONS_NOT_REQUESTED,
         error_code=ErrorCode.none,
     )
 

@@ -1,8 +1,8 @@
-"""OffsetCommit, key 8, v2-v10: a group's offsets. Answered when they are durable.
+"""OffsetCommit, key 8, v2-v10: stores offsets of a group; replies when they are durable.
 
-v2-v4 retention of their own · v6 leader epoch · v7 static members · v8 flexible · v9
-GROUP_ID_NOT_FOUND instead of ILLEGAL_GENERATION · v10 topic ids. Offsets are kept by topic id, so
-those of a deleted topic never attach to a new one of its name.
+v2-v4 retention time · v6 leader epoch · v7 static members · v8 flexible · v9 GROUP_ID_NOT_FOUND
+instead of ILLEGAL_GENERATION · v10 topic ids. Offsets are stored by topic id, so that a new topic
+never gets those of a deleted topic of its name.
 Source: Kafka, KafkaApis.handleOffsetCommitRequest and OffsetMetadataManager.commitOffset.
 """
 
@@ -42,10 +42,12 @@ async def handle(request: Request, ctx: Context) -> Reply:
 
 
 class _Commit:
-    """What is to be committed, and the replies that will tell how it went."""
+    """The offsets of one request, and the rows of its reply."""
 
     def __init__(self, request: Request, ctx: Context) -> None:
+        # The offsets to commit.
         self.offsets: dict[TopicIdPartition, CommittedOffset] = {}
+        # The row of each of them. All get the code of the commit.
         self.accepted: list[Reply] = []
         self._catalog = ctx.catalog
         self._metadata_size_max = ctx.config.groups.metadata_bytes_max
@@ -59,6 +61,7 @@ class _Commit:
         )
 
     def topic(self, asked: Any) -> Reply:
+        """Take the offsets of one topic; return its rows."""
         topic: Topic | None = None
         if not self._by_id:
             topic = self._catalog.by_name(asked.name)

@@ -1,11 +1,11 @@
-"""OffsetFetch, key 9, v1-v10: where a group stands.
+"""OffsetFetch, key 9, v1-v10: returns the committed offsets of groups.
 
-v2 null topics mean all, group error at the top · v5 leader epoch · v6 flexible · v7 require_stable
-(there are no transactions, so every offset is stable) · v8 many groups · v9 member id and epoch of
-the new protocol (not looked at: our groups are classic) · v10 topic ids.
-A partition without a commit is -1 with NONE. While a group is loading there is an error, never -1;
-it stands at each partition too (aiokafka looks only there). A read-only group stands where its
-clients fetch.
+v2 null topics request all, group error at the top · v5 leader epoch · v6 flexible · v7
+require_stable (without transactions every offset is stable) · v8 many groups · v9 member id and
+epoch of the new protocol (ignored: groups here are classic) · v10 topic ids.
+A partition without a commit has offset -1 and no error. A group that is being loaded is an error,
+never -1; each partition has that error too, because aiokafka reads it only there. The offsets of a
+read-only group are those that its clients fetch next.
 """
 
 from __future__ import annotations
@@ -65,17 +65,17 @@ async def _group(asked: Any, request: Request, ctx: Context) -> Reply:
 async def _offsets(
     group_id: str, client_id: str | None, ctx: Context
 ) -> Mapping[TopicIdPartition, CommittedOffset]:
-    """Raises Refused."""
+    """Return the offsets of one group. Raises Refused."""
     if client_id == PEER_CLIENT_ID:
-        return ctx.readers.offsets_here(group_id)
+        return ctx.read_only_groups.offsets_here(group_id)
     offsets = await ctx.groups.offsets(group_id)
     if offsets or not is_read_group(group_id) or await ctx.groups.describe(group_id) is not None:
         return offsets
-    return await ctx.readers.offsets(group_id)
+    return await ctx.read_only_groups.offsets(group_id)
 
 
 def _all(offsets: Mapping[TopicIdPartition, CommittedOffset], ctx: Context) -> list[Reply]:
-    """Everything that is committed for topics that exist."""
+    """Return all committed offsets of topics that exist."""
     partitions: dict[UUID, list[Reply]] = {}
     for key, committed in offsets.items():
         partitions.setdefault(key.topic_id, []).append(_partition(key.partition, committed))
@@ -90,7 +90,7 @@ def _all(offsets: Mapping[TopicIdPartition, CommittedOffset], ctx: Context) -> l
 def _by_name(
     asked: Any, offsets: Mapping[TopicIdPartition, CommittedOffset], ctx: Context
 ) -> Reply:
-    """An unknown topic has nothing committed; that is no error, as in Kafka."""
+    """Return the offsets of one topic. An unknown topic has none and no error, as in Kafka."""
     topic = ctx.catalog.by_name(asked.name)
     return Reply(name=asked.name, partitions=_partitions(asked.partition_indexes, topic, offsets))
 

@@ -1,8 +1,8 @@
-"""FindCoordinator, key 10, v0-v6: who coordinates a group, or a transactional id.
+"""FindCoordinator, key 10, v0-v6: returns the coordinators of groups.
 
 v1 key types, error text · v3 flexible · v4 many keys at once · v6 share groups (as a key type).
-A group is sent to the gateway that has claimed it, or else to the one that the ring names.
-Transactions and share groups are not served: a plain error says so.
+The coordinator is the broker that has claimed the group, otherwise the one that the ring names.
+Not done: transactional ids and share groups (they get an error).
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ import asyncio
 from kio.schema.errors import ErrorCode
 
 from gateway.handlers.api import Api, Context, Reply, Request
-from gateway.handlers.members import endpoint
+from gateway.handlers.broker_endpoints import endpoint
 from ledger.errors import LedgerError
 
 _GROUP = 0
 _AT_ONCE = 64
-_FIND_S_MAX = 2.0  # replies leave in order: one group must not hold up a connection
+_FIND_S_MAX = 2.0  # replies are sent in order: one group must not delay a connection
 _NOT_AVAILABLE = "The coordinator is not available."
 _MANY_FROM = 4
 _REFUSALS = {
-    1: "transactions are not served yet; unset transactional.id",
-    2: "share groups are not served",
+    1: "Transactions are not supported; unset transactional.id.",
+    2: "Share groups are not supported.",
 }
 
 
@@ -41,15 +41,15 @@ async def handle(request: Request, ctx: Context) -> Reply:
 
 async def _coordinator(key_type: int, key: str, request: Request, ctx: Context) -> Reply:
     if key_type != _GROUP:
-        refusal = _REFUSALS.get(key_type, f"unknown key type {key_type}")
-        return _nobody(key, ErrorCode.invalid_request, refusal)
+        refusal = _REFUSALS.get(key_type, f"Unknown key type {key_type}.")
+        return _error(key, ErrorCode.invalid_request, refusal)
     try:
         async with asyncio.timeout(_FIND_S_MAX):
             member = await ctx.cluster.coordinator(key)
     except (LedgerError, TimeoutError):
         member = None
     if member is None:
-        return _nobody(key, ErrorCode.coordinator_not_available, _NOT_AVAILABLE)
+        return _error(key, ErrorCode.coordinator_not_available, _NOT_AVAILABLE)
     node = endpoint(member, ctx, request.peer)
     return Reply(
         key=key,
@@ -61,7 +61,7 @@ async def _coordinator(key_type: int, key: str, request: Request, ctx: Context) 
     )
 
 
-def _nobody(key: str, code: ErrorCode, message: str) -> Reply:
+def _error(key: str, code: ErrorCode, message: str) -> Reply:
     return Reply(key=key, error_code=code, error_message=message, node_id=-1, host="", port=-1)
 
 

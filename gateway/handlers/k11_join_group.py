@@ -1,7 +1,7 @@
-"""JoinGroup, key 11, v0-v9: a member enters a group, and waits for the others.
+"""JoinGroup, key 11, v0-v9: adds a member to a group; replies when the rebalance is prepared.
 
-v1 rebalance timeout · v4 a new member comes back with its id · v5 static members · v6 flexible ·
-v7 protocol type in the answer, null protocol · v8 reason · v9 skipped assignment.
+v1 rebalance timeout · v4 a new member joins again with its id · v5 static members · v6 flexible ·
+v7 protocol type in the reply, null protocol · v8 reason · v9 skipped assignment.
 Source: Kafka, GroupCoordinatorService.joinGroup.
 """
 

@@ -1,4 +1,4 @@
-"""Heartbeat, key 12, v0-v4: a group member says that it is alive.
+"""Heartbeat, key 12, v0-v4: extends the session of a group member.
 
 v1 throttle time · v3 static members · v4 flexible.
 """
@@ -14,7 +14,7 @@ from gateway.handlers.api import Api, Context, Reply, Request
 
 
 def handle(request: Request, ctx: Context) -> Reply | Coroutine[Any, Any, Reply]:
-    """Answered at once but for a group that is not in memory yet."""
+    """Reply at once, unless the group must be loaded."""
     body = request.body
     if not body.group_id:
         return Reply(error_code=ErrorCode.invalid_group_id)

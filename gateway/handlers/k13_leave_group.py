@@ -1,6 +1,6 @@
-"""LeaveGroup, key 13, v0-v5: members go.
+"""LeaveGroup, key 13, v0-v5: removes members from a group.
 
-v3 many at once, by id or, for static members, by instance · v4 flexible · v5 reason.
+v3 many at once, by member id or by instance id (static members) · v4 flexible · v5 reason.
 """
 
 from __future__ import annotations

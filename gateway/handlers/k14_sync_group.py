@@ -1,6 +1,6 @@
-"""SyncGroup, key 14, v0-v5: a member fetches its assignment; the leader brings all of them.
+"""SyncGroup, key 14, v0-v5: returns a member's assignment; the group leader sends all of them.
 
-v3 static members · v4 flexible · v5 protocol type and name, checked when given.
+v3 static members · v4 flexible · v5 protocol type and name, checked if present.
 Source: Kafka, GroupCoordinatorService.syncGroup.
 """
 

@@ -1,7 +1,8 @@
-"""DescribeGroups, key 15, v0-v6: who is in these groups, and who was assigned what.
+"""DescribeGroups, key 15, v0-v6: returns the members of groups and their assignments.
 
 v3 authorized operations · v4 static members · v5 flexible · v6 GROUP_ID_NOT_FOUND with a text;
-before it an unknown group was Dead without an error. A read-only group has its clients as members.
+below v6 an unknown group is Dead without an error. The members of a read-only group are its
+clients.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from gateway.handlers.api import Api, Context, Reply, Request
 
 _NOT_FOUND_FROM = 6
 _ALL_OPERATIONS = sum(1 << operation for operation in (3, 6, 8, 10, 11))
-"""READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS: nobody is refused anything."""
-_NOT_ASKED = -(2**31)
+"""READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS: all that Kafka returns."""
+_NOT_REQUESTED = -(2**31)
 
 
 async def handle(request: Request, ctx: Context) -> Reply:
     asked = getattr(request.body, "include_authorized_operations", False)
-    operations = _ALL_OPERATIONS if asked else _NOT_ASKED
+    operations = _ALL_OPERATIONS if asked else _NOT_REQUESTED
     return Reply(
         groups=[
             await _describe(group_id, request.version, operations, ctx)
@@ -31,14 +32,16 @@ async def handle(request: Request, ctx: Context) -> Reply:
 
 async def _describe(group_id: str, version: int, operations: int, ctx: Context) -> Reply:
     try:
-        view = await ctx.groups.describe(group_id) or await ctx.readers.describe(group_id)
+        view = await ctx.groups.describe(group_id) or await ctx.read_only_groups.describe(group_id)
     except Refused as refused:
-        return _nobody(group_id, refused.code, "", _NOT_ASKED)
+        return _without_members(group_id, refused.code, "", _NOT_REQUESTED)
     if view is None:
         if version >= _NOT_FOUND_FROM:
-            reply = _nobody(group_id, ErrorCode.group_id_not_found, State.DEAD.value, _NOT_ASKED)
+            reply = _without_members(
+                group_id, ErrorCode.group_id_not_found, State.DEAD.value, _NOT_REQUESTED
+            )
             return Reply(reply, error_message=f"Group {group_id} not found.")
-        return _nobody(group_id, ErrorCode.none, State.DEAD.value, operations)
+        return _without_members(group_id, ErrorCode.none, State.DEAD.value, operations)
     return Reply(
         error_code=ErrorCode.none,
         group_id=group_id,
@@ -60,7 +63,7 @@ async def _describe(group_id: str, version: int, operations: int, ctx: Context) 
     )
 
 
-def _nobody(group_id: str, code: ErrorCode, state: str, operations: int) -> Reply:
+def _without_members(group_id: str, code: ErrorCode, state: str, operations: int) -> Reply:
     return Reply(
         error_code=code,
         group_id=group_id,

@@ -1,7 +1,7 @@
-"""ListGroups, key 16, v0-v5: all groups that this gateway coordinates, or that only read here.
+"""ListGroups, key 16, v0-v5: lists the groups of this broker, also read-only ones.
 
-v3 flexible · v4 filtered by state · v5 filtered by type. Read-only groups are named as such, and
-pass for classic ones in a filter: tools that know no such type show them too.
+v3 flexible · v4 filter by state · v5 filter by type. Read-only groups have a type of their own. A
+filter for classic groups includes them, so that tools without that type list them too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ async def handle(request: Request, ctx: Context) -> Reply:
         listed = await ctx.groups.list()
     except Refused as refused:
         return Reply(error_code=refused.code, groups=[])
-    listed += ctx.readers.listings(ctx.groups.stored)
+    listed += ctx.read_only_groups.listings(ctx.groups.stored)
     return Reply(
         error_code=ErrorCode.none,
         groups=[

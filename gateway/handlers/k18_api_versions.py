@@ -1,9 +1,9 @@
-"""ApiVersions, key 18, v0-v4: which requests we serve, in which versions.
+"""ApiVersions, key 18, v0-v4: lists the APIs that this broker serves, with their versions.
 
-v1 throttle time · v3 flexible, client's software named · v4 a zero minimum for features.
-The answer is read from the rows of `table`, so it cannot promise what nobody serves. A version that
-we do not know is answered in v0 with UNSUPPORTED_VERSION and the list (`dispatch` does that), so
-that the client can come down. Features: none are finalized.
+v1 throttle time · v3 flexible, name of the client's software · v4 minimum version 0 of features.
+The list is that of `table`, so every API in it has a handler. A request in an unknown version is
+answered in v0 with UNSUPPORTED_VERSION and the list (by `dispatch`), so that the client can use a
+lower version. Not done: finalized features.
 Source: KIP-35, KIP-511, KIP-584; Kafka's ApiVersionsResponse.java.
 """
 
@@ -15,7 +15,7 @@ from gateway.handlers.api import Api, Context, Reply, Request
 
 
 def reply_for(apis: Iterable[Api], error_code: int = 0) -> Reply:
-    """The list of `apis`, by rising key."""
+    """Return the reply that lists `apis`, by key."""
     return Reply(
         error_code=error_code,
         api_keys=[
@@ -27,6 +27,7 @@ def reply_for(apis: Iterable[Api], error_code: int = 0) -> Reply:
 
 
 def handle(request: Request, ctx: Context) -> Reply:
+    """Reply with the list of `table`."""
     from gateway.handlers.table import rows  # it imports this file
 
     return reply_for(rows().values())

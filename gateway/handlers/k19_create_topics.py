@@ -1,9 +1,9 @@
-"""CreateTopics, key 19, v2-v7.
+"""CreateTopics, key 19, v2-v7: creates topics, each one independent of the others.
 
-v4 -1 takes the server's default · v5 flexible, settings in the answer · v7 topic id.
-A manual assignment is taken when it names gateways that live; it sets the number of partitions and
-the replication factor, and not who leads: that follows the ring. Every topic is answered for
-itself, when its partitions have leaders or the request's time is over.
+v4 -1 stands for the broker's default · v5 flexible, configs in the reply · v7 topic id.
+A manual assignment may name live brokers only. It sets the number of partitions and the
+replication factor, but not the leaders, which follow the ring. The reply waits until the partitions
+have leaders, for the request's timeout at most.
 Source: Kafka, ReplicationControlManager.createTopics (checks and texts).
 """
 
@@ -15,8 +15,14 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from gateway.handlers.api import Api, Context, Reply, Request
-from gateway.handlers.members import live_members
-from gateway.handlers.topic_replies import DUPLICATE_NAME, Refused, outcome, repeated, wait_led
+from gateway.handlers.broker_endpoints import live_brokers
+from gateway.handlers.topic_replies import (
+    DUPLICATE_NAME,
+    AdminRefusal,
+    duplicates,
+    reply_or_error,
+    wait_led,
+)
 from gateway.topics.catalog import Topic
 from gateway.topics.configs import describe_topic
 from gateway.topics.errors import InvalidPartitions, InvalidReplicationFactor
@@ -26,23 +32,28 @@ _BAD_ASSIGNMENT = ErrorCode.invalid_replica_assignment
 
 async def handle(request: Request, ctx: Context) -> Reply:
     asked = request.body.topics
-    twice = repeated(each.name for each in asked)
+    twice = duplicates(each.name for each in asked)
     once = [each for each in asked if each.name not in twice]
     replies = [
-        Reply(_nothing(name), error_code=ErrorCode.invalid_request, error_message=DUPLICATE_NAME)
+        Reply(
+            _not_created(name), error_code=ErrorCode.invalid_request, error_message=DUPLICATE_NAME
+        )
         for name in sorted(twice)
     ]
     replies += await asyncio.gather(
-        *(outcome(_create(each, request.body, ctx), _nothing(each.name)) for each in once)
+        *(
+            reply_or_error(_create(each, request.body, ctx), _not_created(each.name))
+            for each in once
+        )
     )
     return Reply(topics=replies)
 
 
 async def _create(asked: Any, body: Any, ctx: Context) -> Reply:
     partitions, replication_factor = _size(asked, ctx)
-    twice = repeated(config.name for config in asked.configs)
+    twice = duplicates(config.name for config in asked.configs)
     if twice:
-        raise Refused(ErrorCode.invalid_config, f"Duplicate topic config: {min(twice)}")
+        raise AdminRefusal(ErrorCode.invalid_config, f"Duplicate topic config: {min(twice)}")
     configs = {config.name: config.value for config in asked.configs}
     if body.validate_only:
         topic = ctx.catalog.check_new(asked.name, partitions, replication_factor, configs)
@@ -53,7 +64,7 @@ async def _create(asked: Any, body: Any, ctx: Context) -> Reply:
 
 
 def _size(asked: Any, ctx: Context) -> tuple[int, int]:
-    """Partitions and replication factor that the request means."""
+    """Return the number of partitions and the replication factor of a topic to create."""
     if asked.assignments:
         return _assigned(asked, ctx)
     partitions, replication_factor = asked.num_partitions, asked.replication_factor
@@ -61,7 +72,7 @@ def _size(asked: Any, ctx: Context) -> tuple[int, int]:
         partitions = ctx.config.topics.partitions
     if replication_factor == -1:
         replication_factor = ctx.config.topics.replication_factor
-    if partitions <= 0:  # said before anything about the name, as Kafka does
+    if partitions <= 0:  # checked before the name, as in Kafka
         raise InvalidPartitions("Number of partitions was set to an invalid non-positive value.")
     if replication_factor <= 0:
         raise InvalidReplicationFactor(
@@ -71,14 +82,14 @@ def _size(asked: Any, ctx: Context) -> tuple[int, int]:
 
 
 def _assigned(asked: Any, ctx: Context) -> tuple[int, int]:
-    said = "A manual partition assignment was specified, but {} was not set to -1."
+    not_default = "A manual partition assignment was specified, but {} was not set to -1."
     if asked.num_partitions != -1:
-        raise Refused(ErrorCode.invalid_request, said.format("numPartitions"))
+        raise AdminRefusal(ErrorCode.invalid_request, not_default.format("numPartitions"))
     if asked.replication_factor != -1:
-        raise Refused(ErrorCode.invalid_request, said.format("replicationFactor"))
+        raise AdminRefusal(ErrorCode.invalid_request, not_default.format("replicationFactor"))
     indexes = sorted(each.partition_index for each in asked.assignments)
     if indexes != list(range(len(indexes))):
-        raise Refused(
+        raise AdminRefusal(
             _BAD_ASSIGNMENT, "partitions should be a consecutive 0-based integer sequence"
         )
     for each in asked.assignments:
@@ -86,7 +97,7 @@ def _assigned(asked: Any, ctx: Context) -> tuple[int, int]:
     counts = [len(each.broker_ids) for each in asked.assignments]
     if len(set(counts)) > 1:
         other = next(count for count in counts if count != counts[0])
-        raise Refused(
+        raise AdminRefusal(
             _BAD_ASSIGNMENT,
             f"The manual partition assignment includes a partition with {other} replica(s), but "
             f"this is not consistent with previous partitions, which have {counts[0]} replica(s).",
@@ -95,28 +106,28 @@ def _assigned(asked: Any, ctx: Context) -> tuple[int, int]:
 
 
 def check_assigned_brokers(broker_ids: tuple[int, ...], ctx: Context) -> None:
-    """One partition's replicas are gateways that live, each once. Raises Refused."""
+    """Check that a partition's replicas are live brokers, each once. Raises AdminRefusal."""
     if not broker_ids:
-        raise Refused(
+        raise AdminRefusal(
             _BAD_ASSIGNMENT, "The manual partition assignment includes an empty replica list."
         )
-    alive = {member.node_id for member in live_members(ctx)}
+    alive = {member.node_id for member in live_brokers(ctx)}
     for broker in broker_ids:
         if broker not in alive:
-            raise Refused(
+            raise AdminRefusal(
                 _BAD_ASSIGNMENT,
                 f"The manual partition assignment includes broker {broker}, but no such broker "
                 "is registered.",
             )
     twice = [broker for broker in broker_ids if broker_ids.count(broker) > 1]
     if twice:
-        raise Refused(
+        raise AdminRefusal(
             _BAD_ASSIGNMENT,
             f"The manual partition assignment includes the broker {twice[0]} more than once.",
         )
 
 
-def _nothing(name: str) -> Reply:
+def _not_created(name: str) -> Reply:
     return Reply(name=name, topic_id=None, num_partitions=-1, replication_factor=-1, configs=None)
 
 

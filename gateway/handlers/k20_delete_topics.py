@@ -1,7 +1,7 @@
-"""DeleteTopics, key 20, v1-v6.
+"""DeleteTopics, key 20, v1-v6: deletes topics and their data; replies when both are gone.
 
-v4 flexible · v5 error text · v6 by name or by id. A topic is gone, data and all, when the answer
-leaves. Source: Kafka, ControllerApis.deleteTopics (checks and texts).
+v4 flexible · v5 error text · v6 by name or by id.
+Source: Kafka, ControllerApis.deleteTopics (checks and texts).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.handlers.topic_replies import (
     DUPLICATE_NAME,
     UNKNOWN_ID,
-    Refused,
-    outcome,
-    repeated,
+    AdminRefusal,
+    duplicates,
+    reply_or_error,
 )
 from gateway.topics.errors import UnknownTopic
 
@@ -32,10 +32,12 @@ class _Asked(NamedTuple):
 
 async def handle(request: Request, ctx: Context) -> Reply:
     asked = _asked(request)
-    twice = repeated(each.name for each in asked if each.name is not None)
-    twice_ids = repeated(str(each.topic_id) for each in asked if each.topic_id is not None)
+    twice = duplicates(each.name for each in asked if each.name is not None)
+    twice_ids = duplicates(str(each.topic_id) for each in asked if each.topic_id is not None)
     work = [
-        outcome(_delete(each, twice, twice_ids, ctx), Reply(name=each.name, topic_id=each.topic_id))
+        reply_or_error(
+            _delete(each, twice, twice_ids, ctx), Reply(name=each.name, topic_id=each.topic_id)
+        )
         for each in dict.fromkeys(asked)
     ]
     return Reply(responses=await asyncio.gather(*work))
@@ -58,7 +60,7 @@ async def _delete(asked: _Asked, twice: set[str], twice_ids: set[str], ctx: Cont
         raise _bad("Duplicate topic id.")
     if topic_id is not None:
         topic = ctx.catalog.by_id(topic_id)
-        unknown: Exception = Refused(ErrorCode.unknown_topic_id, UNKNOWN_ID)
+        unknown: Exception = AdminRefusal(ErrorCode.unknown_topic_id, UNKNOWN_ID)
     elif name is not None:
         topic = ctx.catalog.by_name(name)
         unknown = UnknownTopic()
@@ -75,8 +77,8 @@ async def _delete(asked: _Asked, twice: set[str], twice_ids: set[str], ctx: Cont
     )
 
 
-def _bad(message: str) -> Refused:
-    return Refused(ErrorCode.invalid_request, message)
+def _bad(message: str) -> AdminRefusal:
+    return AdminRefusal(ErrorCode.invalid_request, message)
 
 
 API = Api(key=20, name="DeleteTopics", versions=range(1, 7), handle=handle)

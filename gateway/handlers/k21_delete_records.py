@@ -1,8 +1,9 @@
-"""DeleteRecords, key 21, v0-v2: a partition's log starts at the offset asked for, or later.
+"""DeleteRecords, key 21, v0-v2: moves the log start offset of partitions forward.
 
-v2 flexible. Durable when the answer leaves, and nobody reads below any more; the room comes back
-when whole segments lie below and their grace period (file.delete.delay.ms) is over. -1 is the high
-watermark. Source: Kafka, ReplicaManager.deleteRecords; DistributedLog, "Truncation" (seed 000).
+v2 flexible. Offset -1 stands for the high watermark. The reply is sent when the new start is
+durable; no reader can read below it from then on. Disk space is freed when whole segments are below
+it and file.delete.delay.ms has passed. Source: Kafka, ReplicaManager.deleteRecords; DistributedLog,
+"Truncation" (seed 000).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ledger.errors import LedgerError, NotOwner
 
 _HIGH_WATERMARK = -1
 _NO_WATERMARK = -1
-_WAIT_S_MAX = 30.0  # replies leave in order: one partition must not hold up a connection
+_WAIT_S_MAX = 30.0  # replies are sent in order: one partition must not delay a connection
 
 
 async def handle(request: Request, ctx: Context) -> Reply:
@@ -40,7 +41,7 @@ async def _row(topic: str, asked: Any, wait_s: float, ctx: Context) -> Reply:
     deleting = asyncio.get_running_loop().create_task(
         _delete(topic, asked.partition_index, asked.offset, ctx)
     )
-    await asyncio.wait([deleting], timeout=wait_s)  # never cancelled half way
+    await asyncio.wait([deleting], timeout=wait_s)  # it is not cancelled after that time
     if deleting.done():
         low_watermark, error = deleting.result()
     else:
@@ -51,7 +52,7 @@ async def _row(topic: str, asked: Any, wait_s: float, ctx: Context) -> Reply:
 
 
 async def _delete(topic: str, index: int, offset: int, ctx: Context) -> tuple[int, ErrorCode]:
-    """The log start that clients see now, or -1 and why."""
+    """Return the new log start offset, or -1 and the error."""
     known = ctx.catalog.by_name(topic)
     if known is None or not ctx.partitions.exists(topic, index):
         return _NO_WATERMARK, ErrorCode.unknown_topic_or_partition
@@ -70,7 +71,7 @@ async def _delete(topic: str, index: int, offset: int, ctx: Context) -> tuple[in
         if offset != _HIGH_WATERMARK and not 0 <= offset <= end:
             return _NO_WATERMARK, ErrorCode.offset_out_of_range
         await partition.stream.truncate(end if offset == _HIGH_WATERMARK else offset)
-        if not partition.is_leader:  # it may be somebody else's start by now
+        if not partition.is_leader:  # another broker may lead the partition by now
             raise NotOwner(topic)
     except LedgerError as error:
         return _NO_WATERMARK, partition_code(error)

@@ -1,8 +1,8 @@
-"""InitProducerId, key 22, v0-v5: an id for an idempotent producer.
+"""InitProducerId, key 22, v0-v5: allocates an id for an idempotent producer.
 
-v2 flexible · v3 a known id and epoch may be told (KIP-360) · v5 no change.
-An idempotent producer that tells its id gets a new one, as from Kafka: its epoch is known to
-nobody but itself, and a new id can meet nothing old. Not done: transactions.
+v2 flexible · v3 may contain the present id and epoch (KIP-360) · v5 no change.
+An idempotent producer that sends its id gets a new one, as from Kafka: the broker does not store
+its epoch, and no earlier batch has the new id. Not done: transactions.
 Source: Kafka, TransactionCoordinator.handleInitProducerId.
 """
 
@@ -23,7 +23,7 @@ async def handle(request: Request, ctx: Context) -> Reply:
     try:
         producer_id = await ctx.producer_ids.next()
     except LedgerError:
-        return _refused(ErrorCode.coordinator_load_in_progress)  # clients ask again
+        return _refused(ErrorCode.coordinator_load_in_progress)  # clients retry
     return Reply(error_code=ErrorCode.none, producer_id=producer_id, producer_epoch=0)
 
 

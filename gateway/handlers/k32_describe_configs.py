@@ -1,8 +1,8 @@
-"""DescribeConfigs, key 32, v1-v4: every setting with its source, default, type and meaning.
+"""DescribeConfigs, key 32, v1-v4: returns configs with source, default, type and documentation.
 
-v1 synonyms and sources · v3 types and documentation · v4 flexible. An empty answer would break
-tools that read, change and write back, so all keys are always there. Loggers, client metrics and
-groups have no settings of their own here: they get an empty list.
+v1 synonyms and sources · v3 types and documentation · v4 flexible. All keys of Kafka are returned,
+because tools read all configs, change some and write all of them back. Not done: configs of
+loggers, client metrics and groups (the list is empty).
 """
 
 from __future__ import annotations
@@ -15,14 +15,16 @@ from kio.schema.errors import ErrorCode
 
 from gateway.core.topic_names import topic_name_fault
 from gateway.handlers.api import Api, Context, Reply, Request
-from gateway.handlers.topic_replies import Refused, error_fields
+from gateway.handlers.topic_replies import AdminRefusal, error_fields
 from gateway.topics.broker_configs import describe_broker
 from gateway.topics.config_keys import ConfigEntry
 from gateway.topics.configs import describe_topic
 from gateway.topics.errors import InvalidTopic, TopicError, UnknownTopic
 
 
-class Resource(IntEnum):
+class ResourceType(IntEnum):
+    """The resource_type of DescribeConfigs, AlterConfigs and IncrementalAlterConfigs."""
+
     TOPIC = 2
     BROKER = 4
     BROKER_LOGGER = 8
@@ -38,7 +40,7 @@ def _result(asked: Any, request: Request, ctx: Context) -> Reply:
     about = Reply(resource_type=asked.resource_type, resource_name=asked.resource_name)
     try:
         entries = _entries(asked, request, ctx)
-    except (TopicError, Refused) as error:
+    except (TopicError, AdminRefusal) as error:
         return Reply(about, configs=[], **error_fields(error))
     documented = getattr(request.body, "include_documentation", False)
     rows = [_row(entry, request.body.include_synonyms, documented) for entry in entries]
@@ -49,7 +51,7 @@ def _entries(asked: Any, request: Request, ctx: Context) -> Iterable[ConfigEntry
     name = asked.resource_name
     names = asked.configuration_keys or None
     match asked.resource_type:
-        case Resource.TOPIC:
+        case ResourceType.TOPIC:
             fault = topic_name_fault(name)
             if fault is not None:
                 raise InvalidTopic(f"Topic name is invalid: {fault}")
@@ -57,23 +59,23 @@ def _entries(asked: Any, request: Request, ctx: Context) -> Iterable[ConfigEntry
             if topic is None:
                 raise UnknownTopic
             return describe_topic(topic.configs, names)
-        case Resource.BROKER:
+        case ResourceType.BROKER:
             if name == "":
-                return ()  # the dynamic defaults of the whole cluster: none can be set
+                return ()  # the dynamic defaults of the cluster, of which there are none
             _check_node(name, ctx)
             return describe_broker(ctx.config, ctx.address_for(request.peer), names)
-        case Resource.BROKER_LOGGER:
+        case ResourceType.BROKER_LOGGER:
             _check_node(name, ctx)
             return ()
-        case Resource.CLIENT_METRICS | Resource.GROUP:
+        case ResourceType.CLIENT_METRICS | ResourceType.GROUP:
             return ()
         case other:
-            raise Refused(ErrorCode.invalid_request, f"Unsupported resource type: {other}")
+            raise AdminRefusal(ErrorCode.invalid_request, f"Unsupported resource type: {other}")
 
 
 def _check_node(name: str, ctx: Context) -> None:
     if name != str(ctx.config.node_id):
-        raise Refused(
+        raise AdminRefusal(
             ErrorCode.invalid_request,
             f"Unexpected broker id, expected {ctx.config.node_id} or empty string, "
             f"but received {name[:64]}",

@@ -1,7 +1,7 @@
-"""AlterConfigs, key 33, v0-v2: a topic's own settings are those named, and no others.
+"""AlterConfigs, key 33, v0-v2: replaces all overrides of topics.
 
-v2 flexible. Kept for old tools, which read all settings, change some and write them back; newer
-ones use IncrementalAlterConfigs. Not done: as there.
+v2 flexible. For old tools, which read all configs, change some and write all of them back; newer
+tools use IncrementalAlterConfigs. Not done: configs of other resources than topics.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""CreatePartitions, key 37, v0-v3: a topic gets more partitions; new ones begin at offset 0.
+"""CreatePartitions, key 37, v0-v3: adds partitions to topics; they start at offset 0.
 
-v2 flexible · v3 quota errors (never sent). Manual assignments are taken when they name this node.
+v2 flexible · v3 quota errors (never sent). A manual assignment may name live brokers only.
 Source: Kafka, ReplicationControlManager.createPartitions (checks and texts).
 """
 
@@ -13,19 +13,25 @@ from kio.schema.errors import ErrorCode
 
 from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.handlers.k19_create_topics import check_assigned_brokers
-from gateway.handlers.topic_replies import DUPLICATE_NAME, Refused, outcome, repeated, wait_led
+from gateway.handlers.topic_replies import (
+    DUPLICATE_NAME,
+    AdminRefusal,
+    duplicates,
+    reply_or_error,
+    wait_led,
+)
 
 
 async def handle(request: Request, ctx: Context) -> Reply:
     asked = request.body.topics
-    twice = repeated(each.name for each in asked)
+    twice = duplicates(each.name for each in asked)
     replies = [
         Reply(name=name, error_code=ErrorCode.invalid_request, error_message=DUPLICATE_NAME)
         for name in sorted(twice)
     ]
     replies += await asyncio.gather(
         *(
-            outcome(_grow(each, request.body, ctx), Reply(name=each.name))
+            reply_or_error(_add_partitions(each, request.body, ctx), Reply(name=each.name))
             for each in asked
             if each.name not in twice
         )
@@ -33,12 +39,12 @@ async def handle(request: Request, ctx: Context) -> Reply:
     return Reply(results=replies)
 
 
-async def _grow(asked: Any, body: Any, ctx: Context) -> Reply:
+async def _add_partitions(asked: Any, body: Any, ctx: Context) -> Reply:
     topic = ctx.catalog.check_added_partitions(asked.name, asked.count)
     if asked.assignments is not None:
         added = asked.count - topic.partitions
         if len(asked.assignments) != added:
-            raise Refused(
+            raise AdminRefusal(
                 ErrorCode.invalid_replica_assignment,
                 f"Attempted to add {added} additional partition(s), but only "
                 f"{len(asked.assignments)} assignment(s) were specified.",

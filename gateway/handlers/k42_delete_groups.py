@@ -1,6 +1,6 @@
-"""DeleteGroups, key 42, v0-v2: groups go, and their offsets with them. v2 flexible.
+"""DeleteGroups, key 42, v0-v2: deletes groups and their offsets.
 
-A group that has members stays: NON_EMPTY_GROUP; so does one that only reads, while it is known.
+v2 flexible. A group with members gets NON_EMPTY_GROUP, and so does a read-only group.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ async def handle(request: Request, ctx: Context) -> Reply:
 
 async def _delete(group_id: str, ctx: Context) -> ErrorCode:
     code = await ctx.groups.delete(group_id)
-    if code is ErrorCode.group_id_not_found and await ctx.readers.find(group_id):
+    if code is ErrorCode.group_id_not_found and await ctx.read_only_groups.find(group_id):
         return ErrorCode.non_empty_group
     return code
 

@@ -1,8 +1,8 @@
-"""IncrementalAlterConfigs, key 44, v0-v1: some settings of topics are set, deleted, appended to.
+"""IncrementalAlterConfigs, key 44, v0-v1: sets, deletes or extends single overrides of topics.
 
-v1 flexible. What is not named stays as it is. It acts at once, on every gateway as soon as that
-has noticed; quorums and segment sizes act from a partition's next segment on.
-Not done: settings of brokers, loggers, client metrics and groups: none can be altered.
+v1 flexible. Each broker applies a change when it has read it from the metadata store; quorums and
+segment sizes apply from a partition's next segment on. Not done: configs of brokers, loggers,
+client metrics and groups (they cannot be altered).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 
 from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.handlers.config_resources import alter_all
-from gateway.handlers.topic_replies import Refused
+from gateway.handlers.topic_replies import AdminRefusal
 from gateway.topics.config_changes import ConfigChange, ConfigOperation
 
 
@@ -29,7 +29,7 @@ def _operation(asked: Any) -> ConfigOperation:
     try:
         return ConfigOperation(asked.config_operation)
     except ValueError:
-        raise Refused(
+        raise AdminRefusal(
             ErrorCode.invalid_request, f"Unknown operation type id {asked.config_operation}"
         ) from None
 

@@ -1,4 +1,4 @@
-"""OffsetDelete, key 47, v0: offsets of a group go, but for topics that its members subscribe to."""
+"""OffsetDelete, key 47, v0: deletes offsets of a group, except for topics that it subscribes to."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def handle(request: Request, ctx: Context) -> Reply:
 
 
 def _known(asked: Any, ctx: Context) -> Iterator[tuple[TopicIdPartition, str]]:
-    """The partitions that exist, each with its topic's name."""
+    """Return the partitions that exist, each with the name of its topic."""
     topic = ctx.catalog.by_name(asked.name)
     for each in asked.partitions:
         if topic is not None and 0 <= each.partition_index < topic.partitions:

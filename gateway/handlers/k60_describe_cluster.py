@@ -1,6 +1,6 @@
-"""DescribeCluster, key 60, v0-v2: cluster id and nodes, for admin clients (Spark's driver too).
+"""DescribeCluster, key 60, v0-v2: returns the cluster id and the live brokers.
 
-v1 endpoint type: brokers only, there is no separate controller · v2 fenced brokers (never any).
+v1 endpoint type (only brokers: there are no separate controllers) · v2 fenced brokers (never any).
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 from kio.schema.errors import ErrorCode
 
 from gateway.handlers.api import Api, Context, Reply, Request
-from gateway.handlers.members import controller_id, endpoints
-from gateway.handlers.topic_replies import CLUSTER_OPERATIONS, UNASKED_OPERATIONS
+from gateway.handlers.broker_endpoints import controller_id, endpoints
+from gateway.handlers.topic_replies import CLUSTER_OPERATIONS, OPERATIONS_NOT_REQUESTED
 
 _BROKERS = 1
 _CONTROLLERS = 2
@@ -36,7 +36,7 @@ def handle(request: Request, ctx: Context) -> Reply:
             )
             for node in endpoints(ctx, request.peer)
         ],
-        cluster_authorized_operations=CLUSTER_OPERATIONS if asked else UNASKED_OPERATIONS,
+        cluster_authorized_operations=CLUSTER_OPERATIONS if asked else OPERATIONS_NOT_REQUESTED,
     )
 
 
@@ -54,7 +54,7 @@ def _refused(endpoint_type: int) -> Reply:
         cluster_id="",
         controller_id=-1,
         brokers=[],
-        cluster_authorized_operations=UNASKED_OPERATIONS,
+        cluster_authorized_operations=OPERATIONS_NOT_REQUESTED,
     )
 
 

@@ -1,4 +1,4 @@
-"""DescribeTopicPartitions, key 75, v0: topics in pages, by name; the cursor names what comes next.
+"""DescribeTopicPartitions, key 75, v0: returns topics by name, in pages with a cursor.
 
 Source: KIP-966; Kafka, DescribeTopicPartitionsRequestHandler.
 """

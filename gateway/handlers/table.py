@@ -1,4 +1,4 @@
-"""The rows of all APIs that we serve, one per file `k<key>_<name>.py` in this package."""
+"""Lists the APIs that this broker serves, one per file `k<key>_<name>.py` in this package."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FILE = re.compile(r"k(\d\d)_[a-z_]+")
 
 @cache
 def rows() -> Mapping[int, Api]:
-    """Rows by API key. A file without its row, or with another key than its name, is our bug."""
+    """Return the rows by API key. The key in a file's name must be that of its row."""
     found: dict[int, Api] = {}
     for module in pkgutil.iter_modules(package.__path__):
         match = _FILE.fullmatch(module.name)

@@ -1,4 +1,4 @@
-"""What the topic APIs share: codes for what the catalog refuses, rows for partitions."""
+"""Shared by the APIs of topics and configs: error codes, and the rows of partitions."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from gateway.topics.catalog import Topic
 from gateway.topics.errors import TopicError
 from ledger.errors import LedgerError
 
-LED_S_MAX = 10.0  # replies leave in order: a new topic must not hold up a connection for longer
-UNASKED_OPERATIONS = -(2**31)
-# One bit per AclOperation: all that Kafka lists for the resource when nothing forbids it.
+WAIT_LED_S_MAX = 10.0  # replies are sent in order: a new topic must not delay a connection longer
+OPERATIONS_NOT_REQUESTED = -(2**31)
+# One bit per AclOperation: all that Kafka returns for the resource without an authorizer.
 TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
 CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
 
 _NO_ERROR, _NO_LEADER = ErrorCode.none, ErrorCode.leader_not_available
-_NOBODY = Leader()
+_UNKNOWN_LEADER = Leader()
 
 UNKNOWN_ID = "This server does not host this topic ID."
 DUPLICATE_NAME = "Duplicate topic name."
@@ -36,35 +36,35 @@ _CODES: dict[type[TopicError], ErrorCode] = {
 }
 
 
-class Refused(Exception):
-    """A request, or one topic of it, that gets this code and text instead of an answer."""
+class AdminRefusal(Exception):
+    """A request, or one resource of it, is refused with this code and text."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
         self.code = code
 
 
-def error_fields(error: TopicError | Refused | LedgerError) -> Reply:
-    """`error_code` and `error_message` of one topic's answer."""
+def error_fields(error: TopicError | AdminRefusal | LedgerError) -> Reply:
+    """Return `error_code` and `error_message` for one topic or resource."""
     if isinstance(error, TopicError):
         code = _CODES[type(error)]
-    elif isinstance(error, Refused):
+    elif isinstance(error, AdminRefusal):
         code = error.code
     else:
         code = admin_code(error)
     return Reply(error_code=code, error_message=str(error))
 
 
-async def outcome(work: Awaitable[Reply], about: Reply) -> Reply:
-    """What `work` answers, or `about` with the error that it raised."""
+async def reply_or_error(work: Awaitable[Reply], about: Reply) -> Reply:
+    """Return the reply of `work`, or `about` with the error that it raised."""
     try:
         return await work
-    except (TopicError, Refused, LedgerError) as error:
+    except (TopicError, AdminRefusal, LedgerError) as error:
         return Reply(about, **error_fields(error))
 
 
-def repeated(names: Iterable[str]) -> set[str]:
-    """Those that occur more than once."""
+def duplicates(names: Iterable[str]) -> set[str]:
+    """Return the names that occur more than once."""
     seen: set[str] = set()
     again: set[str] = set()
     for name in names:
@@ -73,11 +73,11 @@ def repeated(names: Iterable[str]) -> set[str]:
 
 
 def partition_rows(topic: Topic, indexes: Iterable[int], ctx: Context) -> list[Reply]:
-    """Partitions as Metadata and DescribeTopicPartitions show them.
+    """Return the rows of partitions for Metadata and DescribeTopicPartitions.
 
-    Replicas are the gateways that read it: the leader first, then the next ones of the ring. Where
-    nobody leads, somebody takes over soon: clients ask again. Without the lease this gateway may
-    have lost what it led, and others would know to whom.
+    The replicas are the brokers that may serve fetches: the leader, then the next ones of the ring.
+    A partition without a leader has an error that makes clients retry. Without the lease this
+    broker does not name itself as leader: it may have lost its partitions.
     """
     cluster, topic_id, count = ctx.cluster, topic.topic_id, topic.replication_factor
     unsure = -1 if cluster.lease_held() else cluster.node_id
@@ -86,7 +86,7 @@ def partition_rows(topic: Topic, indexes: Iterable[int], ctx: Context) -> list[R
         key = StreamKey(topic_id, index)
         leader = cluster.leader(key)
         if leader.node_id == unsure:
-            leader = _NOBODY
+            leader = _UNKNOWN_LEADER
         nodes = cluster.replicas(key, count)
         rows.append(
             Reply(
@@ -105,8 +105,8 @@ def partition_rows(topic: Topic, indexes: Iterable[int], ctx: Context) -> list[R
 
 
 async def wait_led(topic: Topic, timeout_s: float, ctx: Context) -> None:
-    """The owners of all its partitions have opened them, or the time is over.
+    """Wait until the owners of all partitions have opened them, for `timeout_s` at most.
 
-    So a client that is told of a new topic finds its leaders ready.
+    So a client that receives a new topic finds its leaders ready.
     """
-    await ctx.cluster.wait_led(topic.topic_id, min(max(timeout_s, 0.0), LED_S_MAX))
+    await ctx.cluster.wait_led(topic.topic_id, min(max(timeout_s, 0.0), WAIT_LED_S_MAX))

@@ -18,7 +18,7 @@ from gateway.cluster.port import Member, StreamKey
 from gateway.core.group_members import State
 from gateway.groups.read_only_groups import TYPE as READ_ONLY
 from gateway.handlers.api import Context
-from gateway.handlers.members import live_members
+from gateway.handlers.broker_endpoints import live_brokers
 from gateway.topics.catalog import Topic
 from gateway.topics.partition import Partition
 
@@ -107,7 +107,7 @@ class Samples:
         family.samples.append((labels, value))
 
     def _brokers(self) -> None:
-        members = live_members(self._ctx)
+        members = live_brokers(self._ctx)
         self._say("kafka_brokers", len(members))
         for member in members:
             address = f"{member.host}:{member.port}" if member.host else ""
@@ -164,12 +164,12 @@ class Samples:
     async def _readers(self) -> None:
         """Report read-only groups; after a move, the new broker reports their next fetch."""
         ctx = self._ctx
-        for group in list(ctx.readers.known()):
+        for group in list(ctx.read_only_groups.known()):
             if ctx.groups.stored(group.name):
                 continue
             await asyncio.sleep(0)
             self._group(group.name, READ_ONLY, State.STABLE, len(group.clients))
-            for (topic_id, index), fetched in self._fitting(group.positions):
+            for (topic_id, index), fetched in self._fitting(group.fetches):
                 topic = ctx.catalog.by_id(topic_id)
                 if topic is not None and ctx.partitions.opened(topic.name, index) is not None:
                     self._stand(group.name, (topic.name, index), fetched.offset)

@@ -117,7 +117,7 @@ async def serve(config: GatewayConfig, parts: Parts, stops: list[Stop]) -> Runni
         catalog=catalog,
         partitions=partitions,
         groups=groups,
-        readers=ReadOnlyGroups(catalog, clock, cluster, config.readers),
+        read_only_groups=ReadOnlyGroups(catalog, clock, cluster, config.readers),
         producer_ids=ProducerIds(metadata),
         fetch_sessions=FetchSessions(
             config.fetch.sessions_max,

@@ -59,7 +59,7 @@ class World:
             catalog=self.catalog,
             partitions=None,
             groups=self.groups,
-            readers=self.readers,
+            read_only_groups=self.readers,
             producer_ids=None,
             fetch_sessions=None,
             cluster=self.cluster,

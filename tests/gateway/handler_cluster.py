@@ -42,7 +42,7 @@ class Cluster:
             catalog=self.catalog,
             partitions=Epochs(),
             groups=None,
-            readers=None,
+            read_only_groups=None,
             producer_ids=ProducerIds(self.store),
             fetch_sessions=None,
             cluster=SingleBroker(3),

@@ -174,7 +174,7 @@ class StreamCluster:
             catalog=self.catalog,
             partitions=self.partitions,
             groups=None,
-            readers=ReadOnlyGroups(
+            read_only_groups=ReadOnlyGroups(
                 self.catalog, self.clock, self.partitions.cluster, self.config.readers
             ),
             producer_ids=None,

@@ -45,7 +45,7 @@ def positions(cluster):
             (cluster.catalog.by_id(topic_id).name, index): at.offset
             for (topic_id, index), at in group.fetches.items()
         }
-        for group in cluster.context.readers.known()
+        for group in cluster.context.read_only_groups.known()
     }
 
 

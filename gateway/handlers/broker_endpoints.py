@@ -1,7 +1,7 @@
-"""Which gateways an answer names, and where its reader reaches them.
+"""Names brokers in responses, with the addresses at which the client reaches them.
 
-A gateway names itself by the address at which the reader came, the others by what they registered.
-Source: KIP-951 (leaders in refusals), KIP-392 (racks).
+This broker's address is the one to which the client connected; other brokers have registered
+theirs. Source: KIP-951 (leaders in errors), KIP-392 (racks).
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from gateway.handlers.api import Context, Peer
 from gateway.wire.node_endpoints import NodeEndpoint
 
 
-def live_members(ctx: Context) -> Sequence[Member]:
-    """Gateways that live, by node id; this one alone while it knows of none."""
+def live_brokers(ctx: Context) -> Sequence[Member]:
+    """Return the live brokers by node id; only this one before the first list is read."""
     return ctx.cluster.members() or [Member(ctx.config.node_id, "", -1, ctx.config.rack, "")]
 
 
 def endpoint(member: Member, ctx: Context, peer: Peer) -> NodeEndpoint:
-    """How this peer reaches the member."""
+    """Return the address at which this client reaches the broker."""
     if member.node_id == ctx.config.node_id:
         host, port = ctx.address_for(peer)
     else:
@@ -29,26 +29,28 @@ def endpoint(member: Member, ctx: Context, peer: Peer) -> NodeEndpoint:
 
 
 def endpoints(ctx: Context, peer: Peer) -> list[NodeEndpoint]:
-    return [endpoint(member, ctx, peer) for member in live_members(ctx)]
+    """Return the addresses of all live brokers."""
+    return [endpoint(member, ctx, peer) for member in live_brokers(ctx)]
 
 
 def controller_id(ctx: Context) -> int:
-    """The gateway that admin clients are sent to; any would do, so all name the same one."""
-    members = live_members(ctx)
+    """Return the broker that admin clients use. Any would do; all brokers name the same one."""
+    members = live_brokers(ctx)
     staying = [member.node_id for member in members if not member.leaving]
     return min(staying, default=members[0].node_id)
 
 
 class LeaderHints:
-    """Leaders that the refusals of one answer name, and where they are."""
+    """The leaders that one response names in its errors, and their addresses."""
 
     def __init__(self, ctx: Context, peer: Peer) -> None:
         self._ctx = ctx
         self._peer = peer
+        # The address of each leader named so far, by node id.
         self._named: dict[int, NodeEndpoint] = {}
 
     def leader(self, named: str | UUID, index: int) -> tuple[int, int] | None:
-        """Node id and leader epoch, when somebody that lives serves the partition."""
+        """Return node id and leader epoch of the partition's leader, or None if none is alive."""
         ctx = self._ctx
         topic = ctx.catalog.by_name_or_id(named)
         if topic is None:
@@ -63,7 +65,7 @@ class LeaderHints:
         if node_id in self._named:
             return True
         if node_id == ctx.cluster.node_id and not ctx.cluster.lease_held():
-            return False  # whoever comes back here is refused again
+            return False  # a client that came back would be refused again
         for member in ctx.cluster.members():
             if member.node_id == node_id:
                 self._named[node_id] = endpoint(member, ctx, self._peer)
@@ -71,4 +73,5 @@ class LeaderHints:
         return False
 
     def nodes(self) -> list[NodeEndpoint]:
+        """Return the addresses of the leaders named, by node id."""
         return [self._named[node_id] for node_id in sorted(self._named)]
