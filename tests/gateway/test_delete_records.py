@@ -126,7 +126,7 @@ async def test_a_stream_that_somebody_else_owns_by_now_is_not_cut():
 async def test_a_deletion_that_takes_too_long_is_answered_and_goes_on():
     async with started_cluster() as cluster:
         partition = await six_records(cluster)
-        async with partition.stream._change:
+        async with partition.stream._change_lock:
             late = await delete(cluster, (0, 3), timeout=100)
         assert late == [(-1, ErrorCode.request_timed_out)]
         await asyncio.sleep(1)
