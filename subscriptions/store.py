@@ -25,7 +25,7 @@ class Subscription(NamedTuple):
 class OffsetChange(NamedTuple):
     """One write to a subscriber. If `key` is None it changed the note, to `note`."""
 
-    time_ms: int  # by the wall clock of the store that wrote it; never falls within a history
+    time_ms: int  # by the wall clock of the store that wrote it; never decreases within a history
     key: TopicIdPartition | None
     committed: CommittedOffset | None = None  # None: the offset was removed
     note: bytes | None = None

@@ -17,7 +17,7 @@ class StreamConfig:
     segment_jitter_ms: int = 0  # spreads the time rolls of many streams
     retention_ms: int = 72 * 3600 * 1000  # counts from completion; -1: no limit
     retention_bytes: int = -1  # of all segments together; -1: no limit
-    truncated_keep_ms: int = 60_000  # how long a truncated segment stays, for readers still in it
+    truncated_keep_ms: int = 60_000  # grace period before a truncated segment is removed
     control_ms: int = -1  # delay until other processes see the last record; -1: with the next one
 
     def __post_init__(self) -> None:

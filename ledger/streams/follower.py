@@ -253,7 +253,7 @@ class FollowedStream:
                 )
 
     async def _learn_epochs(self, segments: list[Segment]) -> None:
-        """Read epochs from the head of the newest segment with records, which has earlier ones."""
+        """Read epochs from the head of the newest segment with records; it lists older ones."""
         for segment in reversed(segments):
             if not segment.record_count or self._table.knows(segment.number):
                 continue

@@ -103,7 +103,7 @@ def _ignore(_: LedgerError | None) -> None:
 
 
 class PlainLogs:
-    """Creates, recovers, reads and deletes logs. `quorum` is called for each new one."""
+    """The logs of a ledger client. `quorum` is called for each new log."""
 
     def __init__(self, client: LedgerClient, quorum: Callable[[], LogQuorum] = LogQuorum) -> None:
         self._client = client

@@ -35,7 +35,7 @@ CHUNK_BYTES = 4 * 1024 * 1024
 """Bytes in one chunk of a slice. Meanwhile the next chunk is read."""
 
 _TURNS_TO_ASK = 8
-"""Turns of the loop until a read request was sent, before the caller gets control."""
+"""Turns of the loop in which the next read is sent, before the caller gets its chunk."""
 
 _RECORD_BYTES = 1024  # the assumed size of a record in a segment of unknown size
 _REFRESHES_MAX = 5  # attempts, if the newest segment is removed after the list was read

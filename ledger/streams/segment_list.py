@@ -1,4 +1,4 @@
-"""The stored segment list of a stream, as a reader that does not own it watches it.
+"""The stored segment list of a stream, watched by a reader that does not own the stream.
 
 After a change it reads the names and only the new nodes, so a roll costs two reads regardless of
 the length of the stream. Source: DistributedLog, "Log segment notifications" (seed 000).

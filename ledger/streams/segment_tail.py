@@ -58,7 +58,7 @@ class SegmentTail:
         # Set together by `open`, cleared by `close`.
         self._reader: LedgerReader | None = None
         self._tailer: TailReader | None = None
-        # The first entry of the newest snapshot that a jump looked for, -1 before the first.
+        # The first entry of the newest snapshot that a jump tried to read, -1 before the first.
         self._snapshot_entry = -1
         # Parts of the head snapshot until it is complete.
         self._parts: list[bytes] = []

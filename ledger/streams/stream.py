@@ -61,7 +61,7 @@ class Stream:
         self.name = name
         self._services = services
         self._config = config  # returns the settings; too slow to be called for each entry
-        # The producer state of the gateway. Reset and replayed by `open`, stored in each snapshot.
+        # The owner's state beside the records. Rebuilt by `open`, stored in each snapshot.
         self._state = state
         self._on_advanced = on_advanced
         self._on_failed = on_failed
@@ -84,13 +84,13 @@ class Stream:
         self._change_lock = asyncio.Lock()
         # True while `close` runs, and for good after `abandon`. No segment begins meanwhile.
         self._closing = False
-        # The roll that is running. Never cancelled: half a roll would lose its segment.
+        # The running roll. Cancelling a caller that waits for it does not cancel it.
         self._rolling: asyncio.Task[None] | None = None
         # Set while a roll waits for its retry, because no ledger could be created.
         self._roll_retry: asyncio.TimerHandle | None = None
         self._next_ledger = NextLedger(self._create_ledger, services.clock)
-        # A segment that the store lists but no writer writes yet. Set between the two halves of
-        # `_complete_segment` and `_start_segment`, cleared by the latter or by `_drop_writer`.
+        # A segment that the store lists and no writer writes yet. Set by `_complete_segment` in a
+        # roll, taken by `_start_segment`, cleared by `_drop_writer`.
         self._begun: tuple[Segment, LedgerWriter] | None = None
         self._reads = SegmentReads(
             services.client,
@@ -149,7 +149,7 @@ class Stream:
         )
 
     async def _has_next_ledger(self) -> bool:
-        """Return False if too few bookies are writable: the stream is then read-only."""
+        """Wait for the next ledger. Returns False if none can be created now, or while closing."""
         try:
             await self._next_ledger.wait_until_ready()
         except NotEnoughBookies:

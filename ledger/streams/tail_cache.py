@@ -44,7 +44,7 @@ class TailCache:
         self._void = 0
 
     def __len__(self) -> int:
-        """The number of places in the order, with void ones: the cost of the cache beside bytes."""
+        """The number of places in the order, with void ones: its cost beside the bytes."""
         return len(self._order)
 
     def added(self, tail: StreamTail, size: int) -> None:

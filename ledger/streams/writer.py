@@ -29,7 +29,7 @@ OnDurable = Callable[[LedgerError | None], None]
 _ENVELOPE_AND_HEAD = log_records.ENVELOPE_BYTES + log_records.SET_HEAD_BYTES
 _CONTROL = b"control"  # Source: DistributedLogConstants.CONTROL_RECORD_CONTENT
 SEGMENT_RECORDS_MAX = 1 << 30
-"""Positions are 32 bits, and one record may take 2^31 - 1 of them."""
+"""The records of a segment: positions have 32 bits, and one record may take 2^31 - 1 of them."""
 
 
 class LedgerSink(Protocol):
@@ -133,7 +133,7 @@ class SegmentWriter:
         self.waiting_bytes = 0  # data bytes of the records in `_waiting`
         # As in `StreamConfig`. The owner may change it at any time; `retire` sets it to -1.
         self.control_ms = -1
-        self._control_timer: asyncio.TimerHandle | None = None  # set while one may be due
+        self._control_timer: asyncio.TimerHandle | None = None  # a control record may be due
         self._last_user_entry = -1  # the last durable entry with user records
         # Readers learn of the entries up to this one from a control record or a snapshot.
         self._announced_entry = -1
@@ -234,7 +234,7 @@ class SegmentWriter:
         snapshot = self._take_snapshot(self.index, self.start_sequence_id + self._position)
         whole = snapshot.encode()
         self._snapshot_parts.extend(split(whole))
-        # With many producers a snapshot is large: then write it less often.
+        # A large snapshot is written less often.
         self._snapshot_due = max(self._limits.snapshot_bytes, 8 * len(whole))
         self._snapshot_first = -1
         self._bytes_since_snapshot = 0

@@ -40,7 +40,7 @@ class InSegments:
         return is_log_node(data)
 
     async def read(self, path: str) -> Subscription:
-        """Raises as `read_subscription`."""
+        """Read the subscription at `path`. Raises as `read_subscription`."""
         return await read_subscription(self._metadata, self._logs, path, native=self._native)
 
     async def write_back(self, path: str, node: Node) -> None:

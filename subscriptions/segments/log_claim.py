@@ -361,7 +361,7 @@ class SegmentClaim:
         await delete_ledgers(shared.logs, ledgers)
         return True
 
-    # behind it
+    # reads and writes of the node
 
     async def _put_state(self) -> None:
         """Put the state into the record, or into a closed segment that the record names."""

@@ -42,7 +42,7 @@ async def read_history(
 
 
 class _HistoryBuilder:
-    """Builds a history from segments in order. It begins with the first that holds records."""
+    """A history built from segments in order, beginning with the first that holds records."""
 
     def __init__(self, path: str) -> None:
         self._path = path

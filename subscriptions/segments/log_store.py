@@ -279,7 +279,7 @@ class SubscriptionLogStore:
             self._room.set()
 
     def _continue(self, owned: _OwnedSubscriber) -> None:
-        """Send the next entry or start the worker, unless an entry is in flight or it runs."""
+        """Send the next entry or start the worker, unless one of them is active."""
         if owned.in_flight or owned.worker is not None:
             return
         claim, waiting = owned.claim, owned.waiting
@@ -447,7 +447,7 @@ class SubscriptionLogStore:
         if worker is not None:
             await asyncio.wait([worker])
 
-    # the tree
+    # paths
 
     async def _make_root(self) -> None:
         if self._root_exists:

@@ -228,7 +228,7 @@ class _ZnodeStore:
             await asyncio.wait([self._writer])
         self._claims.clear()
 
-    # behind it
+    # the queue and its writer
 
     async def _find(self, path: str, *, claim: bool) -> tuple[_ZnodeClaim, Subscription]:
         if claim:  # a lagging ZooKeeper follower may not have the node yet
