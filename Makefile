@@ -71,5 +71,8 @@ bench-spark: $(RUN)/.ready $(DEV)/.ready ## 10 million records in one partition,
 bench-scale: $(RUN)/.ready $(DEV)/.ready ## 1,000 to 100,000 groups, 100 to 10,000 partitions: growth
 	$(DEV)/bin/python -m tests.bench.scale
 
+bench-start: $(RUN)/.ready $(DEV)/.ready ## how long commands take to start, beside python -c pass
+	$(DEV)/bin/python -m tests.bench.start
+
 .PHONY: help run cluster check test proof proof-ledger proof-failover proof-spark demo spark bench \
-	bench-ledger bench-subscriptions bench-spark bench-scale
+	bench-ledger bench-subscriptions bench-spark bench-scale bench-start

@@ -10,13 +10,13 @@ spelling, and a callback may return an exit code.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from itertools import pairwise
 from types import SimpleNamespace
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -31,6 +31,7 @@ from ledger.command_line.version import __version__
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
+_WIDTH, _WIDTH_MIN, _WIDTH_MAX = 80, 50, 100  # characters of a line of help
 _BARE_NUMBER = re.compile(r"-?\d+(\.\d+)?", re.ASCII)
 _JSON_WORDS = ("-ojson", "-o=json", "--output=json")
 _WORDS = "ledger.command_line.words"
@@ -39,8 +40,18 @@ UNITS_HELP = "Durations: 500ms, 10s, 5m, 1h, 7d. Sizes: 64KiB, 256MiB, 1GiB."
 _SETTINGS: Mapping[str, Any] = {
     "help_option_names": ["-h", "--help"],
     "show_default": True,
-    "max_content_width": 100,
 }
+
+
+class _Context(click.Context):
+    """A context that finds the width of the terminal without `shutil`, which loads compressors."""
+
+    def make_formatter(self) -> click.HelpFormatter:
+        try:
+            columns = int(os.environ.get("COLUMNS") or os.get_terminal_size().columns)
+        except (OSError, ValueError):  # no terminal
+            columns = _WIDTH
+        return click.HelpFormatter(width=max(_WIDTH_MIN, min(columns, _WIDTH_MAX) - 2))
 
 
 class Flags(SimpleNamespace):
@@ -142,6 +153,8 @@ def old_spelling(name: str, *, of: str, unit: str = "") -> Callable[[F], F]:
 class _Common(click.Command):
     """The options of every command and every group, and the form of their usage errors."""
 
+    context_class = _Context
+
     def __init__(self, *arguments: Any, **attributes: Any) -> None:
         super().__init__(*arguments, context_settings=dict(_SETTINGS), **attributes)
         self.params.append(_version_option())
@@ -183,8 +196,7 @@ class Command(_Common):
         ctx.exit(code or 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Deferred:
+class Deferred(NamedTuple):
     """A command that is imported when it is named: `attribute` of `module`."""
 
     module: str

@@ -9,8 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from enum import StrEnum
-from pathlib import Path
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 T = TypeVar("T")
 E = TypeVar("E", bound=StrEnum)
@@ -57,6 +59,8 @@ servers: Parse[str] = matching(
 
 def path(value: object) -> Path:
     """Parse a path."""
+    from pathlib import Path  # loads urllib, which no help needs
+
     found = text(value)
     if any(character in found for character in "\t\n\r\0"):
         raise ValueError("must be a path without tabs and line ends")
