@@ -15,7 +15,7 @@ JournalSync = Literal["group", "never"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BookieConfig:
-    """One storage node."""
+    """Settings of one bookie."""
 
     journal_sync: JournalSync = "group"  # "never": acknowledges before the data is on disk
     file_bytes: int = 64 * 1024 * 1024  # the journal begins a new log file at this size

@@ -86,7 +86,7 @@ async def lost_unsynced(disk: Disk, boot_id: str) -> bool:
 
 
 async def read_file(disk: Disk, name: str) -> bytes:
-    """Read a small file whole. Raises OSError."""
+    """Return the content of a small file. Raises OSError."""
     file = disk.open(name)
     try:
         return bytes(await file.read(0, _FILE_BYTES_MAX))

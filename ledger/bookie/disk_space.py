@@ -1,7 +1,7 @@
-"""Watches the free disk space: refuses adds below the headroom, recovery adds below the reserve.
+"""The watch on free disk space: no adds below the headroom, no recovery adds below the reserve.
 
 Above the headroom every add is accepted. Below it the bookie is read-only, but recovery adds go
-on. Below the reserve recovery adds are refused too. What is left is for fences, explicit LACs,
+on. Below the reserve recovery adds are refused too. The rest is for fences, explicit LACs,
 limbo and deletions, which a full bookie must still make durable, and for the index.
 """
 

@@ -1,7 +1,7 @@
-"""Serves a bookie over gRPC: two streams per client, and control calls.
+"""A bookie's gRPC server: two streams per client, and control calls.
 
 A bookie's answers are in the message bodies. A gRPC error status means that the peer broke the
-protocol or that the outcome is unknown, never that an entry or a ledger does not exist.
+protocol, or that the outcome is unknown. It never means that an entry or a ledger does not exist.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _Handler = Callable[[bytes, _Context], Awaitable[bytes]]
 
 
 class BookieServer:
-    """Serves one bookie. The bookie's owner starts and stops it."""
+    """The server of one bookie. The bookie's owner starts and stops it."""
 
     def __init__(
         self, bookie: ServedBookie, config: GrpcServerConfig, tls: TlsFiles | None = None

@@ -34,7 +34,7 @@ _REQUESTS_MAX: Final = 16_384  # in flight on one stream; mostly long polls
 
 
 class InboundWindow:
-    """Bounds the bytes in process. Waiters get space in the order in which they came."""
+    """A bound on the bytes in process. Waiters get space in the order in which they came."""
 
     __slots__ = ("_bytes_max", "_loop", "_waiters", "used")
 
@@ -77,7 +77,7 @@ class InboundWindow:
 
 
 class WriterSignal:
-    """Wakes the task that writes a stream when there is something to write."""
+    """The signal that wakes the writer of a stream when there is something to write."""
 
     __slots__ = ("_loop", "_waiters")
 

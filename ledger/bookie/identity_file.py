@@ -21,7 +21,7 @@ RunState = Literal["stopped", "running", "rejoining"]
 
 
 class StartCount(NamedTuple):
-    """Which cluster and bookie a directory belongs to, and how often it was started.
+    """The cluster and bookie of a directory, and the count of its starts.
 
     `serial` counts the starts and clean stops of this bookie. `inode` is that of `VERSION`: it
     changes when the files are copied.

@@ -1,4 +1,4 @@
-"""The bookies port over bookies of this process."""
+"""The bookies port over bookies in this process, without a network."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from ledger.ports.clock import Clock
 
 
 class LocalBookies:
-    """Bookies by id. Calls on an unknown one answer UNREACHABLE."""
+    """Bookies by id. An unknown id answers UNREACHABLE."""
 
     def __init__(self, bookies: Sequence[Bookie]) -> None:
         self._bookies = {bookie.bookie_id: bookie for bookie in bookies}
@@ -119,7 +119,7 @@ class LocalBookies:
 
 
 class LocalBookie:
-    """One bookie on a directory of its own, with all that it stands on."""
+    """One bookie with the disk and the table that it uses."""
 
     def __init__(self, path: Path, bookie: Bookie, disk: PosixDisk, table: RocksTable) -> None:
         self.path = path
@@ -128,7 +128,7 @@ class LocalBookie:
         self._table = table
 
     async def close(self) -> None:
-        """Everything is settled, durable and given back."""
+        """Stop the bookie and close its disk and table."""
         await self.bookie.stop()
         self._table.close()
         self._disk.close()
@@ -143,10 +143,10 @@ async def open_local_bookie(
     next_ledger: LedgerId = EVERY_LEDGER,
     clock: Clock | None = None,
 ) -> LocalBookie:
-    """A bookie serves from the directory `path`, which is made if need be.
+    """Start a bookie on the directory `path`, which is created if necessary.
 
-    Raises DirectoryInUse, ForeignDirectory (nothing was written then), OSError, CorruptFormat.
-    `next_ledger`: see `Bookie.start`.
+    Raises DirectoryInUse, ForeignDirectory (without writing), OSError, CorruptFormat. `next_ledger`
+    is described at `Bookie.start`.
     """
     disk = PosixDisk(path, sync_mode)
     table: RocksTable | None = None

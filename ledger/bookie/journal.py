@@ -40,7 +40,7 @@ _TIMER_US_MIN: Final = 1_000  # event loops have no finer timers; shorter waits 
 
 
 class Journal:
-    """Appends records durably, in order. The first failed sync stops it for good."""
+    """The log being written: records in order, durably. The first failed sync stops it for good."""
 
     def __init__(self, disk: Disk, config: BookieConfig, clock: Clock, on_group: OnGroup) -> None:
         # Fixed for the life of the journal.

@@ -74,7 +74,7 @@ class LedgerDescriptor(FenceState):
         self.ledger = ledger
         # The highest LAC received with a durable entry or explicitly. Never falls.
         self.lac = -1
-        # The highest entry accepted. Falls only if an add failed, to what is left.
+        # The highest entry accepted. Falls only if an add failed, to the highest one left.
         self.last_entry = -1
         # True while entries may be missing: a negative answer would be a guess. Set when a loss was
         # detected, reset by the end of the limbo.

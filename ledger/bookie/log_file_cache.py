@@ -48,6 +48,7 @@ class LogFileCache:
             file.close()
 
     def close_all(self) -> None:
+        """Close all files."""
         while self._open:
             self._open.popitem()[1].close()
 

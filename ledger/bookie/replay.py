@@ -1,4 +1,4 @@
-"""Replays the log into the index at the start of a bookie, and detects corruption."""
+"""Replay the log into the index at the start of a bookie, and detect corruption."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class ReplayResult(NamedTuple):
 
 
 class LogReplay:
-    """Reads the log once, from the replay mark to its end. Used once."""
+    """One pass over the log, from the replay mark to its end. Used once."""
 
     def __init__(self, disk: Disk, index: EntryIndex, instance: bytes) -> None:
         self._disk = disk

@@ -1,4 +1,4 @@
-"""What the gRPC server needs of a bookie: `Bookie` itself, or a read-only view of one."""
+"""The interface that the gRPC server needs of a bookie: `Bookie` itself, or a read-only view."""
 
 from __future__ import annotations
 

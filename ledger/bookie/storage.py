@@ -1,7 +1,4 @@
-"""The disk, journal, entry index and open log files of one bookie, and what spans them.
-
-`Bookie` serves adds and reads over these parts; `ledger.bookie.gc` reclaims their disk space.
-"""
+"""The disk, journal, entry index and open log files of one bookie, and operations across them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decides which adds a bookie accepts. Pure. Source: BookKeeper, "Fencing" (seed 001)."""
+"""The decision which adds a bookie accepts. Pure. Source: BookKeeper, "Fencing" (seed 001)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decides when the journal writes and syncs its next group. Pure: time arrives as an argument.
+"""The decision when the journal writes and syncs its next group. Pure.
 
 One group is in flight at a time, so adds that arrive meanwhile form the next one (natural
 batching). Beyond that a small wait can pay off. Pipelining producers send again right after an
@@ -32,7 +32,7 @@ class GroupCommitLimits:
 
 
 class GroupCommit:
-    """Decides from the outcome of earlier waits. Does no IO."""
+    """The decision, made from the outcome of earlier waits. Time arrives as an argument."""
 
     __slots__ = (
         "_entries_at_wait",

@@ -1,4 +1,4 @@
-"""The on-disk format of a bookie's log, and the scan that tells torn tails from corruption.
+"""The on-disk format of a bookie's log, and the scan that separates torn tails from corruption.
 
 A file is one header block, then groups; each group starts on a 4 KiB boundary:
 
@@ -7,8 +7,9 @@ A file is one header block, then groups; each group starts on a 4 KiB boundary:
                   record count u32 · durable file id u64 · durable position u64
     record        type u8 · 3 zero bytes · body length u32 · ledger i64 · entry i64 · body
 
-All integers are big-endian. A group's CRC-32C starts from a salt made of the instance and covers
-the rest of its header and the payload, so bytes of another store, file or place never pass.
+All integers are big-endian. A group's CRC-32C covers the rest of its header and the
+payload, and starts from a salt made of the instance. So bytes of another store, file or place
+never pass.
 "Durable" is the position up to which the log was synced when the group was built. At most one
 group is unsynced at a time. A bad group below any durable position is therefore corruption, and
 one above it is a torn tail.

@@ -1,7 +1,7 @@
 """The ledgers of a bookie's own cluster, for garbage collection.
 
-A bookie deletes what metadata no longer lists. So the metadata must be of the cluster that the
-bookie belongs to, and not older than the bookie's own start; otherwise nothing is deleted.
+A bookie deletes ledgers that metadata no longer lists. So the metadata must be of the cluster that
+the bookie belongs to, and not older than the bookie's own start; otherwise nothing is deleted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ledger.registry.layout import LEDGERS, read_instance_id
 
 
 class MetadataMismatch(MetadataError):
-    """The metadata is not what this bookie started with. Nothing is deleted."""
+    """The metadata is not that of this bookie's last start. Nothing is deleted."""
 
 
 async def list_ledgers(store: MetadataStore) -> list[LedgerId]:
@@ -27,7 +27,7 @@ async def list_ledgers(store: MetadataStore) -> list[LedgerId]:
 
 
 class ClusterLedgers:
-    """Lists ledgers, and refuses to if the metadata is another cluster's or an older state."""
+    """The listing of ledgers, refused if the metadata is another cluster's or an older state."""
 
     def __init__(self, store: MetadataStore, identity: BookieIdentity) -> None:
         self._store = store

@@ -1,4 +1,4 @@
-"""Which bookie of which cluster a directory is, and whether it is that bookie's latest state.
+"""The identity of a bookie's directory, and the check that it is the bookie's latest state.
 
 The directory counts its starts and clean stops, and so does the cluster: the version of the
 bookie's cookie is that count. An old copy of a directory therefore shows a lower count, and so do
@@ -146,7 +146,7 @@ async def is_new(disk: Disk) -> bool:
 async def load_identity(
     disk: Disk, store: MetadataStore, wanted: StartCount, cookie: bytes
 ) -> BookieIdentity:
-    """Compare the directory's identity with the cluster's; `wanted` is what a new one becomes.
+    """Compare the directory's identity with the cluster's; `wanted` is that of a new one.
 
     Raises ForeignDirectory, without writing, if the directory belongs to another cluster or
     bookie, or is newer than the cluster's metadata.
@@ -206,7 +206,7 @@ def find_loss(count: StartCount, counted: int, inode: int) -> str:
         raise ForeignDirectory(
             f"it counts {serial} starts and stops, the cluster only {counted}: the metadata is "
             f"older than the data. Restore newer metadata, or delete {cookie_path(count.bookie)} "
-            "to continue with what is left"
+            "to continue with the data that is left"
         )
     if serial < counted:
         return f"the directory is an old copy: {serial} of {counted} starts and stops"

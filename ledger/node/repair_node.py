@@ -1,4 +1,4 @@
-"""A process with an auditor and a replication worker: its parts and what wakes them."""
+"""A process with an auditor and a replication worker, over ZooKeeper and gRPC."""
 
 from __future__ import annotations
 
@@ -34,6 +34,8 @@ OnPass = Callable[[int, int], None]
 
 
 class _Parts(NamedTuple):
+    """The parts of a repair process, made by `RepairNode.start`."""
+
     store: MetadataStore
     discovery: Discovery
     worker: ReplicationWorker

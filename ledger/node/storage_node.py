@@ -1,7 +1,7 @@
 """A bookie process in a cluster: the order of its start and, reversed, of its shutdown.
 
-Directory locked and claimed -> cluster and cookie match it -> log replayed -> possible losses
-fenced and in limbo -> this start counted -> gRPC listens -> registered.
+directory locked and claimed -> cluster and cookie match it -> log replayed -> possible losses
+fenced and in limbo -> this start counted -> gRPC listens -> registered
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What a cluster knows of itself, below `/ledgers`, as Apache BookKeeper lays it out."""
+"""The nodes of a cluster below `/ledgers`, as Apache BookKeeper lays them out."""

@@ -1,4 +1,4 @@
-"""A bookie's cookie: which directories belong to which bookie of which cluster.
+"""A bookie's cookie: its directories and its cluster.
 
 The same text is in the metadata store and in each directory; a difference means that a disk was
 lost, exchanged or wiped. The bytes are Apache BookKeeper's: the line `5`, then protobuf text.

@@ -1,4 +1,4 @@
-"""Discovers the registered bookies through watches, without a request per use.
+"""Discover the registered bookies through watches, without a request per use.
 
 While the store is unavailable the last known bookies stay.
 """

@@ -71,7 +71,7 @@ async def _check_or_create_layout(store: MetadataStore) -> None:
     format_version, _, layout = data.decode(errors="replace").partition("\n")
     if format_version not in ("1", "2") or layout.strip() != f"{_FACTORY}:1":
         raise ForeignLayout(
-            f"{LAYOUT} says {data[:200]!r}; only {_FACTORY}, version 1, is known here"
+            f"{LAYOUT} contains {data[:200]!r}; only {_FACTORY}, version 1, is supported"
         )
 
 

@@ -1,4 +1,4 @@
-"""Generates ledger ids, each only once.
+"""Generate ledger ids, each only once.
 
 An id is the number of an ephemeral sequential node, which is then deleted. Ids of 31 bits come from
 `idgen`. Once these are used up, `idgen-long` is created, and from then on ids come from

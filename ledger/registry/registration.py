@@ -1,4 +1,4 @@
-"""Registers a bookie: one ephemeral node in the list of the writable or the read-only bookies.
+"""Register a bookie: one ephemeral node in the list of the writable or the read-only bookies.
 
 The node ends with the session and is created again in the next one. Two processes never register
 one id: the second waits for the session of the first to end, then gives up.
@@ -24,7 +24,7 @@ _POLL_S = 0.5  # a watch wakes earlier; a lost one costs no more than this
 
 
 class Registration:
-    """Keeps one bookie registered from `start` to `stop`. One per process and id."""
+    """The registration of one bookie from `start` to `stop`. One per process and id."""
 
     def __init__(
         self,
@@ -137,8 +137,8 @@ class Registration:
     async def _create(self, path: str) -> None:
         """Create the node, or accept one with the same data.
 
-        Such a node was created by this process and the reply was lost; or it belongs to a session
-        that ended, and a watch fires when it goes.
+        Such a node was created by this process, and the reply was lost. Or it belongs to a session
+        that ended; then a watch fires when it goes.
         """
         try:
             await self._store.create(path, self._data, ephemeral=True)

@@ -1,1 +1,1 @@
-"""Finds what has too few copies, and makes them."""
+"""Find under-replicated ledgers and restore their copies."""

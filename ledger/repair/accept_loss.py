@@ -1,4 +1,4 @@
-"""Accepts the loss of entries, on an operator's request, so that the rest of a ledger is usable.
+"""Accept the loss of entries, on an operator's request, so that the rest of a ledger is usable.
 
 Bookies in limbo leave it: entries they lack then count as missing. An open ledger is recovered. If
 too few bookies are left for that, it is closed at the last entry up to which all can be read.
@@ -35,7 +35,7 @@ _FENCED: Final = (Status.OK, Status.NO_ENTRY, Status.NO_LEDGER)
 
 
 class AcceptedLoss(NamedTuple):
-    """The result: where the ledger ends, and what is no longer part of it."""
+    """The result: the end of the ledger, and the entries that are no longer part of it."""
 
     last_entry: EntryId
     given_up: EntryRanges  # entries that existed and cannot be read
@@ -44,7 +44,7 @@ class AcceptedLoss(NamedTuple):
 
 
 class LossAcceptor:
-    """Accepts losses, one ledger at a time."""
+    """The services that accepting a loss needs. One ledger at a time."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class LossAcceptor:
         self._client_config = client_config
 
     async def accept(self, ledger: LedgerId) -> AcceptedLoss:
-        """Close the ledger with what is left, and mark it so that repair restores the copies.
+        """Close the ledger with the entries that are left, and mark it for repair.
 
         Raises NoSuchLedger, MetadataUnavailable, EntryUnknown (none of its bookies answers).
         """

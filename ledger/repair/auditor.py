@@ -1,4 +1,4 @@
-"""Finds under-replicated ledgers and puts them on the list.
+"""Find under-replicated ledgers and put them on the list.
 
     a bookie is absent longer than the delay ─▶ every ledger that names it, by metadata alone
     a bookie came back, or a new one joined  ─▶ its ledgers, by the entries it lists;
@@ -96,7 +96,7 @@ class Auditor:
                 await asyncio.sleep(_RETRY_S)
 
     async def _step(self) -> float:
-        """Do what is due. Returns the seconds until the next round."""
+        """Run the audits that are due. Returns the seconds until the next round."""
         if not await self._underreplicated.enabled():
             return self._config.poll_s
         delay_s = await self._delay_s()
@@ -147,7 +147,7 @@ class Auditor:
         """Check the metadata of every ledger. Returns the ledgers marked now.
 
         `lost` are bookies whose copies no longer count, if they are still absent. `joined` are
-        bookies whose lists are compared with what they should have.
+        bookies whose lists are compared with their shares.
         """
         self._audited_s = now_s = self._clock.monotonic_s()
         marked: list[LedgerId] = []
@@ -221,7 +221,7 @@ class Auditor:
         return True
 
     async def full_check(self) -> list[LedgerId]:
-        """Compare every bookie's lists with what it should have. Returns the ledgers marked now."""
+        """Compare every bookie's lists with its shares. Returns the ledgers marked now."""
         marked: list[LedgerId] = []
         async for some in self._batches():
             found = await asyncio.gather(*[self._check_one(one) for one in some])
@@ -240,8 +240,7 @@ class Auditor:
         """Return registered bookies of the ledger that report missing entries, or are in limbo.
 
         `among` restricts them to bookies that just joined. Gaps in the open last fragment do not
-        count, as entries may be on their way; but a bookie that was absent has to be examined
-        again.
+        count: entries may be on their way. But a bookie that was absent has to be examined again.
         """
         asked = bookies_of(metadata)
         if among is not None:
@@ -254,7 +253,7 @@ class Auditor:
         replicas = await copier.list_replicas(asked)
         incomplete = {b for b, replica in replicas.items() if replica.limbo}
         if among is not None and not metadata.closed:
-            # Its writer went on without them; what they missed shows once the ledger is closed.
+            # Its writer went on without them; the missed entries show once the ledger is closed.
             incomplete.update(asked.intersection(metadata.last_fragment.ensemble))
         for gap in check_ledger(metadata, lac, replicas).gaps:
             replica = replicas.get(gap.bookie)

@@ -1,8 +1,8 @@
-"""Determines which copies of a ledger are missing, from what its bookies report. Pure.
+"""Determine the missing copies of a ledger from the lists of its bookies. Pure.
 
 Three answers are kept apart: a bookie has an entry, it denies having it, or its state is unknown
 (absent, limbo, error). Unknown never counts as missing. An entry without a readable copy is
-*lost* once so many of its bookies deny it that readers receive "no such entry" (Qw - Qa + 1).
+*lost* once Qw - Qa + 1 of its bookies deny it: then readers receive "no such entry".
 Otherwise it may come back with a bookie. A lost entry is reported and stays where it is: nothing
 is deleted or closed because of it.
 Source: BookKeeper, `LedgerChecker.java`; evidence: seed 001, "Fencing".
@@ -32,7 +32,7 @@ from ledger.repair.entry_ranges import (
 
 @dataclass(frozen=True, slots=True)
 class ReplicaContents:
-    """What is known of one bookie's copies of one ledger."""
+    """The known state of one bookie's copies of one ledger."""
 
     held: EntryRanges = EMPTY  # entries it reports, corrupt copies included
     complete: bool = False  # True if every other entry is missing; False if it may be there
@@ -41,6 +41,7 @@ class ReplicaContents:
 
     @property
     def good(self) -> EntryRanges:
+        """Entries with a valid copy."""
         return difference(self.held, self.damaged)
 
 
@@ -49,7 +50,7 @@ UNKNOWN_CONTENTS = ReplicaContents()
 
 
 def contents_of(reply: EntriesReply) -> ReplicaContents:
-    """Return what a bookie's list of entries proves."""
+    """Interpret a bookie's list of entries."""
     if reply.status is Status.OK:
         return ReplicaContents(merged(reply.runs), complete=True)
     if reply.status is Status.NO_LEDGER:
@@ -71,14 +72,17 @@ class LedgerFragment(NamedTuple):
 
     @property
     def first(self) -> EntryId:
+        """The fragment's first entry."""
         return self.fragment.first
 
     @property
     def ensemble(self) -> tuple[BookieId, ...]:
+        """The fragment's bookies."""
         return self.fragment.ensemble
 
     @property
     def entries(self) -> EntryRanges:
+        """The confirmed entries."""
         return merged([(self.first, self.last)])
 
 
@@ -112,6 +116,7 @@ class ReplicaGap:
 
     @property
     def bookie(self) -> BookieId:
+        """The bookie with the gap."""
         return self.fragment.ensemble[self.index]
 
 

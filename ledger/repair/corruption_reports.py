@@ -1,4 +1,4 @@
-"""Reports corrupt entries found by readers, so that repair does not wait for a full check."""
+"""Report corrupt entries found by readers, so that repair does not wait for a full check."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Copy = tuple[LedgerId, BookieId]
 
 
 class CorruptionReporter:
-    """Marks ledgers with a corrupt copy, once per bookie and ledger, one after the other.
+    """A queue of reports: ledgers with a corrupt copy, marked once per bookie and ledger.
 
     Pass `on_corrupt` to `BookieHealth.on_corrupt`. A report that cannot be stored is retried.
     """
@@ -31,7 +31,7 @@ class CorruptionReporter:
         self._task: asyncio.Task[None] | None = None
 
     def on_corrupt(self, bookie: BookieId, ledger: LedgerId, entry: EntryId) -> None:
-        """Queue a report; never waits. The whole copy will be read, so the entry is not stored."""
+        """Queue a report; never waits. `entry` is not stored: the worker reads the entire copy."""
         del entry
         if (ledger, bookie) in self._reported:
             return

@@ -1,7 +1,7 @@
-"""Elects the auditor: each candidate creates an ephemeral, numbered vote, and the lowest one leads.
+"""The election of the auditor: each candidate creates a numbered vote, and the lowest one leads.
 
-Each candidate watches the vote before its own, so that the end of a vote wakes only one. Two
-auditors for a moment do no harm: an auditor only marks ledgers.
+Votes are ephemeral. Each candidate watches the vote before its own, so that the end of a vote wakes
+only one. Two auditors for a moment do no harm: an auditor only marks ledgers.
 Source: BookKeeper, `meta/ZkLedgerAuditorManager.java`.
 """
 
@@ -71,7 +71,7 @@ class AuditorElection:
             leading.result()
 
     async def _update(self) -> None:
-        """Update `leads`, and watch what can change it."""
+        """Update `leads`, and watch the votes that can change it."""
         try:
             names = await _votes(self._store)
             mine = await self._my_vote(names)

@@ -1,4 +1,4 @@
-"""Copies entries from bookie to bookie, byte for byte, and verifies copies.
+"""Copy entries from bookie to bookie, byte for byte, and verify copies.
 
 Stored bytes are copied unchanged: LAC and digest stay the writer's, so all copies of an entry stay
 equal. Only verified entries are sent, and a copy counts once the target has made it durable.
@@ -63,7 +63,7 @@ class RepairProgress:
 
 
 class CopyBudget:
-    """Bounds the bytes in flight and the bytes per second. First come, first served."""
+    """A bound on the bytes in flight and on the bytes per second. First come, first served."""
 
     def __init__(self, bytes_max: int, bytes_per_s_max: int) -> None:
         # Bytes that may still be acquired, 0 to `_bytes_max`.
@@ -76,7 +76,7 @@ class CopyBudget:
         self._free_at_s = 0.0
 
     async def acquire(self, size: int) -> None:
-        """Wait until `size` bytes may be sent. A size above the whole budget is sent alone."""
+        """Wait until `size` bytes may be sent. A size above the budget is sent alone."""
         size = min(size, self._bytes_max)
         if self._waiting or size > self._left:
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -115,7 +115,7 @@ class CopyBudget:
 
 
 class EntryCopier:
-    """Reads, verifies and copies the replicas of one ledger."""
+    """Reads, checks and copies of one ledger's replicas."""
 
     def __init__(
         self,
@@ -135,10 +135,11 @@ class EntryCopier:
         self._overloaded_s_max = client_config.overloaded_s_max
         self._format = EntryFormat(metadata.digest_type, metadata.password)
         self._key = master_key(metadata.password)
-        self.damaged: dict[BookieId, set[EntryId]] = {}  # copies found bad on the way
+        # Corrupt copies found while copying, by bookie. Only grows.
+        self.damaged: dict[BookieId, set[EntryId]] = {}
 
     async def list_entries(self, bookie: BookieId) -> EntriesReply:
-        """Which entries the bookie says it holds; UNREACHABLE when it says nothing in time."""
+        """List the bookie's entries. UNREACHABLE after the timeout."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 return await self._bookies.list_entries(bookie, self._metadata.ledger)
@@ -148,25 +149,25 @@ class EntryCopier:
     async def survey(
         self, lac: EntryId, deep: Collection[BookieId] = ()
     ) -> dict[BookieId, ReplicaContents]:
-        """Return what each registered bookie of the ledger has of its confirmed entries.
+        """Return the contents of each registered bookie of the ledger, for its confirmed entries.
 
         The copies of bookies in `deep`, and of those in limbo, are read and verified.
         """
         parts = fragments_of(self._metadata, lac)
         names = sorted(bookies_of(self._metadata) & self._bookies.registered().keys())
-        looks = [
+        inspections = [
             self.inspect(name, self._share_of(name, parts), deep=name in deep) for name in names
         ]
-        return dict(zip(names, await asyncio.gather(*looks), strict=True))
+        return dict(zip(names, await asyncio.gather(*inspections), strict=True))
 
     async def list_replicas(self, bookies: Collection[BookieId]) -> dict[BookieId, ReplicaContents]:
-        """Return what each of these bookies lists, if it is registered; nothing is read."""
+        """Return the contents that each registered one of these bookies lists; nothing is read."""
         names = sorted(frozenset(bookies) & self._bookies.registered().keys())
         replies = await asyncio.gather(*map(self.list_entries, names))
         return dict(zip(names, map(contents_of, replies), strict=True))
 
     def _share_of(self, bookie: BookieId, parts: list[LedgerFragment]) -> EntryRanges:
-        """Return what the bookie should have of all fragments together."""
+        """Return the bookie's share of all fragments together."""
         entries = EMPTY
         for fragment in parts:
             if bookie in fragment.ensemble:
@@ -175,12 +176,12 @@ class EntryCopier:
         return entries
 
     async def read_lac(self) -> EntryId:
-        """Return a lower bound of the LAC: what metadata proves or a bookie reports."""
+        """Return a lower bound of the LAC, from metadata and from bookies."""
         metadata = self._metadata
         if metadata.last_entry is not None:
             return metadata.last_entry
         replies = await asyncio.gather(*map(self._read_lac_from, metadata.last_fragment.ensemble))
-        # A fragment begins right after what was confirmed when it was created.
+        # A fragment begins right after the entries confirmed when it was created.
         return max(EntryId(metadata.last_fragment.first - 1), *replies)
 
     async def _read_lac_from(self, bookie: BookieId) -> EntryId:
@@ -196,15 +197,15 @@ class EntryCopier:
     async def inspect(
         self, bookie: BookieId, entries: EntryRanges, *, deep: bool
     ) -> ReplicaContents:
-        """Return what the bookie has. If `deep` or in limbo, `entries` are read and verified."""
+        """Return the bookie's contents. If `deep` or in limbo, `entries` are read and verified."""
         replica = contents_of(await self.list_entries(bookie))
         if not (deep or replica.limbo) or not (replica.complete or replica.limbo):
             return replica
-        good, damaged, certain = await self._read_through(bookie, entries)
+        good, damaged, certain = await self._verify_entries(bookie, entries)
         held = union(difference(replica.held, entries), union(good, damaged))
         return ReplicaContents(held, replica.complete and certain, damaged, replica.limbo)
 
-    async def _read_through(
+    async def _verify_entries(
         self, bookie: BookieId, entries: EntryRanges
     ) -> tuple[EntryRanges, EntryRanges, bool]:
         """Return the valid entries, the corrupt ones, and whether the bookie answered for all.
@@ -258,14 +259,14 @@ class EntryCopier:
         )
         try:
             for first, last in entries:
-                await self._copy_run(first, last, fragment, replicas, writer)
+                await self._copy_range(first, last, fragment, replicas, writer)
             await writer.settled()
         finally:
             writer.abandon()
         if writer.error is not None:
             raise writer.error
 
-    async def _copy_run(
+    async def _copy_range(
         self,
         first: EntryId,
         last: EntryId,
@@ -353,7 +354,7 @@ class EntryCopier:
         if entries == EMPTY:
             return EMPTY
         replica = contents_of(await self.list_entries(bookie))
-        good, _, certain = await self._read_through(bookie, intersection(entries, replica.held))
+        good, _, certain = await self._verify_entries(bookie, intersection(entries, replica.held))
         if not (replica.complete and certain):
             raise BookieUnavailable(f"{bookie} does not report which entries it has")
         return difference(entries, good)

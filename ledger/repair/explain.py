@@ -1,4 +1,4 @@
-"""Explains the state of a ledger or entry: facts in, sentences out. Pure."""
+"""Explain the state of a ledger or entry: facts in, sentences out. Pure."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class LedgerFacts:
 
 
 class ReplicaAnswer(Enum):
-    """What one bookie answers about one entry."""
+    """One bookie's answer about one entry."""
 
     SHOWS = "has it, with a valid digest"
     DAMAGED = "has a corrupt copy: the digest is invalid"

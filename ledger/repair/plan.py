@@ -1,4 +1,4 @@
-"""Plans the repair of a ledger, one step at a time. Pure.
+"""Plan the repair of a ledger, one step at a time. Pure.
 
     copies missing on a live bookie              ─▶ FillCopies: copy them there; metadata stays
     a bookie that is gone                        ─▶ ReplaceBookie: copy its share to another
@@ -8,7 +8,7 @@
     created narrower than wanted, complete else  ─▶ WidenEnsemble: copy all entries to more
                                                     bookies, then add these in one update
 
-What cannot be done now is returned as a reason. A bookie joins an ensemble only with a complete
+Steps that are impossible now are returned as reasons. A bookie joins an ensemble only with a full
 share. An unreadable entry blocks its share, and nothing is closed because of it.
 Source: BookKeeper, `ReplicationWorker.java`; apache/bookkeeper #4163; invariant L19.
 """
@@ -54,19 +54,20 @@ class FillCopies:
 
 @dataclass(frozen=True, slots=True)
 class ReplaceBookie:
-    """Copy the whole share of an index to another bookie, then replace the old one by it."""
+    """Copy the share of an index to another bookie, then replace the old one by it."""
 
     fragment: LedgerFragment
     index: int
 
     @property
     def bookie(self) -> BookieId:
+        """The bookie to be replaced."""
         return self.fragment.ensemble[self.index]
 
 
 @dataclass(frozen=True, slots=True)
 class EndLimbo:
-    """End the limbo of a bookie that has its whole share again."""
+    """End the limbo of a bookie that has its share again."""
 
     bookie: BookieId
 
@@ -97,12 +98,13 @@ class RepairPlan(NamedTuple):
 
     @property
     def clean(self) -> bool:
+        """True if nothing is missing."""
         return not self.steps and not self.reasons
 
 
 @dataclass(frozen=True, slots=True)
 class BookieView:
-    """The bookies as they are known at the moment."""
+    """The current state of the bookies."""
 
     registered: Mapping[BookieId, BookieInfo]
     replicas: Mapping[BookieId, ReplicaContents]
@@ -110,6 +112,7 @@ class BookieView:
     refused: frozenset[BookieId] = frozenset()  # kept a corrupt copy although a good one was sent
 
     def is_writable(self, bookie: BookieId) -> bool:
+        """True if the bookie is registered and accepts adds."""
         info = self.registered.get(bookie)
         return info is not None and not info.read_only
 
@@ -130,6 +133,8 @@ def plan_repair(
 
 
 class _Planner:
+    """The steps and reasons collected for one ledger. Used once, by `plan_repair`."""
+
     def __init__(self, metadata: LedgerMetadata, found: LedgerCheck, view: BookieView) -> None:
         self.steps: list[RepairStep] = []
         self.reasons: list[str] = []
@@ -148,6 +153,7 @@ class _Planner:
             self.reasons.append(f"entries {as_text(waiting)} cannot be read from any bookie now")
 
     def plan_closed(self, fragment: LedgerFragment) -> None:
+        """Plan the repair of a fragment that no writer or recovery can still add to."""
         for index, bookie in enumerate(fragment.ensemble):
             gap = self._gaps.get((fragment.first, index))
             if bookie in self._view.gone:
@@ -175,7 +181,7 @@ class _Planner:
                 self.steps.append(FillCopies(gap, present))
 
     def plan_open(self, fragment: LedgerFragment) -> None:
-        """Plan only what no writer can repair itself: its bookies are gone or in limbo."""
+        """Plan a recovery if bookies are gone or in limbo: no writer can repair that itself."""
         view = self._view
         ensemble = fragment.ensemble
         gone = tuple(bookie for bookie in ensemble if bookie in view.gone)
@@ -199,6 +205,7 @@ class _Planner:
                 self.steps.append(EndLimbo(bookie))
 
     def widen(self) -> None:
+        """Widen the ledger if it is complete and narrower than wanted."""
         if self.steps or self.reasons:
             return
         wanted = wider_quorum(self._metadata)
@@ -254,7 +261,7 @@ def with_replacement(
 
 
 class FragmentChanged(Exception):
-    """Another process changed the fragment: examine the ledger again."""
+    """The fragment was changed by another process: examine the ledger again."""
 
 
 def _current_fragment(metadata: LedgerMetadata, fragment: LedgerFragment) -> tuple[int, Fragment]:

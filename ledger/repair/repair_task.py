@@ -46,7 +46,7 @@ from ledger.repair.underreplicated_ledgers import RepairNote, UnderreplicatedLed
 
 
 class RepairServices(NamedTuple):
-    """What the tasks of one worker share."""
+    """Shared by the tasks of one worker."""
 
     metadata: LedgerMetadataStore
     client: LedgerClient
@@ -70,11 +70,12 @@ class TaskResult:
 
     @property
     def whole(self) -> bool:
+        """True if the ledger has all its copies."""
         return not self.reasons
 
 
 class RepairTask:
-    """One attempt at one ledger, with what its rounds found out. Used once."""
+    """One attempt at one ledger, with the findings of its rounds. Used once."""
 
     def __init__(
         self,
@@ -115,7 +116,7 @@ class RepairTask:
         return TaskResult(("more steps are needed",), retry_s=0.0)
 
     def view(self, replicas: dict[BookieId, ReplicaContents]) -> BookieView:
-        """Return what the planner needs to know of the bookies."""
+        """Return the planner's view of the bookies."""
         registered: dict[BookieId, BookieInfo] = dict(self.services.bookies.registered())
         return BookieView(registered, replicas, self.gone, frozenset(self.refused))
 
@@ -143,7 +144,7 @@ class RepairRound:
         self._services = services = task.services
         # The metadata as last read or written by this round.
         self._stored = stored
-        # What each bookie holds. Set by `examine`.
+        # The contents of each bookie. Set by `examine`.
         self._replicas: dict[BookieId, ReplicaContents] = {}
         self._copier = EntryCopier(
             stored.metadata,
@@ -231,7 +232,7 @@ class RepairRound:
             self.progressed = True
 
     async def _replace(self, step: ReplaceBookie) -> None:
-        """Copy the whole share to another bookie; when it is durable, change the metadata."""
+        """Copy the share to another bookie; when it is durable, change the metadata."""
         metadata, fragment = self._metadata, step.fragment
         share = share_of(fragment, step.index, metadata)
         while True:
@@ -263,7 +264,7 @@ class RepairRound:
     ) -> bool:
         """Copy the share to all of `bookies`. False if one of them is unfit.
 
-        True only after each bookie itself lists the whole share.
+        True only after each bookie itself lists the share.
         """
         for bookie in bookies:
             try:

@@ -1,4 +1,4 @@
-"""The replication worker: locks an under-replicated ledger, repairs it, takes it off the list.
+"""The replication worker: lock an under-replicated ledger, repair it, take it off the list.
 
     lock ─▶ examine (metadata, LAC, replicas) ─▶ plan ─▶ copy ─▶ all durable? ─▶ update (CAS)
                 ▲                                                                    │
@@ -50,6 +50,8 @@ class RepairStatus(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RepairOutcome:
+    """The outcome of one attempt, with the reasons if it is unfinished."""
+
     result: RepairStatus
     reasons: tuple[str, ...] = ()  # why it is unfinished
     retry_s: float | None = None  # another attempt after this time can do more

@@ -1,4 +1,4 @@
-"""Decides which under-replicated ledgers to try now, with exponential backoff. Pure."""
+"""The choice of under-replicated ledgers to try now, with exponential backoff. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chooses the bookie that replaces a lost one: live, writable, in another rack, with disk space."""
+"""The choice of a bookie that replaces a lost one, by liveness, rack and disk space."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NOBODY: Final = BookieId("")
 
 
 class SpareBookies:
-    """Chooses bookies, by placement and by their disk usage."""
+    """Candidates for ensembles, with their disk usage."""
 
     def __init__(self, bookies: Bookies, clock: Clock, random: RandomSource) -> None:
         self._bookies = bookies

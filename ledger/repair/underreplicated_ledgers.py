@@ -57,7 +57,7 @@ class UnderreplicatedLedger(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RepairNote:
-    """What is known of a marked ledger beyond the mark."""
+    """Findings about a marked ledger beyond its mark."""
 
     suspects: frozenset[BookieId] = frozenset()  # their copies are read, not only listed
     lost: EntryRanges = EMPTY  # no live bookie has these entries, and enough deny them
@@ -82,6 +82,7 @@ class UnderreplicatedLedgers:
 
     @property
     def store(self) -> MetadataStore:
+        """The metadata store."""
         return self._store
 
     async def prepare(self) -> None:

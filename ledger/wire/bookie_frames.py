@@ -50,7 +50,7 @@ ADD_HEADER_BYTES: Final = _ADD.size
 
 
 class BadBookieFrame(ValueError):
-    """The peer violated the protocol; its stream ends."""
+    """A violation of the protocol by the peer; its stream ends."""
 
 
 class FrameKind(IntEnum):
@@ -92,7 +92,7 @@ class AddBatch(NamedTuple):
 
 
 class AddStatusRange(NamedTuple):
-    """The adds numbered first to first + length - 1 have this status."""
+    """The status of the adds numbered first to first + length - 1."""
 
     first: int
     length: int
@@ -164,7 +164,7 @@ def decode_welcome(message: bytes) -> tuple[Status, int]:
 
 
 class AddBatchWriter:
-    """Collects one ADDS message. Bodies are copied once, in `encode`."""
+    """One ADDS message being built. Bodies are copied once, in `encode`."""
 
     __slots__ = ("_bodies", "_heads", "_keys", "body_bytes", "count", "first", "size")
 
@@ -283,6 +283,7 @@ def decode_add_statuses(message: bytes) -> list[AddStatusRange]:
 
 
 def encode_read_requests(requests: Iterable[ReadRequest]) -> bytes:
+    """Encode read requests."""
     parts = [_HEAD.pack(VERSION, FrameKind.READ_REQUESTS)]
     for op, number, ledger, first, last, bound, key in requests:
         parts.append(_READ_REQUEST.pack(op, number, ledger, first, last, bound, len(key)))
@@ -367,7 +368,7 @@ def _decode_bodies(view: memoryview, at: int, count: int) -> tuple[list[memoryvi
 
 
 def _open(message: bytes, kind: FrameKind) -> memoryview:
-    """Return what follows the first two bytes. Raises BadBookieFrame for another kind."""
+    """Return the content behind the first two bytes. Raises BadBookieFrame for another kind."""
     if len(message) < _HEAD.size:
         raise BadBookieFrame(f"message has only {len(message)} bytes")
     version, found = message[0], message[1]

@@ -1,4 +1,4 @@
-"""Reclaims disk space: deletes ledgers that metadata no longer lists, then unused log files."""
+"""Reclaim disk space: delete ledgers that metadata no longer lists, then unused log files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class GcResult(NamedTuple):
-    """What one garbage collection did."""
+    """The result of one garbage collection."""
 
     ledgers: int
     files_dropped: int
@@ -44,7 +44,7 @@ async def collect(
     each candidate, in case a listing was incomplete. The current log file is closed if it is
     mostly dead. Files with a live share below `compaction_threshold` are compacted, at most
     `compaction_bytes_max` per call and never into the reserved disk space. Damaged files stay.
-    Raises OSError and what the listing raises; then nothing was deleted.
+    Raises OSError, and the errors of the listing, before anything is deleted.
     Source: seed 001, garbage collection.
     """
     storage = bookie.storage

@@ -1,4 +1,4 @@
-"""Compacts a mostly dead log file: copies its live entries into the current one."""
+"""Compaction of a mostly dead log file: its live entries are copied into the current one."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _GROUP_BYTES: Final = 1024 * 1024
 
 
 class LogCompactor:
-    """Moves the live entries of one file and the state of their ledgers. Used once.
+    """The move of one file's live entries and of their ledgers' state. Used once.
 
-    It copies what the index lists. An entry that cannot be read stops it, and the file stays
+    It copies the entries that the index lists. An unreadable entry stops it, and the file stays
     needed.
     """
 
@@ -32,7 +32,7 @@ class LogCompactor:
         self._journal = storage.journal
         # Status of the last entry whose append failed. None while all have succeeded.
         self._failed: Status | None = None
-        # Bytes appended since the last wait for the journal; bounds what is in its queue.
+        # Bytes appended since the last wait for the journal; bounds the journal's queue.
         self._appended_bytes = 0
         # Read and not yet appended: (ledger, entry, body). Entry -1 stands for the ledger's state,
         # which comes before its entries. Emptied by `_append_read`.

@@ -25,7 +25,7 @@ class LogFileUsage(NamedTuple):
 
 
 class LogCleaner:
-    """Compacts and deletes the log files of one bookie while it serves adds and reads."""
+    """Compaction and deletion of a bookie's log files while it serves adds and reads."""
 
     def __init__(self, storage: BookieStorage) -> None:
         self._storage = storage

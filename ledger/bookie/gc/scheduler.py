@@ -1,4 +1,4 @@
-"""Runs the garbage collection of one bookie: at an interval and on request."""
+"""The schedule of a bookie's garbage collection: at an interval and on request."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from ledger.errors import LedgerError
 
 
 class GcScheduler:
-    """Collects for one bookie from `start` to `stop`. Source: BookKeeper GarbageCollectorThread."""
+    """Garbage collection of one bookie from `start` to `stop`.
+
+    Source: BookKeeper GarbageCollectorThread.
+    """
 
     def __init__(
         self,
