@@ -167,7 +167,7 @@ class Bookie:
 
         The disk and the table stay open; their owner closes them.
         """
-        self._polls.end()
+        self._polls.close()
         await self._journal.stop()
         while self._tasks:
             await asyncio.wait(self._tasks)
@@ -458,7 +458,7 @@ class Bookie:
         for record in records:
             self._complete(record, status)
         if self._journal.failed is not None:
-            self._polls.end()
+            self._polls.close()
             self._failed.set()
 
     async def _flush(self) -> None:
@@ -530,7 +530,7 @@ class Bookie:
     def _stop_for(self, error: OSError) -> None:
         """Stop for good because of `error`: nothing is acknowledged any more."""
         self.storage.stopped_by = error
-        self._polls.end()
+        self._polls.close()
         self._failed.set()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:

@@ -57,7 +57,7 @@ class LongPolls:
             if record.ledger.ledger in waiters:
                 self._wake(waiters.pop(record.ledger.ledger))
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Wake all readers; the bookie has stopped."""
         self._closed = True
         waiters, self._waiters = self._waiters, {}

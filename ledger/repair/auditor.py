@@ -88,7 +88,7 @@ class Auditor:
                 continue
 
     async def _retry_metadata(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Call until metadata is available."""
+        """Repeat the call until metadata is available."""
         while True:
             try:
                 return await call()

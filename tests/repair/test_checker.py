@@ -97,7 +97,7 @@ def test_the_check_finds_what_a_look_at_every_entry_finds(world):
     assert set(each(found.lost)) == lost
 
 
-def test_an_entry_is_hopeless_only_when_enough_bookies_deny_it():
+def test_an_entry_is_lost_only_when_enough_bookies_deny_it():
     metadata = ledger([(0, "abc")], last=0, qw=3, qa=2)
     nothing = held()
     assert check_ledger(metadata, 0, {"a": nothing, "b": nothing}).lost == ranges_of([0])

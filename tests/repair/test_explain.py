@@ -53,7 +53,7 @@ def test_each_kind_of_trouble_with_a_bookie_is_told():
     assert "c is being drained" in words(draining=frozenset("c"))
 
 
-def test_what_is_missing_damaged_unreadable_and_hopeless_is_told_apart():
+def test_what_is_missing_damaged_unreadable_and_lost_is_told_apart():
     some = held(*range(8), damaged=[3])
     assert "c lacks 3 copies that others have: entries 3, 8-9 (corrupt there: 3)." in words(
         replicas={"c": some}

@@ -94,14 +94,14 @@ def test_a_share_with_an_entry_that_nobody_shows_is_never_swapped_in():
     assert reasons == ("lost: entries 9 are missing on all bookies that answer",)
 
 
-def test_an_entry_shown_by_nobody_is_not_hopeless_while_one_that_may_have_it_is_away():
+def test_an_entry_shown_by_nobody_is_not_lost_while_one_that_may_have_it_is_away():
     most = held(*range(9))
     _, reasons = plan(closed(), {"a": most, "b": LIMBO}, registered="ab", gone="c")
     assert "entries 9 cannot be read from any bookie now" in reasons
     assert not any("lost" in reason for reason in reasons)
 
 
-def test_the_rest_of_a_share_is_filled_around_a_hopeless_entry():
+def test_the_rest_of_a_share_is_filled_around_a_lost_entry():
     steps, reasons = plan(closed(), {"a": held(*range(9)), "b": held(), "c": held()})
     assert [step.missing for step in steps] == [ranges_of(range(9))] * 2
     assert len(reasons) == 1

@@ -32,7 +32,9 @@ class GcScheduler:
         self._interval_s = interval_s
         self._compaction_threshold = compaction_threshold
         self._log = log
+        # Set by `request`; cleared when a collection begins.
         self._requested = asyncio.Event()
+        # Runs `_run` from `start` to `stop`.
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:

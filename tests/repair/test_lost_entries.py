@@ -25,7 +25,7 @@ async def with_entry_3_gone(rig):
     return ledger
 
 
-async def test_a_hopeless_entry_is_noted_and_its_ledger_stays_marked_and_as_it_is():
+async def test_a_lost_entry_is_noted_and_its_ledger_stays_marked_and_as_it_is():
     async with new_rig() as rig:
         ledger = await with_entry_3_gone(rig)
         before = rig.metadata(ledger)
@@ -39,7 +39,7 @@ async def test_a_hopeless_entry_is_noted_and_its_ledger_stays_marked_and_as_it_i
             assert sorted(rig.bookie(name).durable_entries(ledger)) == [0, 1, 2, 4, 5]
 
 
-async def test_a_copy_that_turns_up_again_ends_the_hopelessness():
+async def test_a_copy_that_turns_up_again_ends_the_loss():
     async with new_rig() as rig:
         ledger = await rig.ledger(6)
         keeper = rig.members(ledger)[0]
@@ -56,7 +56,7 @@ async def test_a_copy_that_turns_up_again_ends_the_hopelessness():
         assert (await rig.underreplicated.note(ledger)).lost == ()
 
 
-async def test_other_copies_of_a_ledger_with_a_hopeless_entry_are_mended_where_they_belong():
+async def test_other_copies_of_a_ledger_with_a_lost_entry_are_mended_where_they_belong():
     async with new_rig() as rig:
         ledger = await with_entry_3_gone(rig)
         name = rig.members(ledger)[1]
@@ -65,7 +65,7 @@ async def test_other_copies_of_a_ledger_with_a_hopeless_entry_are_mended_where_t
         assert sorted(rig.bookie(name).durable_entries(ledger)) == [0, 1, 2, 4, 5]
 
 
-async def test_a_lost_bookie_keeps_its_place_where_its_share_has_a_hopeless_entry():
+async def test_a_lost_bookie_keeps_its_place_where_its_share_has_a_lost_entry():
     async with new_rig() as rig:
         ledger = await with_entry_3_gone(rig)
         before = rig.metadata(ledger)
@@ -75,7 +75,7 @@ async def test_a_lost_bookie_keeps_its_place_where_its_share_has_a_hopeless_entr
         assert rig.metadata(ledger) == before
 
 
-async def test_an_entry_whose_only_holder_is_away_is_not_hopeless_and_comes_back_with_it():
+async def test_an_entry_whose_only_holder_is_away_is_not_lost_and_comes_back_with_it():
     async with new_rig(bookies=3) as rig:
         ledger = await rig.ledger(6)
         keeper, other, third = rig.members(ledger)
@@ -93,7 +93,7 @@ async def test_an_entry_whose_only_holder_is_away_is_not_hopeless_and_comes_back
         assert await rig.marked() == []
 
 
-async def test_two_denials_of_three_are_hopeless_though_one_is_away_and_heal_when_it_returns():
+async def test_two_denials_of_three_are_lost_though_one_is_away_and_heal_when_it_returns():
     async with new_rig() as rig:
         ledger = await rig.ledger(6)
         keeper, other, third = rig.members(ledger)
@@ -110,7 +110,7 @@ async def test_two_denials_of_three_are_hopeless_though_one_is_away_and_heal_whe
         assert rig.faults(ledger) == []
 
 
-async def test_bookies_that_answer_nothing_make_nothing_hopeless():
+async def test_bookies_that_answer_nothing_make_nothing_lost():
     async with new_rig() as rig:
         ledger = await rig.ledger(6)
         before = rig.metadata(ledger)
