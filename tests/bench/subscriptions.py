@@ -1,17 +1,17 @@
-"""Offset commits per second: positions in log segments beside positions in znodes.
+"""Offset commits per second: offsets in log segments beside offsets in znodes.
 
     make bench-subscriptions                   worst of three rounds
     python -m tests.bench.subscriptions --rounds 1 --seconds 3
 
-One ZooKeeper and three bookies, each a process that syncs what it acknowledges, serve both stores;
-they take turns at going first. The load is the same: GROUPS groups of MEMBERS members with
+One ZooKeeper and three bookies serve both stores, each a process that syncs before it acknowledges.
+The stores take turns at being first. The load is the same: GROUPS groups of MEMBERS members with
 PARTITIONS partitions each; a member commits all of its partitions, and again when that is durable.
-A client process of its own runs one side once. ZooKeeper says itself how many requests and
-transactions it has had; without commits, sessions alone cause some twenty requests a second.
+A client process of its own runs one side once. ZooKeeper reports its count of requests and
+transactions; without commits, sessions alone cause some twenty requests a second.
 
-The gain is per partition of a commit: a position is a node there and 80 bytes of an entry here. A
+The gain is per partition of a commit: an offset is a node there and 80 bytes of an entry here. A
 commit of one partition gains nothing: an entry on three bookies costs more than its share of a
-transaction of 500 changes. The first of several PARTITIONS is the one that is judged.
+transaction of 500 changes. The first of several PARTITIONS decides.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def say(text: str) -> None:
 
 
 class Load:
-    """Each member of each group keeps one commit going, until the time is over."""
+    """Keep one commit of each member of each group pending, until the time is over."""
 
     def __init__(self, store, groups: int, members: int, partitions: int) -> None:
         self.store = store
@@ -71,7 +71,7 @@ class Load:
         self.over: asyncio.Future[None] | None = None
 
     async def begin(self) -> None:
-        """Every group is claimed and has committed once."""
+        """Claim every group and commit once."""
         for at in range(0, len(self.names), 50):
             some = self.names[at : at + 50]
             await asyncio.gather(*(self.store.load(name) for name in some))
@@ -79,7 +79,7 @@ class Load:
             await asyncio.gather(*(self.store.advance(n, positions(whole, 0)) for n in some))
 
     async def run(self, seconds: float) -> float:
-        """Commits per second."""
+        """Return the commits per second."""
         self.commits, self.took_s = 0, []
         self.over = asyncio.get_running_loop().create_future()
         started_s = time.perf_counter()
@@ -119,7 +119,7 @@ def positions(keys: list[TopicIdPartition], number: int) -> dict[TopicIdPartitio
 
 
 async def load(side: str, servers: str, asked: argparse.Namespace) -> Said:
-    """One side, once; ZooKeeper's counters are asked while nothing else is under way."""
+    """Run one side once. Reads ZooKeeper's counters while no other request is pending."""
     metadata = await connect_zookeeper(servers)
     discovery = Discovery(metadata)
     await discovery.start()
@@ -159,7 +159,7 @@ async def load(side: str, servers: str, asked: argparse.Namespace) -> Said:
 
 
 async def check(store, work: Load) -> None:
-    """What was acknowledged last is what a new owner finds."""
+    """Check that a new owner finds the last acknowledged offsets."""
     name = work.names[0]
     whole = [key for share in work.shares for key in share]
     wanted = positions(whole, 10**9)
@@ -169,19 +169,19 @@ async def check(store, work: Load) -> None:
 
 
 def cpu(pids: list[int]) -> dict[str, float]:
-    """Seconds of CPU so far. `pids`: ZooKeeper's, then the bookies'."""
+    """Return the CPU seconds used. `pids` are ZooKeeper's, then the bookies'."""
     used = [_cpu_s(pid) for pid in pids]
     return {"client": time.process_time(), "zookeeper": used[0], "bookies": sum(used[1:])}
 
 
 def _cpu_s(pid: int) -> float:
-    """User and system time of all threads that live."""
+    """Return user and system time of all live threads."""
     tasks = Path(f"/proc/{pid}/task").iterdir()
     return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
 
 def counters(servers: str) -> dict[str, int]:
-    """ZooKeeper's: requests of all sessions, and transactions (a multi is one)."""
+    """Return ZooKeeper's requests of all sessions, and its transactions (a multi is one)."""
     said = _zookeeper(servers)
     lines = dict(line.split(": ", 1) for line in said.splitlines() if ": " in line)
     return {"requests": int(lines["Received"]), "changes": int(lines["Zxid"], 16)}
@@ -226,7 +226,7 @@ def shown(said: Said) -> str:
 
 
 def rounds(asked: argparse.Namespace, scratch: Path) -> dict[int, list[dict[str, Said]]]:
-    """By partitions of a commit: what both sides said in each round."""
+    """Return the figures of both sides in each round, by partitions of a commit."""
     done: dict[int, list[dict[str, Said]]] = {partitions: [] for partitions in asked.partitions}
     zookeeper = ZooKeeper(scratch / "zookeeper", synced=True)
     bookies: list[BookieProcess] = []

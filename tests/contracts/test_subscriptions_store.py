@@ -1,4 +1,4 @@
-"""Goal: every subscriptions store answers as the port says, of groups and of native subscribers.
+"""Goal: every subscriptions store implements the port, for groups and for native subscribers.
 Method: one suite, run on each store, over metadata in memory and over the embedded one."""
 
 import asyncio
@@ -19,7 +19,7 @@ TOPIC = UUID("0f0e0d0c-0b0a-0908-0706-050403020100")
 
 
 class Kind(NamedTuple):
-    """How one store is made and what its positions look like. `at(n)` rises with n."""
+    """How one store is made, and its offsets: `at(n)` rises with n."""
 
     native: bool
     logs: bool

@@ -1,7 +1,7 @@
-"""One stream of a simulated cluster: owners that write it, followers that read it without them.
+"""One stream of a simulated cluster, with owners that write it and followers that read it.
 
-Every record is one user record `r<number>` with a timestamp of its own. An owner is a process: its
-own ledger client, metadata session and caches; so is a follower.
+Every record is one user record `r<number>` with a timestamp of its own. An owner and a
+follower are a process each, with a ledger client, a metadata session and caches of their own.
 """
 
 import asyncio
@@ -72,7 +72,7 @@ class Owner:
         return self
 
     def append(self, size=24, timestamp=None):
-        """One record is on its way; its data."""
+        """Append one record and return its data."""
         data = self.rig.new_data(size, timestamp)
         at = self.stream.next_sequence_id
         self.pending += 1
@@ -86,7 +86,7 @@ class Owner:
         return data
 
     async def add(self, count=1, size=24):
-        """So many records, each of them durable before the next: each in an entry of its own."""
+        """Append `count` records, each in an entry of its own, durable before the next."""
         for _ in range(count):
             await self.writable()
             self.append(size)
@@ -103,7 +103,7 @@ class Owner:
                 await asyncio.sleep(0.0005)
 
     async def roll(self):
-        """The segment is completed and the next one takes records."""
+        """Complete the segment and wait until the next one accepts records."""
         number = self.stream.segments[-1].number
         self.stream.roll_soon()
         async with asyncio.timeout(60):
@@ -115,7 +115,7 @@ class Owner:
 
 
 class Follower:
-    """`ends` is every end that was told, `port` counts what bookies are asked."""
+    """`ends` collects every reported end, `port` counts the requests to bookies."""
 
     def __init__(self, rig, host, *, faults=None, limits=None):
         self.rig = rig
@@ -130,7 +130,7 @@ class Follower:
         self.stream = FollowedStream(NAME, self.services, timestamp_of, self.ends.append)
 
     def _hear_in_order(self):
-        """As ZooKeeper promises: who was told of a change sees it in every later read."""
+        """Show a notified session the change in every later read, as ZooKeeper does."""
         watch = self.session.watch
 
         def watch_in_order(path, on_changed):
@@ -152,7 +152,7 @@ class Follower:
         self.session._call = counted
 
     async def until(self, end, timeout_s=60.0):
-        """Its end is there; how many seconds that took."""
+        """Wait until its end is at `end`, and return the seconds that took."""
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         async with asyncio.timeout(timeout_s):
@@ -161,7 +161,7 @@ class Follower:
         return loop.time() - began_s
 
     async def read_all(self, at=None, bytes_max=200):
-        """Data by sequence id from there (the start) to the end, as readers are given it."""
+        """Read from `at`, by default the start, to the end. Returns the data by sequence id."""
         stream = self.stream
         at = stream.start_sequence_id if at is None else at
         found = {}
@@ -175,7 +175,7 @@ class Follower:
 
 
 class FollowRig:
-    """Made inside the simulated loop; `start` makes the stream."""
+    """Created inside the simulated loop; `start` creates the stream."""
 
     def __init__(self, world, *, limits=None, **config):
         self.world = world

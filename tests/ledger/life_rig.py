@@ -1,4 +1,4 @@
-"""Owners of one stream on a simulated cluster, and what its metadata say, seen from outside."""
+"""Owners of one stream on a simulated cluster, and its stored metadata."""
 
 from contextlib import asynccontextmanager
 
@@ -24,7 +24,7 @@ async def watched_rig(**config):
 
 
 def watch_in_progress(rig):
-    """Never more than two segments in progress, whoever does what."""
+    """Record the greatest number of segments that are in progress at once."""
     rig.in_progress_max = 0
 
     def on_set(path, data, version):
@@ -35,7 +35,7 @@ def watch_in_progress(rig):
 
 
 def listen(hub, name, heard):
-    """`heard` is told as well as whoever is told already."""
+    """Call `heard` too when `hub.name` is called."""
     told = getattr(hub, name)
 
     def tell(*args):
@@ -46,10 +46,10 @@ def listen(hub, name, heard):
 
 
 async def taking_over(rig, host):
-    """An owner that has just taken the stream over."""
+    """Return an owner that has just taken over the stream."""
     owner = Owner(rig, host)
     await owner.stream.open(begin=True)
-    if not owner.stream.writable:  # nobody was writing
+    if not owner.stream.writable:  # there was no segment in progress
         await owner.stream.begin()
     return owner
 
@@ -60,7 +60,7 @@ def stored(rig):
 
 
 def listed(rig):
-    """The segments in the store, by number."""
+    """Return the stored segments, by number."""
     nodes = rig.world.tree.nodes
     found = [
         decode_segment(r.data, where=p) for p, r in nodes.items() if p.startswith(LEDGERS + "/")
@@ -73,7 +73,7 @@ def has_ledger(rig, ledger):
 
 
 async def everything(owner):
-    """Data by sequence id from the start to the end."""
+    """Return the data by sequence id, from the start to the end."""
     stream, found = owner.stream, {}
     at = stream.start_sequence_id
     while at < stream.end_sequence_id:

@@ -1,8 +1,8 @@
-"""Goal: a follower shows what is committed, all of it, in order, soon and cheaply, and disturbs
-nobody.
+"""Goal: a follower shows every committed record, in order, soon and cheaply, and does not disturb
+the owner.
 
-Method: real streams and ledger clients over a simulated cluster on virtual time: an owner writes,
-rolls, dies; a follower with a port of its own, whose every request is counted, reads.
+Method: real streams and ledger clients over a simulated cluster on virtual time. An owner writes,
+rolls and dies; a follower reads through a port that counts its requests.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from ledger.streams.segment_store import delete_stream, log_root
 from tests.ledger.follow_rig import by_sequence_id, started_rig
 from tests.sim.metadata import SimMetadata
 
-# What is shown
+# Committed records
 
 
 async def test_all_but_the_last_record_is_shown_while_nothing_newer_tells_that_it_is_committed():
@@ -87,7 +87,7 @@ async def test_a_stream_that_is_deleted_is_not_followed_any_more():
             await follower.stream.read(0, 100)
 
 
-# Segments come and go
+# Segments
 
 
 async def test_no_segment_is_skipped_or_repeated_as_it_is_completed():
@@ -122,7 +122,7 @@ async def test_what_recovery_finds_past_the_known_end_follows_in_its_place():
         follower = await rig.follower()
         await owner.add(5)
         await follower.until(4)
-        for _ in range(3):  # acknowledged or not, they are durable somewhere
+        for _ in range(3):  # acknowledged or not, some bookie has them
             owner.append()
         await asyncio.sleep(0.002)
         owner.kill()

@@ -1,7 +1,7 @@
-"""Goal: following costs little: nothing while nothing happens, one request where one is enough, a
-few chunks of memory however slow the reader, and the writer nothing.
+"""Goal: following costs little: no request on an idle stream, one where one is enough, a few chunks
+of memory however slow the reader is, and nothing for the writer.
 
-Method: as test_follower.py; what is asked of bookies and metadata is counted.
+Method: as test_follower.py, with the requests to bookies and metadata counted.
 """
 
 import asyncio

@@ -1,11 +1,11 @@
-"""Goal: whatever happens to owners, bookies, links and metadata, a follower shows one log: the same
-data at an offset for ever, each offset once, nothing that is not in the log in the end, and an end,
-start and epoch that never fall.
+"""Goal: under any faults of owners, bookies, links and metadata a follower shows one log.
 
-Method: by seed, owners that write, roll, truncate, die and are taken over, followers that read at
-the tail, from behind and now and then not at all, in bad weather. Everything any of them was shown
-is remembered and compared with the log as the last owner has it: the dumb twin. Then known
-mistakes are planted; each must be found.
+An offset always has the same data and appears once, and every record shown is in the final log.
+Start, end and epoch never decrease.
+
+Method: by seed, owners write, roll, truncate, die and take over; followers read at the tail, from
+behind, or pause; with faults injected. Every record that a follower has shown is compared with the
+log of the last owner, the dumb twin. Then known mistakes are planted, and each must be found.
 Repeat a seed: `python -m tests.ledger.test_follower_storms SEED [SEED]`.
 """
 
@@ -52,7 +52,7 @@ class Storm:
     def __init__(self, seed):
         self.draw = draw = Random(f"{seed}:follower")
         self.violations = []
-        self.seen = {}  # by sequence id: what any follower was shown there
+        self.seen = {}  # by sequence id: the data that followers were shown
         self.over = False
         weather = Weather(
             tail_rate=draw.choice([0.0, 0.1]), loss=draw.choice([0.0, 0.02]), timeout_s=0.3
@@ -84,7 +84,7 @@ class Storm:
     # -- owners -------------------------------------------------------------------------------
 
     async def new_owner(self):
-        """Takes over from whoever there is; retries as a gateway does."""
+        """Take over from the present owner, with the retries of a gateway."""
         self.hosts += 1
         owner = Owner(self.rig, f"owner {self.hosts}", faults=self.world.metadata_faults)
         self.owners.append(owner)
@@ -113,7 +113,7 @@ class Storm:
             await asyncio.sleep(draw.expovariate(1 / 0.02))
 
     async def change_owners(self):
-        """Some die first, some are only cut off from hearing of it."""
+        """Some owners die first, others only lose their links."""
         draw = self.draw
         while not self.over:
             await asyncio.sleep(draw.expovariate(1 / 2.0))
@@ -160,7 +160,7 @@ class Storm:
         return Follower(self.rig, f"follower {number}", faults=faults)
 
     async def read(self, follower):
-        """As clients do: at the tail, from anywhere, or not at all for a while."""
+        """Read as clients do: at the tail, from anywhere, or not at all for a while."""
         draw, stream = self.draw, follower.stream
         at, shown = 0, (0, 0, 0)
         while not self.over:
@@ -179,7 +179,7 @@ class Storm:
             await asyncio.sleep(draw.expovariate(1 / 0.02))
 
     async def read_once(self, stream, at):
-        """Where to go on."""
+        """Choose where to continue."""
         at = max(at, stream.start_sequence_id)
         try:
             await stream.open()
@@ -227,14 +227,14 @@ class Storm:
         for task in tasks:
             if task.done():
                 task.result()
-            task.cancel()  # whoever asks for a dead process waits for ever
+            task.cancel()  # a call of a dead process never returns
         await asyncio.gather(*tasks, return_exceptions=True)
         self.world.heal()
         await self.finish(followers)
         return self.violations
 
     async def finish(self, followers):
-        """A last owner: the log is what it says, and followers come to know all of it."""
+        """Open a last owner, whose log counts, and check that followers catch up with it."""
         async with asyncio.timeout(300):
             self.over = False
             await self.new_owner()
@@ -289,7 +289,7 @@ class Storm:
 
 
 def run(seed):
-    """What is wrong after this seed's story; a hang or a crash of ours is wrong too."""
+    """Return the errors found with this seed. A hang or a crash counts as one."""
     try:
         return simulate(Storm(seed).run())
     except Exception as error:
@@ -306,7 +306,7 @@ def test_a_follower_shows_one_log_whatever_happens(block):
 
 
 def a_segment_is_left_as_soon_as_it_is_listed_as_completed(patch):
-    """Its known end is taken for its end: records that recovery found are skipped."""
+    """The known end is taken for the final one: records that recovery found are skipped."""
 
     def visible(segments):
         found = real(segments)
@@ -327,7 +327,7 @@ def a_segment_is_left_as_soon_as_it_is_listed_as_completed(patch):
 
 
 def what_is_not_confirmed_is_shown(patch):
-    """Whatever any bookie has counts as committed."""
+    """An entry on any bookie counts as committed."""
 
     def learn(self, lac):
         self.last_add_confirmed = max(self.last_add_confirmed, lac + (1 if lac >= 0 else 0))

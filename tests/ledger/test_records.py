@@ -1,4 +1,4 @@
-"""Goal: records are DistributedLog's bytes, and no bytes make the parser do anything but refuse.
+"""Goal: records are DistributedLog's bytes, and the parser refuses all malformed bytes.
 
 Method: vectors of the format, a plain parser as twin, cuts and flips at every byte.
 """
@@ -22,7 +22,7 @@ def entry(*parts, distance=0):
 
 
 def packed(kinds):
-    """An entry of sets and control records, and what a reader must find in it."""
+    """Return an entry of sets and control records, and the records that a reader must find."""
     parts, due = [], []
     position = slot = 0
     for kind, count, data in kinds:
@@ -131,9 +131,9 @@ def test_no_bytes_make_the_parser_fail_otherwise(data):
     "head",
     [
         (2, 0, 0, 0),  # another version
-        (1, 1, 0, 0),  # LZ4: we never write it
+        (1, 1, 0, 0),  # LZ4, which is never written
         (1, 0, 1, 0),  # raw and stored differ
-        (1, 0, 9, 9),  # more than there is
+        (1, 0, 9, 9),  # longer than the entry
     ],
 )
 def test_an_envelope_that_we_never_write_is_refused(head):

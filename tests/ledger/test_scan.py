@@ -1,8 +1,8 @@
-"""Goal: a scan reads a bounded range whole and in order, or says why not; it disturbs nobody.
+"""Goal: a scan reads a bounded range completely and in order, or raises, and disturbs no owner.
 
-Method: real streams and ledger clients over a simulated cluster on virtual time: an owner writes,
-rolls, truncates, dies; somebody else cuts ranges into slices and reads them. The dumb twin is the
-list of what the owner was told.
+Method: real streams and ledger clients over a simulated cluster on virtual time. An owner writes,
+rolls, truncates and dies; a scan cuts ranges into slices and reads them. The dumb twin is the list
+of acknowledged records.
 """
 
 import asyncio
@@ -37,11 +37,11 @@ from tests.sim.network import SimBookies
 DENSE = StreamLimits(
     entry_bytes_max=64 * 1024, index_stride_bytes=200, snapshot_bytes=2000, read_chunk_bytes=1000
 )
-"""A point of the index for every few records, a snapshot after every hundred."""
+"""Limits with an index point for every few records, a snapshot after every hundred."""
 
 
 def reader(rig, host="reader"):
-    """What a reader has that is neither owner nor gateway."""
+    """The services of a reader that is neither owner nor gateway."""
     store = SimMetadata(rig.world.tree, rig.world.metadata_faults)
     port = ReaderPort(SimBookies(rig.world.network, host))
     client = LedgerClient(store, port, SimClock(), rig.world.config)
@@ -54,7 +54,7 @@ async def scan_of(rig, by=None):
 
 
 async def read(by, slices, chunk_bytes=300):
-    """Data by sequence id, every slice cut to its own records."""
+    """Return the data by sequence id, every slice cut to its own records."""
     found = []
     for piece in slices:
         chunks = read_slice(by.store, by.client, piece, chunk_bytes)
@@ -66,7 +66,7 @@ async def read(by, slices, chunk_bytes=300):
 
 
 async def written(rig, *counts, mixed=False):
-    """An owner with so many records in each of its segments; the last one is in progress.
+    """Return an owner with these counts of records in its segments, the last one in progress.
 
     Their timestamps rise, or else are `mixed`.
     """
@@ -83,7 +83,7 @@ async def written(rig, *counts, mixed=False):
     return owner
 
 
-# What is read
+# Reading
 
 
 async def test_the_slices_of_a_whole_stream_hold_every_record_once():
@@ -157,7 +157,7 @@ async def test_the_smallest_slices_are_no_more_than_the_index_has_points():
     async with started_rig(limits=DENSE, control_ms=100) as rig:
         await written(rig, 400, 1)
         by, scan = await scan_of(rig)
-        slices = await scan.cut(3, 400, 1e-12)  # as one byte is of very large segments
+        slices = await scan.cut(3, 400, 1e-12)  # as a byte is small beside a very large segment
         assert 10 < len(slices) <= 400
         assert len(await read(by, slices)) == 397
 
@@ -179,7 +179,7 @@ async def test_the_end_is_what_bookies_know_to_be_committed():
     async with started_rig() as rig:
         owner = await written(rig, 5)
         _, scan = await scan_of(rig)
-        assert scan.end_sequence_id == 4  # nothing newer tells that the last one is
+        assert scan.end_sequence_id == 4  # no newer entry carries the LAC of the last one
         await owner.add()
         await scan.refresh()
         assert scan.end_sequence_id == 5
@@ -267,7 +267,7 @@ async def test_records_before_the_first_one_wanted_are_not_found_by_their_time()
         assert record is not None and record.sequence_id == 40
 
 
-# Nobody is disturbed
+# The owner is not disturbed
 
 
 async def test_a_scan_writes_nothing_and_fences_nobody():
@@ -291,13 +291,13 @@ async def test_one_chunk_is_on_its_way_while_another_is_decoded_and_never_more()
         chunks = read_slice(by.store, by.client, piece, 300)
         await anext(chunks)
         asked = by.port.count("read_many").total()
-        await asyncio.sleep(5)  # a caller that takes its time
+        await asyncio.sleep(5)  # a slow caller
         assert by.port.count("read_many").total() == asked == 2
         await chunks.aclose()
         assert by.port.count("read_many").total() == 2
 
 
-# What goes away
+# Removed segments
 
 
 async def test_a_range_below_the_start_is_truncated():

@@ -1,6 +1,6 @@
-"""Goal: every change of a stream's metadata happens once or is known not to be ours any more.
+"""Goal: every change of a stream's metadata happens once, or fails because of another owner.
 
-Method: the store on simulated metadata; replies are lost, other owners come, crashes cut rolls.
+Method: the store on simulated metadata, with lost replies, other owners and interrupted rolls.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from tests.sim.metadata import MetadataTree, SimMetadata
 
 
 class LostReplies(SimMetadata):
-    """The first `lost` replies to a multi do not arrive; what was asked may have happened."""
+    """The first `lost` replies to a multi do not arrive, whether it was carried out or not."""
 
     def __init__(self, tree, *, lost=1, unsent=False):
         super().__init__(tree)
@@ -156,7 +156,7 @@ async def test_a_lost_message_changes_nothing_of_what_happens(name, lost, unsent
 
 @pytest.mark.parametrize("name", STEPS[1:])
 async def test_an_owner_who_lost_the_stream_changes_nothing_any_more(name):
-    """Another one has recovered the list and begun its own segment."""
+    """Another owner has recovered the list and begun its own segment."""
 
     async with stream_tree() as tree:
         old, _ = await opened(SimMetadata(tree))

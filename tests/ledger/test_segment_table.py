@@ -1,8 +1,8 @@
-"""Goal: every lookup on a stream's segments finds what a walk over all of them finds, after any
-change; retention removes what it may and no more.
+"""Goal: after any change, every lookup in a segment table agrees with a walk over all segments, and
+retention removes exactly the segments that it may.
 
-Method: random lists against plain loops, and a table and a dumb twin through the same random
-changes, of an owner and of a reader that reads the stored list again and again.
+Method: random lists against plain loops. A table and a dumb twin go through the same random changes
+of an owner and of a reader.
 """
 
 from dataclasses import dataclass, replace
@@ -110,7 +110,7 @@ def test_a_segment_in_progress_is_readable_as_far_as_its_writer_or_follower_is()
     assert table.index(7) is live.index
     table.follow(Live(6, 5, 0))
     assert (table.last_readable_entry(OPEN), table.readable_end(OPEN)) == (-1, 100)
-    assert table.readable_end(table.segments[0]) == 100, "what is completed says so itself"
+    assert table.readable_end(table.segments[0]) == 100, "a completed segment has its listed end"
 
 
 def test_below_the_start_nothing_is_given():
@@ -142,7 +142,7 @@ def test_no_segment_with_the_timestamp_is_left_out(stream, data):
     assert table.timestamp_max == max(known.values(), default=NO_TIMESTAMP)
 
 
-# -- what is due to leave -------------------------------------------------------------------------
+# -- truncation and retention ---------------------------------------------------------------------
 
 
 @given(
@@ -188,7 +188,7 @@ def test_truncated_segments_go_when_their_grace_is_over_and_weigh_nothing():
     assert removable({1}) == 1
     assert removable({1, 2}) == 2
     assert removable({1, 2}, bytes_max=5) == 3
-    assert removable({1, 2}, bytes_max=6) == 2, "what is truncated weighs nothing"
+    assert removable({1, 2}, bytes_max=6) == 2, "truncated segments count no bytes"
     assert removable(bytes_max=0) == 0, "within its grace it stays"
     assert removable(ttl_ms=5) == 3, "the newest completed one stays"
 
@@ -219,14 +219,14 @@ def test_marks_are_due_on_completed_segments_below_the_start(sizes, data):
 
 
 def index_of(number):
-    """An index that can be told from others."""
+    """Return an index that differs from that of every other number."""
     index = SparseIndex()
     index.add(number, number, 1, number)
     return index
 
 
 class Twins(RuleBasedStateMachine):
-    """A table beside a list of rows; each row is all that is known of one segment."""
+    """A table beside a list of rows, each with all facts about one segment."""
 
     @initialize(start=st.integers(0, 5))
     def begin(self, start):
@@ -339,7 +339,7 @@ class Twins(RuleBasedStateMachine):
     @rule(by=st.integers(0, 3))
     def the_end_is_seen_to_move(self, by):
         if self.writing():
-            return  # the end of an owner is its writer's
+            return  # an owner moves its end only by completing a segment
         moved = self.table.move_end(self.end + by)
         assert moved is (by > 0)
         self.end += by

@@ -1,4 +1,4 @@
-"""Goal: records are answered once, in order, and as they ended, whatever the ledger does.
+"""Goal: each record is answered once, in order, with its own outcome, however the ledger fails.
 
 Method: the segment writer on a scripted ledger: entries are confirmed, failed or refused by hand.
 """
@@ -21,7 +21,7 @@ LIMITS = StreamLimits(entry_bytes_max=64 * 1024, snapshot_bytes=4000, index_stri
 
 
 class Ledger:
-    """Takes entries and waits to be told how each of them ended."""
+    """A ledger that accepts entries; the test confirms or fails each of them."""
 
     ledger = LedgerId(1)
 
@@ -48,7 +48,7 @@ class Ledger:
             self.pending.pop(0)(None)
 
     def fail(self, error):
-        """As a ledger's writer does it: all that is pending fails in one turn."""
+        """Fail all pending entries in one turn, as a ledger writer does."""
         pending, self.pending = self.pending, []
         for on_confirmed in pending:
             on_confirmed(error)
@@ -155,7 +155,7 @@ async def test_a_full_ledger_is_not_asked_and_goes_on_when_it_has_room():
 
 
 async def test_an_entry_refused_while_an_older_one_is_under_way_does_not_take_its_answer():
-    """The older one may still succeed: its answer is its own, the refused ones come after it."""
+    """The older entry may still succeed. The refused records are answered after it."""
 
     async with new_world() as world:
         world.append("older")
@@ -324,7 +324,7 @@ async def test_a_large_snapshot_is_not_written_again_before_eight_times_its_size
 
 
 async def test_a_segment_never_counts_beyond_what_its_positions_can_hold():
-    """Batches may claim millions of records each: the rest waits for the next segment."""
+    """Batches may claim millions of records each; the rest waits for the next segment."""
 
     async with new_world() as world:
         claim = SEGMENT_RECORDS_MAX // 3
@@ -352,7 +352,7 @@ async def test_waiting_bytes_are_counted():
 
 
 def controls(world):
-    """Entries, by number, that hold nothing but a control record which is no snapshot."""
+    """Return the numbers of entries that hold only a control record, not a snapshot."""
     entries = enumerate(map(parsed, world.ledger.entries))
     return [at for at, [first, *_] in entries if first.control and not is_part(first.data)]
 

@@ -1,4 +1,4 @@
-"""Goal: a state snapshot comes back whole or not at all. Method: random snapshots, split and
+"""Goal: a state snapshot is decoded completely or refused. Method: random snapshots, split and
 joined; cuts at every byte, flips, missing, foreign and repeated parts."""
 
 import pytest

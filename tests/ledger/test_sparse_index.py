@@ -1,5 +1,5 @@
-"""Goal: a seek by the index never starts behind what it looks for, nor further before it than a
-stride. Method: random entries against a plain list; bytes round and cut."""
+"""Goal: a seek by the index never starts past its target, nor more than a stride before it.
+Method: random entries against a plain list; bytes round and cut."""
 
 import pytest
 from hypothesis import given
@@ -85,7 +85,7 @@ def test_what_is_encoded_is_decoded_and_leaves_the_index_as_it_was(case):
 
 @given(entries(), entries())
 def test_a_decoded_index_grows_on(case, more):
-    """A recovered segment's index is the snapshot's, and then what came after it."""
+    """The index of a recovered segment is the snapshot's, extended by the later entries."""
     made, end = case
     index = SparseIndex.decode(built(made).encode())
     last = made[-1][1] if made else 0

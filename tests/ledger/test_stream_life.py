@@ -1,8 +1,8 @@
-"""Goal: a stream changes hands as the design says: no owner harms the next one, and none waits
-longer than it must.
+"""Goal: a takeover of a stream follows the design: no owner harms the next one, and none waits
+longer than necessary.
 
-Method: real streams over a simulated cluster on virtual time; what reaches the metadata store and
-the bookies is watched from outside.
+Method: real streams over a simulated cluster on virtual time. The tests observe the requests that
+reach the metadata store and the bookies.
 """
 
 import asyncio
@@ -96,7 +96,7 @@ async def test_the_step_that_completes_the_last_segment_begins_the_next():
 
 
 async def test_a_takeover_is_not_over_before_the_head_snapshot_is_durable():
-    """Else an epoch could be shown that the next owner does not know of."""
+    """Otherwise readers could see an epoch that the next owner never finds."""
 
     async with watched_rig() as rig:
 
@@ -122,7 +122,7 @@ async def test_a_stream_that_is_opened_again_is_not_disturbed_by_what_it_was():
 
 
 async def two_left_in_progress(rig):
-    """As an owner leaves them that lists the next segment before the last one is completed."""
+    """An owner that lists the next segment before it completes the last one leaves two."""
     owner = await taking_over(rig, "a")
     await owner.add(4)
     first = owner.stream.segments[-1]
@@ -154,7 +154,7 @@ async def test_of_two_segments_in_progress_the_lower_is_fenced_and_completed_fir
 
 
 async def test_where_nobody_was_writing_nothing_is_begun():
-    """So that ten thousand idle streams change hands without a ledger being made."""
+    """Otherwise a takeover of ten thousand idle streams would create a ledger for each."""
 
     async with watched_rig() as rig:
         owner = await taking_over(rig, "a")
@@ -172,7 +172,7 @@ async def test_where_nobody_was_writing_nothing_is_begun():
 
 
 async def test_where_no_ledger_can_be_made_what_somebody_was_writing_can_be_read():
-    """Bookies that are full, or too few, take no records; those that there are are read on."""
+    """Without enough writable bookies the stream accepts no records and stays readable."""
 
     async with watched_rig() as rig:
         owner = await taking_over(rig, "a")
@@ -192,7 +192,7 @@ async def test_where_no_ledger_can_be_made_what_somebody_was_writing_can_be_read
 
 
 async def test_a_takeover_that_fails_leaves_no_further_segment_behind():
-    """Each try would otherwise begin one."""
+    """Otherwise each attempt would begin one."""
 
     async with watched_rig() as rig:
         owner = await taking_over(rig, "a")
@@ -265,7 +265,7 @@ async def test_an_owner_whose_metadata_somebody_else_changed_looks_again():
         old, new = Owner(rig, "a"), Owner(rig, "b")
         for owner in (old, new):
             await owner.stream.open(begin=True)
-        await old.stream.truncate(2)  # nothing was begun since, so nothing could forbid it
+        await old.stream.truncate(2)  # no segment was begun since, so its add is not refused
         assert isinstance(await fails(new.stream.truncate(4)), BadVersion)
         assert [type(error) for error in new.failures] == [BadVersion]
         await new.stream.open(begin=True)

@@ -1,7 +1,7 @@
-"""Goal: segments roll, end, are truncated and expire as the design says, and readers elsewhere
-hear of the last record.
+"""Goal: segments roll, end, are truncated and expire as designed, and readers in other processes
+see the last record.
 
-Method: real streams over a simulated cluster on virtual time, judged by what is stored.
+Method: real streams over a simulated cluster on virtual time. The tests check the stored state.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ async def test_records_are_taken_and_acknowledged_while_the_next_ledger_is_being
     async with watched_rig() as rig:
         owner = await taking_over(rig, "a")
         await owner.add(2)
-        owner.session.gate = asyncio.Event()  # the store answers nothing for now
+        owner.session.gate = asyncio.Event()  # the store does not answer for now
         owner.stream.roll_soon()
         await owner.add(5)
         assert len(owner.stream.segments) == 1
@@ -119,7 +119,7 @@ async def test_a_roll_a_close_and_a_recovery_leave_the_same_fields(control_ms):
     ids=["immediate", "periodic", "off"],
 )
 async def test_when_a_follower_sees_the_last_record(control_ms, seconds_min, seconds_max):
-    """Off: only when the next one, 30 s later, follows it."""
+    """With control records off, only when the next record follows, 30 s later."""
 
     async with watched_rig(control_ms=control_ms) as rig:
         owner = await taking_over(rig, "a")
@@ -182,7 +182,7 @@ async def test_the_policy_may_change_while_the_stream_is_open():
 
 
 async def three_segments(rig, **config):
-    """0-5 and 6-11 completed, 12-17 in progress; in each the records of one turn share an entry."""
+    """0-5 and 6-11 are completed, 12-17 in progress. Records of one loop turn share an entry."""
     owner = await taking_over(rig, "a")
     for number in range(3):
         for _ in range(2):
@@ -243,7 +243,7 @@ async def test_the_pointer_reaches_the_end_and_the_data_are_still_there_for_a_wh
         assert first.truncation is second.truncation is Truncation.TRUNCATED
         await asyncio.sleep(50)
         assert await owner.stream.expire() == 0
-        assert len(await entries_of(rig, first)) == 3, "who looks at ledgers finds them"
+        assert len(await entries_of(rig, first)) == 3, "the ledgers still exist"
         await asyncio.sleep(10)
         assert await owner.stream.expire() == 1
         assert [s.number for s in listed(rig)] == [2, 3], "the newest completed one stays"

@@ -1,8 +1,8 @@
 """Goal: an owner may die between any two steps of taking over, rolling, truncating, expiring or
-closing: the next one finds every promise kept and can go on.
+closing: the next owner finds every acknowledged record and can write.
 
-Method: exhaustive. The owner's n-th metadata call is its last one: the process is dead. Then the
-next owner takes over and judges. Once more with the n-th call done and its answer never heard.
+Method: exhaustive. The owner's process dies at its n-th metadata call, before it or after it with
+the reply lost. Then the next owner takes over and the log is checked.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ CALLS_MAX = 60
 
 
 class Dying:
-    """The `calls`-th metadata call of the owner is the last that reaches the store."""
+    """A fault: the owner's metadata call number `calls` is the last that reaches the store."""
 
     def __init__(self, rig, owner, calls, *, heard):
         self.rig = rig
@@ -50,16 +50,16 @@ class Dying:
 async def owner_of(rig, host):
     owner = Owner(rig, host)
     await owner.stream.open(begin=True)
-    if not owner.stream.writable:  # nobody was writing
+    if not owner.stream.writable:  # there was no segment in progress
         await owner.stream.begin()
     return owner
 
 
-# The changes; each begins with two segments completed and one in progress, six records in each.
+# The changes. Each begins with two segments completed and one in progress, six records in each.
 
 
 async def take_over(rig, owner):
-    """The one who dies is the one who takes over."""
+    """The process that takes over dies."""
     await owner.stream.open(begin=True)
     owner.append()
     await asyncio.sleep(1)
@@ -78,7 +78,7 @@ async def truncate(rig, owner):
 
 
 async def expire(rig, owner):
-    """The truncated one goes by its grace, the other by TTL."""
+    """The truncated segment is removed after its grace period, the other one by TTL."""
     await owner.stream.expire()
 
 
@@ -91,7 +91,7 @@ CHANGES = [take_over, roll, truncate, expire, close]
 
 
 async def story(change, calls, *, heard):
-    """How many calls the change made, at most `calls` + 1."""
+    """Return how many calls the change made, at most `calls` + 1."""
     rig = await FollowRig(cluster()).start()
     rig.promised_start = 0
     first = await owner_of(rig, "first")
@@ -155,7 +155,7 @@ def segments_of(rig):
 
 
 def check_list(rig):
-    """Whoever looks now finds numbers without a gap, and every ledger that is named."""
+    """Check that the listed numbers have no gap and that every named ledger exists."""
     segments = segments_of(rig)
     numbers = [segment.number for segment in segments]
     assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))

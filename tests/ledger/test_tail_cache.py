@@ -1,5 +1,5 @@
-"""Goal: the tail cache gives consecutive records, never more bytes than its bound, and lets go of
-what it evicts. Method: random steps on several streams against plain lists."""
+"""Goal: the tail cache returns consecutive records, never exceeds its bound, and frees evicted
+records. Method: random steps on several streams against plain lists."""
 
 import gc
 
@@ -20,7 +20,7 @@ steps = st.lists(
 
 
 def check(tail, held, end):
-    """The tail gives exactly these records, from wherever one asks."""
+    """Check that the tail returns exactly these records, from any place."""
     for sequence_id in range(end + 2):
         at = tail.find(sequence_id)
         due = [each for each in held if each.end_sequence_id > sequence_id]

@@ -1,9 +1,9 @@
-"""Goal: a partition never loses, doubles, reorders or changes what it promised, whatever crashes.
+"""Goal: a partition never loses, duplicates, reorders or changes acknowledged records in a crash.
 
 Method: the real partition, streams, ledger client and bookies on virtual time, over simulated
 disks and metadata with power cuts, lost replies, takeovers, rolls and truncation drawn by seed;
-`StreamsWorld` knows every promise and compares it with the log. Then the same with known mistakes
-planted: each must be found. Repeat a seed with `python -m tests.sim.test_streams SEED [SEED]`.
+`StreamsWorld` compares every acknowledged record with the log. Then known mistakes are planted, and
+each must be found. Repeat a seed with `python -m tests.sim.test_streams SEED [SEED]`.
 """
 
 import sys
@@ -28,7 +28,7 @@ PLANTED_SEEDS_MAX = 600
 
 
 def run(seed):
-    """What is wrong after this seed's story; a hang or a crash of ours is wrong too."""
+    """Return the errors found with this seed. A hang or a crash counts as one."""
     try:
         return simulate(StreamsWorld(seed).run())
     except Exception as error:
@@ -56,7 +56,7 @@ def test_a_seed_tells_the_same_story_twice():
 
 
 def snapshot_holds_accepted_batches(patch):
-    """A crash then leaves sequences that the log does not have: false repeats."""
+    """After a crash the state has sequences that the log lacks: false duplicates."""
     encode = ProducerStates.encode
     patch.setattr(ProducerStates, "encode", lambda self, end_offset: encode(self, 2**62))
 
@@ -76,7 +76,7 @@ def head_snapshot_is_missing(patch):
 
 
 def next_segment_takes_records_before_the_last_is_closed(patch):
-    """Its start is where the last one seems to end; the list says otherwise."""
+    """The segment starts at the apparent end of the last one, which the list contradicts."""
 
     async def complete_later(self, writer):
         complete = Segment.complete
@@ -110,7 +110,7 @@ def a_retry_is_appended_again(patch):
 
 
 def a_reader_keeps_its_idea_of_a_segment(patch):
-    """A cursor of a segment that was completed meanwhile goes on with the next one."""
+    """A cursor of a segment that was completed meanwhile moves to the next one."""
     fill = SegmentReads._fill
 
     async def skip_to_the_next(self, cursor):

@@ -1,8 +1,8 @@
 """Subscriptions stores over simulated bookies, links without chance, and any metadata store.
 
 `LogWorld` joins processes to one metadata tree and three bookies; each process has its own session.
-`kill` is kill -9: the process hears nothing any more, what it sent still arrives. A process counts
-its changes of metadata and its adds to bookies, and may be told to die at one of them.
+`kill` is kill -9: the process receives nothing more, but its requests still arrive. A process
+counts its changes of metadata and its adds to bookies, and a test may let it die at one of them.
 """
 
 import asyncio
@@ -31,35 +31,35 @@ def quorum():
 
 
 class Died(Exception):
-    """What a test sees of a process that was killed while it waited for it."""
+    """Raised to a test that waits for a process that was killed."""
 
 
 class Steps:
     """Every effect that a process has on the world, numbered from 1.
 
-    At step `last` the process dies: before the effect, or after it and before it hears of it.
+    At step `last` the process dies: before the effect, or after it and before the reply.
     """
 
     def __init__(self):
         self.taken = 0
-        self.writes = []  # (what, path) of the changes of metadata
+        self.writes = []  # (kind, path) of the changes of metadata
         self.adds = 0
         self.last = None
         self.after = False
         self.died = asyncio.Event()
 
     def next(self):
-        """True: the process dies here, before the effect."""
+        """True if the process dies here, before the effect."""
         self.taken += 1
         return self.taken == self.last and not self.after
 
     def over(self):
-        """True: the process dies here, after the effect."""
+        """True if the process dies here, after the effect."""
         return self.taken == self.last and self.after
 
 
 class SteppedMetadata(SimMetadata):
-    """A session whose changes are steps."""
+    """A session that counts its changes as steps."""
 
     def __init__(self, tree, draw, steps, kill):
         faults = MetadataFaults(draw, latency_s=0.001)
@@ -98,7 +98,7 @@ class SteppedMetadata(SimMetadata):
 
 
 class SteppedBookies(SimBookies):
-    """A port whose adds are steps, one for all bookies of an entry."""
+    """A port that counts adds as steps, one for all bookies of an entry."""
 
     def __init__(self, network, host, steps, kill):
         super().__init__(network, host)
@@ -116,7 +116,7 @@ class SteppedBookies(SimBookies):
                 self.kill()
                 return
         super().add(bookie, ledger, entry, *rest, **how)
-        if self.steps.over():  # only this one bookie was sent to
+        if self.steps.over():  # only this bookie received it
             self.kill()
 
 
@@ -144,7 +144,7 @@ class Process:
         self.steps.died.set()
 
     async def lives(self, work):
-        """The work's result. Raises Died when the process dies over it."""
+        """Return the result of the work. Raises Died if the process dies first."""
         task = asyncio.ensure_future(work)
         died = asyncio.ensure_future(self.steps.died.wait())
         try:
@@ -159,7 +159,7 @@ class Process:
 
 
 class LogWorld:
-    """`metadata`: one that all processes share; by default sessions on a tree in memory."""
+    """`metadata` is shared by all processes; by default each has a session on a tree in memory."""
 
     def __init__(self, metadata=None):
         self.draw = Random(1)
@@ -175,7 +175,7 @@ class LogWorld:
         return Process(self, f"p{self.processes}", self.shared)
 
     def store(self, **settings):
-        """A store in a process of its own."""
+        """Open a store in a process of its own."""
         return self.process().store(**settings)
 
     def data(self, subscriber, *, native=False):
@@ -186,12 +186,12 @@ class LogWorld:
         return decode_node(self.data(subscriber, native=native), "/node")
 
     def put(self, path, data):
-        """A node as some other program left it."""
+        """Write a node as another program would."""
         self.tree.create(path, data, parents=True)
 
     async def ledgers(self):
         return [LedgerId(each) for each in await self.process().client.list_ledgers()]
 
     async def records(self, ledger):
-        """What a reader finds in a ledger, nobody disturbed."""
+        """Read the records of a ledger without fencing it."""
         return [bytes(each.data) for each in await self.process().logs.read(ledger)]

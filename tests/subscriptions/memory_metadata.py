@@ -10,9 +10,9 @@ from tests.sim.metadata import MetadataTree, SimMetadata, _Record
 class MemoryMetadata(SimMetadata):
     def __init__(self, tree: MetadataTree | None = None, delay_s: float = 0.0):
         super().__init__(tree)
-        self.delay_s = delay_s  # each write's time
+        self.delay_s = delay_s  # the duration of each write
         self.multis = []
-        self.failures: list[LedgerError] = []  # the next multis raise these, nothing written
+        self.failures: list[LedgerError] = []  # the next multis raise these and write nothing
 
     async def set(self, path, data, version):
         await asyncio.sleep(self.delay_s)
@@ -26,7 +26,7 @@ class MemoryMetadata(SimMetadata):
         await super().multi(ops)
 
     def nodes(self):
-        """Everything there is, as values."""
+        """Return all nodes, as values."""
         return {p: Node(record.data, record.version) for p, record in self.tree.nodes.items()}
 
     def put(self, path, node):

@@ -1,4 +1,4 @@
-"""Goal: positions survive as bytes, and bytes that are not ours are refused.
+"""Goal: committed offsets survive encoding, and foreign bytes are refused.
 Method: round trips by Hypothesis; golden bytes; stock protobuf reads the proposal's fields."""
 
 from uuid import UUID

@@ -1,6 +1,6 @@
-"""Goal: whatever step a process dies at, nothing older than the last acknowledged is ever loaded.
-Method: the same story is told once to count its steps (each change of metadata, each entry), then
-once for each step and each of before and after it; then another process takes over."""
+"""Goal: at whatever step a process dies, no offset older than the last acknowledged one is loaded.
+Method: a story runs once to count its steps (each change of metadata, each entry). Then it runs for
+each step, with the crash before and after it, and another process takes over."""
 
 import asyncio
 from uuid import UUID
@@ -24,7 +24,7 @@ def at(n):
 
 
 class Teller:
-    """Commits rising offsets and remembers the last one that was acknowledged."""
+    """A story that commits rising offsets and remembers the last acknowledged one."""
 
     def __init__(self, store, first=1):
         self.store = store
@@ -109,7 +109,7 @@ STORIES = {
 
 
 async def tell(story, last, *, after):
-    """The story up to the crash; the world, the process, and who told it."""
+    """Run the story up to the crash. Returns the world, the process and the story."""
     world = LogWorld()
     process = world.process()
     process.steps.last, process.steps.after = last, after
@@ -157,7 +157,7 @@ def test_a_crash_at_any_step_loses_no_acknowledged_commit(story, enabled):
 
 @pytest.mark.parametrize("story", [roll, let_go_and_come_back, roll_with_a_snapshot])
 def test_at_every_step_the_newest_value_is_in_exactly_one_place(story):
-    """The segment that the node names, or, without one, the node."""
+    """Return the segment that the node names, or the node if it names none."""
 
     async def scenario(last):
         world, _, teller = await tell(story, last, after=False)

@@ -1,4 +1,4 @@
-"""Goal: positions lie in log segments as the proposal says, and the metadata store is left alone.
+"""Goal: offsets are stored in log segments as proposed, and commits write no metadata.
 Method: a simulated cluster on virtual time; metadata changes counted; nodes and ledgers read."""
 
 import asyncio
@@ -86,7 +86,7 @@ async def test_commits_that_wait_share_an_entry():
         await asyncio.gather(*[store.advance("g", {KEY: at(n)}) for n in range(1, 101)])
         assert (
             (process.steps.adds - before) / 3
-        ) == 2  # the first alone, then all that came while it was under way
+        ) == 2  # the first alone, then all that arrived while it was in flight
 
 
 async def test_the_node_holds_the_segment_and_no_offsets_of_it():
@@ -174,7 +174,7 @@ async def test_after_an_orderly_end_no_segment_is_read():
         await store.advance("g", {KEY: at(1)})
         await store.close()
         process = world.process()
-        process.logs = None  # there are no ledgers for it
+        process.logs = None  # it has no ledgers
         again = process.store()
         assert (await again.load("g")).offsets == {KEY: at(1)}
 
@@ -283,7 +283,7 @@ async def test_a_note_is_seen_soon_by_others_who_claim_nothing():
         await store.advance("g", {KEY: at(1)}, b"members")
         await asyncio.sleep(0.1)
         assert (await world.store().read("g")) == ({KEY: at(1)}, b"members", True)
-        await store.advance("g", {KEY: at(2)})  # nobody was shut out
+        await store.advance("g", {KEY: at(2)})  # no owner was fenced
 
 
 async def test_a_removed_position_stays_removed_through_a_roll():
@@ -456,7 +456,7 @@ async def test_segments_are_kept_for_their_time_and_then_their_ledgers_are_gone(
 
 
 def proposals_messages():
-    """What a program knows that was built from the proposal's text alone."""
+    """Messages of a program that was built from the proposal's text alone."""
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     kinds = {"string": 9, "int64": 3, "bytes": 12}

@@ -1,6 +1,6 @@
 """Goal: moving to log segments, with a mixed cluster and back again, loses no commit.
-Method: nodes as older programs left them, byte for byte; clusters that take subscriptions from each
-other by seed, each claim compared with the last commit that was acknowledged."""
+Method: nodes of older programs, byte for byte. By seed, processes take subscriptions from each
+other, and each claim is compared with the last acknowledged commit."""
 
 from contextlib import asynccontextmanager
 from random import Random
@@ -36,7 +36,7 @@ async def log_world():
 
 
 def old_group(world, positions, note=b"members"):
-    """A group as the znode store has written it."""
+    """Write a group as the znode store does."""
     world.put(f"{GROUPS}/g", seal(note))
     for key, position in positions.items():
         world.put(f"{GROUPS}/g/{key_name(key)}", seal(encode_advance(key, position)))
@@ -163,7 +163,7 @@ async def test_two_stores_of_different_flags_shut_each_other_out():
 
 
 class Cluster:
-    """Processes that take one subscriber from each other; `flags` by process."""
+    """Processes that take one subscriber from each other. `flags` holds each one's flag."""
 
     def __init__(self, world, draw, native, size=3):
         self.world = world
@@ -178,7 +178,7 @@ class Cluster:
             self.restart(n, False)
 
     def restart(self, n, enabled):
-        """kill -9, and a new process with this flag."""
+        """Kill the process as kill -9 does, and start one with this flag."""
         if self.processes[n] is not None:
             self.processes[n].kill()
         self.flags[n] = enabled
@@ -188,7 +188,7 @@ class Cluster:
         )
 
     async def turn(self, n):
-        """Process `n` takes the subscriber over, finds the last commit, and commits."""
+        """Take the subscriber over with process `n`, check the last commit, and commit."""
         store = self.stores[n]
         found = (await store.load("app")).offsets
         assert found == self.expected, f"process {n}, flags {self.flags}"

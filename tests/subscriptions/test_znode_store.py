@@ -36,7 +36,7 @@ async def test_commits_of_many_groups_that_wait_share_a_multi():
     for name in names:
         await store.load(name)
     first = store.advance("g0", {keys(1)[0]: CommittedOffset(offset=1)})
-    await asyncio.sleep(0.001)  # the first is under way
+    await asyncio.sleep(0.001)  # the first is in flight
     rest = [store.advance(name, {keys(1)[0]: CommittedOffset(offset=2)}) for name in names]
     await asyncio.gather(first, *rest)
     assert len(metadata.multis) == 2
@@ -127,7 +127,7 @@ async def test_a_full_store_makes_callers_wait_for_room():
     await store.load("g")
     loop = asyncio.get_running_loop()
     first = store.advance("g", {keys(1)[0]: CommittedOffset(offset=1)})
-    await asyncio.sleep(0)  # under way for a second
+    await asyncio.sleep(0)  # in flight for a second
     second = store.advance("g", {key: CommittedOffset(offset=1) for key in keys(30_000)})
     started_s = loop.time()
     await store.room()
