@@ -22,7 +22,10 @@ LINE_COLUMNS_MAX = 100
 NESTING_MAX = 3
 
 PRODUCT = ("gateway/", "subscriptions/", "ledger/")
-CORES = ("ledger/core/", "gateway/core/", "subscriptions/committed_offset.py")
+CORES = (
+    *("ledger/core/", "gateway/core/", "subscriptions/committed_offset.py"),
+    "gateway/cluster/ownership_state.py",
+)
 ENTRY_POINTS = (
     "gateway.__main__",
     "ledger.__main__",

@@ -88,6 +88,11 @@ class Membership:
         return Incarnation(self.node_id, self._token) if self.registered else None
 
     @property
+    def token(self) -> str:
+        """The token of the present incarnation, registered or not."""
+        return self._token
+
+    @property
     def self_member(self) -> Member:
         return Member(self.node_id, *self._address, self._token, self.leaving)
 

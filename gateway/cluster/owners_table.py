@@ -1,9 +1,9 @@
-"""The owners of each topic's partitions as this gateway last saw them, and the way to change them.
+"""Read and write the nodes that name the owners of each topic's partitions.
 
     /gateway/owners/<topic id>   persistent, versioned; see `gateway.core.ownership`
 
-A change is one compare-and-set, however many partitions it is about. Whether it happened is told
-by the content alone: it is read again after anything but success, and decided anew.
+A change is one compare-and-set, for any number of partitions. Only the content proves that it
+happened: after anything but success the node is read again, and the change is decided anew.
 """
 
 from __future__ import annotations
@@ -19,143 +19,142 @@ from ledger.errors import BadVersion, CorruptFormat, NodeExists, NoNode
 from ledger.ports.metadata import ANY_VERSION, MetadataStore, Unwatch
 
 OWNERS = "/gateway/owners"
-AT_ONCE = 64  # nodes read or written at the same time
-_TRIES = 16  # others changed the node in between: then it is left for the next round
+REQUESTS_MAX = 64  # nodes read or written at the same time
+_TRIES = 16  # then the change is left to the next round: other brokers change the node all the time
+_NO_NODE = ANY_VERSION
+_CORRUPT = -2  # less than every version, so that whatever can be read next is newer
 
 T = TypeVar("T")
 
 
-class TopicOwners:
-    """One topic's node. Used by one task at a time."""
+class _OwnersNode:
+    """One topic's node. One task at a time reads or writes it."""
 
-    __slots__ = ("owners", "path", "readable", "topic_id", "unwatch", "version")
+    __slots__ = ("path", "topic_id", "unwatch", "version")
 
     def __init__(self, topic_id: UUID) -> None:
         self.topic_id = topic_id
         self.path = f"{OWNERS}/{topic_id}"
-        self.owners = Owners()
-        self.version = ANY_VERSION  # there is no node
-        self.readable = True  # False: what is there is not ours to change
+        # The version whose content `on_read` got last, `_NO_NODE` or `_CORRUPT`.
+        self.version = _NO_NODE
+        # Removes the watch. Set by `follow`.
         self.unwatch: Unwatch = lambda: None
 
 
 class OwnersTable:
-    """The nodes of all topics that are followed. `on_stale` runs when one of them has changed."""
+    """The owners nodes of all topics that are followed.
 
-    def __init__(self, metadata: MetadataStore, on_stale: Callable[[], None]) -> None:
+    `on_stale` runs when one of them has changed. `on_read` runs with the content of a node each
+    time that a newer one was read or written, and with None when the node is corrupt.
+    """
+
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        on_stale: Callable[[], None],
+        on_read: Callable[[UUID, Owners | None], None],
+    ) -> None:
         self._metadata = metadata
         self._on_stale = on_stale
-        self._topics: dict[UUID, TopicOwners] = {}
-        self._stale: dict[UUID, TopicOwners] = {}  # may have changed since they were read
-        self._changed: dict[UUID, TopicOwners] = {}  # since they were last taken
-
-    def get(self, topic_id: UUID) -> TopicOwners | None:
-        return self._topics.get(topic_id)
-
-    def all(self) -> list[TopicOwners]:
-        return list(self._topics.values())
-
-    def take_changed(self) -> list[TopicOwners]:
-        """Those whose owners are others than when this was last asked."""
-        changed, self._changed = self._changed, {}
-        return list(changed.values())
+        self._on_read = on_read
+        # All followed topics, from `follow` to `unfollow`.
+        self._nodes: dict[UUID, _OwnersNode] = {}
+        # Those of `_nodes` that may have changed since they were read. Filled by watches and by
+        # failed writes, emptied by `refresh`.
+        self._stale: dict[UUID, _OwnersNode] = {}
 
     def follow(self, topic_id: UUID) -> None:
-        """Its changes are told, from its first reading on."""
-        if topic_id in self._topics:
+        """Read the topic's node in the next `refresh`, and again whenever it changes."""
+        if topic_id in self._nodes:
             return
-        topic = self._topics[topic_id] = self._stale[topic_id] = TopicOwners(topic_id)
+        node = self._nodes[topic_id] = self._stale[topic_id] = _OwnersNode(topic_id)
 
-        def on_news() -> None:
-            self._mark(topic)
+        def on_changed() -> None:
+            self._mark(node)
             self._on_stale()
 
-        topic.unwatch = self._metadata.watch(topic.path, on_news)
+        node.unwatch = self._metadata.watch(node.path, on_changed)
 
     def unfollow(self, topic_id: UUID) -> None:
-        topic = self._topics.pop(topic_id, None)
+        node = self._nodes.pop(topic_id, None)
         self._stale.pop(topic_id, None)
-        self._changed.pop(topic_id, None)
-        if topic is not None:
-            topic.unwatch()
+        if node is not None:
+            node.unwatch()
 
     def close(self) -> None:
-        for topic_id in list(self._topics):
+        for topic_id in list(self._nodes):
             self.unfollow(topic_id)
 
-    def _mark(self, topic: TopicOwners) -> None:
-        if self._topics.get(topic.topic_id) is topic:
-            self._stale[topic.topic_id] = topic
+    def _mark(self, node: _OwnersNode) -> None:
+        if self._nodes.get(node.topic_id) is node:
+            self._stale[node.topic_id] = node
 
-    def _see(self, topic: TopicOwners, owners: Owners, version: int) -> None:
-        """That is what the node holds, unless something later was seen already."""
-        if version >= topic.version:
-            topic.owners, topic.version = owners, version
-            if self._topics.get(topic.topic_id) is topic:
-                self._changed[topic.topic_id] = topic
+    def _see(self, node: _OwnersNode, owners: Owners | None, version: int) -> None:
+        node.version = version
+        if self._nodes.get(node.topic_id) is node:
+            self._on_read(node.topic_id, owners)
 
     async def refresh(self) -> None:
-        """Every node that may have changed has been read. Raises MetadataUnavailable."""
+        """Read every node that may have changed. Raises MetadataUnavailable."""
         while self._stale:
             await each(list(self._stale.values()), self._read)
 
-    async def _read(self, topic: TopicOwners) -> None:
-        self._stale.pop(topic.topic_id, None)
+    async def _read(self, node: _OwnersNode) -> None:
+        self._stale.pop(node.topic_id, None)
         try:
-            node = await self._metadata.get(topic.path)
-            if node.version > topic.version or not topic.readable:
-                self._see(topic, Owners.decode(node.data, topic.path), node.version)
-            topic.readable = True
+            found = await self._metadata.get(node.path)
+            if found.version > node.version:
+                self._see(node, Owners.decode(found.data, node.path), found.version)
         except NoNode:
-            if topic.version != ANY_VERSION or not topic.readable:
-                topic.version = ANY_VERSION
-                self._see(topic, Owners(), ANY_VERSION)
-            topic.readable = True
+            if node.version != _NO_NODE:
+                self._see(node, Owners(), _NO_NODE)
         except CorruptFormat as error:
-            topic.readable = False
+            self._see(node, None, _CORRUPT)
             logger().error("the owners of a topic cannot be read", reason=str(error))
         except BaseException:
-            self._mark(topic)
+            self._mark(node)
             raise
 
-    async def change(
-        self, topic: TopicOwners, wanted: Callable[[TopicOwners], Owners | None]
-    ) -> bool:
-        """The node is as `wanted` has it, which is asked again for each state that is found.
+    async def change(self, topic_id: UUID, next_owners: Callable[[], Owners | None]) -> bool:
+        """Write what `next_owners` returns, until it returns None: no change is needed (any more).
 
-        None ends it: nothing is to be changed (any more). False: others were faster too often, or
-        the node cannot be read. Raises MetadataUnavailable: the outcome is unknown, and is seen
-        when the node is read.
+        It is called again for each content that is found. Returns False if other brokers changed
+        the node too often, or if the node is corrupt. Raises MetadataUnavailable: the outcome is
+        unknown, and the next `refresh` reads the node.
         """
+        node = self._nodes.get(topic_id)
+        if node is None:
+            return True
         for _ in range(_TRIES):
-            if topic.topic_id in self._stale:
-                await self._read(topic)
-            if not topic.readable:
+            if self._stale.get(topic_id) is node:
+                await self._read(node)
+            if node.version == _CORRUPT:
                 return False
-            owners = wanted(topic)
+            owners = next_owners()
             if owners is None:
                 return True
-            await self._set(topic, owners)
+            await self._write(node, owners)
         return False
 
-    async def _set(self, topic: TopicOwners, owners: Owners) -> None:
-        """By version. If that fails, the node is read before anything else is decided."""
+    async def _write(self, node: _OwnersNode, owners: Owners) -> None:
+        """Compare and set. After a failure the node is read before anything else is decided."""
         try:
-            if topic.version == ANY_VERSION:
-                await self._metadata.create(topic.path, owners.encode(), parents=True)
+            if node.version == _NO_NODE:
+                await self._metadata.create(node.path, owners.encode(), parents=True)
                 version = 0
             else:
-                version = await self._metadata.set(topic.path, owners.encode(), topic.version)
+                version = await self._metadata.set(node.path, owners.encode(), node.version)
         except (BadVersion, NodeExists, NoNode):
-            self._mark(topic)
+            self._mark(node)
         except BaseException:
-            self._mark(topic)
+            self._mark(node)
             raise
         else:
-            self._see(topic, owners, version)
+            if version >= node.version:
+                self._see(node, owners, version)
 
-    async def names(self) -> list[UUID]:
-        """Topics that have a node. Raises MetadataUnavailable."""
+    async def topic_ids(self) -> list[UUID]:
+        """Return the topics that have a node. Raises MetadataUnavailable."""
         try:
             names = await self._metadata.children(OWNERS)
         except NoNode:
@@ -163,7 +162,7 @@ class OwnersTable:
         return [topic_id for name in names if (topic_id := _uuid(name)) is not None]
 
     async def remove(self, topic_id: UUID) -> None:
-        """The topic has no node: it was deleted. Raises MetadataUnavailable."""
+        """Remove the node of a topic that was deleted. Raises MetadataUnavailable."""
         try:
             await self._metadata.delete(f"{OWNERS}/{topic_id}")
         except NoNode:
@@ -171,8 +170,10 @@ class OwnersTable:
 
 
 async def each(things: Sequence[T], run: Callable[[T], Awaitable[None]]) -> None:
-    """`run` has ended for every thing; some run at a time. The first error ends it, and is raised
-    when those under way have ended."""
+    """Await `run` for every thing, for `REQUESTS_MAX` at a time.
+
+    After the first error no further one starts; those under way end, then the error is raised.
+    """
     waiting = iter(things)
     failed = False
 
@@ -187,7 +188,7 @@ async def each(things: Sequence[T], run: Callable[[T], Awaitable[None]]) -> None
                 failed = True
                 raise
 
-    workers = [work() for _ in range(min(AT_ONCE, len(things)))]
+    workers = [work() for _ in range(min(REQUESTS_MAX, len(things)))]
     for ended in await asyncio.gather(*workers, return_exceptions=True):
         if isinstance(ended, BaseException):
             raise ended

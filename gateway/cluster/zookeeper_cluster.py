@@ -67,7 +67,7 @@ class ZooKeeperCluster:
             session_ms=session_ms,
             new_token=new_token,
         )
-        self._streams = PartitionOwnership(
+        self._partitions = PartitionOwnership(
             metadata,
             catalog,
             clock,
@@ -76,7 +76,10 @@ class ZooKeeperCluster:
             balance_settle_s=balance_settle_s,
             balance_at_once=balance_at_once,
         )
-        self._claims = CoordinatorOwnership(metadata, self._membership, lambda: self._streams.ring)
+        self._ownership = self._partitions.state
+        self._claims = CoordinatorOwnership(
+            metadata, self._membership, lambda: self._ownership.ring
+        )
 
     async def start(self, listener: StreamListener) -> None:
         """Registered, and streams are claimed from now on. The catalog is loaded before.
@@ -84,13 +87,13 @@ class ZooKeeperCluster:
         Raises NotOwner (another process lives under this node id), MetadataUnavailable.
         """
         await self._membership.register()
-        await self._streams.start(listener)
+        await self._partitions.start(listener)
 
     async def stop(self) -> None:
         """Not registered any more; nothing is claimed and nobody is told. May be called again."""
         if not self._stopped:
             self._stopped = True
-            await self._streams.stop()
+            await self._partitions.stop()
             await self._membership.close()
 
     async def set_address(self, host: str, port: int) -> None:
@@ -99,11 +102,11 @@ class ZooKeeperCluster:
 
     def set_hand_over(self, hand_over: HandOver) -> None:
         """How the balancer drains a stream that goes to a gateway that has joined."""
-        self._streams.balancer.set_hand_over(hand_over)
+        self._partitions.balancer.set_hand_over(hand_over)
 
     def note_opened(self, key: StreamKey, epoch: int) -> None:
         """As `opened`, for who does not wait."""
-        self._streams.note_opened(key, epoch)
+        self._partitions.note_opened(key, epoch)
 
     async def opened(self, key: StreamKey, epoch: int) -> None:
         """All gateways see the epoch; many of one topic are written together.
@@ -111,7 +114,7 @@ class ZooKeeperCluster:
         Returns also when the stream was lost meanwhile. Call it once the stream's head snapshot
         is durable.
         """
-        await self._streams.opened(key, epoch)
+        await self._partitions.opened(key, epoch)
 
     async def hand_over_all(self, hand_over: HandOver) -> None:
         """Every stream is drained and belongs to its next candidate. Ends the taking of streams.
@@ -119,11 +122,11 @@ class ZooKeeperCluster:
         While the store is away it waits: whoever is in a hurry cancels it.
         """
         await self._until_said(self._membership.leave_soon)
-        await self._streams.hand_over_all(hand_over)
+        await self._partitions.hand_over_all(hand_over)
 
     async def wait_led(self, topic_id: UUID, timeout_s: float) -> bool:
         """Every partition has an owner that opened it. False: not within the time."""
-        return await self._streams.wait_led(topic_id, timeout_s)
+        return await self._partitions.wait_led(topic_id, timeout_s)
 
     def on_members_changed(self, changed: Callable[[], None]) -> Unlisten:
         """`changed` runs after members came or went; `orphans` may have an answer then."""
@@ -136,7 +139,7 @@ class ZooKeeperCluster:
     def on_replaced(self, replaced: Callable[[str], None]) -> Unlisten:
         """`replaced` runs with a reason when another process lives under this node id for good:
         this one should end."""
-        return listen(self._streams.on_replaced, replaced)
+        return listen(self._partitions.rounds.on_replaced, replaced)
 
     @property
     def node_id(self) -> int:
@@ -149,13 +152,13 @@ class ZooKeeperCluster:
         return self._membership.members()
 
     def leader(self, key: StreamKey) -> Leader:
-        return self._streams.leader(key)
+        return self._ownership.leader(key)
 
     def replicas(self, key: StreamKey, count: int) -> list[int]:
-        return self._streams.replicas(key, count)
+        return self._ownership.replicas(key, count)
 
     def owns(self, key: StreamKey) -> bool:
-        return self._streams.owns(key)
+        return self._ownership.owns(key)
 
     async def coordinator(self, group: str) -> Member | None:
         return await self._claims.coordinator(group)

@@ -170,9 +170,9 @@ class Gateway:
         self.metadata.dead = True
         self.serving.clear()
         self.world.gateways.remove(self)
-        for task in [*self.tasks, self.cluster._streams._task]:
+        for task in [*self.tasks, self.cluster._partitions.rounds.task]:
             task.cancel()
-        self.cluster._streams.balancer.cancel()
+        self.cluster._partitions.balancer.cancel()
         session = self.metadata.session
         asyncio.get_running_loop().call_later(SESSION_S, self.world.tree.end_session, session)
 

@@ -22,7 +22,7 @@ async def all_know(world, count):
 
 
 def candidate_of(world, group):
-    node_id = world.gateways[0].cluster._streams.ring.candidate(group)
+    node_id = world.gateways[0].cluster._partitions.state.ring.candidate(group)
     return next(one for one in world.gateways if one.node_id == node_id)
 
 
@@ -234,7 +234,7 @@ async def test_who_leaves_claims_nothing_and_is_named_by_nobody():
         await two.cluster.hand_over_all(two.hand_over)
         with pytest.raises(NotOwner):
             await two.cluster.claim(groups[1])
-        await until(lambda: one.cluster._streams.ring.nodes == (1,), "one knows")
+        await until(lambda: one.cluster._partitions.state.ring.nodes == (1,), "one knows")
         assert (await one.cluster.coordinator(groups[1])).node_id == 1
         with pytest.raises(NotOwner, match="gateway 2 has it"):
             await one.cluster.claim(groups[0])  # it still answers for it

@@ -24,7 +24,7 @@ async def test_who_leaves_drains_every_stream_before_its_next_candidate_has_it()
         await two.stop()
         assert sorted(two.drained) == [key_of(topic, partition) for partition in owned]
         await world.settled(topic)
-        assigned = one.cluster._streams._assigned()
+        assigned = one.cluster._partitions.state.assignment()
         given = [one.cluster.leader(key_of(topic, partition)).node_id for partition in owned]
         assert given == [assigned.candidate(topic.topic_id, partition) for partition in owned]
         assert three.losses == one.losses == []
@@ -138,8 +138,8 @@ async def test_who_joins_is_given_its_share_and_nothing_else_moves():
         await asyncio.sleep(10)  # nobody is new any more
         before = world.leaders(topic)
         three = await world.gateway(3).start()
-        await until(lambda: one.cluster._streams.ring.nodes == (1, 2, 3), "one knows")
-        assigned = one.cluster._streams._assigned()
+        await until(lambda: one.cluster._partitions.state.ring.nodes == (1, 2, 3), "one knows")
+        assigned = one.cluster._partitions.state.assignment()
         share = [p for p in range(30) if assigned.candidate(topic.topic_id, p) == 3]
         await until(lambda: three.owned(topic) == share, "it has its share")
         await world.settled(topic)
@@ -155,15 +155,15 @@ async def test_streams_move_a_few_at_once():
         topic = await one.catalog.create("events", 60, 2, {})
         await world.settled(topic)
         three = await world.gateway(3).start()
-        await until(lambda: one.cluster._streams.ring.nodes == (1, 2, 3), "one knows")
-        assigned = one.cluster._streams._assigned()
+        await until(lambda: one.cluster._partitions.state.ring.nodes == (1, 2, 3), "one knows")
+        assigned = one.cluster._partitions.state.assignment()
         share = list(assigned.candidates(topic.topic_id)).count(3)
         assert share > 10
         draining = []
         await until(lambda: three.gains, "the first ones move")
         while len(three.gains) < share:
             await asyncio.sleep(0.05)
-            draining += [len(gateway.cluster._streams._draining) for gateway in (one, two)]
+            draining += [len(gateway.cluster._partitions.state.draining) for gateway in (one, two)]
         assert 1 <= max(draining) <= 4
         assert draining.count(0) >= len(draining) / 3  # and then they rest
 

@@ -71,7 +71,7 @@ class Gateway:
         }
 
     def sees_led(self, topic):
-        return self.cluster._streams._is_led(topic.topic_id)
+        return self.cluster._partitions.state.is_led(topic.topic_id)
 
 
 @pytest.fixture
@@ -199,12 +199,12 @@ async def test_ten_thousand_partitions_of_one_topic_are_led_and_taken_over(gatew
 async def test_thousands_of_claims_are_found_by_one_read_and_claimed_again(gateways):
     async with gateways() as start:
         one, two = await start(1), await start(2)
-        await until(lambda: len(two.cluster._streams.ring.nodes) == 2, "both know both")
-        ring = two.cluster._streams.ring
+        await until(lambda: len(two.cluster._partitions.state.ring.nodes) == 2, "both know both")
+        ring = two.cluster._partitions.state.ring
         names = [f"group-{n}" for n in range(6_000) if ring.candidate(f"group-{n}") == 2]
         assert await two.cluster.claim_all(names) == names
         await two.cluster.stop()
-        await until(lambda: one.cluster._streams.ring.nodes == (1,), "one is alone")
+        await until(lambda: one.cluster._partitions.state.ring.nodes == (1,), "one is alone")
         orphans = await one.cluster.orphans()
         assert orphans == sorted(names)
         assert await one.cluster.claim_all(orphans) == orphans

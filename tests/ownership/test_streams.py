@@ -44,7 +44,7 @@ async def test_every_partition_of_a_new_topic_is_led_by_its_candidate():
         assert await two.cluster.wait_led(topic.topic_id, 5.0)
         await world.settled(topic)
         assert sorted(set(world.leaders(topic))) == [1, 2, 3]
-        assigned = one.cluster._streams._assigned()
+        assigned = one.cluster._partitions.state.assignment()
         assert list(assigned.candidates(topic.topic_id)) == list(world.leaders(topic))
 
 
@@ -209,7 +209,9 @@ async def test_two_that_believe_in_the_same_claim_are_told_apart_by_one_set():
     async with new_world() as world:
         one, two = await world.start(1, 2)
         for gateway in (one, two):  # each takes itself for the candidate of everything
-            gateway.cluster._streams._assigned = lambda gateway=gateway: Everything(gateway.node_id)
+            gateway.cluster._partitions.state.assignment = lambda gateway=gateway: Everything(
+                gateway.node_id
+            )
         topic = await one.catalog.create("events", 20, 2, {})
         await world.settled(topic)
         assert sorted(one.owned(topic) + two.owned(topic)) == list(range(20))
@@ -243,7 +245,7 @@ async def test_an_old_list_of_members_takes_nothing_from_an_owner_that_lives():
         three = await world.gateway(3).start()
         await one.stop()
         await until(lambda: three.owned(topic), "three was given something")
-        old.cluster._streams._wake()
+        old.cluster._partitions.rounds.wake()
         await asyncio.sleep(2)
         assert three.losses == []
         assert sorted(old.owned(topic) + three.owned(topic)) == list(range(8))
