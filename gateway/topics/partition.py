@@ -429,7 +429,7 @@ class Partition:
                 durable_offset=self.stream.end_sequence_id,
             )
         self.stream.append(
-            batches.placed(batch, header, base_offset, self.stream.epoch),
+            batches.with_offset(batch, header, base_offset, self.stream.epoch),
             len(batch),
             header.records,
             header.max_timestamp if append_time_ms < 0 else append_time_ms,
@@ -544,7 +544,7 @@ class Partition:
 
     async def _scan_for_timestamp_max(self) -> tuple[int, int] | None:
         """Read every batch: the one with the greatest timestamp is below the log start."""
-        from gateway.wire.record_scan import greatest
+        from gateway.wire.record_scan import record_of_timestamp_max
 
         bytes_max = batches.decompressed_bytes_max(self._config().max_message_bytes)
         best: tuple[int, int] | None = None
@@ -555,7 +555,9 @@ class Partition:
             for record in records:
                 if best is not None and record.timestamp_max <= best[0]:
                     continue
-                found = greatest(b"".join(record.data), self.log_start_offset, bytes_max)
+                found = record_of_timestamp_max(
+                    b"".join(record.data), self.log_start_offset, bytes_max
+                )
                 best = found if best is None or (found and found[0] > best[0]) else best
         return best
 

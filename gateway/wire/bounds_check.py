@@ -1,14 +1,14 @@
-"""Walks a request's bytes before they become objects, and believes no count.
+"""Checks every count and length in a request before it is decoded.
 
-kio's native reader takes memory for an array by its declared count before it looks for the bytes:
-a request of forty bytes that claims 2^31 topics ends the process ("memory allocation failed", an
-abort that nothing can catch). So every body is walked here first: no objects, each count held
-against the bytes that are left and against a bound on all elements together. An empty struct takes
-3 bytes on the wire and more than a hundred in memory; the bound keeps that harmless too.
+kio's native reader allocates an array by its declared count before it looks for the elements. A
+request of forty bytes that declares 2^31 topics would end the process ("memory allocation failed",
+an abort that cannot be caught). So the bytes of every body are walked first, without creating
+objects. Each count is compared with the bytes that remain, and the total of all elements with a
+limit: an empty struct takes 3 bytes on the wire and more than a hundred in memory.
 
-The walk must agree with kio on where each field ends, or a count could hide from it: it is strict
-where kio may be lenient, and tests/hostile holds the two against each other. Tagged fields that kio
-does not know are cut out on the way: it refuses them, and KIP-482 wants them ignored.
+The walk must agree with kio on the end of each field, otherwise it could miss a count. It is strict
+where kio may be lenient, and tests/hostile compares the two. Tagged fields that kio does not have
+are cut out, because kio refuses them and KIP-482 requires that they are ignored.
 Source: KAFKA-14063 (arrays allocated by a declared count), CVE-2022-34917.
 """
 
@@ -23,37 +23,39 @@ from gateway.wire.schema import FIXED, FieldShape, shape_of
 from ledger.ids import Buffer
 
 ELEMENTS_MAX = 250_000
-"""Array elements in one request; the largest honest one is a Fetch of all 200 000 partitions."""
+"""Array elements in one request. The largest valid one is a Fetch of all 200,000 partitions."""
 
 _TAGS_MAX = 64
-_NULL, _PRESENT = 0xFF, 1  # KIP-893: the byte in front of a nullable struct
+_NULL, _PRESENT = 0xFF, 1  # KIP-893: the byte before a nullable struct
 _int16_at = struct.Struct(">h").unpack_from
 _int32_at = struct.Struct(">i").unpack_from
 
 
 class Tally:
-    """What one walk counts, and what it finds to cut out."""
+    """The counts of one walk, and the tagged fields to cut out."""
 
     __slots__ = ("cuts", "elements_left")
 
     def __init__(self) -> None:
+        # How many more array elements the request may have.
         self.elements_left = ELEMENTS_MAX
-        self.cuts: list[tuple[int, int, bytes]] = []  # (start, end, what comes there instead)
+        # (start, end, replacement), by rising start.
+        self.cuts: list[tuple[int, int, bytes]] = []
 
 
 Skip = Callable[[Buffer, int, Tally], int]
-"""(bytes, where a value starts, tally) -> where it ends, perhaps past the end."""
+"""Maps (buffer, start of a value, tally) to the end of the value, perhaps past the buffer."""
 
 
 class OversizedMessage(ValueError):
-    """A count or length that the bytes cannot hold, or more elements than a request may hold."""
+    """A count or length exceeds the bytes of the request, or it has too many elements."""
 
 
-def checked(skip: Skip, buffer: Buffer, offset: int) -> tuple[Buffer, int]:
-    """The body at `offset`, safe to be read, and where it starts: `buffer` itself, or a copy
-    without the tagged fields that are unknown. `skip` is the `walker` of its class.
+def check_bounds(skip: Skip, buffer: Buffer, offset: int) -> tuple[Buffer, int]:
+    """Return a buffer whose body is safe to decode, and the offset of the body.
 
-    Raises BombFound.
+    It is `buffer`, or a copy without unknown tagged fields. `skip` is the `walker` of the body's
+    class. Raises OversizedMessage.
     """
     tally = Tally()
     try:
@@ -78,7 +80,7 @@ def _without(cuts: list[tuple[int, int, bytes]], buffer: Buffer, start: int, end
 
 @cache
 def walker(entity: type[Any]) -> Skip:
-    """The walk over one kio class."""
+    """Return the walk over one kio class."""
     shape = shape_of(entity)
     skips = _merged([_field(field, shape.flexible) for field in shape.fields])
     if not shape.flexible:
@@ -88,7 +90,7 @@ def walker(entity: type[Any]) -> Skip:
 
 
 def _merged(steps: list[int | Skip]) -> list[Skip]:
-    """Neighbours of fixed width become one step."""
+    """Merge neighbours of fixed width into one step."""
     merged: list[Skip] = []
     width = 0
     for step in steps:
@@ -121,7 +123,7 @@ def _sequence(skips: list[Skip]) -> Skip:
 
 
 def _flexible(skips: list[Skip], tagged: dict[int, Skip]) -> Skip:
-    """Fields, then tagged fields: nearly always none of those."""
+    """Return a walk over fields, then tagged fields, of which there are rarely any."""
 
     def skip_all(buffer: Buffer, position: int, tally: Tally) -> int:
         for skip in skips:
@@ -148,19 +150,19 @@ def _skip_tags(buffer: Buffer, start: int, tally: Tally, tagged: dict[int, Skip]
         known = tagged.get(tag)
         if known is None:
             unknown.append((tag_start, end, b""))
-        # kio reads a known tag by its type, whatever its size says: so the two must be the same.
+        # kio decodes a known tag by its type and ignores its size, so the two must agree.
         elif known(buffer, position, tally) != end or len(tally.cuts) != known_cuts:
-            raise OversizedMessage("a tagged field of another size than its own")
+            raise OversizedMessage("a tagged field whose size is not that of its type")
         position = end
     if unknown:
-        # At most 64 are left: their count takes one byte.
+        # At most 64 tagged fields remain, so their count takes one byte.
         tally.cuts.append((start, fields_start, bytes((count - len(unknown),))))
         tally.cuts += unknown
     return position
 
 
 def skip_tags(buffer: Buffer, position: int) -> int:
-    """Where a header's tagged fields end; we know none. Raises BombFound."""
+    """Return the end of a header's tagged fields, all of them unknown. Raises OversizedMessage."""
     try:
         if not buffer[position]:
             return position + 1
@@ -218,12 +220,12 @@ def _compact_array(item: Skip, width: int) -> Skip:
 def _skip_items(
     buffer: Buffer, position: int, tally: Tally, count: int, item: Skip, width: int
 ) -> int:
-    """`count` elements of at least a byte each; of `width` if that is known."""
+    """Skip `count` elements of at least one byte each, or of `width` bytes if that is not 0."""
     if count <= 0:
         return position
     tally.elements_left -= count
     if tally.elements_left < 0 or count > len(buffer) - position:
-        raise OversizedMessage("more elements than bytes, or than a request may hold")
+        raise OversizedMessage("more elements than bytes, or than the limit of a request")
     if width:
         return position + count * width
     for _ in range(count):

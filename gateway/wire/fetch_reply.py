@@ -1,6 +1,6 @@
-"""The answer to Fetch as a list of buffers: v4-v18, record bytes passed through untouched.
+"""Encodes the response to Fetch, v4-v18, as a list of buffers; record bytes are not copied.
 
-tests/wire/test_templates.py holds every version against kio's bytes. Layout: v4 as is, v5 log
+tests/wire/test_templates.py compares every version with kio's bytes. Layout: v4 as is, v5 log
 start, v7 error and session, v11 preferred replica, v12 flexible with tagged epoch and leader hints,
 v13 topic ids instead of names, v16 tagged node endpoints (KIP-951).
 Source: Kafka's FetchResponse.json.
@@ -18,13 +18,13 @@ from gateway.wire.node_endpoints import NodeEndpoint, put_node_endpoints
 from ledger.ids import Buffer
 
 FLEXIBLE_FROM = 12
-LEADERS_FROM = 16  # where Kafka fills them in; the field is there from v12
+LEADERS_FROM = 16  # from here on Kafka sets the field, which exists from v12 on
 
 _INT32 = struct.Struct(">i")
 _LENGTH = struct.Struct(">h")
 _HEAD_V4 = struct.Struct(">ii")  # correlation, throttle
-_HEAD_V7 = struct.Struct(">iihi")  # and error, session
-_HEAD_V12 = struct.Struct(">ixihi")  # and the header's empty tag section
+_HEAD_V7 = struct.Struct(">iihi")  # with error and session
+_HEAD_V12 = struct.Struct(">ixihi")  # with the empty tag section of the header
 _PARTITION_V4 = struct.Struct(">ihqq")
 _PARTITION_V5 = struct.Struct(">ihqqq")
 _ABORTED = struct.Struct(">qq")
@@ -34,7 +34,7 @@ _SMALL_MAX = 126  # one-byte compact lengths
 
 
 class PartitionFetched(NamedTuple):
-    """One partition's answer. `records` are whole batches; `records_bytes` their sizes' sum."""
+    """The response for one partition. `records` are whole batches of `records_bytes` in all."""
 
     index: int  # pyright: ignore[reportIncompatibleMethodOverride]
     error_code: int = 0
@@ -62,10 +62,10 @@ def encode_fetch(
     session_id: int = 0,
     nodes: Sequence[NodeEndpoint] = (),
 ) -> list[Buffer]:
-    """Response header and body, without the frame's size; record buffers are the caller's own.
+    """Encode response header and body, without the frame size. Record buffers are not copied.
 
-    v13 and later take topic ids, earlier ones names. Error and session are dropped below v7,
-    `nodes` (the leaders that partitions name) below v16.
+    From v13 on topics are ids, before that names. Error and session are dropped below v7, `nodes`
+    (the leaders that partitions name) below v16.
     """
     assert 4 <= version <= 18
     flexible = version >= FLEXIBLE_FROM
@@ -103,7 +103,7 @@ def _head(
 
 
 def _put_partition(out: bytearray, version: int, fetched: PartitionFetched) -> None:
-    """All up to the records' length; they follow as buffers of their own."""
+    """Append everything up to the length of the records, which are buffers of their own."""
     index, error_code, high_watermark, stable, start, _, records_bytes, replica, aborted, _, _ = (
         fetched
     )

@@ -1,12 +1,12 @@
-"""Bytes in, whole frames out; no socket, no clock, no waiting.
+"""Cuts received bytes into frames. Sans-io: no socket, no clock, no waiting.
 
-A frame is a 4-byte size and that many bytes. Bytes land in one scratch buffer that all connections
-of a process share: a frame that is whole is copied out of it, what is left of a partial one is kept
-by its connection. A frame larger than the scratch gets memory of exactly its size, once the caller
-admits it, and the rest is received straight into that.
+A frame is a 4-byte size and that many bytes. Bytes are received into one scratch buffer that all
+connections of a process share. A whole frame is copied out of it; the rest, part of a frame, is
+kept by its connection. A frame larger than the scratch gets memory of exactly its size, once the
+caller admits it, and the rest of it is received into that memory.
 
-The scratch may be shared because a transport fills a buffer and reports it in one go, with nothing
-running in between (asyncio's selector loop, uvloop; not so a proactor).
+The scratch can be shared because a transport fills a buffer and reports it in one step, with no
+other code running in between (asyncio's selector loop and uvloop; a proactor does not).
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ import struct
 
 SCRATCH_BYTES = 128 * 1024
 FRAME_BYTES_MIN = 8
-"""The smallest request header of all: key, version, correlation id."""
+"""The smallest request header: key, version and correlation id."""
 
 _SIZE = struct.Struct(">i")
 _size_at = _SIZE.unpack_from
 
 
 class BadFrame(ValueError):
-    """A size that no request has. The peer does not speak Kafka, or wants our memory."""
+    """The size of a frame is out of bounds: the peer does not speak Kafka's protocol."""
 
     def __init__(self, size: int, head: bytes) -> None:
         super().__init__(f"frame of {size} bytes")
         self.size = size
-        self.head = head  # the first bytes, to tell what the peer took us for
+        self.head = head  # the first bytes, from which the peer's protocol may be recognized
 
 
 class FrameReader:
     """The receiving side of one connection.
 
-    Order of calls: `buffer`, `received`, `next` until it is None, `keep`. A frame that needs
-    memory of its own stops `next` with `wanted_bytes` set until `admit`.
+    Order of calls: `buffer`, `received`, `next` until it returns None, `keep`. If a frame needs
+    memory of its own, `next` returns None and sets `wanted_bytes`; call `admit` to go on.
     """
 
     __slots__ = (
@@ -52,31 +52,37 @@ class FrameReader:
 
     def __init__(self, scratch: memoryview, frame_bytes_max: int) -> None:
         self.frame_bytes_max = frame_bytes_max
+        # The size of a frame larger than the scratch, from `next` until `admit`; otherwise 0.
         self.wanted_bytes = 0
         self._scratch = scratch
-        self._window: bytes | memoryview = b""  # unread bytes: [start:end] of it
+        # The bytes not taken yet are _window[_start:_end]. The window is the scratch, or the bytes
+        # kept before; empty between `keep` and `received` or `resume`.
+        self._window: bytes | memoryview = b""
         self._start: int = 0
         self._end: int = 0
+        # The bytes not taken yet, from `keep` until `received` or `resume`; otherwise empty.
         self._left = b""
+        # The memory of an admitted large frame and how much of it is filled. None before `admit`
+        # and after the frame was taken. While it is set, bytes are received into it.
         self._large: bytearray | None = None
         self._large_view: memoryview | None = None
         self._filled: int = 0
 
     @property
     def partial_bytes(self) -> int:
-        """Bytes of a frame that is not whole yet, its size included. 0: between frames."""
+        """The bytes received of an incomplete frame, with its size; 0 between frames."""
         if self._large is not None:
             return 4 + self._filled
         return len(self._left)
 
     @property
     def held_bytes(self) -> int:
-        """Memory kept between turns for frames that are partial or not taken yet."""
+        """The memory held for frames that are incomplete or not taken yet."""
         large = self._large
         return len(self._left) if large is None else len(large)
 
     def buffer(self) -> memoryview:
-        """Where the next bytes go. Never empty."""
+        """Return the buffer for the next bytes. It is never empty."""
         if self._large_view is not None:
             return self._large_view[self._filled :]
         left = self._left
@@ -87,7 +93,7 @@ class FrameReader:
         return self._scratch[kept:]
 
     def received(self, count: int) -> None:
-        """`count` bytes are in what `buffer` gave."""
+        """Take note that `count` bytes are in the buffer that `buffer` returned."""
         if self._large is not None:
             self._filled += count
             return
@@ -97,14 +103,14 @@ class FrameReader:
         self._left = b""
 
     def resume(self) -> None:
-        """Frames kept whole by an earlier `keep` can be taken by `next` again."""
+        """Let `next` take the frames that an earlier `keep` kept."""
         self._window, self._left = self._left, b""
         self._start, self._end = 0, len(self._window)
 
     def next(self) -> bytes | memoryview | None:
-        """The next whole frame without its size, read-only and the caller's own; else None.
+        """Return the next whole frame without its size, or None. Raises BadFrame.
 
-        Raises BadFrame.
+        The frame is read-only and belongs to the caller.
         """
         large = self._large
         if large is not None:
@@ -124,9 +130,9 @@ class FrameReader:
         return None
 
     def keep(self) -> None:
-        """The unread rest is safe; the scratch may serve another connection.
+        """Copy the rest out of the scratch, so that other connections can use it.
 
-        Called whenever `next` is not going to be called again in this turn.
+        Call it whenever `next` will not be called again in this turn of the event loop.
         """
         if self._start < self._end:
             self._left = bytes(self._window[self._start : self._end])
@@ -134,11 +140,11 @@ class FrameReader:
         self._start = self._end = 0
 
     def admit(self) -> None:
-        """The frame in `wanted_bytes` has its memory. Call before `keep`, or after `resume`."""
+        """Allocate the frame of `wanted_bytes`. Call it before `keep`, or after `resume`."""
         size = self.wanted_bytes
         assert size > 0
         assert self._large is None
-        # Zeroed lazily by the system: it takes real memory only as bytes arrive.
+        # The system zeroes it lazily: it takes physical memory only as bytes arrive.
         self._large = bytearray(size)
         self._large_view = memoryview(self._large)
         self._filled = self._end - self._start - 4

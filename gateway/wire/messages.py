@@ -1,7 +1,7 @@
-"""Kafka messages in and out: requests become kio's entities, replies start as dictionaries.
+"""Decodes requests into kio's entities, and encodes replies from dictionaries.
 
-Handlers are version-blind: they fill a Reply with all they know, and the version's schema takes
-what it has room for. Schemas load at first use (3-15 ms each) and stay.
+Handlers do not depend on versions: they fill a Reply with every field, and the version's schema
+takes those that it has. Schemas are loaded at first use (3-15 ms each) and stay in memory.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
-from gateway.wire.bounds_check import OversizedMessage, Skip, checked, skip_tags, walker
+from gateway.wire.bounds_check import OversizedMessage, Skip, check_bounds, skip_tags, walker
 from gateway.wire.encode import Put, struct_writer
 from gateway.wire.schema import request_class, response_class
 from ledger.ids import Buffer
@@ -21,11 +21,11 @@ _CORRELATION = struct.Struct(">i")
 
 
 class MalformedMessage(ValueError):
-    """The bytes are not this message. Nothing can be answered: the peer does not speak Kafka."""
+    """The bytes are not this message. No reply is possible: the peer does not speak Kafka."""
 
 
 class RequestCodec(NamedTuple):
-    """How one request is read. `flexible`: its header ends with tagged fields."""
+    """Decodes one API key and version. `flexible`: the request header ends with tagged fields."""
 
     read: Callable[[Buffer, int], tuple[Any, int]]
     flexible: bool
@@ -35,7 +35,7 @@ class RequestCodec(NamedTuple):
 
 @cache
 def request_codec(key: int, version: int) -> RequestCodec:
-    """Raises NoSuchSchema."""
+    """Return the codec of a request. Raises NoSuchSchema."""
     from kio._kio_native import entity_reader
 
     entity = request_class(key, version)
@@ -44,34 +44,39 @@ def request_codec(key: int, version: int) -> RequestCodec:
 
 
 def decode_request(key: int, version: int, buffer: Buffer, offset: int) -> Any:
-    """kio's entity of the request body that starts at `offset`.
+    """Decode the request body at `offset` into kio's entity.
 
-    `buffer` must be bytes or a read-only memoryview. Bytes after the body are ignored, as Kafka
-    does. Raises MalformedMessage, NoSuchSchema.
+    `buffer` must be bytes or a read-only memoryview. Bytes after the body are ignored, as in Kafka.
+    Raises MalformedMessage or NoSuchSchema.
     """
     return decode_with(request_codec(key, version), buffer, offset)
 
 
 def decode_with(codec: RequestCodec, buffer: Buffer, offset: int) -> Any:
-    """`decode_request` with its codec at hand. Raises MalformedMessage."""
+    """As `decode_request`, with its codec. Raises MalformedMessage."""
     try:
-        buffer, offset = checked(codec.walk, buffer, offset)
+        buffer, offset = check_bounds(codec.walk, buffer, offset)
     except OversizedMessage as error:
         raise MalformedMessage(f"{codec.entity.__name__}: {error}") from error
     try:
         return codec.read(buffer, offset)[0]
-    except Exception as error:  # whatever the reader says, the bytes are at fault
+    except Exception as error:  # kio raises many kinds; the cause is always the bytes
         raise MalformedMessage(f"{codec.entity.__name__}: {error}") from error
 
 
 class ResponseCodec(NamedTuple):
+    """Encodes one API key and version."""
+
     put: Put
     flexible: bool  # of the header
 
 
 @cache
 def response_codec(key: int, version: int) -> ResponseCodec:
-    """Raises NoSuchSchema. ApiVersions always has the oldest header: kio's schema says so too."""
+    """Return the codec of a response. Raises NoSuchSchema.
+
+    ApiVersions always has the oldest response header, also by kio's schema.
+    """
     entity = response_class(key, version)
     return ResponseCodec(struct_writer(entity), entity.__header_schema__.__flexible__)
 
@@ -79,8 +84,10 @@ def response_codec(key: int, version: int) -> ResponseCodec:
 def encode_response(
     key: int, version: int, correlation_id: int, reply: Mapping[str, Any]
 ) -> list[Buffer]:
-    """Response header and body, without the frame's size. Raises NoSuchSchema, TypeError and
-    struct.error for a reply that does not fit."""
+    """Encode response header and body, without the frame size.
+
+    Raises NoSuchSchema; TypeError or struct.error if a value does not fit its field.
+    """
     codec = response_codec(key, version)
     out = bytearray(_CORRELATION.pack(correlation_id))
     if codec.flexible:
@@ -96,7 +103,7 @@ def encode_request(
     client_id: str | None,
     body: Mapping[str, Any],
 ) -> bytes:
-    """Request header and body, without the frame's size: for our own clients and tests."""
+    """Encode request header and body, without the frame size: for own clients and tests."""
     entity = request_class(key, version)
     name = None if client_id is None else client_id.encode()
     out = bytearray(
@@ -110,12 +117,14 @@ def encode_request(
 
 
 class Response(NamedTuple):
+    """A decoded response."""
+
     correlation_id: int
     body: Any  # kio's entity
 
 
 def decode_response(key: int, version: int, buffer: Buffer) -> Response:
-    """What a server answered, frame size not included. Raises MalformedMessage."""
+    """Decode a response without its frame size. Raises MalformedMessage."""
     from kio._kio_native import entity_reader
 
     entity = response_class(key, version)
@@ -124,7 +133,7 @@ def decode_response(key: int, version: int, buffer: Buffer) -> Response:
     try:
         correlation_id: int = _CORRELATION.unpack_from(readable)[0]
         start = skip_tags(readable, _CORRELATION.size) if flexible else _CORRELATION.size
-        body, at = checked(walker(entity), readable, start)
+        body, at = check_bounds(walker(entity), readable, start)
         return Response(correlation_id, entity_reader(entity)(body, at)[0])
-    except Exception as error:  # whatever the reader says, the bytes are at fault
+    except Exception as error:  # kio raises many kinds; the cause is always the bytes
         raise MalformedMessage(f"{entity.__name__}: {error}") from error

@@ -1,4 +1,4 @@
-"""Where the leaders that an answer names are reached: a tagged field of Produce and Fetch.
+"""Encodes the addresses of the leaders that a response names: a tagged field of Produce and Fetch.
 
 Source: KIP-951; ProduceResponse.json (v10), FetchResponse.json (v16).
 """
@@ -16,6 +16,8 @@ _TAG = 0
 
 
 class NodeEndpoint(NamedTuple):
+    """The address of a broker."""
+
     node_id: int
     host: str
     port: int
@@ -23,7 +25,7 @@ class NodeEndpoint(NamedTuple):
 
 
 def put_node_endpoints(out: bytearray, nodes: Sequence[NodeEndpoint]) -> None:
-    """The tag section that ends an answer: these nodes, or nothing."""
+    """Append the tag section at the end of a response, with these nodes if there are any."""
     if not nodes:
         out.append(0)
         return

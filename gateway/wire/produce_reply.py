@@ -1,6 +1,6 @@
-"""The answer to Produce as bytes: v3-v13, packed by hand because every batch pays for it.
+"""Encodes the response to Produce, v3-v13, packed by hand because each batch pays for it.
 
-tests/wire/test_templates.py holds every version against kio's bytes. Layout: v3 as is, v5 log
+tests/wire/test_templates.py compares every version with kio's bytes. Layout: v3 as is, v5 log
 start, v8 record errors and message, v9 flexible, v10 tagged leader hints (KIP-951), v13 topic ids
 instead of names. Source: Kafka's ProduceResponse.json.
 """
@@ -17,7 +17,7 @@ from gateway.wire.node_endpoints import NodeEndpoint, put_node_endpoints
 
 FLEXIBLE_FROM = 9
 LEADERS_FROM = 10
-_NAMES_MAX = 4096  # cached topic prefixes; a bound, not a tuning knob
+_NAMES_MAX = 4096  # the limit of cached topic prefixes
 
 _CORRELATION = struct.Struct(">i")
 _CORRELATION_FLEXIBLE = struct.Struct(">ix")
@@ -34,7 +34,7 @@ _NO_ERRORS_V9 = b"\x01"
 
 
 class PartitionProduced(NamedTuple):
-    """One partition's outcome. Times are ms since 1970, -1: the producer's own were kept."""
+    """The result of one partition. `log_append_time_ms` is -1 if records keep their timestamps."""
 
     index: int  # pyright: ignore[reportIncompatibleMethodOverride]
     error_code: int = 0
@@ -47,6 +47,7 @@ class PartitionProduced(NamedTuple):
 
 TopicProduced = tuple[str | UUID, Sequence[PartitionProduced]]
 
+# The bytes before the only partition of a response, by flexible and topic. Emptied at _NAMES_MAX.
 _one_partition: dict[tuple[bool, str | UUID], bytes] = {}
 
 
@@ -57,9 +58,9 @@ def encode_produce(
     throttle_ms: int = 0,
     nodes: Sequence[NodeEndpoint] = (),
 ) -> bytes:
-    """Response header and body, without the frame's size. v13 takes topic ids, others names.
+    """Encode response header and body, without the frame size. v13 has topic ids, others names.
 
-    `nodes` are the leaders that partitions name; dropped below v10, as those are.
+    `nodes` are the leaders that partitions name. Both are dropped below v10.
     """
     assert 3 <= version <= 13
     if len(topics) == 1 and not nodes:
@@ -76,7 +77,7 @@ def _encode_one(
     produced: PartitionProduced,
     throttle_ms: int,
 ) -> bytes:
-    """One partition, no message, no hint: nearly every answer there is."""
+    """Encode one partition without message and leader: nearly every response."""
     index, error_code, base_offset, time_ms, start, _, _ = produced
     flexible = version >= FLEXIBLE_FROM
     prefix = _one_partition.get((flexible, topic)) or _remember(flexible, topic)
@@ -99,7 +100,8 @@ def _encode_one(
 
 
 def _remember(flexible: bool, topic: str | UUID) -> bytes:
-    """Array of one topic, its name, array of one partition."""
+    """Cache and return an array of one topic, its name, and the start of an array of one
+    partition."""
     out = bytearray()
     _put_count(out, 1, flexible)
     _put_topic(out, topic, flexible)

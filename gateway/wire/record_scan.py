@@ -1,7 +1,7 @@
-"""The few times somebody must look inside a batch: which record has a timestamp.
+"""Decodes the records of a batch, where it must be done: to find timestamps and to check keys.
 
-Decompression is bounded while it runs; records are decoded by aiokafka's reader. Imported only
-when needed (it costs a tenth of a second at start).
+Decompression stops at a limit; aiokafka's reader decodes the records. This module is imported only
+when it is needed, because the import takes a tenth of a second.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _XERIAL = b"\x82SNAPPY\x00"
 
 
 class _Bounded(io.BytesIO):
-    """A sink that refuses to grow past its bound."""
+    """A buffer that raises OverflowError above `bytes_max`."""
 
     def __init__(self, bytes_max: int) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class _Bounded(io.BytesIO):
 
 
 def decompress(codec: int, data: bytes, bytes_max: int) -> bytes:
-    """`data` decompressed; BatchRefused when it is damaged or would exceed `bytes_max`."""
+    """Decompress `data`. Raises BatchRefused if it is damaged or exceeds `bytes_max`."""
     try:
         if codec == 1:
             return _gzip(data, bytes_max)
@@ -62,14 +62,16 @@ def decompress(codec: int, data: bytes, bytes_max: int) -> bytes:
         return _zstd(data, bytes_max)
     except OverflowError:
         raise BatchRefused(
-            ErrorCode.invalid_record, f"the batch decompresses to more than {bytes_max} bytes"
+            ErrorCode.invalid_record, f"The batch decompresses to more than {bytes_max} bytes."
         ) from None
     except _DAMAGED as e:
-        raise BatchRefused(ErrorCode.corrupt_message, f"the batch does not decompress: {e}") from e
+        raise BatchRefused(
+            ErrorCode.corrupt_message, f"The batch cannot be decompressed: {e}"
+        ) from e
 
 
 def _gzip(data: bytes, bytes_max: int) -> bytes:
-    """All members, as Java's GZIPInputStream reads them; each one copies what is left."""
+    """Decompress all members, as Java's GZIPInputStream does. Each one copies the rest."""
     whole = b""
     for _ in range(_GZIP_MEMBERS_MAX):
         member = zlib.decompressobj(wbits=31)
@@ -77,11 +79,11 @@ def _gzip(data: bytes, bytes_max: int) -> bytes:
         if len(whole) > bytes_max:
             raise OverflowError
         if not member.eof:
-            raise ValueError("gzip stream is cut")
+            raise ValueError("gzip stream is truncated")
         data = member.unused_data
         if not data:
             return whole
-    raise ValueError(f"gzip stream of more than {_GZIP_MEMBERS_MAX} members")
+    raise ValueError(f"gzip stream has more than {_GZIP_MEMBERS_MAX} members")
 
 
 def _snappy(data: bytes, bytes_max: int) -> bytes:
@@ -93,7 +95,7 @@ def _snappy(data: bytes, bytes_max: int) -> bytes:
         size = int.from_bytes(data[at : at + 4], "big")
         at += 4
         if size > len(data) - at:
-            raise ValueError("snappy block is cut")
+            raise ValueError("snappy block is truncated")
         out.write(_snappy_block(data[at : at + size], bytes_max))
         at += size
     return out.getvalue()
@@ -117,7 +119,7 @@ def _lz4(data: bytes, bytes_max: int) -> bytes:
 
 
 def _zstd(data: bytes, bytes_max: int) -> bytes:
-    """All frames, as Java's ZstdInputStream reads them."""
+    """Decompress all frames, as Java's ZstdInputStream does."""
     decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_MAX)
     reader = decompressor.stream_reader(data, read_across_frames=True)
     whole = reader.read(bytes_max + 1)
@@ -129,10 +131,10 @@ def _zstd(data: bytes, bytes_max: int) -> bytes:
 def first_at_or_after(
     batch: bytes, timestamp: int, from_offset: int, bytes_max: int
 ) -> tuple[int, int] | None:
-    """(timestamp, offset) of the first record with both at least as given; None: there is none.
+    """Return (timestamp, offset) of the first record at or after both arguments, or None.
 
-    A batch that nobody can decode (its producer is the only one who could have known) answers
-    by its header: one such batch must not make the whole partition unsearchable.
+    If the records cannot be decoded, the header decides: one such batch must not prevent searches
+    in the whole partition.
     """
     header = batches.read_header(batch)
     by_header = _by_header(header, from_offset) if header.max_timestamp >= timestamp else None
@@ -147,8 +149,13 @@ def first_at_or_after(
     return None
 
 
-def greatest(batch: bytes, from_offset: int, bytes_max: int) -> tuple[int, int] | None:
-    """(timestamp, offset) of the first record with the greatest timestamp from `from_offset` on."""
+def record_of_timestamp_max(
+    batch: bytes, from_offset: int, bytes_max: int
+) -> tuple[int, int] | None:
+    """Return (timestamp, offset) of the first record with the greatest timestamp, or None.
+
+    Only records from `from_offset` on count.
+    """
     header = batches.read_header(batch)
     if header.attributes & batches.LOG_APPEND_TIME:
         return _by_header(header, from_offset)
@@ -163,19 +170,24 @@ def greatest(batch: bytes, from_offset: int, bytes_max: int) -> tuple[int, int] 
 
 
 def _by_header(header: batches.BatchHeader, from_offset: int) -> tuple[int, int] | None:
-    """As if every record had the batch's greatest timestamp: with log append time they have."""
+    """Return the result as if every record had the batch's greatest timestamp.
+
+    With log append time that is so.
+    """
     offset = max(header.base_offset, from_offset)
     inside = offset <= header.base_offset + header.last_offset_delta
     return (header.max_timestamp, offset) if inside else None
 
 
 def _records(batch: bytes, header: batches.BatchHeader, bytes_max: int) -> Iterator[Any]:
-    """aiokafka's records. Raises BatchRefused when they do not parse."""
+    """Decode the records with aiokafka. Raises BatchRefused."""
     reader: Any = DefaultRecordBatch(_uncompressed(batch, header, bytes_max))
     try:
         yield from reader
     except (CorruptRecordException, ValueError, IndexError, OverflowError, MemoryError) as e:
-        raise BatchRefused(ErrorCode.corrupt_message, f"the records do not parse: {e!r}") from e
+        raise BatchRefused(
+            ErrorCode.corrupt_message, f"The records cannot be decoded: {e!r}"
+        ) from e
 
 
 def _uncompressed(batch: bytes, header: batches.BatchHeader, bytes_max: int) -> bytes:
@@ -199,6 +211,6 @@ def _uncompressed(batch: bytes, header: batches.BatchHeader, bytes_max: int) -> 
 
 
 def all_keyed(batch: bytes, bytes_max: int) -> bool:
-    """Every record of the batch has a key. Raises BatchRefused when they cannot be read."""
+    """Return whether every record has a key. Raises BatchRefused if they cannot be decoded."""
     header = batches.read_header(batch)
     return all(record.key is not None for record in _records(batch, header, bytes_max))

@@ -1,7 +1,7 @@
-"""What kio's generated classes say about the bytes of a message, read once per class.
+"""Reads the layout of messages from kio's generated classes, once per class.
 
-kio's dataclasses are the schema: one class per struct and version, field metadata naming Kafka's
-type. Nothing here imports kio before a class is asked for, so that starting up stays cheap.
+kio's dataclasses are the schema: one class per struct and version, with Kafka's type in each
+field's metadata. kio is imported only when the first class is needed, for a quick start.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ FIXED = {
     "timedelta_i64": "q",
     "datetime_i64": "q",
 }
-"""Kafka's fixed-width types, by kio's names, as `struct` codes."""
+"""The `struct` codes of Kafka's fixed-width types, by kio's names."""
 
 
 class NoSuchSchema(LookupError):
-    """kio has no such message in this version."""
+    """kio does not have this message in this version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +45,12 @@ class FieldShape:
     array: bool
     nullable: bool
     tag: int | None
-    default: Any  # what a reply without this field means; a Reply-like value
+    default: Any  # the value if a reply does not have this field
 
 
 @dataclass(frozen=True, slots=True)
 class StructShape:
-    """One struct: fields in wire order, tagged ones apart and by rising tag."""
+    """One struct: the fields in wire order, and the tagged fields by tag."""
 
     flexible: bool
     fields: tuple[FieldShape, ...]
@@ -59,7 +59,7 @@ class StructShape:
 
 @cache
 def shape_of(entity: type[Any]) -> StructShape:
-    """The shape of one kio class."""
+    """Return the layout of one kio class."""
     shapes = [_field_shape(field) for field in fields(entity)]
     return StructShape(
         flexible=entity.__flexible__,
@@ -98,7 +98,7 @@ def _without_none(annotation: Any) -> tuple[Any, bool]:
 
 
 def _default(field: Field[Any], kind: str, *, array: bool, nullable: bool) -> Any:
-    """The schema's default, else the zero of the type; None where null is allowed."""
+    """Return the default of the schema; otherwise None if nullable, or the type's zero."""
     if kind == "struct" and not array:
         return None if nullable and field.default in (MISSING, None) else {}
     if field.default is not MISSING:
@@ -112,13 +112,13 @@ def _default(field: Field[Any], kind: str, *, array: bool, nullable: bool) -> An
 
 @cache
 def request_class(key: int, version: int) -> type[Any]:
-    """kio's class of this request. Raises NoSuchSchema. Costs 3-15 ms at first use."""
+    """Return kio's class of a request. Raises NoSuchSchema. Takes 3-15 ms at first use."""
     return _load(key, version, "request")
 
 
 @cache
 def response_class(key: int, version: int) -> type[Any]:
-    """kio's class of this response. Raises NoSuchSchema. Costs 3-15 ms at first use."""
+    """Return kio's class of a response. Raises NoSuchSchema. Takes 3-15 ms at first use."""
     return _load(key, version, "response")
 
 

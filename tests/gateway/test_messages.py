@@ -21,7 +21,7 @@ from kio.serial import entity_writer
 from kio.static.constants import EntityType
 
 from gateway.handlers.api import Reply
-from gateway.wire.bounds_check import checked, walker
+from gateway.wire.bounds_check import check_bounds, walker
 from gateway.wire.messages import (
     MalformedMessage,
     decode_request,
@@ -111,7 +111,7 @@ def test_a_request_is_what_kio_writes_and_is_read_back(key, version, data):
     start = 13 if body.__header_schema__.__flexible__ else 12
     assert encoded[start:] == kio_body(body)
     assert kio_body(decode_request(key, version, encoded, start)) == encoded[start:]
-    assert checked(walker(type(body)), encoded, start) == (encoded, start)
+    assert check_bounds(walker(type(body)), encoded, start) == (encoded, start)
 
 
 @pytest.mark.parametrize("version", range(5))

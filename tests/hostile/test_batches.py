@@ -78,7 +78,7 @@ def test_damage_inside_under_a_right_checksum_is_refused_by_type(codec, count, d
         pass
     found = inside.first_at_or_after(batch, 9, 0, CAP)
     assert found is None or found[0] >= 9
-    inside.greatest(batch, 0, CAP)
+    inside.record_of_timestamp_max(batch, 0, CAP)
 
 
 def test_a_record_that_claims_two_gigabytes_takes_none():

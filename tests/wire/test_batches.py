@@ -12,7 +12,7 @@ from kio.schema.errors import ErrorCode
 
 from gateway.wire import batches
 from gateway.wire import record_scan as inside
-from gateway.wire.batches import BatchRefused, check_batch, placed, with_append_time
+from gateway.wire.batches import BatchRefused, check_batch, with_append_time, with_offset
 from tests.batches import HEADER_BYTES, built_batch, plain_batch, raw_batch, record
 
 VECTOR = bytes.fromhex(
@@ -154,7 +154,7 @@ def test_zstd_needs_a_produce_that_knows_it():
 @given(timestamps, st.integers(0, 2**60), st.integers(0, 2**31 - 1))
 def test_a_placed_batch_differs_in_its_first_sixteen_bytes_only(times, offset, epoch):
     batch = memoryview(built_batch(times))
-    stored = b"".join(placed(batch, check(batch), offset, epoch))
+    stored = b"".join(with_offset(batch, check(batch), offset, epoch))
     assert stored[16:] == batch[16:]
     assert batches.read_header(stored)[:3] == (offset, len(batch) - 12, epoch)
     assert [at for _, at in times_of(stored)] == list(range(offset, offset + len(times)))
@@ -164,7 +164,7 @@ def test_a_placed_batch_differs_in_its_first_sixteen_bytes_only(times, offset, e
 def test_log_append_time_is_what_readers_see_in_every_record(codec):
     batch = memoryview(built_batch([5, 9, 7], codec=codec, size=300))
     stamped = with_append_time(batch, check(batch), 123_456)
-    stored = b"".join(placed(stamped, check(batch), 40, 1))
+    stored = b"".join(with_offset(stamped, check(batch), 40, 1))
     assert times_of(stored) == [(123_456, 40), (123_456, 41), (123_456, 42)]
     assert batches.timestamp_max(stored) == 123_456
     assert stored[HEADER_BYTES:] == batch[HEADER_BYTES:]
@@ -177,7 +177,7 @@ def test_log_append_time_is_what_readers_see_in_every_record(codec):
 @given(timestamps, st.sampled_from(sorted(CODECS)), st.integers(-1, 10_001), st.integers(0, 130))
 def test_a_timestamp_is_found_where_a_plain_scan_finds_it(times, codec, timestamp, start):
     batch = memoryview(built_batch(times, codec=codec))
-    stored = b"".join(placed(batch, check(batch), 100, 1))
+    stored = b"".join(with_offset(batch, check(batch), 100, 1))
     due = [(t, at) for at, t in enumerate(times, 100) if t >= timestamp and at >= start]
     found = inside.first_at_or_after(stored, timestamp, start, BYTES_MAX)
     assert found == (due[0] if due else None)
@@ -186,10 +186,10 @@ def test_a_timestamp_is_found_where_a_plain_scan_finds_it(times, codec, timestam
 @given(timestamps, st.sampled_from(sorted(CODECS)), st.integers(0, 130))
 def test_the_greatest_timestamp_is_found_where_a_plain_scan_finds_it(times, codec, start):
     batch = memoryview(built_batch(times, codec=codec))
-    stored = b"".join(placed(batch, check(batch), 100, 1))
+    stored = b"".join(with_offset(batch, check(batch), 100, 1))
     due = [(t, at) for at, t in enumerate(times, 100) if at >= start]
     best = max((t for t, _ in due), default=None)
-    found = inside.greatest(stored, start, BYTES_MAX)
+    found = inside.record_of_timestamp_max(stored, start, BYTES_MAX)
     assert found == next(((t, at) for t, at in due if t == best), None)
 
 
@@ -198,7 +198,7 @@ def test_all_records_of_a_stamped_batch_have_its_time():
     stored = bytes(with_append_time(batch, check(batch), 50))
     assert inside.first_at_or_after(stored, 50, 1, BYTES_MAX) == (50, 1)
     assert inside.first_at_or_after(stored, 51, 0, BYTES_MAX) is None
-    assert inside.greatest(stored, 2, BYTES_MAX) == (50, 2)
+    assert inside.record_of_timestamp_max(stored, 2, BYTES_MAX) == (50, 2)
 
 
 @pytest.mark.parametrize("codec", CODECS, ids=CODECS.get)
@@ -217,6 +217,6 @@ def test_a_batch_that_nobody_can_decode_answers_by_its_header(codec):
     assert inside.first_at_or_after(garbage, 7, 1, BYTES_MAX) == (9, 1)
     assert inside.first_at_or_after(garbage, 10, 0, BYTES_MAX) is None
     assert inside.first_at_or_after(garbage, 7, 3, BYTES_MAX) is None
-    assert inside.greatest(garbage, 2, BYTES_MAX) == (9, 2)
+    assert inside.record_of_timestamp_max(garbage, 2, BYTES_MAX) == (9, 2)
     with pytest.raises(BatchRefused):
         inside.all_keyed(garbage, BYTES_MAX)
