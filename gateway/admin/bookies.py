@@ -1,4 +1,4 @@
-"""What `gateway bookie` asks of the storage tier, as plain data."""
+"""Requests of `gateway bookie` to the storage tier, with their results as plain data."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from ledger.repair.election import current_auditor
 
 Row = dict[str, Any]
 OnDrained = Callable[[int, int], None]
-"""Ledgers moved off it so far, ledgers that name it still."""
+"""Called with the number of ledgers that moved, and of those that still name the bookie."""
 
 _LOOK_S = 1.0
 
 
 async def list_bookies(storage: Storage) -> list[Row]:
-    """Every bookie that is registered, has a cookie, or is named by a ledger, by id."""
+    """List by id every bookie that is registered, has a cookie, or is named by a ledger."""
     registered = storage.bookies.registered()
     named: dict[BookieId, int] = {}
     async for metadata in storage.auditor.all_metadata():
@@ -78,10 +78,10 @@ async def decommission(
     timeout_s: float | None,
     on_drained: OnDrained | None,
 ) -> Row:
-    """No ledger names the bookie any more, and its cookie is gone: it is not of the cluster.
+    """Move all copies off the bookie, then delete its cookie, which removes it from the cluster.
 
-    Raises AdminError; what was moved by then stays moved, and the bookie stays marked to be
-    emptied until this is called again, or `keep`.
+    Raises AdminError. Copies that moved stay moved, and the bookie stays marked as draining until
+    this is called again, or `keep`.
     """
     await _check_known(storage, bookie)
     if _is_writable(storage, bookie) and not even_if_writable:
@@ -93,15 +93,15 @@ async def decommission(
     await storage.underreplicated.drain(bookie)
     if await _ledgers_of(storage, bookie) and await current_auditor(storage.store) is None:
         raise AdminError(
-            f"nobody mends ledgers: start `bookie audit`, then run this again; bookie {bookie} "
-            "is marked to be emptied",
+            "no repair worker is running: start `bookie audit`, then run this command again; "
+            f"bookie {bookie} is marked as draining",
             "NO_AUDITOR",
         )
     moved = await _wait_until_empty(storage, bookie, timeout_s, on_drained)
     if _is_writable(storage, bookie):
         raise AdminError(
-            f"bookie {bookie} holds nothing any more and is still registered as writable: stop "
-            "it and run this again",
+            f"all copies moved off bookie {bookie}, but it is still registered as writable: stop "
+            "it, then run this command again",
             "STILL_WRITABLE",
         )
     await _remove_cookie(storage, bookie)
@@ -110,7 +110,7 @@ async def decommission(
 
 
 async def keep(storage: Storage, bookie: BookieId) -> None:
-    """The bookie is not being emptied any more; what moved stays where it is."""
+    """Stop draining the bookie; copies that moved stay where they are."""
     await storage.underreplicated.end_drain(bookie)
 
 
@@ -126,7 +126,7 @@ def _is_writable(storage: Storage, bookie: BookieId) -> bool:
 
 
 async def _ledgers_of(storage: Storage, bookie: BookieId) -> list[LedgerId]:
-    """Ledgers that name it."""
+    """Return the ledgers that name the bookie."""
     return [
         metadata.ledger
         async for metadata in storage.auditor.all_metadata()
@@ -137,9 +137,9 @@ async def _ledgers_of(storage: Storage, bookie: BookieId) -> list[LedgerId]:
 async def _wait_until_empty(
     storage: Storage, bookie: BookieId, timeout_s: float | None, on_drained: OnDrained | None
 ) -> int:
-    """Marks all ledgers that name it, until none does; returns how many did."""
+    """Mark all ledgers that name the bookie until none does. Returns their number."""
     seen: set[LedgerId] = set()
-    show = on_drained or _say_nothing
+    show = on_drained or _ignore
     try:
         async with asyncio.timeout(timeout_s):
             while left := await _mark_left(storage, bookie, seen):
@@ -151,12 +151,12 @@ async def _wait_until_empty(
     return len(seen)
 
 
-def _say_nothing(moved: int, left: int) -> None:
+def _ignore(moved: int, left: int) -> None:
     return None
 
 
 async def _mark_left(storage: Storage, bookie: BookieId, seen: set[LedgerId]) -> int:
-    """How many ledgers name it still; those not `seen` before are marked."""
+    """Mark the ledgers that name the bookie and are not in `seen`; return the number of all."""
     left = await _ledgers_of(storage, bookie)
     for ledger in left:
         if ledger not in seen:
@@ -179,4 +179,4 @@ async def _remove_cookie(storage: Storage, bookie: BookieId) -> None:
     try:
         await storage.store.delete(cookie_path(bookie))
     except NoNode:
-        return  # an earlier call got so far
+        return  # an earlier call deleted it

@@ -1,7 +1,8 @@
 """A Kafka client for admin requests: finds the coordinator of a group and the leaders of a topic.
 
-It asks the first bootstrap server that answers, and others at the addresses that this one tells.
-Who has moved meanwhile is looked for again, `retry_s_max` long.
+It connects to the first bootstrap server that answers, and to the other brokers at the addresses in
+its metadata. A coordinator or leader that moved is looked up again, for up to `retry_s_max`
+seconds.
 """
 
 from __future__ import annotations
@@ -31,18 +32,18 @@ _MOVED = frozenset(
         "request_timed_out",
     }
 )
-"""Codes after which the right server is looked for again, or is not ready yet."""
+"""Error codes that are retried: another broker is responsible now, or this one is not ready yet."""
 
 Fields = Callable[[int], dict[str, Any]]
-"""The fields of a request in this version."""
+"""Maps the version of a request to its fields."""
 Codes = Callable[[Any], Iterable[Any]]
-"""The error codes within an answer."""
+"""Maps a response to the error codes in it."""
 Place = tuple[str, int]
-"""Topic and partition."""
+"""A topic and the index of a partition."""
 
 
 class Broker(NamedTuple):
-    """One server of the cluster."""
+    """One broker of the cluster."""
 
     node_id: int
     host: str
@@ -53,7 +54,7 @@ class Broker(NamedTuple):
 
 
 def parse_bootstrap(bootstrap: str) -> list[tuple[str, int]]:
-    """Hosts and ports of `host:port,[v6]:port,...`. Raises ValueError that names the bad part."""
+    """Parse `host:port,[v6]:port,...`. Raises ValueError that names the part that is wrong."""
     servers: list[tuple[str, int]] = []
     for part in bootstrap.split(","):
         host, colon, port = part.strip().rpartition(":")
@@ -65,7 +66,7 @@ def parse_bootstrap(bootstrap: str) -> list[tuple[str, int]]:
 
 
 class AdminClient:
-    """Use as `async with AdminClient(bootstrap) as client`. Raises Unreachable anywhere."""
+    """Use as `async with AdminClient(bootstrap) as client`. Every method may raise Unreachable."""
 
     def __init__(
         self,
@@ -79,7 +80,10 @@ class AdminClient:
         self._connect_s_max = connect_s_max
         self._answer_s_max = answer_s_max
         self._retry_s_max = retry_s_max
+        # Open connections, by host and port. A connection that fails is removed and closed.
         self._links: dict[tuple[str, int], Link] = {}
+        # The connection to a bootstrap server, for requests that any broker answers. None before
+        # the first request, and after this connection failed until another one is open.
         self._first: Link | None = None
 
     async def __aenter__(self) -> Self:
@@ -107,7 +111,7 @@ class AdminClient:
     # connections
 
     async def _any(self) -> Link:
-        """A connection to the first bootstrap server that answers."""
+        """Return a connection to the first bootstrap server that answers."""
         if self._first is not None:
             return self._first
         faults: list[str] = []
@@ -128,7 +132,7 @@ class AdminClient:
         return link
 
     async def _forget(self, link: Link) -> None:
-        """The connection broke: the next request makes another, perhaps to another server."""
+        """Close a connection that failed. The next request opens one, perhaps to another broker."""
         for address in [each for each, known in self._links.items() if known is link]:
             del self._links[address]
         if self._first is link:
@@ -145,18 +149,18 @@ class AdminClient:
     # requests that any server answers
 
     def version(self, key: int, version_max: int = VERSION_MAX) -> int:
-        """The highest version of `key` that both sides speak. Raises AdminError."""
+        """Return the highest version of `key` that both sides support. Raises AdminError."""
         assert self._first is not None
         return self._first.version(key, version_max)
 
     async def send(
         self, key: int, fields: dict[str, Any], *, version_max: int = VERSION_MAX
     ) -> Any:
-        """kio's answer of any server, in the highest common version."""
+        """Send a request to any broker, in the highest common version. Returns kio's response."""
         return await self._send(await self._any(), key, fields, version_max)
 
     async def metadata(self, topics: Sequence[str] | None) -> Any:
-        """Brokers, and these topics; None: all topics; []: brokers alone."""
+        """Request the brokers and these topics; None requests all topics, an empty list none."""
         asked = None if topics is None else [{"name": name} for name in topics]
         return await self.send(_METADATA, {"topics": asked, "allow_auto_topic_creation": False})
 
@@ -172,7 +176,7 @@ class AdminClient:
         return await self._send(link, key, fields(version), version_max)
 
     async def coordinator(self, group: str) -> Broker:
-        """Who coordinates the group. Raises AdminError."""
+        """Find the coordinator of the group. Raises AdminError."""
         fields = {"key": group, "key_type": 0, "coordinator_keys": [group]}
         retry = _Retry(self._retry_s_max)
         while True:
@@ -196,7 +200,10 @@ class AdminClient:
         *,
         version_max: int = VERSION_MAX,
     ) -> Any:
-        """The answer of the group's coordinator; of the last one asked, when time is up."""
+        """Send a request to the coordinator of the group, retrying while it moves.
+
+        Returns its response, or the last response if the time for retries is up.
+        """
         retry = _Retry(self._retry_s_max)
         while True:
             try:
@@ -210,14 +217,17 @@ class AdminClient:
                 return answer
 
     async def at_every_broker(self, key: int, fields: Fields, codes: Codes) -> list[Any]:
-        """One answer of each server that lives, as far as any knows."""
+        """Send a request to every broker in the metadata, retrying those that fail.
+
+        Returns one response of each. Raises Unreachable if a broker still fails at the end.
+        """
         retry = _Retry(self._retry_s_max)
         answers: dict[int, Any] = {}
         known: list[Broker] = []
         while True:
             fault: Unreachable | None = None
             brokers = await self._brokers(retry)
-            if brokers != known:  # what one of them had may be with one that has answered already
+            if brokers != known:  # a group may have moved to a broker that answered before
                 answers, known = {}, brokers
             for broker in brokers:
                 if broker.node_id in answers and not _moved(codes(answers[broker.node_id])):
@@ -248,9 +258,10 @@ class AdminClient:
         key: int,
         fields: Callable[[Mapping[str, Sequence[int]]], dict[str, Any]],
     ) -> dict[Place, Any]:
-        """What the leaders say of these partitions, in requests that are made of topics.
+        """Send requests to the leaders of these partitions; `fields` makes one from its topics.
 
-        A partition that has none, or whose leader cannot be asked, is left out when time is up.
+        Returns the response for each partition. A partition without a leader, or whose leader does
+        not answer, is left out when the time for retries is up.
         """
         retry = _Retry(self._retry_s_max)
         found: dict[Place, Any] = {}
@@ -273,7 +284,7 @@ class AdminClient:
     async def _at_leader(
         self, broker: Broker, key: int, fields: dict[str, Any]
     ) -> dict[Place, Any]:
-        """Nothing when it cannot be reached."""
+        """Return the response for each partition; none of them if the broker is unreachable."""
         try:
             answer = await self.at_broker(broker, key, lambda _: fields, VERSION_MAX)
         except Unreachable:
@@ -285,7 +296,7 @@ class AdminClient:
         }
 
     async def _leaders(self, places: set[Place], retry: _Retry) -> dict[Place, Broker | None]:
-        """The leader of each partition that exists; None: nobody that is known."""
+        """Return the leader of each partition that exists, or None if it has no known leader."""
         try:
             answer = await self.metadata(sorted({name for name, _ in places}))
         except Unreachable:
@@ -305,7 +316,7 @@ def _broker(each: Any) -> Broker:
 
 
 class _Retry:
-    """Until when it is tried again, and how long it is waited before."""
+    """The end of retries, and the pause before the next one, which doubles up to a second."""
 
     def __init__(self, retry_s_max: float) -> None:
         self._end_s = asyncio.get_running_loop().time() + retry_s_max
@@ -316,7 +327,7 @@ class _Retry:
         return asyncio.get_running_loop().time() + self._wait_s > self._end_s
 
     async def again(self) -> bool:
-        """After a pause: True; False when the time is up."""
+        """Pause and return True, or return False if the time for retries is up."""
         if self.over:
             return False
         await asyncio.sleep(self._wait_s)

@@ -147,7 +147,7 @@ def _delete(name: str, yes: bool, dry_run: bool, bootstrap: str, output: Format)
 
 
 def _old_targets(function: F) -> F:
-    """Add the hidden options that say what `--to` says, from before there was `--to`."""
+    """Add the hidden options that `--to` replaces."""
     names = ("--to-earliest", "--to-latest", "--to-current")
     for name in names:
         function = option(name, is_flag=True, hidden=True)(function)

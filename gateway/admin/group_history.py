@@ -1,7 +1,7 @@
-"""`gateway group history` and `restore`: what a group committed, read where it is kept.
+"""`gateway group history` and `restore`: the commits of a group, read from its log.
 
-The history is the log of commits itself: closed segments are kept for a week. It is read from
-ZooKeeper and the bookies, and no gateway is asked.
+The log of commits is the history; its closed segments are kept for a week. It is read from
+ZooKeeper and the bookies, not from a gateway.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ COLUMNS = headings("time", "topic", "partition", "offset", "change", "note")
 
 
 class Past(NamedTuple):
-    """A group's history with the names of topics. `topic` None: the topic is deleted."""
+    """The history of a group, with a function that returns the name of a topic.
+
+    It returns None for a topic that was deleted.
+    """
 
     group: str
     history: SubscriptionHistory
@@ -36,16 +39,19 @@ class Past(NamedTuple):
 
 
 async def read_past(storage: Storage, group: str) -> Past:
-    """Raises AdminError when there is no group, or one whose store keeps no history."""
+    """Read the history of a group.
+
+    Raises AdminError if the group does not exist, or if its store keeps no history.
+    """
     store = SubscriptionLogStore(storage.store, PlainLogs(storage.client), storage.clock)
     history = await store.history(group)
     if not history.changes:
         if not (await store.read(group)).exists:
             raise no_such_group(group)
         raise AdminError(
-            f"There is no history of group '{group}': its offsets are kept one by one in "
-            "ZooKeeper. Start all gateways with "
-            "--log-segment-based-subscriptions-store-enabled; then each commit is kept for a week.",
+            f"Group '{group}' has no history: its offsets are in ZooKeeper, not in log segments. "
+            "Start all gateways with --log-segment-based-subscriptions-store-enabled; then each "
+            "commit is kept for a week.",
             "NO_HISTORY",
         )
     catalog = Catalog(storage.store)
@@ -62,7 +68,7 @@ async def read_past(storage: Storage, group: str) -> Past:
 
 
 def rows(past: Past, scope: Scope, since_ms: int, newest: int) -> list[Row]:
-    """The newest changes, oldest first; what a partition began with when it is not known before."""
+    """Return the newest changes as rows, oldest first, with the change from the offset before."""
     last: dict[TopicIdPartition, CommittedOffset] = dict(past.history.offsets)
     found: list[Row] = []
     for change in past.history.changes:
@@ -110,12 +116,12 @@ def _membership(past: Past, change: OffsetChange) -> str:
 
 
 def positions_then(past: Past, at_ms: int) -> dict[Place, Committed]:
-    """What was committed at that time, for topics that still exist. Raises AdminError."""
+    """Return the commits at that time, for topics that still exist. Raises AdminError."""
     found = offsets_at(past.history, at_ms)
     if found is None:
         first = write_time(past.history.since_ms)
         raise AdminError(
-            f"The history of group '{past.group}' begins at {first}; give a later --at.",
+            f"The history of group '{past.group}' begins at {first}; pass a later --at.",
             "NO_HISTORY",
         )
     return {
@@ -136,7 +142,7 @@ def _named(
 
 
 def last_seeks(past: Past, scope: Scope) -> dict[Place, str]:
-    """The metadata of the last seek of each partition: what `replaced_by` takes."""
+    """Return the metadata of the last seek of each partition, as `replaced_by` parses it."""
     found: dict[Place, str] = {}
     for change in past.history.changes:
         if change.key is None or change.committed is None:

@@ -1,7 +1,7 @@
-"""`gateway group seek`: where a group's offsets would go, how to get there, and the way back.
+"""`gateway group seek`: plans the new offsets of a group, commits them, and undoes that.
 
-What a seek replaces is written into the metadata of the commits that it makes, so that any server
-keeps it until the group commits again. Source: Kafka's kafka-consumer-groups.sh --reset-offsets.
+The offsets that a seek replaces are stored in the metadata of its commits, so any broker keeps them
+until the group commits again. Source: Kafka's kafka-consumer-groups.sh --reset-offsets.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from gateway.admin.topics import EARLIEST, LATEST, Row, offsets
 from ledger.command_line.output import headings
 
 COLUMNS = headings("group", "topic", "partition", "current_offset", "new_offset")
-METADATA_SIZE_MAX = 4096  # a server's offset.metadata.max.bytes
+METADATA_SIZE_MAX = 4096  # offset.metadata.max.bytes of a broker
 _MARK = "gateway-seek:"
 _IDLE = ("Empty", "Dead", "")
 
 
 class Step(NamedTuple):
-    """One partition's move. `target` None: the position is removed."""
+    """The move of one partition. If `target` is None, its committed offset is deleted."""
 
     place: Place
     current: Committed | None
@@ -43,16 +43,22 @@ class Step(NamedTuple):
 
 
 class Scope(NamedTuple):
-    """Which partitions: topics with their indexes (none: all of them); no topics: all committed."""
+    """The partitions to move, by topic.
+
+    A topic without partitions means all of them; no topic means all committed partitions.
+    """
 
     topics: Mapping[str, Sequence[int]] = {}
 
 
-# what would be done
+# plans
 
 
 async def require_idle(client: AdminClient, group: str) -> bool:
-    """Nobody is in the group; False: it does not exist. Raises AdminError."""
+    """Check that the group has no members.
+
+    Returns False if it does not exist. Raises AdminError if it has members.
+    """
     try:
         found = await find_group(client, group)
     except AdminError as error:
@@ -69,7 +75,7 @@ async def require_idle(client: AdminClient, group: str) -> bool:
 
 
 async def plan(client: AdminClient, group: str, scope: Scope, target: SeekTarget) -> list[Step]:
-    """The moves, by topic and partition. Raises AdminError."""
+    """Plan the moves to `target`, by topic and partition. Raises AdminError."""
     exists = await require_idle(client, group)
     if not exists and not scope.topics:
         raise no_such_group(group)
@@ -101,7 +107,7 @@ def _counted(place: Place, current: Committed | None, target: SeekTarget) -> int
 
 
 async def plan_offsets(client: AdminClient, group: str, wanted: Mapping[Place, int]) -> list[Step]:
-    """The moves to these very offsets. Raises AdminError."""
+    """Plan the moves to these offsets. Raises AdminError."""
     exists = await require_idle(client, group)
     current = await committed(client, group) if exists else {}
     await _places(client, Scope(_by_topic(wanted)), current)
@@ -111,7 +117,7 @@ async def plan_offsets(client: AdminClient, group: str, wanted: Mapping[Place, i
 async def _places(
     client: AdminClient, scope: Scope, current: Mapping[Place, Committed]
 ) -> list[Place]:
-    """Raises AdminError for a partition that does not exist."""
+    """Return the partitions in `scope`. Raises AdminError if one does not exist."""
     if not scope.topics:
         return sorted(current)
     answer = await client.metadata(sorted(scope.topics))
@@ -138,7 +144,10 @@ async def _steps(
     wanted: Mapping[Place, int],
     kind: str,
 ) -> list[Step]:
-    """Offsets are kept between the ends of the log; what is not wanted goes to one of them."""
+    """Return the moves to the wanted offsets, limited to the start and end of each log.
+
+    A partition without a wanted offset moves to the start for earliest, otherwise to the end.
+    """
     starts = await offsets(client, _by_topic(places), EARLIEST)
     ends = await offsets(client, _by_topic(places), LATEST)
     steps: list[Step] = []
@@ -146,16 +155,16 @@ async def _steps(
         if place not in starts or place not in ends:
             name = f"{place[0]}-{place[1]}"
             raise AdminError(
-                f"The ends of {name} cannot be told now: no gateway leads it; try again.",
+                f"The start and end of {name} are unknown: it has no leader now; try again.",
                 "LEADER_NOT_AVAILABLE",
             )
         low, high = starts[place], ends[place]
         offset = wanted.get(place, low if kind == "earliest" else high)
         remark = ""
         if place not in wanted and kind == "time":
-            remark = "no record is that new: the end"
+            remark = "no record is that new; moved to the end"
         if place not in wanted and kind == "current":
-            remark = "nothing is committed: the end"
+            remark = "no offset was committed; moved to the end"
         if kind != "current" and not low <= offset <= high:
             remark = f"{offset} is {'before the start' if offset < low else 'beyond the end'}"
             offset = min(max(offset, low), high)
@@ -165,11 +174,11 @@ async def _steps(
     return steps
 
 
-# doing it
+# execution
 
 
 async def execute(client: AdminClient, group: str, steps: Iterable[Step], now_ms: int) -> None:
-    """Every move is made, and what it replaced is remembered. Raises AdminError."""
+    """Commit the moves, and store what they replace in their metadata. Raises AdminError."""
     moves = [step for step in steps if step.changes]
     await commit(
         client,
@@ -184,7 +193,7 @@ async def execute(client: AdminClient, group: str, steps: Iterable[Step], now_ms
 
 
 async def undo(client: AdminClient, group: str, steps: Iterable[Step]) -> None:
-    """As `execute` of steps that lead back: exactly what was there before, remembering nothing."""
+    """Commit moves that lead back, with the offsets and metadata that were there before."""
     moves = list(steps)
     back = {step.place: step.target for step in moves if step.target is not None}
     await commit(client, group, back)
@@ -192,7 +201,11 @@ async def undo(client: AdminClient, group: str, steps: Iterable[Step]) -> None:
 
 
 def remember(replaced: Committed | None, now_ms: int) -> str:
-    """The metadata of a commit that replaces this one: newest seek first, the oldest may go."""
+    """Return the metadata of a commit that replaces `replaced`.
+
+    It lists the replaced commits of all seeks so far, newest first. The oldest are dropped if the
+    metadata would be too large.
+    """
     entry: dict[str, Any] = {"at_ms": now_ms, "offset": -1}
     before: list[dict[str, Any]] = []
     if replaced is not None:
@@ -211,7 +224,7 @@ def remember(replaced: Committed | None, now_ms: int) -> str:
 
 
 def remembered(metadata: str) -> list[dict[str, Any]] | None:
-    """What the seeks behind this commit replaced, newest first; None: no seek made it."""
+    """Return what the seeks up to this commit replaced, newest first; None if it is no seek's."""
     if not metadata.startswith(_MARK):
         return None
     try:
@@ -228,7 +241,7 @@ def _is_entry(found: Any) -> bool:
 
 
 def replaced_by(seek: str) -> Committed | None:
-    """What the seek that left this metadata replaced; None: nothing was committed."""
+    """Return the commit that the seek with this metadata replaced, or None if there was none."""
     entries = remembered(seek)
     assert entries is not None
     entry, before = entries[0], entries[1:]
@@ -245,10 +258,10 @@ def _encode(entries: list[dict[str, Any]]) -> str:
 async def plan_undo(
     client: AdminClient, group: str, scope: Scope, seeks: Mapping[Place, str] | None = None
 ) -> list[Step]:
-    """The moves back to before the last seek. Raises AdminError.
+    """Plan the moves back to before the last seek. Raises AdminError.
 
-    `seeks` are the metadata of the last seek of each partition, by the history; None: as they are
-    committed, where nobody has committed since.
+    `seeks` is the metadata of the last seek of each partition, from the history. If it is None, the
+    current commits are used; partitions whose consumers have committed since are left out.
     """
     if not await require_idle(client, group):
         raise no_such_group(group)
@@ -276,7 +289,7 @@ async def plan_undo(
 async def plan_restore(
     client: AdminClient, group: str, scope: Scope, then: Mapping[Place, Committed]
 ) -> list[Step]:
-    """The moves to exactly these positions: what is not among them is removed."""
+    """Plan the moves to exactly these commits; offsets of other partitions are deleted."""
     exists = await require_idle(client, group)
     current = await committed(client, group) if exists else {}
     return [
@@ -292,7 +305,7 @@ def within(scope: Scope, place: Place) -> bool:
 
 
 def rows(group: str, steps: Iterable[Step]) -> list[Row]:
-    """What is shown of the moves."""
+    """Return the rows that show these moves."""
     return [
         {
             "group": group,

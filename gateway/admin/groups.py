@@ -1,4 +1,7 @@
-"""What `gateway group` asks of a server, as plain data; words are kafka-consumer-groups.sh's."""
+"""Requests of `gateway group`, with their results as plain data.
+
+Messages are those of kafka-consumer-groups.sh.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,14 @@ from ledger.command_line.output import headings
 
 _OFFSET_COMMIT, _OFFSET_FETCH, _DESCRIBE_GROUPS, _LIST_GROUPS = 8, 9, 15, 16
 _DELETE_GROUPS, _OFFSET_DELETE = 42, 47
-_GROUPS_FROM = 8  # OffsetFetch asks for many groups from here on
-_NAMES_UP_TO = 9  # and for topic ids beyond; OffsetCommit too
+_GROUPS_FROM = 8  # from this version on OffsetFetch requests several groups
+_NAMES_UP_TO = 9  # later versions of OffsetFetch and OffsetCommit have topic ids
 _GONE = ("Dead", "")
 _REBALANCING = ("PreparingRebalance", "CompletingRebalance")
 _CONSUMER = "consumer"
-_READ_ONLY = "read-only"  # in the place of an assignment strategy: known from fetches alone
+_READ_ONLY = (
+    "read-only"  # replaces the assignment strategy of a group that is known only by its fetches
+)
 _ASSIGNMENT_VERSION_MAX = 3
 
 OFFSET_COLUMNS = headings(
@@ -44,7 +49,7 @@ STATE_COLUMNS = {
 
 
 class Committed(NamedTuple):
-    """What a group has committed for a partition."""
+    """The committed offset of a group for one partition."""
 
     offset: int
     leader_epoch: int = -1
@@ -52,7 +57,7 @@ class Committed(NamedTuple):
 
 
 async def list_groups(client: AdminClient) -> list[Row]:
-    """Every group of every server, by name."""
+    """List the groups of all brokers by name."""
     answers = await client.at_every_broker(
         _LIST_GROUPS,
         lambda _: {"states_filter": [], "types_filter": []},
@@ -62,7 +67,7 @@ async def list_groups(client: AdminClient) -> list[Row]:
     for answer in answers:
         raise_for(answer.error_code, None, "ListGroups")
         for group in answer.groups:
-            # It may have moved while it was asked for: whoever has members knows more.
+            # A group that moved meanwhile is listed twice: keep the entry that has members.
             if getattr(found.get(group.group_id), "group_state", "Empty") == "Empty":
                 found[group.group_id] = group
     return [
@@ -77,7 +82,7 @@ async def list_groups(client: AdminClient) -> list[Row]:
 
 
 async def find_group(client: AdminClient, name: str) -> Any:
-    """kio's description of the group. Raises AdminError when there is none."""
+    """Return kio's description of the group. Raises AdminError if it does not exist."""
     answer = await client.at_coordinator(
         name,
         _DESCRIBE_GROUPS,
@@ -97,7 +102,7 @@ def no_such_group(name: str) -> AdminError:
 
 
 def remark(group: Any) -> str | None:
-    """What Kafka's tool says on stderr about a group in this state."""
+    """Return the remark that Kafka's tool prints about a group in this state, or None."""
     if group.protocol_data == _READ_ONLY:
         return f"Group '{group.group_id}' commits nothing: this is what its clients fetch next."
     if group.group_state == "Empty":
@@ -108,7 +113,7 @@ def remark(group: Any) -> str | None:
 
 
 async def offset_rows(client: AdminClient, group: Any) -> list[Row]:
-    """A row for each partition that the group has committed or that a member holds."""
+    """Return a row for each partition with a committed offset or an assigned member."""
     positions = await committed(client, group.group_id)
     current = {place: each.offset for place, each in positions.items()}
     holders = {place: member for member in group.members for place in assigned(group, member)}
@@ -145,36 +150,36 @@ def _offset_row(
 
 
 async def committed(client: AdminClient, group: str) -> dict[Place, Committed]:
-    """All that the group has committed, whether it exists or not."""
+    """Return all committed offsets of the group; none if it does not exist."""
 
     def fields(version: int) -> dict[str, Any]:
         if version < _GROUPS_FROM:
             return {"group_id": group, "topics": None}
         return {"groups": [{"group_id": group, "topics": None, "member_epoch": -1}]}
 
-    def told(answer: Any) -> Any:
+    def result(answer: Any) -> Any:
         return answer.groups[0] if hasattr(answer, "groups") else answer
 
     answer = await client.at_coordinator(
         group,
         _OFFSET_FETCH,
         fields,
-        lambda answer: [told(answer).error_code],
+        lambda answer: [result(answer).error_code],
         version_max=_NAMES_UP_TO,
     )
-    raise_for(told(answer).error_code, None, group)
+    raise_for(result(answer).error_code, None, group)
     return {
         (topic.name, each.partition_index): Committed(
             each.committed_offset, getattr(each, "committed_leader_epoch", -1), each.metadata or ""
         )
-        for topic in told(answer).topics
+        for topic in result(answer).topics
         for each in topic.partitions
         if not each.error_code.value and each.committed_offset >= 0
     }
 
 
 async def commit(client: AdminClient, group: str, positions: Mapping[Place, Committed]) -> None:
-    """The group has these positions. It has no members. Raises AdminError."""
+    """Commit these offsets for a group without members. Raises AdminError."""
 
     def fields(version: int) -> dict[str, Any]:
         return {
@@ -204,7 +209,7 @@ async def commit(client: AdminClient, group: str, positions: Mapping[Place, Comm
 
 
 async def delete_offsets(client: AdminClient, group: str, places: Iterable[Place]) -> None:
-    """The group has no position for these partitions. Raises AdminError."""
+    """Delete the committed offsets of these partitions. Raises AdminError."""
     asked = _by_topic((place, {"partition_index": place[1]}) for place in places)
     if not asked:
         return
@@ -219,7 +224,7 @@ async def delete_offsets(client: AdminClient, group: str, places: Iterable[Place
 
 
 async def delete_group(client: AdminClient, name: str) -> None:
-    """The group and all of its offsets are gone. Raises AdminError."""
+    """Delete the group and all its offsets. Raises AdminError."""
     answer = await client.at_coordinator(
         name,
         _DELETE_GROUPS,
@@ -254,19 +259,19 @@ def _raise_for_topics(answer: Any, group: str) -> None:
 
 
 def assigned(group: Any, member: Any) -> list[tuple[str, int]]:
-    """Topic and partition of all that a consumer holds; nothing for bytes of other protocols."""
+    """Return the partitions assigned to a consumer; none if its protocol is not the consumer's."""
     data: bytes = member.member_assignment
     if group.protocol_type != _CONSUMER or len(data) < 2:
         return []
     from kio._kio_native import entity_reader
     from kio.schema.consumer_protocol_assignment import v0
 
-    # Later versions only add to the end of what v0 holds.
+    # Later versions only append fields to v0.
     if int.from_bytes(data[:2], "big") > _ASSIGNMENT_VERSION_MAX:
         return []
     try:
         assignment, _ = entity_reader(v0.ConsumerProtocolAssignment)(data, 2)
-    except Exception:  # noqa: BLE001 - a member's own bytes; whatever the reader says
+    except Exception:  # noqa: BLE001 - bytes of a client: the reader may raise anything
         return []
     return [
         (topic.topic, index)

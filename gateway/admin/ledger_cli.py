@@ -168,13 +168,13 @@ def _recover(
     output: Format,
 ) -> None:
     """Fence the writer of a ledger, recover the last entries, and close it."""
-    what = f"fences the writer of ledger {ledger} for ever and closes it"
+    action = f"fences the writer of ledger {ledger} for ever and closes it"
     if accept_loss:
-        what += (
-            ", and gives up every entry that no bookie shows now (stop the gateway that writes "
-            "it first: with too few bookies left it is not surely fenced)"
+        action += (
+            ", and gives up every entry that no bookie returns now (first stop the gateway that "
+            "writes it: with too few bookies left it may not be fenced)"
         )
-    confirm(yes, what, str(ledger), output)
+    confirm(yes, action, str(ledger), output)
 
     from gateway.admin.ledgers import recover
     from ledger.ids import LedgerId
@@ -195,13 +195,13 @@ def _recover(
 
 def _print_loss(found: Row) -> None:
     for bookie in found["limbo_ended"]:
-        emit(f"Bookie {bookie} is out of limbo for it.")
+        emit(f"Limbo of this ledger ended at bookie {bookie}.")
     if found["forced"]:
-        emit("It was closed without the bookies that a recovery needs.")
+        emit("It was closed without the quorum of bookies that a recovery needs.")
     if found["given_up_entries"]:
         emit(f"Given up: {found['given_up_entries']} entries: {found['given_up']}.")
     else:
-        emit("Nothing that is known to have existed was given up.")
+        emit("No entry that is known to have existed was given up.")
 
 
 @ledger.command("why")

@@ -1,4 +1,4 @@
-"""What `gateway ledger` asks of the storage tier, as plain data."""
+"""Requests of `gateway ledger` to the storage tier, with their results as plain data."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from ledger.repair.explain import LedgerFacts, ReplicaAnswer, explain_entry, exp
 
 Row = dict[str, Any]
 OnProgress = Callable[[int, int], None]
-"""Copies read so far, copies to be read."""
+"""Called with the number of copies that were read, and the number of all."""
 
 _VERIFIED_AT_ONCE = 4
 
@@ -44,7 +44,7 @@ _VERIFIED_AT_ONCE = 4
 async def list_ledgers(
     storage: Storage, *, marked_only: bool = False, state: str | None = None
 ) -> list[Row]:
-    """Every ledger, by id; only those on the repair list, or in one state."""
+    """List ledgers by id: all, only those marked for repair, or only those in one state."""
     marked = frozenset(await storage.underreplicated.ledgers())
     rows: list[Row] = []
     async for metadata in storage.auditor.all_metadata():
@@ -76,7 +76,7 @@ def _time(time_ms: int | None) -> str | None:
 
 
 async def show_ledger(storage: Storage, ledger: LedgerId) -> Row:
-    """The metadata, and per fragment and bookie how much of its share it holds."""
+    """Return the metadata, and for each fragment and bookie the entries that it stores."""
     metadata = await storage.metadata_of(ledger)
     copies = storage.copies(metadata)
     lac = await copies.read_lac()
@@ -120,7 +120,7 @@ def _copy_row(
 
 
 def status_of(storage: Storage, bookie: BookieId, *, limbo: bool = False) -> str:
-    """rw, ro or away; and limbo."""
+    """Return `rw`, `ro` or `away`, with `,limbo` if the ledger is in limbo at this bookie."""
     info = storage.bookies.registered().get(bookie)
     if info is None:
         return "away"
@@ -137,9 +137,10 @@ async def verify(
     mark: bool,
     on_progress: OnProgress | None,
 ) -> Row:
-    """Every copy that should be there was read and its digest verified.
+    """Read every copy that should exist and verify its digest.
 
-    None: of all ledgers. `mark`: what lacks good copies goes on the repair list.
+    Verifies all ledgers if `ledgers` is None. With `mark`, ledgers that lack good copies are marked
+    for repair.
     """
     found = [metadata async for metadata in _chosen(storage, ledgers)]
     whole = sum(_copies_of(metadata) for metadata in found)
@@ -174,12 +175,12 @@ async def _chosen(
 
 
 def _copies_of(metadata: LedgerMetadata) -> int:
-    """How many copies a closed ledger has; of an open one it is not known yet."""
+    """Return the number of copies of a closed ledger, or a lower bound for an open one."""
     return (metadata.last_entry or 0) * metadata.write_quorum + metadata.write_quorum
 
 
 async def _verify_one(storage: Storage, metadata: LedgerMetadata, mark: bool) -> list[Row]:
-    """A row for each share that is not whole."""
+    """Return a row for each bookie that lacks some entries of its share."""
     copies = storage.copies(metadata)
     lac = await copies.read_lac()
     replicas = await copies.survey(lac, bookies_of(metadata))
@@ -213,7 +214,7 @@ async def _verify_one(storage: Storage, metadata: LedgerMetadata, mark: bool) ->
 
 
 async def recover(storage: Storage, ledger: LedgerId, *, accept_loss: bool) -> Row:
-    """The ledger is closed, its writer fenced; what was given up for that is said."""
+    """Fence the writer and close the ledger. Returns which entries were given up for that."""
     await storage.metadata_of(ledger)
     if accept_loss:
         acceptor = LossAcceptor(
@@ -255,20 +256,20 @@ def _closed(metadata: LedgerMetadata) -> Row:
 
 
 async def why(storage: Storage, ledger: LedgerId, entry: EntryId | None) -> Row:
-    """In words: what state the ledger, or one entry, is in, and why."""
+    """Explain in words the state of the ledger, or of one of its entries."""
     facts = await _facts(storage, ledger)
     if entry is None:
         return {"ledger": ledger, "because": explain_ledger(facts)}
     metadata = facts.metadata
     bookies = metadata.bookies_of(entry)
-    replies = await asyncio.gather(*[_ask(storage, metadata, one, entry) for one in bookies])
-    said = dict(zip(bookies, replies, strict=True))
-    because = [*explain_entry(facts, entry, said), *explain_ledger(facts)]
+    answers = await asyncio.gather(*[_ask(storage, metadata, one, entry) for one in bookies])
+    replies = dict(zip(bookies, answers, strict=True))
+    because = [*explain_entry(facts, entry, replies), *explain_ledger(facts)]
     return {
         "ledger": ledger,
         "entry": entry,
         "bookies": [
-            {"bookie": bookie, "index": index, "says": said[bookie].name.lower()}
+            {"bookie": bookie, "index": index, "says": replies[bookie].name.lower()}
             for bookie, index in zip(
                 bookies,
                 write_set(entry, metadata.ensemble_size, metadata.write_quorum),

@@ -1,4 +1,4 @@
-"""The storage tier as an admin command sees it: ZooKeeper, the bookies, the repair list."""
+"""The connection of an admin command to the storage tier: ZooKeeper and the bookies."""
 
 from __future__ import annotations
 
@@ -35,15 +35,16 @@ from ledger.repair.underreplicated_ledgers import UnderreplicatedLedgers
 _SESSION_MS = 10_000
 _CONNECT_S = 5.0
 LEDGER_PORT = "grpc://"
-"""Before the address of the ledger port of `gateway dev`, which stands in for ZooKeeper."""
+"""Prefix of the address of a ledger port of `gateway dev`, which replaces ZooKeeper."""
 
 
 class Storage:
-    """What the commands work with. Over any ports; `connect` puts the real ones behind it."""
+    """Access of an admin command to ledgers, bookies and repair marks, over any ports."""
 
     def __init__(
         self, store: MetadataStore, bookies: Bookies, clock: Clock, owner: BookieId
     ) -> None:
+        # All live as long as the command; `StorageConnection` closes `store` and `bookies`.
         self.store = store
         self.bookies = bookies
         self.clock = clock
@@ -52,18 +53,20 @@ class Storage:
         self.metadata = LedgerMetadataStore(store, self.client_config)
         self.client = LedgerClient(store, bookies, clock, self.client_config)
         self.underreplicated = UnderreplicatedLedgers(store, clock, owner)
+        # Only scans metadata here: no admin command is a candidate in the auditors' election.
         self.auditor = Auditor(store, bookies, clock, self.underreplicated, self.config)
+        # Counts the copies that all readers of `copies` have read; it never falls.
         self.progress = RepairProgress()
 
     def copies(self, metadata: LedgerMetadata) -> EntryCopier:
-        """A look at the copies of one ledger; what is read counts in `progress`."""
+        """Return a reader of the copies of one ledger; its reads are counted in `progress`."""
         budget = CopyBudget(self.config.in_flight_bytes_max, 0)
         return EntryCopier(
             metadata, self.bookies, budget, self.progress, self.config, self.client_config
         )
 
     async def metadata_of(self, ledger: LedgerId) -> LedgerMetadata:
-        """As stored now. Raises AdminError when there is none, or none that parses."""
+        """Read the metadata of a ledger. Raises AdminError if there is none, or it is corrupt."""
         try:
             return (await self.metadata.read_latest(ledger)).metadata
         except NoSuchLedger:
@@ -75,13 +78,15 @@ class Storage:
 class StorageConnection:
     """Use as `async with StorageConnection(zookeeper, tls) as storage`. May raise Unreachable.
 
-    `zookeeper` may also be `grpc://127.0.0.1:3181`: the ledger port of `gateway dev`, where nothing
-    can be changed.
+    `zookeeper` may also be `grpc://127.0.0.1:3181`, the ledger port of `gateway dev`, which is
+    read-only.
     """
 
     def __init__(self, zookeeper: str, tls: TlsFiles | None = None) -> None:
         self._zookeeper = zookeeper
         self._tls = tls
+        # Closes what `open` has opened so far. `close` calls them in reverse order, also after an
+        # `open` that failed halfway.
         self._stops: list[Callable[[], Awaitable[None]]] = []
 
     async def open(self) -> Storage:
@@ -142,7 +147,7 @@ def _owner() -> BookieId:
 
 
 class Watching:
-    """Calls `show` now and then while something runs, and once at its end."""
+    """Calls `show` every `every_s` seconds while a block of code runs, and once at its end."""
 
     def __init__(self, show: Callable[[], None] | None, every_s: float = 0.2) -> None:
         self._show = show

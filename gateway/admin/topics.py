@@ -1,4 +1,4 @@
-"""What `gateway topic` asks of a server, as plain data."""
+"""Requests of `gateway topic`, with their results as plain data."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def create_topic(
     replication_factor: int,
     configs: Mapping[str, str],
 ) -> Row:
-    """The topic exists. -1 takes the server's default."""
+    """Create a topic; a count of -1 stands for the default of the server."""
     topic = {
         "name": name,
         "num_partitions": partitions,
@@ -49,7 +49,7 @@ async def create_topic(
 async def alter_topic(
     client: AdminClient, name: str, configs: Mapping[str, str], removed: Sequence[str]
 ) -> None:
-    """The topic's own settings are these as well, and those removed are the default again."""
+    """Set these settings of the topic, and reset those in `removed` to their defaults."""
     changes = [
         {"name": key, "config_operation": _SET, "value": value} for key, value in configs.items()
     ]
@@ -65,7 +65,10 @@ async def alter_topic(
 async def truncate_topic(
     client: AdminClient, name: str, indexes: Sequence[int], offset: int
 ) -> list[Row]:
-    """Where these partitions (none named: all) start now, at `offset` or later; LATEST: the end."""
+    """Delete the records below `offset` (LATEST: all) in these partitions, or in all of them.
+
+    Returns the start of each partition afterwards, or None if its leader did not answer.
+    """
     topic = await describe_topic(client, name)
     known = [row["partition"] for row in topic["partitions"]]
     for index in indexes:
@@ -103,7 +106,7 @@ async def delete_topic(client: AdminClient, name: str) -> None:
 
 
 async def list_topics(client: AdminClient, *, internal: bool) -> list[Row]:
-    """Every topic, by name."""
+    """List the topics by name."""
     answer = await client.send(_METADATA, {"topics": None, "allow_auto_topic_creation": False})
     return [
         {"name": topic.name, "partitions": len(topic.partitions), "internal": topic.is_internal}
@@ -113,7 +116,7 @@ async def list_topics(client: AdminClient, *, internal: bool) -> list[Row]:
 
 
 async def describe_topic(client: AdminClient, name: str) -> Row:
-    """The topic, its partitions with their offsets, and the settings that it overrides."""
+    """Return the topic with its partitions, their offsets, and the settings that it overrides."""
     answer = await client.send(
         _METADATA, {"topics": [{"name": name}], "allow_auto_topic_creation": False}
     )
@@ -144,7 +147,7 @@ async def describe_topic(client: AdminClient, name: str) -> Row:
 
 
 async def settings(client: AdminClient, name: str) -> dict[str, str | None]:
-    """Every setting of the topic as it counts, defaults too."""
+    """Return the value of every setting of the topic, including defaults."""
     return {config.name: config.value for config in await _configs(client, name)}
 
 
@@ -175,10 +178,10 @@ async def offsets(
     *,
     committed: bool = False,
 ) -> dict[Place, int]:
-    """LATEST or EARLIEST offset, or the first one not older than `timestamp` (ms), -1: none is.
+    """Return the LATEST or EARLIEST offset, or the first offset since `timestamp` (ms).
 
-    A partition that cannot be told now is left out. With `committed`, LATEST is the last stable
-    offset: where a reader of committed records ends.
+    The offset is -1 if no record is as new as `timestamp`. A partition whose leader does not answer
+    is left out. With `committed`, LATEST is the last stable offset: the end for read_committed.
     """
 
     def fields(topics: Mapping[str, Sequence[int]]) -> dict[str, Any]:

@@ -178,7 +178,7 @@ def _start(word: str, output: Format) -> str | int:
     except ValueError as error:
         usage(f"--from: {error}; or earliest, or latest", output)
     if start_ms < 0:  # ListOffsets reads -1 and -2 as latest and earliest
-        usage(f"--from: {word!r} is before 1970; say earliest", output)
+        usage(f"--from: {word!r} is before 1970; pass earliest", output)
     return start_ms
 
 

@@ -60,14 +60,14 @@ class ConfigFault(Exception):
         self.faults = faults
 
 
-class Unreachable(Exception):
-    """What the gateway needs does not answer; it may later."""
+class ZooKeeperUnreachable(Exception):
+    """ZooKeeper does not answer, or no cluster is laid out there yet; it may be later."""
 
 
 def run_gateway(config: GatewayConfig) -> int:
     """Serves until SIGTERM or SIGINT, then drains. Returns the exit code.
 
-    Raises ConfigFault, Unreachable.
+    Raises ConfigFault, ZooKeeperUnreachable.
     """
     sys.setswitchinterval(THREAD_SWITCH_S)
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
@@ -111,7 +111,7 @@ async def _start(config: GatewayConfig) -> Running:
     try:
         return await start_embedded(config)
     except (CorruptFormat, DirectoryInUse, ForeignDirectory) as error:
-        raise ConfigFault([f"data {config.data}: {error}"]) from error
+        raise ConfigFault([f"--data {config.data}: {error}"]) from error
     except OSError as error:
         raise ConfigFault([_os_fault(config, error)]) from error
 
@@ -123,10 +123,10 @@ async def _start_in_cluster(config: GatewayConfig) -> Running:
     try:
         return await start_in_cluster(config)
     except MetadataUnavailable as error:
-        raise Unreachable(f"zookeeper {config.zookeeper}: {error}") from error
+        raise ZooKeeperUnreachable(f"--zookeeper {config.zookeeper}: {error}") from error
     except ForeignLayout as error:
-        raise Unreachable(
-            f"zookeeper {config.zookeeper}: {error}; no bookie was ever started there: start "
+        raise ZooKeeperUnreachable(
+            f"--zookeeper {config.zookeeper}: {error}; no bookie was ever started there: start "
             "`bookie serve` first, with this --zookeeper"
         ) from error
     except LedgerError as error:
@@ -141,10 +141,10 @@ def _os_fault(config: GatewayConfig, error: OSError) -> str:
     if isinstance(error, MetricsUnavailable):
         return str(error)
     if error.errno == errno.EADDRINUSE:
-        return f"port {config.port}: in use on {config.host} (--port takes another one)"
+        return f"--port {config.port}: in use on {config.host}; pass another --port"
     if error.errno in (errno.EADDRNOTAVAIL, errno.EACCES) and error.filename is None:
-        return f"host {config.host}, port {config.port}: cannot listen there: {error.strerror}"
-    return str(error) if config.zookeeper else f"data {config.data}: {error}"
+        return f"--host {config.host} --port {config.port}: cannot listen there: {error.strerror}"
+    return str(error) if config.zookeeper else f"--data {config.data}: {error}"
 
 
 def _say_started(config: GatewayConfig, gateway: Running) -> None:

@@ -116,13 +116,13 @@ def run(flags: Flags, words: list[str]) -> int:
         from gateway.process.supervisor import end_with
 
         end_with(flags.supervisor)
-    from gateway.process.run import EXIT_UNREACHABLE, ConfigFault, Unreachable, run_gateway
+    from gateway.process.run import EXIT_UNREACHABLE, ConfigFault, ZooKeeperUnreachable, run_gateway
 
     try:
         return run_gateway(config_of(flags))
     except ConfigFault as fault:
         return print_faults(fault.faults)
-    except Unreachable as fault:
+    except ZooKeeperUnreachable as fault:
         print(f"gateway: {fault}", file=sys.stderr)
         return EXIT_UNREACHABLE
 

@@ -50,9 +50,9 @@ class WorkerPace:
 def commands(
     words: Sequence[str], workers: int, node_id: int, port: int, metrics_port: int | None = None
 ) -> list[list[str]]:
-    """One command line for each worker: `words` are those of `gateway serve`, as given.
+    """Return a command line for each worker; `words` are the options of `gateway serve`, as given.
 
-    Node ids and ports go up by one from the given ones; port 0 stays 0.
+    Node ids and ports rise by one with each worker; port 0 stays 0.
     """
 
     def at(first: int, place: int) -> str:
@@ -70,11 +70,11 @@ def commands(
 
 
 def end_with(supervisor: int) -> None:
-    """This process gets a SIGTERM when its parent is gone, even by `kill -9`."""
+    """Make this process receive SIGTERM when its parent has ended, even by `kill -9`."""
     import ctypes
 
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
-    if os.getppid() != supervisor:  # it went before the line above
+    if os.getppid() != supervisor:  # it ended before the call above
         sys.exit(EXIT_OK)
 
 

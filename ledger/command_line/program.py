@@ -92,7 +92,7 @@ class Value(click.ParamType[T], Generic[T]):
 
 
 class Option(click.Option):
-    """An option whose help always shows its default; `shown` says it in words."""
+    """An option whose help always shows its default; `shown` replaces its value there."""
 
     def __init__(
         self, names: Sequence[str], *, shown: str | None = None, **attributes: Any
@@ -318,7 +318,7 @@ def _spelling(parameter: click.Parameter) -> str:
 
 
 def _purpose(parameter: click.Parameter) -> str:
-    """Return the first sentence of its help in brackets, to say what to pass."""
+    """Return the first sentence of its help in brackets."""
     sentence = (parameter.help or "").partition(":")[0].rstrip(".")
     return f" ({sentence})" if sentence else ""
 

@@ -127,7 +127,7 @@ def _code_of_os_error(error: OSError, config: NodeConfig, settings: NodeSettings
 
 
 async def _connect(config: NodeConfig, make_root: bool) -> Any:
-    """Open a session with ZooKeeper, retrying for as long as `--zookeeper-wait` says."""
+    """Open a session with ZooKeeper, retrying for up to `--zookeeper-wait`."""
     from ledger.adapters.zookeeper.zookeeper_metadata import connect_zookeeper
 
     loop = asyncio.get_running_loop()

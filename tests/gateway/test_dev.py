@@ -110,7 +110,7 @@ def test_a_port_in_use_is_said_plainly(tmp_path):
         port = taken.getsockname()[1]
         code, _, err = ended("dev", "--port", str(port), "--data", str(tmp_path / "data"))
     assert code == 78
-    assert err.startswith(f"gateway: port {port}: in use")
+    assert err.startswith(f"gateway: --port {port}: in use")
     assert len(err.splitlines()) == 1
 
 
@@ -124,7 +124,7 @@ def test_a_directory_in_use_is_said_plainly(tmp_path):
     with started(tmp_path / "data"):
         code, _, err = ended("dev", "--port", "0", "--data", str(tmp_path / "data"))
     assert code == 78
-    assert err.startswith("gateway: data ")
+    assert err.startswith("gateway: --data ")
     assert "Traceback" not in err
 
 

@@ -207,7 +207,7 @@ def test_positions_at_a_time_are_those_of_the_last_commit_before_it():
     assert positions_then(found, 2_500) == {("t", 0): Committed(5)}
     assert positions_then(found, 3_000) == {("t", 0): Committed(3)}
     assert positions_then(found, 9_000) == {}
-    with pytest.raises(AdminError, match=r"begins at 1970-01-01T00:00:01\.000Z; give a later --at"):
+    with pytest.raises(AdminError, match=r"begins at 1970-01-01T00:00:01\.000Z; pass a later --at"):
         positions_then(found, 999)
 
 

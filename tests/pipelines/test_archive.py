@@ -364,7 +364,7 @@ def test_the_command_prints_a_table_or_json_and_one_line_for_a_failure(
         (["a"], "--to"),
         (["--to", "x"], "name a topic, or a --pattern"),
         (["a", "--to", "x", "--from", "noon"], "--from: 'noon' is not a time"),
-        (["a", "--to", "x", "--from", "1969-12-31T23:59:59.999Z"], "before 1970; say earliest"),
+        (["a", "--to", "x", "--from", "1969-12-31T23:59:59.999Z"], "before 1970; pass earliest"),
     ],
 )
 def test_what_cannot_be_meant_is_said_before_spark_starts(words: list[str], said: str):
