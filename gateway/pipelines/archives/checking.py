@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gateway.pipelines.shared.errors import JobError
-from gateway.pipelines.shared.partitions import OffsetRange, TopicPartition
+from gateway.pipelines.shared.partitions import OffsetRange, TopicPartition, partition_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -59,7 +59,7 @@ def check_records(
     wanted = {each.topic_partition: each for each in ranges if each.length}
     for partition in sorted(found):
         if partition not in wanted:
-            raise _wrong(f"{partition}: {found[partition].records} records were not asked for")
+            raise _wrong(f"{partition}: {found[partition].records} unrequested records")
     dense = [
         each for each in wanted.values() if _is_dense(each, found.get(each.topic_partition), sparse)
     ]
@@ -129,7 +129,7 @@ def _check_distinct(
     topics = sorted({each.topic for each in ranges})
     some = records.where(records["topic"].isin(topics)).groupBy("topic", "partition")
     counted = some.agg(count_distinct("offset").alias("distinct")).collect()
-    distinct = {TopicPartition(row["topic"], row["partition"]): row["distinct"] for row in counted}
+    distinct = {partition_of(row): row["distinct"] for row in counted}
     for each in ranges:
         count = found[each.topic_partition].records
         if distinct[each.topic_partition] != count:

@@ -22,9 +22,15 @@ from gateway.pipelines.archives.history import (
     from_ranges,
 )
 from gateway.pipelines.archives.iceberg_table import IcebergSnapshot, IcebergTable
-from gateway.pipelines.archives.port import ArchiveState, Commit, CompactionResult
+from gateway.pipelines.archives.port import ArchiveState, Commit, CompactionResult, ignore_step
 from gateway.pipelines.shared.errors import JobError
-from gateway.pipelines.shared.partitions import COLUMNS, OffsetRange, TopicPartition
+from gateway.pipelines.shared.partitions import (
+    COLUMN_NAMES,
+    COLUMNS,
+    OffsetRange,
+    TopicPartition,
+    partition_of,
+)
 from ledger.adapters.system.clock import SystemClock
 from ledger.ports.clock import Clock
 
@@ -37,14 +43,9 @@ SEQUENCE_KEY = "archive.sequence-number"
 TRUSTED_KEY = "archive.trusted-snapshot"
 """A table property set by an operator: at this snapshot, the other properties are right."""
 
-_NAMES = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
 _DAY_US = 86_400_000_000
 _DAY = f"date_from_unix_date(CAST(floor(unix_micros(timestamp) / {_DAY_US}BD) AS INT)) AS day"
 """The day in UTC, whatever the session's time zone."""
-
-
-def _no_step(_: str) -> None:
-    pass
 
 
 class IcebergArchive:
@@ -60,7 +61,7 @@ class IcebergArchive:
         table: str,
         *,
         clock: Clock | None = None,
-        at_step: Callable[[str], None] = _no_step,
+        at_step: Callable[[str], None] = ignore_step,
     ) -> None:
         self._spark = spark
         self._table = IcebergTable(spark, table, clock or SystemClock())
@@ -112,7 +113,7 @@ class IcebergArchive:
     ) -> bool:
         properties = history.properties()
         self._at_step("write")
-        staged = self._table.append(branch, records.select(*_NAMES), properties)
+        staged = self._table.append(branch, records.select(*COLUMN_NAMES), properties)
         self._at_step("check")
         added = self._table.added(staged)
         check_records(commit.ranges, commit.sparse, _found(added), added)
@@ -134,7 +135,7 @@ class IcebergArchive:
             records = self._table.data(current.id)
         if topics:
             records = records.where(records["topic"].isin(list(topics)))
-        return records.selectExpr(*_NAMES, _DAY)
+        return records.selectExpr(*COLUMN_NAMES, _DAY)
 
     def compact(self, file_bytes_max: int) -> CompactionResult:
         """Rewrite each topic, partition and day into few files of about `file_bytes_max`."""
@@ -235,9 +236,7 @@ class IcebergArchive:
                 .collect()
             )
             if not any(row["topic"] is None or row["max(unknown)"] for row in rows):
-                return {
-                    TopicPartition(row["topic"], row["partition"]): row["max(last)"] for row in rows
-                }
+                return {partition_of(row): row["max(last)"] for row in rows}
         found = _found(self._table.data(current.id))
         return {partition: each.max_offset for partition, each in found.items()}
 
@@ -279,8 +278,6 @@ def _found(records: DataFrame) -> dict[TopicPartition, OffsetSummary]:
         .collect()
     )
     return {
-        TopicPartition(row["topic"], row["partition"]): OffsetSummary(
-            row["count"], row["first"], row["last"], row["fold"]
-        )
+        partition_of(row): OffsetSummary(row["count"], row["first"], row["last"], row["fold"])
         for row in rows
     }

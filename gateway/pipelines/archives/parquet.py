@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gateway.pipelines.archives.checking import OffsetSummary, check_records
 from gateway.pipelines.archives.parquet_log import ArchiveContents, CommitEntry, CommitLog, DataFile
-from gateway.pipelines.archives.port import ArchiveState, Commit, CompactionResult
+from gateway.pipelines.archives.port import ArchiveState, Commit, CompactionResult, ignore_step
 from gateway.pipelines.archives.staging import (
     FILE_COLUMNS,
     StagedFile,
@@ -23,7 +23,7 @@ from gateway.pipelines.archives.staging import (
 )
 from gateway.pipelines.shared.errors import JobError
 from gateway.pipelines.shared.files import LocalFiles, join_path, local_path, open_files
-from gateway.pipelines.shared.partitions import OffsetRange, TopicPartition
+from gateway.pipelines.shared.partitions import COLUMN_NAMES, OffsetRange, TopicPartition
 from ledger.adapters.system.clock import SystemClock
 from ledger.ports.clock import Clock
 
@@ -34,15 +34,7 @@ _COMPACT_BYTES_MAX = 16 * 1024**3
 """Bytes of files that one commit replaces. Files of one topic, partition and day stay together."""
 _COMPACT_TASKS_MAX = 1_000
 _NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"
-_NAMES = (
-    *("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers"),
-    "day",
-)
 _PATTERN = frozenset("*?[]{}\\")
-
-
-def _no_step(_: str) -> None:
-    pass
 
 
 class ParquetArchive:
@@ -54,7 +46,7 @@ class ParquetArchive:
         path: str,
         *,
         clock: Clock | None = None,
-        at_step: Callable[[str], None] = _no_step,
+        at_step: Callable[[str], None] = ignore_step,
     ) -> None:
         if _PATTERN & set(path):
             raise JobError(
@@ -159,7 +151,7 @@ class ParquetArchive:
             return self._spark.createDataFrame([], FILE_COLUMNS)
         reader = self._spark.read.schema(FILE_COLUMNS).option("basePath", self._root)
         paths = [join_path(self._root, each.path) for each in files]
-        return reader.parquet(*paths).select(*_NAMES)
+        return reader.parquet(*paths).select(*COLUMN_NAMES, "day")
 
     # --- compaction -----------------------------------------------------------------------------
 

@@ -93,3 +93,7 @@ class Archive(Protocol):
     def compact(self, file_bytes_max: int) -> CompactionResult:
         """Rewrite each topic, partition and day into few files of about `file_bytes_max`."""
         ...
+
+
+def ignore_step(_: str) -> None:
+    """Do nothing. Tests pass a function here that stops or delays an append at a step."""

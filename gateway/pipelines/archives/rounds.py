@@ -94,7 +94,7 @@ def next_round(
 
 
 def check_lost(lost: tuple[LostOffsets, ...]) -> None:
-    """Raise DataLost if any offsets were lost. The error tells how to continue without them."""
+    """Raise DataLost if any offsets were lost. The error explains how to continue."""
     if not lost:
         return
     ranges = tuple(each.range for each in lost)

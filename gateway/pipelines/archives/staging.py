@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,8 +20,10 @@ from gateway.pipelines.shared.files import (
     join_path,
     local_path,
     make_directories,
+    sync_path,
 )
 from gateway.pipelines.shared.partitions import COLUMNS
+from gateway.pipelines.shared.session import session_settings
 from ledger.ports.clock import Clock
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 
 STAGING = "_staging"
 FILE_COLUMNS = f"{COLUMNS}, day DATE"
-_PLACES = ("topic", "partition", "day")
+_PARTITIONING = ("topic", "partition", "day")
 _DAY = "date_from_unix_date(CAST(floor(unix_millis(timestamp) / 86400000) AS INT))"
 """The day in UTC, whatever the session's time zone."""
 _HOUR_MS = 3_600_000
@@ -81,9 +83,11 @@ class StagingDirectory:
         out = self._at(run.name)
         if isinstance(self._files, LocalFiles):
             make_directories(local_path(out).parent)  # Spark would not sync it
-        staged = records.withColumn("day", _day()).sortWithinPartitions(*_PLACES, "offset")
-        with _settings(self._spark, {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}):
-            writer = staged.write.partitionBy(*_PLACES).mode("append")
+        staged = records.withColumn("day", _day()).sortWithinPartitions(*_PARTITIONING, "offset")
+        with session_settings(
+            self._spark, {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
+        ):
+            writer = staged.write.partitionBy(*_PARTITIONING).mode("append")
             writer = writer.option("parquet.block.size", ROW_GROUP_BYTES)
             writer.options(compression="zstd", maxRecordsPerFile=rows_per_file_max).parquet(out)
         if isinstance(self._files, LocalFiles):
@@ -200,34 +204,10 @@ def _day() -> Any:
     return expr(_DAY)
 
 
-@contextmanager
-def _settings(spark: SparkSession, settings: Mapping[str, str]) -> Generator[None]:
-    """Apply settings of the session within the block."""
-    before = {key: spark.conf.get(key, None) for key in settings}
-    for key, value in settings.items():
-        spark.conf.set(key, value)
-    try:
-        yield
-    finally:
-        for key, value in before.items():
-            if value is None:
-                spark.conf.unset(key)
-            else:
-                spark.conf.set(key, value)
-
-
 def _sync_tree(directory: Path) -> None:
     """Sync the directory, everything below it, and the two directories above it."""
     for at, _, names in os.walk(directory):
         for path in (*(Path(at, name) for name in names), Path(at)):
-            _sync(path)
+            sync_path(path)
     for above in (directory.parent, directory.parent.parent):
-        _sync(above)
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        sync_path(above)

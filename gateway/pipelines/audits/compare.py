@@ -24,7 +24,7 @@ from gateway.pipelines.audits.counting import (
     small_frame,
 )
 from gateway.pipelines.audits.model import SIDES, Align, Side, unrelated_topics
-from gateway.pipelines.shared.partitions import OffsetRange, TopicPartition
+from gateway.pipelines.shared.partitions import OffsetRange, TopicPartition, partition_of
 from gateway.pipelines.shared.topics import OffsetBounds
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class Comparison:
         for name in SIDES:
             figures += _figures(name)
         rows = joined.groupBy(*PARTITION_KEYS).agg(*figures).collect()
-        return {TopicPartition(row["topic"], row["partition"]): _sums(row) for row in rows}
+        return {partition_of(row): _sums(row) for row in rows}
 
     def partitions_to_number(
         self, sums: Mapping[TopicPartition, PartitionSums]
@@ -207,7 +207,7 @@ class Comparison:
         found: dict[TopicPartition, int] = {}
         for part in parts:
             for row in part.groupBy(*PARTITION_KEYS).agg(F.sum("held").alias("held")).collect():
-                partition = TopicPartition(row["topic"], row["partition"])
+                partition = partition_of(row)
                 found[partition] = found.get(partition, 0) + row["held"]
         return found
 
@@ -229,7 +229,7 @@ class Comparison:
             )
             rows = rows.groupBy(*PARTITION_KEYS).agg(F.sum(F.col("count") - 1).alias("again"))
             for row in rows.collect():
-                found[name, TopicPartition(row["topic"], row["partition"])] = row["again"]
+                found[name, partition_of(row)] = row["again"]
         return found
 
     def open_ranges(
@@ -294,12 +294,7 @@ def count_pairs(groups: DataFrame) -> dict[TopicPartition, PairCounts]:
     ]
     rows = groups.groupBy(*PARTITION_KEYS).agg(*figures).collect()
     names = list(PairCounts.__slots__)
-    return {
-        TopicPartition(row["topic"], row["partition"]): PairCounts(
-            **{name: row[name] for name in names}
-        )
-        for row in rows
-    }
+    return {partition_of(row): PairCounts(**{name: row[name] for name in names}) for row in rows}
 
 
 def records_differ() -> Column:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gateway.pipelines.audits.compare import Comparison, records_differ
 from gateway.pipelines.audits.counting import PARTITION_KEYS, small_frame
 from gateway.pipelines.audits.model import SIDES, DifferenceExample, LossReason
-from gateway.pipelines.shared.partitions import TopicPartition
+from gateway.pipelines.shared.partitions import TopicPartition, partition_of
 from gateway.pipelines.shared.topics import OffsetBounds
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def find_examples(
     records = {name: _records(comparison, name, first) for name in SIDES}
     found: list[DifferenceExample] = []
     for row in first:
-        partition = TopicPartition(row["topic"], row["partition"])
+        partition = partition_of(row)
         here = [records[name].get((partition, row[f"{name}_offset"]), []) for name in SIDES]
         what = _what(row, here)
         left, right = (_shown(each[0]) if each else None for each in here)
@@ -70,7 +70,7 @@ def _records(
     wanted: dict[TopicPartition, list[int]] = {}
     for row in rows:
         if row[f"{name}_offset"] is not None:
-            partition = TopicPartition(row["topic"], row["partition"])
+            partition = partition_of(row)
             wanted.setdefault(partition, []).append(row[f"{name}_offset"])
     if not wanted:
         return {}
@@ -83,7 +83,7 @@ def _records(
     found: dict[tuple[TopicPartition, int | None], list[Row]] = {}
     # An offset may occur a thousand times, so bound the rows.
     for row in chosen.selectExpr(*PARTITION_KEYS, *_FIELDS).limit(4 * len(keys)).collect():
-        partition = TopicPartition(row["topic"], row["partition"])
+        partition = partition_of(row)
         found.setdefault((partition, row["offset"]), []).append(row)
     return found
 

@@ -23,7 +23,7 @@ from gateway.pipelines.audits.model import (
     Ranges,
     Side,
 )
-from gateway.pipelines.shared.partitions import OffsetRange, TopicPartition
+from gateway.pipelines.shared.partitions import OffsetRange, TopicPartition, partition_of
 from gateway.pipelines.shared.topics import OffsetBounds
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class LossClassifier:
         rows = self._comparison.persist_once(self._by_acceptance(self._by_bounds(rows)))
         summary = _summary(rows)
         doubtful = {
-            _partition_of(row): OffsetBounds(row["offset_min"], row["offset_max"] + 1)
+            partition_of(row): OffsetBounds(row["offset_min"], row["offset_max"] + 1)
             for row in summary
             if row["inside"] and row["loss"] == LossReason.LOST
         }
@@ -86,7 +86,7 @@ class LossClassifier:
     def _lines(self, summary: Iterable[Row]) -> list[MissingRecords]:
         lines: dict[tuple[TopicPartition, LossReason], MissingRecords] = {}
         for row in summary:
-            key = _partition_of(row), LossReason(row["loss"])
+            key = partition_of(row), LossReason(row["loss"])
             figures = (row[name] for name in ("offset_min", "offset_max", "ms_min", "ms_max"))
             line = MissingRecords(key[0], self._on, key[1], row["records"], *figures)
             lines[key] = _merge(lines[key], line) if key in lines else line
@@ -267,9 +267,7 @@ class LossClassifier:
             self._other.read(wanted).groupBy(*PARTITION_KEYS).agg(F.expr(f"sum({size}) AS bytes"))
         )
         over = {
-            _partition_of(row)
-            for row in held.collect()
-            if row["bytes"] > limits[_partition_of(row)]
+            partition_of(row) for row in held.collect() if row["bytes"] > limits[partition_of(row)]
         }
         return [
             line._replace(loss=LossReason.expired)
@@ -313,10 +311,6 @@ def _summary(rows: DataFrame) -> list[Row]:
     for name in ("offset", "ms"):
         figures += [F.min(name).alias(f"{name}_min"), F.max(name).alias(f"{name}_max")]
     return rows.groupBy(*PARTITION_KEYS, "loss", "inside").agg(*figures).collect()
-
-
-def _partition_of(row: Row) -> TopicPartition:
-    return TopicPartition(row["topic"], row["partition"])
 
 
 def _merge(one: MissingRecords, other: MissingRecords) -> MissingRecords:

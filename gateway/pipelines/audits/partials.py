@@ -17,7 +17,7 @@ from gateway.pipelines.audits.columns import BUCKET, BUCKETS, PARTIALS
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Places = Mapping[tuple[str, int], int]
+Bases = Mapping[tuple[str, int], int]
 Batches = Iterable["pa.RecordBatch"]
 _LOW = (1 << 32) - 1
 
@@ -47,22 +47,22 @@ class _LastSeen:
     def __init__(self) -> None:
         self._last: dict[tuple[str, int], tuple[int, int]] = {}
 
-    def steps(self, places: list[tuple[str, int]], starts: Any, position: Any, ms: Any) -> Any:
+    def steps(self, keys: list[tuple[str, int]], starts: Any, position: Any, ms: Any) -> Any:
         """Flag positions not above the previous one, and timestamps below the previous one."""
         disorder = np.empty(len(position), np.int64)
         back = np.empty(len(position), np.int64)
         disorder[1:] = position[1:] <= position[:-1]
         back[1:] = ms[1:] < ms[:-1]
         ends = [*starts[1:].tolist(), len(position)]
-        for place, start, end in zip(places, starts.tolist(), ends, strict=True):
-            known = self._last.get(place)
+        for key, start, end in zip(keys, starts.tolist(), ends, strict=True):
+            known = self._last.get(key)
             disorder[start] = known is not None and int(position[start]) <= known[0]
             back[start] = known is not None and int(ms[start]) < known[1]
-            self._last[place] = (int(position[end - 1]), int(ms[end - 1]))
+            self._last[key] = (int(position[end - 1]), int(ms[end - 1]))
         return disorder, back
 
 
-def count_partials(bases: Places, ordered: bool) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
+def count_partials(bases: Bases, ordered: bool) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
     """Make a function for mapInArrow: NARROW in, PARTIALS out, one row per run of a bucket.
 
     A position is the offset minus the base of its partition (default 0). `ordered`: the records
@@ -83,7 +83,7 @@ def _starts(changes: Any) -> Any:
     return np.concatenate(([0], np.flatnonzero(changes) + 1))
 
 
-def _counted(batch: pa.RecordBatch, bases: Places, before: _LastSeen | None) -> pa.RecordBatch:
+def _counted(batch: pa.RecordBatch, bases: Bases, before: _LastSeen | None) -> pa.RecordBatch:
     import pyarrow as pa
 
     names = batch.column(0).dictionary_encode()
@@ -94,12 +94,12 @@ def _counted(batch: pa.RecordBatch, bases: Places, before: _LastSeen | None) -> 
     moves = (topics[1:] != topics[:-1]) | (partition[1:] != partition[:-1])
     begins = _starts(moves)
     dictionary = names.dictionary.to_pylist()
-    places = [(dictionary[topics[at]], int(partition[at])) for at in begins.tolist()]
+    keys = [(dictionary[topics[at]], int(partition[at])) for at in begins.tolist()]
     lengths = np.diff(np.append(begins, len(offset)))
-    position = offset - np.repeat([bases.get(place, 0) for place in places], lengths)
+    position = offset - np.repeat([bases.get(key, 0) for key in keys], lengths)
     bucket = position // BUCKET
     starts = _starts(moves | (bucket[1:] != bucket[:-1]))
-    disorder, back = (0, 0) if before is None else before.steps(places, begins, position, ms)
+    disorder, back = (0, 0) if before is None else before.steps(keys, begins, position, ms)
     inside = position % BUCKET
     sums = [
         np.ones(len(offset), np.int64),

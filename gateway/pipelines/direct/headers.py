@@ -63,7 +63,7 @@ def _walk(
     at: Positions,
     ends: Positions,
     counts: Positions,
-    places: Positions,
+    indexes: Positions,
     found: _HeaderBounds,
 ) -> None:
     """Fill `found`. Each record must end with its last header."""
@@ -75,7 +75,7 @@ def _walk(
         more = ~over
         if not more.any():
             return
-        at, ends, counts, places = at[more], ends[more], counts[more], places[more]
+        at, ends, counts, indexes = at[more], ends[more], counts[more], indexes[more]
         key_lengths, keys = varints(array, at)
         value_lengths, values = varints(array, keys + key_lengths)
         at = values + np.maximum(value_lengths, 0)
@@ -84,7 +84,7 @@ def _walk(
         for column, values_of in zip(
             found, (keys, key_lengths, values, value_lengths), strict=True
         ):
-            column[places + step] = values_of
+            column[indexes + step] = values_of
         step += 1
 
 

@@ -60,7 +60,7 @@ async def open_storage(
     *,
     connect_s: float = CONNECT_S,
 ) -> AsyncGenerator[ReadStorage]:
-    """Connect to the storage that `metadata` names. Raises JobError that tells the remedy.
+    """Connect to the storage that `metadata` names. Raises JobError with the remedy.
 
     `ca`, `certificate` and `key` are PEM files, for bookies that require client certificates. A
     server that does not answer within `connect_s` counts as unreachable.

@@ -40,7 +40,7 @@ class _Batches(NamedTuple):
     begins: Positions
     ends: Positions
     counts: Positions
-    places: Positions
+    indexes: Positions
 
     def those(self, wanted: NDArray[np.bool_]) -> _Batches:
         return _Batches(*(each[wanted] for each in self))
@@ -84,8 +84,8 @@ def find_records(
     records = sum(counts)
     found = RecordBounds(np.empty(records, np.int64), np.empty(records, np.int64))
     sizes = np.array(counts, np.int64)
-    places = np.cumsum(sizes) - sizes
-    left = _Batches(np.array(begins, np.int64), np.array(ends, np.int64), sizes, places)
+    indexes = np.cumsum(sizes) - sizes
+    left = _Batches(np.array(begins, np.int64), np.array(ends, np.int64), sizes, indexes)
     if len(counts) >= ALIKE_FROM:
         left = _alike(data, array, left, found)
     if not len(left.counts):
@@ -93,11 +93,9 @@ def find_records(
     if int(left.counts.sum()) >= LOCKSTEP_FROM * int(left.counts.max()):
         _in_step(array, left, found)
         return found
-    for begin, end, count, place in zip(*(each.tolist() for each in left), strict=True):
-        stretch = slice(place, place + count)
-        _one_batch(
-            data, array, begin, end, RecordBounds(found.starts[stretch], found.ends[stretch])
-        )
+    for begin, end, count, index in zip(*(each.tolist() for each in left), strict=True):
+        span = slice(index, index + count)
+        _one_batch(data, array, begin, end, RecordBounds(found.starts[span], found.ends[span]))
     return found
 
 
@@ -121,9 +119,9 @@ def _alike(data: bytes, array: Bytes, batches: _Batches, found: RecordBounds) ->
     same = (starts == (first.starts + moved).ravel()) & (lengths > 0)
     same &= starts + lengths == (first.ends + moved).ravel()
     good = same.reshape(-1, count).all(axis=1)
-    places = (group.places[good][:, None] + np.arange(count)).ravel()
-    found.starts[places] = (first.starts + moved[good]).ravel()
-    found.ends[places] = (first.ends + moved[good]).ravel()
+    indexes = (group.indexes[good][:, None] + np.arange(count)).ravel()
+    found.starts[indexes] = (first.starts + moved[good]).ravel()
+    found.ends[indexes] = (first.ends + moved[good]).ravel()
     members[members] = good
     return batches.those(~members)
 
@@ -131,19 +129,19 @@ def _alike(data: bytes, array: Bytes, batches: _Batches, found: RecordBounds) ->
 def _in_step(array: Bytes, batches: _Batches, found: RecordBounds) -> None:
     """Find the k-th records of all batches in the k-th step."""
     order = np.argsort(-batches.counts, kind="stable")  # batches with a k-th record come first
-    at, limits, counts, places = (each[order] for each in batches)
+    at, limits, counts, indexes = (each[order] for each in batches)
     having = np.searchsorted(-counts, -np.arange(int(counts[0])), side="left")
     for active in having.tolist():
         if active < len(at):
             _all_used(at[active:], limits[active : len(at)])
-            at, places = at[:active], places[:active]
+            at, indexes = at[:active], indexes[:active]
         lengths, starts = varints(array, at)
         if lengths.min() <= 0:
             raise ValueError("a record of no bytes")
         at = starts + lengths
-        found.starts[places] = starts
-        found.ends[places] = at
-        places += 1
+        found.starts[indexes] = starts
+        found.ends[indexes] = at
+        indexes += 1
     _all_used(at, limits[: len(at)])
 
 
@@ -213,8 +211,8 @@ def _run(data: Buffer, array: Bytes, at: int, end: int, left: RecordBounds) -> i
 
 def _same(array: Bytes, at: int, start: int, size: int, count: int) -> int:
     """Count how many of `count` records of that size have the length of the first one."""
-    for place in range(at, start):
-        other = array[place : place + count * size : size][:count] != array[place]
+    for index in range(at, start):
+        other = array[index : index + count * size : size][:count] != array[index]
         first = int(other.argmax())
         if other[first]:
             count = first

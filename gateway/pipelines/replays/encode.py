@@ -96,8 +96,8 @@ def _fill(builder: Any, rows: RecordRows, at: int) -> int:
     if timestamps[at] == _NO_TIME_MS:
         # The builder treats -1 as unset, and would give the record the next record's timestamp.
         end = next((i for i in range(at, end) if timestamps[i] != _NO_TIME_MS), end)
-    for delta, place in enumerate(range(at, end)):
-        own = _NO_HEADERS if headers is None else headers[place]
-        if append(delta, timestamps[place], keys[place], values[place], own) is None:
-            return place
+    for delta, index in enumerate(range(at, end)):
+        own = _NO_HEADERS if headers is None else headers[index]
+        if append(delta, timestamps[index], keys[index], values[index], own) is None:
+            return index
     return end

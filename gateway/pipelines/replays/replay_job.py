@@ -35,6 +35,7 @@ from gateway.pipelines.replays.writer import WriterLimits
 from gateway.pipelines.shared.errors import JobError
 from gateway.pipelines.shared.files import join_path, open_files
 from gateway.pipelines.shared.partitions import OffsetRange
+from gateway.pipelines.shared.session import session_settings
 from gateway.pipelines.shared.spark_errors import translate_spark_errors
 from gateway.pipelines.shared.topics import Topics
 from ledger.adapters.system.clock import SystemClock
@@ -84,7 +85,7 @@ def replay(
 ) -> ReplayReport:
     """Write all requested records to the target, once each, in order. Raises JobError.
 
-    `state` is a directory; if it has no plan, the replay begins anew. `offsets_at_once` is the size
+    `state` is a directory; if it has no plan, a new replay begins. `offsets_at_once` is the size
     of a chunk, per partition.
     """
     job = _ReplayRun(
@@ -379,13 +380,9 @@ class _ChunkedWrite:
         ordered = spread.sortWithinPartitions("partition", "offset")
         record_bytes = max(1, self._plan.record_bytes_max)
         arrow_rows = max(1, min(_ARROW_ROWS_MAX, _ARROW_BYTES // record_bytes))
-        before = spark.conf.get(_ARROW_ROWS)
-        spark.conf.set(_ARROW_ROWS, str(arrow_rows))
-        try:
-            work = chunk_writer(self._plan, self._sending, chunks)
+        work = chunk_writer(self._plan, self._sending, chunks)
+        with session_settings(spark, {_ARROW_ROWS: str(arrow_rows)}):
             return ordered.mapInArrow(work, RESULT).collect()  # one per partition
-        finally:
-            spark.conf.set(_ARROW_ROWS, str(before))
 
 
 def _raise_failures(

@@ -45,7 +45,7 @@ def create_if_missing(topics: Topics, name: str, partitions: int) -> None:
 
 
 def describe_target(topics: Topics, bootstrap: str, name: str) -> ReplayTarget:
-    """Look the topic up. Raises JobError that tells the remedy if it is unsuitable."""
+    """Look the topic up. Raises JobError with the remedy if it is unsuitable."""
     try:
         description = topics.describe(name)
     except JobError as error:

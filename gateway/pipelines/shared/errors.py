@@ -6,7 +6,7 @@ from gateway.pipelines.shared.partitions import OffsetRange
 
 
 class JobError(Exception):
-    """A failure that ends a job. The text says what to change; `code` is for programs."""
+    """A failure that ends a job. The text names the remedy; `code` is for programs."""
 
     def __init__(self, message: str, code: str = "JOB_FAILED") -> None:
         super().__init__(message)

@@ -117,7 +117,7 @@ class LocalFiles:
                 won = _link(temporary, target)
             finally:
                 temporary.unlink(missing_ok=True)
-            _sync_directory(target.parent)
+            sync_path(target.parent)
         return won
 
     def read(self, path: str) -> bytes | None:
@@ -145,7 +145,7 @@ class LocalFiles:
                 if not new.exists():
                     raise
                 return
-            _sync_directory(new.parent)
+            sync_path(new.parent)
 
     def remove(self, path: str) -> None:
         found = local_path(path)
@@ -292,11 +292,12 @@ def make_directories(directory: Path) -> None:
     missing = [each for each in (directory, *directory.parents) if not each.exists()]
     directory.mkdir(parents=True, exist_ok=True)
     for each in reversed(missing):
-        _sync_directory(each.parent)
+        sync_path(each.parent)
 
 
-def _sync_directory(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY)
+def sync_path(path: Path) -> None:
+    """Sync a file or directory."""
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:

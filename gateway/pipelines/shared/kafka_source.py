@@ -1,4 +1,4 @@
-"""Reads through Spark's own Kafka source, for exactly the offsets that were asked for."""
+"""Reads through Spark's own Kafka source, for exactly the requested offsets."""
 
 from __future__ import annotations
 

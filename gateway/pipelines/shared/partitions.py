@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from pyspark.sql import Row
 
 COLUMNS = (
     "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, "
     "timestampType INT, headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
 )
 """The columns of Spark's Kafka source with `includeHeaders`: same names, types and order."""
+
+
+COLUMN_NAMES = (
+    "key",
+    "value",
+    "topic",
+    "partition",
+    "offset",
+    "timestamp",
+    "timestampType",
+    "headers",
+)
+"""The names in `COLUMNS`, in order."""
 
 
 class TopicPartition(NamedTuple):
@@ -42,3 +58,8 @@ class OffsetRange(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic_partition}[{self.start}..{self.end})"
+
+
+def partition_of(row: Row) -> TopicPartition:
+    """Return the partition that a row of Spark names in its columns `topic` and `partition`."""
+    return TopicPartition(row["topic"], row["partition"])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
@@ -67,6 +68,22 @@ def new_session(name: str, master: str = "", conf: Mapping[str, str] | None = No
         return builder.getOrCreate()
     except (PySparkException, RuntimeError, OSError) as error:
         raise JobError(f"Spark did not start: {error}", "NO_SPARK") from error
+
+
+@contextmanager
+def session_settings(spark: SparkSession, settings: Mapping[str, str]) -> Generator[None]:
+    """Apply settings to the session within the block."""
+    before = {key: spark.conf.get(key, None) for key in settings}
+    for key, value in settings.items():
+        spark.conf.set(key, value)
+    try:
+        yield
+    finally:
+        for key, value in before.items():
+            if value is None:
+                spark.conf.unset(key)
+            else:
+                spark.conf.set(key, value)
 
 
 def _pyspark_version() -> str:
