@@ -1,6 +1,6 @@
-"""What every archive does: one suite, run on Parquet and on Iceberg.
+"""The contract of every archive: one suite, run on Parquet and on Iceberg.
 
-A test class inherits `ArchiveContract` and says in `opened` how an archive is opened.
+A test class inherits `ArchiveContract` and opens its archive in `opened`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PER_DAY = 10
 
 
 class Row(NamedTuple):
-    """A record as an archive gives it back."""
+    """A record as an archive returns it."""
 
     key: bytes | None
     value: bytes | None
@@ -38,7 +38,7 @@ class Row(NamedTuple):
 
 
 def row(topic: str, partition: int, offset: int) -> Row:
-    """The one record of that place: nulls, headers and days in turn."""
+    """Return the only record at that offset: nulls, headers and days in turn."""
     time = START + timedelta(days=offset // PER_DAY, milliseconds=offset % PER_DAY)
     key = None if offset % 5 == 0 else b"key %d" % offset
     value = None if offset % 7 == 0 else b"\x00\xff %s %d %d" % (topic.encode(), partition, offset)
@@ -63,7 +63,7 @@ def commit(
 
 
 def read(archive: Archive, *topics: str) -> list[Row]:
-    """All that is archived, in order of place and offset."""
+    """Read all archived records by partition and offset."""
 
     def binary(value: bytearray | None) -> bytes | None:
         return None if value is None else bytes(value)
@@ -87,10 +87,10 @@ def _microseconds() -> Any:
 
 
 class ArchiveContract:
-    """Tests of one archive; `name` is new for every test."""
+    """Tests of one archive. `name` differs in every test."""
 
     def opened(self, spark: SparkSession, name: str) -> Archive:
-        """The archive of that name, as a process that starts now sees it."""
+        """Open the archive of that name as a new process would see it."""
         raise NotImplementedError
 
     @pytest.fixture
@@ -113,7 +113,7 @@ class ArchiveContract:
         ]
         assert archive.read().count() == 0
 
-    def test_what_was_appended_is_read_back_exactly(self, spark: SparkSession, name: str):
+    def test_appended_records_are_read_back_exactly(self, spark: SparkSession, name: str):
         first = OffsetRange("a", 0, 3, 23), OffsetRange("a", 1, 0, 9), OffsetRange("b", 0, 5, 5)
         then = OffsetRange("a", 0, 23, 31), OffsetRange("b", 0, 5, 8)
         assert self.append(spark, name, *first)
@@ -131,7 +131,7 @@ class ArchiveContract:
         assert read(archive) == rows(*joined)
         assert read(archive, "b", "unknown") == rows(joined[2])
 
-    def test_an_empty_range_says_where_a_place_begins(self, spark: SparkSession, name: str):
+    def test_an_empty_range_records_where_a_partition_begins(self, spark: SparkSession, name: str):
         before = self.opened(spark, name).state().version
         assert self.append(spark, name, OffsetRange("a", 0, 7, 7))
         archive = self.opened(spark, name)
@@ -188,7 +188,7 @@ class ArchiveContract:
         assert read(archive) == some
         assert archive.ranges() == [wanted]
 
-    def test_what_was_lost_is_kept_and_parts_the_ranges(self, spark: SparkSession, name: str):
+    def test_lost_offsets_are_recorded_and_split_the_ranges(self, spark: SparkSession, name: str):
         first, gone, then = (OffsetRange("a", 0, *each) for each in ((0, 4), (4, 9), (9, 12)))
         lost = (LostOffsets(gone, 1_700_000_000_000),)
         assert self.append(spark, name, first)
@@ -199,7 +199,7 @@ class ArchiveContract:
         assert archive.ranges() == [first, then]
         assert read(archive) == rows(first, then)
 
-    def test_topics_of_any_name_are_told_apart(self, spark: SparkSession, name: str):
+    def test_topics_of_any_name_are_kept_apart(self, spark: SparkSession, name: str):
         names = ["2024", "2024-01-01", "1.50", "1.5", "null", "true", "A", "a", "x_y-z.", "%41"]
         ranges = [OffsetRange(each, 0, 0, 2) for each in sorted(names)]
         assert self.append(spark, name, *ranges)

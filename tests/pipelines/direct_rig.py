@@ -1,4 +1,4 @@
-"""Both sources over one broker: what is written for them, and how their rows are compared."""
+"""Both sources over one broker: records for them, and a comparison of their rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _numbers = itertools.count(1)
 
 
 def unused() -> str:
-    """A topic's name that nobody has used."""
+    """Return an unused topic name."""
     return f"direct-{next(_numbers)}-t"
 
 
@@ -44,7 +44,7 @@ class Rig:
         return (reader.option("subscribe", topic) if topic else reader).load()
 
     def ends(self, *topics: str) -> str:
-        """Offsets in JSON: the ends of all partitions, as the gateway tells them."""
+        """Return the ends of all partitions in JSON, as the gateway reports them."""
         found = {
             topic: {
                 str(n): self.loader.bounds(topic, n)[1]
@@ -65,7 +65,7 @@ class Rig:
 
 
 def records(first: int, count: int) -> list[Record]:
-    """With nulls, headers, and values that no codec makes small."""
+    """Make records with nulls, headers, and incompressible values."""
     chance = random.Random(first)
     made: list[Record] = []
     for n in range(first, first + count):
@@ -77,7 +77,7 @@ def records(first: int, count: int) -> list[Record]:
 
 
 def differences(one: DataFrame, other: DataFrame) -> int:
-    """Rows that only one of them has, doubles counted."""
+    """Return the rows that only one of the frames has, counting duplicates."""
     assert one.columns == other.columns
     assert one.schema == other.schema
     return one.exceptAll(other).union(other.exceptAll(one)).count()

@@ -1,11 +1,10 @@
-"""`make proof-spark`: flights -> topic -> archive -> replay -> audit, under kill -9, and nothing
-differs.
+"""`make proof-spark`: flights -> topic -> archive -> replay -> audit, under kill -9.
 
 The archive job follows the topic while it is filled; then the archive is replayed into another
-topic. Meanwhile the job or the gateway is killed, where a seed says, always in the middle of work:
-after so many commits of the archive, after so many replayed records. In the end the audits compare
-topic, segments, archive and copy, and pyarrow and librdkafka read files and copy for themselves,
-against the CSV. Ends with one line of JSON, and with 1 when anything differs.
+topic. Meanwhile the job or the gateway is killed at seeded moments, always in the middle of work:
+after a number of commits of the archive, or of replayed records. In the end the audits compare
+topic, segments, archive and copy; independently, pyarrow and librdkafka compare files and copy with
+the CSV. Prints one line of JSON, and exits with 1 if anything differs.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ class Jobs:
         return Process(argv, log, environment(self.work / "spark"))
 
     def end(self, job: Process) -> tuple[int, str]:
-        """Its exit code and what it wrote, when it has ended by itself."""
+        """Wait until the job exits, and return its exit code and output."""
         wait_until(
             lambda: job.exit_code is not None, f"{job.log.name} to end", JOB_S_MAX, pause_s=0.1
         )
@@ -66,7 +65,7 @@ class Jobs:
 
 
 class Harm:
-    """What is killed: `kills` times in all, drawn from the seed."""
+    """Kills processes `kills` times in all, at moments drawn from the seed."""
 
     def __init__(self, jobs: Jobs, chance: random.Random) -> None:
         self._jobs, self._chance = jobs, chance
@@ -75,11 +74,11 @@ class Harm:
     def under(
         self, words: list[str], thresholds: list[int], progress: Callable[[], int]
     ) -> Process:
-        """The job runs, after the kills at these thresholds of `progress`."""
+        """Run the job, killing it at these thresholds of `progress`."""
         job = self._jobs.begin(*words)
         for threshold in thresholds:
             self._wait(job, words, threshold, progress)
-            # Somewhere in what follows, not at the step that was just seen.
+            # At a random moment after the step, not at the step itself.
             threading.Event().wait(self._chance.uniform(0.0, 0.5))
             kind = self._chance.choice(("job", "gateway"))
             self.done[kind] += 1
@@ -103,7 +102,7 @@ class Harm:
 def produce_slowly(
     gateway: Gateway, archived: Callable[[], int], failures: list[BaseException]
 ) -> None:
-    """All flights; the next part when the archive has grown since the one before."""
+    """Produce all flights in parts, each after the archive has the previous one."""
     left: Iterator[Flight] = flights()
     size = -(-sum(1 for _ in flights()) // PARTS)
     try:
@@ -116,7 +115,7 @@ def produce_slowly(
 
 
 def archive_under_kills(jobs: Jobs, harm: Harm, chance: random.Random, kills: int) -> None:
-    """The topic is filled and followed, with kills between; then all of it is archived."""
+    """Fill and follow the topic, with kills, and then archive the rest."""
     place = jobs.work / "archive"
 
     def commits() -> int:
@@ -143,7 +142,7 @@ def archive_under_kills(jobs: Jobs, harm: Harm, chance: random.Random, kills: in
 def replay_under_kills(
     jobs: Jobs, harm: Harm, chance: random.Random, kills: int, count: int
 ) -> None:
-    """The archive is in the other topic, with kills between."""
+    """Replay the archive into the other topic, with kills."""
     words = ["replay", "--from", str(jobs.work / "archive"), "--topic", steps.TOPIC]
     words += ["--to-topic", COPY, "--create"]
     thresholds = sorted(chance.sample(range(1, count * 9 // 10), kills))
@@ -155,7 +154,7 @@ def replay_under_kills(
 
 
 class Ends:
-    """How many records the copy has, asked of the gateway while it lives."""
+    """Asks the gateway how many records the copy has, while it is up."""
 
     def __init__(self, bootstrap: str) -> None:
         settings = {"bootstrap.servers": bootstrap, "group.id": "proof", "log_level": 0}
@@ -171,7 +170,7 @@ class Ends:
                 place = TopicPartition(COPY, partition)
                 _, end = self._consumer.get_watermark_offsets(place, timeout=1.0)
             except KafkaException:
-                return self._known  # it is down, or the topic is not there yet
+                return self._known  # the gateway is down, or the topic does not exist yet
             found += end
         self._known = max(self._known, found)
         return self._known
@@ -181,7 +180,7 @@ class Ends:
 
 
 def audits(jobs: Jobs) -> int:
-    """Differences that the job itself finds between four copies."""
+    """Return the differences that the job itself finds between four copies."""
     archive = f"archive:{jobs.work / 'archive'}#{steps.TOPIC}"
     topic, copy = f"topic:{steps.TOPIC}", f"topic:{COPY}"
     segments = ["--metadata", jobs.metadata]
@@ -204,7 +203,7 @@ def audits(jobs: Jobs) -> int:
 
 
 def in_files(place: Path) -> Iterator[tuple[tuple[int, int], Row]]:
-    """What pyarrow finds in the archive's directories: place and record."""
+    """Return the records in the archive's directories, by partition and offset."""
     files = [str(file) for file in place.glob("topic=*/**/*.parquet")]
     columns = ["partition", "offset", "key", "value", "timestamp"]
     partitions = dataset.partitioning(flavor="hive")
@@ -216,7 +215,7 @@ def in_files(place: Path) -> Iterator[tuple[tuple[int, int], Row]]:
 
 
 def in_copy(bootstrap: str, count: int) -> Iterator[tuple[tuple[int, int], Row]]:
-    """What librdkafka reads of the copy, to the end of each partition."""
+    """Read the copy with librdkafka, to the end of each partition."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -241,8 +240,7 @@ def in_copy(bootstrap: str, count: int) -> Iterator[tuple[tuple[int, int], Row]]
 
 
 def independent(work: Path, bootstrap: str) -> int:
-    """Records that are not in the files, or not in the copy, exactly as the CSV has them, and
-    those of the copy that are not in the partition and order of the files."""
+    """Count the records in which files and copy differ from the CSV, or from each other's order."""
     expected = Counter((one.carrier, one.line, one.hour_ms) for one in flights())
     count = expected.total()
     archived = list(in_files(work / "archive"))

@@ -1,8 +1,7 @@
-"""Goal: the archive job takes every record of its topics exactly once, and never guesses.
+"""Goal: the archive job archives every record of its topics exactly once, and never guesses.
 
-Method: one gateway; librdkafka produces, the job runs in this process on the shared Spark, and
-pyarrow reads the files. What happens between two rounds is done by the job's own watcher, at the
-moment it is told; signals are real ones.
+Method: one gateway. librdkafka produces, the job runs in this process on the shared Spark, and
+pyarrow reads the files. The job's watcher makes changes between two rounds; signals are real ones.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ START = datetime(2024, 2, 28, 23, 59, 50, tzinfo=UTC)
 
 
 def record(topic: str, partition: int, offset: int) -> Row:
-    """The one that `Broker.produce` writes there: nulls, empty ones and headers in turn."""
+    """Return the record that `Broker.produce` writes: nulls, empty ones, headers in turn."""
     time = START + timedelta(seconds=offset)
     key = (None, b"", b"key %d" % offset)[offset % 3]
     value = None if offset % 7 == 6 else b"\x00\xff %d %d" % (partition, offset)
@@ -62,7 +61,7 @@ def records(*ranges: OffsetRange) -> list[Row]:
 
 
 class Broker(NamedTuple):
-    """The gateway, with what the tests do to it."""
+    """The gateway, with the operations of the tests."""
 
     gateway: Gateway
     admin: AdminClient
@@ -87,7 +86,7 @@ class Broker(NamedTuple):
         self.admin.delete_records([at])[at].result(10)
 
     def produce(self, *ranges: OffsetRange, codec: str = "none") -> None:
-        """The records of these ranges, in batches of about ten."""
+        """Produce the records of these ranges, in batches of about ten."""
         settings = {"bootstrap.servers": self.bootstrap, "batch.num.messages": 10}
         producer = Producer({**settings, "compression.type": codec, "linger.ms": 5})
         for one in records(*ranges):
@@ -135,7 +134,7 @@ def rig(spark: SparkSession, broker: Broker, tmp_path: Path) -> Rig:
 
 
 class Between(ArchiveWatcher):
-    """Does one thing after each commit, in turn."""
+    """Makes one change after each commit, in turn."""
 
     def __init__(self, *work: Callable[[], object]) -> None:
         self._work = list(work)
@@ -149,10 +148,10 @@ class Between(ArchiveWatcher):
         self.retries.append(error)
 
 
-# --- what comes in ----------------------------------------------------------------------------
+# --- new records -----------------------------------------------------------------------------
 
 
-def test_a_run_takes_all_there_is_and_the_next_one_what_came_since(broker: Broker, rig: Rig):
+def test_a_run_archives_all_records_and_the_next_run_the_new_ones(broker: Broker, rig: Rig):
     topic = broker.create("all", 2)
     first = OffsetRange(topic, 0, 0, 50), OffsetRange(topic, 1, 0, 33)
     then = OffsetRange(topic, 0, 50, 61)
@@ -167,7 +166,7 @@ def test_a_run_takes_all_there_is_and_the_next_one_what_came_since(broker: Broke
     assert judged(rig.path) == records(OffsetRange(topic, 0, 0, 61), first[1])
 
 
-def test_rounds_are_bounded_and_what_comes_meanwhile_is_left_for_later(broker: Broker, rig: Rig):
+def test_rounds_are_bounded_and_later_records_are_left_for_the_next_run(broker: Broker, rig: Rig):
     topic = broker.create("rounds", 2)
     ranges = OffsetRange(topic, 0, 0, 30), OffsetRange(topic, 1, 0, 10)
     broker.produce(*ranges)
@@ -177,7 +176,7 @@ def test_rounds_are_bounded_and_what_comes_meanwhile_is_left_for_later(broker: B
     assert judged(rig.path) == records(*ranges)
 
 
-def test_a_pattern_finds_topics_and_partitions_that_come_later(broker: Broker, rig: Rig):
+def test_a_pattern_finds_topics_and_partitions_created_later(broker: Broker, rig: Rig):
     one, other = broker.create("log-1"), "log-2"
     first = OffsetRange(one, 0, 0, 5)
     broker.produce(first)
@@ -193,7 +192,7 @@ def test_a_pattern_finds_topics_and_partitions_that_come_later(broker: Broker, r
     assert judged(rig.path) == records(first, later[0], OffsetRange(other, 0, 3, 5))
 
 
-def test_a_first_run_may_begin_at_a_time_and_a_later_one_goes_on(broker: Broker, rig: Rig):
+def test_a_first_run_may_begin_at_a_time_and_a_later_one_continues(broker: Broker, rig: Rig):
     topic = broker.create("times", 2)
     broker.produce(OffsetRange(topic, 0, 0, 9), OffsetRange(topic, 1, 0, 3))
     start_ms = int(START.timestamp() * 1000) + 3_500
@@ -204,7 +203,7 @@ def test_a_first_run_may_begin_at_a_time_and_a_later_one_goes_on(broker: Broker,
     assert judged(rig.path) == records(OffsetRange(topic, 0, 4, 9), OffsetRange(topic, 1, 3, 6))
 
 
-def test_of_two_jobs_at_once_none_doubles_a_record(broker: Broker, rig: Rig):
+def test_concurrent_jobs_archive_no_record_twice(broker: Broker, rig: Rig):
     topic = broker.create("two-jobs")
     broker.produce(OffsetRange(topic, 0, 0, 20))
 
@@ -217,7 +216,7 @@ def test_of_two_jobs_at_once_none_doubles_a_record(broker: Broker, rig: Rig):
     assert judged(rig.path) == records(OffsetRange(topic, 0, 0, 20))
 
 
-def test_following_bears_a_gateway_that_is_away_and_compacts(broker: Broker, rig: Rig):
+def test_following_survives_an_absent_gateway_and_compacts(broker: Broker, rig: Rig):
     topic = broker.create("follow")
     parts = [OffsetRange(topic, 0, start, start + 5) for start in (0, 5, 10)]
     broker.produce(parts[0])
@@ -240,10 +239,10 @@ def test_following_bears_a_gateway_that_is_away_and_compacts(broker: Broker, rig
     assert judged(rig.path) == records(OffsetRange(topic, 0, 0, 15))
 
 
-# --- what must not go on --------------------------------------------------------------------------
+# --- refusals -------------------------------------------------------------------------------------
 
 
-def test_records_that_were_deleted_too_early_stop_it_until_somebody_accepts_that(
+def test_records_deleted_before_archiving_stop_the_job_until_the_loss_is_accepted(
     broker: Broker, rig: Rig
 ):
     topic = broker.create("lost")
@@ -264,7 +263,7 @@ def test_records_that_were_deleted_too_early_stop_it_until_somebody_accepts_that
     assert [each.range for each in lost] == [OffsetRange(topic, 0, 10, 14)]
 
 
-def test_a_topic_made_anew_is_not_taken_for_the_old_one(broker: Broker, rig: Rig):
+def test_a_recreated_topic_is_not_mistaken_for_the_old_one(broker: Broker, rig: Rig):
     topic = broker.create("anew")
     broker.produce(OffsetRange(topic, 0, 0, 4))
     rig.run(topic)
@@ -277,9 +276,7 @@ def test_a_topic_made_anew_is_not_taken_for_the_old_one(broker: Broker, rig: Rig
     assert judged(rig.path) == records(OffsetRange(topic, 0, 0, 4))
 
 
-def test_a_topic_that_is_not_there_and_a_server_that_is_not_there_are_said_at_once(
-    broker: Broker, rig: Rig
-):
+def test_a_missing_topic_and_an_unreachable_server_are_reported_at_once(broker: Broker, rig: Rig):
     with pytest.raises(JobError, match="does not exist"):
         rig.run("nowhere")
     away = Rig(rig.spark, "127.0.0.1:1", rig.path)
@@ -300,7 +297,7 @@ def planned(before: ArchiveState, bounds: dict[str, tuple[int, int]], most: int)
     return next_round(before, found, {}, {}, most, 7)
 
 
-def test_a_round_is_shared_by_size_and_leaves_nobody_out():
+def test_a_round_is_shared_by_size_and_skips_no_partition():
     bounds = {"a": (0, 1_000_000), "b": (5, 105), "c": (0, 1), "d": (4, 4)}
     plan = planned(state(d=4), bounds, 1_000)
     assert plan.ranges == (
@@ -310,7 +307,7 @@ def test_a_round_is_shared_by_size_and_leaves_nobody_out():
     )
 
 
-def test_a_topic_that_lost_everything_has_an_empty_range_at_its_new_begin():
+def test_a_topic_that_lost_all_records_has_an_empty_range_at_its_new_start():
     plan = planned(state(a=4), {"a": (9, 9)}, 10)
     assert plan.ranges == (OffsetRange("a", 0, 9, 9),)
     assert [each.range for each in plan.lost] == [OffsetRange("a", 0, 4, 9)]
@@ -367,7 +364,7 @@ def test_the_command_prints_a_table_or_json_and_one_line_for_a_failure(
         (["a", "--to", "x", "--from", "1969-12-31T23:59:59.999Z"], "before 1970; pass earliest"),
     ],
 )
-def test_what_cannot_be_meant_is_said_before_spark_starts(words: list[str], said: str):
+def test_invalid_options_are_reported_before_spark_starts(words: list[str], said: str):
     told = CliRunner().invoke(job, ["archive", *words])
     assert told.exit_code == 2
     assert said in told.stderr
@@ -375,7 +372,7 @@ def test_what_cannot_be_meant_is_said_before_spark_starts(words: list[str], said
 
 @pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_job_that_follows_ends_politely_when_a_signal_comes(
+def test_a_following_job_finishes_its_round_on_a_signal(
     broker: Broker, tmp_path: Path, number: signal.Signals
 ):
     topic = broker.create(f"polite-{number.name}")

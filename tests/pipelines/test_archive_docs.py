@@ -1,7 +1,7 @@
-"""Goal: who reads docs/formats/archive.md can read an archive without us, and without Spark.
+"""Goal: docs/formats/archive.md suffices to read an archive without our code and without Spark.
 
-Method: both archives are written, and each `python` block of the document runs as written, but for
-the paths.
+Method: both archives are written, and each `python` block of the document runs as written, except
+for the paths.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ TABLE = "data/lake/archives/flights"
 RANGES = OffsetRange("flights", 0, 0, 12), OffsetRange("flights", 1, 3, 5)
 
 
-def test_the_readers_of_the_document_find_what_was_archived(spark: SparkSession, tmp_path: Path):
+def test_the_examples_of_the_document_find_the_archived_records(
+    spark: SparkSession, tmp_path: Path
+):
     places = {"parquet": str(tmp_path), "iceberg": "lake.archives.flights"}
     for kind, to in places.items():
         archive = open_archive(spark, to, kind)

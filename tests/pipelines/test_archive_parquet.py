@@ -1,8 +1,8 @@
-"""Goal: a Parquet archive holds each record exactly once, whatever dies and whoever runs at once.
+"""Goal: a Parquet archive holds each record exactly once, despite crashes and concurrent jobs.
 
-Method: the suite of all archives. Then the directory is copied at each step of a commit, which is
-what a process leaves that dies there, and the next one goes on from each copy; or somebody else is
-at work at that very step. The judges are pyarrow and duckdb, who know nothing of Spark or of us.
+Method: the suite of all archives. Then the directory is copied at each step of a commit, as a crash
+would leave it, and the next run continues from each copy; or another job works at that very step.
+The judges are pyarrow and duckdb, which share no code with Spark or with us.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class HandClock:
 
 
 def judged(archive: Path) -> list[Row]:
-    """What pyarrow finds in the directory, whether it counts or not, in order of place."""
+    """Return what pyarrow finds in the directory, committed or not, by partition and offset."""
     files = sorted(str(each) for each in archive.glob("topic=*/*/*/*.parquet"))
     if not files:
         return []
@@ -86,7 +86,7 @@ def append(
 
 
 class Copies:
-    """Copies the archive at each step: what is on disk when a process dies there."""
+    """Copies the archive at each step, as a crash would leave it on disk."""
 
     def __init__(self, archive: Path, into: Path) -> None:
         self._archive, self._into = archive, into
@@ -99,7 +99,7 @@ class Copies:
 
 
 def at_once(step: str, work: Callable[[], object]) -> Callable[[str], None]:
-    """Somebody else does `work` when this one is at that step for the first time."""
+    """Run another job's `work` when this one reaches that step for the first time."""
     waiting = [work]
 
     def at_step(now: str) -> None:
@@ -112,7 +112,7 @@ def at_once(step: str, work: Callable[[], object]) -> Callable[[str], None]:
 # --- files ----------------------------------------------------------------------------------------
 
 
-def test_pyarrow_and_duckdb_read_what_was_archived(spark: SparkSession, tmp_path: Path):
+def test_pyarrow_and_duckdb_read_the_archived_records(spark: SparkSession, tmp_path: Path):
     path = tmp_path / "archive"
     assert append(spark, path, FIRST)
     assert append(spark, path, *MORE)
@@ -138,7 +138,9 @@ def test_pyarrow_and_duckdb_read_what_was_archived(spark: SparkSession, tmp_path
     assert found == expected
 
 
-def test_a_file_is_in_order_of_offsets_whatever_the_times_say(spark: SparkSession, tmp_path: Path):
+def test_a_file_is_in_order_of_offsets_even_if_timestamps_are_not(
+    spark: SparkSession, tmp_path: Path
+):
     wanted = OffsetRange("a", 0, 0, 40)
     mixed = [
         row("a", 0, offset)._replace(timestamp=row("a", 0, offset * 7 % 40).timestamp)
@@ -179,7 +181,7 @@ def test_files_without_the_wanted_offsets_are_not_opened(spark: SparkSession, tm
     assert archive.read(["a"], ()).count() == 0
 
 
-def test_the_day_is_that_of_utc_before_1970_too(spark: SparkSession, tmp_path: Path):
+def test_the_day_is_in_utc_also_before_1970(spark: SparkSession, tmp_path: Path):
     times = [datetime(1969, 12, 31, 23, 59, 59, 999_000, UTC), datetime(1970, 1, 1, tzinfo=UTC)]
     times += [datetime(2024, 12, 31, 23, 30, tzinfo=UTC)]
     records = [row("a", 0, n)._replace(timestamp=time) for n, time in enumerate(times)]
@@ -243,7 +245,7 @@ def test_a_compaction_that_dies_at_any_step_changes_no_record(spark: SparkSessio
         assert judged(copy) == everything, step
 
 
-def test_what_a_dead_run_staged_is_removed_after_a_day(spark: SparkSession, tmp_path: Path):
+def test_staged_files_of_a_dead_run_are_removed_after_a_day(spark: SparkSession, tmp_path: Path):
     clock = HandClock()
     archive = ParquetArchive(spark, str(tmp_path), clock=clock)
     for age_h in (23, 25):
@@ -254,7 +256,7 @@ def test_what_a_dead_run_staged_is_removed_after_a_day(spark: SparkSession, tmp_
     assert [each.name[-3:] for each in (tmp_path / "_staging").iterdir()] == ["-23"]
 
 
-def test_a_run_as_old_as_if_it_were_dead_does_not_commit(spark: SparkSession, tmp_path: Path):
+def test_a_run_old_enough_to_count_as_dead_does_not_commit(spark: SparkSession, tmp_path: Path):
     clock = HandClock()
 
     def long(step: str) -> None:
@@ -296,7 +298,7 @@ def test_a_compaction_leaves_large_files_alone(spark: SparkSession, tmp_path: Pa
 # --- others at work -------------------------------------------------------------------------------
 
 
-def test_of_two_runs_at_once_the_slower_one_adds_nothing(spark: SparkSession, tmp_path: Path):
+def test_of_two_concurrent_runs_the_slower_one_adds_nothing(spark: SparkSession, tmp_path: Path):
     path = tmp_path / "archive"
     faster = at_once("checked", lambda: append(spark, path, FIRST))
     assert not append(spark, path, OffsetRange("a", 0, 0, 9), at_step=faster)
@@ -304,18 +306,14 @@ def test_of_two_runs_at_once_the_slower_one_adds_nothing(spark: SparkSession, tm
     assert list((path / "_staging").iterdir()) == []
 
 
-def test_a_reader_may_finish_the_moves_while_the_writer_is_at_it(
-    spark: SparkSession, tmp_path: Path
-):
+def test_a_reader_may_finish_the_moves_of_a_running_writer(spark: SparkSession, tmp_path: Path):
     path = tmp_path / "archive"
     read = at_once("moved one", lambda: ParquetArchive(spark, str(path)).files())
     assert append(spark, path, *MORE, at_step=read)
     assert judged(path) == rows(*MORE)
 
 
-def test_files_may_be_moved_and_compacted_while_the_writer_is_at_it(
-    spark: SparkSession, tmp_path: Path
-):
+def test_files_may_be_moved_and_compacted_during_a_write(spark: SparkSession, tmp_path: Path):
     path = tmp_path / "archive"
     assert append(spark, path, FIRST)
     compact = at_once("committed", lambda: ParquetArchive(spark, str(path)).compact(10**9))
@@ -323,7 +321,7 @@ def test_files_may_be_moved_and_compacted_while_the_writer_is_at_it(
     assert judged(path) == rows(OffsetRange("a", 0, 0, 9))
 
 
-def test_a_compaction_stands_beside_an_append_and_gives_way_to_another(
+def test_a_compaction_tolerates_an_append_and_yields_to_another_compaction(
     spark: SparkSession, tmp_path: Path
 ):
     path = tmp_path / "archive"
@@ -341,7 +339,7 @@ def test_a_compaction_stands_beside_an_append_and_gives_way_to_another(
 
 
 def log_of(path: Path, spark: SparkSession, count: int) -> ParquetArchive:
-    """An archive of so many commits, without records: each loses one offset of a partition."""
+    """Make an archive of `count` commits without records: each loses one offset of a partition."""
     archive = ParquetArchive(spark, str(path))
     nothing = spark.createDataFrame([], "offset BIGINT")
     for n in range(count):
@@ -352,7 +350,9 @@ def log_of(path: Path, spark: SparkSession, count: int) -> ParquetArchive:
     return archive
 
 
-def test_opening_reads_the_last_checkpoint_and_what_came_after(spark: SparkSession, tmp_path: Path):
+def test_opening_reads_the_last_checkpoint_and_the_commits_after_it(
+    spark: SparkSession, tmp_path: Path
+):
     count = 2 * CHECKPOINT_EVERY + 7
     written = log_of(tmp_path / "archive", spark, count).state()
     before = 2 * CHECKPOINT_EVERY
@@ -365,14 +365,16 @@ def test_opening_reads_the_last_checkpoint_and_what_came_after(spark: SparkSessi
 
 
 class Died(Exception):
-    """The process is gone."""
+    """Simulates the death of the process."""
 
 
 def test_a_checkpoint_waits_for_files_that_a_dead_run_has_not_moved(
     spark: SparkSession, tmp_path: Path
 ):
-    """Commits are read while files are moved; one of them is of a run that dies before its moves,
-    and a checkpoint would be due with it."""
+    """Commits are read while files are moved.
+
+    One of them is of a run that dies before its moves, and a checkpoint would be due with it.
+    """
     path = tmp_path / "archive"
     log_of(path, spark, CHECKPOINT_EVERY - 4)
     assert append(spark, path, OffsetRange("c", 0, 0, 2))
@@ -393,7 +395,7 @@ def test_a_checkpoint_waits_for_files_that_a_dead_run_has_not_moved(
     assert judged(path) == rows(*(OffsetRange(topic, 0, 0, ends[topic]) for topic in ends))
 
 
-def test_a_commit_that_cannot_be_understood_is_a_clear_error(spark: SparkSession, tmp_path: Path):
+def test_an_invalid_commit_is_a_clear_error(spark: SparkSession, tmp_path: Path):
     log_of(tmp_path, spark, 3)
     last = tmp_path / "_commits" / f"{3:020d}.json"
     good = json.loads(last.read_bytes())

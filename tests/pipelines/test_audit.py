@@ -1,7 +1,7 @@
-"""Goal: an audit finds each kind of damage, says where it is and why, and nothing else.
+"""Goal: an audit finds each kind of damage with its position and reason, and nothing else.
 
-Method: both sides are frames made here, each partition damaged in a way of its own, so that one
-audit judges all of them; what it must say is written down by hand.
+Method: both sides are frames made here, each partition damaged in its own way, so that one audit
+judges all of them. The expected findings are written by hand.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ SCHEMA = (
 
 
 class One(NamedTuple):
-    """A record, as the frames have it."""
+    """A record of the frames."""
 
     key: bytes | None
     value: bytes | None
@@ -87,7 +87,7 @@ class Damage:
         self.right_bounds: dict[TopicPartition, OffsetBounds] = {}
 
     def partition(self, topic: str, number: int, start: int = 0) -> None:
-        """One more, equal on both sides; the right one has nothing below `start`."""
+        """Add a partition, equal on both sides, but the right one begins at `start`."""
         records = log(topic, number)
         self.left += records
         self.right += records[start:]
@@ -109,7 +109,10 @@ EQUAL, HOLE, VALUE, TWICE, NULLS, HEADERS, BOTH, CUT, TAIL = range(9)
 
 
 def damaged() -> Damage:
-    """Topic `plain`: a partition per fault; `old`, `large`, `tidy`: what their settings allow."""
+    """Make topic `plain` with one fault per partition, and `old`, `large` and `tidy`.
+
+    The last three are named after their topic settings.
+    """
     found = Damage()
     for number in range(9):
         found.partition("plain", number, start=12 if number == CUT else 0)
@@ -142,7 +145,7 @@ RULES = {
 
 @pytest.fixture(scope="module")
 def report(spark: SparkSession) -> AuditReport:
-    """Left an archive, right the topic."""
+    """Audit with an archive on the left and the topic on the right."""
     found = damaged()
     left = side(spark, "archive", found.left, found.left_bounds)
     right = side(spark, "topic", found.right, found.right_bounds, rules=RULES, ordered=True)
@@ -157,7 +160,7 @@ def partition(report: AuditReport, number: int, topic: str = "plain") -> Partiti
 def losses(
     report: AuditReport, number: int, topic: str = "plain"
 ) -> dict[str, tuple[int, int, int]]:
-    """Of the right side: per reason how many, the first and the last."""
+    """Return per reason the number, first and last of the right side's missing records."""
     here = [each for each in report.missing if each.topic_partition == (topic, number)]
     assert all(each.on == "right" for each in here)
     return {str(each.loss): (each.records, each.first, each.last) for each in here}
@@ -183,12 +186,12 @@ def test_records_missing_inside_the_log_are_lost(report: AuditReport) -> None:
     assert partition(report, HOLE).right.gaps == 2
 
 
-def test_what_differs_in_a_record_is_named(report: AuditReport) -> None:
+def test_the_differing_columns_of_a_record_are_named(report: AuditReport) -> None:
     assert what(report, VALUE) == {3: ("value", "timestamp")}
     assert partition(report, VALUE).differ == 1
 
 
-def test_a_record_that_is_there_twice_is_found_where_the_count_is_right(
+def test_a_duplicate_record_is_found_even_if_the_count_is_right(
     report: AuditReport,
 ) -> None:
     found = partition(report, TWICE)
@@ -212,19 +215,19 @@ def test_an_offset_that_neither_side_has_is_a_gap(report: AuditReport) -> None:
     assert not losses(report, BOTH)
 
 
-def test_what_was_cut_off_is_truncated(report: AuditReport) -> None:
+def test_records_below_the_log_start_are_truncated(report: AuditReport) -> None:
     assert losses(report, CUT) == {"truncated": (12, 0, 11)}
 
 
-def test_what_is_older_than_the_retention_is_expired(report: AuditReport) -> None:
+def test_records_older_than_retention_ms_are_expired(report: AuditReport) -> None:
     assert losses(report, 0, "old") == {"expired": (30, 0, 29)}
 
 
-def test_what_is_more_than_the_retention_keeps_is_expired(report: AuditReport) -> None:
+def test_records_beyond_retention_bytes_are_expired(report: AuditReport) -> None:
     assert losses(report, 0, "large") == {"expired": (30, 0, 29)}
 
 
-def test_a_key_that_comes_again_is_compacted_and_one_that_does_not_is_lost(
+def test_a_repeated_key_is_compacted_and_any_other_is_lost(
     report: AuditReport,
 ) -> None:
     assert losses(report, 0, "tidy") == {"compacted": (2, 2, 3), "LOST": (1, 39, 39)}
@@ -243,7 +246,7 @@ def test_all_that_is_not_explained_counts_as_a_difference(report: AuditReport) -
     assert report.verdict == "differs"
 
 
-def test_people_and_programs_are_told_the_same(report: AuditReport) -> None:
+def test_text_and_json_report_the_same(report: AuditReport) -> None:
     data, text = as_data(report), as_text(report)
     assert data["losses"]["LOST"] == report.losses[LossReason.LOST]
     assert len(data["partitions"]) == len(report.partitions)
@@ -252,7 +255,7 @@ def test_people_and_programs_are_told_the_same(report: AuditReport) -> None:
     assert str(partition(report, EQUAL).left.checksum) in text
 
 
-# --- what explains, and what does not ------------------------------------------------------------
+# --- reasons for missing records ------------------------------------------------------------------
 
 HOUR_MS = 3_600_000
 
@@ -266,7 +269,7 @@ def tidy(
     end: int = COUNT,
     **more: Any,
 ) -> AuditReport:
-    """All records beside those of a compacted topic that ends at `end` and lacks some."""
+    """Audit all records against a compacted topic that ends at `end` and lacks some."""
     left = side(spark, "all", records, {TopicPartition("t", 0): OffsetBounds(0, COUNT)})
     kept = [one for one in records if one.offset not in missing and one.offset < end]
     bounds = {TopicPartition("t", 0): OffsetBounds(0, end)}
@@ -275,7 +278,7 @@ def tidy(
 
 
 def aged(hours: dict[int, int], keys: dict[int, bytes], nulls: set[int]) -> list[One]:
-    """A log of now, but for the age of some; keys are all different, but for some."""
+    """Make a recent log with some older records. All keys differ, except for some."""
     now_ms = SystemClock().now_ms()
     return [
         one._replace(
@@ -290,7 +293,7 @@ def aged(hours: dict[int, int], keys: dict[int, bytes], nulls: set[int]) -> list
 COMPACT = CleanupRules(compact=True, delete=False)
 
 
-def test_a_deletion_may_go_when_it_was_kept_as_long_as_the_topic_says(spark: SparkSession) -> None:
+def test_a_deletion_may_be_removed_after_delete_retention_ms(spark: SparkSession) -> None:
     records = aged({3: 50, 4: 20}, {}, nulls={3, 4})
     for keeps_hours, told in (
         (24, {"compacted": (1, 3, 3), "LOST": (1, 4, 4)}),
@@ -301,15 +304,15 @@ def test_a_deletion_may_go_when_it_was_kept_as_long_as_the_topic_says(spark: Spa
         assert losses(tidy(spark, records, {3, 4}, rules), 0, "t") == told
 
 
-def test_a_deletion_whose_key_came_again_may_go_at_once(spark: SparkSession) -> None:
+def test_a_deletion_whose_key_is_repeated_may_be_removed_at_once(spark: SparkSession) -> None:
     records = aged({}, {3: b"k", 9: b"k"}, nulls={3})
     assert losses(tidy(spark, records, {3}, COMPACT), 0, "t") == {"compacted": (1, 3, 3)}
 
 
-def test_what_is_too_new_to_be_compacted_is_lost_and_supersedes_nothing(
+def test_a_record_too_new_for_compaction_is_lost_and_supersedes_no_other(
     spark: SparkSession,
 ) -> None:
-    """Offset 3 is old and so is what came after it, 4 is new, 5 has only something new after it."""
+    """Offset 3 and its successor are old, 4 is new, 5 has only a new successor."""
     hours = {3: 9, 13: 8, 4: 2, 14: 2, 5: 9, 15: 2, 6: 6}
     keys = {3: b"a", 13: b"a", 4: b"b", 14: b"b", 5: b"c", 15: b"c"}
     records = aged(hours, keys, nulls={6})
@@ -318,13 +321,13 @@ def test_what_is_too_new_to_be_compacted_is_lost_and_supersedes_nothing(
     assert told == {"compacted": (1, 3, 3), "LOST": (3, 4, 6)}
 
 
-def test_what_never_was_in_a_log_compacted_nothing_there(spark: SparkSession) -> None:
+def test_records_that_were_never_in_a_log_compact_nothing_there(spark: SparkSession) -> None:
     records = aged({}, {3: b"k", 30: b"k"}, nulls=set())
     report = tidy(spark, records, {3}, COMPACT, AuditRequest(common=True), end=20)
     assert losses(report, 0, "t") == {"LOST": (1, 3, 3), "outside": (20, 20, 39)}
 
 
-def test_what_was_not_asked_for_may_still_have_compacted(spark: SparkSession) -> None:
+def test_records_outside_the_requested_offsets_still_compact_others(spark: SparkSession) -> None:
     records = aged({}, {3: b"k", 30: b"k"}, nulls=set())
     wanted = AuditRequest(
         left_offsets={TopicPartition("t", 0): OffsetBounds(0, 20)},
@@ -334,8 +337,8 @@ def test_what_was_not_asked_for_may_still_have_compacted(spark: SparkSession) ->
     assert losses(report, 0, "t") == {"compacted": (1, 3, 3)}
 
 
-def test_what_came_while_an_audit_reads_may_have_compacted(spark: SparkSession) -> None:
-    """The archive ends where the log did when it was looked at; a cleaner took 3 afterwards."""
+def test_records_appended_during_an_audit_may_compact_others(spark: SparkSession) -> None:
+    """The archive ends where the log ended at first; afterwards a cleaner removed 3."""
     records = aged({}, {3: b"k", 30: b"k"}, set())
     bounds = {TopicPartition("t", 0): OffsetBounds(0, 20)}
     left = side(spark, "archive", records[:20], bounds)
@@ -347,7 +350,7 @@ def test_what_came_while_an_audit_reads_may_have_compacted(spark: SparkSession) 
 
 
 def test_a_record_without_a_key_does_not_outlive_compaction(spark: SparkSession) -> None:
-    """Of a topic that was not always compacted; unless it is too new."""
+    """The topic was not always compacted. A record that is too new stays."""
     records = aged({3: 9, 4: 2, 5: 9}, {}, nulls=set())
     records = [one._replace(key=None) if one.offset in (3, 4) else one for one in records]
     rules = COMPACT._replace(lag_ms=5 * HOUR_MS)
@@ -355,7 +358,7 @@ def test_a_record_without_a_key_does_not_outlive_compaction(spark: SparkSession)
     assert told == {"compacted": (1, 3, 3), "LOST": (2, 4, 5)}
 
 
-def test_nothing_is_compacted_in_a_log_whose_other_reader_knows_that_it_never_is(
+def test_nothing_is_compacted_in_a_log_that_the_other_side_reads_as_never_compacted(
     spark: SparkSession,
 ) -> None:
     records, bounds = (
@@ -369,7 +372,7 @@ def test_nothing_is_compacted_in_a_log_whose_other_reader_knows_that_it_never_is
     assert losses(audit(spark, left, right, AuditRequest()), 0, "t") == {"LOST": (1, 3, 3)}
 
 
-def test_a_gap_of_both_is_only_explained_where_both_are_compacted(spark: SparkSession) -> None:
+def test_a_gap_on_both_sides_is_only_explained_if_both_are_compacted(spark: SparkSession) -> None:
     kept = [one for one in log("t", 0) if one.offset != 7]
     bounds = {TopicPartition("t", 0): OffsetBounds(0, COUNT)}
     for left_rules, unexplained in ((CleanupRules(), 1), (COMPACT, 0)):
@@ -400,7 +403,7 @@ def test_another_record_of_an_aborted_transaction_explains_nothing(spark: SparkS
 def test_offsets_that_were_accepted_as_lost_explain_no_others(
     spark: SparkSession, base: int
 ) -> None:
-    """Both sides have what was accepted, and both lack as many others."""
+    """Both sides have the accepted offsets, and both lack as many others."""
     gone, accepted = {base + 20, base + 21}, OffsetRange("t", 0, base + 4, base + 6)
     records = [one for one in log("t", 0, base) if one.offset not in gone]
     bounds = {TopicPartition("t", 0): OffsetBounds(base, base + COUNT)}
@@ -423,7 +426,7 @@ def test_offsets_that_were_accepted_as_lost_and_are_gone_are_explained(
 
 
 def test_nothing_is_explained_by_another_topic_of_that_name(spark: SparkSession) -> None:
-    """Its log start and its settings say nothing of what the old one held."""
+    """Its log start and settings explain nothing about the old topic."""
     records = log("t", 0)
     left = side(
         spark,
@@ -447,7 +450,7 @@ def test_nothing_is_explained_by_another_topic_of_that_name(spark: SparkSession)
 
 
 def test_a_copy_in_another_cluster_is_explained_by_its_own_log(spark: SparkSession) -> None:
-    """Two logs of one name that are both there are two clusters' topics: none was made anew."""
+    """Two live logs of one name belong to two clusters, so neither topic was recreated."""
     records = aged(dict.fromkeys(range(8), 30), {3: b"k", 9: b"k"}, nulls=set())
     bounds = {TopicPartition("t", 0): OffsetBounds(0, COUNT)}
     left = side(spark, "here", records, bounds, topic_ids={"t": "one"}, rules={"t": CleanupRules()})
@@ -467,7 +470,7 @@ def test_a_copy_in_another_cluster_is_explained_by_its_own_log(spark: SparkSessi
 # --- other ways to compare -----------------------------------------------------------------------
 
 
-def test_what_may_be_missing_is_no_difference(spark: SparkSession) -> None:
+def test_records_that_may_be_missing_are_no_difference(spark: SparkSession) -> None:
     records = log("t", 0)
     place = TopicPartition("t", 0)
     left = side(
@@ -485,7 +488,7 @@ def test_what_may_be_missing_is_no_difference(spark: SparkSession) -> None:
     assert (report.verdict, report.differences, report.examples) == ("explained", 0, ())
 
 
-def test_what_an_aborted_transaction_wrote_is_seen_by_who_reads_uncommitted(
+def test_aborted_records_are_visible_to_read_uncommitted(
     spark: SparkSession,
 ) -> None:
     records, bounds = log("t", 0), {TopicPartition("t", 0): OffsetBounds(0, COUNT)}
@@ -529,7 +532,9 @@ def test_only_the_wanted_offsets_and_times_are_compared(spark: SparkSession) -> 
     assert (report.verdict, report.partitions[0].left.records) == ("equal", 10)
 
 
-def test_what_was_not_asked_for_is_not_called_truncated(spark: SparkSession) -> None:
+def test_records_outside_the_requested_offsets_are_not_called_truncated(
+    spark: SparkSession,
+) -> None:
     records = log("t", 0)
     left = side(
         spark,
@@ -546,7 +551,7 @@ def test_what_was_not_asked_for_is_not_called_truncated(spark: SparkSession) -> 
     assert (report.losses[LossReason.truncated], report.losses[LossReason.LOST]) == (5, 5)
 
 
-def test_offsets_of_a_place_that_is_not_there_are_refused(spark: SparkSession) -> None:
+def test_offsets_of_a_missing_partition_are_refused(spark: SparkSession) -> None:
     left = side(spark, "left", log("t", 0), {TopicPartition("t", 0): OffsetBounds(0, COUNT)})
     wanted = AuditRequest(left_offsets={TopicPartition("typo", 0): OffsetBounds(0, 10)})
     with pytest.raises(JobError, match="left has no typo-0"):
@@ -556,20 +561,20 @@ def test_offsets_of_a_place_that_is_not_there_are_refused(spark: SparkSession) -
 # --- words ---------------------------------------------------------------------------------------
 
 
-def test_a_source_is_a_kind_a_place_and_sometimes_a_topic() -> None:
+def test_a_source_is_a_kind_a_location_and_sometimes_a_topic() -> None:
     assert parse_source("topic:a") == ("topic", "a", None)
     assert parse_source("archive:/x/#1#t") == ("archive", "/x/#1", "t")
     assert parse_source("iceberg:lake.db.t") == ("iceberg", "lake.db.t", None)
 
 
 @pytest.mark.parametrize("text", ["", "t", "topic:", "archive:#t", "archive:/x#", "kafka:t"])
-def test_what_is_no_source_is_refused_with_the_grammar(text: str) -> None:
+def test_an_invalid_source_is_refused_with_the_grammar(text: str) -> None:
     with pytest.raises(JobError, match=r"archive:PATH\[#TOPIC\]") as refused:
         parse_source(text)
     assert refused.value.code == "USAGE"
 
 
-def test_the_settings_of_a_topic_say_what_may_go() -> None:
+def test_the_settings_of_a_topic_determine_the_cleanup_rules() -> None:
     assert cleanup_rules({}) == CleanupRules()
     told = {"cleanup.policy": "compact,delete", "retention.ms": "5", "retention.bytes": "-1"}
     assert cleanup_rules(told) == CleanupRules(compact=True, delete=True, retention_ms=5)

@@ -1,7 +1,7 @@
 """Goal: `gateway job audit` compares a topic, its segments, its archive and its copies.
 
-Method: one gateway with a port for its ledgers, and the command line in the Spark of the tests;
-records are added, deleted and written differently, and the JSON and exit code are looked at.
+Method: one gateway with a ledger port, and the command line in the Spark of the tests. Records are
+added, deleted and changed; the JSON and the exit code are checked.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ KEPT = {"retention.ms": "-1"}
 
 
 def records(count: int = COUNT) -> list[Record]:
-    """With nulls, headers, and times that go back once in a hundred."""
+    """Make records with nulls, headers, and timestamps that decrease every hundred records."""
     return [
         Record(
             None if n % 7 == 0 else b"key %d" % n,
@@ -98,7 +98,7 @@ def test_a_topic_and_its_segments_are_equal(rig: Rig) -> None:
     assert (first["left"]["back"], second["left"]["back"]) == (3, 0)
 
 
-def test_an_archive_still_has_what_was_deleted_from_its_topic(rig: Rig) -> None:
+def test_an_archive_still_has_records_deleted_from_its_topic(rig: Rig) -> None:
     place = str(rig.work / "archive")
     rig.topic("cut", records())
     code, _, error = rig.job("archive", "cut", "--to", place)
@@ -115,7 +115,7 @@ def test_an_archive_still_has_what_was_deleted_from_its_topic(rig: Rig) -> None:
     )
 
 
-def test_an_archived_topic_without_records_is_not_taken_for_another(rig: Rig) -> None:
+def test_an_archived_topic_without_records_is_not_mistaken_for_another(rig: Rig) -> None:
     place = str(rig.work / "two")
     rig.topic("some", records(3))
     rig.loader.create_topic("none", 1, KEPT)
@@ -137,13 +137,13 @@ def test_a_copy_that_lacks_a_record_and_changed_one_ends_with_1(rig: Rig) -> Non
 
 
 def twice(spark: SparkSession, rig: Rig, source: AuditSource) -> tuple[Side, Side]:
-    """Both sides of an audit, opened and not read."""
+    """Open both sides of an audit without reading them."""
     access = SourceAccess(rig.gateway.bootstrap, rig.metadata)
     return open_sides(spark, source, source, access, access)
 
 
 @pytest.mark.parametrize("kind", ["topic", "segments"])
-def test_a_topic_that_was_made_anew_while_it_was_read_is_not_judged(
+def test_a_topic_recreated_during_an_audit_gets_no_verdict(
     spark: SparkSession, rig: Rig, kind: str
 ) -> None:
     name = f"anew-{kind}"
@@ -159,7 +159,7 @@ def test_a_topic_that_was_made_anew_while_it_was_read_is_not_judged(
 
 
 @pytest.mark.parametrize("kind", ["topic", "segments"])
-def test_what_goes_while_it_is_read_is_called_neither_lost_nor_equal(
+def test_records_deleted_during_an_audit_are_neither_lost_nor_equal(
     spark: SparkSession, rig: Rig, kind: str
 ) -> None:
     name = f"moves-{kind}"
@@ -170,7 +170,7 @@ def test_what_goes_while_it_is_read_is_called_neither_lost_nor_equal(
         audit(spark, *sides, AuditRequest())
 
 
-def test_of_segments_nothing_is_free_to_be_compacted(spark: SparkSession, rig: Rig) -> None:
+def test_records_missing_in_segments_are_never_compacted(spark: SparkSession, rig: Rig) -> None:
     rig.loader.create_topic("tidy", 1, {"cleanup.policy": "compact"})
     access = SourceAccess(rig.gateway.bootstrap, rig.metadata)
     sides = open_sides(
@@ -183,8 +183,8 @@ def test_of_segments_nothing_is_free_to_be_compacted(spark: SparkSession, rig: R
     assert [side.rules["tidy"].compact for side in sides] == [True, False]
 
 
-def test_a_topic_tells_where_it_begins_and_ends_by_now(spark: SparkSession, rig: Rig) -> None:
-    """By the name that it has in the audit."""
+def test_a_side_returns_the_current_bounds_of_its_topic(spark: SparkSession, rig: Rig) -> None:
+    """Under the name that it has in the audit."""
     rig.topic("grows", records(3))
     access = SourceAccess(rig.gateway.bootstrap)
     source = AuditSource("topic", "grows", None)
@@ -208,7 +208,7 @@ def test_a_topic_tells_where_it_begins_and_ends_by_now(spark: SparkSession, rig:
         (["topic:source", "archive:/nowhere/at/all"], 1, "nothing is archived"),
     ],
 )
-def test_what_cannot_be_compared_is_one_line_that_says_the_fix(
+def test_sources_that_cannot_be_compared_are_one_line_with_the_remedy(
     rig: Rig, words: list[str], code: int, fix: str
 ) -> None:
     found, said, error = rig.job("audit", *words)

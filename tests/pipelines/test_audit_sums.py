@@ -1,7 +1,7 @@
-"""Goal: the sums over buckets tell exactly what is there, in whatever batches the records come.
+"""Goal: the sums over buckets describe the records exactly, however they are cut into batches.
 
 Method: records drawn by Hypothesis, cut into Arrow batches anywhere; a dumb twin counts with sets
-and lists. No Spark: its part, adding up rows of one bucket, is done by pandas.
+and lists. No Spark: pandas does its part, adding up the rows of one bucket.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ RECORDS = st.lists(
 
 
 def in_batches(records: Sequence[Counted], cuts: Sequence[int]) -> list[pa.RecordBatch]:
-    """The same records, cut before these indexes; some batches are empty."""
+    """Cut the records before these indexes. Some batches are empty."""
     edges = [0, *sorted(min(cut, len(records)) for cut in cuts), len(records)]
     schema = pa.schema(
         [
@@ -64,7 +64,7 @@ def buckets(
     bases: dict[tuple[str, int], int] | None = None,
     ordered: bool = False,
 ) -> pandas.DataFrame:
-    """What Spark has in the end: rows of one bucket put together, and judged."""
+    """Merge and judge the rows of each bucket, as Spark would."""
     rows = list(count_partials(bases or {}, ordered)(in_batches(records, cuts)))
     if not rows:
         return pandas.DataFrame()
@@ -130,7 +130,7 @@ def line(offsets: Sequence[int], hashes: Sequence[int]) -> list[Counted]:
 
 
 @given(st.lists(HASHES, min_size=2, max_size=9, unique=True))
-def test_two_records_that_changed_places_have_another_sum(hashes: list[int]) -> None:
+def test_two_swapped_records_have_another_sum(hashes: list[int]) -> None:
     swapped = [hashes[1], hashes[0], *hashes[2:]]
     one, other = (buckets(line(range(len(each)), each)).iloc[0] for each in (hashes, swapped))
     assert total(one, "content") == total(other, "content")
@@ -138,9 +138,7 @@ def test_two_records_that_changed_places_have_another_sum(hashes: list[int]) -> 
 
 
 @given(st.lists(HASHES, min_size=1, max_size=9), st.integers(0, 3 * BUCKET))
-def test_a_base_moves_records_to_where_they_would_be_without_it(
-    hashes: list[int], base: int
-) -> None:
+def test_a_base_shifts_the_positions_of_records(hashes: list[int], base: int) -> None:
     plain = buckets(line(range(len(hashes)), hashes))
     moved = line(range(base, base + len(hashes)), hashes)
     assert buckets(moved, bases={("a", 0): base}).equals(plain)

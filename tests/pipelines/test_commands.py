@@ -1,6 +1,6 @@
-"""Goal: the jobs' commands say what they are, and what is missing, where Spark is not installed.
+"""Goal: the jobs' commands show their help and name what is missing if Spark is not installed.
 
-Method: the run environment, which has no pyspark, as a user would ask it.
+Method: the run environment, which has no pyspark, used as from a terminal.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def test_the_jobs_are_listed_without_spark():
 
 
 @pytest.mark.parametrize("job", WITHOUT_SPARK)
-def test_one_line_says_how_to_install_spark(job):
+def test_one_line_shows_how_to_install_spark(job):
     asked = ask(job, *WITHOUT_SPARK[job])
     assert asked.returncode == 1
     (line,) = asked.stderr.strip().splitlines()

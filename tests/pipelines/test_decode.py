@@ -1,7 +1,7 @@
-"""Goal: batches decoded into Arrow columns are what a Kafka client reads, record for record.
+"""Goal: batches decoded into Arrow columns equal the records that a Kafka client reads.
 
-Method: aiokafka's builder makes them, its reader is the dumb twin (Hypothesis); what it cannot
-make (control batches, log append time, damage) is made by hand.
+Method: aiokafka's builder makes them, and its reader is the dumb twin (Hypothesis). Batches that it
+cannot make (control batches, log append time, damage) are made by hand.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ timestamps = st.integers(0, 3) | st.integers(-(2**40), 2**40)
 one_record = st.tuples(timestamps, maybe_bytes, maybe_bytes, headers)
 alike = st.builds(
     lambda each, count: [each] * count, one_record, st.integers(1, 150)
-)  # runs of one size
+)  # runs of equal size
 records = st.lists(one_record, min_size=1, max_size=30) | alike
 several = st.lists(st.tuples(records, st.integers(0, 4)), min_size=1, max_size=6)
 
@@ -75,7 +75,7 @@ def rows(
 
 
 def in_a_row(contents: list[tuple[list[Any], int]]) -> list[bytes]:
-    """Batches of these records and codecs, one after the other from offset 0 on."""
+    """Make batches of these records and codecs, one after the other from offset 0 on."""
     batches: list[bytes] = []
     offset = 0
     for content, codec in contents:
@@ -123,7 +123,7 @@ WAYS = {"alike": (1, 1 << 60), "in step": (1 << 60, 0), "each alone": (1 << 60, 
 
 @contextlib.contextmanager
 def walking(way: str) -> Iterator[None]:
-    """Batches are walked this way where it can be, whatever it costs."""
+    """Force this way to walk batches wherever it applies, at any cost."""
     before = walk.ALIKE_FROM, walk.LOCKSTEP_FROM
     walk.ALIKE_FROM, walk.LOCKSTEP_FROM = WAYS[way]
     try:
@@ -144,7 +144,7 @@ def test_each_way_to_walk_finds_the_same(
         assert rows(batches) == twins_rows(batches)
 
 
-def test_batches_of_one_size_that_are_laid_out_differently_are_told_apart() -> None:
+def test_batches_of_equal_size_and_different_layout_are_distinguished() -> None:
     orders = [(5, 10, 20), (5, 20, 10), (5, 10, 20), (20, 5, 10)]
     batches = [
         built([(0, None, bytes(size), []) for size in sizes], 0, 3 * at)
@@ -182,7 +182,7 @@ def test_control_batches_have_no_rows() -> None:
     assert rows([control]) == []
 
 
-def test_a_batch_out_of_range_is_not_looked_into() -> None:
+def test_a_batch_out_of_range_is_not_decoded() -> None:
     damaged = raw_batch(b"\xff\xff", 1, base_offset=5)
     assert [r["offset"] for r in rows([plain_batch([1, 2]), damaged], 0, 5)] == [0, 1]
 
@@ -199,13 +199,13 @@ def test_a_record_without_timestamp_is_a_millisecond_before_1970() -> None:
     assert rows([plain_batch([-1])])[0]["timestamp"] == EPOCH - timedelta(milliseconds=1)
 
 
-def test_the_headers_column_is_only_there_when_asked_for() -> None:
+def test_the_headers_column_exists_only_on_request() -> None:
     batch = built([(0, b"k", b"v", [("name", b"x")])], 0, 0)
     assert "headers" not in rows([batch], include_headers=False)[0]
     assert rows([batch])[0]["headers"] == [{"key": "name", "value": b"x"}]
 
 
-def test_a_header_key_that_is_no_text_is_replaced_as_java_does() -> None:
+def test_an_invalid_header_key_is_replaced_as_in_java() -> None:
     inside = b"\0\0\0" + varint(-1) + varint(-1) + varint(1) + varint(1) + b"\xff" + varint(-1)
     batch = raw_batch(varint(len(inside)) + inside)
     assert rows([batch])[0]["headers"] == [{"key": "\ufffd", "value": None}]
@@ -226,13 +226,13 @@ def test_a_header_key_that_is_no_text_is_replaced_as_java_does() -> None:
         pytest.param(b"\xff" * 12, id="endless number"),
     ],
 )
-def test_a_damaged_batch_names_its_place(body: bytes) -> None:
+def test_a_damaged_batch_is_reported_with_its_offset(body: bytes) -> None:
     for include_headers in (False, True):
         with pytest.raises(CorruptFormat, match="topic-3: the batch at offset 44"):
             rows([raw_batch(body, base_offset=44)], include_headers=include_headers)
 
 
-def test_damaged_compression_names_its_place() -> None:
+def test_damaged_compression_is_reported_with_its_offset() -> None:
     with pytest.raises(CorruptFormat, match="topic-3: the batch at offset 44"):
         rows([raw_batch(b"no zstd at all", base_offset=44, attributes=4)])
 
@@ -242,7 +242,7 @@ def test_damaged_compression_names_its_place() -> None:
 
 @contextlib.contextmanager
 def in_pieces(records_max: int, bytes_max: int) -> Iterator[None]:
-    """Batches are decoded in pieces of that size at most."""
+    """Decode batches in pieces of at most that size."""
     names = {"RECORDS_AT_ONCE": records_max, "_PIECE_BYTES": bytes_max, "HEADERS_MAX": 3}
     before = {name: getattr(decode, name) for name in names}
     for name, value in names.items():
@@ -291,13 +291,13 @@ LARGE_BYTES = 32 * 1024 * 1024
 
 
 def headed(count: int, header: bytes = b"\0\1") -> bytes:
-    """A record of nothing but headers, these without key and value."""
+    """Make a record of nothing but headers, without keys and values."""
     inside = b"\0\0\0\1\1" + varint(count) + header * count
     return varint(len(inside)) + inside
 
 
 def large(kind: str) -> tuple[bytes, int]:
-    """LARGE_BYTES of records, and how many."""
+    """Make LARGE_BYTES of records. Returns them with their count."""
     if kind == "one value":
         return record(0, 0, None, bytes(LARGE_BYTES)), 1
     each = {
@@ -316,14 +316,16 @@ def resident_bytes(line: str) -> int:
 
 
 def decoded(kind: str, codec: int, often: int = 1) -> tuple[int, int]:
-    """For a process of its own: rows of a large batch that is there as often, and how much more
-    memory they took, all but what comes out."""
+    """Decode a large batch repeatedly, in a process of its own.
+
+    Returns the rows and the extra memory, without the results.
+    """
     body, count = large(kind)
     compress = {1: gzip.compress, 3: cramjam.lz4.compress, 4: zstandard.compress}[codec]
     batch = raw_batch(bytes(compress(body)), count, attributes=codec)
     del body
     list(Decoder("t", 0, True).decode([built([(0, b"k", b"v", [("h", b"")])], 0, 0)], *ALL))
-    Path("/proc/self/clear_refs").write_text("5")  # what was the most is what is now
+    Path("/proc/self/clear_refs").write_text("5")  # reset the peak to the current size
     before = resident_bytes("VmRSS")
     parts = Decoder("t", 0, True).decode([batch] * often, *ALL)
     found = sum(map(attrgetter("num_rows"), parts))
@@ -341,7 +343,7 @@ def decoded(kind: str, codec: int, often: int = 1) -> tuple[int, int]:
         ("one value", 4),
     ],
 )
-def test_a_large_batch_takes_no_more_memory_than_is_said(kind: str, codec: int) -> None:
+def test_a_large_batch_stays_within_the_documented_memory(kind: str, codec: int) -> None:
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
         found, took = process.submit(decoded, kind, codec).result()
     assert found == large(kind)[1]
@@ -360,7 +362,7 @@ def test_large_batches_one_after_another_take_no_more_memory_than_one() -> None:
 
 @pytest.mark.parametrize("count", [2**31 - 1, 10, 0, -1], ids=["2^31 - 1", "10", "0", "-1"])
 @pytest.mark.parametrize("size", [9 * 7, 6 * 1024 * 1024])
-def test_a_batch_that_claims_records_it_has_no_bytes_for_is_refused(count: int, size: int) -> None:
+def test_a_batch_with_more_records_than_its_bytes_allow_is_refused(count: int, size: int) -> None:
     body = zstandard.compress(TINY * (size // 7))
     if size > 100 and count == 10:
         count = size // 7 + 1
@@ -376,7 +378,7 @@ def test_a_batch_that_decompresses_to_too_much_is_refused() -> None:
         rows([raw_batch(body, 1, base_offset=44, attributes=4)])
 
 
-def test_a_record_of_countless_headers_is_refused_where_headers_are_asked_for() -> None:
+def test_a_record_with_too_many_headers_is_refused_if_headers_are_read() -> None:
     for count, fits in ((decode.HEADERS_MAX, True), (decode.HEADERS_MAX + 1, False)):
         batch = raw_batch(TINY + headed(count) + TINY, 3, base_offset=44, last_offset_delta=2)
         assert len(rows([batch], include_headers=False)) == 3
@@ -388,7 +390,7 @@ def test_a_record_of_countless_headers_is_refused_where_headers_are_asked_for() 
                 rows([batch])
 
 
-def test_much_is_given_in_parts_of_bounded_size() -> None:
+def test_large_results_come_in_parts_of_bounded_size() -> None:
     value = bytes(100_000)
     batches = [built([(0, None, value, [])] * 10, 0, 10 * at) for at in range(12)]
     sizes = [each.nbytes for each in Decoder("t", 0).decode(batches, *ALL)]
@@ -397,7 +399,7 @@ def test_much_is_given_in_parts_of_bounded_size() -> None:
 
 
 @pytest.mark.parametrize("batches", [1, 300], ids=["one large batch", "many small ones"])
-def test_small_records_are_given_in_parts_of_a_bounded_number(batches: int) -> None:
+def test_small_records_come_in_parts_of_a_bounded_number(batches: int) -> None:
     count = 300_000 // batches
     small = [
         raw_batch(TINY * count, count, base_offset=count * at, last_offset_delta=count - 1)

@@ -1,7 +1,7 @@
-"""Goal: format("ledger") gives what format("kafka") gives, row for row, and the same offsets.
+"""Goal: format("ledger") returns the rows and offsets of format("kafka").
 
-Method: one gateway with a port for its ledgers, one Spark; both sources read the same records, and
-the frames are subtracted from each other, both ways.
+Method: one gateway with a ledger port, one Spark. Both sources read the same records, and the
+frames are subtracted from each other, both ways.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def rig(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @pytest.fixture(scope="module")
 def known(rig: Rig) -> str:
-    """A topic for reading only: two partitions, each of several segments and all codecs."""
+    """A read-only topic: two partitions, each of several segments and all codecs."""
     topic = "known.topic-1"
     rig.loader.create_topic(topic, 2, {"segment.bytes": str(1 << 20)})
     for number in range(SENDS):
@@ -149,7 +149,7 @@ def test_records_below_the_log_start_are_gone(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("fail", [True, False])
-def test_what_is_removed_under_a_read_is_told(rig: Rig, fail: bool) -> None:
+def test_records_deleted_during_a_read_are_reported(rig: Rig, fail: bool) -> None:
     topic = unused()
     rig.loader.create_topic(topic)
     rig.add(topic, count=20)
@@ -189,14 +189,16 @@ def test_what_is_removed_under_a_read_is_told(rig: Rig, fail: bool) -> None:
     ],
 )
 @pytest.mark.usefixtures("known")
-def test_what_cannot_be_read_says_why(rig: Rig, options: dict[str, str], message: str) -> None:
+def test_an_impossible_read_reports_the_reason(
+    rig: Rig, options: dict[str, str], message: str
+) -> None:
     with pytest.raises(Exception, match="JobError") as refused:
         rig.direct(**options).count()
     assert message in str(refused.value)
 
 
-def test_a_stream_goes_on_from_its_checkpoint(rig: Rig, tmp_path: Path) -> None:
-    """Also where a partition came meanwhile, and in triggers that are limited."""
+def test_a_stream_continues_from_its_checkpoint(rig: Rig, tmp_path: Path) -> None:
+    """Also if a partition was added meanwhile, and with limited triggers."""
     topic = unused()
     rig.loader.create_topic(topic)
     rig.add(topic)
@@ -206,7 +208,7 @@ def test_a_stream_goes_on_from_its_checkpoint(rig: Rig, tmp_path: Path) -> None:
     rig.loader.add_partitions(topic, 2)
     rig.add(topic, 1, count=20)
     rig.loader.read(topic, 19, 1, 1)
-    rig.direct(topic, endingOffsets=rig.ends(topic)).count()  # the last ones are told to readers
+    rig.direct(topic, endingOffsets=rig.ends(topic)).count()  # so readers see the last records
     second = run_stream(rig, topic, tmp_path, maxOffsetsPerTrigger=1000)
     assert sum(second) == 50
     assert last_offsets(tmp_path) == {topic: {"0": 330, "1": 20}, topic_key(rig, topic): {}}
@@ -227,7 +229,7 @@ def test_a_stream_that_lost_records_fails(rig: Rig, tmp_path: Path) -> None:
 
 @pytest.fixture
 def again(rig: Rig, tmp_path: Path) -> str:
-    """A topic that was made anew, longer, after a query had read the old one to its end."""
+    """Recreate a topic, longer, after a query has read the old one to its end."""
     topic = unused()
     rig.loader.create_topic(topic)
     rig.add(topic, count=10)
@@ -236,18 +238,16 @@ def again(rig: Rig, tmp_path: Path) -> str:
     wait_until(lambda: topic not in rig.loader.topics(), "the topic to go")
     rig.loader.create_topic(topic)
     rig.add(topic, count=25)
-    rig.direct(topic, endingOffsets=rig.ends(topic)).count()  # the last ones are told to readers
+    rig.direct(topic, endingOffsets=rig.ends(topic)).count()  # so readers see the last records
     return topic
 
 
-def test_a_checkpoint_of_a_topic_that_was_made_anew_is_refused(
-    rig: Rig, again: str, tmp_path: Path
-) -> None:
+def test_a_checkpoint_of_a_recreated_topic_is_refused(rig: Rig, again: str, tmp_path: Path) -> None:
     with pytest.raises(Exception, match=r"TopicRecreated: .*another checkpointLocation"):
         run_stream(rig, again, tmp_path)
 
 
-def test_without_fail_on_data_loss_a_topic_that_was_made_anew_is_read_from_its_start(
+def test_without_fail_on_data_loss_a_recreated_topic_is_read_from_its_start(
     rig: Rig, again: str, tmp_path: Path
 ) -> None:
     told = run_stream(rig, again, tmp_path, failOnDataLoss=False)
@@ -258,10 +258,10 @@ def test_without_fail_on_data_loss_a_topic_that_was_made_anew_is_read_from_its_s
     assert sum(run_stream(rig, again, tmp_path)) == 5
 
 
-def test_a_running_stream_goes_on_at_the_start_of_the_topic_that_was_made_anew(
+def test_a_running_stream_continues_at_the_start_of_the_recreated_topic(
     rig: Rig, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A batch that was planned for the old one reads nothing of the new one."""
+    """A batch planned for the old topic reads nothing of the new one."""
     topic = unused()
     rig.loader.create_topic(topic)
     rig.add(topic, count=10)
@@ -292,7 +292,7 @@ def test_a_running_stream_goes_on_at_the_start_of_the_topic_that_was_made_anew(
     assert f"{topic} (its id was" in capsys.readouterr().err
 
 
-def test_checkpoints_of_both_sources_are_one_anothers(rig: Rig, tmp_path: Path) -> None:
+def test_either_source_continues_from_the_others_checkpoint(rig: Rig, tmp_path: Path) -> None:
     topic = unused()
     rig.loader.create_topic(topic)
     rows: list[int] = []
@@ -309,7 +309,7 @@ def test_checkpoints_of_both_sources_are_one_anothers(rig: Rig, tmp_path: Path) 
     assert rows == [10, 11, 12, 13]
 
 
-def test_available_now_reads_one_batch_of_all_there_is_or_of_its_limit(
+def test_available_now_reads_one_batch_of_all_records_or_of_its_limit(
     rig: Rig, tmp_path: Path
 ) -> None:
     topic = unused()
@@ -345,10 +345,8 @@ def test_a_stream_with_an_end_reads_up_to_there_in_limited_triggers(
     assert sum(run_stream(rig, topic, tmp_path)) == 7
 
 
-def test_a_stream_that_begins_at_the_end_reads_nothing_that_was_there(
-    rig: Rig, tmp_path: Path
-) -> None:
-    """Also where a trigger is limited: its end is never before its start."""
+def test_a_stream_that_begins_at_the_end_reads_no_earlier_record(rig: Rig, tmp_path: Path) -> None:
+    """Also with a limited trigger: its end is never before its start."""
     topic = unused()
     rig.loader.create_topic(topic)
     rig.add(topic, count=100)
@@ -360,7 +358,7 @@ def test_a_stream_that_begins_at_the_end_reads_nothing_that_was_there(
 
 
 def run_stream(rig: Rig, topic: str, place: Path, **options: Any) -> list[int]:
-    """Copies what there is into Parquet files; rows of each trigger."""
+    """Copy all current records into Parquet files. Returns the rows of each trigger."""
     return run_query(stream(rig, topic, **options), place)
 
 
@@ -384,12 +382,12 @@ def run_query(frame: DataFrame, place: Path, **trigger: Any) -> list[int]:
 
 
 def topic_key(rig: Rig, topic: str) -> str:
-    """What stands among a checkpoint's offsets for the topic's id."""
+    """Return the key that holds the topic's id among a checkpoint's offsets."""
     return f"{topic}@{Topics(rig.bootstrap).describe(topic).topic_id}"
 
 
 def last_offsets(place: Path) -> object:
-    """As the query wrote them down."""
+    """Return the last offsets in the query's checkpoint."""
     logs = (place / "checkpoint" / "offsets").glob("[0-9]*")
     newest = max(logs, key=lambda path: int(path.name))
     return json.loads(newest.read_text().splitlines()[-1])

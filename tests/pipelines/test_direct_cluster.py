@@ -1,7 +1,7 @@
-"""Goal: past the gateways of a cluster, records are read from bookies, also when one has died.
+"""Goal: format("ledger") reads from the bookies of a cluster, also after one has died.
 
-Method: ZooKeeper, three bookies, one gateway, all processes; rows are compared with Spark's own
-Kafka source, whose gateway serves them.
+Method: ZooKeeper, three bookies, one gateway, all processes. Rows are compared with Spark's own
+Kafka source, which the gateway serves.
 """
 
 from __future__ import annotations

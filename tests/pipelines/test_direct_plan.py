@@ -1,6 +1,6 @@
-"""Goal: a direct read knows from its options and filters what to look at, or says what is wrong.
+"""Goal: options and filters determine what a direct read looks at; invalid ones are errors.
 
-Method: options as Spark hands them over, and plain objects named as pyspark's filters; no Spark.
+Method: options as Spark passes them, and plain objects named like pyspark's filters; no Spark.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def test_offsets_are_written_as_for_the_kafka_source() -> None:
     assert found.ending.offsets == {TopicPartition("t", 0): LATEST, TopicPartition("t", 1): 9}
 
 
-def test_a_time_counts_before_times_of_partitions_and_those_before_offsets() -> None:
+def test_one_time_takes_precedence_over_times_of_partitions_and_those_over_offsets() -> None:
     times = '{"t":{"0":5}}'
     found = options(startingTimestamp="7", startingOffsetsByTimestamp=times)
     assert found.starting == OffsetLimit(time_ms=7)
@@ -122,7 +122,9 @@ def test_certificates_are_all_given_or_none() -> None:
         ({"startingOffsetsByTimestampStrategy": "first"}, "error or latest"),
     ],
 )
-def test_what_is_wrong_says_what_to_write(given: dict[str, str], message: str) -> None:
+def test_an_invalid_option_is_reported_with_the_valid_values(
+    given: dict[str, str], message: str
+) -> None:
     with pytest.raises(JobError) as refused:
         options(**given)
     assert message in str(refused.value)
@@ -140,12 +142,12 @@ def test_what_is_wrong_says_what_to_write(given: dict[str, str], message: str) -
         (BASE | {"path": "a,,b"}, "must be names of topics"),
     ],
 )
-def test_what_is_missing_is_named(given: dict[str, str], message: str) -> None:
+def test_a_missing_option_is_named(given: dict[str, str], message: str) -> None:
     with pytest.raises(JobError, match=message.replace("(", r"\(")):
         parse(given)
 
 
-def test_a_stream_ends_only_where_it_is_told_to() -> None:
+def test_a_stream_ends_only_at_ending_offsets() -> None:
     assert options(streaming=True).ending is None
     assert options(streaming=True, endingOffsets="latest").ending == OffsetLimit(LATEST)
 
@@ -181,7 +183,7 @@ def test_filters_narrow_a_range(filters: list[Any], left: OffsetRange | None) ->
     assert pushed_filters(filters).narrowed(RANGE) == left
 
 
-def test_a_filter_on_time_leaves_out_what_is_older() -> None:
+def test_a_filter_on_time_skips_older_slices() -> None:
     since = datetime(2026, 1, 1, 0, 0, 0, 500, tzinfo=UTC)
     after_ms = int(since.timestamp() * 1000)
     found = pushed_filters([GreaterThanOrEqual(("timestamp",), since)])
@@ -190,7 +192,7 @@ def test_a_filter_on_time_leaves_out_what_is_older() -> None:
     assert found.may_hold(None, None)
 
 
-def test_a_filter_on_time_leaves_out_what_is_newer() -> None:
+def test_a_filter_on_time_skips_newer_slices() -> None:
     until = datetime(2026, 1, 1, tzinfo=UTC)
     found = pushed_filters([LessThan(("timestamp",), until)])
     assert found.may_hold(int(until.timestamp() * 1000) - 1, None)
@@ -243,7 +245,7 @@ def test_a_limited_trigger_moves_on_and_never_too_far(
 
 
 class _Late:
-    """A stream's end as bookies tell it: at first not as far as they told somebody before."""
+    """A stream's end as bookies report it: at first behind what they reported to another reader."""
 
     start_sequence_id, end_sequence_id = 0, 5
 
@@ -257,7 +259,7 @@ class _Runner:
 
 
 def stream(**given: str) -> Any:
-    """Of a topic of one partition, whose id is `id`."""
+    """Make a reader of a topic with one partition, whose id is `id`."""
     from gateway.pipelines.direct.stream import LedgerStreamReader
 
     place = TopicPartition("t", 0)
@@ -273,14 +275,14 @@ def stream(**given: str) -> Any:
     return Reader(options(streaming=True, **given))
 
 
-def test_a_stream_waits_for_the_end_that_its_checkpoint_knows() -> None:
+def test_a_stream_waits_for_the_end_in_its_checkpoint() -> None:
     reader = stream()
     at = {"t": {"0": 7}}
-    assert reader.partitions(at, at) == []  # so Spark says where a query goes on
+    assert reader.partitions(at, at) == []  # as Spark does when a query continues
     assert reader.latestOffset() == at | {"t@id": {}}
 
 
-def test_a_topic_that_was_made_anew_with_fewer_partitions_is_called_so() -> None:
+def test_a_topic_recreated_with_fewer_partitions_is_reported() -> None:
     at = {"t": {"0": 7, "1": 3}, "t@old": {}}
     reader = stream()
     reader.partitions(at, at)
@@ -303,7 +305,7 @@ def test_a_checkpoint_is_read_with_and_without_ids_of_topics() -> None:
     assert from_json({"c": {"0": 1}}) == StreamOffsets({TopicPartition("c", 0): 1})
 
 
-def test_a_topic_is_another_one_only_where_both_ids_are_known() -> None:
+def test_a_topic_counts_as_recreated_only_if_both_ids_are_known() -> None:
     position = StreamOffsets({}, {"same": "1", "other": "2", "gone": "3"})
     assert position.recreated({"same": "1", "other": "9", "new": "4"}) == ["other"]
     assert StreamOffsets({}).recreated({"t": "1"}) == []

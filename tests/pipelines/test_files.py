@@ -1,6 +1,6 @@
-"""Goal: a file that says what a job has done is put by one of many, whole, once and for all.
+"""Goal: of several jobs, exactly one puts a file that records progress, whole and durably.
 
-Method: the same tests on the local disk and through Hadoop (on a `file:` path); many threads race
+Method: the same tests on the local disk and through Hadoop (on a `file:` path). Many threads race
 for one name on the disk, where a link decides.
 """
 
@@ -41,7 +41,7 @@ def test_the_second_of_a_name_is_refused_and_the_first_stays(files: Files, base:
     assert {*os.listdir(f"{base}/deep")} <= {"1.json", ".1.json.crc"}
 
 
-def test_what_is_not_there_reads_as_nothing(files: Files, base: str) -> None:
+def test_a_missing_file_reads_as_none(files: Files, base: str) -> None:
     assert files.read(join_path(base, "no")) is None
     assert files.names(join_path(base, "no")) == []
     assert files.modified_ms(join_path(base, "no")) is None
@@ -58,14 +58,14 @@ def test_a_move_may_be_made_again(files: Files, base: str) -> None:
         files.move(source, join_path(base, "elsewhere"))
 
 
-def test_a_directory_goes_with_all_in_it(files: Files, base: str) -> None:
+def test_a_directory_is_removed_with_its_contents(files: Files, base: str) -> None:
     files.put_if_absent(join_path(base, "d", "e", "f"), b"")
     assert files.modified_ms(join_path(base, "d"))
     files.remove(join_path(base, "d"))
     assert files.names(base) == []
 
 
-def test_of_many_at_once_one_wins_and_its_data_is_there(tmp_path: Path) -> None:
+def test_of_many_concurrent_writers_one_wins_and_its_data_is_kept(tmp_path: Path) -> None:
     path = str(tmp_path / "_commits" / "7.json")
 
     def put(number: int) -> bool:
@@ -89,7 +89,7 @@ def test_a_file_uri_is_the_same_file(tmp_path: Path) -> None:
         assert LocalFiles().read(path) == b"1"
 
 
-def test_a_store_that_cannot_is_refused(spark: SparkSession) -> None:
+def test_a_file_system_without_atomic_rename_is_refused(spark: SparkSession) -> None:
     with pytest.raises(JobError, match="Iceberg"):
         open_files(spark, "s3a://bucket/x")
     assert isinstance(open_files(spark, "/x"), LocalFiles)

@@ -1,9 +1,9 @@
-"""Goal: a windowed streaming join of two topics gives what pandas says of the same CSVs.
+"""Goal: a windowed streaming join of two topics equals the join that pandas makes of the CSVs.
 
-Method: all flights of 2013 and the weather of their airports, produced in order of time, in three
-partitions each. A query joins them by origin and hour; it ends after the first half of the year and
-goes on from its checkpoint. pyarrow reads what it wrote, pandas joins the files: every row is
-compared. A last record of next year in each topic lets the watermark pass all others.
+Method: all flights of 2013 and the weather of their airports, produced by time, in three partitions
+each. A query joins them by origin and hour; it ends after the first half of the year and continues
+from its checkpoint. pyarrow reads its output, pandas joins the files, and every row is compared. A
+last record of the next year in each topic lets the watermark pass all others.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def weather_bytes() -> bytes:
 
 
 class Table:
-    """One CSV, as text throughout: a topic of its lines, keyed by one of its columns."""
+    """One CSV, all columns text: a topic of its lines, keyed by one of its columns."""
 
     def __init__(self, topic: str, content: bytes, key: str) -> None:
         self.topic = topic
@@ -56,7 +56,7 @@ class Table:
         self.rows.append((NEXT_YEAR, END, last))
 
     def produce(self, bootstrap: str, wanted: Callable[[str], bool]) -> None:
-        """The rows of the hours that are wanted are in the topic, in order of time."""
+        """Produce the rows of these hours, by time."""
         producer = Producer({"bootstrap.servers": bootstrap, "log_level": 3, **SETTINGS})
         hours = [hour for hour in {row[0] for row in self.rows} if wanted(hour)]
         times_ms = {hour: int(pandas.Timestamp(hour).timestamp() * 1000) for hour in hours}
@@ -69,7 +69,7 @@ class Table:
         assert producer.flush(STEP_S_MAX) == 0, "not all rows were acknowledged"
 
     def stream(self, spark: SparkSession, bootstrap: str) -> DataFrame:
-        """The topic as a table of text; `within` is the hour of each record's timestamp."""
+        """Read the topic as a table of text. `within` is the hour of each record's timestamp."""
         reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", bootstrap)
         limits = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": 100_000}
         frame = reader.options(subscribe=self.topic, **limits).load()
@@ -95,7 +95,7 @@ def weather() -> Table:
 def bootstrap(
     tmp_path_factory: pytest.TempPathFactory, flights: Table, weather: Table
 ) -> Iterator[str]:
-    """A gateway with both topics, empty. Their records are of 2013: no retention may apply."""
+    """A gateway with both topics, empty. Their records are of 2013, so retention is off."""
     with Gateway(tmp_path_factory.mktemp("gateway") / "data") as gateway:
         admin = AdminClient({"bootstrap.servers": gateway.bootstrap, "log_level": 3})
         names = (flights.topic, weather.topic)
@@ -106,7 +106,7 @@ def bootstrap(
 
 
 def join(flights: DataFrame, weather: DataFrame, place: Path) -> list[int]:
-    """Each flight with the weather of its hour, if any; what has come is in Parquet files.
+    """Join each flight with the weather of its hour, if any, into Parquet files.
 
     Returns how many rows each micro-batch dropped as late.
     """
@@ -138,7 +138,7 @@ def test_a_windowed_join_of_flights_and_weather_equals_pandas(
         streams = [table.stream(spark, bootstrap) for table in (flights, weather)]
         late += join(*streams, tmp_path)
     assert set(late) == {0}
-    # Nothing was killed, so there is no file that the sink's log does not name.
+    # No query was killed, so the sink's log names every file.
     written = pyarrow.dataset.dataset(tmp_path / "files", exclude_invalid_files=True)
     found = written.to_table().to_pandas()
     found = found[found["origin"] != END]
@@ -150,6 +150,6 @@ def test_a_windowed_join_of_flights_and_weather_equals_pandas(
 
 
 def rows(frame: pandas.DataFrame) -> list[tuple[str, ...]]:
-    """All rows as text, sorted; a flight without weather has empty strings."""
+    """Return all rows as text, sorted. A flight without weather has empty strings."""
     text = frame[list(COLUMNS)].fillna("").astype(str)
     return sorted(text.itertuples(index=False, name=None))

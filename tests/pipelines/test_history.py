@@ -1,4 +1,4 @@
-"""Goal: what an archive says of itself is what its commits add up to.
+"""Goal: the properties of an archive equal the sum of its commits.
 
 Method: Hypothesis; the dumb twin is a set of offsets. Damaged and newer properties are refused.
 """
@@ -56,7 +56,7 @@ def test_ranges_and_ends_are_those_of_all_commits(
     assert from_properties(history.properties(), "here") == history
 
 
-def test_a_range_that_does_not_follow_on_the_end_is_refused():
+def test_a_range_that_does_not_follow_the_end_is_refused():
     history = from_ranges([OffsetRange("a", 0, 2, 5)])
     for start, end in ((4, 6), (6, 8), (5, 4)):
         with pytest.raises(JobError, match="does not follow on offset 5"):
@@ -71,7 +71,7 @@ def test_properties_of_many_partitions_are_packed_and_come_back():
     assert len(from_ranges([OffsetRange("a", 0, 0, 1)]).properties()[OFFSETS_KEY]) < PLAIN_CHARS_MAX
 
 
-def test_nothing_is_told_of_properties_that_are_not_ours():
+def test_foreign_properties_give_no_history():
     assert from_properties({"owner": "me"}, "here") is None
 
 

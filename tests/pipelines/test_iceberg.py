@@ -1,8 +1,9 @@
-"""Goal: an Iceberg table holds each archived record once, whoever else works on it.
+"""Goal: an Iceberg table holds each archived record once, whatever other writers do.
 
-Method: the contract of all archives, and then what only Iceberg has: branches, foreign snapshots,
-expiry and rollback. A second catalog over the same warehouse stands for another process, since it
-shares no cache with the first. PyIceberg and pyarrow, which know nothing of Spark, read the files.
+Method: the contract of all archives, then what only Iceberg has: branches, foreign snapshots,
+expiry and rollback. A second catalog over the same warehouse acts as another process, because it
+shares no cache with the first. PyIceberg and pyarrow, which share no code with Spark, read the
+files.
 """
 
 from __future__ import annotations
@@ -44,13 +45,13 @@ def span(start: int, end: int) -> OffsetRange:
 
 @pytest.fixture
 def table() -> str:
-    """Of a table that nobody has used; `lake.` or `elsewhere.` stands before it."""
+    """Return an unused table name, without `lake.` or `elsewhere.` before it."""
     return unused()
 
 
 @pytest.fixture(scope="module", autouse=True)
 def elsewhere(spark: SparkSession) -> None:
-    """The same tables as `lake` has, as another process sees them."""
+    """A catalog with the tables of `lake`, as another process sees them."""
     for key in ("", ".type", ".warehouse"):
         value = spark.conf.get(f"spark.sql.catalog.lake{key}")
         assert value is not None
@@ -60,7 +61,7 @@ def elsewhere(spark: SparkSession) -> None:
 
 
 class TestIcebergContract(ArchiveContract):
-    """What every archive does."""
+    """The contract of all archives."""
 
     def opened(self, spark: SparkSession, name: str) -> IcebergArchive:
         return IcebergArchive(spark, name)
@@ -71,11 +72,11 @@ class TestIcebergContract(ArchiveContract):
 
 
 class Crash(BaseException):
-    """A process that ends here: no handler of ours runs."""
+    """Simulates the death of the process: no handler of ours runs."""
 
 
 class Stop:
-    """Calls `then` the first time that an append comes to a step."""
+    """Calls `then` the first time that an append reaches a step."""
 
     def __init__(self, step: str, then: Callable[[], None]) -> None:
         self._step = step
@@ -88,7 +89,7 @@ class Stop:
 
 
 class Later(SystemClock):
-    """A day and a bit from now."""
+    """A clock more than a day ahead."""
 
     def now_ms(self) -> int:
         return super().now_ms() + STAGING_AGE_MS_MAX + 60_000
@@ -103,7 +104,7 @@ def sql(spark: SparkSession, words: str) -> list[Any]:
 
 
 def newest(spark: SparkSession, table: str) -> Any:
-    """Iceberg's own handle of the table, with its newest metadata."""
+    """Return Iceberg's own handle of the table, with its newest metadata."""
     util = spark._jvm.org.apache.iceberg.spark.Spark3Util
     loaded = util.loadIcebergTable(spark._jsparkSession, f"elsewhere.{table}")
     loaded.refresh()
@@ -116,7 +117,7 @@ def expire_all_but_the_newest(spark: SparkSession, table: str) -> None:
 
 
 def data_files(spark: SparkSession, table: str) -> int:
-    """How many there are on disk, whoever names them."""
+    """Count the data files on disk, referenced or not."""
     return len(list((location(spark, table) / "data").rglob("*.parquet")))
 
 
@@ -125,7 +126,7 @@ def location(spark: SparkSession, table: str) -> Path:
 
 
 def judged(spark: SparkSession, table: str) -> list[Row]:
-    """What pyarrow reads in the files that PyIceberg finds by the newest metadata file."""
+    """Read with pyarrow the files that PyIceberg finds in the newest metadata file."""
     scan = StaticTable.from_metadata(str(location(spark, table))).scan()
     found = [ParquetFile(task.file.file_path).read().to_pylist() for task in scan.plan_files()]
     made = []
@@ -159,7 +160,7 @@ def test_a_run_that_is_overtaken_at_any_step_adds_nothing(
     assert data_files(spark, table) == 2
 
 
-def test_of_many_runs_at_the_same_moment_one_commits(spark: SparkSession, table: str):
+def test_of_many_concurrent_runs_one_commits(spark: SparkSession, table: str):
     archives = [IcebergArchive(spark, f"{at}.{table}") for at in ("lake", "elsewhere", "lake")]
     assert put(spark, archives[0], span(0, 2))
     together = threading.Barrier(len(archives))
@@ -186,7 +187,7 @@ def test_of_many_runs_at_the_same_moment_one_commits(spark: SparkSession, table:
     assert data_files(spark, table) == 2
 
 
-def test_a_run_that_dies_leaves_nothing_that_is_read_and_is_cleaned_up_a_day_later(
+def test_a_run_that_dies_leaves_nothing_readable_and_is_cleaned_up_a_day_later(
     spark: SparkSession, table: str
 ):
     def die() -> None:
@@ -208,7 +209,9 @@ def test_a_run_that_dies_leaves_nothing_that_is_read_and_is_cleaned_up_a_day_lat
 
 
 @pytest.mark.proof
-def test_a_compaction_meanwhile_is_seen_and_nothing_is_doubled(spark: SparkSession, table: str):
+def test_a_concurrent_compaction_is_noticed_and_nothing_is_duplicated(
+    spark: SparkSession, table: str
+):
     other = IcebergArchive(spark, f"elsewhere.{table}")
     assert put(spark, other, span(0, 2))
     assert put(spark, other, span(2, 4))
@@ -220,7 +223,7 @@ def test_a_compaction_meanwhile_is_seen_and_nothing_is_doubled(spark: SparkSessi
     assert judged(spark, table) == rows(span(0, 6))
 
 
-# --- what others do to the table ----------------------------------------------------------------
+# --- other writers of the table -----------------------------------------------------------------
 
 
 def test_the_state_outlives_compaction_and_expiry(spark: SparkSession, table: str):
@@ -249,9 +252,7 @@ def test_the_state_goes_back_with_a_rollback(spark: SparkSession, table: str):
 
 
 @pytest.mark.proof
-def test_after_a_rollback_and_expiry_the_records_tell_where_it_ends(
-    spark: SparkSession, table: str
-):
+def test_after_a_rollback_and_expiry_the_records_determine_the_end(spark: SparkSession, table: str):
     archive = IcebergArchive(spark, f"lake.{table}")
     assert put(spark, archive, span(0, 3))
     first = archive.state()
@@ -285,7 +286,7 @@ def test_records_added_by_others_beyond_the_end_are_refused(spark: SparkSession,
     assert archive.state().ends == {HERE: 2}
 
 
-def test_people_can_say_that_the_properties_are_right(spark: SparkSession, table: str):
+def test_an_operator_can_confirm_the_properties(spark: SparkSession, table: str):
     archive = IcebergArchive(spark, f"lake.{table}")
     assert put(spark, archive, span(0, 4))
     sql(spark, f"DELETE FROM elsewhere.{table} WHERE `offset` = 3")
@@ -302,7 +303,7 @@ def test_people_can_say_that_the_properties_are_right(spark: SparkSession, table
 
 
 @pytest.mark.proof
-def test_a_copy_of_a_table_is_known_by_its_records_if_none_is_missing(
+def test_the_state_of_a_copied_table_is_derived_from_complete_records(
     spark: SparkSession, table: str
 ):
     assert put(spark, IcebergArchive(spark, f"lake.{table}"), span(2, 6), OffsetRange("b", 1, 0, 2))

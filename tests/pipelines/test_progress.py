@@ -1,8 +1,7 @@
-"""Goal: an unchanged Spark query shows up as a read-only group, with its lag, for `gateway group`,
-Kafka's own tool and Prometheus.
+"""Goal: an unmodified Spark query appears as a read-only group with its lag, in all tools.
 
-Method: a streaming and a batch query of the shared Spark against one gateway; what the others say
-is compared with the offsets that were written.
+Method: a streaming and a batch query of the shared Spark against one gateway. The output of
+`gateway group`, Kafka's own tool and Prometheus is compared with the written offsets.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ def ask(gateway, *words):
 
 
 def read_only(gateway, prefix):
-    """The read-only groups of this prefix."""
+    """Return the read-only groups with this prefix."""
     return [
         row["group"]
         for row in ask(gateway, "list")
@@ -45,13 +44,13 @@ def read_only(gateway, prefix):
 
 
 def stands(gateway, group):
-    """{partition: (offset, lag)}."""
+    """Return {partition: (offset, lag)}."""
     rows = ask(gateway, "describe", group)
     return {row["partition"]: (row["current_offset"], row["lag"]) for row in rows}
 
 
 def lags(gateway, group):
-    """{partition: lag}, as the metrics page has them."""
+    """Return {partition: lag} from the metrics page."""
     url = re.search(r"metrics: (\S+)", gateway.process.output())[1]
     text = urllib.request.urlopen(url, timeout=10).read().decode()
     return {
@@ -84,7 +83,7 @@ def run_to_the_end(spark, gateway, topic, checkpoint):
     assert query.awaitTermination(120)
 
 
-def test_a_streaming_query_is_one_group_over_restarts_and_lags_by_what_it_has_not_fetched(
+def test_a_streaming_query_is_one_group_across_restarts_and_lags_by_unfetched_records(
     spark, gateway, tmp_path
 ):
     assert invoke("topic", "create", "s", "-p", "2", bootstrap=gateway.bootstrap)[0] == 0
@@ -110,7 +109,7 @@ def produce_to_both(gateway, records):
 
 
 def rows_of_kafkas_tool(gateway, group):
-    """Topic, partition, offset, end and lag, as kafka-consumer-groups.sh prints them."""
+    """Return topic, partition, offset, end and lag, as kafka-consumer-groups.sh prints them."""
     at = ("--bootstrap-server", gateway.bootstrap)
     assert group in java_tools.run(java_tools.GROUPS, *at, "--list").split()
     printed = java_tools.run(java_tools.GROUPS, *at, "--describe", "--group", group)
@@ -119,7 +118,7 @@ def rows_of_kafkas_tool(gateway, group):
 
 
 @pytest.mark.parametrize("option", ["kafka.group.id", "kafka.client.id"])
-def test_a_query_that_calls_itself_as_any_consumer_may_is_no_group(spark, gateway, option):
+def test_a_query_with_an_ordinary_client_id_is_no_group(spark, gateway, option):
     name = option.replace(".", "-")
     produced(gateway, name, RECORDS)
     read = source(spark.read, gateway, name).option("groupIdPrefix", "mine").option(option, name)
@@ -129,7 +128,7 @@ def test_a_query_that_calls_itself_as_any_consumer_may_is_no_group(spark, gatewa
     assert code == 1, errors
 
 
-def test_a_batch_query_is_a_group_under_the_prefix_that_it_was_given(spark, gateway):
+def test_a_batch_query_is_a_group_under_its_given_prefix(spark, gateway):
     produced(gateway, "b", RECORDS)
     read = source(spark.read, gateway, "b").option("groupIdPrefix", "mine").load()
     assert read.count() == RECORDS

@@ -1,7 +1,8 @@
-"""Goal: whoever copies the recipes of docs/spark.md sees what they say.
+"""Goal: the recipes of docs/spark.md work as written and print what the page shows.
 
-Method: all blocks that need Spark run in their order, as written but for ports and directories,
-in the Spark of the tests, beside one gateway; a `text` block that follows is what is printed.
+Method: all blocks that need Spark run in order, as written except for ports and directories, in the
+Spark of the tests, beside one gateway. A `text` block is the expected output of the block before
+it.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ COMMAND = re.compile(r"^\.venv(-spark)?/bin/python -m gateway ")
 
 
 def steps() -> list[tuple[Block, str | None]]:
-    """The blocks to run, each with what it must print."""
+    """Return the blocks to run, each with its expected output."""
     (document,) = read_sources(["docs/spark.md"])
     blocks = code_blocks(document)
     return [
@@ -44,7 +45,7 @@ def steps() -> list[tuple[Block, str | None]]:
 
 
 def run_commands(text: str) -> str:
-    """What the commands print, one after the other; each of them ends with 0."""
+    """Run the commands and return their output. Each must exit with 0."""
     printed = []
     for line in text.replace("\\\n", " ").strip().splitlines():
         if line.startswith("make "):
@@ -58,7 +59,7 @@ def run_commands(text: str) -> str:
 
 
 def install_jobs(command: str) -> None:
-    """The environment that the command makes has all that jobs and the source import."""
+    """Make the environment, and check that it can import the jobs and the source."""
     # A make that runs the tests must not give its flags to this one.
     quiet = {**os.environ, "MAKEFLAGS": "", "MAKELEVEL": "0"}
     subprocess.run(shlex.split(command), cwd=ROOT, env=quiet, check=True, timeout=INSTALL_S_MAX)
@@ -74,7 +75,7 @@ def run_python(text: str, names: dict[str, object]) -> str:
 
 
 @pytest.mark.timeout(900)  # the one install of Spark's environment is in it
-def test_the_recipes_do_what_they_say(spark, tmp_path: Path):
+def test_the_recipes_work_as_documented(spark, tmp_path: Path):
     names: dict[str, object] = {}
     with Gateway(tmp_path / "gateway") as gateway:
         ports = {"9092": gateway.port, "3181": gateway.ledger_port}

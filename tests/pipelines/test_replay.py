@@ -1,7 +1,7 @@
-"""Goal: what an archive holds comes back into a topic as it was, once, whatever the job is asked.
+"""Goal: archived records return to a topic unchanged and once, with every option of the job.
 
-Method: records with all that Kafka allows go through a topic into a Parquet archive and back; an
-independent consumer (librdkafka) compares both topics record by record.
+Method: records with everything that Kafka allows pass through a topic into a Parquet archive and
+back. An independent consumer (librdkafka) compares both topics record by record.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ START_MS = int(datetime(2024, 2, 28, 23, 59, tzinfo=UTC).timestamp() * 1000)
 
 
 class Record(NamedTuple):
-    """All that comes back; headers None: there are none."""
+    """A record as it comes back. None means no headers."""
 
     key: bytes | None
     value: bytes | None
@@ -63,7 +63,7 @@ class Record(NamedTuple):
 
 
 def record(partition: int, number: int) -> Record:
-    """Nulls, empty ones, headers twice, times that go back, and a large one in turn."""
+    """Make nulls, empty ones, repeated headers, decreasing times, and a large record in turn."""
     key = (None, b"", b"key %d" % number)[number % 3]
     value: bytes | None = b"\x00\xff %d %d" % (partition, number)
     value = (value, None, b"")[number % 5 % 3]
@@ -75,7 +75,7 @@ def record(partition: int, number: int) -> Record:
 
 
 class World(NamedTuple):
-    """A gateway, and a topic of it that was archived."""
+    """A gateway with an archived topic."""
 
     gateway: Gateway
     archive: ParquetArchive
@@ -130,7 +130,7 @@ def replay(spark: SparkSession, world: World) -> Callable[[ReplayRequest], Repla
 
 
 def read(world: World, topic: str) -> dict[int, list[Record]]:
-    """All records by partition, in order of offset; offsets have no gaps."""
+    """Read all records by partition and offset. Offsets must have no gaps."""
     consumer = Consumer({"bootstrap.servers": world.gateway.bootstrap, "group.id": "judge"})
     found: dict[int, list[Record]] = {}
     for partition in consumer.list_topics(topic, 10).topics[topic].partitions:
@@ -161,7 +161,7 @@ def originals() -> dict[int, list[Record]]:
     return {p: [record(p, number) for number in range(EACH)] for p in range(PARTITIONS)}
 
 
-def test_all_comes_back_as_it_was_and_a_second_run_adds_nothing(
+def test_all_records_come_back_unchanged_and_a_second_run_adds_nothing(
     world: World, replay: Callable[[ReplayRequest], ReplayReport], unused: Callable[[], str]
 ):
     request = ReplayRequest(SOURCE, unused(), create=True)
@@ -175,7 +175,7 @@ def test_all_comes_back_as_it_was_and_a_second_run_adds_nothing(
 
 
 class _Noted:
-    """An archive that notes how many offsets of a partition it is asked for at a time."""
+    """An archive that records how many offsets of a partition each read asks for."""
 
     def __init__(self, archive: Archive) -> None:
         self._archive = archive
@@ -196,7 +196,7 @@ class _Noted:
     [(None, None, 150), (START_MS + 50_000, START_MS + 52_000, 3)],
     ids=["all", "a-time"],
 )
-def test_a_long_topic_is_replayed_a_stretch_at_a_time(
+def test_a_long_topic_is_replayed_one_chunk_at_a_time(
     spark: SparkSession,
     world: World,
     unused: Callable[[], str],
@@ -205,7 +205,7 @@ def test_a_long_topic_is_replayed_a_stretch_at_a_time(
     end_ms: int | None,
     at_once: int,
 ):
-    """What a task sorts does not grow with the topic. Of two seconds, some chunks are empty."""
+    """A task's sort does not grow with the topic. Some chunks of two seconds are empty."""
     request = ReplayRequest(SOURCE, unused(), start_ms, end_ms, create=True)
     archive, bootstrap = _Noted(world.archive), world.gateway.bootstrap
     report = run_replay(spark, archive, bootstrap, request, str(tmp_path), offsets_at_once=at_once)
@@ -224,12 +224,12 @@ def test_a_long_topic_is_replayed_a_stretch_at_a_time(
 
 @pytest.mark.parametrize("at_once", [1_000, 120])
 @pytest.mark.parametrize("start_ms", [None, START_MS + 20_000], ids=["all", "since"])
-def test_a_job_that_was_killed_is_gone_on_with(
+def test_a_killed_job_is_continued(
     spark: SparkSession, world: World, unused: Callable[[], str], start_ms: int | None, at_once: int
 ):
-    """Its state and a part of its records are all it leaves; so they are made by hand here.
+    """A killed job leaves its state and a part of its records, which are made by hand here.
 
-    All offsets, or those of a time, so with gaps; at once, or in chunks.
+    All offsets, or those of a time range, so with gaps; at once, or in chunks.
     """
     request = ReplayRequest(SOURCE, unused(), start_ms, create=True, codec="zstd")
     chosen = {
@@ -251,7 +251,7 @@ def test_a_job_that_was_killed_is_gone_on_with(
 
 
 class _Cut:
-    """An archive that shows all to who measures it, and then only offsets below a bound."""
+    """An archive that shows all records to the scan, and afterwards only offsets below a bound."""
 
     def __init__(self, archive: Archive, bound: int) -> None:
         self._archive = archive
@@ -301,7 +301,7 @@ def test_an_iceberg_table_is_as_good(
     assert read(world, request.target) == {0: [], 1: chosen}
 
 
-def test_what_does_not_fit_the_target_is_said_before_anything_is_written(
+def test_an_unsuitable_target_is_reported_before_any_write(
     world: World, replay: Callable[[ReplayRequest], ReplayReport], unused: Callable[[], str]
 ):
     def fails(request: ReplayRequest, code: str) -> None:
@@ -347,7 +347,7 @@ class _MadeAnew:
 
 
 @pytest.mark.parametrize("offsets", [[3, 4, 4], [3, 5], [4, 3], [4, 5]])
-def test_offsets_that_are_not_what_they_were_are_an_error(offsets: list[int]):
+def test_changed_source_offsets_are_an_error(offsets: list[int]):
     batch = pyarrow.record_batch(
         {
             "partition": pyarrow.array([0] * len(offsets), pyarrow.int32()),
@@ -360,7 +360,7 @@ def test_offsets_that_are_not_what_they_were_are_an_error(offsets: list[int]):
     assert failed.value.code == "SOURCE_CHANGED"
 
 
-def test_stretches_pass_over_what_is_not_selected_and_end_with_the_last_record():
+def test_chunks_skip_unselected_offsets_and_end_with_the_last_record():
     ranges = (OffsetRange(SOURCE, 1, 0, 99), *(OffsetRange(SOURCE, 0, n, n + 4) for n in (2, 20)))
     selection, partition = Selection(SOURCE, ranges), PartitionPlan(0, 7, 8, 2, 23)
     assert next_chunk(selection, partition, 2, 0, 3) == ReplayChunk(0, 2, 5, 0, last=False)
@@ -376,7 +376,7 @@ def test_a_plan_that_is_damaged_or_newer_is_refused():
         assert failed.value.code == "BAD_STATE" and "place" in str(failed.value)
 
 
-def test_offsets_that_are_not_archived_are_said():
+def test_offsets_that_are_not_archived_are_reported():
     archived = [OffsetRange("t", 0, 5, 10), OffsetRange("t", 0, 12, 20), OffsetRange("u", 0, 0, 9)]
     assert select_ranges("t", archived, None) == tuple(archived[:2])
     assert select_ranges("t", archived, {0: (6, 9)}) == (OffsetRange("t", 0, 6, 9),)
@@ -385,7 +385,7 @@ def test_offsets_that_are_not_archived_are_said():
             select_ranges("t", archived, asked)
 
 
-def test_offsets_are_told_as_json():
+def test_offsets_are_given_as_json():
     assert parse_offsets('{"0": [1, 5], "12": [0, 1]}', "t") == {0: (1, 5), 12: (0, 1)}
     assert parse_offsets('{"t": {"0": [1, 5]}}', "t") == {0: (1, 5)}
     for text in ("", "{}", "[]", '{"0": 5}', '{"0": [5, 5]}', '{"0": [-1, 5]}', '{"x": [1, 5]}'):
@@ -394,7 +394,7 @@ def test_offsets_are_told_as_json():
         assert failed.value.code == "USAGE"
 
 
-def test_the_command_says_what_it_cannot_do_before_spark_starts(tmp_path: Path):
+def test_the_command_reports_unsupported_options_before_spark_starts(tmp_path: Path):
     words = ["--from", str(tmp_path), "--topic", SOURCE, "-o", "json"]
     for wrong in (
         ["--transactional"],
@@ -409,7 +409,7 @@ def test_the_command_says_what_it_cannot_do_before_spark_starts(tmp_path: Path):
         assert json.loads(done.stderr)["code"] == "USAGE"
 
 
-def test_the_command_prints_what_was_done(
+def test_the_command_prints_its_result(
     spark: SparkSession, world: World, unused: Callable[[], str]
 ):
     words = ["--from", world.path, "--topic", SOURCE, "--bootstrap", world.gateway.bootstrap]

@@ -1,6 +1,6 @@
-"""Goal: batches of a replay hold the records as they were, whatever Kafka lets a record be.
+"""Goal: the batches of a replay hold the records unchanged, whatever Kafka allows in a record.
 
-Method: Hypothesis makes records; aiokafka's reader, which has no part in the writing, reads the
+Method: Hypothesis makes records. aiokafka's reader, which is not used for writing, reads the
 batches back.
 """
 
@@ -30,7 +30,7 @@ def plain(time: int) -> tuple[int, None, bytes, list[tuple[str, bytes | None]]]:
 )
 @example(records=[plain(-1), plain(5_000), plain(-1)], first=0, batch_bytes=1_000)
 @example(records=[plain(5_000), plain(-1), plain(-1), plain(9)], first=0, batch_bytes=160)
-def test_each_record_is_in_its_batch_as_it_was(records, first, batch_bytes):
+def test_each_record_is_unchanged_in_its_batch(records, first, batch_bytes):
     times, keys, values, headers = map(list, zip(*records, strict=True))
     encoder = Encoder(7, 3, 0, batch_bytes)
     found, number = [], first

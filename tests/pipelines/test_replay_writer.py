@@ -1,7 +1,7 @@
-"""Goal: a partition is written once, in order, whatever dies, comes twice or comes late.
+"""Goal: a partition is written once, in order, despite deaths, repeats and late batches.
 
-Method: the writer of a task on its own, without Spark, against a real gateway (and once against
-Apache Kafka: it is plain protocol), with rows made here; what is there is read by librdkafka.
+Method: the writer of a task alone, without Spark, against a real gateway (and once against Apache
+Kafka: it is plain protocol), with rows made here; librdkafka reads the result.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def expected(count: int = COUNT) -> list[bytes]:
 
 
 class Stopped(Exception):
-    """The process that wrote is gone."""
+    """Simulates the death of the writing process."""
 
 
 def stopping(source: Iterable[RecordRows], after: int) -> Iterator[RecordRows]:
@@ -112,7 +112,9 @@ def stopping(source: Iterable[RecordRows], after: int) -> Iterator[RecordRows]:
         yield rows
 
 
-def test_what_was_written_is_there_once_in_order(gateway: Gateway, topic: Callable[[], str]):
+def test_written_records_are_in_the_topic_once_and_in_order(
+    gateway: Gateway, topic: Callable[[], str]
+):
     plan = plan_for(gateway, topic())
     done = writer(plan, gateway)
     done.write(records())
@@ -132,7 +134,9 @@ def test_it_is_plain_protocol(tmp_path: Path):
         assert read(kafka, plan.target) == expected()
 
 
-def test_who_comes_next_goes_on_where_the_last_one_died(gateway: Gateway, topic: Callable[[], str]):
+def test_the_next_writer_continues_where_the_last_one_died(
+    gateway: Gateway, topic: Callable[[], str]
+):
     plan = plan_for(gateway, topic())
     for after in (1, 700, 1_900):
         with pytest.raises(Stopped):
@@ -143,7 +147,7 @@ def test_who_comes_next_goes_on_where_the_last_one_died(gateway: Gateway, topic:
     assert read(gateway, plan.target) == expected()
 
 
-def test_two_that_write_the_same_at_once_write_it_once(gateway: Gateway, topic: Callable[[], str]):
+def test_two_concurrent_writers_write_each_record_once(gateway: Gateway, topic: Callable[[], str]):
     plan = plan_for(gateway, topic())
     zombie = writer(plan, gateway, batch_bytes=700)
 
@@ -162,7 +166,7 @@ def test_two_that_write_the_same_at_once_write_it_once(gateway: Gateway, topic: 
     assert read(gateway, plan.target) == expected()
 
 
-def test_a_killed_gateway_is_waited_for(gateway: Gateway, topic: Callable[[], str]):
+def test_the_writer_waits_for_a_killed_gateway(gateway: Gateway, topic: Callable[[], str]):
     plan = plan_for(gateway, topic())
 
     def harmed() -> Iterator[RecordRows]:
@@ -177,7 +181,7 @@ def test_a_killed_gateway_is_waited_for(gateway: Gateway, topic: Callable[[], st
     assert read(gateway, plan.target) == expected()
 
 
-def test_it_gives_up_when_nothing_moves_any_more(gateway: Gateway, topic: Callable[[], str]):
+def test_it_gives_up_without_progress(gateway: Gateway, topic: Callable[[], str]):
     plan = plan_for(gateway, topic())
 
     def harmed() -> Iterator[RecordRows]:
@@ -203,7 +207,9 @@ def produce(broker: Broker, topic: str) -> None:
 
 
 @pytest.mark.parametrize("at", [0, 1_000, 2_900])
-def test_who_else_writes_there_is_noticed(gateway: Gateway, topic: Callable[[], str], at: int):
+def test_another_producer_in_the_target_is_noticed(
+    gateway: Gateway, topic: Callable[[], str], at: int
+):
     plan = plan_for(gateway, topic())
 
     def disturbed() -> Iterator[RecordRows]:
@@ -218,7 +224,7 @@ def test_who_else_writes_there_is_noticed(gateway: Gateway, topic: Callable[[], 
         writer(plan, gateway).find_next_record()
 
 
-def test_who_writes_after_the_end_does_no_harm(gateway: Gateway, topic: Callable[[], str]):
+def test_another_producer_after_the_end_does_no_harm(gateway: Gateway, topic: Callable[[], str]):
     plan = plan_for(gateway, topic())
     writer(plan, gateway).write(records())
     produce(gateway, plan.target)
@@ -229,7 +235,7 @@ def test_who_writes_after_the_end_does_no_harm(gateway: Gateway, topic: Callable
     assert read(gateway, plan.target) == [*expected(), b"foreign"]
 
 
-def test_what_stood_there_before_stays(gateway: Gateway, topic: Callable[[], str]):
+def test_earlier_records_of_the_target_stay(gateway: Gateway, topic: Callable[[], str]):
     target = topic()
     produce(gateway, target)
     plan = plan_for(gateway, target)
@@ -239,7 +245,7 @@ def test_what_stood_there_before_stays(gateway: Gateway, topic: Callable[[], str
     assert read(gateway, target) == [b"foreign", *expected()]
 
 
-def test_a_topic_made_anew_is_not_written_to(gateway: Gateway, topic: Callable[[], str]):
+def test_a_recreated_topic_is_not_written_to(gateway: Gateway, topic: Callable[[], str]):
     plan = plan_for(gateway, topic())
     with pytest.raises(Stopped):
         writer(plan, gateway).write(stopping(records(), 500))
@@ -252,9 +258,7 @@ def test_a_topic_made_anew_is_not_written_to(gateway: Gateway, topic: Callable[[
 
 
 @pytest.mark.parametrize("end", [COUNT - 1, COUNT + 1])
-def test_a_source_that_has_other_records_now_is_an_error(
-    gateway: Gateway, topic: Callable[[], str], end: int
-):
+def test_a_changed_source_is_an_error(gateway: Gateway, topic: Callable[[], str], end: int):
     plan = plan_for(gateway, topic())
     with pytest.raises(JobError, match="the archive had 3000 records"):
         writer(plan, gateway).write(records(end=end))

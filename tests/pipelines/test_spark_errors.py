@@ -1,6 +1,6 @@
-"""Goal: whatever Spark's own process says or no longer says, a job ends with one line.
+"""Goal: however Spark's own process fails or disappears, a job ends with one line.
 
-Method: the errors themselves, as Py4J raises them; nobody listens where a JVM would have been.
+Method: the errors themselves, as Py4J raises them; no server listens on the JVM's port.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gateway.pipelines.shared.errors import JobError
 from gateway.pipelines.shared.spark_errors import translate_spark_errors
 
 
-def test_a_jvm_that_has_died_is_said_in_one_line() -> None:
+def test_a_dead_jvm_is_reported_in_one_line() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and does not listen
         peer = ClientServer(JavaParameters(port=taken.getsockname()[1], auto_convert=False))
@@ -25,7 +25,7 @@ def test_a_jvm_that_has_died_is_said_in_one_line() -> None:
         peer.shutdown()
 
 
-def test_a_call_that_broke_off_is_said_by_its_innermost_cause() -> None:
+def test_a_failed_call_is_reported_by_its_innermost_cause() -> None:
     def work() -> None:
         raise Py4JNetworkError("An error occurred\nCaused by: first\n\tat x\nCaused by: the one")
 
