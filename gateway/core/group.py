@@ -1,8 +1,8 @@
-"""One classic consumer group: who is in it, who leads, what each was assigned. Pure.
+"""One classic consumer group: its members, its leader and its assignment. Pure.
 
-Every call takes the time and returns effects: answers to hand to waiters, and memberships to make
-durable. Nothing here waits. An assignment is given out only after `Persist` came true, so that a
-restarted gateway knows every generation that any member has seen in full.
+Every call takes the time and returns effects: answers for waiters, and memberships to store.
+Nothing here waits. An assignment is handed out only after its `Persist` has succeeded. So a
+restarted coordinator has every generation that any member has fully seen.
 
 Source: Kafka's ClassicGroup and GroupMetadataManager; KIP-134 (initial delay), KIP-345 (static
 members), KIP-394 (member id required), KIP-814 (static leader skips the assignment).
@@ -16,6 +16,7 @@ from kio.schema.errors import ErrorCode
 
 from gateway.core.deadlines import Deadlines
 from gateway.core.group_members import (
+    TRANSITIONS,
     AnswerJoin,
     AnswerSync,
     Effect,
@@ -33,21 +34,13 @@ from gateway.core.group_members import (
 )
 from gateway.core.roster import Roster
 
-_MAY_BECOME = {
-    State.EMPTY: (State.PREPARING_REBALANCE,),
-    State.PREPARING_REBALANCE: (State.COMPLETING_REBALANCE, State.EMPTY),
-    State.COMPLETING_REBALANCE: (State.STABLE, State.PREPARING_REBALANCE),
-    State.STABLE: (State.PREPARING_REBALANCE,),
-    State.DEAD: (),
-}
-
 
 def _nothing(now_ms: int) -> list[Effect]:
     return []
 
 
 class Group:
-    """See the module. Time is in milliseconds from any start, and never falls."""
+    """A classic group. Time is in milliseconds from any start, and never falls."""
 
     __slots__ = (
         "_assigning",
@@ -70,25 +63,25 @@ class Group:
 
     def __init__(self, settings: GroupSettings) -> None:
         self._settings = settings
-        self.state = State.EMPTY
-        self.generation = 0
-        self.protocol_type: str | None = None
-        self.protocol: str | None = None
+        self.state = State.EMPTY  # changes along TRANSITIONS only; Dead is final
+        self.generation = 0  # rises by one when a join completes; never falls
+        self.protocol_type: str | None = None  # of all members; None before the first member
+        self.protocol: str | None = None  # the assignor of this generation; None while Empty
         self._roster = Roster()
-        self._pending: set[str] = set()  # ids given out, not joined yet
-        self._not_synced: set[str] = set()
-        self._assigning = False  # the leader's assignment is on its way to the store
-        self._sessions: Deadlines[str] = Deadlines()
-        self._join_at_ms: int | None = None
-        self._sync_at_ms: int | None = None
-        self._initial = False  # this rebalance is the first since the group was empty
-        self._initial_delay_ms = 0
-        self._initial_left_ms = 0
-        self._initial_member_added = False
+        self._pending: set[str] = set()  # ids given to new members that have not joined with them
+        self._not_synced: set[str] = set()  # members of this generation without a SyncGroup yet
+        self._assigning = False  # from the leader's SyncGroup until its assignment is stored
+        self._sessions: Deadlines[str] = Deadlines()  # session end by member id, also of pending
+        self._join_at_ms: int | None = None  # end of the join; set while PreparingRebalance
+        self._sync_at_ms: int | None = None  # end of the sync; set while CompletingRebalance
+        self._initial = False  # True during the first rebalance after the group was Empty
+        self._initial_delay_ms = 0  # length of the current round of that rebalance
+        self._initial_left_ms = 0  # how much longer later rounds may delay it
+        self._initial_member_added = False  # a member came in the current round of it
 
     @classmethod
     def restore(cls, membership: Membership, settings: GroupSettings, now_ms: int) -> Group:
-        """The group as it was stored. Sessions start anew."""
+        """Create the group from its stored membership. Session timeouts start anew."""
         group = cls(settings)
         group.generation = membership.generation
         group.protocol_type = membership.protocol_type
@@ -97,16 +90,18 @@ class Group:
         for record in membership.members:
             member = Member(*record)
             group._roster.add(member)
-            group._hear(member, now_ms)
+            group._extend_session(member, now_ms)
         if group.members:
             group.state = State.STABLE
         return group
 
-    # what others may ask
+    # -- state that callers read ----------------------------------------------------------------
 
     @property
     def deadline_ms(self) -> int | None:
-        """Call `tick` then, or at any time; None: not before something else happens."""
+        """Return when `tick` is due, or None if no deadline is set. Calling it earlier
+        is harmless.
+        """
         times = (self._sessions.next(), self._join_at_ms, self._sync_at_ms)
         return min((at for at in times if at is not None), default=None)
 
@@ -120,20 +115,20 @@ class Group:
 
     @property
     def idle(self) -> bool:
-        """Nobody is in the group, nor about to be."""
+        """True if the group has no member and no member is about to join."""
         return self.state is State.EMPTY and not self._pending
 
     def membership(self) -> Membership:
-        """What is to be stored of a group that is Stable or Empty."""
+        """Return the membership to store. The group is Stable or Empty."""
         return self._membership({m.member_id: m.assignment for m in self.members.values()})
 
     def views(self) -> tuple[MemberView, ...]:
         return self._roster.views(self.protocol, stable=self.state is State.STABLE)
 
-    # the members' requests
+    # -- requests of members --------------------------------------------------------------------
 
     def join(self, joining: Joining, waiter: object, now_ms: int) -> list[Effect]:
-        """A member wants in, or back in. Its waiter is answered now or by a later effect."""
+        """Handle a JoinGroup. Its waiter is answered now or by a later effect."""
         if self.state is State.DEAD:
             return self._refuse_join(joining, waiter, ErrorCode.coordinator_not_available)
         if not self._has_room_for(joining.member_id):
@@ -152,7 +147,7 @@ class Group:
         return self._rejoin(joining, waiter, now_ms)
 
     def sync(self, syncing: Syncing, waiter: object, now_ms: int) -> list[Effect]:
-        """A member wants its assignment; the leader brings everybody's."""
+        """Handle a SyncGroup. The leader sends the assignments of all members."""
         error = self._check_sync(syncing)
         if error is not ErrorCode.none:
             return [AnswerSync(waiter, Synced(error))]
@@ -170,11 +165,11 @@ class Group:
     def heartbeat(
         self, member_id: str, generation: int, instance_id: str | None, now_ms: int
     ) -> ErrorCode:
-        """A member says that it is alive."""
+        """Handle a heartbeat: extend the session of the member."""
         error = self._check_generation(member_id, generation, instance_id)
         if error is not ErrorCode.none:
             return error
-        self._hear(self.members[member_id], now_ms)
+        self._extend_session(self.members[member_id], now_ms)
         if self.state is State.PREPARING_REBALANCE:
             return ErrorCode.rebalance_in_progress
         return ErrorCode.none
@@ -182,7 +177,7 @@ class Group:
     def leave(
         self, leavings: tuple[Leaving, ...], now_ms: int
     ) -> tuple[list[ErrorCode], list[Effect]]:
-        """Members go, each with a code of its own; those that stay rebalance."""
+        """Remove members, each with a code of its own; the remaining ones rebalance."""
         effects: list[Effect] = []
         errors = [self._leave_one(leaving, effects) for leaving in leavings]
         if ErrorCode.none in errors:
@@ -195,9 +190,9 @@ class Group:
     def check_commit(
         self, member_id: str, generation: int, instance_id: str | None, now_ms: int
     ) -> ErrorCode:
-        """May offsets be committed so? A member's commit counts as a heartbeat.
+        """Check a commit. A member's commit counts as a heartbeat.
 
-        Simple consumers and tools come with generation -1 and no member id, while Empty only.
+        Simple consumers and tools commit with generation -1 and no member id, only while Empty.
         """
         if self.state is State.DEAD:
             return ErrorCode.coordinator_not_available
@@ -210,13 +205,13 @@ class Group:
             return error
         if self.state is State.COMPLETING_REBALANCE:
             return ErrorCode.rebalance_in_progress
-        self._hear(self.members[member_id], now_ms)
+        self._extend_session(self.members[member_id], now_ms)
         return ErrorCode.none
 
-    # what time and the owner do
+    # -- time and the coordinator ---------------------------------------------------------------
 
     def tick(self, now_ms: int) -> list[Effect]:
-        """All deadlines up to now have had their effect."""
+        """Handle all deadlines up to now."""
         effects: list[Effect] = []
         for member_id in self._sessions.due(now_ms):
             effects += self._expire(member_id, now_ms)
@@ -226,11 +221,11 @@ class Group:
             effects += self._on_sync_timeout(now_ms)
         return effects
 
-    def hear_all(self, now_ms: int) -> None:
-        """Nobody is blamed for a time in which the coordinator could not be reached."""
+    def extend_sessions(self, now_ms: int) -> None:
+        """Extend all sessions: members could not reach the coordinator meanwhile."""
         for member in self.members.values():
             if not member.new:
-                self._hear(member, now_ms)
+                self._extend_session(member, now_ms)
         again_ms = now_ms + self._roster.rebalance_timeout_ms()
         if self._join_at_ms is not None and not self._initial:
             self._join_at_ms = again_ms
@@ -238,7 +233,7 @@ class Group:
             self._sync_at_ms = again_ms
 
     def abandon(self, error: ErrorCode) -> list[Effect]:
-        """The group is Dead here: deleted, or another coordinator's. Everybody is told."""
+        """Make the group Dead here (deleted, or moved to another coordinator); fail all waiters."""
         effects: list[Effect] = []
         for member in self.members.values():
             effects += self._answer_join(member, Joined(error, member.member_id))
@@ -248,13 +243,15 @@ class Group:
         self._join_at_ms = self._sync_at_ms = None
         return effects
 
-    # joining
+    # -- joining --------------------------------------------------------------------------------
 
     def _refuse_join(self, joining: Joining, waiter: object, error: ErrorCode) -> list[Effect]:
         return [AnswerJoin(waiter, Joined(error, joining.member_id))]
 
     def _has_room_for(self, member_id: str) -> bool:
-        """While rebalancing, those who came first have the places; else those who are members."""
+        """Return whether the member has a place: by arrival in a rebalance, otherwise
+        as a member.
+        """
         member = self.members.get(member_id)
         if self.state is State.EMPTY:
             return True
@@ -264,7 +261,7 @@ class Group:
         return member is not None or len(self.members) < self._settings.members_max
 
     def _speaks(self, joining: Joining) -> bool:
-        """The member shares the group's protocol type and a protocol that all members know."""
+        """Return whether the member shares the protocol type and a protocol of all members."""
         if self.state is State.EMPTY:
             return bool(joining.protocol_type and joining.protocols)
         if joining.protocol_type != self.protocol_type:
@@ -287,7 +284,7 @@ class Group:
         return [AnswerJoin(waiter, Joined(ErrorCode.member_id_required, member_id))]
 
     def _enter(self, joining: Joining, member_id: str, waiter: object, now_ms: int) -> list[Effect]:
-        """A member that was not in the group is, and the group rebalances."""
+        """Add a new member and rebalance."""
         member = Member(
             member_id,
             joining.instance_id,
@@ -305,7 +302,8 @@ class Group:
         self._pending.discard(member_id)
         self._roster.add(member)
         self._roster.await_join(member, waiter)
-        # It cannot send heartbeats before it knows its id; a client that gave up would stay.
+        # A new member cannot send heartbeats before it has its id, and a client that gave up would
+        # stay.
         self._sessions.set(member_id, now_ms + self._settings.new_member_timeout_ms)
         return self._rebalance_or_complete(now_ms)
 
@@ -315,7 +313,7 @@ class Group:
         leads = member.member_id == self.leader
         if self.state is State.EMPTY:
             return self._refuse_join(joining, waiter, ErrorCode.unknown_member_id)
-        # Its first answer may have been lost, or a follower only asks again: no reason to
+        # Its first answer may have been lost, or a follower only asks again: that is no reason to
         # rebalance. A leader that rejoins a stable group has seen topics change.
         if unchanged and (
             self.state is State.COMPLETING_REBALANCE or (self.state is State.STABLE and not leads)
@@ -328,21 +326,22 @@ class Group:
     def _replace_static(
         self, joining: Joining, member_id: str, waiter: object, now_ms: int
     ) -> list[Effect]:
-        """A static member is back under a new id; the process that had the old one is fenced."""
+        """Give a returning static member a new id; the process with the old id is fenced."""
         assert joining.instance_id is not None
         old_id = self._roster.instances[joining.instance_id]
         old_leader = self.leader or ""
         effects, member = self._rename(old_id, member_id)
         self._roster.update(member, joining)
-        self._hear(member, now_ms)
+        self._extend_session(member, now_ms)
         self._roster.await_join(member, waiter)
         if self.state is State.COMPLETING_REBALANCE:
-            # The leader may be assigning to the old id just now.
+            # The leader may be assigning to the old id at this moment.
             return effects + self._prepare_rebalance(now_ms)
         if self.state is not State.STABLE:
             return effects + self._complete_join_if_all_are_here(now_ms)
-        # Kafka compares the protocol, not the metadata: an assignor's metadata may hold what it
-        # owned before the restart, and a restart is what static members are to survive.
+        # Kafka compares the protocol, not the metadata. The metadata of an assignor may contain
+        # what the member owned before its restart, and static members are meant to survive a
+        # restart.
         if self._roster.most_wanted_protocol() != self.protocol:
             return effects + self._rebalance_or_complete(now_ms)
 
@@ -352,7 +351,7 @@ class Group:
             joined = self._joined(member)
             if joining.skip_supported:
                 joined = joined._replace(skip_assignment=self.leader == member_id)
-            else:  # an old client that believed to lead would assign anew
+            else:  # an old client that believes it leads would assign again
                 joined = joined._replace(leader=old_leader, members=())
             return self._answer_join(member, joined)
 
@@ -371,7 +370,7 @@ class Group:
             self._not_synced.add(new_id)
         return effects, member
 
-    # rebalancing
+    # -- rebalancing ----------------------------------------------------------------------------
 
     def _rebalance_or_complete(self, now_ms: int) -> list[Effect]:
         if self.state is State.PREPARING_REBALANCE:
@@ -386,7 +385,7 @@ class Group:
                 answers = self._answer_sync(member, Synced(ErrorCode.rebalance_in_progress))
                 effects += answers
                 if answers:
-                    self._hear(member, now_ms)
+                    self._extend_session(member, now_ms)
         self._not_synced.clear()
         self._sync_at_ms = None
         self._assigning = False
@@ -409,7 +408,9 @@ class Group:
         return self._roster.awaiting_join == len(self.members) and not self._pending
 
     def _complete_join_if_all_are_here(self, now_ms: int) -> list[Effect]:
-        """Only time ends the first rebalance of an empty group."""
+        """Complete the join if every member has joined. Only time ends the first one of an empty
+        group.
+        """
         if self.state is not State.PREPARING_REBALANCE or self._initial:
             return []
         return self._complete_join(now_ms) if self._all_are_here() else []
@@ -425,7 +426,7 @@ class Group:
         return self._complete_join(now_ms)
 
     def _complete_join(self, now_ms: int) -> list[Effect]:
-        """The next generation begins with those who are here; absent static members stay."""
+        """Begin the next generation with the members that joined; absent static members stay."""
         self._join_at_ms = None
         for member in list(self.members.values()):
             if not member.join_waiters and member.instance_id is None:
@@ -446,7 +447,7 @@ class Group:
         for member in self.members.values():
             effects += self._answer_join(member, self._joined(member))
             member.new = False
-            self._hear(member, now_ms)
+            self._extend_session(member, now_ms)
         self._not_synced.update(self.members)
         self._sync_at_ms = now_ms + self._roster.rebalance_timeout_ms()
         return effects
@@ -457,7 +458,7 @@ class Group:
 
         def then(now_ms: int) -> list[Effect]:
             if not self._assigning or self.generation != generation:
-                return []  # another rebalance has begun; its end will be stored in turn
+                return []  # another rebalance has begun, and its result is stored in turn
             self._assigning = False
             self._become(State.STABLE)
             effects: list[Effect] = []
@@ -465,8 +466,8 @@ class Group:
                 member.assignment = assignments.get(member.member_id, b"")
                 answers = self._answer_sync(member, self._synced(member))
                 effects += answers
-                if answers:  # a session that ended meanwhile was let pass; it goes on from here
-                    self._hear(member, now_ms)
+                if answers:  # a session that expired meanwhile was ignored; it continues from here
+                    self._extend_session(member, now_ms)
             return effects
 
         return [Persist(self._membership(assignments), then)]
@@ -480,7 +481,7 @@ class Group:
             self._remove(member_id)
         return self._prepare_rebalance(now_ms)
 
-    # leaving
+    # -- leaving --------------------------------------------------------------------------------
 
     def _leave_one(self, leaving: Leaving, effects: list[Effect]) -> ErrorCode:
         if self.state is State.DEAD:
@@ -507,7 +508,8 @@ class Group:
         if member is None:
             self._pending.discard(member_id)
         elif (member.join_waiters or member.sync_waiters) and not member.new:
-            return []  # who waits for our answer is alive; its session goes on with the answer
+            # A member that waits for an answer is alive; its session continues with the answer
+            return []
         else:
             effects += self._dismiss(member_id)
             if self.state in (State.STABLE, State.COMPLETING_REBALANCE):
@@ -517,7 +519,7 @@ class Group:
         return effects
 
     def _dismiss(self, member_id: str) -> list[Effect]:
-        """Out of the group; whoever still waits there may come back as somebody new."""
+        """Remove the member. A waiter of it may return as a new member."""
         member = self.members[member_id]
         gone = ErrorCode.unknown_member_id
         effects = [
@@ -527,10 +529,10 @@ class Group:
         self._remove(member_id)
         return effects
 
-    # bookkeeping
+    # -- bookkeeping ----------------------------------------------------------------------------
 
     def _become(self, state: State) -> None:
-        assert state in _MAY_BECOME[self.state], f"{self.state} -> {state}"
+        assert state in TRANSITIONS[self.state], f"{self.state} -> {state}"
         self.state = state
 
     def _remove(self, member_id: str) -> None:
@@ -538,7 +540,7 @@ class Group:
         self._not_synced.discard(member_id)
         self._sessions.clear(member_id)
 
-    def _hear(self, member: Member, now_ms: int) -> None:
+    def _extend_session(self, member: Member, now_ms: int) -> None:
         self._sessions.set(member.member_id, now_ms + member.session_timeout_ms)
 
     def _answer_join(self, member: Member, joined: Joined) -> list[Effect]:
@@ -572,7 +574,7 @@ class Group:
             self._roster.records(assignments),
         )
 
-    # checks
+    # -- checks ---------------------------------------------------------------------------------
 
     def _check_generation(
         self, member_id: str, generation: int, instance_id: str | None
@@ -588,12 +590,9 @@ class Group:
         error = self._check_generation(syncing.member_id, syncing.generation, syncing.instance_id)
         if error is not ErrorCode.none:
             return error
-        for said, known in (
-            (syncing.protocol_type, self.protocol_type),
-            (syncing.protocol, self.protocol),
-        ):
-            if said is not None and said != known:
-                return ErrorCode.inconsistent_group_protocol
+        pairs = ((syncing.protocol_type, self.protocol_type), (syncing.protocol, self.protocol))
+        if any(sent is not None and sent != own for sent, own in pairs):
+            return ErrorCode.inconsistent_group_protocol
         if self.state is State.PREPARING_REBALANCE:
             return ErrorCode.rebalance_in_progress
         return ErrorCode.none

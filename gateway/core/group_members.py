@@ -1,5 +1,4 @@
-"""What a consumer group is made of: members, what they ask and are answered, and what is to be
-done. Pure values."""
+"""The values of a consumer group: members, their requests and answers, and effects. Pure."""
 
 from __future__ import annotations
 
@@ -12,11 +11,11 @@ from kio.schema.errors import ErrorCode
 
 NO_GENERATION = -1
 Protocols = tuple[tuple[str, bytes], ...]
-"""Assignors that a member knows, most wanted first, each with the member's metadata for it."""
+"""Assignors that a member supports, preferred first, each with the member's metadata for it."""
 
 
 class State(Enum):
-    """Values are the names that Kafka's tools show."""
+    """The state of a group. The values are the names that Kafka's tools show."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -25,9 +24,19 @@ class State(Enum):
     DEAD = "Dead"
 
 
+TRANSITIONS = {
+    State.EMPTY: (State.PREPARING_REBALANCE,),
+    State.PREPARING_REBALANCE: (State.COMPLETING_REBALANCE, State.EMPTY),
+    State.COMPLETING_REBALANCE: (State.STABLE, State.PREPARING_REBALANCE),
+    State.STABLE: (State.PREPARING_REBALANCE,),
+    State.DEAD: (),
+}
+"""The states that may follow each state."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joining:
-    """One JoinGroup. `fresh_id` is what a new member's id ends with; must be unique for ever."""
+    """One JoinGroup. `fresh_id` is the end of a new member's id, and must be unique for ever."""
 
     member_id: str
     protocol_type: str
@@ -38,12 +47,12 @@ class Joining:
     instance_id: str | None = None
     client_id: str = ""
     client_host: str = ""
-    id_required: bool = True  # JoinGroup v4: a new dynamic member must come back with its id
-    skip_supported: bool = True  # JoinGroup v9: a static leader can be told to assign nothing
+    id_required: bool = True  # JoinGroup v4: a new dynamic member must return with its id
+    skip_supported: bool = True  # JoinGroup v9: a static leader may skip the assignment
 
 
 class Syncing(NamedTuple):
-    """One SyncGroup. Only the leader brings assignments."""
+    """One SyncGroup. Only the leader sends assignments."""
 
     member_id: str
     generation: int
@@ -54,14 +63,14 @@ class Syncing(NamedTuple):
 
 
 class Leaving(NamedTuple):
-    """One member of a LeaveGroup. An operator names static members by instance alone."""
+    """One member of a LeaveGroup. An operator names static members by instance id alone."""
 
     member_id: str
     instance_id: str | None = None
 
 
 class JoinedMember(NamedTuple):
-    """What the leader learns of a member."""
+    """A member, as the leader receives it."""
 
     member_id: str
     instance_id: str | None
@@ -91,7 +100,7 @@ class Synced(NamedTuple):
 
 
 class MemberRecord(NamedTuple):
-    """One member as it is stored."""
+    """One stored member."""
 
     member_id: str
     instance_id: str | None
@@ -104,7 +113,10 @@ class MemberRecord(NamedTuple):
 
 
 class Membership(NamedTuple):
-    """What survives a restart of the gateway: a finished rebalance. No members: an empty group."""
+    """The membership after a finished rebalance, which survives a restart of the broker.
+
+    Without members it describes an empty group.
+    """
 
     generation: int = 0
     protocol_type: str | None = None
@@ -126,7 +138,7 @@ class MemberView(NamedTuple):
 
 @dataclass(slots=True)
 class Member:
-    """One member. Waiters are the group's caller's own; here they are only carried."""
+    """One member. Its waiters belong to the caller of the group, which only stores them."""
 
     member_id: str
     instance_id: str | None
@@ -136,7 +148,7 @@ class Member:
     rebalance_timeout_ms: int
     protocols: Protocols
     assignment: bytes = b""
-    new: bool = False  # has not finished a join yet, so it cannot send heartbeats
+    new: bool = False  # has not finished a join, so it cannot send heartbeats yet
     join_waiters: list[object] = field(default_factory=list[object])
     sync_waiters: list[object] = field(default_factory=list[object])
 
@@ -147,7 +159,7 @@ class Member:
         return b""
 
     def vote(self, candidates: set[str]) -> str:
-        """The candidate that this member wants most."""
+        """Return the candidate that this member prefers."""
         return next(name for name, _ in self.protocols if name in candidates)
 
     def record(self, assignment: bytes) -> MemberRecord:
@@ -164,21 +176,21 @@ class Member:
 
 
 class AnswerJoin(NamedTuple):
-    """Give `joined` to this waiter. Once for each waiter."""
+    """Answer this waiter with `joined`. Once for each waiter."""
 
     waiter: object
     joined: Joined
 
 
 class AnswerSync(NamedTuple):
-    """Give `synced` to this waiter. Once for each waiter."""
+    """Answer this waiter with `synced`. Once for each waiter."""
 
     waiter: object
     synced: Synced
 
 
 class Persist(NamedTuple):
-    """Make the membership durable, then call `then(now_ms)`. If that fails: `abandon`."""
+    """Store the membership, then call `then(now_ms)`. If that fails, call `abandon`."""
 
     membership: Membership
     then: Callable[[int], list[Effect]]
@@ -188,7 +200,7 @@ Effect = AnswerJoin | AnswerSync | Persist
 
 
 class GroupSettings(NamedTuple):
-    """The limits that the state machine itself needs. Milliseconds."""
+    """The limits that the state machine needs, in milliseconds."""
 
     initial_rebalance_delay_ms: int = 3_000
     new_member_timeout_ms: int = 300_000

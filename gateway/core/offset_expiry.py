@@ -1,4 +1,4 @@
-"""Which committed offsets a group has outlived. Pure.
+"""Which committed offsets of a group have expired. Pure.
 
 Source: Kafka, ClassicGroup.offsetExpirationCondition and OffsetMetadataManager (KIP-211).
 """
@@ -14,16 +14,16 @@ from gateway.core.group_members import Member, State
 from subscriptions.committed_offset import CommittedOffset, TopicIdPartition
 
 CONSUMER = "consumer"
-"""The protocol type of consumers, whose subscriptions can be read. Connect has another."""
+"""The protocol type of consumers, whose subscriptions can be decoded. Connect has another one."""
 
 
 class GroupAge(NamedTuple):
-    """What the rules ask of a group. Wall time in milliseconds."""
+    """The facts of a group that expiry depends on. Wall time in milliseconds."""
 
     state: State
-    protocol_type: str | None  # None: only simple consumers have ever committed
+    protocol_type: str | None  # None: the group never had a member, only commits
     empty_since_ms: int
-    subscribed: frozenset[str] | None  # topics of a Stable consumer group; None: not known
+    subscribed: frozenset[str] | None  # topics of a Stable consumer group; None if unknown
 
 
 def expired(
@@ -55,7 +55,7 @@ def expired(
 def expires_at_ms(
     offsets: Iterable[CommittedOffset], empty_since_ms: int, retention_ms: int
 ) -> int:
-    """Wall time before which no committed offset of an empty group expires; 0 when it has none."""
+    """Return the time before which no offset of an empty group expires; 0 if it has none."""
     return min(
         (
             committed.expire_time_ms
@@ -68,7 +68,7 @@ def expires_at_ms(
 
 
 def _since_ms(committed: CommittedOffset, age: GroupAge, topic: str) -> int | None:
-    """Wall time from which this offset ages; None while the group may still use it."""
+    """Return the wall time from which this offset ages, or None while the group may use it."""
     if age.protocol_type is None:
         return committed.commit_time_ms
     if age.state is State.EMPTY:
@@ -81,9 +81,9 @@ def _since_ms(committed: CommittedOffset, age: GroupAge, topic: str) -> int | No
 def subscribed_topics(
     members: Mapping[str, Member], protocol_type: str | None, protocol: str | None
 ) -> frozenset[str] | None:
-    """All topics that the members of a consumer group subscribe to; None if that is not known.
+    """Return all topics that members of a consumer group subscribe to, or None if unknown.
 
-    Reads version 0 of the consumer protocol, the prefix of all later ones.
+    Decodes version 0 of the consumer protocol, the prefix of all later versions.
     """
     if protocol_type != CONSUMER:
         return None
@@ -97,7 +97,7 @@ def subscribed_topics(
 
 
 def _subscription(metadata: bytes) -> list[str]:
-    """Raises struct.error or ValueError for bytes that are no subscription."""
+    """Decode a subscription. Raises struct.error or ValueError for other bytes."""
     _, count = struct.unpack_from(">hi", metadata)
     at = 6
     topics: list[str] = []

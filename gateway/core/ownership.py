@@ -1,11 +1,11 @@
-"""Who owns which partition of one topic, as it is written in one node of the metadata store.
+"""The owners of the partitions of one topic, as one node of the metadata store holds them.
 
     "OW", format 1, u32 CRC-32C of the rest, u32 partitions, u16 holders
-    holder:     i32 node id, u8 length, token          (the first one is nobody)
+    holder:     i32 node id, u8 length, token          (the first one means "no owner")
     partitions: u16 holder each, then i32 leader epoch each; -1: not open yet
 
-A holder is one incarnation of a gateway. When its token names no gateway that lives, it holds
-nothing, whatever is written here. Values are never changed: each change makes a new one.
+A holder is one incarnation of a broker. If its token belongs to no live broker, it holds nothing,
+whatever the node contains. Values are immutable: each change creates a new one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NOT_OPEN = -1
 
 
 class Incarnation(NamedTuple):
-    """One gateway from its registration until its session ends."""
+    """One broker from its registration until its session ends."""
 
     node_id: int
     token: str
@@ -45,7 +45,7 @@ class Owners:
     __slots__ = ("_epochs", "_holders", "_slots")
 
     def __init__(self) -> None:
-        """No partition."""
+        """Create the owners of a topic without partitions."""
         self._holders: tuple[Incarnation, ...] = (NOBODY,)
         self._slots: array[int] = array("H")  # index into holders
         self._epochs: array[int] = array("i")
@@ -58,34 +58,34 @@ class Owners:
 
     @property
     def holders(self) -> Sequence[Incarnation]:
-        """Those that are named, `NOBODY` too."""
+        """Return the holders in the node, including `NOBODY`."""
         return self._holders
 
     def rows(self) -> list[tuple[Incarnation, int]]:
-        """(owner, epoch) of each partition."""
+        """Return (owner, epoch) of each partition."""
         holders = self._holders
         return [
             (holders[slot], epoch) for slot, epoch in zip(self._slots, self._epochs, strict=True)
         ]
 
     def owner(self, partition: int) -> Incarnation:
-        """`NOBODY` also for a partition that is not written yet."""
+        """Return the owner; `NOBODY` also for a partition that is not in the node yet."""
         slots = self._slots
         return self._holders[slots[partition]] if 0 <= partition < len(slots) else NOBODY
 
     def epoch(self, partition: int) -> int:
-        """-1: its owner has not opened it, or it has none."""
+        """Return the epoch, or -1 if there is no owner or the owner has not opened the stream."""
         return self._epochs[partition] if 0 <= partition < len(self._epochs) else _NOT_OPEN
 
     def owned_by(self, who: Incarnation) -> list[int]:
-        """Partitions, in order."""
+        """Return the partitions of this owner, in order."""
         if who not in self._holders:
             return []
         wanted = self._holders.index(who)
         return [partition for partition, slot in enumerate(self._slots) if slot == wanted]
 
     def free(self, partitions: int, gone: Callable[[Incarnation], bool]) -> list[int]:
-        """Of the first `partitions`, in order, those of nobody and of holders that are `gone`."""
+        """Return those of the first `partitions` without an owner or with one that is `gone`."""
         lost = {
             slot for slot, holder in enumerate(self._holders) if holder == NOBODY or gone(holder)
         }
@@ -99,9 +99,9 @@ class Owners:
     def changed(
         self, owners: Mapping[int, Incarnation], epochs: Mapping[int, int] | None = None
     ) -> Owners:
-        """Those partitions have those owners, which have not opened them; then these epochs.
+        """Return a copy with new owners, which have not opened their partitions, and new epochs.
 
-        Partitions that were not written yet are of nobody, unless they are named.
+        Partitions that are not in the node yet have no owner unless one is given.
         """
         assert not owners or 0 <= min(owners) <= max(owners) < PARTITIONS_MAX
         new = Owners()
@@ -137,7 +137,7 @@ class Owners:
 
     @classmethod
     def decode(cls, data: bytes, path: str) -> Owners:
-        """What `encode` wrote. Raises CorruptFormat, naming `path`."""
+        """Decode the bytes of `encode`. Raises CorruptFormat, naming `path`."""
         if len(data) < _HEAD_BYTES or data[:2] != _MAGIC:
             raise CorruptFormat(f"{path}: {len(data)} bytes that name no owners")
         _, form, checksum = unpack_from(_HEAD, data)
@@ -173,7 +173,7 @@ class Owners:
 def _without_unused(
     holders: tuple[Incarnation, ...], slots: array[int]
 ) -> tuple[tuple[Incarnation, ...], array[int]]:
-    """The same owners, and no holder that owns nothing (but nobody, who comes first)."""
+    """Return the same owners without holders that own nothing; `NOBODY` stays first."""
     used = set(slots) | {0}
     if len(used) == len(holders):
         return holders, slots

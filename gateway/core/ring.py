@@ -1,10 +1,9 @@
-"""Which gateway should have which stream or group: consistent hashing with bounded load.
+"""The candidate of each stream and group: consistent hashing with bounded load.
 
-Each gateway has points on a circle, each stream and group has one; the next gateway clockwise is
-its candidate, unless that one has its share already. Everybody who knows the same gateways and
-the same topics gets the same answer, whatever happened before.
-Source: DistributedLog, "Ownership tracking" (seed 000); Mirrokni, Thorup and Zadimoghaddam,
-"Consistent Hashing with Bounded Loads".
+Each broker has points on a circle; each stream and each group has one. The next broker clockwise is
+the candidate, unless it has its share already. The result depends only on the brokers and the
+topics, not on what happened before. Source: DistributedLog, "Ownership tracking" (seed 000);
+Mirrokni, Thorup and Zadimoghaddam, "Consistent Hashing with Bounded Loads".
 """
 
 from __future__ import annotations
@@ -17,18 +16,18 @@ from struct import unpack
 from uuid import UUID
 
 POINTS_PER_NODE = 256  # the shares of the circle then differ by about a sixteenth
-SLACK_PERCENT = 10  # how much more than the mean one gateway may be given; the rest moves less
+SLACK_PERCENT = 10  # how far one broker may exceed the mean; more slack moves fewer streams
 
 _POINT_BYTES = 8
 
 
 def _points(of: bytes, count: int) -> tuple[int, ...]:
-    """The first `count` of an endless row of points; a longer row begins with a shorter one."""
+    """Return the first `count` points of an endless sequence that `of` determines."""
     return unpack(f">{count}Q", shake_128(of).digest(_POINT_BYTES * count))
 
 
 class Ring:
-    """Gateways on a circle, each at many places. Raises nothing; empty it answers with None."""
+    """Brokers on a circle, each at many points. Without brokers every answer is None."""
 
     __slots__ = ("_at", "_places", "_successors", "nodes")
 
@@ -44,24 +43,24 @@ class Ring:
         self._successors: dict[int, tuple[int, ...]] = {}
 
     def candidate(self, group: str) -> int | None:
-        """The gateway that should coordinate the group."""
+        """Return the broker that should coordinate the group."""
         if not self.nodes:
             return None
         (point,) = _points(b"group " + group.encode(errors="surrogatepass"), 1)
         return self.nodes[self._at[self._place(point)]]
 
     def places(self, topic_id: UUID, count: int) -> array[int]:
-        """Where the first `count` partitions of the topic are on the circle."""
+        """Return the points of the first `count` partitions of the topic."""
         points = _points(b"topic " + topic_id.bytes, count)
         places, total = self._places, len(self._places)
         return array("I", [bisect_left(places, point) % total for point in points])
 
     def at(self, place: int) -> int:
-        """Whose place it is: an index into `nodes`."""
+        """Return the broker at this point, as an index into `nodes`."""
         return self._at[place]
 
     def successors(self, place: int) -> tuple[int, ...]:
-        """All nodes, in the order in which they are met clockwise."""
+        """Return all nodes, in clockwise order from this point."""
         found = self._successors.get(place)
         if found is None:
             at = self._at
@@ -76,11 +75,11 @@ class Ring:
 
 
 class Assignment:
-    """The candidate of every stream: no gateway has more than its share of all streams, nor, if
-    that can be, of one topic's.
+    """The candidate of every stream.
 
-    `topics` are (id, partitions) of all there are; their order does not matter. `before` saves
-    work where it is about the same ring and topics, and changes nothing else.
+    No broker has more than its share of all streams and, where possible, of the partitions of one
+    topic. `topics` are (id, partitions) of all topics, in any order. `before` is an earlier
+    assignment; it only saves work if ring and topics are the same.
     """
 
     __slots__ = ("_chosen", "_known", "_places", "_ring")
@@ -103,18 +102,18 @@ class Assignment:
         self._known = {}
 
     def candidate(self, topic_id: UUID, partition: int) -> int | None:
-        """A node id. None: there is no gateway, or no such stream."""
+        """Return the candidate's node id, or None without a broker or such a stream."""
         chosen = self._chosen.get(topic_id)
         if chosen is None or not 0 <= partition < len(chosen):
             return None
         return chosen[partition]
 
     def candidates(self, topic_id: UUID) -> Sequence[int]:
-        """Of each partition of the topic, its node id; empty if there is none."""
+        """Return the node id for each partition of the topic; empty for an unknown topic."""
         return self._chosen.get(topic_id, ())
 
     def successors(self, topic_id: UUID, partition: int) -> Sequence[int]:
-        """All nodes from the stream's place on; empty when it is not known."""
+        """Return all nodes clockwise from the stream's point; empty for an unknown stream."""
         places = self._places.get(topic_id)
         if places is None or not 0 <= partition < len(places):
             return ()
@@ -141,7 +140,7 @@ class Assignment:
     def _next(
         self, place: int, loads: list[int], share: int, topic_loads: list[int], topic_share: int
     ) -> int:
-        """The first clockwise that has room for more: also for more of this topic, if any has."""
+        """Return the first node clockwise with room, if possible also with room for this topic."""
         index = {node: at for at, node in enumerate(self._ring.nodes)}
         order = [index[node] for node in self._ring.successors(place)]
         free = [at for at in order if loads[at] < share]
@@ -150,6 +149,6 @@ class Assignment:
 
 
 def _share(streams: int, nodes: int) -> int:
-    """What one of `nodes` may have at most. Of a few streams nobody has two more than another."""
+    """Return the largest share of one node. Shares of a few streams differ by one at most."""
     mean = -(-streams // nodes)
     return max(mean, streams * (100 + SLACK_PERCENT) // (100 * nodes))

@@ -1,4 +1,4 @@
-"""Who is in a consumer group: the book that the state machine keeps. Pure."""
+"""The members of a consumer group, as the state machine keeps them. Pure."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from gateway.core.group_members import (
 
 
 class Roster:
-    """Members in order of arrival, who of them leads, and what they have in common.
+    """Members in order of arrival, their leader, and the protocols that they share.
 
-    Somebody leads whenever there is a member.
+    There is a leader whenever there is a member.
     """
 
     __slots__ = ("_supported", "awaiting_join", "instances", "leader", "members")
@@ -28,8 +28,9 @@ class Roster:
         self.members: dict[str, Member] = {}
         self.leader: str | None = None
         self.instances: dict[str, str] = {}  # static members: instance id -> member id
-        self.awaiting_join = 0  # members whose JoinGroup waits for its answer
-        self._supported: Counter[str] = Counter()  # protocol name -> members that know it
+        self.awaiting_join = 0  # members whose JoinGroup is unanswered
+        # Protocol name -> number of members that support it
+        self._supported: Counter[str] = Counter()
 
     def add(self, member: Member) -> None:
         self.members[member.member_id] = member
@@ -40,7 +41,7 @@ class Roster:
         self._supported.update({name for name, _ in member.protocols})
 
     def remove(self, member_id: str) -> None:
-        """The member is gone; the next in line leads if it did."""
+        """Remove the member. If it was the leader, the next member leads."""
         member = self.members.pop(member_id)
         self._supported.subtract({name for name, _ in member.protocols})
         if member.join_waiters:
@@ -51,7 +52,7 @@ class Roster:
             self.leader = next(iter(self.members), None)
 
     def update(self, member: Member, joining: Joining) -> None:
-        """The member is as it says now."""
+        """Update the member from its new JoinGroup."""
         self._supported.subtract({name for name, _ in member.protocols})
         member.protocols = joining.protocols
         self._supported.update({name for name, _ in member.protocols})
@@ -59,7 +60,7 @@ class Roster:
         member.rebalance_timeout_ms = joining.rebalance_timeout_ms
 
     def rename(self, old_id: str, new_id: str) -> Member:
-        """The static member has a new id, at its old place and in its old role."""
+        """Give the static member a new id; it keeps its place and its role."""
         member = self.members[old_id]
         assert member.instance_id is not None
         member.member_id = new_id
@@ -77,14 +78,14 @@ class Roster:
         member.join_waiters.append(waiter)
 
     def take_join_waiters(self, member: Member) -> list[object]:
-        """Whoever waits for this member's join; nobody does any more."""
+        """Remove and return the waiters of this member's JoinGroup."""
         if member.join_waiters:
             self.awaiting_join -= 1
         waiters, member.join_waiters = member.join_waiters, []
         return waiters
 
     def elect_leader(self) -> bool:
-        """Somebody who has joined leads. False: nobody has."""
+        """Elect a member that has joined. Returns False if no member has."""
         leader = self.members.get(self.leader or "")
         if leader is not None and leader.join_waiters:
             return True
@@ -94,11 +95,14 @@ class Roster:
         return here is not None
 
     def known_to_all(self, name: str) -> bool:
-        """Every member knows this protocol."""
+        """Return whether every member supports this protocol."""
         return self._supported[name] == len(self.members)
 
     def most_wanted_protocol(self) -> str:
-        """The most voted of the protocols that all members know; ties go to the first vote."""
+        """Return the protocol with most votes among those that all members support.
+
+        The first vote wins a tie.
+        """
         candidates = {name for name in self._supported if self.known_to_all(name)}
         votes = Counter(member.vote(candidates) for member in self.members.values())
         return votes.most_common(1)[0][0]
@@ -107,7 +111,7 @@ class Roster:
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def check(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        """Is this member who it says?"""
+        """Check that the member id and the instance id belong together."""
         if instance_id is not None:
             current = self.instances.get(instance_id)
             if current is None:

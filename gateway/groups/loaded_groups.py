@@ -366,7 +366,7 @@ class LoadedGroups:
         if self._lapsed:
             self._lapsed = False
             for resident in self.groups.values():
-                resident.group.hear_all(now_ms)
+                resident.group.extend_sessions(now_ms)
         for group_id in group_ids:
             resident = self.groups[group_id]
             self.run(resident, resident.group.tick(now_ms))

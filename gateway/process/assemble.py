@@ -1,8 +1,8 @@
-"""What every gateway is made of, once its metadata and its ledgers are there.
+"""Assembles a gateway from its metadata store and its ledgers.
 
     streams ─▶ catalog ─▶ cluster ─▶ partitions ─▶ groups ─▶ Kafka port
 
-`embedded` and `cluster` choose what stands behind the ports; here they are only used.
+`embedded` and `clustered` choose the adapters behind the ports.
 """
 
 from __future__ import annotations
@@ -39,28 +39,28 @@ if TYPE_CHECKING:
 
 _CLUSTER_ID = "/gateway/cluster_id"
 
-_STILL_SHARE = 1 / 3  # of a session: what the lease leaves over
+_STILL_SHARE = 1 / 3  # of a session: the part that the lease leaves over
 
 Stop = Callable[[], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a gateway stands on."""
+    """The parts that a gateway is assembled from."""
 
     services: StreamServices
     bookies: Callable[[], int]  # how many copies an entry can have now
-    collect: Stop  # called when ledgers were deleted
+    collect: Stop  # runs after ledgers were deleted
     subscriptions: SubscriptionsStore
     # None if this broker is the only one.
     cluster: Callable[[Catalog], ZooKeeperCluster] | None = None
-    session_ms: int = 0  # in a cluster: after so long without a word others take over
+    session_ms: int = 0  # in a cluster: others take over after this silence
 
 
 class Running:
-    """A running gateway. `stop` once; then everything accepted is durable and closed.
+    """A running gateway. After `stop`, which runs once, everything accepted is durable and closed.
 
-    `lost` is done, with the reason, when it must not serve any longer.
+    `lost` completes with the reason when the gateway must stop serving.
     """
 
     def __init__(self, server: Server, ctx: Context, stops: list[Stop]) -> None:
@@ -68,7 +68,7 @@ class Running:
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.server = server
         self.metrics: MetricsServer | None = None
-        self.ledger_port: int | None = None  # where readers of ledgers connect; None: nowhere
+        self.ledger_port: int | None = None  # for readers of ledgers, or None
         self.stops = stops
 
     @property
@@ -81,7 +81,7 @@ class Running:
 
     @property
     def metrics_port(self) -> int | None:
-        """Where the metrics page is; None: nowhere."""
+        """Return the port of the metrics page, or None."""
         return None if self.metrics is None else self.metrics.port
 
     async def stop(self) -> None:
@@ -89,7 +89,7 @@ class Running:
 
 
 async def stop_all(stops: list[Stop]) -> None:
-    """The newest part first; one that fails does not keep the others from stopping."""
+    """Stop the newest part first. A failure does not keep the other parts from stopping."""
     while stops:
         stop = stops.pop()
         try:
@@ -99,7 +99,7 @@ async def stop_all(stops: list[Stop]) -> None:
 
 
 async def serve(config: GatewayConfig, parts: Parts, stops: list[Stop]) -> Running:
-    """Clients are served. What was started is added to `stops`, also when a later step raises."""
+    """Serve clients. Each started part is added to `stops`, even if a later step raises."""
     metadata, clock = parts.services.metadata, parts.services.clock
     catalog = Catalog(metadata, config.topics, bookies=parts.bookies)
     await catalog.load()
@@ -133,12 +133,12 @@ async def serve(config: GatewayConfig, parts: Parts, stops: list[Stop]) -> Runni
 
 
 async def _start(running: Running, shared: ZooKeeperCluster | None) -> Running:
-    """The port is bound first: other gateways are told of it when this one joins them."""
+    """Bind the port before joining the cluster, which publishes the address."""
     ctx, stops = running.ctx, running.stops
     partitions, groups, config = ctx.partitions, ctx.groups, ctx.config
 
     async def release_waiters() -> None:
-        groups.release_waiters()  # members that wait in a rebalance must not hold up the drain
+        groups.release_waiters()  # members that wait in a rebalance must not delay the drain
 
     stops.append(partitions.stop)
     stops.append(groups.stop)
@@ -167,7 +167,7 @@ async def _start(running: Running, shared: ZooKeeperCluster | None) -> Running:
 
 
 async def _cluster_id(metadata: MetadataStore) -> str:
-    """22 characters as Kafka's cluster ids; made once, kept for ever."""
+    """Return the cluster id, 22 characters like Kafka's. It is created once and never changes."""
     made = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
     try:
         return (await metadata.get(_CLUSTER_ID)).data.decode()

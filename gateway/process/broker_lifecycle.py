@@ -1,7 +1,9 @@
-"""What this gateway does as one of many: joins, takes, opens, hands over.
+"""The life of a broker in a cluster: register, own streams, hand over.
 
-port bound ─▶ registered ─▶ streams claimed ─▶ opened ─▶ their epochs told
-asked to end ─▶ leaving ─▶ each stream drained and handed over ─▶ groups released
+    port bound ─▶ registered ─▶ streams claimed ─▶ opened ─▶ their epochs published
+    SIGTERM ─▶ leaving ─▶ each stream drained and handed over ─▶ groups released
+
+Source: Kafka, BrokerLifecycleManager.
 """
 
 from __future__ import annotations
@@ -18,7 +20,10 @@ HAND_OVER_S_MAX = 30.0
 
 
 class BrokerLifecycle:
-    """Ties the cluster to the partitions and groups of this process. `start` once, `stop` once."""
+    """Connects the cluster with the partitions and groups of this process.
+
+    `start` runs once, `stop` runs once.
+    """
 
     def __init__(
         self,
@@ -35,9 +40,9 @@ class BrokerLifecycle:
         self._adopt_again = False
 
     async def start(self, host: str, port: int) -> None:
-        """Registered; streams are claimed, opened and led from now on.
+        """Register; claim, open and lead streams from now on.
 
-        Raises NotOwner (another process lives under this node id), MetadataUnavailable.
+        Raises NotOwner (another process has this node id), MetadataUnavailable.
         """
         cluster = self._cluster
         self._partitions.on_opened = cluster.note_opened
@@ -49,9 +54,9 @@ class BrokerLifecycle:
         await cluster.start(self._partitions)
 
     async def stop(self) -> None:
-        """Others lead what this gateway led; nothing of it waits for a session to end.
+        """Hand over all streams and groups, so that no other broker waits for the session to end.
 
-        While the store is away nobody can be told: then that is left, and they wait.
+        While the metadata store is unavailable nothing can be handed over; others then wait.
         """
         try:
             async with asyncio.timeout(HAND_OVER_S_MAX):
@@ -71,7 +76,7 @@ class BrokerLifecycle:
             self._ended.set_result(reason)
 
     def _members_changed(self) -> None:
-        """Groups that a dead gateway coordinated are loaded before their members ask."""
+        """Load the groups that a dead broker coordinated, before their members ask."""
         self._adopt_again = True
         if self._adopting is None or self._adopting.done():
             self._adopting = asyncio.get_running_loop().create_task(self._adopt())

@@ -1,6 +1,6 @@
-"""A gateway of a cluster: metadata in ZooKeeper, bookies over gRPC, other gateways beside it.
+"""A gateway of a cluster: metadata in ZooKeeper, bookies over gRPC, other brokers beside it.
 
-The other place where ports meet what stands behind them is `embedded`.
+`embedded` is the other module that chooses the adapters behind the ports.
 """
 
 from __future__ import annotations
@@ -26,12 +26,15 @@ from ledger.streams.plain_log import LogQuorum, PlainLogs
 from ledger.streams.stream import StreamServices
 from subscriptions.rollout.open_store import open_store
 
-COPIES = 3  # of what groups commit
+COPIES = 3  # of the commits of groups
 
 
 async def start_in_cluster(config: GatewayConfig) -> Running:
-    """Clients are served. Raises MetadataUnavailable, NotOwner (another process lives under this
-    node id), ForeignLayout (no bookie ever made this cluster; nothing was made), OSError."""
+    """Start a gateway of a cluster.
+
+    Raises MetadataUnavailable, NotOwner (another process has this node id), ForeignLayout (no
+    bookie ever created this cluster; nothing was written), OSError.
+    """
     stops: list[Stop] = []
     try:
         return await _start(config, stops)
@@ -69,7 +72,7 @@ async def _start(config: GatewayConfig, stops: list[Stop]) -> Running:
     services = StreamServices(metadata, client, clock)
 
     async def collected_by_bookies() -> None:
-        """Each bookie looks for deleted ledgers itself."""
+        """Do nothing: each bookie looks for deleted ledgers itself."""
 
     lease = Lease(clock, lambda: metadata.last_answered_s, lambda: metadata.negotiated_session_ms)
 
@@ -103,17 +106,17 @@ async def _start(config: GatewayConfig, stops: list[Stop]) -> Running:
 
 
 def _rack(config: GatewayConfig) -> str | None:
-    """As bookies write it, which begin a rack's name with a slash."""
+    """Return the rack as bookies write it, with a slash at the start."""
     return f"/{config.rack.lstrip('/')}" if config.rack else None
 
 
 def _quorum(bookies: int) -> LogQuorum:
-    """Of logs of subscriptions: three copies where there are so many bookies."""
+    """Return the quorum of subscription logs: three copies, or fewer if there are fewer bookies."""
     return LogQuorum.majority_of(max(1, min(COPIES, bookies)))
 
 
 def _tell_session(config: GatewayConfig, metadata: ZooKeeperMetadata) -> None:
-    """How long others wait for this gateway, when that is longer than was asked for."""
+    """Log the negotiated session timeout if it is longer than the requested one."""
     granted_ms = metadata.negotiated_session_ms
     if granted_ms > config.session_ms:
         logger().warning(

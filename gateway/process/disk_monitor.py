@@ -1,7 +1,7 @@
-"""Embedded bookies, watched: what keeps one from taking writes is a line in the log, once.
+"""Logs why an embedded bookie takes no writes, once for each change.
 
-Nobody asks a bookie that is short of room, so it would not see by itself that room came back.
-Source: `ledger.node.storage_node`, which does so for the process of one bookie.
+A bookie that is short of disk space receives no adds, so it would not detect by itself that space
+came back. Source: `ledger.node.storage_node`, which does this for the process of one bookie.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Protocol
 from gateway.log import logger
 
 _LOOK_S = 1.0
-_LOOKS_PER_COLLECTION = 30  # of those that find a bookie short of room
+_LOOKS_PER_COLLECTION = 30  # checks of a bookie that is short of space
 
 
 class Watched(Protocol):
-    """What is looked at of a bookie."""
+    """The state of a bookie that the monitor reads."""
 
     @property
     def bookie_id(self) -> str: ...
@@ -32,7 +32,7 @@ class Watched(Protocol):
 
     @property
     def disk_space(self) -> tuple[int, int]:
-        """Bytes free at the last look, and how many it takes for `writable`."""
+        """Return the free bytes at the last check, and how many make the bookie writable."""
         ...
 
     def check_disk_space(self) -> None: ...
@@ -45,9 +45,9 @@ class _Standing(Enum):
 
 
 class EmbeddedBookieMonitor:
-    """From `start` to `stop`; nothing is said of bookies that take writes from the first look on.
+    """Monitors bookies from `start` to `stop`. Bookies that take writes at first are not logged.
 
-    `collect` is called now and then while a bookie is short of room: deleted topics may give some.
+    `collect` runs at intervals while a bookie is short of space: deleted topics may free some.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class EmbeddedBookieMonitor:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """What is to be said of them now was said."""
+        """Log the current state of every bookie, and begin to monitor."""
         self._look()
         self._task = asyncio.get_running_loop().create_task(self._run())
 

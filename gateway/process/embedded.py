@@ -1,8 +1,8 @@
-"""All of it in one process: metadata in SQLite, bookies in process, the gateway in front.
+"""Everything in one process: metadata in SQLite, bookies in process, the gateway in front.
 
     data/metadata.sqlite · data/bookie-1[..3]/{VERSION, log-…, index/}
 
-This is the one place where ports meet what stands behind them.
+This module chooses the adapters behind the ports; `clustered` does so for a cluster.
 """
 
 from __future__ import annotations
@@ -30,13 +30,15 @@ from ledger.streams.segment_store import ROOT as STREAMS
 from ledger.streams.stream import StreamServices
 from subscriptions.rollout.open_store import open_store
 
-_RECOVER_S_MAX = 10.0  # of what a crash left open, before others read it
-_COLLECT_S = 600.0  # a round without a reason: for what a crash left behind
+_RECOVER_S_MAX = 10.0  # of segments that a crash left open, before readers come
+_COLLECT_S = 600.0  # interval of rounds without a deletion: for what a crash left behind
 
 
 async def start_embedded(config: GatewayConfig) -> Running:
-    """Clients are served. Raises what `ledger.errors` says of a directory, or OSError."""
-    keep_freed_memory()  # each read of a bookie is a mebibyte
+    """Start an embedded gateway. Raises the errors of `ledger.errors` for a directory,
+    or OSError.
+    """
+    keep_freed_memory()  # each read of a bookie is 1 MiB
     stops: list[Stop] = []
     try:
         return await _start(config, stops)
@@ -84,7 +86,7 @@ async def _show_ledgers(
     local: list[LocalBookie],
     client: LedgerClient,
 ) -> None:
-    """Readers on this machine reach ledgers without the gateway. Kafka goes on without that too."""
+    """Serve readers of ledgers on this machine. A failure does not keep Kafka from being served."""
     from ledger.node.read_port import ReadPort
 
     shown = ReadPort(
@@ -108,10 +110,10 @@ async def _show_ledgers(
 
 
 async def _recover_crashed(running: Running, metadata: SqliteMetadata) -> None:
-    """Segments that a crash left open end where they end; else that takes the first Kafka client.
+    """Recover the segments that a crash left open, which otherwise waits for a Kafka client.
 
-    Until then bookies know all but the last entry to be acknowledged, and readers saw less than
-    was told to producers. Who cannot be opened in time is left to its own tries.
+    Before recovery, bookies serve all but the last acknowledged entry, so readers would see less
+    than producers were told. Streams that cannot be opened in time are retried on their own.
     """
     partitions = running.ctx.partitions
     left_open = {
@@ -154,10 +156,10 @@ async def _open_bookies(
 
 
 async def _settle_losses(local: LocalBookie, client: LedgerClient, *, accept: bool) -> None:
-    """A bookie that may have lost entries says so; with `accept` it serves what is left of them.
+    """Report a bookie that may have lost entries. With `accept` it serves the remaining ones.
 
-    Until then its answer for what it does not find is "unknown", and the partitions that need it
-    stay offline: nobody takes a loss for the end of a log.
+    Without `accept` it answers "unknown" for missing entries, and the partitions that need them
+    stay offline. So no loss is taken for the end of a log.
     """
     bookie, data = local.bookie, str(local.path)
     replayed = bookie.replayed
@@ -181,7 +183,7 @@ async def _settle_losses(local: LocalBookie, client: LedgerClient, *, accept: bo
 
 
 class _Collector:
-    """Gives the disk back: soon after ledgers were deleted, and now and then without a reason."""
+    """Frees disk space: soon after ledgers were deleted, and at a long interval anyway."""
 
     def __init__(self, client: LedgerClient, bookies: list[LocalBookie]) -> None:
         self._client = client
@@ -190,7 +192,7 @@ class _Collector:
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def soon(self) -> None:
-        """A collection follows; it does not hold up whoever deleted something."""
+        """Schedule a collection, without delaying the caller."""
         self._asked.set()
 
     async def stop(self) -> None:

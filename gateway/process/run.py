@@ -19,14 +19,15 @@ EXIT_UNREACHABLE = 69  # sysexits.h: EX_UNAVAILABLE
 EXIT_CONFIG = 78  # sysexits.h: EX_CONFIG
 
 THREAD_SWITCH_S = 1e-4
-"""A thread that holds the interpreter (sync, compression) gives way to the loop this soon."""
+"""How soon a thread that holds the interpreter (sync, compression) yields to the loop."""
 
 _PRELOAD_AFTER_S = 1.0
-_COLLECT_AFTER = (20_000, 20, 100)  # objects of a batch die by count; cycles are rare here
+# The objects of a batch are freed by reference count; cycles are rare
+_COLLECT_AFTER = (20_000, 20, 100)
 
 
 class Running(Protocol):
-    """A started gateway: where clients reach it, and how it ends."""
+    """A started gateway: its addresses, and how it ends."""
 
     @property
     def host(self) -> str: ...
@@ -36,24 +37,24 @@ class Running(Protocol):
 
     @property
     def metrics_port(self) -> int | None:
-        """Where the metrics page is; None: nowhere."""
+        """Return the port of the metrics page, or None."""
         ...
 
     @property
     def lost(self) -> asyncio.Future[str]:
-        """Done, with the reason, when it must not serve any longer."""
+        """Completes with the reason when the gateway must stop serving."""
         ...
 
     @property
     def ledger_port(self) -> int | None:
-        """Where readers of ledgers connect, on loopback; None: nowhere."""
+        """Return the port for readers of ledgers, on loopback, or None."""
         ...
 
     async def stop(self) -> None: ...
 
 
 class ConfigFault(Exception):
-    """The process cannot start as it is configured. Each line says one fault."""
+    """The process cannot start with this configuration. Each line names one fault."""
 
     def __init__(self, faults: list[str]) -> None:
         super().__init__("\n".join(faults))
@@ -65,7 +66,7 @@ class ZooKeeperUnreachable(Exception):
 
 
 def run_gateway(config: GatewayConfig) -> int:
-    """Serves until SIGTERM or SIGINT, then drains. Returns the exit code.
+    """Serve until SIGTERM or SIGINT, then drain. Returns the exit code.
 
     Raises ConfigFault, ZooKeeperUnreachable.
     """
@@ -78,7 +79,7 @@ async def _serve(config: GatewayConfig) -> int:
     asked = ExitAsked()
     gateway = await _start(config)
     try:
-        # What lives from start to end is not looked at again by the cyclic collector.
+        # The cyclic collector skips objects that exist from start to end.
         gc.collect()
         gc.freeze()
         gc.set_threshold(*_COLLECT_AFTER)
@@ -92,7 +93,7 @@ async def _serve(config: GatewayConfig) -> int:
 
 
 async def _ended(asked: ExitAsked, gateway: Running) -> int:
-    """The exit code, once a signal came or the gateway may not go on."""
+    """Wait for a signal, or until the gateway must stop. Returns the exit code."""
     signalled = asyncio.ensure_future(asked.wait())
     await asyncio.wait({signalled, gateway.lost}, return_when=asyncio.FIRST_COMPLETED)
     if signalled.done():
@@ -148,9 +149,9 @@ def _os_fault(config: GatewayConfig, error: OSError) -> str:
 
 
 def _say_started(config: GatewayConfig, gateway: Running) -> None:
-    """One line for people; the second has the words that testcontainers' modules wait for."""
+    """Print a line for people, and one with the words that testcontainers' modules wait for."""
     host = f"[{gateway.host}]" if ":" in gateway.host else gateway.host
-    with contextlib.suppress(OSError):  # nobody reads stdout: no reason not to serve
+    with contextlib.suppress(OSError):  # a closed stdout is no reason not to serve
         place = f"zookeeper={config.zookeeper}" if config.zookeeper else f"data={config.data}"
         print(f"gateway started: bootstrap.servers={host}:{gateway.port} {place}")
         print(f"Started Kafka API server; [KafkaServer id={config.node_id}] started")
@@ -158,9 +159,11 @@ def _say_started(config: GatewayConfig, gateway: Running) -> None:
             print(f"ledgers: grpc://127.0.0.1:{gateway.ledger_port}")
         if gateway.metrics_port is not None:
             print(f"metrics: http://{host}:{gateway.metrics_port}/metrics")
-        sys.stdout.flush()  # all of it at once, for who waits for one of the lines
+        sys.stdout.flush()  # both lines at once, for programs that wait for one of them
 
 
 def _preload() -> None:
-    """Loads the logger beside the loop: the first warning must not cost a pause of 100 ms."""
+    """Load the logger beside the loop, so that the first warning does not cost a pause
+    of 100 ms.
+    """
     asyncio.get_running_loop().run_in_executor(None, import_module, "structlog")

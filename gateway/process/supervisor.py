@@ -1,8 +1,8 @@
-"""`gateway serve --workers N`: a process that starts gateways, watches them, and ends them.
+"""`gateway serve --workers N`: a process that starts gateways, supervises them, and ends them.
 
 It has no loop, no session and no client; each worker is a broker of its own with the next node id
-and port. What ends by itself is started again after a while, except what cannot run as it is
-configured: that ends all. Workers end, gracefully, with the process that watches them.
+and port. A worker that ends is restarted after a pause, unless its configuration is at fault: that
+ends all workers. Workers stop gracefully when the supervisor is gone.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ _STARTED = re.compile(rb"^gateway started: bootstrap\.servers=(\S+)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerPace:
-    """How soon a worker that ended is started again."""
+    """How soon a worker that ended is restarted."""
 
     wait_s_min: float = 0.2  # doubles with each end in a row
     wait_s_max: float = 10.0
-    steady_s: float = 30.0  # who ran so long begins anew at `wait_s_min`
+    steady_s: float = 30.0  # after running this long, a worker starts again at `wait_s_min`
 
     def __post_init__(self) -> None:
         assert 0 < self.wait_s_min <= self.wait_s_max
 
     def wait_s(self, ends: int) -> float:
-        """Before the start that follows on so many ends in a row."""
+        """Return the pause before the restart that follows `ends` ends in a row."""
         return min(self.wait_s_max, self.wait_s_min * 2.0 ** min(ends - 1, 30))
 
 
@@ -79,27 +79,28 @@ def end_with(supervisor: int) -> None:
 
 
 def supervise(command_lines: Sequence[Sequence[str]], pace: WorkerPace | None = None) -> int:
-    """Every command runs until a signal: SIGTERM and SIGINT are passed on, a second one kills.
+    """Run every command until a signal. SIGTERM and SIGINT are passed on; a second one kills.
 
-    Returns the exit code: 0 or 130 by the signal, 78 if a worker said so, 69 if none could start
-    for want of what they need, else that of a worker that failed while it was asked to end.
+    Returns the exit code: 0 or 130 by the signal; 78 if a worker ended with it; 69 if no worker
+    could reach the services that it needs; otherwise the code of a worker that failed while
+    stopping.
     """
     return _Supervisor(command_lines, pace or WorkerPace(), SystemClock()).run()
 
 
 class _Worker:
-    """One command: its process, if it runs now, and when it is to run again, if not."""
+    """One command: its process while it runs, and the time of its next start otherwise."""
 
     __slots__ = ("address", "command", "due_s", "ends", "launched_s", "process", "unread")
 
     def __init__(self, command: Sequence[str]) -> None:
         self.command = list(command)
         self.process: subprocess.Popen[bytes] | None = None
-        self.address = ""  # where it serves, once it said so
-        self.ends = 0  # in a row
+        self.address = ""  # where it serves, once it has printed that
+        self.ends = 0  # ends in a row
         self.launched_s = 0.0
         self.due_s = 0.0
-        self.unread = b""  # a line that has not ended
+        self.unread = b""  # the beginning of an unfinished line
 
     @property
     def fileno(self) -> int:
@@ -118,7 +119,7 @@ class _Supervisor:
         self._clock = clock
         self._selector = selectors.DefaultSelector()
         self._asked: signal.Signals | None = None
-        self._code: int | None = None  # known as soon as all are to end
+        self._code: int | None = None  # set as soon as all workers are to end
         self._killed = False
         self._all_told = False
         self._any_started = False
@@ -136,7 +137,7 @@ class _Supervisor:
         return self._code
 
     def _listen(self) -> None:
-        """Until something happened: a worker said a word or ended, a signal came, one is due."""
+        """Wait for an event: output or the end of a worker, a signal, or a start that is due."""
         for key, _ in self._selector.select(self._wait_s()):
             if isinstance(key.data, _Worker):
                 self._read(key.data)
@@ -147,7 +148,7 @@ class _Supervisor:
 
     @contextlib.contextmanager
     def _signals(self) -> Generator[None]:
-        """Signals wake the selector up."""
+        """Make signals wake up the selector."""
         woken, wakes = socket.socketpair()
         for end in (woken, wakes):
             end.setblocking(False)
@@ -180,7 +181,7 @@ class _Supervisor:
         self._send(self._asked)
 
     def _end_all(self, code: int) -> None:
-        """No worker is started again, and those that run are asked to end."""
+        """Start no worker again, and ask the running ones to end."""
         if self._code is None:
             self._code = code
             self._send(signal.SIGTERM)
@@ -196,7 +197,7 @@ class _Supervisor:
         return any(worker.process is not None for worker in self._workers)
 
     def _wait_s(self) -> float | None:
-        """Until the next start that is due; None: there is none."""
+        """Return the seconds until the next start, or None if none is due."""
         if self._code is not None:
             return None
         due = [worker.due_s for worker in self._workers if worker.process is None]
@@ -211,7 +212,7 @@ class _Supervisor:
     def _launch(self, worker: _Worker, now_s: float) -> None:
         worker.launched_s = now_s
         try:
-            # A group of its own: Ctrl-C reaches the workers through this process only.
+            # A process group of its own: Ctrl-C reaches the workers only through this process.
             worker.process = subprocess.Popen(
                 worker.command,
                 stdin=subprocess.DEVNULL,
@@ -219,18 +220,18 @@ class _Supervisor:
                 bufsize=0,
                 process_group=0,
             )
-        except OSError as error:  # no memory, too many processes
+        except OSError as error:  # no memory, or too many processes
             self._again(worker, str(error))
             return
         os.set_blocking(worker.fileno, False)
         self._selector.register(worker.fileno, selectors.EVENT_READ, worker)
-        if self._asked is not None:  # the signal came while the process was being made
+        if self._asked is not None:  # the signal came while the process was being created
             worker.process.send_signal(self._asked)
 
-    # -- what workers say ------------------------------------------------------------------------
+    # -- output of workers -----------------------------------------------------------------------
 
     def _read(self, worker: _Worker) -> bool:
-        """What the worker has written goes on to our own output. False: there will be no more."""
+        """Copy the worker's output to our own. Returns False at the end of the output."""
         try:
             chunk = os.read(worker.fileno, _LINE_BYTES_MAX)
         except BlockingIOError:
@@ -267,10 +268,10 @@ class _Supervisor:
                 self._ended(worker, code if code >= 0 else 128 - code)
 
     def _ended(self, worker: _Worker, code: int) -> None:
-        """The process is gone; `code` as shells count."""
+        """Handle the end of a process; `code` is as shells count."""
         assert worker.process is not None and worker.process.stdout is not None
         if worker.fileno in self._selector.get_map():
-            _ = self._read(worker)  # its last words; a child of its own may hold the pipe open
+            _ = self._read(worker)  # its last output; a child of its own may hold the pipe open
         if worker.fileno in self._selector.get_map():
             self._selector.unregister(worker.fileno)
         worker.process.stdout.close()
@@ -284,13 +285,15 @@ class _Supervisor:
             self._again(worker, f"exit code {code}")
 
     def _ended_as_asked(self, code: int) -> None:
-        """A worker that failed over the end is not hidden by the others."""
+        """Record the exit code of a worker that was asked to end; a failure is not hidden by
+        others.
+        """
         expected = (EXIT_OK, EXIT_INTERRUPTED, 128 + signal.SIGTERM, 128 + signal.SIGINT)
         if self._asked is not None and not self._killed and code not in expected:
             self._code = code
 
     def _again(self, worker: _Worker, why: str) -> None:
-        """It is started again after a while, longer each time."""
+        """Schedule a restart, after a longer pause each time."""
         now_s = self._clock.monotonic_s()
         steady = now_s - worker.launched_s >= self._pace.steady_s
         worker.ends = 1 if steady else worker.ends + 1
@@ -301,9 +304,9 @@ class _Supervisor:
 
 
 def _on_child(_number: int, _frame: FrameType | None) -> None:
-    """A child ended: the selector wakes up, and looks."""
+    """Wake up the selector: a child ended."""
 
 
 def _say(line: bytes) -> None:
-    with contextlib.suppress(OSError):  # nobody reads stdout: no reason not to serve
+    with contextlib.suppress(OSError):  # a closed stdout is no reason not to serve
         os.write(1, line + b"\n")
