@@ -8,7 +8,7 @@ from the bytes that the earlier ones have left of the response:
                                    the caller cannot read ─▶ refuse
 
 After a pass, `complete` is True if the response may be sent before the client's time is over. A
-pass costs only as much as the partitions that it is given: totals are updated, not summed up anew.
+pass costs only as much as the partitions that it is given: totals are updated, not summed again.
 Source: Kafka, ReplicaManager.readFromLog and DelayedFetch.tryComplete.
 """
 

@@ -81,7 +81,7 @@ class Group:
 
     @classmethod
     def restore(cls, membership: Membership, settings: GroupSettings, now_ms: int) -> Group:
-        """Create the group from its stored membership. Session timeouts start anew."""
+        """Create the group from its stored membership. Session timeouts start again."""
         group = cls(settings)
         group.generation = membership.generation
         group.protocol_type = membership.protocol_type

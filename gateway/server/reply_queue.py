@@ -1,7 +1,7 @@
 """The replies of one connection: slots in request order, and the bytes that may be sent now.
 
 A Kafka client expects replies in the order of its requests, although handlers finish in any order.
-The queue knows no transport, loop or handler: a connection adds slots, fills them, and takes the
+The queue does not depend on a transport, loop or handler: a connection adds slots, fills them, and takes the
 bytes that are ready. Source: Kafka, `SocketServer` and `RequestChannel` keep the same order by
 muting a connection; here several requests of one connection run at once.
 """
@@ -109,7 +109,7 @@ class ReplyQueue:
         return freed
 
     def sent(self) -> int:
-        """Return the bytes appended since the last call, and start counting anew."""
+        """Return the bytes appended since the last call, and start counting again."""
         size, self.ready_bytes = self.ready_bytes, 0
         return size
 
