@@ -1,9 +1,9 @@
 """The replies of one connection: slots in request order, and the bytes that may be sent now.
 
 A Kafka client expects replies in the order of its requests, although handlers finish in any order.
-The queue does not depend on a transport, loop or handler: a connection adds slots, fills them, and takes the
-bytes that are ready. Source: Kafka, `SocketServer` and `RequestChannel` keep the same order by
-muting a connection; here several requests of one connection run at once.
+The queue does not depend on a transport, loop or handler: a connection adds slots, fills them, and
+takes the bytes that are ready. Source: Kafka's `SocketServer` keeps the same order by muting a
+connection during a request; here several requests of one connection run at once.
 """
 
 from __future__ import annotations
