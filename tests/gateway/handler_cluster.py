@@ -1,6 +1,6 @@
 """Calls handlers as the dispatcher does, over a catalog in the simulator's metadata store.
 
-Requests are encoded and decoded, replies too, so a field that a version lacks or wants is noticed.
+Requests and replies are encoded and decoded, so a field that a version lacks or requires is found.
 """
 
 import inspect
@@ -50,7 +50,7 @@ class Cluster:
         self.context.cluster.epoch_of = Epochs().epoch_of
 
     async def ask(self, module, version, **fields):
-        """The decoded answer to one request."""
+        """Return the decoded reply to one request."""
         api = module.API
         frame = encode_request(api.key, version, 1, None, fields)
         flexible = 1 if frame[HEADER : HEADER + 1] == b"\0" and _flexible(api.key, version) else 0

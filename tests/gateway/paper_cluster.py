@@ -1,4 +1,4 @@
-"""A `Cluster` that is what a test writes down: who lives, who leads, whether the lease is held."""
+"""A `Cluster` whose members, leaders and lease the test sets."""
 
 import asyncio
 
@@ -10,7 +10,7 @@ def member(node_id, rack="", *, leaving=False):
 
 
 class PaperCluster:
-    """`leaders` and `ring` are by partition number; `leader_of_others` is for all other ones."""
+    """A cluster port. `leaders` and `ring` are by partition; `leader_of_others` is for the rest."""
 
     def __init__(self, node_id, members, *, leader_of_others=None):
         self.node_id = node_id
@@ -20,7 +20,7 @@ class PaperCluster:
         self.ring = [each.node_id for each in members]
         self.lease = True
         self.coordinators = {}  # group: member, None, or an error to raise
-        self.silent = set()  # groups of which nothing can be found out
+        self.silent = set()  # groups whose coordinator cannot be determined
         self.led = asyncio.Event()
         self.led.set()
         self.waited_s = []

@@ -1,6 +1,6 @@
-"""A gateway's topics on real streams, ledgers and a bookie, on virtual time, in Kafka's bytes.
+"""Runs a broker's topics on real streams, ledgers and a bookie, on virtual time.
 
-`hold` keeps every add from being confirmed until `release`; `refuse` lets adds fail with a status.
+`hold` delays the confirmation of every add until `release`; `refuse` fails adds with a status.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ PRODUCE, FETCH, LIST_OFFSETS = 0, 1, 2
 
 
 def batch(sequence=None, *, producer=1, epoch=0, records=2, at=1000):
-    """A sound batch; with a sequence it is an idempotent producer's."""
+    """Return a valid batch; with a sequence, that of an idempotent producer."""
     if sequence is None:
         return plain_batch([at] * records)
     return plain_batch([at] * records, producer=producer, epoch=epoch, sequence=sequence)
@@ -51,7 +51,7 @@ def base_offsets(stored):
 
 
 class Port:
-    """The bookies port to one bookie, with a hand on its answers to adds."""
+    """A bookies port to one bookie that can hold, refuse or lose adds."""
 
     def __init__(self, bookie):
         self.bookie = bookie
@@ -88,7 +88,7 @@ class Port:
             self.held.append((on_added, status))
 
     def hold(self):
-        """What bookies answer to adds from now on is not heard before `release`."""
+        """Hold the bookie's responses to adds until `release`."""
         self.held = []
 
     def release(self):
@@ -97,11 +97,11 @@ class Port:
             on_added(status)
 
     def refuse(self, status=Status.IO_ERROR):
-        """Every add is refused until `accept`, those of a recovery excepted."""
+        """Refuse every add until `accept`, except those of a recovery."""
         self.refusal = status
 
     def lose_after(self, adds):
-        """So many more adds arrive; those after them are never heard of again."""
+        """Lose all adds after the next `adds`."""
         self.keeps = adds
 
     def accept(self):
@@ -131,7 +131,7 @@ class Port:
 
 
 class StreamCluster:
-    """Use it inside `run`. `restart` is an orderly one, `crash` leaves open segments behind."""
+    """One broker and one bookie. `restart` closes the partitions first, `crash` does not."""
 
     def __init__(self, *, limits=None, fetch=None, cluster=None, **settings):
         self.limits = limits or StreamLimits()
@@ -143,7 +143,7 @@ class StreamCluster:
         self.disk = SimDisk(self.draw, DiskFaults(sync_s_max=0.001))
         self.table = SimTable(self.draw)
         self.freed = 0
-        self.client_id = "test"  # of whoever asks
+        self.client_id = "test"
         self.correlation = itertools.count(1)
 
     async def start(self):
@@ -184,7 +184,7 @@ class StreamCluster:
         self.dispatcher = Dispatcher(rows(), self.context)
 
     async def beside(self, cluster, **settings):
-        """Another gateway on the same streams and bookie."""
+        """Start another broker on the same streams and bookie."""
         other = copy.copy(self)
         other.config = replace(self.config, **settings)
         other.cluster = cluster
@@ -199,7 +199,7 @@ class StreamCluster:
         await self.start_gateway()
 
     async def crash(self):
-        """The process is gone, the machine and its bookie go on."""
+        """End the process; the machine and its bookie go on."""
         for partition in self.partitions._by_name.values():
             partition.closed = True
         old, self.port = self.port, Port(self.port.bookie)
@@ -207,7 +207,7 @@ class StreamCluster:
         await self.start_gateway()
 
     async def topic(self, name="t", partitions=1, **configs):
-        """Its first partition, open."""
+        """Create a topic and return its first partition, open."""
         settings = {key.replace("_", "."): str(value) for key, value in configs.items()}
         await self.catalog.create(name, partitions, 1, settings)
         return await self.partition(name)
@@ -220,13 +220,13 @@ class StreamCluster:
     # -- producing and reading without the wire -----------------------------------------------
 
     def send(self, partition, batch, version=13):
-        """The list that the answer will be put into."""
+        """Send one batch; return the list to which its result will be appended."""
         answers = []
         partition.append(memoryview(batch), version, answers.append)
         return answers
 
     async def sent(self, partition, *batches):
-        """The answers, waited for."""
+        """Send batches and return their results."""
         waiting = [self.send(partition, batch) for batch in batches]
         async with asyncio.timeout(60):
             while not all(waiting):
@@ -234,7 +234,7 @@ class StreamCluster:
         return [answers[0] for answers in waiting]
 
     async def read_all(self, partition, offset=None):
-        """Every batch from `offset` (the log start) to the high watermark, as stored."""
+        """Return every batch from `offset` (the log start) to the high watermark, as stored."""
         at = partition.log_start_offset if offset is None else offset
         found = []
         while at < partition.high_watermark:
@@ -246,7 +246,7 @@ class StreamCluster:
     # -- in Kafka's bytes ---------------------------------------------------------------------
 
     def ask(self, key, version, **fields):
-        """What the handler said to one request: a result, a future of one, or a coroutine."""
+        """Return the handler's result for one request, a future of one, or a coroutine."""
         frame = encode_request(key, version, next(self.correlation), self.client_id, fields)
         request, handle = self.dispatcher.open(frame, PEER)
         return request, self.dispatcher.start(request, handle)
@@ -257,7 +257,7 @@ class StreamCluster:
         return decode_response(request.key, request.version, whole).body if whole else None
 
     async def answer(self, key, version, **fields):
-        """The decoded answer; None when there is none."""
+        """Return the decoded reply, or None if there is none."""
         request, result = self.ask(key, version, **fields)
         if asyncio.isfuture(result) or asyncio.iscoroutine(result):
             async with asyncio.timeout(NEVER_S):

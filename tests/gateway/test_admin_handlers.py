@@ -1,4 +1,4 @@
-"""Goal: the other admin APIs on topics, settings and the cluster answer as Kafka does.
+"""Goal: the other admin APIs of topics, configs and the cluster reply as Kafka does.
 
 Method: each handler is called with real requests over a catalog in the simulator's store.
 """
@@ -34,7 +34,7 @@ async def test_each_idempotent_producer_gets_an_id_of_its_own(version):
         assert {answer.producer_epoch for answer in answers} == {0}
 
 
-async def test_a_producer_that_tells_its_id_gets_a_new_one():
+async def test_a_producer_that_sends_its_id_gets_a_new_one():
     async with loaded_cluster() as cluster:
         answer = await cluster.ask(
             k22_init_producer_id, 4, transactional_id=None, producer_id=7000, producer_epoch=3
@@ -59,7 +59,7 @@ async def test_transactions_and_half_an_identity_are_refused(fields):
         assert (answer.error_code, answer.producer_id) == (ErrorCode.invalid_request, -1)
 
 
-async def test_without_metadata_a_producer_is_told_to_ask_again():
+async def test_without_metadata_a_producer_gets_a_retriable_error():
     class Down:
         async def get(self, path):
             raise MetadataUnavailable("down")
@@ -259,7 +259,7 @@ async def pages_of(cluster, limit):
         }
 
 
-async def test_named_topics_are_described_sorted_and_unknown_ones_told():
+async def test_named_topics_are_described_sorted_and_unknown_ones_are_errors():
     async with loaded_cluster() as cluster:
         topic = await cluster.catalog.create("b", 1, 1, {})
         answer = await cluster.ask(
@@ -290,7 +290,7 @@ async def test_a_cursor_that_fits_nothing_is_refused(cursor):
         assert [topic.error_code for topic in answer.topics] == [ErrorCode.invalid_request]
 
 
-async def test_a_cursor_whose_topic_was_deleted_goes_on_with_the_next():
+async def test_a_cursor_whose_topic_was_deleted_continues_with_the_next():
     async with loaded_cluster() as cluster:
         await cluster.catalog.create("c", 2, 1, {})
         answer = await cluster.ask(

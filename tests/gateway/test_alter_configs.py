@@ -1,4 +1,4 @@
-"""Goal: topics' settings are altered as Kafka alters them, and act.
+"""Goal: topic configs are altered as Kafka alters them, and take effect.
 
 Method: AlterConfigs and IncrementalAlterConfigs as real requests over a catalog in the simulator's
 store; the pure rules beside a dumb twin.

@@ -1,7 +1,7 @@
-"""Goal: topics are created, changed and deleted whole, survive a restart, and never share an id.
+"""Goal: topics are created, changed and deleted atomically, survive restarts, and share no id.
 
 Method: the catalog over the in-memory store of the simulator on virtual time; lost replies and
-races are made by hand. Producer ids live here too: they rest on the same store.
+races are made by hand. Producer ids are tested here too: they use the same store.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from tests.sim.metadata import MetadataFaults, MetadataTree, SimMetadata
 
 
 def store(tree, seed=0, **faults):
-    """A session on `tree` whose calls take time, so that others come between."""
+    """Return a session on `tree` whose calls take time, so that others run in between."""
     return SimMetadata(tree, MetadataFaults(random.Random(seed), **faults))
 
 
@@ -104,7 +104,7 @@ async def test_deleting_one_life_of_a_topic_spares_the_next():
         (("new", 1, 1, {"foo": "1"}), InvalidConfig, "Unknown topic config name: foo"),
     ],
 )
-async def test_a_refused_topic_says_why_and_leaves_nothing(arguments, error, message):
+async def test_a_refused_topic_gets_the_reason_and_leaves_nothing(arguments, error, message):
     tree = MetadataTree()
     catalog = await loaded(tree, defaults=TopicDefaults(partitions_max=100))
     await catalog.create("there", 1, 1, {})
@@ -182,7 +182,7 @@ async def test_a_listener_that_fails_stops_the_creation():
     await catalog.create("orders", 1, 1, {})
 
 
-async def test_a_deleted_topic_is_gone_before_its_data_goes():
+async def test_a_topic_is_deleted_before_its_data():
     tree = MetadataTree()
     catalog = await loaded(tree)
     topic = await catalog.create("orders", 1, 1, {})
@@ -252,7 +252,7 @@ async def test_a_change_made_by_another_gateway_is_not_overwritten():
 
     raced = False
 
-    async def race(topic):  # after our read, before our write
+    async def race(topic):  # after the read, before the write
         nonlocal raced
         if not raced:
             raced = True
@@ -273,7 +273,7 @@ async def test_a_topic_made_by_another_gateway_is_found_when_we_try_to_make_it()
     assert ours.by_name("orders") == topic
 
 
-async def test_a_caller_that_goes_away_does_not_split_memory_from_store():
+async def test_a_cancelled_caller_does_not_split_memory_from_store():
     tree = MetadataTree()
     catalog = await loaded(tree)
 
@@ -299,7 +299,7 @@ async def test_one_unreadable_topic_is_offline_and_the_others_are_not():
     again = await loaded(tree)
     assert [topic.name for topic in again.all()] == ["good"]
     assert list(again.unreadable) == [path]
-    with pytest.raises(TopicExists):  # its data may still be saved: the name stays taken
+    with pytest.raises(TopicExists):  # its data may be recovered: the name stays reserved
         await again.create("bad", 1, 1, {})
 
 

@@ -1,4 +1,4 @@
-"""Goal: what one gateway changes of topics, every gateway knows soon; nobody loses or doubles any.
+"""Goal: each broker soon has the topic changes of all others, without losing or repeating any.
 
 Method: several catalogs on one tree of the simulator, virtual time; sessions that lag, lose replies
 and expire by seed; a random walk of all of them ends with what the store holds.
@@ -21,21 +21,21 @@ QUIET_S = 30
 
 
 class CountedMetadata(SimMetadata):
-    """Counts how often the list of topics is read.
+    """Count how often the list of topics is read.
 
-    A follower that tells of a change has seen it, and tells of all that it sees after it was asked
-    to; the simulator's own is told by the leader, whatever it has seen.
+    A watch on a real server fires when that server has applied the change. The simulator's fires
+    when the leader has, so this session catches up first.
     """
 
     listings = 0
 
     def watch(self, path, on_changed):
-        def tell():
+        def fire():
             self._catch_up()
             on_changed()
 
         self._catch_up()
-        return super().watch(path, tell)
+        return super().watch(path, fire)
 
     async def children(self, path):
         self.listings += 1
@@ -106,7 +106,7 @@ async def test_who_does_not_know_of_a_growth_yet_does_not_undo_it():
     async with two_catalogs() as (ours, theirs):
         await ours.create("orders", 3, 1, {})
         await asyncio.sleep(SOON_S)
-        await ours.close()  # hears of nothing
+        await ours.close()  # its watches never fire
         await theirs.add_partitions("orders", 8)
         with pytest.raises(InvalidPartitions):
             await ours.add_partitions("orders", 5)
@@ -143,7 +143,7 @@ async def test_the_next_life_of_a_topic_takes_the_place_of_the_one_before():
 
 
 @pytest.mark.parametrize("whose", ["ours", "theirs"])
-async def test_each_change_of_topics_and_partitions_is_told_once(whose):
+async def test_each_change_of_topics_and_partitions_is_reported_once(whose):
     async with two_catalogs() as (ours, theirs):
         changing = {"ours": ours, "theirs": theirs}[whose]
         told = []
@@ -203,7 +203,7 @@ async def test_changes_are_seen_after_the_store_was_out_of_reach():
 
 
 async def change(catalog, draw):
-    """Something is asked of one of a few topics."""
+    """Request a change of one of a few topics."""
     name = draw.choice("abc")
     topic = catalog.by_name(name)
     choice = draw.randrange(4)
@@ -216,7 +216,7 @@ async def change(catalog, draw):
 
 
 async def walk(catalog, draw):
-    """Some changes, whatever comes of them."""
+    """Request some changes, and ignore their errors."""
     for _ in range(15):
         with contextlib.suppress(TopicError, LedgerError):
             await change(catalog, draw)
@@ -235,7 +235,7 @@ def partitions_never_fall(catalog):
 
 
 @pytest.mark.parametrize("seed", range(25))
-async def test_after_any_changes_by_anybody_all_know_what_the_store_holds(seed):
+async def test_after_any_changes_by_any_broker_all_have_what_the_store_holds(seed):
     draw, tree = random.Random(seed), MetadataTree()
     gateways = [await gateway(tree, 3 * seed + n, lag_s=0.2, latency_s=0.05) for n in range(3)]
     for catalog, store in gateways:

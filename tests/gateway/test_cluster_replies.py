@@ -1,7 +1,7 @@
-"""Goal: any gateway shows the whole cluster: who lives and where, who leads, who coordinates; and a
-topic is told of when it has leaders.
+"""Goal: each broker describes the whole cluster: members, addresses, leaders and coordinators; a
+new topic is returned when it has leaders.
 
-Method: the handlers with real requests, in a cluster that the test writes down; this gateway is 3.
+Method: the handlers with real requests, in a cluster that the test sets up; this broker is 3.
 """
 
 import asyncio
@@ -86,7 +86,7 @@ async def test_the_controller_is_a_gateway_that_lives_and_stays():
         assert await controller(member(3, leaving=True)) == 3
 
 
-async def test_a_gateway_that_knows_of_nobody_names_itself():
+async def test_a_broker_without_a_member_list_names_itself():
     async with paper_cluster() as cluster:
         cluster.brokers.alive = []
         answer = await cluster.ask(k03_metadata, 12, topics=[])
@@ -113,7 +113,7 @@ async def test_metadata_names_leaders_and_replicas(version):
 
 
 @pytest.mark.parametrize("version", k03_metadata.API.versions)
-async def test_a_partition_that_nobody_leads_says_so_and_the_others_do_not(version):
+async def test_only_a_partition_without_a_leader_has_an_error(version):
     async with paper_cluster() as cluster:
         await cluster.catalog.create("orders", 2, 1, {})
         cluster.brokers.leaders[0] = Leader()
@@ -185,7 +185,7 @@ async def test_each_group_is_sent_to_its_coordinator(version):
 
 @pytest.mark.parametrize("version", k10_find_coordinator.API.versions)
 @pytest.mark.parametrize("known", [None, MetadataUnavailable("away")], ids=["none", "unknown"])
-async def test_a_group_that_nobody_can_coordinate_now_is_asked_for_again(version, known):
+async def test_a_group_without_a_coordinator_gets_a_retriable_error(version, known):
     async with paper_cluster() as cluster:
         cluster.brokers.coordinators = {"g": known, "theirs": member(1)}
         found, theirs = await coordinators(cluster, version, "g", "theirs")
@@ -233,7 +233,7 @@ def see(cluster, timeout=None):
 
 
 @pytest.mark.parametrize("change", [create, grow, see])
-async def test_a_new_partition_is_told_of_when_it_has_a_leader(change):
+async def test_a_new_partition_is_returned_when_it_has_a_leader(change):
     async with paper_cluster() as cluster:
         cluster.brokers.led.clear()
         waiting = asyncio.ensure_future(change(cluster))

@@ -28,14 +28,14 @@ def planned(*offsets, min_bytes=1, wait_s=10.0, topic="t"):
 
 
 def waiting(cluster, plan, wait_s=10.0, encode=None):
-    """The fetch after its first pass, which did not complete it."""
+    """Return a fetch after a first pass that did not complete it."""
     reader = FetchReader(cluster.partitions, plan, "")
     assert not (reader.plan_from_memory() and (plan.complete or plan.timed_out))
     return DelayedFetch(reader, encode or (lambda: sent(plan)), wait_s)
 
 
 def sent(plan):
-    """{partition: base offsets, or an error}."""
+    """Return {partition: base offsets, or an error}."""
     return {
         each.asked.partition: plan.error_of(each) or [one.sequence_id for one in each.records]
         for each in plan.decided
@@ -43,7 +43,7 @@ def sent(plan):
 
 
 def count_lookups(cluster):
-    """A list that gets the partition of each lookup from now on."""
+    """Return a list to which the partition of each further lookup is appended."""
     found = []
     find = cluster.partitions.find_for_fetch
 

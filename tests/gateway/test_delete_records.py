@@ -1,4 +1,4 @@
-"""Goal: records are deleted as Kafka deletes them: at once, durably, never to be read again.
+"""Goal: records are deleted as Kafka deletes them: at once, durably, and for all readers.
 
 Method: DeleteRecords in Kafka's own bytes on virtual time, over real streams on a simulated disk.
 """
@@ -19,7 +19,7 @@ EARLIEST, LATEST = -2, -1
 
 
 async def delete(cluster, *asked, version=2, topic="t", timeout=10_000):
-    """(low watermark, error) of each (partition, offset)."""
+    """Return (low watermark, error) for each (partition, offset)."""
     answer = await cluster.answer(
         API.key,
         version,
@@ -69,7 +69,7 @@ async def test_minus_one_is_the_high_watermark():
         assert (await list_offsets(cluster, LATEST)).offset == 6
 
 
-async def test_a_log_start_never_goes_back():
+async def test_a_log_start_never_falls():
     async with started_cluster() as cluster:
         await six_records(cluster)
         await delete(cluster, (0, 5))
@@ -111,7 +111,7 @@ async def test_who_has_lost_the_lease_deletes_nothing():
         assert partition.log_start_offset == 0
 
 
-async def test_a_stream_that_somebody_else_owns_by_now_is_not_cut():
+async def test_a_stream_that_another_broker_owns_is_not_truncated():
     async with started_cluster() as cluster:
         partition = await six_records(cluster)
         await cluster.crash()
@@ -123,7 +123,7 @@ async def test_a_stream_that_somebody_else_owns_by_now_is_not_cut():
         assert other.log_start_offset == 0
 
 
-async def test_a_deletion_that_takes_too_long_is_answered_and_goes_on():
+async def test_a_deletion_that_takes_too_long_is_answered_and_continues():
     async with started_cluster() as cluster:
         partition = await six_records(cluster)
         async with partition.stream._change_lock:

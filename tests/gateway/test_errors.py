@@ -1,5 +1,5 @@
-"""Goal: every error of the ledger tier has one honest Kafka code. Method: all subclasses there are,
-against the map and against what clients may retry."""
+"""Goal: each error of the ledger tier has Kafka codes on which clients act correctly. Method: all
+subclasses are looked up in the map; retryable errors must have retriable codes."""
 
 import importlib
 import pkgutil
@@ -37,7 +37,7 @@ def subclasses(kind):
 
 
 def all_errors():
-    """Those that a gateway may meet; what only bookies and auditors raise stays there."""
+    """Return the errors that a broker may meet, without those of bookies and auditors alone."""
     for module in pkgutil.walk_packages(ledger.__path__, "ledger."):
         if not module.name.endswith("_pb2"):
             importlib.import_module(module.name)
@@ -63,12 +63,12 @@ def test_what_may_be_tried_again_has_a_code_that_clients_try_again(kind):
 
 
 @pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.__name__)
-def test_an_append_of_unknown_outcome_never_says_not_written(kind):
+def test_an_append_of_unknown_outcome_never_gets_a_code_for_not_written(kind):
     assert partition_code(kind("why"), unknown_outcome=True) is ErrorCode.not_leader_or_follower
 
 
-def test_no_row_says_unknown_server_error():
-    """It makes Java's idempotent producer double its records."""
+def test_no_row_has_unknown_server_error():
+    """It makes Java's idempotent producer duplicate records."""
     assert all(ErrorCode.unknown_server_error not in codes for codes in CODES.values())
 
 

@@ -1,5 +1,5 @@
-"""Goal: a fetch is answered with whole batches, in time, and always. Method: Fetch in Kafka's own
-bytes on virtual time, over real streams on a simulated disk."""
+"""Goal: each fetch is answered in time, with whole batches. Method: Fetch in Kafka's own bytes on
+virtual time, over real streams on a simulated disk."""
 
 import asyncio
 import struct
@@ -23,7 +23,7 @@ def batch(records=2, size=0, **header):
 
 
 def wanted(cluster, version, partitions):
-    """`partitions`: {topic: {index: (offset, settings)}}."""
+    """Return the topics of a request for {topic: {index: (offset, settings)}}."""
     topics = []
     for name, asked in partitions.items():
         topic = {"topic": name}
@@ -67,7 +67,7 @@ async def fetch(cluster, partitions, version=NEWEST, **fields):
 
 
 def flat(answer):
-    """{(place of the topic, partition): answer}."""
+    """Return {(place of the topic, partition): response}."""
     return {
         (at, partition.partition_index): partition
         for at, topic in enumerate(answer.responses)
@@ -76,7 +76,7 @@ def flat(answer):
 
 
 def offsets(partition):
-    """Base offsets of the batches in an answer."""
+    """Return the base offsets of the batches in a response."""
     found, at, data = [], 0, bytes(partition.records or b"")
     while at < len(data):
         base, length = struct.unpack_from(">qi", data, at)
@@ -87,7 +87,7 @@ def offsets(partition):
 
 
 async def one(cluster, offset, topic="t", index=0, settings=None, **fields):
-    """The one partition's answer, and the seconds it took."""
+    """Fetch one partition; return its response and how many seconds it took."""
     begun_s = asyncio.get_running_loop().time()
     answer = await fetch(cluster, {topic: {index: (offset, settings or {})}}, **fields)
     (partition,) = flat(answer).values()
@@ -174,7 +174,7 @@ async def test_cold_reads_give_the_same_as_warm_ones():
 # -- waiting --------------------------------------------------------------------------------------
 
 
-async def test_at_the_end_it_waits_its_time_and_then_says_so():
+async def test_at_the_end_it_waits_its_time_and_returns_nothing():
     async with started_cluster() as cluster:
         await cluster.sent(await cluster.topic(), batch())
         found, took_s = await one(cluster, 2, wait_ms=700)
@@ -196,7 +196,7 @@ async def test_a_client_may_not_wait_longer_than_the_limit():
         assert took_s == pytest.approx(2.0)
 
 
-async def test_the_first_byte_wakes_who_waits_for_one():
+async def test_the_first_byte_completes_a_fetch_that_waits_for_one():
     async with started_cluster() as cluster:
         partition = await cluster.topic()
         await cluster.sent(partition, batch())
@@ -210,7 +210,7 @@ async def test_the_first_byte_wakes_who_waits_for_one():
 
 
 @pytest.mark.parametrize("limits", [StreamLimits(), COLD], ids=["warm", "cold"])
-async def test_who_waits_for_more_bytes_is_woken_when_they_are_there(limits):
+async def test_a_fetch_that_waits_for_more_bytes_completes_when_they_are_there(limits):
     async with started_cluster(limits=limits) as cluster:
         partition = await cluster.topic()
         await cluster.sent(partition, batch(size=1000))
@@ -226,7 +226,7 @@ async def test_who_waits_for_more_bytes_is_woken_when_they_are_there(limits):
 
 
 @pytest.mark.parametrize("limits", [StreamLimits(), COLD], ids=["warm", "cold"])
-async def test_what_there_is_goes_when_the_time_is_over(limits):
+async def test_when_the_time_is_over_it_returns_what_there_is(limits):
     async with started_cluster(limits=limits) as cluster:
         partition = await cluster.topic()
         await cluster.sent(partition, batch(size=1000))
@@ -261,7 +261,7 @@ async def test_a_time_that_ends_during_a_cold_read_is_answered_right_after_it():
         assert took_s < 4.5
 
 
-async def test_a_connection_that_goes_away_leaves_nobody_waiting():
+async def test_a_lost_connection_leaves_no_waiting_fetch():
     async with started_cluster() as cluster:
         partition = await cluster.topic()
         await cluster.sent(partition, batch())
@@ -338,7 +338,7 @@ async def test_a_topic_deleted_while_a_fetch_waits_answers_it():
         assert all(took_s < 2 for _, took_s in answers)
 
 
-async def test_a_process_that_stops_answers_who_waits():
+async def test_a_process_that_stops_answers_waiting_fetches():
     async with started_cluster() as cluster:
         await cluster.sent(await cluster.topic(), batch())
         waiting = asyncio.create_task(one(cluster, 2, wait_ms=9000))
@@ -352,7 +352,7 @@ async def test_a_process_that_stops_answers_who_waits():
 # -- refusals -------------------------------------------------------------------------------------
 
 
-async def test_offsets_outside_the_log_are_out_of_range_and_the_log_start_is_told():
+async def test_offsets_outside_the_log_are_out_of_range_and_the_log_start_is_returned():
     async with started_cluster() as cluster:
         partition = await cluster.topic()
         await cluster.sent(partition, *[batch()] * 3)
@@ -396,7 +396,7 @@ async def test_an_unknown_partition_does_not_keep_the_others_from_their_records(
 
 
 @pytest.mark.parametrize("version", [4, 6, 7, 14, 15, NEWEST])
-async def test_a_client_that_says_it_is_a_replica_is_refused(version):
+async def test_a_client_with_a_replica_id_is_refused(version):
     async with started_cluster() as cluster:
         await cluster.sent(await cluster.topic(), batch())
         replica = {"replica_id": 1}
@@ -414,7 +414,7 @@ async def test_a_client_that_says_it_is_a_replica_is_refused(version):
 # -- sessions -------------------------------------------------------------------------------------
 
 
-async def test_a_session_tells_only_what_changed():
+async def test_a_session_returns_only_partitions_that_changed():
     async with started_cluster() as cluster:
         await cluster.topic(partitions=3)
         for index in range(3):

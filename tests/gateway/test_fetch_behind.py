@@ -1,8 +1,8 @@
-"""Goal: a reader behind gets what was read ahead for it, nothing is read twice or for nothing, and
-a read that fails costs it no record that could be had.
+"""Goal: a reader far behind gets records that were read ahead, no record is read twice or without
+being sent, and a failed read costs no record before it.
 
-Method: Fetch in Kafka's own bytes on virtual time, over real streams without a tail cache; reads of
-the bookie are counted, or fail.
+Method: Fetch in Kafka's own bytes on virtual time, over real streams without a tail cache; reads
+from the bookie are counted, or fail.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from tests.gateway.test_fetch import COLD, NEWEST, OK, batch, fetch, flat, offse
 
 
 async def follow(cluster, *batches):
-    """A reader of partition 0 has its first kilobyte, and what it wants next was read ahead."""
+    """Let a reader fetch the first kilobyte of partition 0; return its next offset, read ahead."""
     await cluster.sent(await cluster.partition(), *batches)
     found, _ = await one(cluster, 0, settings={"partition_max_bytes": 1000})
     await asyncio.sleep(1)
@@ -66,7 +66,7 @@ async def test_what_was_read_ahead_longest_ago_is_dropped_first_also_where_two_r
         assert cluster.port.reads == before, "two cursors are kept, and this was the last but one"
 
 
-async def test_reading_ahead_that_failed_is_no_answer_to_who_asks_when_all_is_well_again():
+async def test_a_read_ahead_that_failed_does_not_fail_a_later_fetch():
     async with started_cluster(limits=COLD) as cluster:
         sound = await each_in_an_entry(cluster, 10, read_well=1)
         found, _ = await one(cluster, 0, settings={"partition_max_bytes": 500})
@@ -88,7 +88,7 @@ async def test_records_before_one_that_cannot_be_read_are_given():
 
 
 async def each_in_an_entry(cluster, count, *, read_well):
-    """So many batches; after `read_well` reads of an entry each all fail. Gives the sound one."""
+    """Send `count` batches and fail all reads after `read_well`; return the working read."""
     partition = await cluster.topic()
     for _ in range(count):
         await cluster.sent(partition, batch(size=900))
@@ -104,8 +104,8 @@ async def each_in_an_entry(cluster, count, *, read_well):
 
 
 async def test_a_reader_behind_has_its_part_at_once_however_many_bytes_it_would_wait_for():
-    """Waiting gives no more of a partition that gave all that the reader takes of it. And who
-    waits looks again at all news: it would read the same from disk each time."""
+    """Waiting adds nothing to a partition whose share of the response is full. And a waiting fetch
+    would read the same records from disk again at each change."""
 
     async with started_cluster(limits=replace(COLD, tail_cache_bytes=2000)) as cluster:
         await cluster.topic(partitions=2)

@@ -24,7 +24,7 @@ EPOCH = 5
 
 
 class Log(NamedTuple):
-    """Batches of these sizes, two records each, from offset `start` on; and how it is asked for."""
+    """A log of batches of these sizes, two records each, and the request for it."""
 
     sizes: tuple[int, ...] = ()
     start: int = 0
@@ -46,7 +46,7 @@ class Log(NamedTuple):
         ]
 
     def read(self, bytes_max):
-        """At least one batch, and as many more as fit."""
+        """Return at least one batch, and as many more as fit."""
         taken = []
         for batch in self.batches():
             if batch.end_sequence_id <= self.offset:
@@ -66,7 +66,7 @@ def plan_of(logs, min_bytes=1, bytes_max=1000, wait_s=1.0):
 
 
 def run(plan, logs):
-    """One pass; the partitions that were read."""
+    """Run one pass; return the partitions that were read."""
     read = []
     for result in plan.undecided:
         log = logs[result.asked.partition]
@@ -208,7 +208,7 @@ def run_first(plan, logs):
 
 
 def twin(logs, min_bytes, bytes_max):
-    """The offsets, the error and the preferred replica of each; and whether to respond now."""
+    """Return records, error and preferred replica of each log; and whether to respond now."""
     answers, full, good = [], False, not logs
     for log in logs:
         so_far = sum(sum(each.size_bytes for each in batches) for batches, _, _ in answers)

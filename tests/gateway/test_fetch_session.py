@@ -1,7 +1,7 @@
-"""Goal: fetch sessions say what changed, and nothing else, as KIP-227 has it.
+"""Goal: the responses of a fetch session contain what changed, and nothing else (KIP-227).
 
 Method: single facts about ids, epochs, order and eviction; then Hypothesis plays client and log
-against a dumb twin that remembers what the client has been told.
+against a dumb twin that remembers everything sent to the client.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ def want(partition, topic="t", offset=0):
     return FetchPartition(topic, partition, offset, 1024)
 
 
-def tell(session, partition, **said):
-    """Whether the answer names this partition."""
+def respond(session, partition, **sent):
+    """Return whether the response includes this partition."""
     [wanted] = [each for each in session.partitions() if each.partition == partition]
-    return session.update_response(wanted, **{"high_watermark": 5, "log_start_offset": 0, **said})
+    return session.update_response(wanted, **{"high_watermark": 5, "log_start_offset": 0, **sent})
 
 
 def opened(cache, *partitions, now_ms=0):
     session = cache.resolve(0, 0, map(want, partitions), (), now_ms)
     for partition in partitions:
-        tell(session, partition)
+        respond(session, partition)
     return session
 
 
@@ -50,8 +50,8 @@ def resumed(cache, session, wanted=(), forgotten=(), now_ms=0):
 def test_a_full_request_gets_a_session_and_all_its_partitions():
     session = sessions().resolve(0, 0, map(want, (1, 2)), (), 0)
     assert session.id == 100
-    assert tell(session, 1)
-    assert tell(session, 2)
+    assert respond(session, 1)
+    assert respond(session, 2)
 
 
 def test_the_final_epoch_gets_no_session_and_drops_the_one_it_names():
@@ -69,7 +69,7 @@ def test_a_full_request_replaces_the_session_it_names():
     assert resumed(cache, first) is FetchSessionError.UNKNOWN_ID
 
 
-def test_an_unknown_session_is_said_to_be_so():
+def test_an_unknown_session_is_refused():
     assert sessions().resolve(7, 1, (), (), 0) is FetchSessionError.UNKNOWN_ID
 
 
@@ -101,14 +101,14 @@ def test_names_and_ids_cannot_share_a_session():
     assert fault is FetchSessionError.NAMES_AND_IDS_MIXED
 
 
-def test_nothing_new_is_not_said_again():
+def test_an_unchanged_partition_is_left_out():
     cache = sessions()
     session = resumed(cache, opened(cache, 1))
-    assert not tell(session, 1)
+    assert not respond(session, 1)
 
 
 @pytest.mark.parametrize(
-    "news",
+    "change",
     [
         {"high_watermark": 6},
         {"log_start_offset": 1},
@@ -117,24 +117,24 @@ def test_nothing_new_is_not_said_again():
         {"error_code": 6},
     ],
 )
-def test_news_are_said(news):
+def test_a_changed_partition_is_included(change):
     cache = sessions()
     session = resumed(cache, opened(cache, 1))
-    assert tell(session, 1, **news)
+    assert respond(session, 1, **change)
 
 
-def test_after_an_error_the_partition_is_said_again():
+def test_after_an_error_the_partition_is_included_again():
     cache = sessions()
     session = resumed(cache, opened(cache, 1))
-    tell(session, 1, error_code=6)
-    assert tell(resumed(cache, session), 1)
+    respond(session, 1, error_code=6)
+    assert respond(resumed(cache, session), 1)
 
 
-def test_an_added_partition_is_said_and_a_forgotten_one_is_gone():
+def test_an_added_partition_is_included_and_a_forgotten_one_removed():
     cache = sessions()
     session = resumed(cache, opened(cache, 1, 2), [want(3)], [("t", 1)])
     assert [each.partition for each in session.partitions()] == [2, 3]
-    assert tell(session, 3)
+    assert respond(session, 3)
 
 
 def test_a_changed_offset_is_taken_over_in_place():
@@ -149,7 +149,7 @@ def test_a_changed_offset_is_taken_over_in_place():
 def test_partitions_with_records_move_to_the_end():
     cache = sessions()
     session = resumed(cache, opened(cache, 1, 2, 3))
-    tell(session, 1, has_records=True)
+    respond(session, 1, has_records=True)
     assert [each.partition for each in session.partitions()] == [2, 3, 1]
 
 
@@ -205,10 +205,10 @@ ROUNDS = st.lists(
 
 @settings(deadline=None)
 @given(ROUNDS)
-def test_a_client_always_knows_the_latest_state(rounds):
+def test_a_client_always_has_the_latest_state(rounds):
     cache = sessions()
     wanted = dict.fromkeys(range(5))
-    told = {}  # the twin: what the client knows
+    sent = {}  # the twin: the state that the client has
     session = cache.resolve(0, 0, map(want, wanted), (), 0)
     for answers, added, forgotten in [({}, set(), set()), *rounds]:
         served = session.partitions()
@@ -223,12 +223,12 @@ def test_a_client_always_knows_the_latest_state(rounds):
                 error_code=error,
                 has_records=records and not error,
             ):
-                told[each.partition] = state
-            assert told[each.partition] == state
+                sent[each.partition] = state
+            assert sent[each.partition] == state
         for partition in forgotten:
             wanted.pop(partition, None)
             if partition not in added:
-                told.pop(partition, None)
+                sent.pop(partition, None)
         wanted.update(dict.fromkeys(added))
         forgets = [("t", partition) for partition in forgotten - added]
         wanted = {p: None for p in wanted if ("t", p) not in forgets}

@@ -1,4 +1,4 @@
-"""Goal: the frame reader gives back exactly the frames that were sent, however they were cut.
+"""Goal: the frame reader returns exactly the frames that were sent, however their bytes arrive.
 
 Method: Hypothesis draws frames and cuts; a dumb splitter of the joined bytes is the twin. Single
 facts about bounds and memory follow.
@@ -24,7 +24,7 @@ def framed(frame):
 
 
 def feed(frames, data):
-    """All frames that `data` completes; large ones are admitted at once."""
+    """Return all frames that `data` completes; admit large ones at once."""
     taken = []
     while data:
         buffer = frames.buffer()

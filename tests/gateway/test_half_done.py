@@ -1,7 +1,7 @@
 """Goal: a crash between any two steps of opening, rolling, truncating or closing loses nothing.
 
-Method: exhaustive: the n-th metadata call and all after it never reach the store, or happen and
-are not answered; then the process is gone, and the next one must find every promise kept.
+Method: exhaustive: the n-th metadata call and all after it never reach the store, or take effect
+without a reply. Then the process ends, and the next one must find every acknowledged batch.
 """
 
 import asyncio
@@ -62,7 +62,7 @@ async def close(cluster, partition):
 
 
 async def write_after_restart(cluster, partition):
-    """The last segment is left in progress: opening recovers it, the batch begins another."""
+    """The last segment is left in progress: opening recovers it, and the batch begins another."""
     await quietly(cluster.crash())
 
 

@@ -1,8 +1,8 @@
-"""Goal: a partition whose hand-over was cut short is led again by whoever owns it then, and nothing
-of its earlier life opens or fences the stream behind the owner's back; nor does who lost the lease.
+"""Goal: a partition whose hand-over was cut short is led again by its next owner. No task of its
+former life opens or fences the stream afterwards, and neither does a broker without the lease.
 
-Method: `Partitions` are told what the cluster tells them, while a bookie that holds its answers
-keeps a hand-over from ending; virtual time.
+Method: `Partitions` gets the calls of a cluster, while a bookie that holds its responses keeps a
+hand-over from ending; virtual time.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ EPOCH = 7
 
 
 class Owner:
-    """A gateway that owns partition 0 of topic `t`, which is written to; `draining` is stuck."""
+    """A broker that owns partition 0 of topic `t`, with a write in flight; `draining` is stuck."""
 
     async def start(self):
         self.cluster = PaperCluster(
@@ -40,7 +40,7 @@ class Owner:
         return self
 
     async def gained(self):
-        """The stream is ours, as far as the cluster tells."""
+        """Report the stream as gained."""
         self.partitions.gained(self.key)
         self.gateway.port.release()
         async with asyncio.timeout(60):
@@ -85,6 +85,6 @@ async def test_who_waited_for_room_opens_nothing_once_the_lease_is_over():
     cluster.lease = False
     room.release()
     await asyncio.sleep(1)
-    assert not partition.readable  # another may have it: it would be fenced
+    assert not partition.readable  # another broker may own it, and would be fenced
     cluster.lease = True
     await partition.ensure_readable()

@@ -1,5 +1,5 @@
-"""Goal: starts, ends and times are told as Kafka tells them, and soon. Method: ListOffsets in
-Kafka's own bytes on virtual time, over real streams on a simulated disk."""
+"""Goal: starts, ends and times are returned as by Kafka, and soon. Method: ListOffsets in Kafka's
+own bytes on virtual time, over real streams on a simulated disk."""
 
 import asyncio
 
@@ -41,7 +41,7 @@ async def list_offsets(cluster, timestamp, version=8, topic="t", index=0, epoch=
 
 
 @pytest.mark.parametrize("version", range(1, 12))
-async def test_start_end_and_times_are_told(version):
+async def test_start_end_and_times_are_returned(version):
     async with started_cluster() as cluster:
         partition = await cluster.topic()
         await cluster.sent(partition, plain_batch([5, 9, 7]), plain_batch([6, 20]))

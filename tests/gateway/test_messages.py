@@ -1,4 +1,4 @@
-"""Goal: every request and response that kio knows is written byte for byte as kio writes it.
+"""Goal: every request and response of kio is encoded byte for byte as kio encodes it.
 
 Method: for each API and version, Hypothesis builds kio's entity from its class; the same content as
 plain dictionaries goes through our writer. Requests are read back too. Conversions and what a
@@ -64,7 +64,7 @@ NUMBERS = {
 
 
 def entities(entity):
-    """Any instance of a kio class."""
+    """Draw any instance of a kio class."""
     shape = shape_of(entity)
     return st.builds(entity, **{f.name: values(f) for f in (*shape.fields, *shape.tagged)})
 
@@ -76,7 +76,7 @@ def values(field):
 
 
 def plain(value):
-    """An entity as the dictionaries that a handler would give."""
+    """Return an entity as the dictionaries that a handler would return."""
     if is_dataclass(value):
         return Reply({field.name: plain(getattr(value, field.name)) for field in fields(value)})
     return list(map(plain, value)) if isinstance(value, tuple) else value
@@ -144,7 +144,7 @@ def test_a_null_where_none_may_be_is_our_bug():
         encode_response(3, 9, 1, Reply(topics=None))
 
 
-def test_an_unknown_version_is_said_to_be_so():
+def test_an_unknown_version_is_an_error():
     with pytest.raises(NoSuchSchema):
         encode_response(3, 99, 1, Reply())
 

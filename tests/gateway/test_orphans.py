@@ -1,5 +1,5 @@
-"""Goal: what a crash leaves behind goes, and nothing else does. Method: crashes at the metadata
-steps that matter, on virtual time; then what is stored is counted."""
+"""Goal: orphans that a crash leaves behind are deleted, and nothing else is. Method: crashes at the
+relevant metadata steps, on virtual time; then stored streams and ledgers are counted."""
 
 import asyncio
 from uuid import UUID
@@ -31,7 +31,7 @@ async def ledgers(cluster):
 
 
 def unreachable_after(cluster, ending):
-    """Nothing of the metadata is reached once a node whose path ends so was written."""
+    """Make the metadata unreachable once a node whose path ends in this was written."""
 
     def on_set(path, data, version):
         if path.endswith(ending):
@@ -52,7 +52,7 @@ async def rolled(cluster, partition, segments):
         await asyncio.sleep(1)
 
 
-async def test_a_ledger_that_no_segment_names_goes_after_an_hour():
+async def test_a_ledger_that_no_segment_names_is_deleted_after_an_hour():
     async with started_cluster() as cluster:
         partition = await cluster.topic()
         await cluster.sent(partition, batch())
@@ -121,7 +121,7 @@ async def test_a_topic_whose_metadata_cannot_be_read_keeps_its_data():
         assert base_offsets(await cluster.read_all(await cluster.partition())) == [0]
 
 
-async def test_a_roll_that_broke_after_its_ledger_was_made_leaves_it_to_nobody_for_an_hour(
+async def test_a_roll_that_failed_after_creating_its_ledger_leaves_an_orphan_for_an_hour(
     monkeypatch,
 ):
     async with started_cluster() as cluster:
@@ -130,7 +130,7 @@ async def test_a_roll_that_broke_after_its_ledger_was_made_leaves_it_to_nobody_f
         start = Stream._start_segment
 
         async def dies(self, taking_over=None):
-            unreachable_after(cluster, "")  # whatever comes first: the ledger
+            unreachable_after(cluster, "")  # the first node of a roll: the ledger
             await start(self, taking_over)
 
         monkeypatch.setattr(Stream, "_start_segment", dies)
@@ -147,7 +147,7 @@ async def test_a_roll_that_broke_after_its_ledger_was_made_leaves_it_to_nobody_f
         assert await ledgers(cluster) == [s.ledger for s in partition.stream.segments]
 
 
-async def test_the_round_opens_partitions_that_nobody_asked_for_a_few_at_a_time():
+async def test_the_round_opens_unused_partitions_a_few_at_a_time():
     async with started_cluster() as cluster:
         await cluster.catalog.create("wide", 200, 1, {})
         await cluster.start_gateway()
@@ -196,7 +196,7 @@ async def test_a_topic_stays_whose_making_was_never_answered():
 
 
 class NodeByNode(SimMetadata):
-    """Reads trees as a store without snapshots does; `between` runs after a list was read."""
+    """A store that reads trees without a snapshot; `between` runs after a list was read."""
 
     between = None
 
@@ -234,7 +234,7 @@ async def commit(store, group):
     await store.advance(group, {TopicIdPartition(UUID(int=1), 0): CommittedOffset(offset=7)})
 
 
-async def test_a_ledger_that_its_subscription_does_not_name_goes_and_one_that_it_names_stays():
+async def test_only_a_ledger_that_its_subscription_does_not_name_is_deleted():
     async with started_cluster() as cluster:
         services = cluster.services
         logs = PlainLogs(services.client)

@@ -1,7 +1,8 @@
-"""Goal: a partition answers each batch once, in order and honestly, whatever happens to its stream.
+"""Goal: a partition answers each batch once, in order, and acknowledges only durable ones, whatever
+happens to its stream.
 
-Method: the real partition over streams, ledgers and a bookie on virtual time; the bookie's answers
-are held back or turned into refusals at the moment that matters.
+Method: the real partition over streams, ledgers and a bookie on virtual time; the bookie's
+responses are held or replaced by refusals at the relevant moment.
 """
 
 import asyncio
@@ -54,7 +55,7 @@ async def test_nothing_is_shown_or_answered_before_it_is_durable():
         assert partition.high_watermark == 4
 
 
-async def test_a_refused_batch_spends_no_offset_and_the_next_goes_on():
+async def test_a_refused_batch_takes_no_offset_and_the_next_is_accepted():
     async with started_cluster() as cluster:
         partition = await cluster.topic()
         damaged = batch()[:-1] + b"\xff"
@@ -151,7 +152,7 @@ async def test_a_retry_after_a_restart_gets_its_first_offset(stop):
         assert answers == [Produced(OK, n * 2) for n in range(2, 8)]
 
 
-async def test_a_repeat_after_a_restart_says_no_append_time_where_there_is_none():
+async def test_a_retry_after_a_restart_has_no_append_time_where_there_is_none():
     async with started_cluster() as cluster:
         partition = await cluster.topic()
         await cluster.sent(partition, batch(0))
@@ -161,7 +162,7 @@ async def test_a_repeat_after_a_restart_says_no_append_time_where_there_is_none(
 
 
 async def test_a_hundred_batches_in_flight_are_all_remembered_across_a_snapshot():
-    """No client may have more than five; one that does must not be doubled either."""
+    """Clients may have five in flight; a client with more must not get duplicates either."""
 
     async with started_cluster() as cluster:
         partition = await cluster.topic()
@@ -173,7 +174,7 @@ async def test_a_hundred_batches_in_flight_are_all_remembered_across_a_snapshot(
         await asyncio.sleep(0.1)
         late = [cluster.send(partition, batch(n * 2)) for n in range(100, 150)]
         await asyncio.sleep(0.1)
-        cluster.port.lose_after(1)  # the next segment's snapshot, and none of its batches
+        cluster.port.lose_after(1)  # the snapshot of the next segment, without its batches
         cluster.port.release()
         await asyncio.sleep(1)
         assert [answer.base_offset for [answer] in waiting] == [n * 2 for n in range(1, 100)]
@@ -406,7 +407,7 @@ async def test_a_deletion_that_a_crash_cut_short_is_finished_at_the_next_start()
 # -- what the topic demands -----------------------------------------------------------------------
 
 
-async def test_log_append_time_is_told_stored_and_never_goes_back():
+async def test_log_append_time_is_returned_and_stored_and_never_falls():
     async with started_cluster() as cluster:
         partition = await cluster.topic(message_timestamp_type="LogAppendTime")
         (first,) = await cluster.sent(partition, batch(0))

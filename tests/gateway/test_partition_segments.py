@@ -1,4 +1,4 @@
-"""Goal: segments come, go and are searched as Kafka's are, and nothing is lost on the way.
+"""Goal: segments roll, expire and are searched like Kafka's, and no record is lost.
 
 Method: the real partition over streams, ledgers and a bookie on virtual time.
 """
@@ -118,7 +118,7 @@ async def test_the_epoch_of_an_offset_is_that_of_the_ownership_that_wrote_it():
         assert partition.leader_epoch == 3
 
 
-async def test_deleted_records_are_gone_at_once_and_whole_segments_give_their_room_back():
+async def test_deleted_records_are_unreadable_at_once_and_whole_segments_free_disk_space():
     async with started_cluster() as cluster:
         partition = await cluster.topic()
         for _ in range(3):
@@ -154,14 +154,14 @@ async def test_a_reader_at_the_end_of_a_segment_that_is_removed_reads_on():
             await cluster.sent(partition, batch())
             partition.stream.roll_soon()
             await asyncio.sleep(1)
-        (first,) = await partition.read(0, 1)  # its place is remembered: the end of the segment
+        (first,) = await partition.read(0, 1)  # the cursor is at the end of the segment
         assert first.end_sequence_id == 2
         await partition.stream.truncate(2)
         (second,) = await partition.read(2, 1)
         assert second.sequence_id == 2
 
 
-async def test_a_read_under_way_while_its_segment_is_removed_is_told_that_it_is_truncated():
+async def test_a_read_in_flight_while_its_segment_is_removed_fails_as_truncated():
     async with started_cluster(limits=SMALL) as cluster:
         partition = await cluster.topic()
         for _ in range(3):
@@ -216,7 +216,7 @@ async def test_a_read_under_way_while_its_stream_fails_fails_in_words_or_succeed
 
 
 async def test_a_segment_that_distributedlog_left_in_progress_starts_where_the_last_one_ends():
-    """It writes -1 for the start until the segment is completed."""
+    """DistributedLog writes -1 for the start until the segment is completed."""
 
     async with started_cluster() as cluster:
         partition = await cluster.topic()
@@ -280,7 +280,7 @@ async def test_a_large_snapshot_is_found_when_nothing_was_written_after_it():
 
 
 async def test_timestamps_are_looked_up_as_a_plain_scan_would():
-    """Out of order, over segments, codecs, restarts and truncation, in the middle of batches."""
+    """Timestamps are out of order, over segments, codecs, restarts and truncation."""
 
     async def story(cluster, draw):
         partition = await cluster.topic(

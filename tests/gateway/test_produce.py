@@ -1,5 +1,7 @@
-"""Goal: each partition of a Produce is answered for itself, and silence is bounded too. Method:
-Produce in Kafka's own bytes on virtual time, over real streams on a simulated disk."""
+"""Goal: each partition of a Produce gets its own result, and acks=0 is bounded too.
+
+Method: Produce in Kafka's own bytes on virtual time, over real streams on a simulated disk.
+"""
 
 import asyncio
 from uuid import UUID
@@ -18,7 +20,7 @@ def batch(records=2, size=0, **header):
 
 
 async def produce(cluster, data, version=12, acks=-1, **fields):
-    """`data`: {topic: {index: records}}."""
+    """Produce {topic: {index: records}}."""
     topics = [
         {
             "name": name,
@@ -103,7 +105,7 @@ async def test_topics_are_named_by_id_from_version_13_on():
             assert topic.partition_responses[0].error_code is due
 
 
-async def test_without_acks_nothing_is_said_but_the_request_lasts_until_it_is_stored():
+async def test_without_acks_there_is_no_reply_but_the_request_lasts_until_it_is_stored():
     async with started_cluster() as cluster:
         partition = await cluster.topic()
         await cluster.sent(partition, batch())

@@ -1,6 +1,6 @@
-"""Goal: sequences are judged as Kafka judges them, and the state as of an offset is what a server
-that saw only the batches below it would know. Method: Kafka's table by hand; a dumb twin that keeps
-every batch for ever, on random producers; bytes round and cut."""
+"""Goal: sequences are checked as by Kafka, and the state as of an offset is that of a broker that
+has seen only the batches below it. Method: Kafka's table by hand; a dumb twin that keeps every
+batch, on random producers; encoded states are decoded again, whole and truncated."""
 
 import pytest
 from hypothesis import given
@@ -116,7 +116,7 @@ def test_one_unused_for_a_day_is_forgotten_and_the_others_are_not():
 
 
 class Twin:
-    """Every batch, for ever, in a list."""
+    """A producer state that keeps every batch in a list."""
 
     def __init__(self):
         self.batches = []
@@ -158,7 +158,7 @@ questions = st.tuples(st.integers(0, 2), st.integers(0, 2), sequences, st.intege
 
 @st.composite
 def histories(draw):
-    """Batches that the twin accepted, with how much was durable at each; then questions."""
+    """Draw batches that the twin accepts, the durable end at each, and then queries."""
     twin, log, offset, durable = Twin(), [], 0, 0
     for _ in range(draw(st.integers(0, 40))):
         producer, epoch, first, records = draw(questions)

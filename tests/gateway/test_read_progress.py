@@ -1,8 +1,8 @@
-"""Goal: read-only groups are told from the client ids of Spark's executors alone, stay within their
-bounds, and end.
+"""Goal: read-only groups are recognized by the client ids of Spark's executors alone, stay within
+their limits, and expire.
 
-Method: single facts about names, restarts, age and eviction; then Hypothesis fetches as many
-queries do, and a dumb twin says what each of them asked for last.
+Method: single facts about names, restarts, age and eviction; then Hypothesis fetches for several
+queries, and a dumb twin keeps the last fetch of each.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def fetch(kept, group, offset, *, topic=T, partition=0, now_ms=0, number=1, host
 
 
 def stands(kept, group, now_ms=0):
-    """{partition: offset}, of whatever topic; None: there is no such group."""
+    """Return {partition: offset} of all topics, or None if there is no such group."""
     found = kept.get(group, now_ms)
     if found is None:
         return None
@@ -80,7 +80,7 @@ def test_other_clients_are_no_groups(name):
     assert len(kept) == 0
 
 
-def test_a_group_stands_where_its_last_fetch_does_even_if_that_is_further_back():
+def test_a_group_has_the_offset_of_its_last_fetch_even_if_that_is_lower():
     kept = progress()
     fetch(kept, stream(), 7)
     fetch(kept, stream(), 9, number=2)
@@ -88,7 +88,7 @@ def test_a_group_stands_where_its_last_fetch_does_even_if_that_is_further_back()
     assert stands(kept, stream()) == {0: 5}
 
 
-def test_executors_that_call_themselves_the_same_are_told_apart_by_their_host():
+def test_executors_of_one_client_id_are_distinguished_by_their_host():
     kept = progress()
     fetch(kept, stream(), 7, partition=0)
     fetch(kept, stream(), 8, partition=1, host="/10.0.0.2")
@@ -113,7 +113,7 @@ def test_streams_with_other_checkpoints_stand_side_by_side():
 @pytest.mark.parametrize(
     ("group", "idle_s"), [(batch(), LIMITS.batch_idle_s_max), (stream(), LIMITS.stream_idle_s_max)]
 )
-def test_a_group_that_fetches_no_more_is_gone_after_its_time(group, idle_s):
+def test_a_group_that_fetches_no_more_expires(group, idle_s):
     kept = progress()
     fetch(kept, group, 7)
     assert stands(kept, group, now_ms=int(idle_s * 1000)) == {0: 7}
@@ -139,7 +139,7 @@ def test_of_too_many_positions_those_of_other_groups_go_and_then_no_more_are_tak
     assert stands(kept, batch(prefix="b")) == {0: 1, 1: 1, 2: 1}
 
 
-def test_of_too_many_clients_the_oldest_goes_and_what_it_fetched_stays():
+def test_of_too_many_clients_the_oldest_is_dropped_and_its_offsets_stay():
     kept = progress(clients_max=2)
     for number in range(4):
         fetch(kept, stream(), number, partition=number, number=number)
@@ -169,7 +169,7 @@ def test_of_what_two_gateways_know_the_later_holds():
     assert set(whole.clients.values()) == {2}
 
 
-def test_nobody_knows_a_group_that_no_part_knows():
+def test_a_group_that_no_broker_has_is_none():
     assert merge_read_groups(stream(), []) is None
 
 
@@ -188,7 +188,7 @@ def without(known, topic):
 
 
 @given(FETCHES)
-def test_each_position_is_the_last_that_anybody_of_the_query_asked_for(fetches):
+def test_each_offset_is_the_last_that_any_client_of_the_query_fetched(fetches):
     kept = progress()
     twin = {}
     for now_ms, (query, number, places, deleted) in enumerate(fetches):

@@ -1,5 +1,5 @@
-"""Goal: a partition that another gateway leads can be read here as there: the same batches at the
-same offsets and epochs, never less than before, and at no cost while nobody reads.
+"""Goal: a follower returns what the leader does: the same batches at the same offsets and epochs,
+never fewer than before, and at no cost while there is no reader.
 
 Method: `Partition` on one host, `ReplicaPartition` on others, over a simulated cluster on virtual
 time.
@@ -45,7 +45,7 @@ class Leader:
         return self
 
     async def produce(self, batches=1, records=2):
-        """Durable, one after the other."""
+        """Produce batches one after the other, each durable."""
         for _ in range(batches):
             answers = []
             self.partition.append(memoryview(plain_batch([1000] * records)), 13, answers.append)
@@ -73,7 +73,7 @@ class Pair:
         self.config = StreamConfig(
             ensemble_size=3, write_quorum=3, ack_quorum=2, control_ms=50, segment_bytes=1 << 30
         )
-        self.epoch = -1  # as the cluster tells it
+        self.epoch = -1  # the leader epoch of the cluster
 
     def client(self, host):
         return self.clients[host]
@@ -125,7 +125,7 @@ async def test_batches_are_those_of_the_leader_byte_for_byte():
         assert await read_all(pair.replica) == await read_all(pair.leader.partition)
 
 
-async def test_it_opens_when_somebody_wants_to_read_it():
+async def test_it_opens_for_the_first_read():
     async with started_pair() as pair:
         await pair.leader.produce(3)
         await asyncio.sleep(1)
@@ -134,7 +134,7 @@ async def test_it_opens_when_somebody_wants_to_read_it():
         assert pair.replica.readable and pair.replica.high_watermark == 6
 
 
-async def test_all_who_want_to_read_it_wait_for_one_opening():
+async def test_all_readers_wait_for_one_opening():
     async with started_pair() as pair:
         replica = pair.replica
         waiting = [asyncio.ensure_future(replica.ensure_readable()) for _ in range(5)]
@@ -157,7 +157,7 @@ async def test_a_waiting_fetch_is_woken_by_what_comes():
         assert pair.replica.read_cached(0, 1000) is not None
 
 
-async def test_nobody_reads_and_it_gives_everything_back():
+async def test_without_reads_it_closes_its_stream():
     async with started_pair() as pair:
         await pair.replica.ensure_readable()
         await pair.leader.produce(3)
@@ -169,7 +169,7 @@ async def test_nobody_reads_and_it_gives_everything_back():
 
 
 @pytest.mark.parametrize("by", ["reads", "waiter"])
-async def test_it_stays_open_while_somebody_reads_or_waits(by):
+async def test_it_stays_open_during_reads_and_waits(by):
     async with started_pair() as pair:
         replica = pair.replica
         await replica.ensure_readable()
@@ -182,7 +182,7 @@ async def test_it_stays_open_while_somebody_reads_or_waits(by):
             assert replica.readable
 
 
-async def test_what_was_shown_stands_while_it_idles_and_after():
+async def test_offsets_and_epoch_never_fall_while_it_idles_or_after():
     async with started_pair() as pair:
         replica, shown = pair.replica, []
 
@@ -217,7 +217,7 @@ async def test_the_first_read_after_idling_gives_what_came_meanwhile():
 
 
 def error_at(replica, offset):
-    """The error of a fetch from `offset` on."""
+    """Return the error of a fetch from `offset` on."""
     plan = FetchPlan([FetchPartition("t", 0, offset, 1)], 1, 1, 0.0)
     [result] = plan.results
     start, end, epoch = replica.log_start_offset, replica.high_watermark, replica.leader_epoch
@@ -242,7 +242,7 @@ async def test_an_offset_past_the_known_end_is_not_available_and_one_below_the_s
         assert await pair.replica.read(9, 100) == []
 
 
-async def test_it_reads_on_while_nobody_leads_and_under_the_next_leader():
+async def test_it_reads_on_without_a_leader_and_under_the_next_one():
     async with started_pair() as pair:
         await pair.replica.ensure_readable()
         await pair.leader.produce(4)
@@ -269,7 +269,7 @@ async def test_the_leader_epoch_is_the_clusters_and_never_falls():
         assert pair.replica.leader_epoch == 5
 
 
-async def test_while_nobody_leads_the_log_tells_the_epoch():
+async def test_without_a_leader_the_epoch_is_that_of_the_log():
     async with started_pair() as pair:
         await pair.leader.produce(1)
         await asyncio.sleep(1)
@@ -277,7 +277,7 @@ async def test_while_nobody_leads_the_log_tells_the_epoch():
         assert pair.replica.leader_epoch == pair.leader.partition.leader_epoch
 
 
-async def test_closed_it_wakes_whoever_waits_and_is_never_readable_again():
+async def test_closed_it_notifies_waiters_and_is_never_readable_again():
     async with started_pair() as pair:
         await pair.replica.ensure_readable()
         waiter = Waiter()
@@ -301,13 +301,13 @@ async def test_closed_while_it_opens_it_holds_nothing():
         assert not pair.replica_session.watchers
 
 
-async def test_a_stream_that_does_not_exist_is_nobodys_here():
+async def test_a_stream_that_does_not_exist_is_not_owned_here():
     async with started_pair() as pair:
         with pytest.raises(NotOwner):
             await pair.new_replica("other", "another").ensure_readable()
 
 
-async def test_an_opening_that_fails_is_told_and_the_next_one_works():
+async def test_an_opening_that_fails_raises_and_the_next_one_works():
     async with started_pair() as pair:
         faults = MetadataFaults(pair.world.draw)
         replica = pair.new_replica("other", faults=faults)

@@ -1,4 +1,4 @@
-"""Goal: a sealed document comes back whole or not at all. Method: every single flipped bit."""
+"""Goal: a sealed document is decoded unchanged or not at all. Method: every single flipped bit."""
 
 import pytest
 from hypothesis import given

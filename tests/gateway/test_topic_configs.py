@@ -1,6 +1,6 @@
-"""Goal: topic settings have Kafka's names, bounds, defaults and messages.
+"""Goal: topic configs have Kafka's names, bounds, defaults and error texts.
 
-Method: the borders of each kind of rule; every key is parsed, shown and described once.
+Method: the borders of each kind of rule; every key is parsed, formatted and described once.
 """
 
 import pytest
@@ -15,7 +15,7 @@ from gateway.topics.configs import (
 )
 from gateway.topics.errors import InvalidConfig
 
-# Names of Kafka 4.3's topic settings (kafka-configs.sh --describe --all --entity-type topics).
+# The topic configs of Kafka 4.3 (kafka-configs.sh --describe --all --entity-type topics).
 KAFKA_KEYS = [
     "cleanup.policy",
     "compression.gzip.level",

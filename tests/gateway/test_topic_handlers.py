@@ -1,4 +1,4 @@
-"""Goal: Metadata, CreateTopics and DeleteTopics answer as Kafka does, in every version served.
+"""Goal: Metadata, CreateTopics and DeleteTopics reply as Kafka does, in every version served.
 
 Method: each handler is called with real requests over a catalog in the simulator's store.
 """
@@ -135,7 +135,7 @@ async def test_a_topic_asked_for_twice_is_answered_once():
         assert len(answer.topics) == 1
 
 
-async def test_operations_are_told_when_asked_for():
+async def test_operations_are_returned_when_requested():
     async with loaded_cluster() as cluster:
         await cluster.catalog.create("orders", 1, 1, {})
         plain = await cluster.ask(k03_metadata, 8, topics=None)
@@ -250,7 +250,7 @@ async def test_minus_one_takes_the_servers_defaults():
     ],
 )
 @pytest.mark.parametrize("validate_only", [False, True])
-async def test_a_refused_topic_is_told_why_and_the_others_are_made(
+async def test_a_refused_topic_gets_the_reason_and_the_others_are_created(
     topic, code, message, validate_only
 ):
     async with loaded_cluster() as cluster:

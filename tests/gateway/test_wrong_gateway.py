@@ -1,8 +1,8 @@
-"""Goal: a gateway that does not own a partition, or may not any more, answers nothing as its owner
-and says who does; replicas read for their own rack alone, and never say that an offset is wrong.
+"""Goal: a broker that does not lead a partition, or has lost the lease, does not answer as leader
+and names the leader. Followers serve their own rack only, and never reset a client's offset.
 
-Method: two gateways on the same streams and bookie, in Kafka's bytes on virtual time; the cluster
-is what the test writes down.
+Method: two brokers on the same streams and bookie, in Kafka's bytes on virtual time; the test sets
+members and leaders.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ EPOCH = 7
 
 
 class Pair:
-    """`owner` is gateway 0 in rack r0, `other` gateway 1 in rack r1; topic `t` of one partition."""
+    """Two brokers: `owner` is node 0 in rack r0, `other` is node 1 in rack r1. The topic is `t`."""
 
     async def start(self, *, replicas=2):
         alive = [member(HERE, "r0"), member(THERE, "r1"), member(2, "r2")]
@@ -86,7 +86,7 @@ async def test_a_produce_to_the_wrong_gateway_is_sent_to_the_right_one(version):
             assert places(answer) == [OWNER]
 
 
-async def test_a_produce_to_the_owner_names_nobody():
+async def test_a_produce_to_the_leader_names_no_leader():
     async with started_pair() as pair:
         answer = await produce(pair.owner)
         (partition,) = answer.responses[0].partition_responses
@@ -109,7 +109,7 @@ async def test_of_many_partitions_each_is_answered_for_itself():
 @pytest.mark.parametrize(
     "leader", [Leader(), Leader(HERE, -1), Leader(9, 3)], ids=["nobody", "opening", "dead"]
 )
-async def test_nobody_is_named_who_cannot_take_it(leader):
+async def test_a_leader_that_cannot_take_it_is_not_named(leader):
     async with started_pair() as pair:
         pair.clusters[1].leaders[0] = leader
         answer = await produce(pair.other)
@@ -118,7 +118,7 @@ async def test_nobody_is_named_who_cannot_take_it(leader):
         assert places(answer) == []
 
 
-async def test_what_does_not_exist_is_not_somebody_elses():
+async def test_an_unknown_partition_is_not_that_of_another_broker():
     async with started_pair() as pair:
         (missing,) = (await produce(pair.other, 12, topic="none")).responses
         assert missing.partition_responses[0].error_code is ErrorCode.unknown_topic_or_partition
@@ -166,7 +166,7 @@ async def test_a_fetch_from_the_wrong_gateway_is_sent_to_the_right_one(version):
             assert places(answer) == [OWNER]
 
 
-async def test_a_fetch_by_whom_knows_an_older_leader_names_this_one():
+async def test_a_fetch_with_an_older_leader_epoch_gets_the_present_leader():
     async with started_pair() as pair:
         partition = await pair.owner.partition()
         pair.clusters[0].leaders[0] = Leader(HERE, partition.leader_epoch)
@@ -174,7 +174,9 @@ async def test_a_fetch_by_whom_knows_an_older_leader_names_this_one():
         (found,) = flat(answer).values()
         assert found.error_code is ErrorCode.fenced_leader_epoch
         assert named(found) == (HERE, partition.leader_epoch)
-        assert places(answer) == [(HERE, "127.0.0.1", 9092, "r0")]  # where the client came to
+        assert places(answer) == [
+            (HERE, "127.0.0.1", 9092, "r0")
+        ]  # the address to which the client connected
 
 
 async def test_an_owner_whose_lease_is_over_reads_nothing_out():
@@ -208,7 +210,7 @@ async def test_a_fetch_that_reads_from_disk_when_the_lease_ends_is_refused():
         assert (found.error_code, found.records or b"") == (NOT_LEADER, b"")
 
 
-async def test_a_fetch_that_waits_hears_at_once_that_another_took_over():
+async def test_a_waiting_fetch_is_answered_at_once_when_another_broker_takes_over():
     async with started_pair() as pair:
         await produce(pair.owner)
         waiting = asyncio.ensure_future(one(pair.owner, 2, wait_ms=30_000))
@@ -225,7 +227,7 @@ async def test_a_fetch_that_waits_hears_at_once_that_another_took_over():
 
 
 async def show(pair, **settings):
-    """A batch that every reader sees: the next one carries the news that it is durable."""
+    """Produce a batch that followers can read, because a later entry confirms it."""
     await produce(pair.owner, **settings)
     await produce(pair.owner, **settings)
 
@@ -247,7 +249,7 @@ async def test_a_gateway_reads_for_no_other_rack(rack):
         assert (found.error_code, named(found)) == (NOT_LEADER, (HERE, EPOCH))
 
 
-async def test_a_gateway_without_a_rack_reads_for_nobody():
+async def test_a_broker_without_a_rack_serves_no_replica_reads():
     async with started_pair() as pair:
         await produce(pair.owner)
         nowhere = await pair.owner.beside(pair.clusters[1], node_id=THERE, rack="")
@@ -287,7 +289,7 @@ async def test_what_a_replica_does_not_know_yet_does_not_spoil_the_rest_of_the_a
         assert (ahead.error_code, ahead.records or b"") == (OK, b"")
 
 
-async def test_a_replica_reads_on_while_nobody_leads():
+async def test_a_replica_reads_on_without_a_leader():
     async with started_pair() as pair:
         await show(pair)
         pair.clusters[1].leaders[0] = Leader()
@@ -313,7 +315,7 @@ async def test_the_leader_keeps_clients_of_its_own_rack_and_of_none(rack):
         assert (found.preferred_read_replica, offsets(found)) == (-1, [0])
 
 
-async def test_the_leader_sends_nobody_to_a_gateway_that_is_no_replica_or_leaves():
+async def test_the_leader_names_no_broker_that_is_not_a_replica_or_is_leaving():
     async with started_pair() as pair:
         await produce(pair.owner)
         found, _ = await one(pair.owner, 0, rack_id="r2")  # two replicas: 0 and 1
@@ -331,7 +333,7 @@ async def test_an_error_comes_before_the_way_to_a_replica():
         assert found.preferred_read_replica == -1
 
 
-async def test_a_session_tells_the_way_to_a_replica_again_and_again():
+async def test_a_session_names_the_preferred_replica_in_every_response():
     async with started_pair() as pair:
         await produce(pair.owner)
         first = await fetch(pair.owner, {"t": {0: (0, {})}}, session_epoch=0, rack_id="r1")
@@ -375,7 +377,7 @@ async def test_offsets_are_asked_of_the_owner(timestamp):
         assert (await listed(pair.owner, timestamp)).error_code is NOT_LEADER
 
 
-async def test_an_offset_that_was_looked_up_when_the_lease_ended_is_not_told():
+async def test_an_offset_that_was_searched_when_the_lease_ended_is_not_returned():
     async with started_pair() as pair:
         await produce(pair.owner)
         await pair.owner.restart()

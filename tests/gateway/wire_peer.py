@@ -12,7 +12,7 @@ from gateway.wire.messages import decode_response, encode_request
 
 
 class Wire(asyncio.Transport):
-    """What the network does, without one. `takes_replies=False`: a peer that never reads."""
+    """A network in memory. With `takes_replies=False` the peer never reads."""
 
     def __init__(self, protocol, host="10.0.0.1", takes_replies=True):
         super().__init__()
@@ -32,7 +32,7 @@ class Wire(asyncio.Transport):
     # the peer's side
 
     def send(self, data):
-        """The peer sends these bytes; they arrive as far as the gateway reads."""
+        """Send bytes as the peer. They arrive as far as the broker reads."""
         self.waiting += data
         self._deliver()
 
@@ -45,7 +45,7 @@ class Wire(asyncio.Transport):
             self.protocol.buffer_updated(count)
 
     def frames(self):
-        """Whole frames received so far, taken."""
+        """Take the whole frames received so far."""
         taken = []
         while len(self.sent) >= 4:
             size = int.from_bytes(self.sent[:4], "big")
@@ -56,7 +56,7 @@ class Wire(asyncio.Transport):
         return taken
 
     def take_all(self):
-        """A peer that did not read reads now."""
+        """Let a peer that did not read read everything."""
         self.takes_replies = True
         self.sent += self.unsent
         self.unsent.clear()
@@ -65,7 +65,7 @@ class Wire(asyncio.Transport):
             self.protocol.resume_writing()
 
     def lose(self, error=None):
-        """The peer is gone."""
+        """Disconnect the peer."""
         if not self.closed:
             self.closed = True
             self.protocol.connection_lost(error)
@@ -115,28 +115,28 @@ class Wire(asyncio.Transport):
 
 
 def hub_for(*apis, ctx=None, **limits):
-    """A registry that serves these rows. Call on a running loop."""
+    """Return a registry that serves these rows. Call it on a running loop."""
     dispatcher = Dispatcher({api.key: api for api in apis}, ctx)
     return ConnectionRegistry(dispatcher, ConnectionLimits(**limits))
 
 
 def connect(registry, **options):
-    """A new connection and the peer's end of it."""
+    """Return a new connection and the peer's end of it."""
     return Wire(Connection(registry), **options)
 
 
 def request(key, version, correlation_id, body=None, client_id="test"):
-    """One framed request."""
+    """Return one framed request."""
     frame = encode_request(key, version, correlation_id, client_id, body or {})
     return len(frame).to_bytes(4, "big") + frame
 
 
 def answers(key, version, wire):
-    """Decoded responses received so far, taken."""
+    """Take the responses received so far, decoded."""
     return [decode_response(key, version, frame) for frame in wire.frames()]
 
 
 async def turns(count=5):
-    """Let the loop go round."""
+    """Let the event loop turn."""
     for _ in range(count):
         await asyncio.sleep(0)

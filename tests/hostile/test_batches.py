@@ -1,6 +1,6 @@
-"""Goal: no batch, however damaged or swollen, is stored in silence, ends the process or takes it
-over. Method: every bit of every kind of batch flipped; random damage under a right checksum;
-bombs of a gigabyte on every codec, with time and memory measured."""
+"""Goal: no damaged or oversized batch is stored without an error, ends the process or occupies it.
+Method: every bit of every kind of batch is flipped; random damage under a valid checksum;
+decompression bombs of a gigabyte for every codec, with time and memory measured."""
 
 import gzip
 import time
@@ -67,7 +67,7 @@ def test_any_bytes_are_refused_by_type_or_sound(data):
     st.data(),
 )
 def test_damage_inside_under_a_right_checksum_is_refused_by_type(codec, count, data):
-    """No checksum tells, because the producer made it: whoever looks inside must be careful."""
+    """The checksum does not help, because the producer computed it: decoding must be careful."""
     body = bytearray(built_batch([5, 3, 9], codec=codec, size=30)[HEADER_BYTES:])
     for _ in range(data.draw(st.integers(0, 3))):
         body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
@@ -101,7 +101,7 @@ def snappy_bomb(size):
 
 
 def snappy_lie(size):
-    """Four bytes that declare gigabytes."""
+    """Return four bytes that declare gigabytes."""
     return b"\xff\xff\xff\xff\x0f" + bytes(60)
 
 
@@ -126,7 +126,7 @@ def zstd_bomb(size):
 
 
 def zstd_wide(size):
-    """A window that no client needs; the decoder would allocate it before the first byte."""
+    """Return a frame with a huge window, which a decoder would allocate before the first byte."""
     parameters = zstandard.ZstdCompressionParameters(window_log=27, enable_ldm=False)
     packer = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
     return packer.compress(bytes(MEBIBYTE)) + packer.flush()

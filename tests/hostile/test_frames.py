@@ -1,7 +1,7 @@
-"""Goal: no bytes, pace or silence of one peer hurts another, costs memory or gets a traceback.
+"""Goal: no bytes, pace or silence of one peer affects another, costs memory or logs a traceback.
 
-Method: hostile peers on transports in memory, virtual time for the slow ones, and beside each of
-them a neighbour who must be answered as always.
+Method: hostile peers on transports in memory, virtual time for slow ones, and beside each of them
+another client whose requests must be answered as always.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def fetch(handle):
 
 
 def serves(hub):
-    """A neighbour's request is answered."""
+    """Check that another client's request is answered."""
     neighbour = connect(hub, host="10.9.9.9")
     neighbour.send(request(12, 0, 77, BEAT))
     [answer] = answers(12, 0, neighbour)
@@ -104,7 +104,7 @@ async def test_requests_before_the_bad_one_are_still_answered():
     assert wire.closed
 
 
-async def test_a_request_that_nobody_serves_ends_its_connection():
+async def test_a_request_of_an_unknown_api_ends_its_connection():
     for key, version in ((12, 5), (12, -1), (4, 0), (999, 0), (-5, 0)):
         hub = hub_for(HEARTBEAT)
         wire = connect(hub)
@@ -116,7 +116,7 @@ async def test_a_request_that_nobody_serves_ends_its_connection():
 
 
 async def closed_after_s(send, *, limit_s, apis=(HEARTBEAT,), **limits):
-    """Virtual seconds until the peer that does `send` is cut off; None if it never is."""
+    """Return after how many virtual seconds a peer that runs `send` is disconnected, or None."""
 
     hub = hub_for(*apis, **limits)
     hub.start()
@@ -244,7 +244,7 @@ async def test_large_answers_behind_a_slow_one_are_bounded():
         wire.send(request(1, 4, number, {"topics": []}))
     megabyte = [bytes(1024 * 1024)]
     answered = 0
-    for future in futures[1:]:  # the first one stays away
+    for future in futures[1:]:  # the first reply is missing
         if not future.done():
             future.set_result(megabyte)
             answered += 1
@@ -266,7 +266,7 @@ async def test_one_large_answer_may_wait_for_a_slow_one():
         wire.send(request(1, 4, number, {"topics": []}))
     futures[2].set_result([bytes(50 * 1024 * 1024)])
     await turns()
-    assert not wire.reading  # nothing more is taken on meanwhile
+    assert not wire.reading  # no request is accepted meanwhile
     futures[1].set_result([b"small"])
     futures[0].set_result([b"small"])
     await turns()
@@ -279,7 +279,7 @@ async def test_a_flood_is_taken_in_turns_and_answered_in_order():
     flood = connect(hub)
     flood.send(b"".join(request(12, 0, number, BEAT) for number in range(10_000)))
     taken = answers(12, 0, flood)
-    assert len(taken) == FRAMES_PER_TURN_MAX  # then it is a neighbour's turn
+    assert len(taken) == FRAMES_PER_TURN_MAX  # then another client has its turn
     assert serves(hub)
     while len(taken) < 10_000:
         await asyncio.sleep(0)
@@ -347,7 +347,7 @@ async def test_announced_frames_leave_room_for_small_requests():
 async def test_a_peer_that_waits_for_memory_is_not_blamed_for_its_silence():
     hub = hub_for(HEARTBEAT, frame_bytes_max=1_000_000, request_bytes_total_max=1_000_000)
     hub.start()
-    hub.memory.take(600_000)  # somebody's request, under way
+    hub.memory.take(600_000)  # a request of another client, in flight
     patient = connect(hub)
     large = request(1, 4, 1, {"topics": [{"topic": "t" * 30_000, "partitions": []}] * 20})
     patient.send(large)

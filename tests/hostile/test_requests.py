@@ -1,8 +1,8 @@
-"""Goal: bytes that are no request end in a refusal: never in an abort, a wait or a pile of memory.
+"""Goal: bytes that are not a request are refused: they cause no abort, no wait and no allocation.
 
-Method: a valid request of every API and version that kio knows, with every field filled, is cut at
-every byte, and overwritten at every byte with counts and lengths that lie. A request whose count
-was believed would abort the whole test process. Hypothesis throws random bytes at the rest.
+Method: a valid request of every API and version of kio, with every field filled, is truncated at
+every byte, and overwritten at every byte with false counts and lengths. A request whose false count
+is not found aborts the whole test process. Hypothesis draws random bytes for the rest.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ LIES = [
 
 
 def sample(entity):
-    """Every field filled, every array with two elements."""
+    """Return a body with every field filled and two elements in every array."""
     shape = shape_of(entity)
     filled = {}
     for field in (*shape.fields, *shape.tagged):
@@ -66,7 +66,7 @@ def sample(entity):
 
 
 def valid(key, version):
-    """A frame, and where its body starts."""
+    """Return a frame and the offset of its body."""
     codec = request_codec(key, version)
     frame = encode_request(key, version, 1, "me", sample(codec.entity))
     return frame, 13 if codec.flexible else 12
@@ -171,7 +171,7 @@ def test_a_client_id_that_is_no_text_is_refused():
     [
         b"\xff\xff\xff\xff\x07",  # 2^31 tags
         b"\xff\xff\xff\xff\xff\x01",  # a varint of six bytes
-        b"\x41" + b"\x00\x00" * 65,  # more than anyone sends
+        b"\x41" + b"\x00\x00" * 65,  # more than any client sends
         b"\x01\x00\xff\xff\xff\xff\x07",  # a tag of 2 GiB
         b"\x01\x00\x7f",  # a tag beyond the end
         b"\x80",
@@ -184,7 +184,7 @@ def test_a_header_with_impossible_tags_is_refused(tags):
         dispatcher_for(3, 12).open(frame[: start - 1] + tags, PEER)
 
 
-def test_header_tags_that_nobody_knows_are_skipped():
+def test_unknown_header_tags_are_skipped():
     frame, start = valid(3, 12)
     tagged = frame[: start - 1] + b"\x02\x00\x03abc\x63\x00" + frame[start:]
     request, _ = dispatcher_for(3, 12).open(tagged, PEER)
@@ -194,7 +194,7 @@ def test_header_tags_that_nobody_knows_are_skipped():
 @pytest.mark.parametrize(
     ("key", "version"), [m for m in MESSAGES if request_codec(*m).flexible and m[0] != 18]
 )
-def test_body_tags_that_nobody_knows_are_skipped(key, version):
+def test_unknown_body_tags_are_skipped(key, version):
     codec = request_codec(key, version)
     frame = encode_request(key, version, 1, "me", {})
     assert frame[-1] == 0  # no tags at the end of the body

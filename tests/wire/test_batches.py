@@ -1,6 +1,6 @@
-"""Goal: a client's batch is stored as it came or refused with Kafka's code, and what we write into
-it is what Kafka's readers expect. Method: the reference vector, batches built by aiokafka, every
-refusal once, lookups inside against a plain scan."""
+"""Goal: a client's batch is stored unchanged or refused with Kafka's code, and Kafka's readers
+accept the fields that the broker writes. Method: the reference vector, batches built by aiokafka,
+each refusal once, searches for timestamps against a plain scan."""
 
 import struct
 
@@ -36,7 +36,7 @@ def refusal(batch, version=13, bytes_max=BYTES_MAX):
 
 
 def times_of(batch):
-    """(timestamp, offset) of each record, as a client reads the batch."""
+    """Return (timestamp, offset) of each record, as a client decodes the batch."""
     reader = DefaultRecordBatch(bytes(batch))
     assert reader.validate_crc()
     return [(each.timestamp, each.offset) for each in reader]
@@ -142,7 +142,7 @@ def test_a_wrong_length_field_is_refused(length):
     assert refusal(batch) in (ErrorCode.corrupt_message, ErrorCode.invalid_record)
 
 
-def test_zstd_needs_a_produce_that_knows_it():
+def test_zstd_requires_a_produce_version_with_zstd():
     batch = built_batch([1], codec=4)
     assert refusal(batch, version=6) is ErrorCode.unsupported_compression_type
     assert check(batch, version=7).records == 1
@@ -212,7 +212,7 @@ def test_an_empty_key_is_a_key():
 
 
 @pytest.mark.parametrize("codec", CODECS, ids=CODECS.get)
-def test_a_batch_that_nobody_can_decode_answers_by_its_header(codec):
+def test_a_batch_that_cannot_be_decoded_is_searched_by_its_header(codec):
     garbage = raw_batch(b"\xff" * 70, 3, attributes=codec, base_timestamp=5, max_timestamp=9)
     assert inside.first_at_or_after(garbage, 7, 1, BYTES_MAX) == (9, 1)
     assert inside.first_at_or_after(garbage, 10, 0, BYTES_MAX) is None

@@ -1,7 +1,7 @@
-"""Goal: the hand-packed Produce and Fetch answers are the bytes that Kafka's schemas ask for.
+"""Goal: the hand-packed Produce and Fetch responses have the bytes of Kafka's schemas.
 
-Method: Hypothesis draws answers; the same answer, built from kio's classes and written by kio, must
-give the same bytes in every version.
+Method: Hypothesis draws responses; the same response, built from kio's classes and encoded by kio,
+must have the same bytes in every version.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def topics(partition, by_id):
 
 
 def kio_bytes(correlation_id, response):
-    """The response as kio writes it, header included."""
+    """Encode the response with kio, header included."""
     out = io.BytesIO()
     header = type(response).__header_schema__
     entity_writer(header)(out, header(correlation_id=correlation_id))
@@ -74,7 +74,7 @@ def kio_bytes(correlation_id, response):
 
 
 def built(entity, **values):
-    """An instance of a kio class from those of `values` that this version has."""
+    """Build an instance of a kio class from those of `values` that this version has."""
     return entity(**{k: v for k, v in values.items() if k in entity.__slots__})
 
 
@@ -194,7 +194,7 @@ def test_a_produce_answer_is_what_kio_writes(version, data, correlation_id, thro
 def test_the_answer_for_one_partition_is_what_kio_writes(version):
     topic = UUID(int=7) if version >= 13 else "orders"
     answered = [(topic, [PartitionProduced(2, 0, 42, -1, 7)])]
-    for _ in range(2):  # the second time from the remembered prefix
+    for _ in range(2):  # the second time with the cached prefix
         expected = kio_bytes(5, kio_produce(version, answered, 0))
         assert encode_produce(version, 5, answered) == expected
 
