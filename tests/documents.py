@@ -55,7 +55,15 @@ def code_blocks(document: Source) -> list[Block]:
 
 def documents(root: Path = ROOT) -> list[Source]:
     """README, every file of docs/, and the notes that lie beside the things they speak of."""
-    paths = sorted([root / "README.md", *root.glob("docs/**/*.md"), *root.glob("compose/*.md")])
+    paths = sorted(
+        [
+            root / "README.md",
+            root / "CONTRIBUTING.md",
+            root / "CHANGELOG.md",
+            *root.glob("docs/**/*.md"),
+            *root.glob("compose/*.md"),
+        ]
+    )
     return [Source(p.relative_to(root).as_posix(), p.read_text()) for p in paths if p.exists()]
 
 

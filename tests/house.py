@@ -41,6 +41,8 @@ TOP_LEVEL = {
     "pyproject.toml",
     "Makefile",
     "README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
 }
 
 # What a core may import of the standard library: nothing that waits, looks at a clock, draws
