@@ -198,7 +198,7 @@ def unknown_documents(source: Source, root: Path = ROOT) -> Iterator[str]:
     """A document that code names is one of ours."""
     if source.path in _SPEAK_OF_DOCUMENTS:
         return
-    known = {path.name for path in root.glob("docs/**/*.md")} | {"README.md"}
+    known = {path.name for path in (*root.glob("docs/**/*.md"), *root.glob("*.md"))}
     for number, line in enumerate(source.lines, 1):
         for name in re.findall(r"\b([\w-]+\.md)\b", line):
             if name not in known:

@@ -113,8 +113,8 @@ class Connection(asyncio.BufferedProtocol):
         # Unanswered requests in request order, each with the place of its reply.
         self._replies = ReplyQueue()
         # Slots of cold requests that wait for an earlier cold one, each with a coroutine if its
-        # handler was already called. `_chain_task` runs them one after another, and is None when
-        # the chain is empty.
+        # handler was already called. `_chain_task` runs them one after another. It is set until the
+        # last of them has finished, which keeps the order; None otherwise.
         self._chain: deque[tuple[_Slot, Handle, Any]] = deque()
         self._chain_task: asyncio.Task[None] | None = None
         # Framed replies that leave with the next write. `_flush_due` is True while a callback
@@ -320,14 +320,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def fail(self, slot: _Slot, error: BaseException) -> None:
         """Queue an error reply for the failed handler of `slot`, or end the connection."""
-        replies = self._replies
+        reply: ReplyParts = ()
         try:
             if isinstance(error, RequestRefused):
                 raise error
-            slot.reply = self._registry.dispatcher.error_reply(slot.request, error)
+            reply = self._registry.dispatcher.error_reply(slot.request, error)
         except RequestRefused as refused:
             self.abort(str(refused))
-        if replies.skip(slot):
+        if self._replies.end(slot, reply):
             self._drain()
 
     def _drain(self) -> None:
@@ -336,6 +336,9 @@ class Connection(asyncio.BufferedProtocol):
         freed = replies.drain(self._out)
         if freed:
             self._registry.memory.give(freed)
+        if replies.failure is not None and not self.lost:
+            logger().error("a reply cannot be framed", exc_info=replies.failure)
+            self.abort("our fault")
         if self.lost:
             if not replies:
                 self._registry.remove(self)

@@ -31,9 +31,10 @@ class ReplySlot:
     def __init__(self, frame_bytes: int) -> None:
         # Memory that the request occupies until its reply has left the queue. 0 if none is counted.
         self.frame_bytes = frame_bytes
-        # True from `fill` or `skip` on, once for each slot. Slots leave only from the front.
+        # Set once: by `fill` or `end`, or by the connection when it is lost before the handler ran.
+        # Ready slots leave only from the front.
         self.ready = False
-        # Set by `fill`. Stays empty for a request without a reply, and after `discard`.
+        # Set by `fill` or `end`. Empty for a request that gets no reply.
         self.reply: ReplyParts = ()
         # Bytes of a reply that is ready behind an unanswered request; 0 at the front.
         self.waiting_bytes = 0
@@ -42,19 +43,29 @@ class ReplySlot:
 class ReplyQueue:
     """Slots of one connection, oldest request first, and the replies that are ready to send."""
 
-    __slots__ = ("_largest_waiting", "_slots", "discarding", "ready_bytes", "waiting_bytes")
+    __slots__ = (
+        "_largest_waiting",
+        "_slots",
+        "discarding",
+        "failure",
+        "ready_bytes",
+        "waiting_bytes",
+    )
 
     def __init__(self) -> None:
         # Requests without a reply on its way, in request order. The connection bounds their number.
         self._slots: deque[ReplySlot] = deque()
-        # Bytes of all replies that wait for an earlier one; the sum over the slots. Never negative.
+        # Bytes of all replies of `fill` that wait for an earlier one; the sum over the slots. Error
+        # replies of `end` are small and not counted.
         self.waiting_bytes = 0
         # The largest such reply since the last `relax`: a client may expect one large answer.
         self._largest_waiting = 0
         # Bytes that `pack` and `drain` appended to the caller's list since the last `sent`.
         self.ready_bytes = 0
-        # Set once, by `discard`: the peer is gone, so replies are dropped and only counted off.
+        # Set once, by `discard` or after a failure: replies are dropped and only counted off.
         self.discarding = False
+        # Why a reply could not be framed: a defect of its handler. Set at most once, by `drain`.
+        self.failure: Exception | None = None
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -76,8 +87,12 @@ class ReplyQueue:
             self._largest_waiting = size
         return False
 
-    def skip(self, slot: ReplySlot) -> bool:
-        """Mark the request as ended without a reply. Returns True if `drain` has work now."""
+    def end(self, slot: ReplySlot, reply: ReplyParts = ()) -> bool:
+        """End a request whose handler failed, with an error reply or without a reply.
+
+        Returns True if `drain` has work now.
+        """
+        slot.reply = reply
         slot.ready = True
         return bool(self._slots) and slot is self._slots[0]
 
@@ -96,7 +111,8 @@ class ReplyQueue:
     def drain(self, out: list[Buffer]) -> int:
         """Append the replies at the front that are ready to `out`.
 
-        Returns the request bytes that these slots had occupied.
+        Returns the request bytes that these slots had occupied. A reply that cannot be framed, and
+        every later one, is dropped; `failure` then tells why, and the connection must end.
         """
         slots = self._slots
         freed = 0
@@ -105,7 +121,11 @@ class ReplyQueue:
             freed += slot.frame_bytes
             self.waiting_bytes -= slot.waiting_bytes
             if not self.discarding:
-                self.pack(slot.reply, out)
+                try:
+                    self.pack(slot.reply, out)
+                except (TypeError, struct.error) as error:
+                    self.failure = error
+                    self.discarding = True
         return freed
 
     def sent(self) -> int:

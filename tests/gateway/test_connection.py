@@ -267,6 +267,22 @@ async def test_requests_of_a_lost_peer_that_had_not_begun_never_begin():
     assert not hub.connections
 
 
+async def test_an_answer_of_something_else_than_bytes_ends_the_connection_and_frees_its_memory():
+    later = Later()
+    hub = hub_for(produce(later))
+    wire = connect(hub)
+    for number in range(2):
+        wire.send(request(PRODUCE, 9, number, produce_body()))
+    assert hub.memory.used_bytes
+    later.futures[0].set_result([5])
+    await turns()
+    assert wire.closed
+    later.futures[1].set_result([b"late"])
+    await turns()
+    assert hub.memory.used_bytes == 0
+    assert not hub.connections
+
+
 class Broken(Exception):
     """A bug of ours."""
 

@@ -52,9 +52,32 @@ def test_a_request_without_a_reply_holds_its_place_and_sends_nothing():
     queue, (first, second) = queue_of(2)
     out = []
     queue.fill(second, (b"second",))
-    assert queue.skip(first)
+    assert queue.end(first)
     assert queue.drain(out) == 20
     assert b"".join(out) == framed(b"second")
+
+
+def test_an_error_reply_takes_its_place_in_the_order():
+    queue, (first, second) = queue_of(2)
+    out = []
+    assert not queue.end(second, (b"failed",))
+    assert queue.fill(first, (b"first",))
+    assert queue.drain(out) == 20
+    assert b"".join(out) == framed(b"first", b"failed")
+    assert queue.waiting_bytes == 0
+
+
+def test_a_reply_that_cannot_be_framed_loses_no_memory_and_sends_nothing_after_it():
+    queue, slots = queue_of(3)
+    queue.fill(slots[2], (b"third",))
+    queue.fill(slots[1], ())
+    slots[1].reply = [5]  # not a buffer: a defect of a handler
+    out = []
+    assert queue.fill(slots[0], (b"first",))
+    assert queue.drain(out) == 30
+    assert b"".join(out) == framed(b"first")
+    assert isinstance(queue.failure, TypeError)
+    assert not queue
 
 
 def test_one_large_waiting_reply_is_no_overflow_and_two_are():
