@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from gateway.cluster.membership import Membership
-from gateway.cluster.port import Member
+from gateway.cluster.membership import ClusterMembership
+from gateway.cluster.port import ClusterMember
 from gateway.core.ownership import Incarnation
 from gateway.core.ring import Ring
 from gateway.core.sealed import seal, unseal
@@ -51,7 +51,7 @@ class CoordinatorOwnership:
     """The claims of this gateway. `ring` are the gateways that live and stay."""
 
     def __init__(
-        self, metadata: MetadataStore, membership: Membership, ring: Callable[[], Ring]
+        self, metadata: MetadataStore, membership: ClusterMembership, ring: Callable[[], Ring]
     ) -> None:
         self._metadata = metadata
         self._membership = membership
@@ -59,7 +59,7 @@ class CoordinatorOwnership:
         self._claimed: set[str] = set()
         membership.on_expired(self._claimed.clear)
 
-    async def coordinator(self, group: str) -> Member | None:
+    async def coordinator(self, group: str) -> ClusterMember | None:
         """Who claimed it, if it lives, else the candidate. Raises MetadataUnavailable."""
         if group in self._claimed:
             return self._membership.self_member
@@ -267,7 +267,7 @@ class CoordinatorOwnership:
         if self._membership.incarnation != me:
             raise MetadataUnavailable("this gateway's session ended meanwhile")
 
-    def _member(self, node_id: int | None) -> Member | None:
+    def _member(self, node_id: int | None) -> ClusterMember | None:
         members = self._membership.members()
         return next((member for member in members if member.node_id == node_id), None)
 

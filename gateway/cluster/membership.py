@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import ParamSpec
 
-from gateway.cluster.port import Member, Unlisten
+from gateway.cluster.port import ClusterMember, Unlisten
 from gateway.core.ownership import Incarnation
 from gateway.core.sealed import seal, unseal
 from gateway.log import logger
@@ -36,7 +36,7 @@ _DEAD_MAX = 10_000  # tokens remembered; one that was forgotten is looked up aga
 P = ParamSpec("P")
 
 
-class Membership:
+class ClusterMembership:
     """This gateway among the others, in one incarnation after the other.
 
     Whoever runs it calls `refresh` after `on_stale`, and `try_register` while not `registered`.
@@ -66,8 +66,8 @@ class Membership:
         self._new_token = new_token
         self._token = new_token()
         self._own_tokens: set[str] = set()  # of former incarnations
-        self._live: dict[str, Member] = {}  # by token
-        self._members: tuple[Member, ...] = ()
+        self._live: dict[str, ClusterMember] = {}  # by token
+        self._members: tuple[ClusterMember, ...] = ()
         self._dead: dict[str, None] = {}  # tokens, in the order they were found out
         self._on_changed: list[Callable[[], None]] = []
         self._on_expired: list[Callable[[], None]] = []
@@ -93,14 +93,14 @@ class Membership:
         return self._token
 
     @property
-    def self_member(self) -> Member:
-        return Member(self.node_id, *self._address, self._token, self.leaving)
+    def self_member(self) -> ClusterMember:
+        return ClusterMember(self.node_id, *self._address, self._token, self.leaving)
 
-    def members(self) -> Sequence[Member]:
+    def members(self) -> Sequence[ClusterMember]:
         """Gateways that live, by node id, as far as is known here."""
         return self._members
 
-    def member(self, token: str) -> Member | None:
+    def member(self, token: str) -> ClusterMember | None:
         """None: it is not in the list."""
         return self._live.get(token)
 
@@ -267,7 +267,7 @@ class Membership:
             for changed in list(self._on_changed):
                 changed()
 
-    async def _read(self) -> list[Member]:
+    async def _read(self) -> list[ClusterMember]:
         try:
             names = await self._metadata.children(BROKERS)
         except NoNode:
@@ -280,7 +280,7 @@ class Membership:
         found = await asyncio.gather(*(self._read_one(name) for name in names))
         return [member for member in found if member is not None]
 
-    async def _read_one(self, name: str) -> Member | None:
+    async def _read_one(self, name: str) -> ClusterMember | None:
         path = f"{BROKERS}/{name}"
         try:
             return _decode(path, await self._metadata.get(path))
@@ -342,10 +342,10 @@ def listen(to: list[Callable[P, None]], callback: Callable[P, None]) -> Unlisten
     return unlisten
 
 
-def _decode(path: str, node: Node) -> Member:
+def _decode(path: str, node: Node) -> ClusterMember:
     document = unseal(node.data, path)
     try:
-        return Member(
+        return ClusterMember(
             node_id=int(path.rpartition("/")[2]),
             host=str(document["host"]),
             port=int(document["port"]),

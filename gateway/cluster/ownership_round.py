@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import cast
 from uuid import UUID
 
-from gateway.cluster.membership import SESSIONS_WAITED, Membership
+from gateway.cluster.membership import SESSIONS_WAITED, ClusterMembership
 from gateway.cluster.owners_table import OwnersTable, each
 from gateway.cluster.ownership_state import (
     Effect,
@@ -46,7 +46,7 @@ class OwnershipRounds:
         metadata: MetadataStore,
         catalog: TopicDirectory,
         clock: Clock,
-        membership: Membership,
+        membership: ClusterMembership,
         state: OwnershipState,
         *,
         session_ms: int,

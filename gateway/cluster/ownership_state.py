@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
-from gateway.cluster.port import Leader, Member, StreamKey, TopicSize
+from gateway.cluster.port import ClusterMember, Leader, StreamKey, TopicSize
 from gateway.core.ownership import NOBODY, Incarnation, Owners
 from gateway.core.ring import Assignment, Ring
 
@@ -42,7 +42,7 @@ Effect = Gained | Lost | Resume
 
 
 class LiveBrokers(Protocol):
-    """The live brokers, as `Membership` holds them; every question is answered at once."""
+    """The live brokers, as `ClusterMembership` holds them; every question is answered at once."""
 
     @property
     def node_id(self) -> int: ...
@@ -60,9 +60,9 @@ class LiveBrokers(Protocol):
     @property
     def leaving(self) -> bool: ...
 
-    def members(self) -> Sequence[Member]: ...
+    def members(self) -> Sequence[ClusterMember]: ...
 
-    def member(self, token: str) -> Member | None: ...
+    def member(self, token: str) -> ClusterMember | None: ...
 
     def is_known_dead(self, who: Incarnation) -> bool: ...
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from uuid import UUID
 
 from gateway.cluster.balancer import Balancer
-from gateway.cluster.membership import Membership
+from gateway.cluster.membership import ClusterMembership
 from gateway.cluster.owners_table import each
 from gateway.cluster.ownership_round import OwnershipRounds
 from gateway.cluster.ownership_state import OwnershipState
@@ -35,7 +35,7 @@ class PartitionOwnership:
         metadata: MetadataStore,
         catalog: TopicDirectory,
         clock: Clock,
-        membership: Membership,
+        membership: ClusterMembership,
         *,
         session_ms: int,
         balance_settle_s: float,

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from gateway.cluster.port import Cluster, Member
+from gateway.cluster.port import Cluster, ClusterMember
 from ledger.ports.clock import Clock
 
 PEER_CLIENT_ID = "gateway-to-gateway"
@@ -26,9 +26,9 @@ class Peers:
         self._cluster = cluster
         self._clock = clock
         self._answer_s_max = answer_s_max
-        self._away: dict[Member, float] = {}  # did not answer: until when they are not asked
+        self._away: dict[ClusterMember, float] = {}  # did not answer: until when they are not asked
 
-    def members(self) -> list[Member]:
+    def members(self) -> list[ClusterMember]:
         """Those to ask now."""
         me, now_s = self._cluster.node_id, self._clock.monotonic_s()
         self._away = {member: until for member, until in self._away.items() if until > now_s}
@@ -36,7 +36,7 @@ class Peers:
         return [each for each in members if each.node_id != me and each not in self._away]
 
     async def ask(
-        self, key: int, fields: Callable[[Member], dict[str, Any] | None]
+        self, key: int, fields: Callable[[ClusterMember], dict[str, Any] | None]
     ) -> dict[int, Any]:
         """The answers by node id, of all that gave one. `fields` of None: nothing for that one."""
         asked = [(member, fields(member)) for member in self.members()]
@@ -45,7 +45,9 @@ class Peers:
         )
         return {node_id: answer for node_id, answer in answers if answer is not None}
 
-    async def _ask(self, member: Member, key: int, fields: dict[str, Any]) -> tuple[int, Any]:
+    async def _ask(
+        self, member: ClusterMember, key: int, fields: dict[str, Any]
+    ) -> tuple[int, Any]:
         from gateway.wire.client_link import (  # a gateway starts without it
             AdminError,
             Link,

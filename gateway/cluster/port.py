@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 from uuid import UUID
 
 
-class Member(NamedTuple):
+class ClusterMember(NamedTuple):
     """A gateway that lives: where clients reach it. `token` is this incarnation's alone."""
 
     node_id: int
@@ -52,7 +52,7 @@ class Cluster(Protocol):
         """
         ...
 
-    def members(self) -> Sequence[Member]:
+    def members(self) -> Sequence[ClusterMember]:
         """Gateways that live, this one too, by node id."""
         ...
 
@@ -73,7 +73,7 @@ class Cluster(Protocol):
         """
         ...
 
-    async def coordinator(self, group: str) -> Member | None:
+    async def coordinator(self, group: str) -> ClusterMember | None:
         """Who to ask about the group: who claimed it, if it lives, else the candidate of the ring.
 
         Raises MetadataUnavailable. None: no gateway can be named now.

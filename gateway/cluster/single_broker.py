@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from uuid import UUID
 
-from gateway.cluster.port import Leader, Member, StreamKey
+from gateway.cluster.port import ClusterMember, Leader, StreamKey
 
 
 class SingleBroker:
@@ -26,9 +26,9 @@ class SingleBroker:
     def lease_held(self) -> bool:
         return True
 
-    def members(self) -> Sequence[Member]:
+    def members(self) -> Sequence[ClusterMember]:
         host, port = self.address
-        return [Member(self._node_id, host, port, "", "")]
+        return [ClusterMember(self._node_id, host, port, "", "")]
 
     def leader(self, key: StreamKey) -> Leader:
         return Leader(self._node_id, self.epoch_of(key))
@@ -43,7 +43,7 @@ class SingleBroker:
         """True at once: this process opens a partition when it is first asked for."""
         return True
 
-    async def coordinator(self, group: str) -> Member | None:
+    async def coordinator(self, group: str) -> ClusterMember | None:
         return self.members()[0]
 
     async def claim(self, group: str) -> None:

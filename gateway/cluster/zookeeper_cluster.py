@@ -11,12 +11,12 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from uuid import UUID, uuid4
 
 from gateway.cluster.coordinator_ownership import CoordinatorOwnership
-from gateway.cluster.membership import Membership, listen
+from gateway.cluster.membership import ClusterMembership, listen
 from gateway.cluster.partition_ownership import PartitionOwnership
 from gateway.cluster.port import (
+    ClusterMember,
     HandOver,
     Leader,
-    Member,
     StreamKey,
     StreamListener,
     TopicDirectory,
@@ -57,7 +57,7 @@ class ZooKeeperCluster:
     ) -> None:
         self._lease = lease
         self._stopped = False
-        self._membership = Membership(
+        self._membership = ClusterMembership(
             metadata,
             clock,
             node_id=node_id,
@@ -148,7 +148,7 @@ class ZooKeeperCluster:
     def lease_held(self) -> bool:
         return self._membership.registered and self._lease()
 
-    def members(self) -> Sequence[Member]:
+    def members(self) -> Sequence[ClusterMember]:
         return self._membership.members()
 
     def leader(self, key: StreamKey) -> Leader:
@@ -160,7 +160,7 @@ class ZooKeeperCluster:
     def owns(self, key: StreamKey) -> bool:
         return self._ownership.owns(key)
 
-    async def coordinator(self, group: str) -> Member | None:
+    async def coordinator(self, group: str) -> ClusterMember | None:
         return await self._claims.coordinator(group)
 
     async def claim(self, group: str) -> None:

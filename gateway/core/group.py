@@ -20,12 +20,12 @@ from gateway.core.group_members import (
     AnswerJoin,
     AnswerSync,
     Effect,
+    GroupMember,
+    GroupMembership,
     GroupSettings,
     Joined,
     Joining,
     Leaving,
-    Member,
-    Membership,
     MemberView,
     Persist,
     State,
@@ -80,7 +80,7 @@ class Group:
         self._initial_member_added = False  # a member came in the current round of it
 
     @classmethod
-    def restore(cls, membership: Membership, settings: GroupSettings, now_ms: int) -> Group:
+    def restore(cls, membership: GroupMembership, settings: GroupSettings, now_ms: int) -> Group:
         """Create the group from its stored membership. Session timeouts start again."""
         group = cls(settings)
         group.generation = membership.generation
@@ -88,7 +88,7 @@ class Group:
         group.protocol = membership.protocol
         group._roster.leader = membership.leader
         for record in membership.members:
-            member = Member(*record)
+            member = GroupMember(*record)
             group._roster.add(member)
             group._extend_session(member, now_ms)
         if group.members:
@@ -106,7 +106,7 @@ class Group:
         return min((at for at in times if at is not None), default=None)
 
     @property
-    def members(self) -> Mapping[str, Member]:
+    def members(self) -> Mapping[str, GroupMember]:
         return self._roster.members
 
     @property
@@ -118,7 +118,7 @@ class Group:
         """True if the group has no member and no member is about to join."""
         return self.state is State.EMPTY and not self._pending
 
-    def membership(self) -> Membership:
+    def membership(self) -> GroupMembership:
         """Return the membership to store. The group is Stable or Empty."""
         return self._membership({m.member_id: m.assignment for m in self.members.values()})
 
@@ -285,7 +285,7 @@ class Group:
 
     def _enter(self, joining: Joining, member_id: str, waiter: object, now_ms: int) -> list[Effect]:
         """Add a new member and rebalance."""
-        member = Member(
+        member = GroupMember(
             member_id,
             joining.instance_id,
             joining.client_id,
@@ -357,7 +357,7 @@ class Group:
 
         return [*effects, Persist(self.membership(), then)]
 
-    def _rename(self, old_id: str, new_id: str) -> tuple[list[Effect], Member]:
+    def _rename(self, old_id: str, new_id: str) -> tuple[list[Effect], GroupMember]:
         member = self._roster.rename(old_id, new_id)
         fenced = ErrorCode.fenced_instance_id
         effects = [
@@ -540,17 +540,17 @@ class Group:
         self._not_synced.discard(member_id)
         self._sessions.clear(member_id)
 
-    def _extend_session(self, member: Member, now_ms: int) -> None:
+    def _extend_session(self, member: GroupMember, now_ms: int) -> None:
         self._sessions.set(member.member_id, now_ms + member.session_timeout_ms)
 
-    def _answer_join(self, member: Member, joined: Joined) -> list[Effect]:
+    def _answer_join(self, member: GroupMember, joined: Joined) -> list[Effect]:
         return [AnswerJoin(each, joined) for each in self._roster.take_join_waiters(member)]
 
-    def _answer_sync(self, member: Member, synced: Synced) -> list[Effect]:
+    def _answer_sync(self, member: GroupMember, synced: Synced) -> list[Effect]:
         waiters, member.sync_waiters = member.sync_waiters, []
         return [AnswerSync(each, synced) for each in waiters]
 
-    def _joined(self, member: Member) -> Joined:
+    def _joined(self, member: GroupMember) -> Joined:
         leads = member.member_id == self.leader
         return Joined(
             ErrorCode.none,
@@ -562,11 +562,11 @@ class Group:
             self._roster.for_leader(self.protocol) if leads else (),
         )
 
-    def _synced(self, member: Member) -> Synced:
+    def _synced(self, member: GroupMember) -> Synced:
         return Synced(ErrorCode.none, self.protocol_type, self.protocol, member.assignment)
 
-    def _membership(self, assignments: dict[str, bytes]) -> Membership:
-        return Membership(
+    def _membership(self, assignments: dict[str, bytes]) -> GroupMembership:
+        return GroupMembership(
             self.generation,
             self.protocol_type,
             self.protocol,

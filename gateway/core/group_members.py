@@ -112,7 +112,7 @@ class MemberRecord(NamedTuple):
     assignment: bytes
 
 
-class Membership(NamedTuple):
+class GroupMembership(NamedTuple):
     """The membership after a finished rebalance, which survives a restart of the broker.
 
     Without members it describes an empty group.
@@ -137,7 +137,7 @@ class MemberView(NamedTuple):
 
 
 @dataclass(slots=True)
-class Member:
+class GroupMember:
     """One member. Its waiters belong to the caller of the group, which only stores them."""
 
     member_id: str
@@ -192,7 +192,7 @@ class AnswerSync(NamedTuple):
 class Persist(NamedTuple):
     """Store the membership, then call `then(now_ms)`. If that fails, call `abandon`."""
 
-    membership: Membership
+    membership: GroupMembership
     then: Callable[[int], list[Effect]]
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 from uuid import UUID
 
-from gateway.core.group_members import Member, State
+from gateway.core.group_members import GroupMember, State
 from subscriptions.committed_offset import CommittedOffset, TopicIdPartition
 
 CONSUMER = "consumer"
@@ -79,7 +79,7 @@ def _since_ms(committed: CommittedOffset, age: GroupAge, topic: str) -> int | No
 
 
 def subscribed_topics(
-    members: Mapping[str, Member], protocol_type: str | None, protocol: str | None
+    members: Mapping[str, GroupMember], protocol_type: str | None, protocol: str | None
 ) -> frozenset[str] | None:
     """Return all topics that members of a consumer group subscribe to, or None if unknown.
 

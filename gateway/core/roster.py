@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from kio.schema.errors import ErrorCode
 
 from gateway.core.group_members import (
+    GroupMember,
     JoinedMember,
     Joining,
-    Member,
     MemberRecord,
     MemberView,
 )
@@ -25,14 +25,14 @@ class Roster:
     __slots__ = ("_supported", "awaiting_join", "instances", "leader", "members")
 
     def __init__(self) -> None:
-        self.members: dict[str, Member] = {}
+        self.members: dict[str, GroupMember] = {}
         self.leader: str | None = None
         self.instances: dict[str, str] = {}  # static members: instance id -> member id
         self.awaiting_join = 0  # members whose JoinGroup is unanswered
         # Protocol name -> number of members that support it
         self._supported: Counter[str] = Counter()
 
-    def add(self, member: Member) -> None:
+    def add(self, member: GroupMember) -> None:
         self.members[member.member_id] = member
         if member.instance_id is not None:
             self.instances[member.instance_id] = member.member_id
@@ -51,7 +51,7 @@ class Roster:
         if self.leader == member_id:
             self.leader = next(iter(self.members), None)
 
-    def update(self, member: Member, joining: Joining) -> None:
+    def update(self, member: GroupMember, joining: Joining) -> None:
         """Update the member from its new JoinGroup."""
         self._supported.subtract({name for name, _ in member.protocols})
         member.protocols = joining.protocols
@@ -59,7 +59,7 @@ class Roster:
         member.session_timeout_ms = joining.session_timeout_ms
         member.rebalance_timeout_ms = joining.rebalance_timeout_ms
 
-    def rename(self, old_id: str, new_id: str) -> Member:
+    def rename(self, old_id: str, new_id: str) -> GroupMember:
         """Give the static member a new id; it keeps its place and its role."""
         member = self.members[old_id]
         assert member.instance_id is not None
@@ -72,12 +72,12 @@ class Roster:
             self.leader = new_id
         return member
 
-    def await_join(self, member: Member, waiter: object) -> None:
+    def await_join(self, member: GroupMember, waiter: object) -> None:
         if not member.join_waiters:
             self.awaiting_join += 1
         member.join_waiters.append(waiter)
 
-    def take_join_waiters(self, member: Member) -> list[object]:
+    def take_join_waiters(self, member: GroupMember) -> list[object]:
         """Remove and return the waiters of this member's JoinGroup."""
         if member.join_waiters:
             self.awaiting_join -= 1

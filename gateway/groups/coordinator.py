@@ -1,11 +1,12 @@
-"""The coordinator of consumer groups: what members, consumers and operators ask of one gateway.
+"""The coordinator of consumer groups: the requests of members, consumers and operators.
 
-    coordinator ─▶ residents   groups in memory: claimed, loaded, written, let go
-                ─▶ census      all stored groups: resting ones, orphans, expiry
+    coordinator ─▶ LoadedGroups    groups in memory: claimed, loaded, written, unloaded
+                ─▶ GroupScanner    all stored groups: idle ones, orphans, expiry of offsets
+                ─▶ GroupSnapshots  a bounded number of groups, for the metrics
 
-Each change of membership and each commit is durable before anybody is told. Nothing is answered
-for a group that this gateway has not claimed, nor while its lease does not hold: the answer is
-NOT_COORDINATOR, and while a group is loading COORDINATOR_LOAD_IN_PROGRESS; never a guess.
+Each change of membership and each commit is durable before it is answered. For a group that this
+broker has not claimed, or while its lease does not hold, the answer is NOT_COORDINATOR. While a
+group is loading it is COORDINATOR_LOAD_IN_PROGRESS.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ __all__ = ["Coordinator", "GroupListing", "GroupView", "Refused", "fresh_id"]
 
 
 class Coordinator:
-    """The consumer groups of this gateway. Runs on one event loop; `start` once, `stop` once."""
+    """The consumer groups of this broker. Used on one event loop; `start` once, `stop` once."""
 
     def __init__(
         self,
@@ -59,7 +60,7 @@ class Coordinator:
         store: SubscriptionsStore | None = None,
         claims: GroupClaims | None = None,
     ) -> None:
-        """`claims` of None: no other gateway exists."""
+        """Without `claims`, this broker is the only one."""
         self.limits = limits
         self._store: SubscriptionsStore = GroupZnodeStore(metadata) if store is None else store
         self._catalog = catalog
@@ -67,55 +68,59 @@ class Coordinator:
         settings = GroupSettings(
             limits.initial_rebalance_delay_ms, limits.new_member_timeout_ms, limits.members_max
         )
-        self._residents = LoadedGroups(self._store, claims, clock, settings, self._on_rest)
-        self._census = GroupScanner(
+        self._loaded_groups = LoadedGroups(self._store, claims, clock, settings, self._on_evicted)
+        self._scanner = GroupScanner(
             self._store,
             claims,
-            self._residents,
+            self._loaded_groups,
             catalog,
             clock,
             limits.offsets_retention_minutes * 60_000,
         )
-        self._standings = GroupSnapshots(self._store, self._residents, self._census, claims, clock)
+        self._snapshots = GroupSnapshots(
+            self._store, self._loaded_groups, self._scanner, claims, clock
+        )
+        # Runs the scanner, from `start` until `hand_over` or `stop`.
         self._background: asyncio.Task[None] | None = None
+        # Tasks that remove the offsets of topics that other brokers deleted. Each removes itself.
         self._forgetting: set[asyncio.Task[None]] = set()
         catalog.on_deleted.append(self._on_topic_deleted)
         catalog.on_forgotten.append(self._on_topic_forgotten)
 
     async def start(self) -> None:
-        """Groups are served. Those that have members are loaded in the background."""
-        self._background = asyncio.get_running_loop().create_task(self._census.run())
+        """Serve groups. Those that have members are loaded in the background."""
+        self._background = asyncio.get_running_loop().create_task(self._scanner.run())
 
     async def adopt(self, groups: Iterable[str]) -> None:
-        """Of these groups, whose gateway is gone, those that have members are in memory here.
+        """Load those of these groups that have members; their coordinator is dead.
 
-        To be called when the members of the cluster have changed; also other groups are taken that
-        nobody else has now. A group that another gateway claims first is that gateway's. Raises
-        MetadataUnavailable.
+        Call it when the brokers of the cluster have changed. Unclaimed groups with members of
+        which this broker is the candidate are loaded as well. A group that another broker claims
+        first belongs to that broker. Raises MetadataUnavailable.
         """
-        await self._census.adopt(groups)
+        await self._scanner.adopt(groups)
 
     def lost(self) -> None:
-        """This incarnation has ended, and every claim with it: all groups are forgotten."""
-        self._residents.lose_all()
+        """Forget all groups: this incarnation has ended, and every claim with it."""
+        self._loaded_groups.lose_all()
 
     async def hand_over(self) -> None:
-        """Every group is written back and released, and none is claimed any more.
+        """Write back and release every group, and claim none any more.
 
-        Members keep their ids, generation and assignments; they are told NOT_COORDINATOR and find
-        the next coordinator. Accepted commits are answered. `stop` comes after it.
+        Members keep their ids, generation and assignments. They get NOT_COORDINATOR and look up
+        the next coordinator. Accepted commits are answered. Call `stop` afterwards.
         """
         await self._end_background()
-        await self._residents.hand_over()
+        await self._loaded_groups.hand_over()
 
     async def stop(self) -> None:
-        """Nobody waits here any more, and what was accepted is durable. May be called again."""
+        """Answer all waiting requests, and wait until accepted writes are durable. Idempotent."""
         if self._on_topic_deleted in self._catalog.on_deleted:
             self._catalog.on_deleted.remove(self._on_topic_deleted)
             self._catalog.on_forgotten.remove(self._on_topic_forgotten)
         await self._end_background()
         await asyncio.gather(*self._forgetting, return_exceptions=True)
-        await self._residents.stop()
+        await self._loaded_groups.stop()
         await self._store.close()
 
     async def _end_background(self) -> None:
@@ -124,18 +129,18 @@ class Coordinator:
             await asyncio.gather(self._background, return_exceptions=True)
 
     def release_waiters(self) -> None:
-        """Members that wait in a rebalance are told to come back later; they keep their ids."""
-        self._residents.release_waiters()
+        """Make members that wait in a rebalance retry; they keep their ids."""
+        self._loaded_groups.release_waiters()
 
-    def _on_rest(self, resident: LoadedGroup) -> None:
-        self._standings.forget(resident.group_id)
-        self._census.on_rest(resident)
+    def _on_evicted(self, loaded: LoadedGroup) -> None:
+        self._snapshots.forget(loaded.group_id)
+        self._scanner.on_evicted(loaded)
 
     async def _on_topic_deleted(self, topic: Topic) -> None:
-        await self._census.forget_topic(topic.topic_id)
+        await self._scanner.forget_topic(topic.topic_id)
 
     def _on_topic_forgotten(self, topic: Topic) -> None:
-        """Another gateway deleted it: only we know the groups that are in memory here."""
+        """Remove the offsets of a topic that another broker deleted from the loaded groups."""
         task = asyncio.get_running_loop().create_task(self._on_topic_deleted(topic))
         self._forgetting.add(task)
         task.add_done_callback(self._forgetting.discard)
@@ -143,58 +148,65 @@ class Coordinator:
     # members
 
     async def join(self, group_id: str, joining: Joining) -> Joined:
-        """Waits until the rebalance that this starts, or takes part in, has its members."""
+        """Join the group, and wait until the rebalance has its members."""
         try:
-            loaded = await self._residents.find(group_id, create=not joining.member_id)
+            loaded = await self._loaded_groups.find(group_id, create=not joining.member_id)
         except Refused as refused:
             return Joined(refused.code, joining.member_id)
         if loaded is None:
             return Joined(ErrorCode.unknown_member_id, joining.member_id)
         waiter: Future[Joined] = asyncio.get_running_loop().create_future()
-        self._residents.run(loaded, loaded.group.join(joining, waiter, self._residents.now_ms()))
+        self._loaded_groups.run(
+            loaded, loaded.group.join(joining, waiter, self._loaded_groups.now_ms())
+        )
         joined = await waiter
-        if not self._residents.serves():
+        if not self._loaded_groups.serves():
             return Joined(ErrorCode.not_coordinator, joining.member_id)
         return joined
 
     async def sync(self, group_id: str, syncing: Syncing) -> Synced:
-        """Waits until the leader's assignments are durable."""
+        """Return the assignment, once the leader's assignments are durable."""
         try:
-            loaded = await self._residents.find(group_id)
+            loaded = await self._loaded_groups.find(group_id)
         except Refused as refused:
             return Synced(refused.code)
         if loaded is None:
             return Synced(ErrorCode.unknown_member_id)
         waiter: Future[Synced] = asyncio.get_running_loop().create_future()
-        self._residents.run(loaded, loaded.group.sync(syncing, waiter, self._residents.now_ms()))
+        self._loaded_groups.run(
+            loaded, loaded.group.sync(syncing, waiter, self._loaded_groups.now_ms())
+        )
         synced = await waiter
-        return synced if self._residents.serves() else Synced(ErrorCode.not_coordinator)
+        return synced if self._loaded_groups.serves() else Synced(ErrorCode.not_coordinator)
 
     def heartbeat_now(
         self, group_id: str, member_id: str, generation: int, instance_id: str | None
     ) -> ErrorCode | None:
-        """The answer, or None when the group is not loaded: then ask `heartbeat`."""
-        loaded = self._residents.resident(group_id)
+        """Return the answer, or None if the group is not loaded: then await `heartbeat`."""
+        loaded = self._loaded_groups.use(group_id)
         if loaded is None:
             return None
-        # Without a lease the member is heard, so that it is not out when the lease is back.
-        code = loaded.group.heartbeat(member_id, generation, instance_id, self._residents.now_ms())
-        self._residents.note_deadline(loaded)
-        return code if self._residents.serves() else ErrorCode.not_coordinator
+        # Count the heartbeat even without a lease, or the member expires when the lease returns.
+        code = loaded.group.heartbeat(
+            member_id, generation, instance_id, self._loaded_groups.now_ms()
+        )
+        self._loaded_groups.note_deadline(loaded)
+        return code if self._loaded_groups.serves() else ErrorCode.not_coordinator
 
     async def heartbeat(
         self, group_id: str, member_id: str, generation: int, instance_id: str | None
     ) -> ErrorCode:
-        """As `heartbeat_now`; loads the group if need be.
+        """Load the group if necessary, then answer as `heartbeat_now`.
 
-        A group that takes long to load gets NONE, as in Kafka: the other code is fatal to clients.
+        While the group is loading the answer is NONE, as in Kafka: clients treat
+        COORDINATOR_LOAD_IN_PROGRESS as fatal here.
         """
         try:
-            loaded = await self._residents.find(group_id)
+            loaded = await self._loaded_groups.find(group_id)
         except Refused as refused:
             if refused.code is not ErrorCode.coordinator_load_in_progress:
                 return refused.code
-            claimed = self._residents.claimed(group_id)
+            claimed = self._loaded_groups.claimed(group_id)
             return ErrorCode.none if claimed else ErrorCode.coordinator_not_available
         if loaded is None:
             return ErrorCode.unknown_member_id
@@ -202,12 +214,12 @@ class Coordinator:
         return ErrorCode.coordinator_not_available if code is None else code
 
     async def leave(self, group_id: str, leavings: tuple[Leaving, ...]) -> list[ErrorCode]:
-        """A code for each. Raises Refused."""
-        loaded = await self._residents.find(group_id)
+        """Remove the members. Returns a code for each. Raises Refused."""
+        loaded = await self._loaded_groups.find(group_id)
         if loaded is None:
             return [ErrorCode.unknown_member_id] * len(leavings)
-        errors, effects = loaded.group.leave(leavings, self._residents.now_ms())
-        self._residents.run(loaded, effects)
+        errors, effects = loaded.group.leave(leavings, self._loaded_groups.now_ms())
+        self._loaded_groups.run(loaded, effects)
         return errors
 
     # offsets
@@ -220,33 +232,33 @@ class Coordinator:
         instance_id: str | None,
         offsets: Mapping[TopicIdPartition, CommittedOffset],
     ) -> ErrorCode:
-        """The offsets are durable and seen by every later fetch, if the code is NONE.
+        """Commit the offsets. NONE means that they are durable, and every later fetch sees them.
 
-        GROUP_ID_NOT_FOUND: a generation of a group that does not exist.
+        GROUP_ID_NOT_FOUND means that the request names a generation of a group that does not exist.
         """
         await self._store.room()
         try:
-            loaded = await self._residents.find(group_id, create=generation < 0)
+            loaded = await self._loaded_groups.find(group_id, create=generation < 0)
         except Refused as refused:
             return refused.code
         if loaded is None:
             return ErrorCode.group_id_not_found
         code = loaded.group.check_commit(
-            member_id, generation, instance_id, self._residents.now_ms()
+            member_id, generation, instance_id, self._loaded_groups.now_ms()
         )
-        self._residents.note_deadline(loaded)
+        self._loaded_groups.note_deadline(loaded)
         if code is not ErrorCode.none or not offsets:
             return code
-        durable = self._residents.write(loaded, offsets)
+        durable = self._loaded_groups.write(loaded, offsets)
         try:
             await asyncio.shield(durable)
         except LedgerError as error:
             return coordinator_code(error)
-        return ErrorCode.none if self._residents.serves() else ErrorCode.not_coordinator
+        return ErrorCode.none if self._loaded_groups.serves() else ErrorCode.not_coordinator
 
     async def offsets(self, group_id: str) -> Mapping[TopicIdPartition, CommittedOffset]:
-        """What is committed, deleted topics included. Raises Refused, never guesses."""
-        loaded = await self._residents.find(group_id)
+        """Return the committed offsets, also those of deleted topics. Raises Refused."""
+        loaded = await self._loaded_groups.find(group_id)
         if loaded is None:
             return {}
         if loaded.group.state is State.DEAD:
@@ -256,11 +268,11 @@ class Coordinator:
     async def delete_offsets(
         self, group_id: str, topics: Mapping[TopicIdPartition, str]
     ) -> dict[TopicIdPartition, ErrorCode]:
-        """Offsets are removed, but for topics (their names) that a member subscribes to.
+        """Remove offsets, except those of topics that a member subscribes to.
 
-        Raises Refused.
+        `topics` maps each offset's key to the name of its topic. Raises Refused.
         """
-        loaded = await self._residents.find(group_id)
+        loaded = await self._loaded_groups.find(group_id)
         if loaded is None or loaded.group.state is State.DEAD:
             raise Refused(ErrorCode.group_id_not_found)
         group = loaded.group
@@ -277,20 +289,20 @@ class Coordinator:
         }
         gone = [key for key, code in codes.items() if code is ErrorCode.none]
         try:
-            await self._census.remove_offsets(
+            await self._scanner.remove_offsets(
                 loaded, [key for key in gone if key in loaded.offsets]
             )
         except LedgerError as error:
             raise Refused(coordinator_code(error)) from error
-        if not self._residents.serves():
+        if not self._loaded_groups.serves():
             raise Refused(ErrorCode.not_coordinator)
         return codes
 
     # operators
 
     async def describe(self, group_id: str) -> GroupView | None:
-        """None: there is no such group. Raises Refused."""
-        loaded = await self._residents.find(group_id)
+        """Return the group, or None if it does not exist. Raises Refused."""
+        loaded = await self._loaded_groups.find(group_id)
         if loaded is None or loaded.group.state is State.DEAD:
             return None
         group = loaded.group
@@ -298,35 +310,36 @@ class Coordinator:
         return GroupView(group.state, group.protocol_type or "", protocol or "", group.views())
 
     async def list(self) -> list[GroupListing]:
-        """The groups that this gateway coordinates, and those that rest with it; in no order.
+        """Return the groups that this broker coordinates and its idle ones, in no order.
 
-        Over all gateways that is every group, once. Raises Refused while they are not all known.
+        The lists of all brokers together contain every group once. Raises Refused until every
+        stored group was read.
         """
         try:
             async with asyncio.timeout(LOAD_WAIT_S):
-                await self._census.looked.wait()
-                listed = await self._census.listings()
+                await self._scanner.scanned.wait()
+                listed = await self._scanner.listings()
         except TimeoutError:
             raise Refused(ErrorCode.coordinator_load_in_progress) from None
         except LedgerError as error:
             raise Refused(coordinator_code(error)) from error
-        if not self._residents.serves():
-            # Clients ask again after this one; they give up after NOT_COORDINATOR.
+        if not self._loaded_groups.serves():
+            # Clients retry after this code, but not after NOT_COORDINATOR.
             raise Refused(ErrorCode.coordinator_not_available)
         return listed
 
-    async def standings(self, limits: MetricsLimits) -> tuple[list[GroupSnapshot], int]:
-        """Where groups of this gateway stand, and how many more there are; see `GroupSnapshots`."""
-        return await self._standings.look(limits)
+    async def snapshots(self, limits: MetricsLimits) -> tuple[list[GroupSnapshot], int]:
+        """Return snapshots of groups, and the number of groups left out; see `GroupSnapshots`."""
+        return await self._snapshots.look(limits)
 
     def stored(self, group_id: str) -> bool:
-        """There is such a group, here or at another gateway, as far as it is known here."""
-        return self._census.knows(group_id)
+        """Return whether a group of this name is known, here or at another broker."""
+        return self._scanner.knows(group_id)
 
     async def delete(self, group_id: str) -> ErrorCode:
-        """The group and its offsets are gone, if the code is NONE."""
+        """Delete the group and its offsets. If the code is NONE both are gone."""
         try:
-            loaded = await self._residents.find(group_id)
+            loaded = await self._loaded_groups.find(group_id)
         except Refused as refused:
             return refused.code
         if loaded is None or loaded.group.state is State.DEAD:
@@ -334,12 +347,12 @@ class Coordinator:
         if loaded.group.state is not State.EMPTY:
             return ErrorCode.non_empty_group
         try:
-            await self._residents.delete(loaded)
+            await self._loaded_groups.delete(loaded)
         except LedgerError as error:
             return coordinator_code(error)
-        return ErrorCode.none if self._residents.serves() else ErrorCode.not_coordinator
+        return ErrorCode.none if self._loaded_groups.serves() else ErrorCode.not_coordinator
 
 
 def fresh_id() -> str:
-    """What the id of a new member ends with."""
+    """Return a random suffix for the id of a new member."""
     return str(uuid4())

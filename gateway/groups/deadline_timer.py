@@ -10,13 +10,17 @@ from ledger.ports.clock import Clock
 
 
 class DeadlineTimer:
-    """`on_due` gets the names whose time has come, each once. Milliseconds, monotonic."""
+    """Calls `on_due` once with each name whose deadline has passed. Monotonic milliseconds."""
 
     def __init__(self, clock: Clock, on_due: Callable[[list[str]], None]) -> None:
         self._clock = clock
         self._on_due = on_due
+        # The deadline of each name, from `set` until `clear` or until it has passed.
         self._deadlines: Deadlines[str] = Deadlines()
+        # The loop's timer for the earliest deadline; None while there is no deadline. After a
+        # `clear` it may fire too early, and is then set again.
         self._timer: asyncio.TimerHandle | None = None
+        # The time for which `_timer` is set.
         self._timer_at_ms = 0
 
     def set(self, name: str, at_ms: int) -> None:
@@ -28,7 +32,7 @@ class DeadlineTimer:
         self._deadlines.clear(name)
 
     def stop(self) -> None:
-        """Nothing falls due any more."""
+        """Forget all deadlines."""
         self._deadlines = Deadlines()
         if self._timer is not None:
             self._timer.cancel()

@@ -1,7 +1,7 @@
-"""All stored groups: who of them rests, who has to be loaded, whose offsets have expired.
+"""Scan all stored groups: find idle ones, load orphans, expire committed offsets.
 
-Every gateway knows every resting group by name; what it does about one depends on the ring: only
-the candidate of a group that nobody has claimed lists it, and sweeps it.
+Every broker knows every idle group by name. Only the candidate of an unclaimed group lists it and
+expires its offsets.
 """
 
 from __future__ import annotations
@@ -24,113 +24,120 @@ from ledger.ports.clock import Clock
 from subscriptions.committed_offset import TopicIdPartition
 from subscriptions.store import SubscriptionsStore
 
-SWEEP_S = 600.0  # Kafka: offsets.retention.check.interval.ms
-LOOKS_MAX = 64  # groups that are read or loaded at once
-_SLICE = 500  # names that are looked at without giving way
+EXPIRE_S = 600.0  # Kafka: offsets.retention.check.interval.ms
+READS_MAX = 64  # groups that are read or loaded at the same time
+_SLICE = 500  # names between two pauses for other tasks
 
 
 class IdleGroup(NamedTuple):
-    """A stored group without members that is not in memory."""
+    """A stored group that has no members and is not loaded."""
 
     protocol_type: str
     check_at_ms: int  # wall time before which none of its offsets expires
 
 
 class GroupScanner:
-    """Runs beside the requests. `looked` is set once every stored group was looked at."""
+    """Reads stored groups in the background, and expires the offsets of this broker's groups."""
 
     def __init__(
         self,
         store: SubscriptionsStore,
         claims: GroupClaims,
-        residents: LoadedGroups,
+        loaded_groups: LoadedGroups,
         catalog: Catalog,
         clock: Clock,
         retention_ms: int,
     ) -> None:
-        self.resting: dict[str, IdleGroup] = {}
-        self.looked = asyncio.Event()
-        self._elsewhere: set[str] = set()  # have members, and were not for us when looked at
-        self._left_open: set[str] = set()  # rest, but a gateway died before it let them go
-        self._counting = asyncio.Lock()
+        # Stored groups without members, as last read or unloaded. A load or a deletion removes one.
+        self.idle: dict[str, IdleGroup] = {}
+        # Set for good once every stored group was read.
+        self.scanned = asyncio.Event()
+        # Stored groups that had members when they were last read. This broker loads those of which
+        # it is or becomes the candidate; a load or a deletion removes one.
+        self._elsewhere: set[str] = set()
+        # Idle groups whose coordinator died before it unloaded them. The next expiry loads and
+        # unloads them, which ends their open segments.
+        self._unclean: set[str] = set()
+        # Held by `scan`, of which one runs at a time.
+        self._scanning = asyncio.Lock()
         self._store = store
         self._claims = claims
-        self._residents = residents
+        self._loaded_groups = loaded_groups
         self._catalog = catalog
         self._clock = clock
         self._retention_ms = retention_ms
 
     async def run(self) -> None:
-        """For ever: news from other gateways, then the sweep."""
+        """Scan the groups and expire offsets, every `EXPIRE_S` seconds, without end."""
         retry_s = 1.0
         while True:
-            wait_s = SWEEP_S
+            wait_s = EXPIRE_S
             try:
-                await self.count()
-                await self._sweep()
+                await self.scan()
+                await self._expire()
                 retry_s = 1.0
             except LedgerError as error:
                 logger().warning("groups could not be looked through", reason=str(error))
                 wait_s = retry_s
-                retry_s = min(2 * retry_s, SWEEP_S)
+                retry_s = min(2 * retry_s, EXPIRE_S)
             await asyncio.sleep(wait_s)
 
-    async def count(self) -> None:
-        """Every stored group is in memory, another gateway's, or known to rest.
+    async def scan(self) -> None:
+        """Read every stored group that is neither loaded, nor idle, nor another broker's.
 
         Raises MetadataUnavailable.
         """
-        async with self._counting:
+        async with self._scanning:
             names = set(await self._store.list())
-            for gone in [name for name in self.resting if name not in names]:
-                del self.resting[gone]
+            for gone in [name for name in self.idle if name not in names]:
+                del self.idle[gone]
             self._elsewhere &= names
-            known = self._residents.groups.keys() | self.resting.keys() | self._elsewhere
-            await self.look([*(names - known), *await self._now_for_us()])
-            self.looked.set()
+            known = self._loaded_groups.groups.keys() | self.idle.keys() | self._elsewhere
+            await self.read([*(names - known), *await self._now_for_us()])
+            self.scanned.set()
 
     async def _now_for_us(self) -> list[str]:
-        """Groups with members that another gateway had, and that nobody has now but we may."""
+        """Return unclaimed groups with members of which this broker has become the candidate."""
         ours = [name for name in self._elsewhere if self._claims.candidate(name)]
         claimed = await self._claims.claimed_elsewhere(ours) if ours else set[str]()
         return [name for name in ours if name not in claimed]
 
     async def adopt(self, names: Iterable[str]) -> None:
-        """Groups of dead gateways are in memory if they have members; the sweep tidies the others.
+        """Load the groups of dead brokers that have members; note the others for the next expiry.
 
         Raises MetadataUnavailable.
         """
         orphans = list(names)
-        await self.look(orphans)
-        self._left_open.update(name for name in orphans if name in self.resting)
-        await self.count()
+        await self.read(orphans)
+        self._unclean.update(name for name in orphans if name in self.idle)
+        await self.scan()
 
-    async def look(self, names: Iterable[str]) -> None:
-        """These groups are read. One that has members and would be ours is loaded."""
+    async def read(self, names: Iterable[str]) -> None:
+        """Read these groups. Load those with members of which this broker is the candidate."""
         failures: list[LedgerError] = []
 
-        async def look_at(name: str) -> None:
+        async def read_group(name: str) -> None:
             try:
-                await self._look_at(name)
+                await self._read_group(name)
             except MetadataError as error:
                 failures.append(error)
             except LedgerError as error:
                 logger().error("a group cannot be read", group=name, reason=str(error))
 
-        await _each(names, look_at, failures)
+        await _each(names, read_group, failures)
         if failures:
             raise failures[0]
 
-    async def _look_at(self, name: str) -> None:
+    async def _read_group(self, name: str) -> None:
         found = await self._store.read(name)
         stored = decode_membership(found.note, f"group {name!r}")
-        if name in self._residents.groups:
+        if name in self._loaded_groups.groups:
             return
         self._forget(name)
         if not found.exists:
             return
         if not stored.membership.members:
-            self.rest(
+            self._add_idle(
                 name,
                 stored.membership.protocol_type,
                 expires_at_ms(found.offsets.values(), stored.empty_since_ms, self._retention_ms),
@@ -141,117 +148,117 @@ class GroupScanner:
             await self._load(name)
 
     def knows(self, name: str) -> bool:
-        """From memory: a group of this name is here, or was found in the store."""
-        resident = self._residents.groups.get(name)
-        if resident is not None:
-            return resident.group.state is not State.DEAD
-        return name in self.resting or name in self._elsewhere
+        """Return from memory whether a group of this name is loaded or was found in the store."""
+        loaded = self._loaded_groups.groups.get(name)
+        if loaded is not None:
+            return loaded.group.state is not State.DEAD
+        return name in self.idle or name in self._elsewhere
 
     def _forget(self, name: str) -> None:
-        self.resting.pop(name, None)
+        self.idle.pop(name, None)
         self._elsewhere.discard(name)
 
-    def rest(self, name: str, protocol_type: str | None, check_at_ms: int) -> None:
-        self.resting[name] = IdleGroup(protocol_type or "", check_at_ms)
+    def _add_idle(self, name: str, protocol_type: str | None, check_at_ms: int) -> None:
+        self.idle[name] = IdleGroup(protocol_type or "", check_at_ms)
 
-    def on_rest(self, resident: LoadedGroup) -> None:
-        """It has been let go, with nobody in it."""
-        self.rest(
-            resident.group_id,
-            resident.group.protocol_type,
-            expires_at_ms(resident.offsets.values(), resident.empty_since_ms, self._retention_ms),
+    def on_evicted(self, loaded: LoadedGroup) -> None:
+        """Add an idle group that was unloaded."""
+        self._add_idle(
+            loaded.group_id,
+            loaded.group.protocol_type,
+            expires_at_ms(loaded.offsets.values(), loaded.empty_since_ms, self._retention_ms),
         )
 
     async def listings(self) -> list[GroupListing]:
-        """The groups in memory, and those that rest with this gateway.
+        """Return the loaded groups, and the idle ones of which this broker is the candidate.
 
         Raises MetadataUnavailable.
         """
-        await self.count()
+        await self.scan()
         ours = [
             name
-            async for name in _unhurried(list(self.resting))
-            if name in self.resting and self._claims.candidate(name)
+            async for name in _unhurried(list(self.idle))
+            if name in self.idle and self._claims.candidate(name)
         ]
         elsewhere = await self._claims.claimed_elsewhere(ours)
-        groups = self._residents.groups
+        groups = self._loaded_groups.groups
         listed = [
-            GroupListing(name, resident.group.protocol_type or "", resident.group.state)
-            for name, resident in groups.items()
-            if resident.group.state is not State.DEAD
+            GroupListing(name, loaded.group.protocol_type or "", loaded.group.state)
+            for name, loaded in groups.items()
+            if loaded.group.state is not State.DEAD
         ]
         listed += [
-            GroupListing(name, self.resting[name].protocol_type, State.EMPTY)
+            GroupListing(name, self.idle[name].protocol_type, State.EMPTY)
             for name in ours
-            if name in self.resting and name not in groups and name not in elsewhere
+            if name in self.idle and name not in groups and name not in elsewhere
         ]
         return listed
 
-    # offsets that nobody needs any more
+    # expiry of offsets
 
-    async def _sweep(self) -> None:
-        """Expired offsets are gone, and so are empty groups that have none left.
+    async def _expire(self) -> None:
+        """Remove expired offsets, and delete empty groups that have none left.
 
-        What a dead gateway left open is loaded too: when it is let go again, it is in order.
+        Groups in `_unclean` are loaded as well: unloading them ends their open segments.
         """
         now_ms = self._clock.now_ms()
         due = [
             name
-            async for name in _unhurried(list(self.resting))
-            if self._resting_due(name, now_ms) and self._claims.candidate(name)
+            async for name in _unhurried(list(self.idle))
+            if self._idle_due(name, now_ms) and self._claims.candidate(name)
         ]
-        self._left_open.clear()
+        self._unclean.clear()
         await _each(due, self._load, [])
-        for resident in list(self._residents.groups.values()):
+        for loaded in list(self._loaded_groups.groups.values()):
             await asyncio.sleep(0)
-            if resident.group.state is not State.DEAD and not resident.writes:
-                await self._sweep_group(resident)
+            if loaded.group.state is not State.DEAD and not loaded.writes:
+                await self._expire_group(loaded)
 
-    def _resting_due(self, name: str, now_ms: int) -> bool:
-        resting = self.resting.get(name)
-        due = resting is not None and resting.check_at_ms <= now_ms
-        return due or name in self._left_open
+    def _idle_due(self, name: str, now_ms: int) -> bool:
+        idle = self.idle.get(name)
+        due = idle is not None and idle.check_at_ms <= now_ms
+        return due or name in self._unclean
 
     async def _load(self, name: str) -> None:
-        """In memory, unless it cannot be ours now: then whoever has it looks after it."""
+        """Load a group, unless another broker coordinates it."""
         try:
-            await self._residents.find(name)
+            await self._loaded_groups.find(name)
         except Refused:
             return
         self._forget(name)
 
-    async def _sweep_group(self, resident: LoadedGroup) -> None:
-        if not self._residents.serves():
+    async def _expire_group(self, loaded: LoadedGroup) -> None:
+        if not self._loaded_groups.serves():
             return
-        group = resident.group
+        group = loaded.group
         subscribed = None
         if group.state is State.STABLE:
             subscribed = subscribed_topics(group.members, group.protocol_type, group.protocol)
-        age = GroupAge(group.state, group.protocol_type, resident.empty_since_ms, subscribed)
+        age = GroupAge(group.state, group.protocol_type, loaded.empty_since_ms, subscribed)
         gone = expired(
-            resident.offsets, age, self._topic_name, self._clock.now_ms(), self._retention_ms
+            loaded.offsets, age, self._topic_name, self._clock.now_ms(), self._retention_ms
         )
-        await self.remove_offsets(resident, gone)
-        # A commit that is under way is not among the offsets yet, and must not be deleted.
-        if resident.quiet and not resident.offsets:
-            await self._residents.delete(resident)
+        await self.remove_offsets(loaded, gone)
+        # A commit in flight is not among the offsets yet, and must not be deleted.
+        if loaded.idle and not loaded.offsets:
+            await self._loaded_groups.delete(loaded)
 
-    async def remove_offsets(self, resident: LoadedGroup, keys: Iterable[TopicIdPartition]) -> None:
-        """Their removal is durable. Raises LedgerError."""
+    async def remove_offsets(self, loaded: LoadedGroup, keys: Iterable[TopicIdPartition]) -> None:
+        """Remove these offsets, and wait until that is durable. Raises LedgerError."""
         gone = dict.fromkeys(keys)
         if gone:
-            await asyncio.shield(self._residents.write(resident, gone))
+            await asyncio.shield(self._loaded_groups.write(loaded, gone))
 
     async def forget_topic(self, topic_id: UUID) -> None:
-        """Its offsets go from every group in memory; elsewhere they are invisible and expire."""
+        """Remove the topic's offsets from every loaded group; in others they expire, unseen."""
         await asyncio.gather(
             *(
                 self.remove_offsets(
-                    resident, [key for key in resident.offsets if key.topic_id == topic_id]
+                    loaded, [key for key in loaded.offsets if key.topic_id == topic_id]
                 )
-                for resident in list(self._residents.groups.values())
+                for loaded in list(self._loaded_groups.groups.values())
             ),
-            return_exceptions=True,  # such a group is let go; the topic is gone all the same
+            return_exceptions=True,  # after an error the group is unloaded; its offsets expire
         )
 
     def _topic_name(self, topic_id: UUID) -> str | None:
@@ -260,7 +267,7 @@ class GroupScanner:
 
 
 async def _unhurried(names: list[str]) -> AsyncIterator[str]:
-    """The names, with a pause now and then: others are on this loop too."""
+    """Yield the names, with a pause for other tasks after each `_SLICE` of them."""
     for number, name in enumerate(names, 1):
         if not number % _SLICE:
             await asyncio.sleep(0)
@@ -270,7 +277,7 @@ async def _unhurried(names: list[str]) -> AsyncIterator[str]:
 async def _each(
     names: Iterable[str], work: Callable[[str], Awaitable[None]], failures: list[LedgerError]
 ) -> None:
-    """`work` was done for every name, LOOKS_MAX at once; or ended soon after the first failure."""
+    """Await `work` for every name, READS_MAX at a time. Stop after the first failure."""
     waiting = iter(list(names))
 
     async def worker() -> None:
@@ -280,5 +287,5 @@ async def _each(
             await work(name)
 
     async with asyncio.TaskGroup() as tasks:
-        for _ in range(LOOKS_MAX):
+        for _ in range(READS_MAX):
             tasks.create_task(worker())

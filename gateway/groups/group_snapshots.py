@@ -1,7 +1,7 @@
-"""Where the groups of this gateway stand, for the metrics: bounded, however many groups there are.
+"""Snapshots of a bounded number of this broker's groups, for the metrics.
 
-Groups in memory come first. A resting group is read from the store, and what was read of it holds
-for a while: nobody commits to it, or it would be in memory.
+Loaded groups come first. An idle group is read from the store, and its snapshot stays valid for a
+while: a commit would load the group.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _AT_ONCE = 16
 
 
 class GroupSnapshot(NamedTuple):
-    """One group of this gateway."""
+    """The state, member count and committed offsets of one group."""
 
     name: str
     state: State
@@ -33,52 +33,54 @@ class GroupSnapshot(NamedTuple):
 
 
 class GroupSnapshots:
-    """Looked at now and then; keeps what it read of resting groups, those of the last look only."""
+    """Takes snapshots on request, and caches those of idle groups from one request to the next."""
 
     def __init__(
         self,
         store: SubscriptionsStore,
-        residents: LoadedGroups,
-        census: GroupScanner,
+        loaded_groups: LoadedGroups,
+        scanner: GroupScanner,
         claims: GroupClaims,
         clock: Clock,
     ) -> None:
         self._store = store
-        self._residents = residents
-        self._census = census
+        self._loaded_groups = loaded_groups
+        self._scanner = scanner
         self._claims = claims
         self._clock = clock
+        # The offsets of idle groups with the monotonic time at which they were read. Only groups of
+        # the last request are kept; `forget` removes one when it is unloaded.
         self._read: dict[str, tuple[float, Mapping[TopicIdPartition, CommittedOffset]]] = {}
 
     async def look(self, limits: MetricsLimits) -> tuple[list[GroupSnapshot], int]:
-        """The groups, and how many more there may be that are left out. Never raises LedgerError.
+        """Return snapshots, and the number of groups that are left out. Raises no LedgerError.
 
-        Who may not answer as coordinator knows of no groups.
+        Returns nothing while this broker may not answer as coordinator.
         """
-        if not self._residents.serves():
+        if not self._loaded_groups.serves():
             return [], 0
         found = [
             GroupSnapshot(name, each.group.state, len(each.group.members), each.offsets)
-            for name, each in self._residents.groups.items()
+            for name, each in self._loaded_groups.groups.items()
             if each.group.state is not State.DEAD
         ]
-        resting, unseen = self._resting(limits.groups_max - len(found))
-        read = await self._offsets(resting, limits)
-        left_out = max(len(found) - limits.groups_max, 0) + unseen + len(resting) - len(read)
+        idle, unseen = self._idle(limits.groups_max - len(found))
+        read = await self._offsets(idle, limits)
+        left_out = max(len(found) - limits.groups_max, 0) + unseen + len(idle) - len(read)
         found = found[: limits.groups_max]
         found += [GroupSnapshot(name, State.EMPTY, 0, offsets) for name, offsets in read.items()]
-        return (found, left_out) if self._residents.serves() else ([], 0)
+        return (found, left_out) if self._loaded_groups.serves() else ([], 0)
 
     def forget(self, name: str) -> None:
-        """It may stand elsewhere than when it was read."""
+        """Discard the cached offsets of a group: they may have changed."""
         self._read.pop(name, None)
 
-    def _resting(self, room: int) -> tuple[list[str], int]:
-        """Groups that rest with us, and how many more rest somewhere: no room to look at them."""
+    def _idle(self, room: int) -> tuple[list[str], int]:
+        """Return up to `room` idle groups of this broker, and the number that was not examined."""
         ours: list[str] = []
         unseen = 0
-        for name in self._census.resting:
-            if name in self._residents.groups:
+        for name in self._scanner.idle:
+            if name in self._loaded_groups.groups:
                 continue
             if len(ours) >= room:
                 unseen += 1
@@ -87,13 +89,13 @@ class GroupSnapshots:
         return ours, unseen
 
     async def _offsets(
-        self, resting: list[str], limits: MetricsLimits
+        self, idle: list[str], limits: MetricsLimits
     ) -> dict[str, Mapping[TopicIdPartition, CommittedOffset]]:
-        """What is known of them; the oldest that is known, and what is not, was read anew."""
-        kept = {name: self._read[name] for name in resting if name in self._read}
+        """Return the offsets of idle groups, after reading uncached and then the oldest ones."""
+        kept = {name: self._read[name] for name in idle if name in self._read}
         self._read = kept
         old_s = self._clock.monotonic_s() - limits.reads_hold_s
-        due = [name for name in resting if name not in kept]
+        due = [name for name in idle if name not in kept]
         due += sorted(
             (name for name, (at_s, _) in kept.items() if at_s < old_s),
             key=lambda name: kept[name][0],
@@ -102,13 +104,13 @@ class GroupSnapshots:
         elsewhere: set[str] = set()
         try:
             async with asyncio.timeout(limits.read_s_max):
-                elsewhere = await self._claims.claimed_elsewhere(resting) if resting else set()
+                elsewhere = await self._claims.claimed_elsewhere(idle) if idle else set()
                 await asyncio.gather(*(self._read_each(waiting) for _ in range(_AT_ONCE)))
         except (LedgerError, TimeoutError):
-            pass  # what was read before still holds
+            pass  # use what is cached
         return {
             name: self._read[name][1]
-            for name in resting
+            for name in idle
             if name in self._read and name not in elsewhere
         }
 
@@ -117,5 +119,5 @@ class GroupSnapshots:
             try:
                 found = await self._store.read(name)
             except CorruptFormat:
-                continue  # the census says so
+                continue  # the scanner logs it
             self._read[name] = (self._clock.monotonic_s(), found.offsets)

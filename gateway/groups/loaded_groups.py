@@ -1,11 +1,11 @@
-"""The groups that this gateway coordinates, in memory: claimed, loaded, written, let go.
+"""The groups that this broker coordinates, in memory: claimed, loaded, written, unloaded.
 
-A group is claimed before it is loaded, and belongs to this process until it is let go: because
-nobody needed it for a while, because the gateway ends, or because the store said that it is
-another's or did not say what became of a write. Then it is forgotten, everybody who waits is told
-to look for the coordinator, and the next request claims and loads it anew.
+A group is claimed before it is loaded, and stays loaded until one of these happens: it is idle for
+a while, the broker ends, the store reports another owner, or the outcome of a write is unknown.
+Then its waiting requests are answered with an error that makes clients look up the coordinator,
+and the next request claims and loads the group again.
 
-Nothing here awaits between reading a group's state and acting on it; writes answer by callback.
+No method awaits between reading a group's state and acting on it; writes complete by callback.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from ledger.ports.clock import Clock
 from subscriptions.committed_offset import CommittedOffset, TopicIdPartition
 from subscriptions.store import Subscription, SubscriptionsStore
 
-LOAD_WAIT_S = 2.0  # then COORDINATOR_LOAD_IN_PROGRESS; the load goes on
-IDLE_MS = 60_000  # a group without members that nobody asks for is let go after it
-LAPSE_LOOK_MS = 200  # without a lease no member is judged; so often it is looked for
-LET_GO_MAX = 64  # groups that are let go at once
+LOAD_WAIT_S = 2.0  # then the answer is COORDINATOR_LOAD_IN_PROGRESS, and the load continues
+IDLE_MS = 60_000  # a group without members and requests is unloaded after this time
+LEASE_POLL_MS = 200  # period of checks for the lease while session timeouts are suspended
+UNLOADS_MAX = 64  # groups that are unloaded at the same time
 
 
 class LoadedGroup:
-    """A group that belongs to this process. `offsets` are durable ones only."""
+    """One claimed group, from its load until it is unloaded or deleted."""
 
     __slots__ = (
         "empty_since_ms",
@@ -63,32 +63,42 @@ class LoadedGroup:
 
     def __init__(self, group_id: str, group: Group, found: Subscription, since_ms: int) -> None:
         self.group_id = group_id
+        # The state machine. It is DEAD once the group is unloaded or being deleted.
         self.group = group
+        # Durable committed offsets. A commit is added when its write has succeeded.
         self.offsets = found.offsets
+        # True if the store has the group. Set by a successful write, cleared by a deletion.
         self.stored = found.exists
-        self.writes = 0  # accepted and not known to be durable yet
+        # Accepted writes whose outcome is not known yet.
+        self.writes = 0
+        # The write accepted last; None once it has ended. `unload` waits for it.
         self.last_write: Future[None] | None = None
+        # Wall time since when the group has had no members; 0 while it has some or never had any.
+        # Stored with each change of the membership.
         self.empty_since_ms = since_ms
+        # Monotonic time of the last request for the group. Eviction reads it.
         self.used_ms = 0
 
     @property
-    def quiet(self) -> bool:
-        """Nobody is in it, and nothing is on its way to the store."""
+    def idle(self) -> bool:
+        """True if the group has no members and no write is in flight."""
         return self.group.idle and not self.writes
 
 
 class _Loading:
-    """A load under way. `claimed`: no other gateway coordinates the group."""
+    """A load in progress."""
 
     __slots__ = ("claimed", "task")
 
     def __init__(self) -> None:
+        # True once this broker has claimed the group.
         self.claimed = False
+        # Claims and loads; its result is the group, an error code, or None if there is no group.
         self.task: Task[LoadedGroup | ErrorCode | None]
 
 
 class LoadedGroups:
-    """See the module. `on_rest` hears of every stored group that is let go for being idle."""
+    """All claimed groups of this broker. `on_evicted` runs for each stored group that was idle."""
 
     def __init__(
         self,
@@ -96,23 +106,33 @@ class LoadedGroups:
         claims: GroupClaims,
         clock: Clock,
         settings: GroupSettings,
-        on_rest: Callable[[LoadedGroup], None],
+        on_evicted: Callable[[LoadedGroup], None],
     ) -> None:
+        # The loaded groups by name. A group leaves it before its claim is released.
         self.groups: dict[str, LoadedGroup] = {}
         self._store = store
         self._claims = claims
         self._clock = clock
         self._settings = settings
-        self._on_rest = on_rest
+        self._on_evicted = on_evicted
+        # Loads in progress by group, at most one each. Requests wait for its task.
         self._loading: dict[str, _Loading] = {}
-        self._letting_go: dict[str, Task[None]] = {}
-        self._life = 0  # rises when all claims have ended at once
+        # Unloads in progress by group. A load of the same group waits for its task.
+        self._unloading: dict[str, Task[None]] = {}
+        # Incremented when all claims end at once. A load that began before is discarded.
+        self._session_number = 0
+        # False once `hand_over` or `stop` began: no group is loaded any more.
         self._open = True
-        self._lapsed = False
-        self._sessions = DeadlineTimer(clock, self._on_due)
-        self._idle = DeadlineTimer(clock, self._on_idle)
-        self._idlers: deque[str] = deque()
-        self._resting: Task[None] | None = None
+        # True while session timeouts are suspended because the lease does not hold.
+        self._lease_lapsed = False
+        # The next session or rebalance deadline of each loaded group that has one.
+        self._session_timer = DeadlineTimer(clock, self._on_due)
+        # When each loaded group is next examined for idleness.
+        self._idle_timer = DeadlineTimer(clock, self._on_idle)
+        # Groups that may be idle, in the order of their deadlines, until `_evict` examines them.
+        self._idle: deque[str] = deque()
+        # The task that empties `_idle`; None while `_idle` is empty.
+        self._evicting: Task[None] | None = None
 
     def now_ms(self) -> int:
         return int(self._clock.monotonic_s() * 1000)
@@ -120,29 +140,32 @@ class LoadedGroups:
     # finding
 
     def serves(self) -> bool:
-        """This gateway may answer as coordinator. To be asked last, before each answer."""
+        """Return whether this broker may answer as coordinator. Check right before each answer."""
         return self._open and self._claims.lease_held()
 
-    def resident(self, group_id: str) -> LoadedGroup | None:
-        """The group, if it is in memory; then it is in use."""
-        resident = self.groups.get(group_id)
-        if resident is not None:
-            resident.used_ms = self.now_ms()
-        return resident
+    def use(self, group_id: str) -> LoadedGroup | None:
+        """Return the group if it is loaded, and note that it is in use."""
+        loaded = self.groups.get(group_id)
+        if loaded is not None:
+            loaded.used_ms = self.now_ms()
+        return loaded
 
     def claimed(self, group_id: str) -> bool:
-        """No other gateway coordinates the group, though it may not be loaded yet."""
+        """Return whether this broker has claimed the group, which may still be loading."""
         loading = self._loading.get(group_id)
         return group_id in self.groups or (loading is not None and loading.claimed)
 
     async def find(self, group_id: str, *, create: bool = False) -> LoadedGroup | None:
-        """The group, loaded; None when there is none and none is to be made. Raises Refused."""
+        """Return the group, loading it if necessary. Raises Refused.
+
+        Returns None if the group does not exist and `create` is False.
+        """
         while True:
             if not self.serves():
                 raise Refused(ErrorCode.not_coordinator)
-            resident = self.resident(group_id)
-            if resident is not None:
-                return resident
+            loaded = self.use(group_id)
+            if loaded is not None:
+                return loaded
             loading = self._loading.get(group_id)
             if loading is None:
                 loading = self._loading[group_id] = _Loading()
@@ -165,23 +188,23 @@ class LoadedGroups:
     async def _load(
         self, group_id: str, loading: _Loading, create: bool
     ) -> LoadedGroup | ErrorCode | None:
-        """One at a time for a group: a second claim would shut out the first."""
-        life = self._life
+        """Claim and load a group. One load at a time: a second claim would fence the first."""
+        session = self._session_number
         try:
-            leaving = self._letting_go.get(group_id)
+            leaving = self._unloading.get(group_id)
             if leaving is not None:
                 await asyncio.wait([leaving])
             await self._claims.claim(group_id)
             loading.claimed = True
             found = await self._store.load(group_id)
-            if life != self._life:
+            if session != self._session_number:
                 self._store.release(group_id)
                 return ErrorCode.not_coordinator
             if not found.exists and not create:
                 self._store.release(group_id)
                 await self._claims.release(group_id)
                 return None
-            return self._move_in(group_id, found)
+            return self._admit(group_id, found)
         except NotOwner:
             return ErrorCode.not_coordinator
         except LedgerError as error:
@@ -190,108 +213,113 @@ class LoadedGroups:
         finally:
             del self._loading[group_id]
 
-    def _move_in(self, group_id: str, found: Subscription) -> LoadedGroup:
+    def _admit(self, group_id: str, found: Subscription) -> LoadedGroup:
         stored = decode_membership(found.note, f"group {group_id!r}")
         now_ms = self.now_ms()
         group = Group.restore(stored.membership, self._settings, now_ms)
-        resident = LoadedGroup(group_id, group, found, stored.empty_since_ms)
-        resident.used_ms = now_ms
-        self.groups[group_id] = resident
-        self._idle.set(group_id, now_ms + IDLE_MS)
-        self.note_deadline(resident)
-        return resident
+        loaded = LoadedGroup(group_id, group, found, stored.empty_since_ms)
+        loaded.used_ms = now_ms
+        self.groups[group_id] = loaded
+        self._idle_timer.set(group_id, now_ms + IDLE_MS)
+        self.note_deadline(loaded)
+        return loaded
 
     # what changes
 
-    def run(self, resident: LoadedGroup, effects: Iterable[Effect]) -> None:
+    def run(self, loaded: LoadedGroup, effects: Iterable[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, Persist):
-                self._persist(resident, effect)
+                self._persist(loaded, effect)
             else:
                 _answer(effect)
-        self.note_deadline(resident)
+        self.note_deadline(loaded)
 
-    def _persist(self, resident: LoadedGroup, effect: Persist) -> None:
+    def _persist(self, loaded: LoadedGroup, effect: Persist) -> None:
         empty = not effect.membership.members
-        resident.empty_since_ms = self._clock.now_ms() if empty else 0
-        note = encode_membership(StoredMembership(effect.membership, resident.empty_since_ms))
-        durable = self.write(resident, {}, note)
-        durable.add_done_callback(partial(self._on_persisted, resident, effect))
+        loaded.empty_since_ms = self._clock.now_ms() if empty else 0
+        note = encode_membership(StoredMembership(effect.membership, loaded.empty_since_ms))
+        durable = self.write(loaded, {}, note)
+        durable.add_done_callback(partial(self._on_persisted, loaded, effect))
 
     def write(
         self,
-        resident: LoadedGroup,
+        loaded: LoadedGroup,
         offsets: Mapping[TopicIdPartition, CommittedOffset | None],
         note: bytes | None = None,
     ) -> Future[None]:
-        """Durable, and seen in `offsets`, when the future resolves. Do not cancel it: shield."""
-        resident.writes += 1
-        durable = resident.last_write = self._store.advance(resident.group_id, offsets, note)
-        durable.add_done_callback(partial(self._on_written, resident, offsets))
+        """Write offsets and the note. When the future resolves, they are durable and in `offsets`.
+
+        Do not cancel the future; shield it.
+        """
+        loaded.writes += 1
+        durable = loaded.last_write = self._store.advance(loaded.group_id, offsets, note)
+        durable.add_done_callback(partial(self._on_written, loaded, offsets))
         return durable
 
     def _on_written(
         self,
-        resident: LoadedGroup,
+        loaded: LoadedGroup,
         offsets: Mapping[TopicIdPartition, CommittedOffset | None],
         durable: Future[None],
     ) -> None:
-        resident.writes -= 1
-        if durable is resident.last_write:
-            resident.last_write = None
+        loaded.writes -= 1
+        if durable is loaded.last_write:
+            loaded.last_write = None
         error = durable.exception()
         if error is not None:
-            if self.groups.get(resident.group_id) is resident:
-                logger().warning("a group was lost", group=resident.group_id, reason=str(error))
-                self.let_go(resident, coordinator_code(error))
+            if self.groups.get(loaded.group_id) is loaded:
+                logger().warning("a group was lost", group=loaded.group_id, reason=str(error))
+                self.unload(loaded, coordinator_code(error))
             return
-        resident.stored = True
+        loaded.stored = True
         for key, committed in offsets.items():
             if committed is None:
-                resident.offsets.pop(key, None)
+                loaded.offsets.pop(key, None)
             else:
-                resident.offsets[key] = committed
+                loaded.offsets[key] = committed
 
-    def _on_persisted(self, resident: LoadedGroup, effect: Persist, durable: Future[None]) -> None:
-        if resident.group.state is not State.DEAD:  # as it is when the write failed
-            self.run(resident, effect.then(self.now_ms()))
+    def _on_persisted(self, loaded: LoadedGroup, effect: Persist, durable: Future[None]) -> None:
+        if loaded.group.state is not State.DEAD:  # it is DEAD if the write failed
+            self.run(loaded, effect.then(self.now_ms()))
 
-    async def delete(self, resident: LoadedGroup) -> None:
-        """The group and all of its offsets are gone. Raises LedgerError.
+    async def delete(self, loaded: LoadedGroup) -> None:
+        """Delete the group and all of its offsets. Raises LedgerError.
 
-        Until then the group stays known as dead, so that nobody loads it meanwhile.
+        Meanwhile the group stays in `groups` as DEAD, so that no request loads it.
         """
-        for effect in resident.group.abandon(ErrorCode.coordinator_not_available):
+        for effect in loaded.group.abandon(ErrorCode.coordinator_not_available):
             _answer(effect)
         try:
-            await self._store.delete(resident.group_id)
-            resident.stored = False
+            await self._store.delete(loaded.group_id)
+            loaded.stored = False
         finally:
-            self.let_go(resident, ErrorCode.coordinator_not_available)
+            self.unload(loaded, ErrorCode.coordinator_not_available)
 
-    # letting go
+    # unloading
 
-    def let_go(self, resident: LoadedGroup, code: ErrorCode, *, release: bool = True) -> None:
-        """Forgotten here, and who waits is told `code`; once its writes have ended others may
-        claim it (`release`), and the next request claims and loads it anew."""
-        group_id = resident.group_id
-        for effect in resident.group.abandon(code):
+    def unload(self, loaded: LoadedGroup, code: ErrorCode, *, release: bool = True) -> None:
+        """Forget the group and answer its waiting requests with `code`.
+
+        Once its writes have ended the claim is released, if `release` is True.
+        """
+        group_id = loaded.group_id
+        for effect in loaded.group.abandon(code):
             _answer(effect)
-        if self.groups.get(group_id) is not resident:
+        if self.groups.get(group_id) is not loaded:
             return
         del self.groups[group_id]
-        self._sessions.clear(group_id)
-        self._idle.clear(group_id)
-        self._letting_go[group_id] = asyncio.get_running_loop().create_task(
-            self._let_go(resident, release)
+        self._session_timer.clear(group_id)
+        self._idle_timer.clear(group_id)
+        self._unloading[group_id] = asyncio.get_running_loop().create_task(
+            self._unload(loaded, release)
         )
 
-    async def _let_go(self, resident: LoadedGroup, release: bool) -> None:
-        group_id = resident.group_id
+    async def _unload(self, loaded: LoadedGroup, release: bool) -> None:
+        group_id = loaded.group_id
         try:
-            while resident.last_write is not None:
-                await asyncio.wait([resident.last_write])
-                await asyncio.sleep(0)  # its callbacks run
+            while loaded.last_write is not None:
+                await asyncio.wait([loaded.last_write])
+                await asyncio.sleep(0)  # lets its callbacks run
             if release:
                 await self._store.unload(group_id)
                 await self._claims.release(group_id)
@@ -300,109 +328,112 @@ class LoadedGroups:
         except LedgerError as error:  # the claim ends with this incarnation
             logger().warning("a group was not released", group=group_id, reason=str(error))
         finally:
-            del self._letting_go[group_id]
+            del self._unloading[group_id]
 
     def lose_all(self) -> None:
-        """All claims have ended at once; who waits is told to look for the coordinator."""
-        self._life += 1
-        for resident in list(self.groups.values()):
-            self.let_go(resident, ErrorCode.not_coordinator, release=False)
+        """Unload all groups with NOT_COORDINATOR: the session, and so every claim, has ended."""
+        self._session_number += 1
+        for loaded in list(self.groups.values()):
+            self.unload(loaded, ErrorCode.not_coordinator, release=False)
 
     def release_waiters(self) -> None:
-        """Members that wait in a rebalance are told to come back later; they keep their ids."""
-        for resident in list(self.groups.values()):
-            self.let_go(resident, ErrorCode.coordinator_not_available)
+        """Unload all groups, so that members that wait in a rebalance retry with their ids."""
+        for loaded in list(self.groups.values()):
+            self.unload(loaded, ErrorCode.coordinator_not_available)
 
     async def hand_over(self) -> None:
-        """Every group is written back and released; no request finds or claims one any more."""
+        """Write back and release every group. No request loads one any more."""
         self._open = False
         for loading in list(self._loading.values()):
             await asyncio.wait([loading.task])
-        await self._empty(ErrorCode.not_coordinator)
+        await self._unload_all(ErrorCode.not_coordinator)
 
     async def stop(self) -> None:
-        """Nobody waits here any more, and nothing is under way."""
+        """Answer all waiting requests, and wait until nothing is in flight."""
         self._open = False
         for loading in list(self._loading.values()):
             loading.task.cancel()
             await asyncio.gather(loading.task, return_exceptions=True)
-        self._sessions.stop()
-        self._idle.stop()
-        self._idlers.clear()
-        await self._empty(ErrorCode.coordinator_not_available)
-        if self._resting is not None:
-            await self._resting
+        self._session_timer.stop()
+        self._idle_timer.stop()
+        self._idle.clear()
+        await self._unload_all(ErrorCode.coordinator_not_available)
+        if self._evicting is not None:
+            await self._evicting
 
-    async def _empty(self, code: ErrorCode) -> None:
-        """All groups are let go; without a lease there is nothing left to release."""
+    async def _unload_all(self, code: ErrorCode) -> None:
+        """Unload all groups. Without a lease there is no claim left to release."""
         while self.groups:
-            for resident in list(self.groups.values())[:LET_GO_MAX]:
-                self.let_go(resident, code, release=self._claims.lease_held())
-            await self._all_let_go()
-        await self._all_let_go()
+            for loaded in list(self.groups.values())[:UNLOADS_MAX]:
+                self.unload(loaded, code, release=self._claims.lease_held())
+            await self._wait_unloaded()
+        await self._wait_unloaded()
 
-    async def _all_let_go(self) -> None:
-        await asyncio.gather(*self._letting_go.values(), return_exceptions=True)
+    async def _wait_unloaded(self) -> None:
+        await asyncio.gather(*self._unloading.values(), return_exceptions=True)
 
     # time
 
-    def note_deadline(self, resident: LoadedGroup) -> None:
-        if self.groups.get(resident.group_id) is not resident:
-            return  # let go: another may have its place by now
-        at_ms = resident.group.deadline_ms
+    def note_deadline(self, loaded: LoadedGroup) -> None:
+        if self.groups.get(loaded.group_id) is not loaded:
+            return  # unloaded; another object may have its place by now
+        at_ms = loaded.group.deadline_ms
         if at_ms is None:
-            self._sessions.clear(resident.group_id)
+            self._session_timer.clear(loaded.group_id)
         else:
-            self._sessions.set(resident.group_id, at_ms)
+            self._session_timer.set(loaded.group_id, at_ms)
 
     def _on_due(self, group_ids: list[str]) -> None:
-        """Members that were silent are out; but nobody is judged by who cannot be reached."""
+        """Expire members whose session timed out, but not while the lease is lost.
+
+        Without a lease their heartbeats could not have arrived, so all sessions start again then.
+        """
         now_ms = self.now_ms()
         if not self._claims.lease_held():
-            self._lapsed = True
+            self._lease_lapsed = True
             for group_id in group_ids:
-                self._sessions.set(group_id, now_ms + LAPSE_LOOK_MS)
+                self._session_timer.set(group_id, now_ms + LEASE_POLL_MS)
             return
-        if self._lapsed:
-            self._lapsed = False
-            for resident in self.groups.values():
-                resident.group.extend_sessions(now_ms)
+        if self._lease_lapsed:
+            self._lease_lapsed = False
+            for loaded in self.groups.values():
+                loaded.group.extend_sessions(now_ms)
         for group_id in group_ids:
-            resident = self.groups[group_id]
-            self.run(resident, resident.group.tick(now_ms))
+            loaded = self.groups[group_id]
+            self.run(loaded, loaded.group.tick(now_ms))
 
     def _on_idle(self, group_ids: list[str]) -> None:
-        self._idlers.extend(group_ids)
-        if self._resting is None:
-            self._resting = asyncio.get_running_loop().create_task(self._let_idlers_go())
+        self._idle.extend(group_ids)
+        if self._evicting is None:
+            self._evicting = asyncio.get_running_loop().create_task(self._evict_idle())
 
-    async def _let_idlers_go(self) -> None:
-        """A few at once, however many fell idle together: each is some requests to the store."""
+    async def _evict_idle(self) -> None:
+        """Evict idle groups, `UNLOADS_MAX` at a time: each costs requests to the store."""
         try:
-            while self._idlers:
-                some = [self._idlers.popleft() for _ in range(min(len(self._idlers), LET_GO_MAX))]
-                await asyncio.gather(*filter(None, map(self._let_idler_go, some)))
+            while self._idle:
+                some = [self._idle.popleft() for _ in range(min(len(self._idle), UNLOADS_MAX))]
+                await asyncio.gather(*filter(None, map(self._evict, some)))
         finally:
-            self._resting = None
+            self._evicting = None
 
-    def _let_idler_go(self, group_id: str) -> Task[None] | None:
-        """None: it is gone already, or was used meanwhile."""
-        resident = self.groups.get(group_id)
-        if resident is None:
+    def _evict(self, group_id: str) -> Task[None] | None:
+        """Unload the group if it is idle. Returns None if it is gone already or was used."""
+        loaded = self.groups.get(group_id)
+        if loaded is None:
             return None
         now_ms = self.now_ms()
-        if not resident.quiet or now_ms - resident.used_ms < IDLE_MS:
-            at_ms = resident.used_ms + IDLE_MS
-            self._idle.set(group_id, at_ms if at_ms > now_ms else now_ms + IDLE_MS)
+        if not loaded.idle or now_ms - loaded.used_ms < IDLE_MS:
+            at_ms = loaded.used_ms + IDLE_MS
+            self._idle_timer.set(group_id, at_ms if at_ms > now_ms else now_ms + IDLE_MS)
             return None
-        self.let_go(resident, ErrorCode.coordinator_not_available)
-        if resident.stored:
-            self._on_rest(resident)
-        return self._letting_go[group_id]
+        self.unload(loaded, ErrorCode.coordinator_not_available)
+        if loaded.stored:
+            self._on_evicted(loaded)
+        return self._unloading[group_id]
 
 
 def _answer(effect: Effect) -> None:
-    """Whoever waits has the answer; a connection that went away does not wait any more."""
+    """Answer the waiting request, unless its connection has closed."""
     if isinstance(effect, AnswerJoin | AnswerSync):
         waiter = cast("Future[Joined | Synced]", effect.waiter)
         if not waiter.done():

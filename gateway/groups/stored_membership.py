@@ -1,8 +1,8 @@
-"""A group's membership as bytes: what the subscriptions store keeps beside the committed offsets.
+"""A group's membership as bytes: the note that is stored beside the committed offsets.
 
-A sealed document, compressed when it is large (a member's subscription repeats from member to
-member). A membership that even so does not fit into one node is stored without its members: the
-group works, and a restart of the gateway rebalances it.
+It is a sealed document, compressed when it is large, because members repeat each other's
+subscriptions. A membership that does not fit into one node is stored without its members: the group
+works, and a restart of the broker rebalances it.
 """
 
 from __future__ import annotations
@@ -11,26 +11,29 @@ import zlib
 from base64 import b64decode, b64encode
 from typing import Any, NamedTuple
 
-from gateway.core.group_members import MemberRecord, Membership
+from gateway.core.group_members import GroupMembership, MemberRecord
 from gateway.core.sealed import seal, unseal
 from ledger.errors import CorruptFormat
 from ledger.ports.metadata import NODE_BYTES_MAX
 
-NOTE_BYTES_MAX = NODE_BYTES_MAX - 1024  # room for what the store adds
+NOTE_BYTES_MAX = NODE_BYTES_MAX - 1024  # leaves space for the bytes that the store adds
 _COMPRESS_FROM_BYTES = 128 * 1024
 _COMPRESSED = b"z"
 _INFLATED_BYTES_MAX = 256 * 1024 * 1024
 
 
 class StoredMembership(NamedTuple):
-    """`empty_since_ms` is wall time; 0 while the group has members or never had any."""
+    """A membership and `empty_since_ms`, in wall time.
 
-    membership: Membership
+    That is 0 while the group has members or never had any.
+    """
+
+    membership: GroupMembership
     empty_since_ms: int = 0
 
 
 def encode_membership(stored: StoredMembership) -> bytes:
-    """At most NOTE_BYTES_MAX bytes."""
+    """Encode the membership in at most NOTE_BYTES_MAX bytes."""
     data = _encode(stored)
     if len(data) > NOTE_BYTES_MAX:
         bare = stored.membership._replace(members=(), leader=None, protocol=None)
@@ -56,18 +59,18 @@ def _encode(stored: StoredMembership) -> bytes:
 
 
 def decode_membership(data: bytes, path: str) -> StoredMembership:
-    """What `encode_membership` wrote; b"" is a group that never had members.
+    """Decode what `encode_membership` wrote; b"" is a group that never had members.
 
-    Raises CorruptFormat, naming the path.
+    Raises CorruptFormat with the path.
     """
     if not data:
-        return StoredMembership(Membership())
+        return StoredMembership(GroupMembership())
     if data.startswith(_COMPRESSED):
         data = _inflate(data, path)
     document = unseal(data, path)
     try:
         return StoredMembership(
-            Membership(
+            GroupMembership(
                 document["generation"],
                 document["protocol_type"],
                 document["protocol"],

@@ -1,4 +1,4 @@
-"""What the coordinator says of groups, and why it cannot be asked."""
+"""Groups as the coordinator returns them, and its refusal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gateway.core.group_members import MemberView, State
 
 
 class Refused(Exception):
-    """The group cannot be asked now; `code` tells the client why and what to do."""
+    """The coordinator refuses a request. `code` is the error code for the client."""
 
     def __init__(self, code: ErrorCode) -> None:
         super().__init__(code.name)

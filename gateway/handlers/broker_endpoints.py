@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID
 
-from gateway.cluster.port import Member, StreamKey
+from gateway.cluster.port import ClusterMember, StreamKey
 from gateway.handlers.api import Context, Peer
 from gateway.wire.node_endpoints import NodeEndpoint
 
 
-def live_brokers(ctx: Context) -> Sequence[Member]:
+def live_brokers(ctx: Context) -> Sequence[ClusterMember]:
     """Return the live brokers by node id; only this one before the first list is read."""
-    return ctx.cluster.members() or [Member(ctx.config.node_id, "", -1, ctx.config.rack, "")]
+    return ctx.cluster.members() or [ClusterMember(ctx.config.node_id, "", -1, ctx.config.rack, "")]
 
 
-def endpoint(member: Member, ctx: Context, peer: Peer) -> NodeEndpoint:
+def endpoint(member: ClusterMember, ctx: Context, peer: Peer) -> NodeEndpoint:
     """Return the address at which this client reaches the broker."""
     if member.node_id == ctx.config.node_id:
         host, port = ctx.address_for(peer)

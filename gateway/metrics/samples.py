@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 from gateway.cluster.peers import Peers
-from gateway.cluster.port import Member, StreamKey
+from gateway.cluster.port import ClusterMember, StreamKey
 from gateway.core.group_members import State
 from gateway.groups.read_only_groups import TYPE as READ_ONLY
 from gateway.handlers.api import Context
@@ -151,7 +151,7 @@ class Samples:
 
     async def _groups(self) -> None:
         catalog = self._ctx.catalog
-        standings, self._left_out["groups"] = await self._ctx.groups.standings(self._limits)
+        standings, self._left_out["groups"] = await self._ctx.groups.snapshots(self._limits)
         for number, each in enumerate(standings, 1):
             if number % _SLICE == 0:
                 await asyncio.sleep(0)
@@ -227,7 +227,7 @@ class Samples:
         if not elsewhere:
             return ends
 
-        def fields(member: Member) -> dict[str, Any] | None:
+        def fields(member: ClusterMember) -> dict[str, Any] | None:
             asked = elsewhere.get(member.node_id)
             return None if asked is None else _latest(asked)
 

@@ -73,7 +73,7 @@ class World:
     @property
     def loaded(self):
         """Groups in memory, by name."""
-        return self.groups._residents.groups
+        return self.groups._loaded_groups.groups
 
     def rival(self):
         """Another process on the same metadata."""

@@ -2,11 +2,13 @@
 
 import asyncio
 
-from gateway.cluster.port import Leader, Member
+from gateway.cluster.port import ClusterMember, Leader
 
 
 def member(node_id, rack="", *, leaving=False):
-    return Member(node_id, f"host{node_id}", 9000 + node_id, rack, f"token{node_id}", leaving)
+    return ClusterMember(
+        node_id, f"host{node_id}", 9000 + node_id, rack, f"token{node_id}", leaving
+    )
 
 
 class PaperCluster:

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from gateway.core.group_members import Leaving
-from gateway.groups.group_scanner import SWEEP_S
+from gateway.groups.group_scanner import EXPIRE_S
 from gateway.groups.views import Refused
 from ledger.errors import MetadataUnavailable
 from ledger.ports.metadata import Node
@@ -277,7 +277,7 @@ async def test_offsets_of_an_empty_group_expire_a_week_after_its_last_member_lef
         await world.groups.leave("g", (Leaving(consumer.member_id),))
         await asyncio.sleep(7 * DAY_S - 60)
         assert await world.committed("g") == 5
-        await asyncio.sleep(SWEEP_S + 60)
+        await asyncio.sleep(EXPIRE_S + 60)
         assert await world.committed("g") is None
         assert await world.groups.list() == []
         assert await world.groups._store.list() == []
@@ -302,7 +302,7 @@ async def test_offsets_of_simple_consumers_expire_each_by_its_commit():
         await world.commit("g", 5, 0)
         await asyncio.sleep(4 * DAY_S)
         await world.commit("g", 6, 1)
-        await asyncio.sleep(3 * DAY_S + SWEEP_S)
+        await asyncio.sleep(3 * DAY_S + EXPIRE_S)
         assert [await world.committed("g", n) for n in (0, 1)] == [None, 6]
 
 
@@ -313,7 +313,7 @@ async def test_offsets_of_a_resting_group_expire_after_a_restart():
             await asyncio.sleep(7 * DAY_S - 60)
             assert again.loaded == {}
             assert len(await again.groups.list()) == 1
-            await asyncio.sleep(SWEEP_S + 60)
+            await asyncio.sleep(EXPIRE_S + 60)
             assert await again.groups.list() == []
 
 
@@ -326,7 +326,7 @@ async def test_an_offset_with_a_retention_of_its_own_goes_when_it_ends():
         await world.groups.commit("g", "", -1, None, {world.key(): position})
         await asyncio.sleep(3_000)
         assert await world.committed("g") == 5
-        await asyncio.sleep(600 + SWEEP_S)
+        await asyncio.sleep(600 + EXPIRE_S)
         assert await world.committed("g") is None
 
 
@@ -335,23 +335,23 @@ async def test_a_sweep_does_not_remove_a_commit_that_is_under_way():
         await world.commit("g", 5)
         await asyncio.sleep(7 * DAY_S - 1)
         assert await world.committed("g") == 5
-        world.metadata.delay_s = 2 * SWEEP_S  # the old offset expires with the new one on its way
+        world.metadata.delay_s = 2 * EXPIRE_S  # the old offset expires with the new one on its way
         committing = asyncio.ensure_future(world.commit("g", 6))
         await asyncio.sleep(1)
         world.metadata.delay_s = 0.001
         assert await committing == "none"
-        await asyncio.sleep(4 * SWEEP_S)
+        await asyncio.sleep(4 * EXPIRE_S)
         assert await world.committed("g") == 6
 
 
 async def test_a_sweep_does_not_delete_a_group_whose_first_commit_is_under_way():
     async with new_world() as world:
-        world.metadata.delay_s = 2 * SWEEP_S
+        world.metadata.delay_s = 2 * EXPIRE_S
         committing = asyncio.ensure_future(world.commit("g", 6))
         await asyncio.sleep(1)
         world.metadata.delay_s = 0.001
         assert await committing == "none"
-        await asyncio.sleep(4 * SWEEP_S)
+        await asyncio.sleep(4 * EXPIRE_S)
         assert await world.committed("g") == 6
 
 
@@ -363,7 +363,7 @@ async def test_a_sweep_that_empties_a_group_spares_a_commit_that_came_meanwhile(
         while "g" not in world.loaded or not world.loaded["g"].writes:
             await asyncio.sleep(0.1)
         assert await world.commit("g", 6, 1) == "none"
-        await asyncio.sleep(SWEEP_S)
+        await asyncio.sleep(EXPIRE_S)
         assert [await world.committed("g", n) for n in (0, 1)] == [None, 6]
 
 
@@ -411,7 +411,7 @@ async def test_groups_that_nobody_ever_joined_in_full_are_forgotten():
         consumer = world.consumer()
         joined = await world.groups.join("g", consumer._joining())
         assert joined.error.name == "member_id_required"
-        await asyncio.sleep(2 * SWEEP_S)
+        await asyncio.sleep(2 * EXPIRE_S)
         assert world.loaded == {}
         assert world.groups._store._claims == {}
 

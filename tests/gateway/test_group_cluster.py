@@ -67,13 +67,13 @@ class Host:
 
     def end(self):
         """Nothing that still waits for the dead is left."""
-        residents = self.groups._residents
-        residents._sessions.stop()
-        residents._idle.stop()
-        residents._idlers.clear()
-        tasks = [self.adopting, self.groups._background, residents._resting]
-        tasks += residents._letting_go.values()
-        tasks += [each.task for each in residents._loading.values()]
+        loaded_groups = self.groups._loaded_groups
+        loaded_groups._session_timer.stop()
+        loaded_groups._idle_timer.stop()
+        loaded_groups._idle.clear()
+        tasks = [self.adopting, self.groups._background, loaded_groups._evicting]
+        tasks += loaded_groups._unloading.values()
+        tasks += [each.task for each in loaded_groups._loading.values()]
         for task in tasks:
             if task is not None:
                 task.cancel()
@@ -273,7 +273,9 @@ async def test_orphans_are_in_memory_before_anybody_asks(logs):
         await member.join()
         await (await world.coordinator("g")).die()
         await until(
-            lambda: any("g" in h.groups._residents.groups for h in world.hosts.values() if h.lives),
+            lambda: any(
+                "g" in h.groups._loaded_groups.groups for h in world.hosts.values() if h.lives
+            ),
             "somebody has loaded it",
             3 * SESSION_S,
         )

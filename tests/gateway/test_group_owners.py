@@ -8,7 +8,7 @@ lives, who has a lease and whom the ring names.
 import asyncio
 
 from gateway.core.group_members import Joining, Leaving, Syncing
-from gateway.groups.group_scanner import LOOKS_MAX
+from gateway.groups.group_scanner import READS_MAX
 from gateway.groups.loaded_groups import IDLE_MS
 from subscriptions.committed_offset import CommittedOffset
 from subscriptions.znodes.znode_store import GroupZnodeStore
@@ -328,7 +328,7 @@ async def test_orphans_with_members_are_adopted_unasked_and_the_dead_among_them_
 
 async def test_orphans_are_adopted_a_bounded_number_at_once():
     async with started_brokers(initial_rebalance_delay_ms=0) as (cluster, gateways):
-        groups = cluster.groups_of("a", 3 * LOOKS_MAX)
+        groups = cluster.groups_of("a", 3 * READS_MAX)
         for group in groups:
             await gateways["a"].consumer(group).join()
         gateways["a"].die()
@@ -346,7 +346,7 @@ async def test_orphans_are_adopted_a_bounded_number_at_once():
         world.claims.claim = counted
         await world.groups.adopt(await world.orphans())
         assert len(world.loaded) == len(groups)
-        assert most[0] == LOOKS_MAX
+        assert most[0] == READS_MAX
 
 
 async def test_an_orphan_that_another_gateway_claims_first_is_that_gateways():

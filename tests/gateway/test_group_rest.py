@@ -6,7 +6,7 @@ test_group_owners.
 
 import asyncio
 
-from gateway.groups.group_scanner import SWEEP_S
+from gateway.groups.group_scanner import EXPIRE_S
 from gateway.groups.loaded_groups import IDLE_MS
 from subscriptions.znodes.znode_store import GroupZnodeStore
 from tests.gateway.group_owners import Roamer, settled, started_brokers
@@ -121,7 +121,7 @@ async def test_what_a_dead_gateway_left_open_is_put_in_order_by_the_next_sweep()
         await world.groups.adopt(await world.orphans())
         assert world.loaded == {}
         assert sorted(await world.orphans()) == sorted(groups)
-        await asyncio.sleep(SWEEP_S + 2 * IDLE_S)
+        await asyncio.sleep(EXPIRE_S + 2 * IDLE_S)
         assert world.loaded == {}
         assert await world.orphans() == []
 
@@ -137,7 +137,7 @@ async def test_offsets_expire_by_the_hand_of_the_one_gateway_that_would_coordina
         written = {name: len(world.metadata.multis) for name, world in gateways.items()}
         await asyncio.sleep(7 * DAY_S - 60)
         assert len(await gateways["a"].groups.list()) == 10
-        await asyncio.sleep(SWEEP_S + 120)
+        await asyncio.sleep(EXPIRE_S + 120)
         assert await gateways["a"].groups.list() == []
         assert gateways["b"].claims.claims == gateways["c"].claims.claims == []
         for name in "bc":

@@ -25,7 +25,7 @@ from gateway.admin.notation import (
     read_topics,
     write_time,
 )
-from gateway.core.group_members import MemberRecord, Membership
+from gateway.core.group_members import GroupMembership, MemberRecord
 from gateway.groups.stored_membership import StoredMembership, encode_membership
 from subscriptions.committed_offset import CommittedOffset, TopicIdPartition
 from subscriptions.store import OffsetChange, SubscriptionHistory
@@ -175,7 +175,9 @@ def test_a_history_shows_each_commit_with_its_time_and_how_far_it_went():
 
 def test_a_history_names_seeks_rebalances_and_deleted_topics():
     member = MemberRecord("m", None, "c", "/h", 1, 1, (), b"")
-    note = encode_membership(StoredMembership(Membership(3, "consumer", "range", "m", (member,))))
+    note = encode_membership(
+        StoredMembership(GroupMembership(3, "consumer", "range", "m", (member,)))
+    )
     shown = rows(
         past(
             change(2_000, 5, metadata=remember(None, 0)),

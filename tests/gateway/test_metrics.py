@@ -169,7 +169,7 @@ async def new_world():
 
 async def look(world, **limits):
     """{group: its offset}, and how many are left out."""
-    found, left_out = await world.groups.standings(MetricsLimits(**limits))
+    found, left_out = await world.groups.snapshots(MetricsLimits(**limits))
     return {each.name: each.offsets[world.key()].offset for each in found}, left_out
 
 

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 import pytest
 from kio.schema.errors import ErrorCode
 
-from gateway.cluster.port import Member
+from gateway.cluster.port import ClusterMember
 from gateway.cluster.single_broker import SingleBroker
 from gateway.config import ConnectionLimits
 from gateway.core.group_members import State
@@ -285,7 +285,7 @@ async def gateways(count=2):
             server = Server(world.dispatcher, ConnectionLimits())
             await server.start("127.0.0.1", 0)
             stack.push_async_callback(server.stop)
-            members.append(Member(node_id, "127.0.0.1", server.port, "", ""))
+            members.append(ClusterMember(node_id, "127.0.0.1", server.port, "", ""))
         yield worlds, members
 
 
@@ -316,7 +316,7 @@ async def test_each_gateway_lists_what_fetches_from_it():
 async def test_a_gateway_that_cannot_be_reached_is_left_out():
     async with over_sockets() as (worlds, members):
         worlds[0].fetched(CLIENT, 5)
-        members.append(Member(9, "127.0.0.1", 1, "", ""))
+        members.append(ClusterMember(9, "127.0.0.1", 1, "", ""))
         assert await offsets(worlds[0]) == {("t", 0): (5, "")}
 
 
@@ -332,7 +332,7 @@ async def test_a_gateway_that_does_not_answer_holds_nobody_up_for_long():
             writer.close()
 
         silent = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
-        members.append(Member(9, *silent.sockets[0].getsockname(), "", ""))
+        members.append(ClusterMember(9, *silent.sockets[0].getsockname(), "", ""))
         worlds[0].fetched(CLIENT, 5)
         async with asyncio.timeout(5):
             for _ in range(3):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from gateway.cluster.ownership_state import Gained, Lost, Resume
-from gateway.cluster.port import Leader, Member, StreamKey
+from gateway.cluster.port import ClusterMember, Leader, StreamKey
 from gateway.core.ownership import NOBODY, Incarnation, Owners
 from gateway.core.ring import Assignment, Ring
 from tests.ownership.state_rig import TOPICS, Broker, Store
@@ -45,7 +45,7 @@ class RandomWalk(RuleBasedStateMachine):
         broker = self.brokers[node]
         held = any(member.node_id == node for member in self.store.live.values())
         if not broker.registered and not broker.leaving and not held:
-            self.store.live[broker.token] = Member(node, "host", 9092, "", broker.token)
+            self.store.live[broker.token] = ClusterMember(node, "host", 9092, "", broker.token)
             broker.registered = True
             broker.read_members()
 
@@ -59,7 +59,9 @@ class RandomWalk(RuleBasedStateMachine):
         broker = self.brokers[node]
         if broker.lives_still:
             broker.leaving = True
-            self.store.live[broker.token] = Member(node, "host", 9092, "", broker.token, True)
+            self.store.live[broker.token] = ClusterMember(
+                node, "host", 9092, "", broker.token, True
+            )
             broker.read_members()
 
     @rule(node=nodes)
@@ -256,7 +258,7 @@ TestRandomWalk.settings = settings(max_examples=150, stateful_step_count=50, dea
 def one_broker(topic_count):
     store = Store()
     broker = Broker(store, 1)
-    store.live[broker.token] = Member(1, "host", 9092, "", broker.token)
+    store.live[broker.token] = ClusterMember(1, "host", 9092, "", broker.token)
     broker.registered = True
     store.topics = {UUID(int=number): 1 for number in range(topic_count)}
     broker.read_members()
@@ -281,11 +283,11 @@ def test_a_round_examines_only_the_topics_that_changed():
 def test_a_broker_joins_when_a_list_has_it_for_the_first_time():
     store = Store()
     broker = Broker(store, 1)
-    store.live["one"] = Member(1, "host", 9092, "", broker.token)
-    store.live["two"] = two = Member(2, "host", 9092, "", "two")
+    store.live["one"] = ClusterMember(1, "host", 9092, "", broker.token)
+    store.live["two"] = two = ClusterMember(2, "host", 9092, "", "two")
     broker.listed = dict(store.live)
     assert broker.state.on_brokers() == []  # the first list has no news
-    broker.listed = {**store.live, "three": Member(3, "host", 9092, "", "three")}
+    broker.listed = {**store.live, "three": ClusterMember(3, "host", 9092, "", "three")}
     assert broker.state.on_brokers() == [3]
     broker.listed = {**store.live, "two": two._replace(token="again", leaving=True)}
     assert broker.state.on_brokers() == []
@@ -322,7 +324,7 @@ def two_brokers(partitions=8):
     store = Store()
     one, two = Broker(store, 1), Broker(store, 2)
     for broker in (one, two):
-        store.live[broker.token] = Member(broker.node_id, "host", 9092, "", broker.token)
+        store.live[broker.token] = ClusterMember(broker.node_id, "host", 9092, "", broker.token)
         broker.registered = True
     store.topics = {TOPICS[0]: partitions}
     for _ in range(2):

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from gateway.cluster.coordinator_ownership import CoordinatorOwnership
-from gateway.cluster.membership import Membership
+from gateway.cluster.membership import ClusterMembership
 from gateway.cluster.zookeeper_cluster import ZooKeeperCluster
 from gateway.groups.loaded_groups import LoadedGroups
 from gateway.topics.partition import Partition
@@ -54,8 +54,8 @@ def whoever_is_not_in_the_list_is_dead(patch):
     async def is_dead(self, who):
         return who.token != self.self_member.token
 
-    patch.setattr(Membership, "is_dead", is_dead)
-    patch.setattr(Membership, "is_known_dead", lambda self, who: who != self.incarnation)
+    patch.setattr(ClusterMembership, "is_dead", is_dead)
+    patch.setattr(ClusterMembership, "is_known_dead", lambda self, who: who != self.incarnation)
 
 
 def a_coordinator_needs_no_claim(patch):
