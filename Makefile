@@ -8,6 +8,8 @@ DEV := .venv-dev
 SPARK := .venv-spark
 INSTALL := compose/install.sh
 
+FAST := not (process or zookeeper or spark or compat or cluster or proof or slow)
+
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -30,12 +32,16 @@ spark: $(SPARK)/.ready ## install what the jobs on Spark need: .venv-spark
 cluster: $(RUN)/.ready $(DEV)/.ready ## ZooKeeper, 4 bookies, 3 gateways, auditor as local processes (PORT=)
 	@exec $(DEV)/bin/python -m tests.peers.compose --port $(PORT) --data $(DATA)/cluster
 
-check: $(DEV)/.ready ## ruff, pyright strict, import contracts, house rules
+check: $(DEV)/.ready ## ruff, pyright strict, import contracts, house rules; hints about words
 	$(DEV)/bin/ruff check .
 	$(DEV)/bin/ruff format --check .
 	$(DEV)/bin/pyright
 	$(DEV)/bin/lint-imports
-	$(DEV)/bin/python -m pytest -q tests/test_house.py
+	$(DEV)/bin/python -m pytest -q -n 0 tests/test_house.py
+	@$(DEV)/bin/python -m tests.plain_words
+
+test-fast: $(DEV)/.ready ## every test that needs no server and no second: under a minute
+	$(DEV)/bin/python -m pytest -q -m "$(FAST)" -n 2 --dist worksteal
 
 test: $(RUN)/.ready $(DEV)/.ready ## every test of a commit; installs what it needs
 	$(DEV)/bin/python -m pytest -q -m "not proof" -n 2 --dist loadfile --ignore tests/cluster
@@ -74,5 +80,5 @@ bench-scale: $(RUN)/.ready $(DEV)/.ready ## 1,000 to 100,000 groups, 100 to 10,0
 bench-start: $(RUN)/.ready $(DEV)/.ready ## how long commands take to start, beside python -c pass
 	$(DEV)/bin/python -m tests.bench.start
 
-.PHONY: help run cluster check test proof proof-ledger proof-failover proof-spark demo spark bench \
+.PHONY: help run cluster check test-fast test proof proof-ledger proof-failover proof-spark demo spark bench \
 	bench-ledger bench-subscriptions bench-spark bench-scale bench-start

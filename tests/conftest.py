@@ -9,7 +9,7 @@ import pytest
 
 from tests.peers.zookeeper import ZooKeeper
 
-pytest_plugins = ("pytester", "tests.async_tests")
+pytest_plugins = ("pytester", "tests.async_tests", "tests.marks")
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

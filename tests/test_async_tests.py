@@ -1,5 +1,8 @@
 """Goal: no `async def test_...` passes without having run. Method: pytest runs small files."""
 
+import gc
+import warnings
+
 import pytest
 
 SIMULATED = """
@@ -107,7 +110,10 @@ def outcomes(pytester, source, *options):
     pytester.makeini("\n".join(lines))
     pytester.makepyfile(source)
     words = ["-p", "no:randomly", "-p", "no:cacheprovider", "-p", "no:xdist", *options]
-    return pytester.runpytest_inprocess(*words).parseoutcomes()
+    found = pytester.runpytest_inprocess(*words).parseoutcomes()
+    with warnings.catch_warnings(action="ignore"):
+        gc.collect()  # coroutines that tracebacks of failures held
+    return found
 
 
 @pytest.mark.parametrize(

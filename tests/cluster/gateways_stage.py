@@ -180,7 +180,7 @@ class Stage:
         raise AssertionError("nobody leads anything")
 
     def kill(self) -> Outage:
-        """kill -9 of an owner; it comes back once others have its partitions."""
+        """Kill -9 of an owner; it comes back once others have its partitions."""
         victim = self.victim()
         keys = self.rig.led_by(victim.node_id, self.keys)
         before = cpu_ticks()

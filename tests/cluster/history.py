@@ -69,7 +69,8 @@ class Told:
 
     def longest_gap_ms(self, from_ms: float, to_ms: float) -> float:
         """Without an acknowledgement of one and the same writer, the worst of them, from then to
-        then."""
+        then.
+        """
         return max(longest_gap_ms(times, from_ms, to_ms) for times in self.at_ms.values())
 
 

@@ -127,7 +127,7 @@ class OwnershipRig:
     # -- harm ------------------------------------------------------------------------------------
 
     def kill(self, gateway: ClusterGateway) -> float:
-        """kill -9; when, on the clock of the history."""
+        """Kill -9; when, on the clock of the history."""
         at_s = time.monotonic()
         os.kill(gateway.process.pid, signal.SIGKILL)
         gateway.kill()

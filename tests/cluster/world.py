@@ -203,7 +203,7 @@ class World:
         return self.acked()
 
     def end_clients(self, role: str = "") -> None:
-        """kill -9 of all of them; what they were told is in their logs."""
+        """Kill -9 of all of them; what they were told is in their logs."""
         for log, process in self.clients:
             if log.name.startswith(role) and process.exit_code is None:
                 process.kill()

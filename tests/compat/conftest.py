@@ -77,7 +77,7 @@ def on_oracle(request: pytest.FixtureRequest, oracle: Broker) -> Iterator[Client
 
 @pytest.fixture(scope="session")
 def loader(broker: Broker) -> Iterator[Aiokafka]:
-    """aiokafka on the broker under test: it alone can send a batch made by hand."""
+    """The aiokafka client on the broker under test: it alone can send a batch made by hand."""
     client = Aiokafka(broker.bootstrap)
     yield client
     client.close()

@@ -1,4 +1,4 @@
-"""Aiokafka"""
+"""Goal: aiokafka works against the gateway. Method: the suite of stock clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""KafkaPython"""
+"""Goal: kafka-python works against the gateway. Method: the suite of stock clients."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ PORTS = [
 
 @pytest.fixture(params=PORTS, ids=lambda factory: factory.__name__)
 def opened(request, tmp_path):
-    """`async with opened() as world` opens a fresh bookie."""
+    """Opens a fresh bookie, as an async context manager."""
 
     @contextlib.asynccontextmanager
     async def world():
@@ -372,6 +372,7 @@ async def test_the_list_names_what_is_held_in_runs(opened):
         assert await world.port.list_entries(world.id, 8) == (Status.NO_LEDGER, ())
 
 
+@pytest.mark.slow
 async def test_a_long_list_is_whole(opened):
     async with opened() as world:
         await world.add_all(7, range(0, 12_000, 2))

@@ -1,5 +1,6 @@
 """Goal: the simulated disk keeps the same promises as the real one, so that proofs over it count.
-Method: one suite, run on a directory of this machine in each sync mode and on the simulator."""
+Method: one suite, run on a directory of this machine in each sync mode and on the simulator.
+"""
 
 from __future__ import annotations
 

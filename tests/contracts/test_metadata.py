@@ -99,7 +99,7 @@ STORES = [sqlite_store, simulated_store, zookeeper_store, shown_store]
 
 @pytest.fixture(params=STORES, ids=lambda factory: factory.__name__)
 def opened(request):
-    """`async with opened() as store` opens a fresh store."""
+    """Opens a fresh store, as an async context manager."""
     return lambda: request.param(request)
 
 

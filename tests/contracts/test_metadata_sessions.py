@@ -50,7 +50,7 @@ STORES = [simulated, pytest.param(zookeeper, marks=pytest.mark.real_loop)]
 
 @pytest.fixture(params=STORES, ids=lambda factory: factory.__name__)
 def opened(request):
-    """`async with opened() as (store, other, end)`: `end()` ends the session of `store` only."""
+    """Opens a store, another one, and a function that ends the session of the first only."""
     return lambda: request.param(request)
 
 

@@ -1,5 +1,6 @@
 """Goal: the simulated table keeps the same promises as RocksDB, so that proofs over it count.
-Method: one suite on both, and random operations against a sorted dict."""
+Method: one suite on both, and random operations against a sorted dict.
+"""
 
 from __future__ import annotations
 

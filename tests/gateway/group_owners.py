@@ -125,7 +125,7 @@ class Gateway(World):
         self.claims = Claims(cluster, name, self.metadata)
 
     def die(self):
-        """kill -9: its session ends with it."""
+        """Kill -9: its session ends with it."""
         self.metadata.closed = True
         self.groups._background.cancel()
         self.cluster.members.pop(self.name, None)

@@ -128,7 +128,6 @@ async def _serve(cluster, node_id, reader, writer):
 @asynccontextmanager
 async def three_servers(*, first=0, **limits):
     """A client of three servers, the cluster and the servers; `first` dead ones lead its list."""
-
     cluster, servers = Cluster(), {}
     for node_id in (1, 2, 3):
         serve = lambda r, w, n=node_id: _serve(cluster, n, r, w)  # noqa: E731

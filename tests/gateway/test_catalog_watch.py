@@ -159,6 +159,7 @@ async def test_each_change_of_topics_and_partitions_is_reported_once(whose):
         assert told == [[3], [4], []]
 
 
+@pytest.mark.slow
 async def test_a_storm_of_changes_costs_a_few_readings():
     tree = MetadataTree()
     ours, store = await gateway(tree, 1)

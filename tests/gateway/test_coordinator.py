@@ -1,5 +1,6 @@
 """Goal: groups survive what happens to gateways and stores: restarts, slow and failing writes, a
-rival, deleted topics, time. Method: a whole coordinator on virtual time over simulated metadata."""
+rival, deleted topics, time. Method: a whole coordinator on virtual time over simulated metadata.
+"""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -266,6 +267,7 @@ async def test_offsets_of_a_deleted_topic_never_attach_to_a_new_one():
             assert await again.groups.offsets("loaded") == {}
 
 
+@pytest.mark.slow
 async def test_offsets_of_an_empty_group_expire_a_week_after_its_last_member_left():
     async with new_world() as world:
         consumer = world.consumer(session_ms=1_800_000)
@@ -283,6 +285,7 @@ async def test_offsets_of_an_empty_group_expire_a_week_after_its_last_member_lef
         assert await world.groups._store.list() == []
 
 
+@pytest.mark.slow
 async def test_offsets_of_a_group_with_members_do_not_expire():
     async with new_world() as world:
         subscription = b"\0\0" + b"\0\0\0\1" + b"\0\1t" + b"\xff\xff\xff\xff"
@@ -297,6 +300,7 @@ async def test_offsets_of_a_group_with_members_do_not_expire():
         assert await world.committed("g", topic="u") is None  # nobody subscribes to it
 
 
+@pytest.mark.slow
 async def test_offsets_of_simple_consumers_expire_each_by_its_commit():
     async with new_world() as world:
         await world.commit("g", 5, 0)
@@ -306,6 +310,7 @@ async def test_offsets_of_simple_consumers_expire_each_by_its_commit():
         assert [await world.committed("g", n) for n in (0, 1)] == [None, 6]
 
 
+@pytest.mark.slow
 async def test_offsets_of_a_resting_group_expire_after_a_restart():
     async with new_world() as world:
         await world.commit("g", 5)
@@ -330,6 +335,7 @@ async def test_an_offset_with_a_retention_of_its_own_goes_when_it_ends():
         assert await world.committed("g") is None
 
 
+@pytest.mark.slow
 async def test_a_sweep_does_not_remove_a_commit_that_is_under_way():
     async with new_world() as world:
         await world.commit("g", 5)
@@ -355,6 +361,7 @@ async def test_a_sweep_does_not_delete_a_group_whose_first_commit_is_under_way()
         assert await world.committed("g") == 6
 
 
+@pytest.mark.slow
 async def test_a_sweep_that_empties_a_group_spares_a_commit_that_came_meanwhile():
     async with new_world() as world:
         await world.commit("g", 5, 0)

@@ -203,6 +203,7 @@ ROUNDS = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(ROUNDS)
 def test_a_client_always_has_the_latest_state(rounds):

@@ -1,5 +1,6 @@
 """Goal: `gateway group seek` and `delete` move what they say, only when told to, and seeks can be
-undone. Method: the commands, against one real gateway process."""
+undone. Method: the commands, against one real gateway process.
+"""
 
 import json
 

@@ -59,7 +59,7 @@ class Host:
             pass  # requests will load them
 
     async def die(self):
-        """kill -9."""
+        """Kill -9."""
         self.lives = False
         if self.process is not None:
             self.process.kill()
@@ -80,7 +80,8 @@ class Host:
 
     async def pause(self):
         """Cut off from ZooKeeper for longer than its session; no answer of the next session counts
-        before the loss of this one is told."""
+        before the loss of this one is told.
+        """
         gateway, told = self.gateway, self.gateway.expired
         gateway.heard_s = asyncio.get_running_loop().time()
         gateway.metadata.faults.cut = True

@@ -1,5 +1,6 @@
 """Goal: a classic group behaves as Kafka's, whatever its members do and in whatever order.
-Method: the pure state machine by hand, time as an argument. test_group_walk.py walks at random."""
+Method: the pure state machine by hand, time as an argument. test_group_walk.py walks at random.
+"""
 
 import pytest
 

@@ -1,5 +1,6 @@
 """Goal: each group API answers in Kafka's words, in every version, and refuses what it must.
-Method: request bytes in, reply bytes out, through the dispatcher's rows, on virtual time."""
+Method: request bytes in, reply bytes out, through the dispatcher's rows, on virtual time.
+"""
 
 import asyncio
 from contextlib import asynccontextmanager

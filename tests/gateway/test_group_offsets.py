@@ -1,6 +1,7 @@
 """Goal: a committed offset is a register that never lies, whatever fails. Method: seeded
 runs in which requests and replies of the store get lost, gateways crash and rivals take over; each
-client keeps the set of values that a correct register may hold."""
+client keeps the set of values that a correct register may hold.
+"""
 
 import asyncio
 import random

@@ -7,6 +7,8 @@ lives, who has a lease and whom the ring names.
 
 import asyncio
 
+import pytest
+
 from gateway.core.group_members import Joining, Leaving, Syncing
 from gateway.groups.group_scanner import READS_MAX
 from gateway.groups.loaded_groups import IDLE_MS
@@ -326,6 +328,7 @@ async def test_orphans_with_members_are_adopted_unasked_and_the_dead_among_them_
         assert states == dict.fromkeys(groups, "Empty")
 
 
+@pytest.mark.slow
 async def test_orphans_are_adopted_a_bounded_number_at_once():
     async with started_brokers(initial_rebalance_delay_ms=0) as (cluster, gateways):
         groups = cluster.groups_of("a", 3 * READS_MAX)

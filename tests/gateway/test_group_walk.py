@@ -1,5 +1,6 @@
 """Goal: what must hold of a group always holds. Method: a random walk by Hypothesis over the pure
-state machine; every invariant is checked after every step, and in the end all must come to rest."""
+state machine; every invariant is checked after every step, and in the end all must come to rest.
+"""
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -153,5 +154,5 @@ class RandomWalk(RuleBasedStateMachine):
         assert self.driver.joined.keys() | self.driver.synced.keys() >= set(self.waiters)
 
 
-TestRandomWalk = RandomWalk.TestCase
+TestRandomWalk = pytest.mark.slow(RandomWalk.TestCase)
 TestRandomWalk.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)

@@ -69,6 +69,7 @@ async def write_after_restart(cluster, partition):
 CHANGES = [roll, truncate, close, write_after_restart]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answered", [True, False], ids=["cut", "not answered"])
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 async def test_whichever_call_is_the_last_nothing_is_lost(change, answered):

@@ -267,7 +267,6 @@ def test_head_has_the_length_and_no_page(gateway):
 @asynccontextmanager
 async def open_port():
     """A port whose page is never asked for."""
-
     server = MetricsServer(None)
     await server.start("127.0.0.1", 0)
     async with asyncio.timeout(30):

@@ -187,6 +187,7 @@ def without(known, topic):
     return {key: offset for key, offset in known.items() if key[0] != topic}
 
 
+@pytest.mark.slow
 @given(FETCHES)
 def test_each_offset_is_the_last_that_any_client_of_the_query_fetched(fetches):
     kept = progress()
@@ -204,6 +205,7 @@ def test_each_offset_is_the_last_that_any_client_of_the_query_fetched(fetches):
     assert shown == {name: known for name, known in twin.items() if known}
 
 
+@pytest.mark.slow
 @given(FETCHES, st.integers(1, 5))
 def test_positions_stay_within_their_bound_and_are_counted_right(fetches, positions_max):
     kept = progress(positions_max=positions_max)

@@ -249,7 +249,6 @@ async def test_a_real_group_that_is_deleted_lets_the_read_only_one_show_again():
 
 async def test_who_assigns_itself_partitions_is_not_told_its_last_fetch_as_a_commit():
     """It would go on there after a restart, where Kafka lets `auto.offset.reset` decide."""
-
     async with new_world() as world:
         client = "consumer-g-1"  # of any Java consumer of group g, and of Spark's with that group
         world.fetched(client, 5)

@@ -14,6 +14,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.text(), VALUES))
 def test_what_was_sealed_comes_back(document):
     assert unseal(seal(document), "/p") == document

@@ -1,5 +1,6 @@
 """Goal: a process that stood still knows it before it says anything. Method: virtual time that
-jumps, as the clock of a stopped process does."""
+jumps, as the clock of a stopped process does.
+"""
 
 import asyncio
 from contextlib import asynccontextmanager

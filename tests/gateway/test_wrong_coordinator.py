@@ -1,5 +1,6 @@
 """Goal: a gateway that does not coordinate a group says so in each group API and version, and
-nothing else. Method: two gateways on virtual time, asked in Kafka's own bytes."""
+nothing else. Method: two gateways on virtual time, asked in Kafka's own bytes.
+"""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Judges a history of sends and polls: was it a log, and did every acknowledgement hold?
+"""Judge a history of sends and polls: was it a log, and did every acknowledgement hold.
 
 Pure, and linear in the history but for sorting. What is known of a partition is drawn from all
 polls and from sends whose effect is certain; then offsets are replaced by dense indices, so that

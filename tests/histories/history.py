@@ -26,7 +26,9 @@ FINAL = "final"  # first word of the process name of a reader that reads all aft
 
 
 class Op(NamedTuple):
-    """One call of one process, from `start_s` to `end_s` on one clock. `value` is, by kind:
+    """One call of one process, from `start_s` to `end_s` on one clock.
+
+    `value` is, by kind:
 
     send       [(key, value, offset or None), ...] in the order in which they were sent
     poll       {key: [(offset, value), ...]} in the order in which they came

@@ -109,6 +109,7 @@ def explained(history):
     return False
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(small())
 def test_zones_say_what_trying_all_orders_says(history):

@@ -1,7 +1,8 @@
 """Goal: a bookie survives peers that no client is: it logs nothing of theirs, says nothing that
 could be taken for an answer about entries, keeps its memory, and serves the others meanwhile.
 Method: a real bookie on a port; raw gRPC calls, raw sockets and certificates of our own making.
-After every scenario a well-behaved client must be served, and stderr must hold no traceback."""
+After every scenario a well-behaved client must be served, and stderr must hold no traceback.
+"""
 
 import asyncio
 import contextlib
@@ -83,7 +84,6 @@ class Attack:
 @asynccontextmanager
 async def attacked(path, *, config=CONFIG, server=None):
     """An attack on a served bookie, which must log nothing and serve a client afterwards."""
-
     async with asyncio.timeout(60), Served(path, config, server) as served:
         one = Attack(served)
         yield one
@@ -376,6 +376,7 @@ class CountingReads:
         return reply
 
 
+@pytest.mark.slow
 async def test_a_reader_that_takes_no_answers_is_not_read_for(tmp_path):
     async with Served(tmp_path) as served, Client(served) as client:
         told = [client.add(served.id, entry, bytes(BIG)) for entry in range(4)]
@@ -458,7 +459,6 @@ class Authority:
 @asynccontextmanager
 async def served_with_tls(tmp_path):
     """A bookie with TLS and its authority. Only its owner may have logged an entry at the end."""
-
     authority = Authority(tmp_path / "ours", "our authority")
     async with Served(tmp_path / "bookie", tls=authority.files("bookie")) as served:
         before = served.bookie.groups

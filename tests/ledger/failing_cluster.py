@@ -56,7 +56,8 @@ class Watched(Told):
 
 async def writing(bookies=4, count=3, shape=(3, 3, 2), **config):
     """A world, a writer with `count` confirmed entries, and who is told of them. Its metadata
-    store is so quick that a change is made before any bookie has acknowledged anything."""
+    store is so quick that a change is made before any bookie has acknowledged anything.
+    """
     world = cluster(bookies, **config)
     world.metadata_faults.latency_s = 1e-6
     writer = await create(world, *shape)
@@ -86,7 +87,8 @@ def store(world, writer, change):
 
 class Sets:
     """The writer's own sets of metadata, counted; `before` runs just before the first `times`,
-    the replies of the first `lost` are lost, so many more never reach the store."""
+    the replies of the first `lost` are lost, so many more never reach the store.
+    """
 
     def __init__(self, writer, before=None, times=1, lost=0, unsent=0):
         self.session = writer._metadata_store.store

@@ -100,7 +100,8 @@ async def settled(world, ledger, count):
 
 async def grown(world, count, **shape):
     """A writer with `count` entries, each added when all before it were everywhere: so the
-    bookies know that all but the last are confirmed."""
+    bookies know that all but the last are confirmed.
+    """
     writer = await create(world, **shape)
     told = Told(writer)
     for number in range(count):

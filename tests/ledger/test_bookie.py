@@ -1,5 +1,6 @@
 """Goal: what one bookie answers to adds, reads, LACs and fences, and what of it it remembers.
-Method: a bookie over the simulated disk and table, on virtual time."""
+Method: a bookie over the simulated disk and table, on virtual time.
+"""
 
 from __future__ import annotations
 

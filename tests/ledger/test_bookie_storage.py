@@ -1,6 +1,7 @@
 """Goal: what becomes of a bookie's promises when the disk fails, rots, fills up or is given back.
 Method: a bookie over the simulated disk and table on virtual time; one on a real directory for what
-only a file system can show."""
+only a file system can show.
+"""
 
 from __future__ import annotations
 
@@ -185,7 +186,6 @@ async def test_a_file_with_one_living_entry_stays_until_it_is_rewritten():
 
 async def test_small_entries_that_are_moved_share_the_blocks_of_the_log():
     """Each group begins at a block: entries that move one by one would take one each."""
-
     async with started_bookie() as (rig, bookie):
         living = 300
         await asyncio.gather(*[add(bookie, 1, entry, b"living") for entry in range(living)])

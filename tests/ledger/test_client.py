@@ -234,7 +234,7 @@ async def test_an_empty_ledger_is_closed_at_minus_one():
 
 
 async def closing_after(change):
-    """Metadata were changed behind the writer's back; what does its close say?"""
+    """Close a writer after its metadata were changed behind its back."""
     world = cluster()
     writer, _ = await written(world, 3)
     store = LedgerMetadataStore(SimMetadata(world.tree), world.config)

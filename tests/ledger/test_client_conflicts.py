@@ -57,7 +57,6 @@ async def repair(world, writer, entries):
 
 async def test_a_conflict_while_the_ledger_is_open_is_tried_again():
     """B16, B32: re-replication changed an earlier fragment; that is kept, and writing goes on."""
-
     world, writer, told = await writing(bookies=6)
     Answers(world, ensemble_of(world, writer)[0]).refuse()
     await told.add_all(2)
@@ -92,7 +91,6 @@ async def test_a_conflict_with_who_took_the_ledger_fails_everything_that_is_on_i
     change, error
 ):
     """B17, T11: the version that was read belongs to a state in which nothing may be written."""
-
     world, writer, told = await writing()
     Sets(writer, before=lambda: store(world, writer, change))
     Answers(world, ensemble_of(world, writer)[1]).refuse()
@@ -110,7 +108,6 @@ async def test_a_conflict_with_who_took_the_ledger_fails_everything_that_is_on_i
 
 async def test_the_change_of_a_writer_that_is_being_taken_over_fails():
     """B25, B24: the fence reached one bookie only, the change would have gone round it."""
-
     world, writer, told = await writing()
     world.network.cut("other", ensemble_of(world, writer)[0])
     recovering = asyncio.create_task(world.client("other").recover(writer.ledger))
@@ -128,7 +125,6 @@ async def test_the_change_of_a_writer_that_is_being_taken_over_fails():
 
 async def test_a_deleted_ledger_acknowledges_nothing_even_through_new_bookies():
     """T15: every bookie has forgotten the ledger, its fence too."""
-
     world, writer, told = await writing()
     client = world.client("other")
     await client.delete(writer.ledger)
@@ -154,8 +150,7 @@ async def test_a_ledger_deleted_just_before_the_change_is_never_acknowledged_aga
 
 
 async def test_a_lost_reply_to_ones_own_change_is_no_defeat():
-    """T17"""
-
+    """T17."""
     world, writer, told = await writing()
     sets = Sets(writer, lost=1)
     old = ensemble_of(world, writer)
@@ -182,7 +177,6 @@ async def test_a_request_that_never_arrived_is_sent_again():
 
 async def test_without_the_metadata_store_writing_goes_on_while_qa_answer():
     """Nothing was proposed, so the committed ensemble is the only one there can be."""
-
     world, writer, told = await writing()
     world.metadata_faults.unsent = 1.0
     dead = ensemble_of(world, writer)[1]
@@ -230,7 +224,6 @@ async def test_a_store_that_stays_away_fails_what_needs_it_in_order():
 
 async def test_what_loses_qa_in_the_moment_a_change_is_given_up_fails_too():
     """It is older than the entry that the change was given up for, and nobody else looks."""
-
     world, writer, told = await writing(ensemble_change_s_max=0.01)
     unheard = [Unheard(world, name) for name in ensemble_of(world, writer)]
     given_up = asyncio.Event()
@@ -257,7 +250,6 @@ async def test_what_loses_qa_in_the_moment_a_change_is_given_up_fails_too():
 
 async def test_a_change_whose_outcome_stays_unknown_lets_nothing_be_acknowledged():
     """It may still happen, long after it was given up: then its fragment names other bookies."""
-
     world, writer, told = await writing(ensemble_change_s_max=10.0)
     Sets(writer, unsent=10**6)
     Answers(world, ensemble_of(world, writer)[1]).refuse()
@@ -310,7 +302,6 @@ async def test_who_fails_while_the_ledger_is_being_closed_is_replaced_only_if_ne
 
 async def test_closing_waits_for_a_change_under_way_even_when_nothing_is_pending():
     """Else the change would find the ledger closed, and call that a defeat."""
-
     world, writer, told = await writing()
     silent = Unheard(world, ensemble_of(world, writer)[1])
     await told.add_all(1)
@@ -334,8 +325,7 @@ async def test_closing_while_qa_are_out_of_reach_replaces_bookies_first():
 
 
 async def test_after_a_failed_add_closing_is_refused_and_recovery_keeps_what_was_acknowledged():
-    """T15"""
-
+    """T15."""
     world, writer, told = await writing(bookies=3)
     old = ensemble_of(world, writer)
     told.add(b"entry 3")

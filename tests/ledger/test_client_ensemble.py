@@ -159,7 +159,6 @@ async def test_a_stripe_that_loses_a_bookie_is_sent_to_its_write_sets_only():
 
 async def test_nothing_is_acknowledged_while_the_change_is_in_flight():
     """T12: two of three have the entry durably, and still nobody may hear of it."""
-
     world, writer, told = await writing()
     seen = []
 
@@ -178,7 +177,6 @@ async def test_nothing_is_acknowledged_while_the_change_is_in_flight():
 
 async def test_an_acknowledgement_of_a_replaced_bookie_is_void():
     """T10, B18: the entry was acknowledged there just before; it must be on who is there now."""
-
     world, writer, told = await writing()
     old, [spare] = ensemble_of(world, writer), spares_of(world, writer)
     first, second = Answers(world, old[0]), Answers(world, old[2])
@@ -235,7 +233,6 @@ async def test_late_answers_of_a_replaced_bookie_count_for_nothing():
 
 async def test_a_fence_of_a_replaced_bookie_does_not_end_the_writer():
     """A bookie that lost its disk fences what it held; it holds nothing of this any more."""
-
     world, writer, told = await writing()
     old = ensemble_of(world, writer)
     late = Unheard(world, old[1])
@@ -320,7 +317,6 @@ async def test_without_spares_what_loses_qa_fails_with_all_after_it():
 
 async def test_a_bookie_that_comes_back_is_asked_again_for_what_it_missed():
     """Three bookies restarted one after the other lose nothing."""
-
     world, writer, told = await writing(bookies=3)
     late = [Answers(world, name) for name in ensemble_of(world, writer)]
     late[0].hold()
@@ -338,7 +334,6 @@ async def test_a_bookie_that_comes_back_is_asked_again_for_what_it_missed():
 
 async def test_a_bookie_that_failed_lately_is_no_spare():
     """Two dead ones that are still registered must not take turns."""
-
     world, writer, told = await writing(failed_bookie_pause_s=10.0)
     sets = Sets(writer)
     for name in (ensemble_of(world, writer)[1], *spares_of(world, writer)):

@@ -154,8 +154,7 @@ async def test_the_length_is_read_from_the_last_entry_when_nothing_was_written_a
 
 
 async def test_an_old_writer_may_leave_copies_on_a_bookie_that_missed_the_fence_and_no_more():
-    """B24"""
-
+    """B24."""
     world = cluster()
     writer, told = await written(world, 3)
     missed = writer.metadata.last_fragment.ensemble[1]
@@ -183,7 +182,6 @@ async def hang(world, names):
 @pytest.mark.parametrize("place", [0, 1, 2])
 async def test_one_hung_bookie_holds_up_no_recovery(place):
     """T14: fences, reads and adds are decided by those who answer."""
-
     world = cluster()
     writer, told = await written(world, 3)
     for number in range(3, 9):
@@ -212,7 +210,6 @@ async def test_a_hung_bookie_does_not_hold_up_reading_the_length():
 @pytest.mark.parametrize("digest", DigestType)
 async def test_copies_are_written_again_whatever_the_digest(digest):
     """The bookies that hold one see that it is the same entry, also where they cannot check it."""
-
     world = cluster(digest_type=digest, password=b"secret")
     writer, told = await written(world, 0)
     for number in range(4):  # each says that nothing was confirmed when it was sent
@@ -230,7 +227,6 @@ async def test_copies_are_written_again_whatever_the_digest(digest):
 
 async def test_what_re_replication_did_to_earlier_fragments_meanwhile_is_kept():
     """And nothing is read again because of it."""
-
     world = cluster(bookies=6)
     writer, _ = await written(world, 3)
     old, [*spares] = writer.metadata.last_fragment.ensemble, set(world.bookies)
@@ -312,7 +308,6 @@ async def test_a_closed_ledger_is_deleted_without_any_of_its_bookies():
 
 async def test_an_open_ledger_whose_bookies_are_away_is_not_deleted():
     """Its writer might go on acknowledging."""
-
     world = cluster()
     writer, told = await written(world, 3)
     for name in ("b0", "b1"):

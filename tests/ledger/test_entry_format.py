@@ -62,6 +62,7 @@ def test_a_flipped_bit_anywhere_is_found(digest_type, payload, data):
         layout.unpack(body, 7, 3)
 
 
+@pytest.mark.slow
 @given(st.sampled_from(PROTECTING), st.binary(max_size=60), st.data())
 def test_a_cut_entry_is_found(digest_type, payload, data):
     layout = EntryFormat(digest_type)

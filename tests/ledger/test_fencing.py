@@ -1,5 +1,6 @@
 """Goal: exactly the adds that may pass do, and two copies of one entry are known as such.
-Method: all combinations of the guard's state; entries re-packaged with another LAC."""
+Method: all combinations of the guard's state; entries re-packaged with another LAC.
+"""
 
 from __future__ import annotations
 

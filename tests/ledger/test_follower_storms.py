@@ -296,6 +296,7 @@ def run(seed):
         return [f"{type(error).__name__}: {error}"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_a_follower_shows_one_log_whatever_happens(block):
     for seed in range(block * SEEDS // BLOCKS, (block + 1) * SEEDS // BLOCKS):
@@ -397,6 +398,7 @@ PLANTED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
 def test_a_planted_mistake_is_found(plant, monkeypatch):
     plant(monkeypatch)

@@ -1,5 +1,6 @@
 """Goal: a group waits only when waiting brings company, and never longer than its bound.
-Method: the pure decision driven by hand, with closed loops of senders simulated in a few lines."""
+Method: the pure decision driven by hand, with closed loops of senders simulated in a few lines.
+"""
 
 from __future__ import annotations
 

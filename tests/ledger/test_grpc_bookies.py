@@ -1,6 +1,7 @@
 """Goal: what connections do to the bookies port: made late, broken, silent, flooded, moved.
 Method: a real bookie behind a real server, in this process or a child that is stopped or killed;
-a proxy that holds bytes back. What every port answers is in tests/contracts/test_bookies.py."""
+a proxy that holds bytes back. What every port answers is in tests/contracts/test_bookies.py.
+"""
 
 import asyncio
 import signal

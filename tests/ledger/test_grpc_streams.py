@@ -1,5 +1,6 @@
 """Goal: the ends of the streams answer everybody once, whatever comes back, and when; whoever waits
-for room gets it. Method: virtual time; the test plays the connection with real frames."""
+for room gets it. Method: virtual time; the test plays the connection with real frames.
+"""
 
 import asyncio
 

@@ -1,6 +1,7 @@
 """Goal: a scan of a log file tells a clean end, a torn tail and rot apart, whatever the damage.
 Method: files built group by group in memory, damaged at every kind of place, random cuts and flips
-by Hypothesis against the list of groups that were written."""
+by Hypothesis against the list of groups that were written.
+"""
 
 from __future__ import annotations
 

@@ -194,6 +194,7 @@ REFUSALS = [Refusal.UNHEALTHY] * 12 + [Refusal.NO_SPACE] * 4 + [Refusal.OTHER] *
 REFUSALS += [Refusal.FENCED]
 
 
+@pytest.mark.slow
 @settings(max_examples=400)
 @given(st.sampled_from(SHAPES), st.integers(0, 2**32), st.integers(1, 120))
 def test_in_any_order_of_events_entries_end_in_order_once_and_confirmed_ones_have_qa_copies(

@@ -3,6 +3,7 @@
 Method: time is a number. Hypothesis feeds any outcomes; single facts are told one by one.
 """
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -43,6 +44,7 @@ outcomes = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(outcomes, st.integers(0, 7), st.integers(0, 7))
 def test_never_more_than_a_third_are_avoided_and_enough_are_kept(events, count, keep):
     one, now_s = quarantine(), 0.0

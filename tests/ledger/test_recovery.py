@@ -115,6 +115,7 @@ def worlds(draw, silence):
     return shape, acked, World(holds, lacs, silent, random.Random(draw(st.integers(0, 2**32))))
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(worlds(silence=True), st.integers(1, 4))
 def test_what_was_acknowledged_is_kept_and_what_is_kept_is_written_again(drawn, window):

@@ -95,6 +95,7 @@ async def test_the_slices_of_a_whole_stream_hold_every_record_once():
         assert await read(by, slices) == by_sequence_id(owner)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     counts=st.lists(st.integers(0, 60), min_size=1, max_size=4),

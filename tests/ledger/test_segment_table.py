@@ -67,6 +67,7 @@ def test_a_number_is_found_if_it_is_listed(stream, number):
     assert table_of(stream).segment(number) is (due[0] if due else None)
 
 
+@pytest.mark.slow
 @given(streams(), st.integers(-5, 1300), st.integers(0, 300), st.integers(0, 9))
 def test_a_range_is_cut_at_the_segments_that_hold_it(stream, first, length, written):
     table = table_of(stream)
@@ -376,7 +377,7 @@ class Twins(RuleBasedStateMachine):
         assert snapshot.owner_state == b"state"
 
 
-TestTwins = Twins.TestCase
+TestTwins = pytest.mark.slow(Twins.TestCase)
 
 
 # -- what a reader learns -------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Goal: segment metadata are DistributedLog's bytes, and lists of segments have no holes.
 
-Method: vectors of the format, random segments and lists."""
+Method: vectors of the format, random segments and lists.
+"""
 
 from dataclasses import replace
 

@@ -54,7 +54,7 @@ def marking(mark):
 
 @pytest.fixture
 def stores(zookeeper):
-    """`async with stores() as (proxy, far, near)`: two on one tree, `far` behind the proxy."""
+    """Opens a proxy and two stores on one tree, the first of them behind the proxy."""
 
     @contextlib.asynccontextmanager
     async def opened():

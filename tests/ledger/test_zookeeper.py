@@ -22,7 +22,7 @@ pytestmark = pytest.mark.real_loop
 
 @pytest.fixture
 def sessions(zookeeper):
-    """`async with sessions() as world`, on the shared server. Afterwards no thread is left."""
+    """Opens sessions on the shared server. Afterwards no thread is left."""
 
     @asynccontextmanager
     async def opened(**settings):
@@ -135,7 +135,6 @@ async def test_replies_that_come_together_are_answered_together(sessions):
 
 async def test_a_request_that_kazoo_loses_fails_with_its_connection(sessions):
     """As when one is appended to its queue while it takes a new queue for a new session."""
-
     async with sessions() as world:
         connection = world.far._bridge._connection
         connection.submit = lambda request, answer: None
@@ -262,7 +261,6 @@ async def test_what_is_never_answered_does_not_count_as_answered(sessions):
 
 async def test_nothing_is_answered_yet_when_the_loss_of_a_session_is_told(sessions):
     """Else who held something by the old session would believe in it a moment longer."""
-
     async with sessions(session_ms=SHORT_MS) as world:
         await world.far.create("/live", ephemeral=True)
         heard = []

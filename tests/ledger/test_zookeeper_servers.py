@@ -118,7 +118,6 @@ async def test_a_connect_that_is_cancelled_leaves_nothing(zookeeper):
 
 async def test_a_server_that_takes_a_connection_and_says_nothing_is_asked_again(zookeeper):
     """As a starting ZooKeeper does; a session of 20 s must not be lost by waiting for it."""
-
     root = zookeeper.unused_chroot()
     with Proxy(zookeeper.port) as proxy:
         async with connected(proxy.address, root, session_ms=20_000) as store:

@@ -469,7 +469,6 @@ async def test_a_failing_disk_ends_the_process_after_refusing_what_was_asked(
     bookie, file_bytes_max
 ):
     """The kernel refuses to let files grow; at 0 not even stderr can say so."""
-
     async with seen_from_outside(bookie) as cluster:
         await off_loop(bookie.start)
         await store_two(cluster, bookie)

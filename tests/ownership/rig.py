@@ -166,7 +166,7 @@ class Gateway:
     # What befalls it.
 
     async def kill(self):
-        """kill -9: it does nothing any more; its session ends by itself."""
+        """Kill -9: it does nothing any more; its session ends by itself."""
         self.metadata.dead = True
         self.serving.clear()
         self.world.gateways.remove(self)

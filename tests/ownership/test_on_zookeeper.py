@@ -76,7 +76,7 @@ class Gateway:
 
 @pytest.fixture
 def gateways(zookeeper):
-    """`async with gateways() as start`; `start(node_id)` gives a gateway that runs."""
+    """Opens a cluster: a function that starts the gateway of a node id."""
 
     @asynccontextmanager
     async def starter():

@@ -48,6 +48,7 @@ def test_owners_are_what_a_list_of_them_would_be(steps):
         assert owners.owned_by(holder) == [p for p, (who, _) in enumerate(twin) if who == holder]
 
 
+@pytest.mark.slow
 @given(changes, st.sets(holders), st.integers(0, 16))
 def test_free_is_what_nobody_who_lives_has(steps, gone, partitions):
     owners, twin = after(steps)

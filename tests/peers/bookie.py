@@ -114,7 +114,7 @@ class BookieProcess:
         return self.process.stop()
 
     def kill(self) -> None:
-        """kill -9."""
+        """Kill -9."""
         self.process.kill()
 
     def restart(self, *, kill: bool = False) -> Self:

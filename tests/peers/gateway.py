@@ -215,7 +215,7 @@ class Gateways:
         return [gateway.stop() for gateway in self.all if gateway.running]
 
     def kill(self) -> None:
-        """kill -9 of all that run."""
+        """Kill -9 of all that run."""
         for gateway in self.all:
             if gateway.running:
                 gateway.kill()

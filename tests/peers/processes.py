@@ -210,7 +210,7 @@ class Process:
         return int(self._child.wait())
 
     def kill(self) -> None:
-        """kill -9 of it and of everything it started."""
+        """Kill -9 of it and of everything it started."""
         for pid in reversed(process_tree(self.pid)):
             try:
                 os.kill(pid, signal.SIGKILL)

@@ -131,7 +131,7 @@ class ZooKeeper:
         return process.stop()
 
     def kill(self) -> None:
-        """kill -9. Sessions live on: they end when a restarted server has not heard of them."""
+        """Kill -9. Sessions live on: they end when a restarted server has not heard of them."""
         process, self._process = self.process, None
         process.kill()
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import pandas
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -80,6 +81,7 @@ def total(row: pandas.Series, name: str) -> int:
     return (int(row[f"{name}_high"]) << 32) + int(row[f"{name}_low"])
 
 
+@pytest.mark.slow
 @given(RECORDS, st.lists(st.integers(0, 40), max_size=4))
 def test_a_bucket_has_the_counts_bounds_and_checksum_of_its_records(
     records: list[Counted], cuts: list[int]
@@ -101,6 +103,7 @@ def test_a_bucket_has_the_counts_bounds_and_checksum_of_its_records(
         assert total(row, "content") == sum(one.hash for one in here)
 
 
+@pytest.mark.slow
 @given(RECORDS, st.lists(st.integers(0, 40), max_size=4))
 def test_a_bucket_is_dense_when_each_offset_between_its_ends_is_there_once(
     records: list[Counted], cuts: list[int]
@@ -110,6 +113,7 @@ def test_a_bucket_is_dense_when_each_offset_between_its_ends_is_there_once(
         assert row["dense"] == (here == list(range(here[0], here[-1] + 1)))
 
 
+@pytest.mark.slow
 @given(RECORDS, st.lists(st.integers(0, 40), max_size=4))
 def test_steps_back_are_seen_across_batches(records: list[Counted], cuts: list[int]) -> None:
     found = buckets(records, cuts, ordered=True)
@@ -129,6 +133,7 @@ def line(offsets: Sequence[int], hashes: Sequence[int]) -> list[Counted]:
     return [Counted("a", 0, offset, 0, each) for offset, each in zip(offsets, hashes, strict=True)]
 
 
+@pytest.mark.slow
 @given(st.lists(HASHES, min_size=2, max_size=9, unique=True))
 def test_two_swapped_records_have_another_sum(hashes: list[int]) -> None:
     swapped = [hashes[1], hashes[0], *hashes[2:]]
@@ -137,6 +142,7 @@ def test_two_swapped_records_have_another_sum(hashes: list[int]) -> None:
     assert total(one, "placed") != total(other, "placed")
 
 
+@pytest.mark.slow
 @given(st.lists(HASHES, min_size=1, max_size=9), st.integers(0, 3 * BUCKET))
 def test_a_base_shifts_the_positions_of_records(hashes: list[int], base: int) -> None:
     plain = buckets(line(range(len(hashes)), hashes))

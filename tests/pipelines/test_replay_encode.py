@@ -6,6 +6,7 @@ batches back.
 
 from __future__ import annotations
 
+import pytest
 from aiokafka.record.default_records import DefaultRecordBatch
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -23,6 +24,7 @@ def plain(time: int) -> tuple[int, None, bytes, list[tuple[str, bytes | None]]]:
     return time, None, b"value", []
 
 
+@pytest.mark.slow
 @given(
     records=st.lists(record, min_size=1, max_size=30),
     first=st.one_of(st.just(0), st.integers(SEQUENCE_MAX - 20, SEQUENCE_MAX + 20)),

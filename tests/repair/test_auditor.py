@@ -12,7 +12,6 @@ from tests.repair.rig import Rig, mend
 @asynccontextmanager
 async def audited(*, bookies=4, **config):
     """`body` runs beside an auditor that leads."""
-
     rig = Rig(bookies)
     auditor = rig.auditor(**config)
 

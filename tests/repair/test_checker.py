@@ -3,6 +3,7 @@
 Method: the pure check against a dumb twin that looks at every entry by itself.
 """
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -79,6 +80,7 @@ def says(replica, entry):
     return "no" if replica.complete else "nothing"
 
 
+@pytest.mark.slow
 @given(worlds())
 def test_the_check_finds_what_a_look_at_every_entry_finds(world):
     metadata, replicas = world

@@ -151,6 +151,7 @@ async def read_back(rig, ledger):
     assert [bytes(payload) for _, payload in entries] == [b"entry %d" % n for n in range(4)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("prepare", [lost_bookie, holes_and_limbo, narrow, open_ledger])
 def test_a_worker_may_die_at_any_call(prepare, after):

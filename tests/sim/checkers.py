@@ -205,7 +205,8 @@ class L5_NoTruncation(Check):
 
 class L6_Readable(Check):
     """An acknowledged entry is on some bookie that its fragment names, as long as fewer than Qa
-    bookies lost their data."""
+    bookies lost their data.
+    """
 
     def on_ack(self, host, ledger, entry):
         self._check(self.ledgers.metadata[ledger], entry)
@@ -280,7 +281,8 @@ class L9_Fragments(Check):
 
 class L10_Fenced(Check):
     """A bookie that answered a fence never again says "durable" to a writer (and, L16, what it
-    accepted before the fence it settled before the answer)."""
+    accepted before the fence it settled before the answer).
+    """
 
     def __init__(self, *args):
         super().__init__(*args)
@@ -394,7 +396,8 @@ class L17_HeldAcks(Check):
 
 class L18_Deleted(Check):
     """Only closed ledgers are deleted, so that nothing is acknowledged that was not in it when it
-    was; only deleted ones are collected."""
+    was; only deleted ones are collected.
+    """
 
     def on_deleted(self, ledger):
         metadata = self.ledgers.metadata[ledger]

@@ -33,7 +33,8 @@ class Weather:
 
 class Observer:
     """Is told what crosses the network; does nothing. Replies are told as the bookie gives them,
-    whether or not they arrive."""
+    whether or not they arrive.
+    """
 
     def on_fence_reply(self, host, bookie, ledger, reply):
         """`bookie` answered a read with the fence flag."""

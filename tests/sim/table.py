@@ -1,5 +1,6 @@
 """The table port in memory. A crash keeps a prefix of the write() calls, each whole or not at all,
-and at least those before the last flush."""
+and at least those before the last flush.
+"""
 
 from __future__ import annotations
 

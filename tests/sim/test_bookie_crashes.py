@@ -1,7 +1,8 @@
 """Goal: no acknowledged entry, fence, LAC or deletion is lost, and nothing is invented, whatever
 moment the power is cut. Method: seeds of random load over a simulated disk and table that keep,
 lose or tear what was not synced; after each boot a checker compares all answers with all promises.
-A failure names its seed: `run_seed(seed)` repeats it."""
+A failure names its seed: `run_seed(seed)` repeats it.
+"""
 
 from __future__ import annotations
 
@@ -46,6 +47,7 @@ def run_seed(seed: int, **how) -> None:
         raise AssertionError(f"seed {seed}: {error}") from error
 
 
+@pytest.mark.slow
 def test_every_promise_survives_power_cuts_kills_and_failed_syncs():
     for seed in range(SEEDS):
         run_seed(seed)
@@ -110,6 +112,7 @@ def test_one_seed_gives_one_history():
     assert first[0]
 
 
+@pytest.mark.slow
 def test_rot_below_what_was_durable_leads_to_limbo_and_never_to_a_wrong_no():
     async def main(world: BookieWorld) -> bool:
         await world.start()

@@ -22,6 +22,8 @@ from tests.sim.loop import simulate
 from tests.sim.network import Weather
 from tests.sim.planted import PLANTS, planted
 
+pytestmark = pytest.mark.slow
+
 SEEDS = 150
 PLANT_SEEDS = 3_000
 GIVE_UP_S = 400.0

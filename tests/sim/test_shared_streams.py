@@ -17,6 +17,8 @@ from gateway.topics.partition import Partition
 from tests.sim.gateway_world import ClusterOwnershipWorld
 from tests.sim.loop import simulate
 
+pytestmark = pytest.mark.slow
+
 SEEDS = 24
 BLOCKS = 3
 PLANTED_SEEDS_MAX = 100

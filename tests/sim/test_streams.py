@@ -22,6 +22,8 @@ from ledger.streams.writer import SegmentWriter
 from tests.sim.loop import simulate
 from tests.sim.streams_world import StreamsWorld
 
+pytestmark = pytest.mark.slow
+
 SEEDS = 500
 BLOCKS = 10
 PLANTED_SEEDS_MAX = 600

@@ -20,6 +20,8 @@ from tests.sim.loop import simulate
 from tests.sim.swarm import Swarm, story
 from tests.sim.swarm_faults import KINDS, LOSSES, REAL_KINDS
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 SEEDS = 1_000
 AT_ONCE = 100

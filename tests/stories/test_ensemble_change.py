@@ -1,5 +1,6 @@
-"""Goal: one can read how a failed bookie is replaced while a ledger is written. Method: stories,
-played on the pure state machine; each `ensemble_*.txt` is one. Commands:
+"""Goal: one can read how a failed bookie is replaced while a ledger is written.
+
+Method: stories, played on the pure state machine; each `ensemble_*.txt` is one. Commands:
 
     ledger E Qw Qa b1,b2,b3
     add ENTRY · added B ENTRY · refused B ENTRY
@@ -34,7 +35,8 @@ def worded_error(error):
 class Teller:
     """Feeds one line after the other to a writer's decisions, and words the effects.
 
-    A choice of spares that the writer asked for is answered by the line that says how."""
+    A choice of spares that the writer asked for is answered by the line that says how.
+    """
 
     def __init__(self):
         self.slots = {}  # every one there was, by bookie

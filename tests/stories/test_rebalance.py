@@ -1,5 +1,6 @@
 """Goal: one can read what consumer groups do. Method: stories, played on a whole coordinator in
-virtual time; each `rebalance_*.txt` is one."""
+virtual time; each `rebalance_*.txt` is one.
+"""
 
 import asyncio
 

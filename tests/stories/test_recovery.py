@@ -1,5 +1,6 @@
-"""Goal: one can read what recovery does when it matters. Method: stories, played on the pure
-state machine; each `recovery_*.txt` is one. Commands:
+"""Goal: one can read what recovery does when it matters.
+
+Method: stories, played on the pure state machine; each `recovery_*.txt` is one. Commands:
 
     ledger E Qw Qa [window N] [spares b8,b9]   the ledger; fragments follow
     fragment FIRST b1,b2,b3

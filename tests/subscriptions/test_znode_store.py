@@ -1,5 +1,6 @@
 """Goal: the znode store writes few multis, all or nothing, and exactly DistributedLog's bytes.
-Method: metadata in memory that counts and fails on demand; virtual time where waiting matters."""
+Method: metadata in memory that counts and fails on demand; virtual time where waiting matters.
+"""
 
 import asyncio
 from uuid import UUID

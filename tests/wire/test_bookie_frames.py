@@ -1,5 +1,6 @@
 """Goal: what one end of a bookie's stream writes, the other reads back; nothing else is believed.
-Method: a dumb twin that writes the layout number by number; every cut, and every byte changed."""
+Method: a dumb twin that writes the layout number by number; every cut, and every byte changed.
+"""
 
 import pytest
 from hypothesis import given

@@ -34,7 +34,8 @@ from tests.sim.exhaustive.freeze import Interner, freeze
 
 class Request(NamedTuple):
     """To one bookie. `kind`: A add, G add again with the recovery flag, F fence, R read, U read
-    that does not fence (a mistake)."""
+    that does not fence (a mistake).
+    """
 
     kind: str
     entry: int = -1

@@ -17,12 +17,14 @@ from tests.sim.exhaustive.search import QUICK, say, search
 from tests.sim.exhaustive.world import Bounds, World
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bounds", QUICK, ids=say)
 def test_no_reachable_state_breaks_an_invariant(bounds):
     found = search(World(bounds))
     assert found.complete, found.violation
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_is_reached(name):
     assert search(MISTAKES[name].world()).violation
@@ -44,11 +46,13 @@ def outcomes(bounds):
     return seen
 
 
+@pytest.mark.slow
 def test_calling_bookies_by_other_names_loses_no_outcome():
     small = Bounds(entries=1, recoverers=1)
     assert outcomes(small) == outcomes(replace(small, symmetric=False))
 
 
+@pytest.mark.slow
 def test_dropping_what_can_change_nothing_loses_no_outcome(monkeypatch):
     small = Bounds(entries=1, recoverers=1)
     tidied = outcomes(small)
