@@ -1,5 +1,6 @@
 """Goal: every subscriptions store implements the port, for groups and for native subscribers.
-Method: one suite, run on each store, over metadata in memory and over the embedded one."""
+Method: one suite, run on each store, over metadata in memory and over the embedded one.
+"""
 
 import asyncio
 import contextlib
@@ -70,7 +71,7 @@ STORES = [memory, pytest.param(sqlite, marks=pytest.mark.real_loop)]
 
 @pytest.fixture(params=STORES, ids=["memory", "sqlite"])
 def opened(request, tmp_path):
-    """`async with opened() as world` opens a store over fresh metadata."""
+    """Opens a world over fresh metadata, as an async context manager."""
     return lambda: request.param(tmp_path)
 
 

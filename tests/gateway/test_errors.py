@@ -1,5 +1,6 @@
 """Goal: each error of the ledger tier has Kafka codes on which clients act correctly. Method: all
-subclasses are looked up in the map; retryable errors must have retriable codes."""
+subclasses are looked up in the map; retryable errors must have retriable codes.
+"""
 
 import importlib
 import pkgutil

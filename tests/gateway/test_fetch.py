@@ -1,5 +1,6 @@
 """Goal: each fetch is answered in time, with whole batches. Method: Fetch in Kafka's own bytes on
-virtual time, over real streams on a simulated disk."""
+virtual time, over real streams on a simulated disk.
+"""
 
 import asyncio
 import struct

@@ -105,8 +105,8 @@ async def each_in_an_entry(cluster, count, *, read_well):
 
 async def test_a_reader_behind_has_its_part_at_once_however_many_bytes_it_would_wait_for():
     """Waiting adds nothing to a partition whose share of the response is full. And a waiting fetch
-    would read the same records from disk again at each change."""
-
+    would read the same records from disk again at each change.
+    """
     async with started_cluster(limits=replace(COLD, tail_cache_bytes=2000)) as cluster:
         await cluster.topic(partitions=2)
         await cluster.sent(await cluster.partition(), *(batch(size=400) for _ in range(20)))

@@ -2,6 +2,7 @@
 state machine; every invariant is checked after every step, and in the end all must come to rest.
 """
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule

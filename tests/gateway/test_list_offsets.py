@@ -1,5 +1,6 @@
 """Goal: starts, ends and times are returned as by Kafka, and soon. Method: ListOffsets in Kafka's
-own bytes on virtual time, over real streams on a simulated disk."""
+own bytes on virtual time, over real streams on a simulated disk.
+"""
 
 import asyncio
 

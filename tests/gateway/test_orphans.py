@@ -1,5 +1,6 @@
 """Goal: orphans that a crash leaves behind are deleted, and nothing else is. Method: crashes at the
-relevant metadata steps, on virtual time; then stored streams and ledgers are counted."""
+relevant metadata steps, on virtual time; then stored streams and ledgers are counted.
+"""
 
 import asyncio
 from uuid import UUID

@@ -163,7 +163,6 @@ async def test_a_retry_after_a_restart_has_no_append_time_where_there_is_none():
 
 async def test_a_hundred_batches_in_flight_are_all_remembered_across_a_snapshot():
     """Clients may have five in flight; a client with more must not get duplicates either."""
-
     async with started_cluster() as cluster:
         partition = await cluster.topic()
         await cluster.sent(partition, batch(0))

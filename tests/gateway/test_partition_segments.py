@@ -217,7 +217,6 @@ async def test_a_read_under_way_while_its_stream_fails_fails_in_words_or_succeed
 
 async def test_a_segment_that_distributedlog_left_in_progress_starts_where_the_last_one_ends():
     """DistributedLog writes -1 for the start until the segment is completed."""
-
     async with started_cluster() as cluster:
         partition = await cluster.topic()
         for _ in range(2):
@@ -247,6 +246,7 @@ async def test_a_cold_seek_reads_about_one_stride_of_the_live_segment_too():
             assert cluster.port.reads - reads <= 6
 
 
+@pytest.mark.slow
 async def test_a_snapshot_larger_than_the_ledger_takes_at_once_waits_for_room():
     async with started_cluster() as cluster:
         partition = await cluster.topic()
@@ -263,6 +263,7 @@ async def test_a_snapshot_larger_than_the_ledger_takes_at_once_waits_for_room():
         assert await cluster.sent(partition, batch(2, producer=10**6)) == [Produced(OK, 2)]
 
 
+@pytest.mark.slow
 async def test_a_large_snapshot_is_found_when_nothing_was_written_after_it():
     async with started_cluster() as cluster:
         partition = await cluster.topic()
@@ -279,6 +280,7 @@ async def test_a_large_snapshot_is_found_when_nothing_was_written_after_it():
 # -- times ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_timestamps_are_looked_up_as_a_plain_scan_would():
     """Timestamps are out of order, over segments, codecs, restarts and truncation."""
 

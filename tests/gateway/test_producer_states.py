@@ -1,6 +1,7 @@
 """Goal: sequences are checked as by Kafka, and the state as of an offset is that of a broker that
 has seen only the batches below it. Method: Kafka's table by hand; a dumb twin that keeps every
-batch, on random producers; encoded states are decoded again, whole and truncated."""
+batch, on random producers; encoded states are decoded again, whole and truncated.
+"""
 
 import pytest
 from hypothesis import given
@@ -182,6 +183,7 @@ def states_of(log):
     return states
 
 
+@pytest.mark.slow
 @given(histories())
 def test_every_verdict_is_the_twins(case):
     twin, log, asked = case
@@ -191,6 +193,7 @@ def test_every_verdict_is_the_twins(case):
         assert verdict_of(states, batch) == twin.check(*batch)
 
 
+@pytest.mark.slow
 @given(histories(), st.data())
 def test_the_state_as_of_an_offset_is_that_of_a_twin_which_saw_only_those_batches(case, data):
     twin, log, asked = case
@@ -205,6 +208,7 @@ def test_the_state_as_of_an_offset_is_that_of_a_twin_which_saw_only_those_batche
         assert verdict_of(again, batch) == earlier.check(*batch)
 
 
+@pytest.mark.slow
 @given(histories())
 def test_memory_is_the_window_and_what_is_not_durable(case):
     _, log, _ = case
@@ -219,6 +223,7 @@ def test_memory_is_the_window_and_what_is_not_durable(case):
 # -- bytes ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @given(histories())
 def test_loading_and_encoding_again_gives_the_same_bytes(case):
     _, log, _ = case

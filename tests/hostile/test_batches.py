@@ -1,6 +1,7 @@
 """Goal: no damaged or oversized batch is stored without an error, ends the process or occupies it.
 Method: every bit of every kind of batch is flipped; random damage under a valid checksum;
-decompression bombs of a gigabyte for every codec, with time and memory measured."""
+decompression bombs of a gigabyte for every codec, with time and memory measured.
+"""
 
 import gzip
 import time
@@ -156,6 +157,7 @@ def peak_bytes(look):
         tracemalloc.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BOMBS)
 def test_a_bomb_is_refused_in_bounded_time_and_memory(name):
     codec, make = BOMBS[name]

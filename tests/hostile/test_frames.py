@@ -117,7 +117,6 @@ async def test_a_request_of_an_unknown_api_ends_its_connection():
 
 async def closed_after_s(send, *, limit_s, apis=(HEARTBEAT,), **limits):
     """Return after how many virtual seconds a peer that runs `send` is disconnected, or None."""
-
     hub = hub_for(*apis, **limits)
     hub.start()
     wire = connect(hub)

@@ -157,7 +157,6 @@ async def test_a_lost_message_changes_nothing_of_what_happens(name, lost, unsent
 @pytest.mark.parametrize("name", STEPS[1:])
 async def test_an_owner_who_lost_the_stream_changes_nothing_any_more(name):
     """Another owner has recovered the list and begun its own segment."""
-
     async with stream_tree() as tree:
         old, _ = await opened(SimMetadata(tree))
         for before in STEPS[: STEPS.index(name)]:

@@ -156,7 +156,6 @@ async def test_a_full_ledger_is_not_asked_and_goes_on_when_it_has_room():
 
 async def test_an_entry_refused_while_an_older_one_is_under_way_does_not_take_its_answer():
     """The older entry may still succeed. The refused records are answered after it."""
-
     async with new_world() as world:
         world.append("older")
         await asyncio.sleep(0)
@@ -325,7 +324,6 @@ async def test_a_large_snapshot_is_not_written_again_before_eight_times_its_size
 
 async def test_a_segment_never_counts_beyond_what_its_positions_can_hold():
     """Batches may claim millions of records each; the rest waits for the next segment."""
-
     async with new_world() as world:
         claim = SEGMENT_RECORDS_MAX // 3
         for number in range(8):

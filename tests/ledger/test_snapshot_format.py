@@ -1,5 +1,6 @@
 """Goal: a state snapshot is decoded completely or refused. Method: random snapshots, split and
-joined; cuts at every byte, flips, missing, foreign and repeated parts."""
+joined; cuts at every byte, flips, missing, foreign and repeated parts.
+"""
 
 import pytest
 from hypothesis import given

@@ -1,5 +1,6 @@
 """Goal: a seek by the index never starts past its target, nor more than a stride before it.
-Method: random entries against a plain list; bytes round and cut."""
+Method: random entries against a plain list; bytes round and cut.
+"""
 
 import pytest
 from hypothesis import given
@@ -117,6 +118,7 @@ def test_a_count_without_bytes_takes_no_memory():
         SparseIndex.decode(b"\xff\xff\xff\xff" + bytes(24))
 
 
+@pytest.mark.slow
 @given(entries(), st.integers(0, 400), st.integers(1, 400))
 def test_no_record_of_a_range_has_a_timestamp_above_its_bound(case, first, length):
     made, end = case

@@ -97,7 +97,6 @@ async def test_the_step_that_completes_the_last_segment_begins_the_next():
 
 async def test_a_takeover_is_not_over_before_the_head_snapshot_is_durable():
     """Otherwise readers could see an epoch that the next owner never finds."""
-
     async with watched_rig() as rig:
 
         def cut(path, data, version):
@@ -155,7 +154,6 @@ async def test_of_two_segments_in_progress_the_lower_is_fenced_and_completed_fir
 
 async def test_where_nobody_was_writing_nothing_is_begun():
     """Otherwise a takeover of ten thousand idle streams would create a ledger for each."""
-
     async with watched_rig() as rig:
         owner = await taking_over(rig, "a")
         await owner.add(3)
@@ -173,7 +171,6 @@ async def test_where_nobody_was_writing_nothing_is_begun():
 
 async def test_where_no_ledger_can_be_made_what_somebody_was_writing_can_be_read():
     """Without enough writable bookies the stream accepts no records and stays readable."""
-
     async with watched_rig() as rig:
         owner = await taking_over(rig, "a")
         await owner.add(3)
@@ -193,7 +190,6 @@ async def test_where_no_ledger_can_be_made_what_somebody_was_writing_can_be_read
 
 async def test_a_takeover_that_fails_leaves_no_further_segment_behind():
     """Otherwise each attempt would begin one."""
-
     async with watched_rig() as rig:
         owner = await taking_over(rig, "a")
         await owner.add(2)

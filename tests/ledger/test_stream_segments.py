@@ -113,6 +113,7 @@ async def test_a_roll_a_close_and_a_recovery_leave_the_same_fields(control_ms):
 # Control records
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("control_ms", "seconds_min", "seconds_max"),
     [(0, 0.0, 0.05), (400, 0.2, 0.45), (-1, 30.0, 31.0)],
@@ -120,7 +121,6 @@ async def test_a_roll_a_close_and_a_recovery_leave_the_same_fields(control_ms):
 )
 async def test_when_a_follower_sees_the_last_record(control_ms, seconds_min, seconds_max):
     """With control records off, only when the next record follows, 30 s later."""
-
     async with watched_rig(control_ms=control_ms) as rig:
         owner = await taking_over(rig, "a")
         follower = await rig.follower()

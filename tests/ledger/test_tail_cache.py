@@ -1,5 +1,6 @@
 """Goal: the tail cache returns consecutive records, never exceeds its bound, and frees evicted
-records. Method: random steps on several streams against plain lists."""
+records. Method: random steps on several streams against plain lists.
+"""
 
 import gc
 

@@ -101,6 +101,7 @@ def twins_rows(batches: list[bytes]) -> list[dict[str, Any]]:
     ]
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=80)
 @given(several)
 def test_rows_are_those_that_a_kafka_client_reads(contents: list[tuple[list[Any], int]]) -> None:
@@ -108,6 +109,7 @@ def test_rows_are_those_that_a_kafka_client_reads(contents: list[tuple[list[Any]
     assert rows(batches) == twins_rows(batches)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(several, st.integers(0, 60), st.integers(0, 60))
 def test_only_offsets_of_the_range_are_given(
@@ -132,6 +134,7 @@ def walking(way: str) -> Iterator[None]:
         walk.ALIKE_FROM, walk.LOCKSTEP_FROM = before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 @settings(deadline=None, max_examples=25)
 @given(st.lists(st.lists(one_record, min_size=1, max_size=9), min_size=1, max_size=9), st.data())
@@ -254,6 +257,7 @@ def in_pieces(records_max: int, bytes_max: int) -> Iterator[None]:
             setattr(decode, name, value)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=30)
 @given(several, st.integers(1, 40), st.integers(1, 400), st.integers(0, 60), st.integers(0, 60))
 def test_batches_in_pieces_have_the_same_rows(
@@ -266,6 +270,7 @@ def test_batches_in_pieces_have_the_same_rows(
     assert found == [r for r in twins_rows(batches) if first <= r["offset"] < first + length]
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(alike, st.integers(1, 40), st.integers(0, 400), st.integers(0, 255), st.integers(-3, 3))
 def test_damage_in_a_piece_is_noticed_or_harmless(

@@ -1,5 +1,6 @@
 """Goal: committed offsets survive encoding, and foreign bytes are refused.
-Method: round trips by Hypothesis; golden bytes; stock protobuf reads the proposal's fields."""
+Method: round trips by Hypothesis; golden bytes; stock protobuf reads the proposal's fields.
+"""
 
 from uuid import UUID
 

@@ -1,6 +1,7 @@
 """Goal: at whatever step a process dies, no offset older than the last acknowledged one is loaded.
 Method: a story runs once to count its steps (each change of metadata, each entry). Then it runs for
-each step, with the crash before and after it, and another process takes over."""
+each step, with the crash before and after it, and another process takes over.
+"""
 
 import asyncio
 from uuid import UUID

@@ -1,5 +1,6 @@
 """Goal: offsets are stored in log segments as proposed, and commits write no metadata.
-Method: a simulated cluster on virtual time; metadata changes counted; nodes and ledgers read."""
+Method: a simulated cluster on virtual time; metadata changes counted; nodes and ledgers read.
+"""
 
 import asyncio
 from contextlib import asynccontextmanager

@@ -1,6 +1,7 @@
 """Goal: moving to log segments, with a mixed cluster and back again, loses no commit.
 Method: nodes of older programs, byte for byte. By seed, processes take subscriptions from each
-other, and each claim is compared with the last acknowledged commit."""
+other, and each claim is compared with the last acknowledged commit.
+"""
 
 from contextlib import asynccontextmanager
 from random import Random

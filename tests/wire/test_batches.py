@@ -1,6 +1,7 @@
 """Goal: a client's batch is stored unchanged or refused with Kafka's code, and Kafka's readers
 accept the fields that the broker writes. Method: the reference vector, batches built by aiokafka,
-each refusal once, searches for timestamps against a plain scan."""
+each refusal once, searches for timestamps against a plain scan.
+"""
 
 import struct
 
