@@ -1,7 +1,7 @@
-"""Streams go over to gateways that have joined: few at once, until each has its share.
+"""Move streams to brokers that have joined, a few at a time, until each has its share.
 
-Ownership is sticky, so nothing moves for any other reason: not when a topic is created, not when
-a gateway has gone. The owner gives; nobody takes.
+Ownership is sticky: no stream moves when a topic is created or when a broker leaves. The owner
+gives streams away; no broker takes them.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from gateway.cluster.port import HandOver, StreamKey
 from ledger.ports.clock import Clock
 
 Surplus = Callable[[Collection[int]], list[StreamKey]]
-"""Streams of ours that one of those nodes should have."""
+"""Returns the streams of this broker whose candidate is one of those nodes."""
 
 
 class Balancer:
-    """Gives away what `surplus` names by `move`, which returns when the stream is another's.
+    """Gives away the streams that `surplus` returns, by awaiting `move` for each.
 
-    `settle_s`: so long a gateway must have been there. `at_once` streams move together, and then
-    nothing for as long as that took.
+    It begins `settle_s` seconds after a broker joined. It moves `at_once` streams at the same time,
+    and then pauses for as long as that took.
     """
 
     def __init__(
@@ -39,9 +39,14 @@ class Balancer:
         self._settle_s = settle_s
         self._at_once = at_once
         self._pause_s_min = pause_s_min
+        # Drains a stream. None until `set_hand_over`; nothing moves before.
         self._hand_over: HandOver | None = None
+        # Node ids that joined and may not have their share yet. A run that finds no surplus for
+        # them removes them.
         self._joined: set[int] = set()
+        # The present or the last run; at most one is active.
         self._task: asyncio.Task[None] | None = None
+        # Set for good by `stop` or `cancel`. No run starts after it.
         self._stopping = asyncio.Event()
 
     def set_hand_over(self, hand_over: HandOver) -> None:
@@ -49,18 +54,18 @@ class Balancer:
         self._start()
 
     def on_joined(self, nodes: Collection[int]) -> None:
-        """These gateways were not there before."""
+        """Balance towards these brokers, which have just joined."""
         self._joined.update(nodes)
         self._start()
 
     async def stop(self) -> None:
-        """Nothing moves any more; what was moving has been moved."""
+        """Start no more moves, and wait for those in progress."""
         self._stopping.set()
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
 
     def cancel(self) -> None:
-        """As `stop`, at once."""
+        """Stop without waiting for the moves in progress."""
         self._stopping.set()
         if self._task is not None:
             self._task.cancel()

@@ -1,10 +1,10 @@
-"""Which gateway coordinates which group.
+"""The coordinator of each group.
 
-    /gateway/coordinators/<group>                    {node_id, token} of who claimed it
-    /gateway/claims/<node id>-<token>/<group>        the same the other way round, empty
+    /gateway/coordinators/<group>                    {node_id, token} of the claimant
+    /gateway/claims/<node id>-<token>/<group>        the reverse, empty
 
-Both change together, so that the groups of a gateway that died are found by one read. A claim
-whose token names no live gateway is nobody's. Positions are fenced besides, by their store.
+Both change together, so one read finds all groups of a dead broker. A claim whose token names no
+live broker is void. In addition, the store of committed offsets fences the previous coordinator.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _TRIES = 8
 _REFUSED = (BadVersion, NodeExists, NoNode)
 
 
-class _Claim(NamedTuple):
-    """What is written of a group. `version` None: nothing."""
+class _CoordinatorClaim(NamedTuple):
+    """The claim of a group as written. Without a node, `version` is None."""
 
     group: str
     who: Incarnation | None
@@ -48,7 +48,7 @@ class _Claim(NamedTuple):
 
 
 class CoordinatorOwnership:
-    """The claims of this gateway. `ring` are the gateways that live and stay."""
+    """The group claims of this broker. `ring` returns the live brokers that stay."""
 
     def __init__(
         self, metadata: MetadataStore, membership: ClusterMembership, ring: Callable[[], Ring]
@@ -56,11 +56,12 @@ class CoordinatorOwnership:
         self._metadata = metadata
         self._membership = membership
         self._ring = ring
+        # Groups that this incarnation has claimed. Cleared when the session ends.
         self._claimed: set[str] = set()
         membership.on_expired(self._claimed.clear)
 
     async def coordinator(self, group: str) -> ClusterMember | None:
-        """Who claimed it, if it lives, else the candidate. Raises MetadataUnavailable."""
+        """Return the live claimant, else the candidate. Raises MetadataUnavailable."""
         if group in self._claimed:
             return self._membership.self_member
         written = await self._read(group)
@@ -86,9 +87,9 @@ class CoordinatorOwnership:
         raise MetadataUnavailable(f"group {group}: others claim and release it all the time")
 
     async def claim_all(self, groups: Sequence[str]) -> list[str]:
-        """Those of them that this gateway coordinates now; many are claimed together.
+        """Claim groups, many in one transaction. Returns those that this broker coordinates now.
 
-        The others are somebody else's. Raises MetadataUnavailable.
+        The others belong to other brokers. Raises MetadataUnavailable.
         """
         if groups:
             await self._make_parents(self._me())
@@ -98,14 +99,14 @@ class CoordinatorOwnership:
             if await self._claim_together(some):
                 claimed.extend(some)
                 continue
-            for group in some:  # some of them cannot be had: each alone
+            for group in some:  # some cannot be claimed: try each alone
                 with suppress(NotOwner):
                     await self.claim(group)
                     claimed.append(group)
         return claimed
 
     async def release(self, group: str) -> None:
-        """See `GroupClaims`. Nothing happens if it is not ours. Raises MetadataUnavailable."""
+        """See `GroupClaims`."""
         self._claimed.discard(group)
         me = self._membership.incarnation
         if me is None:
@@ -125,7 +126,7 @@ class CoordinatorOwnership:
         return self._ring().candidate(group) == self._membership.node_id
 
     async def claimed_elsewhere(self, groups: Iterable[str]) -> set[str]:
-        """See `GroupClaims`. One request for each claimant."""
+        """See `GroupClaims`. Costs one request per claimant."""
         me, asked, found = self._membership.incarnation, set(groups), set[str]()
         for name in await self._children(CLAIMS):
             claimant = _incarnation(name)
@@ -136,9 +137,9 @@ class CoordinatorOwnership:
         return found
 
     async def orphans(self) -> list[str]:
-        """Groups whose claimant is dead and whose candidate is this gateway, sorted.
+        """Return the groups of dead claimants of which this broker is the candidate, sorted.
 
-        One read for each dead claimant. Raises MetadataUnavailable.
+        It costs one read per dead claimant. Raises MetadataUnavailable.
         """
         if self._membership.leaving or self._membership.incarnation is None:
             return []
@@ -159,7 +160,7 @@ class CoordinatorOwnership:
         mine: list[str] = []
         for seen, name in enumerate(names):
             if seen % 1000 == 999:
-                await asyncio.sleep(0)  # others have their turn
+                await asyncio.sleep(0)  # lets other tasks run
             group = subscriber_of(name)
             if ring.candidate(group) == own:
                 mine.append(group)
@@ -168,7 +169,7 @@ class CoordinatorOwnership:
     # One claim.
 
     async def _try_claim(self, group: str, me: Incarnation) -> bool:
-        """True: it is ours. False: it changed meanwhile. Raises NotOwner, MetadataUnavailable."""
+        """Claim, or return False if it changed. Raises NotOwner, MetadataUnavailable."""
         written = await self._read(group)
         if written.who == me:
             return True  # the reply was lost
@@ -177,7 +178,7 @@ class CoordinatorOwnership:
         return await self._write([written], me)
 
     async def _claim_together(self, groups: Sequence[str]) -> bool:
-        """All are ours; or False, and perhaps none is."""
+        """Return True if every group was claimed. On False any subset may have been claimed."""
         me = self._me()
         wanted = [group for group in groups if group not in self._claimed]
         written = await asyncio.gather(*(self._read(group) for group in wanted))
@@ -194,8 +195,8 @@ class CoordinatorOwnership:
         self._claimed.update(wanted)
         return True
 
-    async def _write(self, free: Sequence[_Claim], me: Incarnation) -> bool:
-        """All of them are ours; False: none is, something of it had changed."""
+    async def _write(self, free: Sequence[_CoordinatorClaim], me: Incarnation) -> bool:
+        """Claim all of them, or none. Returns False if something had changed."""
         ops: list[Op] = []
         indexed = await asyncio.gather(*(self._is_indexed(claim, me) for claim in free))
         for (group, who, version), is_indexed in zip(free, indexed, strict=True):
@@ -216,8 +217,8 @@ class CoordinatorOwnership:
             return False
         return True
 
-    async def _is_indexed(self, claim: _Claim, me: Incarnation) -> bool:
-        """A claim that cannot be read may have been ours."""
+    async def _is_indexed(self, claim: _CoordinatorClaim, me: Incarnation) -> bool:
+        """Return whether the claim is in its claimant's index; an unreadable one may be ours."""
         if claim.version is None:
             return False
         return await self._metadata.exists(_index(claim.who or me, claim.group))
@@ -227,26 +228,26 @@ class CoordinatorOwnership:
             with suppress(NodeExists):
                 await self._metadata.create(path, parents=True)
 
-    async def _check_free(self, written: _Claim) -> None:
-        """Nobody who lives has it and it should be ours. Raises NotOwner."""
+    async def _check_free(self, written: _CoordinatorClaim) -> None:
+        """Check that no live broker has it and that we are the candidate. Raises NotOwner."""
         if written.who is not None and not await self._membership.is_dead(written.who):
             raise NotOwner(f"group {written.group}: gateway {written.who.node_id} has it")
         candidate = self._ring().candidate(written.group)
         if candidate != self._membership.node_id:
             raise NotOwner(f"group {written.group}: gateway {candidate} is to have it")
 
-    async def _read(self, group: str) -> _Claim:
+    async def _read(self, group: str) -> _CoordinatorClaim:
         path = _path(group)
         try:
             node = await self._metadata.get(path)
         except NoNode:
-            return _Claim(group, None, None)
+            return _CoordinatorClaim(group, None, None)
         try:
             document = unseal(node.data, path)
             who = Incarnation(int(document["node_id"]), str(document["token"]))
         except (CorruptFormat, KeyError, ValueError, TypeError):
-            return _Claim(group, None, node.version)  # nobody can prove it
-        return _Claim(group, who, node.version)
+            return _CoordinatorClaim(group, None, node.version)  # it names no claimant
+        return _CoordinatorClaim(group, who, node.version)
 
     async def _children(self, path: str) -> list[str]:
         try:
@@ -255,7 +256,7 @@ class CoordinatorOwnership:
             return []
 
     def _me(self) -> Incarnation:
-        """Raises MetadataUnavailable, NotOwner."""
+        """Return this incarnation. Raises MetadataUnavailable, NotOwner if it is leaving."""
         me = self._membership.incarnation
         if me is None:
             raise MetadataUnavailable("this gateway is not registered")

@@ -1,8 +1,8 @@
-"""How long an owner may answer as one: until two thirds of its session after it was last heard.
+"""The lease of an owner: two thirds of its session, from the last answered request.
 
-ZooKeeper ends a session no earlier than its timeout after the last request that it had from it,
-and whatever was answered had been sent before that. Nobody takes over before, so who answers
-only within two thirds has the last third for clocks that run at different speeds.
+ZooKeeper expires a session no earlier than its timeout after the last request that it received. An
+answered request was sent before that, and no broker takes over before the session expires. The last
+third of the session allows for clocks that run at different speeds.
 """
 
 from __future__ import annotations
@@ -15,8 +15,11 @@ LEASE_SHARE = 2 / 3
 
 
 class Lease:
-    """`answered_s` is when the last answered ping or request was sent, `session_ms` what the
-    server grants now. All on the monotonic clock."""
+    """True while this broker may answer as an owner, on the monotonic clock.
+
+    `answered_s` returns the send time of the last answered ping or request, `session_ms` the
+    session timeout that the server grants now.
+    """
 
     __slots__ = ("_answered_s", "_clock", "_session_ms")
 

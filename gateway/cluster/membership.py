@@ -1,9 +1,9 @@
-"""Which gateways live: one ephemeral node each, and a list of all that follows them.
+"""The live brokers: one ephemeral node each, and a list that follows the nodes.
 
-    /gateway/brokers/<node id>   {host, port, rack, token, leaving}; it goes with the session
+    /gateway/brokers/<node id>   {host, port, rack, token, leaving}; deleted with the session
 
-A gateway lives in one incarnation after the other; each has a token that is never used again. So
-a token that was seen dead stays dead, and what is written under it is nobody's.
+A broker has one incarnation after the other, each with a token that is never used again. So a token
+that was found dead stays dead, and what is written under it has no owner.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from ledger.ports.clock import Clock
 from ledger.ports.metadata import MetadataStore, Node, Unwatch
 
 BROKERS = "/gateway/brokers"
-SESSIONS_WAITED = 2  # for another process under our node id: one that was killed lives so long
-_LOOK_AGAIN_S = 0.2  # a watch wakes earlier
-_DEAD_MAX = 10_000  # tokens remembered; one that was forgotten is looked up again
+SESSIONS_WAITED = 2  # for our node id: the session of a killed process expires in this time
+_LOOK_AGAIN_S = 0.2  # between attempts to register when no watch fires
+_DEAD_MAX = 10_000  # tokens remembered as dead; a forgotten one is looked up again
 
 P = ParamSpec("P")
 
 
 class ClusterMembership:
-    """This gateway among the others, in one incarnation after the other.
+    """This broker's registration, and the list of live brokers.
 
-    Whoever runs it calls `refresh` after `on_stale`, and `try_register` while not `registered`.
+    The owner calls `refresh` after `on_stale`, and `try_register` while not `registered`.
     """
 
     def __init__(
@@ -55,36 +55,49 @@ class ClusterMembership:
         new_token: Callable[[], str],
     ) -> None:
         self.node_id = node_id
-        self.registered = False  # this incarnation lives, as far as is known
+        # True from a successful registration until the session ends, as far as is known.
+        self.registered = False
+        # True from `leave_soon` on: this broker claims nothing any more. Never reset.
         self.leaving = False
-        self.stale = True  # the list may have changed since it was read
+        # True if the list may have changed since it was read. Cleared by `refresh`.
+        self.stale = True
+        # Runs when `stale` becomes True.
         self.on_stale: Callable[[], None] = lambda: None
         self._metadata = metadata
         self._clock = clock
         self._address = (host, port, rack)
         self._session_s = session_ms / 1000
         self._new_token = new_token
+        # The token of the present incarnation. Replaced when the session ends.
         self._token = new_token()
-        self._own_tokens: set[str] = set()  # of former incarnations
-        self._live: dict[str, ClusterMember] = {}  # by token
+        # The tokens of this process's former incarnations.
+        self._own_tokens: set[str] = set()
+        # The list as last read, by token and by node id. It has no token of `_dead`.
+        self._live: dict[str, ClusterMember] = {}
         self._members: tuple[ClusterMember, ...] = ()
-        self._dead: dict[str, None] = {}  # tokens, in the order they were found out
+        # Tokens that were found dead, the oldest first, at most `_DEAD_MAX`.
+        self._dead: dict[str, None] = {}
+        # Callbacks, in the order in which they were added.
         self._on_changed: list[Callable[[], None]] = []
         self._on_expired: list[Callable[[], None]] = []
-        self._nodes: dict[str, Unwatch] = {}  # of brokers that are followed
-        self._refreshing = asyncio.Lock()  # or an older list might come in after a newer one
+        # The watch of each listed broker's node, by node name.
+        self._nodes: dict[str, Unwatch] = {}
+        # Held by `refresh`, so that an older list does not replace a newer one.
+        self._refreshing = asyncio.Lock()
+        # Set when our node changed while `register` waits.
         self._changed = asyncio.Event()
+        # True after `close`: nodes are not watched any more.
         self._closed = False
         self._unwatch = [
             metadata.watch(BROKERS, self._on_news),
             metadata.watch_session(self._on_renewed),
         ]
 
-    # Asking. All of this answers from memory but for `is_dead`.
+    # Questions. All but `is_dead` are answered from memory.
 
     @property
     def incarnation(self) -> Incarnation | None:
-        """None: not registered, so nothing can be owned."""
+        """This incarnation, or None while it is not registered and can own nothing."""
         return Incarnation(self.node_id, self._token) if self.registered else None
 
     @property
@@ -97,20 +110,20 @@ class ClusterMembership:
         return ClusterMember(self.node_id, *self._address, self._token, self.leaving)
 
     def members(self) -> Sequence[ClusterMember]:
-        """Gateways that live, by node id, as far as is known here."""
+        """Return the live brokers by node id, as last read."""
         return self._members
 
     def member(self, token: str) -> ClusterMember | None:
-        """None: it is not in the list."""
+        """Return the listed broker with this token, or None."""
         return self._live.get(token)
 
     def is_known_dead(self, who: Incarnation) -> bool:
         return who.token not in self._live and who.token in self._dead
 
     async def is_dead(self, who: Incarnation) -> bool:
-        """The incarnation has ended, for ever. The list may be old, so its node is looked at.
+        """Return whether the incarnation has ended for good.
 
-        Raises MetadataUnavailable.
+        The list may be out of date, so the broker's node is read. Raises MetadataUnavailable.
         """
         if who.token in self._live:
             return False
@@ -123,29 +136,29 @@ class ClusterMembership:
         except NoNode:
             found = None
         except CorruptFormat:
-            return False  # it may live
+            return False  # it may be alive
         if found is not None and found.token == who.token:
-            self._on_news()  # it lives and the list does not have it yet
+            self._on_news()  # alive, but not in the list yet
             return False
-        self._bury(who.token)
+        self._mark_dead(who.token)
         return True
 
-    # Listening.
+    # Callbacks.
 
     def on_changed(self, changed: Callable[[], None]) -> Unlisten:
-        """`changed` runs after the list of members is another."""
+        """Run `changed` after the list of brokers has changed."""
         return listen(self._on_changed, changed)
 
     def on_expired(self, expired: Callable[[], None]) -> Unlisten:
-        """`expired` runs when an incarnation of this gateway has ended: nothing is owned."""
+        """Run `expired` when an incarnation of this broker has ended: it owns nothing."""
         return listen(self._on_expired, expired)
 
-    # Living.
+    # Registration.
 
     async def register(self) -> None:
-        """Others see this gateway, under a token of its own. Raises NotOwner, MetadataUnavailable.
+        """Register this incarnation. Raises NotOwner, MetadataUnavailable.
 
-        NotOwner: another process lives under this node id, and did so for two sessions.
+        NotOwner means that another process has had this node id for two sessions.
         """
         give_up_s = self._clock.monotonic_s() + SESSIONS_WAITED * self._session_s
         unwatch = self._metadata.watch(f"{BROKERS}/{self.node_id}", self._changed.set)
@@ -164,7 +177,7 @@ class ClusterMembership:
         self._changed.clear()
 
     async def _try_register(self, give_up_s: float) -> str | None:
-        """As `try_register`; the store may be away until then."""
+        """Call `try_register`, and tolerate an unavailable store until `give_up_s`."""
         try:
             return await self.try_register()
         except MetadataUnavailable as error:
@@ -173,23 +186,26 @@ class ClusterMembership:
             return str(error)
 
     async def try_register(self) -> str | None:
-        """None: registered. Else who lives under this node id. Raises MetadataUnavailable."""
+        """Register, or return a description of the process that has this node id.
+
+        Raises MetadataUnavailable.
+        """
         path, token = f"{BROKERS}/{self.node_id}", self._token
         try:
-            await self._metadata.create(path, self._said(), ephemeral=True, parents=True)
+            await self._metadata.create(path, self._registration(), ephemeral=True, parents=True)
         except NodeExists:
-            other = await self._who_is_there(path)
+            other = await self._current_holder(path)
             if other is not None:
                 return other
-            await self._say()  # what it was registered with may have changed since
+            await self._write_registration()  # the address may have changed since
         if token != self._token:
             return "this gateway's session ended meanwhile"
         self.registered = True
         self._on_news()
         return None
 
-    async def _who_is_there(self, path: str) -> str | None:
-        """Who has our node id; None: this incarnation, whose reply was lost."""
+    async def _current_holder(self, path: str) -> str | None:
+        """Describe the process that has our node id, or None if it is this incarnation."""
         try:
             node = await self._metadata.get(path)
             found = _decode(path, node)
@@ -205,7 +221,7 @@ class ClusterMembership:
             return "this gateway itself, until its former session has ended"
         return f"gateway {self.node_id} at {found.host}:{found.port} lives already"
 
-    def _said(self) -> bytes:
+    def _registration(self) -> bytes:
         host, port, rack = self._address
         return seal(
             {
@@ -218,39 +234,39 @@ class ClusterMembership:
         )
 
     async def set_address(self, host: str, port: int) -> None:
-        """All can see where clients reach this gateway."""
+        """Publish the address for clients."""
         self._address = (host, port, self._address[2])
-        await self._say()
+        await self._write_registration()
 
     async def leave_soon(self) -> None:
-        """All can see that this gateway takes nothing more."""
+        """Publish that this broker claims nothing any more."""
         self.leaving = True
-        await self._say()
+        await self._write_registration()
 
-    async def _say(self) -> None:
-        """Our node says what is so now. Raises MetadataUnavailable; may be called again."""
+    async def _write_registration(self) -> None:
+        """Write the present state to our node. Idempotent. Raises MetadataUnavailable."""
         path = f"{BROKERS}/{self.node_id}"
         while True:
             try:
                 node = await self._metadata.get(path)
-                if node.data == self._said() or _decode(path, node).token != self._token:
+                if node.data == self._registration() or _decode(path, node).token != self._token:
                     break
-                await self._metadata.set(path, self._said(), node.version)
+                await self._metadata.set(path, self._registration(), node.version)
             except BadVersion:
                 continue
             except NoNode:
-                break  # it is said when it is made again
+                break  # the next registration writes it
         self._on_news()
 
     async def refresh(self) -> None:
-        """The list is as the store has it. Raises MetadataUnavailable; then it is still stale."""
+        """Read the list if it is stale. After MetadataUnavailable it is still stale."""
         async with self._refreshing:
             if self.stale:
                 await self._refresh()
 
     async def _refresh(self) -> None:
         self.stale = False
-        me = self.incarnation  # registered meanwhile, it may not be among those found
+        me = self.incarnation  # an incarnation registered during the read may be missing
         try:
             found = await self._read()
         except BaseException:
@@ -258,8 +274,8 @@ class ClusterMembership:
             raise
         lives = any(member.token == self._token for member in found)
         if me is not None and me == self.incarnation and not lives:
-            self._end()  # somebody removed our node
-        # A new session may read an older list: it neither kills nor raises anybody from the dead.
+            self._end()  # our node was removed
+        # A new session may read an older list. It revives no token that was found dead.
         members = tuple(sorted(member for member in found if member.token not in self._dead))
         if members != self._members:
             self._members = members
@@ -287,10 +303,10 @@ class ClusterMembership:
         except NoNode:
             return None
         except CorruptFormat as error:
-            logger().error("a gateway's registration cannot be read", reason=str(error))
+            logger().error("a broker's registration cannot be read", reason=str(error))
             return None
 
-    def _bury(self, token: str) -> None:
+    def _mark_dead(self, token: str) -> None:
         self._dead[token] = None
         while len(self._dead) > _DEAD_MAX:
             del self._dead[next(iter(self._dead))]
@@ -304,9 +320,9 @@ class ClusterMembership:
         self._on_news()
 
     def _end(self) -> None:
-        """This incarnation is over; the next one has another token."""
+        """End this incarnation, and draw the token of the next one."""
         self._own_tokens.add(self._token)
-        self._bury(self._token)
+        self._mark_dead(self._token)
         self._token = self._new_token()
         was, self.registered = self.registered, False
         if was:
@@ -314,7 +330,7 @@ class ClusterMembership:
                 expired()
 
     async def close(self) -> None:
-        """Others see that this gateway has gone. Never raises: its node goes with the session."""
+        """Delete our node. Raises nothing: the node is deleted with the session anyway."""
         if self._closed:
             return
         self._closed = True
@@ -329,16 +345,16 @@ class ClusterMembership:
 
 
 def listen(to: list[Callable[P, None]], callback: Callable[P, None]) -> Unlisten:
-    """The callback is in the list until the returned function is called."""
+    """Add the callback to the list until the returned function is called."""
 
-    def told(*words: P.args, **named: P.kwargs) -> None:
-        callback(*words, **named)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        callback(*args, **kwargs)
 
     def unlisten() -> None:
-        if told in to:
-            to.remove(told)
+        if run in to:
+            to.remove(run)
 
-    to.append(told)
+    to.append(run)
     return unlisten
 
 

@@ -1,7 +1,7 @@
-"""Asking the other gateways of a cluster, in Kafka's protocol, at the ports that clients use.
+"""Requests to the other brokers of a cluster, in Kafka's protocol, at the ports for clients.
 
-For what operators look at: who does not answer in time is left out, and not asked again for a
-while, so that one of them does not hold up who asks about many groups.
+They serve operators' queries. A broker that does not answer in time is left out, and skipped for
+a while, so that it does not delay queries about many groups.
 """
 
 from __future__ import annotations
@@ -14,22 +14,23 @@ from gateway.cluster.port import Cluster, ClusterMember
 from ledger.ports.clock import Clock
 
 PEER_CLIENT_ID = "gateway-to-gateway"
-"""Who calls itself so is told what this gateway knows, and not sent to a coordinator."""
+"""A request with this client id is answered from this broker's memory, without redirection."""
 
 AWAY_S = 5.0
 
 
 class Peers:
-    """The gateways that live, but for this one. A connection lives as long as its question."""
+    """The other live brokers. Each request opens a connection of its own."""
 
     def __init__(self, cluster: Cluster, clock: Clock, answer_s_max: float) -> None:
         self._cluster = cluster
         self._clock = clock
         self._answer_s_max = answer_s_max
-        self._away: dict[ClusterMember, float] = {}  # did not answer: until when they are not asked
+        # Brokers that did not answer, with the monotonic time until which they are skipped.
+        self._away: dict[ClusterMember, float] = {}
 
     def members(self) -> list[ClusterMember]:
-        """Those to ask now."""
+        """Return the other live brokers, without those that are skipped now."""
         me, now_s = self._cluster.node_id, self._clock.monotonic_s()
         self._away = {member: until for member, until in self._away.items() if until > now_s}
         members = self._cluster.members()
@@ -38,10 +39,13 @@ class Peers:
     async def ask(
         self, key: int, fields: Callable[[ClusterMember], dict[str, Any] | None]
     ) -> dict[int, Any]:
-        """The answers by node id, of all that gave one. `fields` of None: nothing for that one."""
+        """Send a request to each broker. Returns the answers by node id.
+
+        Brokers without an answer are left out, and so are those for which `fields` returns None.
+        """
         asked = [(member, fields(member)) for member in self.members()]
         answers = await asyncio.gather(
-            *(self._ask(member, key, said) for member, said in asked if said is not None)
+            *(self._ask(member, key, sent) for member, sent in asked if sent is not None)
         )
         return {node_id: answer for node_id, answer in answers if answer is not None}
 

@@ -1,8 +1,8 @@
-"""The port to all gateways of a cluster: who lives, who leads which stream, who coordinates whom.
+"""The port to the brokers of a cluster: live brokers, leaders of streams, group coordinators.
 
-One gateway lives in one *incarnation*: from its registration until its session ends. Whatever it
-owns is written under the incarnation's token, so all of it is free in the moment the session ends,
-and nothing has to be cleared up. Who claims what is courtesy; what keeps records safe is fencing.
+An *incarnation* of a broker lasts from its registration until its session ends. Everything that the
+broker owns is written under the incarnation's token. So all of it is free at the moment the session
+ends, without any clean-up. Claims only avoid conflicts; fencing keeps the records safe.
 Source: DistributedLog, "Ownership tracking" (seed 000); Kafka, KIP-392, KIP-951.
 """
 
@@ -14,103 +14,103 @@ from uuid import UUID
 
 
 class ClusterMember(NamedTuple):
-    """A gateway that lives: where clients reach it. `token` is this incarnation's alone."""
+    """A live broker and the address for clients. Each incarnation has a `token` of its own."""
 
     node_id: int
     host: str
     port: int
     rack: str
     token: str
-    leaving: bool = False  # it hands over what it has and takes nothing more
+    leaving: bool = False  # it hands over what it owns and claims nothing more
 
 
 class Leader(NamedTuple):
-    """Who owns a stream. `node_id` -1: nobody that lives. `epoch` -1: it is not open yet."""
+    """The owner of a stream. `node_id` is -1 without a live owner, `epoch` until it is open."""
 
     node_id: int = -1
     epoch: int = -1
 
 
 class StreamKey(NamedTuple):
-    """One partition of one life of a topic."""
+    """One partition of a topic. A topic that is created again has a new id."""
 
     topic_id: UUID
     partition: int
 
 
 class Cluster(Protocol):
-    """What handlers ask. Everything that does not await answers from memory."""
+    """The cluster as handlers see it. Every method that is not async answers from memory."""
 
     @property
     def node_id(self) -> int: ...
 
     def lease_held(self) -> bool:
-        """This process may answer as owner and as coordinator: nobody can have taken over yet.
+        """Return whether this process may answer as owner and coordinator.
 
-        True until the send time of the last answered ZooKeeper ping + 2/3 of the session, on the
-        monotonic clock. Asked before each answer that an owner gives, and it costs nothing.
+        True until two thirds of the session after the send time of the last answered ZooKeeper
+        ping, on the monotonic clock: no other broker can have taken over before. Owners check it
+        before each answer.
         """
         ...
 
     def members(self) -> Sequence[ClusterMember]:
-        """Gateways that live, this one too, by node id."""
+        """Return the live brokers, including this one, by node id."""
         ...
 
     def leader(self, key: StreamKey) -> Leader: ...
 
     def replicas(self, key: StreamKey, count: int) -> list[int]:
-        """Node ids, the leader first, then the next gateways of the ring; at most `count`."""
+        """Return at most `count` node ids: the leader, then the next brokers of the ring."""
         ...
 
     def owns(self, key: StreamKey) -> bool:
-        """This incarnation has claimed the stream. The lease is not looked at."""
+        """Return whether this incarnation has claimed the stream. Does not check the lease."""
         ...
 
     async def wait_led(self, topic_id: UUID, timeout_s: float) -> bool:
-        """Every partition of the topic has an owner that has opened it; False: not in that time.
+        """Wait until every partition of the topic has an owner that has opened it.
 
-        Whoever creates a topic waits, so that the answer names leaders.
+        Returns False after `timeout_s` seconds. CreateTopics waits, so that clients find leaders.
         """
         ...
 
     async def coordinator(self, group: str) -> ClusterMember | None:
-        """Who to ask about the group: who claimed it, if it lives, else the candidate of the ring.
+        """Return the group's coordinator: the live claimant, else the candidate of the ring.
 
-        Raises MetadataUnavailable. None: no gateway can be named now.
+        Returns None if there is no broker to name now. Raises MetadataUnavailable.
         """
         ...
 
 
 class GroupClaims(Protocol):
-    """Which groups this gateway coordinates. A claim ends with the incarnation."""
+    """The groups that this broker coordinates. A claim ends with the incarnation."""
 
     def lease_held(self) -> bool: ...
 
     async def claim(self, group: str) -> None:
-        """This gateway coordinates the group, and no other that lives does. Ours already: nothing.
+        """Claim the group. Does nothing if this broker has claimed it already.
 
-        Raises NotOwner (another one does, or is the candidate of a group that nobody has),
-        MetadataUnavailable.
+        Raises NotOwner if another live broker has claimed it or is the candidate of an unclaimed
+        group, and MetadataUnavailable.
         """
         ...
 
     async def release(self, group: str) -> None:
-        """Others may claim it, and nothing of the claim is left in the store.
+        """Remove the claim from the store, so that other brokers may claim the group.
 
-        Whoever calls has stopped answering for it. Not ours any more: nothing happens. Raises
-        MetadataUnavailable.
+        The caller has stopped answering for the group. Does nothing if the claim has ended.
+        Raises MetadataUnavailable.
         """
         ...
 
     def candidate(self, group: str) -> bool:
-        """The ring names this gateway for the group, whoever has claimed it. From memory."""
+        """Return from memory whether the ring names this broker for the group, claimed or not."""
         ...
 
     async def claimed_elsewhere(self, groups: Iterable[str]) -> set[str]:
-        """Those of the groups that another gateway that lives has claimed.
+        """Return those of the groups that another live broker has claimed.
 
-        For lists of very many groups: a few requests, not one for each. Raises
-        MetadataUnavailable.
+        It costs one request per broker, not per group. Raises MetadataUnavailable.
         """
         ...
 
@@ -145,17 +145,17 @@ class TopicDirectory(Protocol):
 
 
 class StreamListener(Protocol):
-    """What happens to the streams of this gateway; calls come on the loop, in order."""
+    """Gets the changes of this broker's ownership, in order, on the event loop."""
 
     def gained(self, key: StreamKey) -> None:
-        """Claimed: nobody else that lives has it. Open it now, not when a client asks."""
+        """Open the stream now: this broker has claimed it, and no other live one owns it."""
         ...
 
     def lost(self, key: StreamKey) -> None:
-        """Not ours any more (deleted, taken, or the session ended): acknowledge nothing."""
+        """Acknowledge nothing any more: the stream was deleted or taken, or the session ended."""
         ...
 
 
 Unlisten = Callable[[], None]
 HandOver = Callable[[StreamKey], Awaitable[None]]
-"""Drains and completes the stream, so that the next owner has nothing to recover."""
+"""Drain and complete the stream, so that the next owner has nothing to recover."""

@@ -1,4 +1,4 @@
-"""The cluster of an embedded gateway: itself, owner and coordinator of everything."""
+"""The cluster of an embedded gateway: one broker that owns and coordinates everything."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class SingleBroker:
     def __init__(self, node_id: int, epoch_of: Callable[[StreamKey], int] = lambda _: -1) -> None:
         self._node_id = node_id
         self.epoch_of = epoch_of
-        self.address: tuple[str, int] = ("", -1)  # set once the port is bound
+        self.address: tuple[str, int] = ("", -1)  # for clients; set once the port is bound
 
     @property
     def node_id(self) -> int:
@@ -40,17 +40,17 @@ class SingleBroker:
         return True
 
     async def wait_led(self, topic_id: UUID, timeout_s: float) -> bool:
-        """True at once: this process opens a partition when it is first asked for."""
+        """Return True at once: this process opens a partition at its first request."""
         return True
 
     async def coordinator(self, group: str) -> ClusterMember | None:
         return self.members()[0]
 
     async def claim(self, group: str) -> None:
-        """Always ours."""
+        """Do nothing: the only broker coordinates every group."""
 
     async def release(self, group: str) -> None:
-        """Nobody else wants it."""
+        """Do nothing: no other broker could claim the group."""
 
     def candidate(self, group: str) -> bool:
         return True

@@ -1,7 +1,7 @@
-"""The cluster of a cluster: gateways that share all streams by what is written in ZooKeeper.
+"""A cluster of brokers that share streams and groups through ZooKeeper.
 
-Who lives is `membership`'s, who owns which stream `streams`', who coordinates which group
-`claims`'; here they are one.
+`ClusterMembership` holds the live brokers, `PartitionOwnership` the owners of streams,
+`CoordinatorOwnership` the coordinators of groups. This class presents them as one port.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from ledger.errors import MetadataUnavailable
 from ledger.ports.clock import Clock
 from ledger.ports.metadata import MetadataStore
 
-BALANCE_SETTLE_S = 5.0  # so long a gateway has been there before streams move to it
-BALANCE_AT_ONCE = 8
+BALANCE_SETTLE_S = 5.0  # between the join of a broker and the first move to it
+BALANCE_AT_ONCE = 8  # streams that move at the same time
 _RETRY_S = 0.1
 
 
@@ -37,7 +37,7 @@ def _new_token() -> str:
 
 
 class ZooKeeperCluster:
-    """A `Cluster` and `GroupClaims` of many gateways. `start` once, `stop` once."""
+    """A `Cluster` and `GroupClaims` of many brokers. `start` once."""
 
     def __init__(
         self,
@@ -82,63 +82,65 @@ class ZooKeeperCluster:
         )
 
     async def start(self, listener: StreamListener) -> None:
-        """Registered, and streams are claimed from now on. The catalog is loaded before.
+        """Register this broker and claim streams from now on. Load the catalog before.
 
-        Raises NotOwner (another process lives under this node id), MetadataUnavailable.
+        Raises NotOwner if another process has this node id, and MetadataUnavailable.
         """
         await self._membership.register()
         await self._partitions.start(listener)
 
     async def stop(self) -> None:
-        """Not registered any more; nothing is claimed and nobody is told. May be called again."""
+        """Deregister, and claim nothing any more. The listener is not notified. Idempotent."""
         if not self._stopped:
             self._stopped = True
             await self._partitions.stop()
             await self._membership.close()
 
     async def set_address(self, host: str, port: int) -> None:
-        """Clients are sent to this address: told once the port is bound."""
-        await self._until_said(lambda: self._membership.set_address(host, port))
+        """Publish the address for clients. Call it once the port is bound."""
+        await self._retry_write(lambda: self._membership.set_address(host, port))
 
     def set_hand_over(self, hand_over: HandOver) -> None:
-        """How the balancer drains a stream that goes to a gateway that has joined."""
+        """Set the function that drains a stream before the balancer gives it away."""
         self._partitions.balancer.set_hand_over(hand_over)
 
     def note_opened(self, key: StreamKey, epoch: int) -> None:
-        """As `opened`, for who does not wait."""
+        """Publish the epoch soon, as `opened` does, without waiting for it."""
         self._partitions.note_opened(key, epoch)
 
     async def opened(self, key: StreamKey, epoch: int) -> None:
-        """All gateways see the epoch; many of one topic are written together.
+        """Publish the epoch, and wait until all brokers see it or the stream is lost.
 
-        Returns also when the stream was lost meanwhile. Call it once the stream's head snapshot
-        is durable.
+        Epochs of one topic are written together. Call it once the stream's head snapshot is
+        durable.
         """
         await self._partitions.opened(key, epoch)
 
     async def hand_over_all(self, hand_over: HandOver) -> None:
-        """Every stream is drained and belongs to its next candidate. Ends the taking of streams.
+        """Drain every stream and give it to its next candidate. Claim no stream any more.
 
-        While the store is away it waits: whoever is in a hurry cancels it.
+        Waits while the metadata store is unavailable; cancel it to give up.
         """
-        await self._until_said(self._membership.leave_soon)
+        await self._retry_write(self._membership.leave_soon)
         await self._partitions.hand_over_all(hand_over)
 
     async def wait_led(self, topic_id: UUID, timeout_s: float) -> bool:
-        """Every partition has an owner that opened it. False: not within the time."""
+        """Wait until every partition has an owner that opened it; see `Cluster`."""
         return await self._partitions.wait_led(topic_id, timeout_s)
 
     def on_members_changed(self, changed: Callable[[], None]) -> Unlisten:
-        """`changed` runs after members came or went; `orphans` may have an answer then."""
+        """Run `changed` after brokers joined or left; call `orphans` then."""
         return self._membership.on_changed(changed)
 
     def on_expired(self, expired: Callable[[], None]) -> Unlisten:
-        """`expired` runs when the session was lost: all streams and group claims have ended."""
+        """Run `expired` when the session has expired: all streams and group claims have ended."""
         return self._membership.on_expired(expired)
 
     def on_replaced(self, replaced: Callable[[str], None]) -> Unlisten:
-        """`replaced` runs with a reason when another process lives under this node id for good:
-        this one should end."""
+        """Run `replaced` with a reason when another process keeps this node id.
+
+        This process should then end.
+        """
         return listen(self._partitions.rounds.on_replaced, replaced)
 
     @property
@@ -167,7 +169,7 @@ class ZooKeeperCluster:
         await self._claims.claim(group)
 
     async def claim_all(self, groups: Sequence[str]) -> list[str]:
-        """Those of the groups that this gateway coordinates now; many are claimed together."""
+        """Claim groups, many in one transaction. Returns those that this broker coordinates now."""
         return await self._claims.claim_all(groups)
 
     async def release(self, group: str) -> None:
@@ -180,17 +182,17 @@ class ZooKeeperCluster:
         return await self._claims.claimed_elsewhere(groups)
 
     async def orphans(self) -> list[str]:
-        """Groups whose claimant is dead and whose candidate is this gateway.
+        """Return the groups of dead claimants of which this broker is the candidate.
 
-        One read for each dead claimant, not for each group. Raises MetadataUnavailable.
+        It costs one read per dead claimant, not per group. Raises MetadataUnavailable.
         """
         return await self._claims.orphans()
 
-    async def _until_said(self, say: Callable[[], Awaitable[None]]) -> None:
+    async def _retry_write(self, write: Callable[[], Awaitable[None]]) -> None:
         while True:
             try:
-                await say()
+                await write()
                 return
             except MetadataUnavailable as error:
-                logger().warning("this gateway's registration is old", reason=str(error))
+                logger().warning("this broker's registration is out of date", reason=str(error))
                 await asyncio.sleep(_RETRY_S)
