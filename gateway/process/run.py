@@ -11,12 +11,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
 
 from ledger.adapters.system.process import ExitAsked, loop_factory
+from ledger.command_line.exit_codes import EXIT_UNREACHABLE
 
 if TYPE_CHECKING:
     from gateway.config import GatewayConfig
 
-EXIT_UNREACHABLE = 69  # sysexits.h: EX_UNAVAILABLE
-EXIT_CONFIG = 78  # sysexits.h: EX_CONFIG
 
 THREAD_SWITCH_S = 1e-4
 """How soon a thread that holds the interpreter (sync, compression) yields to the loop."""
@@ -26,7 +25,7 @@ _PRELOAD_AFTER_S = 1.0
 _COLLECT_AFTER = (20_000, 20, 100)
 
 
-class Running(Protocol):
+class StartedGateway(Protocol):
     """A started gateway: its addresses, and how it ends."""
 
     @property
@@ -92,7 +91,7 @@ async def _serve(config: GatewayConfig) -> int:
     return code
 
 
-async def _ended(asked: ExitAsked, gateway: Running) -> int:
+async def _ended(asked: ExitAsked, gateway: StartedGateway) -> int:
     """Wait for a signal, or until the gateway must stop. Returns the exit code."""
     signalled = asyncio.ensure_future(asked.wait())
     await asyncio.wait({signalled, gateway.lost}, return_when=asyncio.FIRST_COMPLETED)
@@ -103,7 +102,7 @@ async def _ended(asked: ExitAsked, gateway: Running) -> int:
     return EXIT_UNREACHABLE
 
 
-async def _start(config: GatewayConfig) -> Running:
+async def _start(config: GatewayConfig) -> StartedGateway:
     if config.zookeeper:
         return await _start_in_cluster(config)
     from gateway.process.embedded import start_embedded
@@ -117,7 +116,7 @@ async def _start(config: GatewayConfig) -> Running:
         raise ConfigFault([_os_fault(config, error)]) from error
 
 
-async def _start_in_cluster(config: GatewayConfig) -> Running:
+async def _start_in_cluster(config: GatewayConfig) -> StartedGateway:
     from gateway.process.clustered import start_in_cluster
     from ledger.errors import ForeignLayout, LedgerError, MetadataUnavailable
 
@@ -148,7 +147,7 @@ def _os_fault(config: GatewayConfig, error: OSError) -> str:
     return str(error) if config.zookeeper else f"--data {config.data}: {error}"
 
 
-def _say_started(config: GatewayConfig, gateway: Running) -> None:
+def _say_started(config: GatewayConfig, gateway: StartedGateway) -> None:
     """Print a line for people, and one with the words that testcontainers' modules wait for."""
     host = f"[{gateway.host}]" if ":" in gateway.host else gateway.host
     with contextlib.suppress(OSError):  # a closed stdout is no reason not to serve

@@ -22,6 +22,7 @@ from gateway.process.dev import (
     print_faults,
 )
 from ledger.command_line import units
+from ledger.command_line.exit_codes import EXIT_UNREACHABLE
 from ledger.command_line.program import (
     UNITS_HELP,
     Command,
@@ -116,7 +117,7 @@ def run(flags: Flags, words: list[str]) -> int:
         from gateway.process.supervisor import end_with
 
         end_with(flags.supervisor)
-    from gateway.process.run import EXIT_UNREACHABLE, ConfigFault, ZooKeeperUnreachable, run_gateway
+    from gateway.process.run import ConfigFault, ZooKeeperUnreachable, run_gateway
 
     try:
         return run_gateway(config_of(flags))

@@ -21,11 +21,14 @@ from types import FrameType
 
 from gateway.log import logger
 from ledger.adapters.system.clock import SystemClock
-from ledger.adapters.system.process import EXIT_INTERRUPTED, EXIT_OK
+from ledger.command_line.exit_codes import (
+    EXIT_CONFIG,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    EXIT_UNREACHABLE,
+)
 from ledger.ports.clock import Clock
 
-EXIT_UNREACHABLE = 69  # sysexits.h: EX_UNAVAILABLE
-EXIT_CONFIG = 78  # sysexits.h: EX_CONFIG
 _LINE_BYTES_MAX = 65_536
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _STARTED = re.compile(rb"^gateway started: bootstrap\.servers=(\S+)")

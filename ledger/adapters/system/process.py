@@ -7,10 +7,8 @@ import contextlib
 import os
 import signal
 from collections.abc import Callable
-from typing import Final
 
-EXIT_OK: Final = 0
-EXIT_INTERRUPTED: Final = 130  # ended by SIGINT, as shells count
+from ledger.command_line.exit_codes import EXIT_INTERRUPTED, EXIT_OK
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
