@@ -128,6 +128,10 @@ class Source:
         return self.text.splitlines()
 
     @property
+    def docstring(self) -> str:
+        return ast.get_docstring(self.tree) or ""
+
+    @property
     def module(self) -> str:
         return self.path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 

@@ -3,8 +3,9 @@
 v3 magic 2 only · v5 log start offset · v7 zstd · v8 error message · v9 flexible · v10 errors name
 the leader (KIP-951) · v13 topic ids. Advertised from v0, because librdkafka < 2.11.1 otherwise
 sends batches uncompressed (librdkafka#4956). acks=1 and acks=-1 both wait for the ack quorum;
-acks=0 gets no reply. Not done: transactions (a transactional id is refused), compression to the
-topic's own codec.
+acks=0 gets no reply.
+Not done: transactions (a transactional id is refused); compression to the topic's own codec
+(batches stay as sent); more than one batch for each partition of a request.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 v2 isolation · v4 leader epoch · v6 flexible · v7 max timestamp (-3) · v8 earliest local (-4) · v9
 latest tiered (-5) · v10 timeout · v11 earliest pending upload (-6). Starts and ends are returned
 from memory in the same turn of the event loop: Spark sends two requests for every poll. Only the
-leader answers, and only while it holds the lease. Not done: tiers (-5 and -6 return -1).
+leader answers, and only while it holds the lease.
+Not done: tiers (-5 and -6 return -1).
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ v0 an empty list requests all topics · v1 null does; controller · v2 cluster i
 creation · v7 leader epoch · v8 authorized operations · v9 flexible · v10 topic ids · v12 topics by
 id · v13 top-level error. If the request creates a topic, the reply waits for its leaders.
 LEADER_NOT_AVAILABLE is only for partitions whose broker has just gone.
+Not done: copies on bookies (replicas are the brokers that could lead).
 """
 
 from __future__ import annotations

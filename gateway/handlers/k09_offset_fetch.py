@@ -6,6 +6,7 @@ epoch of the new protocol (ignored: groups here are classic) · v10 topic ids.
 A partition without a commit has offset -1 and no error. A group that is being loaded is an error,
 never -1; each partition has that error too, because aiokafka reads it only there. The offsets of a
 read-only group are those that its clients fetch next.
+Not done: groups of the new protocol (KIP-848).
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ v4 -1 stands for the broker's default · v5 flexible, configs in the reply · v7
 A manual assignment may name live brokers only. It sets the number of partitions and the
 replication factor, but not the leaders, which follow the ring. The reply waits until the partitions
 have leaders, for the request's timeout at most.
+Not done: leaders by assignment (a manual assignment may name live brokers only, and leaders follow
+the ring).
 Source: Kafka, ReplicationControlManager.createTopics (checks and texts).
 """
 

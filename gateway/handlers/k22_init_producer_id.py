@@ -2,7 +2,8 @@
 
 v2 flexible · v3 may contain the present id and epoch (KIP-360) · v5 no change.
 An idempotent producer that sends its id gets a new one, as from Kafka: the broker does not store
-its epoch, and no earlier batch has the new id. Not done: transactions.
+its epoch, and no earlier batch has the new id.
+Not done: transactions (a transactional id is refused).
 Source: Kafka, TransactionCoordinator.handleInitProducerId.
 """
 

@@ -1,8 +1,8 @@
 """DescribeConfigs, key 32, v1-v4: returns configs with source, default, type and documentation.
 
 v1 synonyms and sources · v3 types and documentation · v4 flexible. All keys of Kafka are returned,
-because tools read all configs, change some and write all of them back. Not done: configs of
-loggers, client metrics and groups (the list is empty).
+because tools read all configs, change some and write all of them back.
+Not done: configs of loggers, client metrics and groups (the list is empty).
 """
 
 from __future__ import annotations

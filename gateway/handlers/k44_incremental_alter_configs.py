@@ -1,8 +1,8 @@
 """IncrementalAlterConfigs, key 44, v0-v1: sets, deletes or extends single overrides of topics.
 
 v1 flexible. Each broker applies a change when it has read it from the metadata store; quorums and
-segment sizes apply from a partition's next segment on. Not done: configs of brokers, loggers,
-client metrics and groups (they cannot be altered).
+segment sizes apply from a partition's next segment on.
+Not done: configs of brokers, loggers, client metrics and groups (they cannot be altered).
 """
 
 from __future__ import annotations

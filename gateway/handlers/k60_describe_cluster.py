@@ -1,6 +1,7 @@
 """DescribeCluster, key 60, v0-v2: returns the cluster id and the live brokers.
 
 v1 endpoint type (only brokers: there are no separate controllers) · v2 fenced brokers (never any).
+Not done: controllers as endpoints.
 """
 
 from __future__ import annotations

@@ -365,12 +365,10 @@ class TopicConfig:
     retention_bytes: int
     segment_bytes: int
     segment_ms: int
-    segment_jitter_ms: int
     max_message_bytes: int
     message_timestamp_type: str  # "CreateTime" or "LogAppendTime"
     message_timestamp_before_max_ms: int
     message_timestamp_after_max_ms: int
-    compression_type: str
     cleanup_policy: frozenset[str]  # of "delete", "compact"
     min_insync_replicas: int
     log_append_time: bool  # message_timestamp_type, for the hot path
@@ -431,12 +429,10 @@ def topic_config(overrides: Mapping[str, str]) -> TopicConfig:
         retention_bytes=number("retention.bytes"),
         segment_bytes=number("segment.bytes"),
         segment_ms=number("segment.ms"),
-        segment_jitter_ms=number("segment.jitter.ms"),
         max_message_bytes=number("max.message.bytes"),
         message_timestamp_type=timestamp_type,
         message_timestamp_before_max_ms=number("message.timestamp.before.max.ms"),
         message_timestamp_after_max_ms=number("message.timestamp.after.max.ms"),
-        compression_type=str(value("compression.type")),
         cleanup_policy=frozenset(policy),
         min_insync_replicas=number("min.insync.replicas"),
         log_append_time=timestamp_type == "LogAppendTime",
