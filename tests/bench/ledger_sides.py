@@ -111,9 +111,7 @@ class Ours:
             self._zookeeper.start()
             self._bookies = [self._start_bookie(number) for number in range(BOOKIES)]
             for bookie in self._bookies:
-                bookie.wait_for(
-                    lambda one=bookie: "started" in one.output(), "a bookie", START_S_MAX
-                )
+                bookie.wait_output("started", START_S_MAX)
             stack.pop_all()
         return self
 

@@ -6,7 +6,6 @@ the others live. Ticks are 100 ms and sessions 1 s; `sessions_ms` is what was ne
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import time
@@ -129,7 +128,7 @@ class OwnershipRig:
     def kill(self, gateway: ClusterGateway) -> float:
         """Kill -9; when, on the clock of the history."""
         at_s = time.monotonic()
-        os.kill(gateway.process.pid, signal.SIGKILL)
+        gateway.process.send_signal(signal.SIGKILL)
         gateway.kill()
         return at_s
 

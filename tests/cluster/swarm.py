@@ -26,7 +26,7 @@ from pathlib import Path
 from ledger.command_line.exit_codes import EXIT_DISK, EXIT_UNREACHABLE
 from ledger.errors import LedgerError
 from tests.cluster.client import Session
-from tests.cluster.world import World, fill, pause, resume, small_disk, wait
+from tests.cluster.world import World, fill, small_disk, wait
 from tests.peers.bookie import BookieProcess
 from tests.peers.processes import Process
 from tests.peers.proxy import TO_CLIENT, TO_SERVER, Proxy
@@ -354,8 +354,8 @@ class Swarm:
         if found is None:
             return None
         name, process = found
-        pause(process)
-        return Harm("client pause", name, lambda: resume(process))
+        process.pause()
+        return Harm("client pause", name, process.resume)
 
     def do_auditor_kill(self) -> Harm | None:
         if self.auditor is None or self.auditor.exit_code is not None:

@@ -188,7 +188,7 @@ def test_what_is_killed_by_its_printed_id_comes_back_on_its_port(tmp_path):
         ["make", "-C", str(compose.install.ROOT), "cluster", *place], tmp_path / "o", quiet
     )
     try:
-        make.wait_for(lambda: "cluster started" in make.output(), "make cluster to serve", 120.0)
+        make.wait_output("cluster started", 120.0)
         bootstrap = make.output().rpartition("bootstrap.servers=")[2].split()[0]
         assert len(bootstrap.split(",")) == 3
         for name in ("gateway-2", "bookie-1"):
@@ -196,7 +196,7 @@ def test_what_is_killed_by_its_printed_id_comes_back_on_its_port(tmp_path):
             assert f"{name:<14} pid {pid} " in make.output()
             os.kill(pid, signal.SIGKILL)
             again = f"{name} ended with -9, started again: pid "
-            make.wait_for(lambda again=again: again in make.output(), again, 30.0)
+            make.wait_output(again, 30.0)
         wait_until(lambda: len(brokers(bootstrap)) == 3, "three gateways again", 60.0, pause_s=0.2)
         log = tmp_path / "cluster" / "bookie-1.log"
         wait_until(lambda: log.read_text().count("started bookie=") == 2, "the bookie", 60.0)

@@ -12,7 +12,7 @@ import shutil
 import pytest
 
 from ledger.errors import Fenced
-from tests.cluster.world import MORE, World, fill, pause, resume, small_disk, wait
+from tests.cluster.world import MORE, World, fill, small_disk, wait
 from tests.peers.bookie import BookieProcess
 from tests.peers.processes import wait_until
 
@@ -133,11 +133,11 @@ def test_killed_writers_leave_ledgers_that_others_complete(world):
 def test_a_writer_that_sleeps_through_its_takeover_acknowledges_nothing_more(world):
     sleepers = [process for log, process in world.clients if log.name.startswith("write")]
     for process in sleepers:
-        pause(process)
+        process.pause()
     world.close_all()  # by another process: this one
     ended = {metadata.ledger: metadata.last_entry for metadata in world.metadata()}
     for process in sleepers:
-        resume(process)
+        process.resume()
     wait(lambda: len(world.told("write").given_up) == len(sleepers), "both to give up")
     facts = world.keeps_all()
     assert all(why.split()[2] == f"{Fenced.__name__}:" for why in facts.given_up)
@@ -163,10 +163,10 @@ def test_a_directory_serves_one_bookie_and_the_second_is_refused(world):
 def test_a_reader_that_sleeps_is_shown_all_of_it_later(world):
     readers = [process for log, process in world.clients if log.name.startswith("read")]
     for process in readers:
-        pause(process)
+        process.pause()
     world.wait_acked(3 * MORE, "writers to close ledgers meanwhile")
     for process in readers:
-        resume(process)
+        process.resume()
     assert world.keeps_all().given_up == []
 
 

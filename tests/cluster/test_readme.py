@@ -14,7 +14,7 @@ from tests.gateway.test_readme import as_pattern, plain
 from tests.house import ROOT, read_sources
 from tests.peers import install
 from tests.peers.gateway import ports_in_a_row
-from tests.peers.processes import Process, wait_until
+from tests.peers.processes import Process
 
 HERE = "tests/cluster/test_readme.py runs it"
 SHOWN_PORTS = (9092, 9093, 9094)
@@ -46,10 +46,10 @@ def test_the_cluster_chapter_does_what_it_says(tmp_path):
     place = [f"PORT={ports[0]}", f"DATA={tmp_path}"]
     make = Process(["make", "-C", str(ROOT), "cluster", *place], tmp_path / "make.log", quiet)
     try:
-        make.wait_for(lambda: "cluster started" in make.output(), "make cluster", START_S_MAX)
+        make.wait_output("cluster started", START_S_MAX)
         terminal = Process(["bash", "-euo", "pipefail", "-c", script], tmp_path / "terminal.log")
         try:
-            wait_until(lambda: terminal.exit_code is not None, "the chapter to end", CHAPTER_S_MAX)
+            terminal.wait_exit(CHAPTER_S_MAX)
         finally:
             terminal.stop()
         assert terminal.exit_code == 0, terminal.output()[-3000:]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import signal
 import subprocess
 import sys
@@ -95,7 +94,7 @@ class World:
                 bookie.data.parent.mkdir(parents=True, exist_ok=True)
                 bookie.begin()
             for bookie in self.bookies:
-                bookie.ready()
+                bookie.wait_started()
         except BaseException:
             self.stop()
             raise
@@ -117,7 +116,7 @@ class World:
             self.clients.append((log, started[-1]))
             self._logs.append(log)
         for process in started:
-            process.wait_for(lambda process=process: "started" in process.output(), "it", 30.0)
+            process.wait_output("started", 30.0)
         return started
 
     def retire(self, client: tuple[Path, Process]) -> None:
@@ -159,8 +158,7 @@ class World:
     def audit_once(self) -> None:
         """Every ledger was looked at, and all that lacked a copy has it."""
         auditor = self.auditor("--once", "--delay", "0", "--grace", "0")
-        wait_until(lambda: auditor.exit_code is not None, "the audit to end", 90.0)
-        assert auditor.exit_code == 0, auditor.output()[-3000:]
+        assert auditor.wait_exit(90.0) == 0, auditor.output()[-3000:]
 
     def told(self, role: str = "") -> Told:
         """What the clients of a role were told so far."""
@@ -205,13 +203,12 @@ class World:
     def end_clients(self, role: str = "") -> None:
         """Kill -9 of all of them; what they were told is in their logs."""
         for log, process in self.clients:
-            if log.name.startswith(role) and process.exit_code is None:
+            if log.name.startswith(role):
                 process.kill()
 
     def end_auditors(self) -> None:
         for auditor in self.auditors:
-            if auditor.exit_code is None:
-                auditor.kill()
+            auditor.kill()
         self.auditors.clear()
 
     # -- the end of harm -------------------------------------------------------------------------
@@ -230,9 +227,9 @@ class World:
             else:
                 bookie.begin()
         for bookie in self.bookies:
-            bookie.ready()
+            bookie.wait_started()
         for _, process in (*self.clients, *((None, one) for one in self.auditors)):
-            resume(process)
+            process.resume()
 
     def keeps_all(self, *, all_copies: bool = False) -> Told:
         """Clients go on after all is healed; then nothing is missing. What they were told."""
@@ -381,8 +378,7 @@ class World:
     def stop(self) -> None:
         """Nothing of it runs any more."""
         for _, process in self.clients:
-            if process.exit_code is None:
-                process.kill()
+            process.kill()
         self.end_auditors()
         for bookie in self.bookies:
             if bookie.running:
@@ -408,16 +404,6 @@ class World:
 def wait(condition: Callable[[], object], what: str, timeout_s: float = 30.0) -> None:
     """As `wait_until`, for what is dear to look at: a session, or a parse of all logs."""
     wait_until(condition, what, timeout_s, pause_s=LOOK_S)
-
-
-def pause(process: Process) -> None:
-    """It does nothing until `resume`, and does not know it."""
-    os.kill(process.pid, signal.SIGSTOP)
-
-
-def resume(process: Process) -> None:
-    if process.exit_code is None:
-        os.kill(process.pid, signal.SIGCONT)
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from confluent_kafka import TopicPartition
 from tests.gateway.admin_commands import consumer, produced, run
 from tests.peers import install
 from tests.peers.gateway import Gateway
-from tests.peers.processes import wait_until
+from tests.peers.processes import Process, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -104,21 +104,18 @@ def test_help_loads_neither_the_protocol_nor_asyncio():
     assert "--partitions" in out
 
 
-def test_ctrl_c_exits_with_130_and_no_traceback():
+def test_ctrl_c_exits_with_130_and_no_traceback(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent.settimeout(30)
         port = silent.getsockname()[1]
         argv = [install.gateway_python(), "-m", "gateway", "topic", "list"]
-        with subprocess.Popen(
-            [*argv, "-b", f"127.0.0.1:{port}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        ) as command:
+        with Process([*argv, "-b", f"127.0.0.1:{port}"], tmp_path / "log") as command:
             peer, _ = silent.accept()
             with peer:
                 assert peer.recv(4)  # it has asked and now waits for an answer
                 command.send_signal(signal.SIGINT)
-                _, errors = command.communicate(timeout=30)
-    assert command.returncode == 130
-    assert b"Traceback" not in errors
+                assert command.wait_exit(30.0) == 130
+    assert "Traceback" not in command.output()
 
 
 # Topics

@@ -16,6 +16,7 @@ import sys
 import pytest
 
 from gateway.wire.messages import decode_response, encode_request
+from tests.peers.processes import Process
 
 START_S_MAX = 30
 COMMAND = [sys.executable, "-m", "gateway"]
@@ -36,21 +37,21 @@ def ended(*arguments, interpreter=()):
 @contextlib.contextmanager
 def started(data, *arguments):
     """A gateway that serves, its first line, and its port."""
-    process = subprocess.Popen(
-        [*COMMAND, "dev", *PORTS, "--data", str(data), *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    argv = [*COMMAND, "dev", *PORTS, "--data", str(data), *arguments]
+    process = Process(argv, data.with_name("log"), errors=data.with_name("errors"))
     try:
-        line = process.stdout.readline()
+        line = line_of(process, 1)
         found = re.search(r":(\d+) ", line)
-        assert found, process.stderr.read()
+        assert found, data.with_name("errors").read_text()
         yield process, line, int(found[1])
     finally:
-        if process.poll() is None:
-            process.terminate()
-        process.communicate(timeout=START_S_MAX)
+        process.stop(START_S_MAX)
+
+
+def line_of(process, number):
+    """Return a line of the output, counted from 1, once it has come."""
+    process.wait_for(lambda: process.output().count("\n") >= number, "its lines", START_S_MAX)
+    return process.output().splitlines()[number - 1]
 
 
 def ask(port, key, version, body):
@@ -65,7 +66,7 @@ def ask(port, key, version, body):
 def test_it_says_where_it_listens_and_answers_there(tmp_path):
     with started(tmp_path / "data") as (process, line, port):
         assert line.startswith(f"gateway started: bootstrap.servers=127.0.0.1:{port} ")
-        words = process.stdout.readline()
+        words = line_of(process, 2)
         assert re.search(r"Started Kafka API server", words)
         assert re.search(r"\[KafkaServer id=\d+\] started", words)
         served = {row.api_key: row for row in ask(port, 18, 0, {}).api_keys}
@@ -74,11 +75,13 @@ def test_it_says_where_it_listens_and_answers_there(tmp_path):
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
 def test_a_signal_ends_it_cleanly(tmp_path, number, code):
-    with started(tmp_path / "data") as (process, _, port):
-        with socket.create_connection(("127.0.0.1", port)):
-            process.send_signal(number)
-            assert process.wait(START_S_MAX) == code
-        assert process.stderr.read() == ""
+    with (
+        started(tmp_path / "data") as (process, _, port),
+        socket.create_connection(("127.0.0.1", port)),
+    ):
+        process.send_signal(number)
+        assert process.wait_exit(START_S_MAX) == code
+    assert (tmp_path / "errors").read_text() == ""
 
 
 def test_starting_and_ending_takes_little_work(tmp_path):

@@ -93,7 +93,7 @@ def test_make_run_starts_a_gateway_and_ends_well(tmp_path):
     try:
         make.wait_for(lambda: answers_metadata(port), "make run to serve", BLOCK_S_MAX)
         said = f"bootstrap.servers=127.0.0.1:{port}"
-        make.wait_for(lambda: said in make.output(), "it to say so", BLOCK_S_MAX)
+        make.wait_output(said, BLOCK_S_MAX)
     finally:
         make.kill()
 

@@ -59,8 +59,7 @@ class Supervised:
         return self
 
     def __exit__(self, *_):
-        if self.process.exit_code is None:
-            self.process.kill()
+        self.process.kill()
 
     def pids(self, worker):
         """Of all its lives so far."""
@@ -68,11 +67,10 @@ class Supervised:
         return [int(line) for line in file.read_text().splitlines()] if file.exists() else []
 
     def wait_said(self, words):
-        self.process.wait_for(lambda: words in self.process.output(), f"{words!r} to be said", 20.0)
+        self.process.wait_output(words, 20.0)
 
     def wait_exit(self):
-        wait_until(lambda: self.process.exit_code is not None, "the supervisor to end", 20.0)
-        return self.process.exit_code
+        return self.process.wait_exit(20.0)
 
 
 def gone(pid):
@@ -97,7 +95,7 @@ def test_a_signal_is_passed_on_and_the_last_worker_is_waited_for(tmp_path, numbe
     with Supervised(tmp_path, SERVES, slow) as supervised:
         supervised.wait_said("gateways started")
         (worker,) = supervised.pids(1)
-        os.kill(supervised.process.pid, number)
+        supervised.process.send_signal(number)
         assert supervised.wait_exit() == code
         assert gone(worker)
         assert [len(supervised.pids(place)) for place in (0, 1)] == [1, 1]
@@ -108,9 +106,9 @@ def test_a_second_signal_kills(tmp_path):
     with Supervised(tmp_path, stubborn) as supervised:
         supervised.wait_said("gateways started")
         (worker,) = supervised.pids(0)
-        os.kill(supervised.process.pid, signal.SIGTERM)
+        supervised.process.send_signal(signal.SIGTERM)
         supervised.wait_said("no")
-        os.kill(supervised.process.pid, signal.SIGTERM)
+        supervised.process.send_signal(signal.SIGTERM)
         assert supervised.wait_exit() == 128 + signal.SIGTERM
         assert gone(worker)
 
@@ -154,7 +152,7 @@ def test_without_what_they_need_the_first_start_fails_and_later_ones_are_repeate
 def test_a_worker_that_fails_over_its_end_is_not_hidden_by_the_others(tmp_path):
     with Supervised(tmp_path, SERVES, f"on(signal.SIGTERM, 5)\n{SERVES}") as supervised:
         supervised.wait_said("gateways started")
-        os.kill(supervised.process.pid, signal.SIGTERM)
+        supervised.process.send_signal(signal.SIGTERM)
         assert supervised.wait_exit() == 5
 
 
@@ -168,7 +166,7 @@ def test_workers_end_politely_when_their_supervisor_is_killed(tmp_path):
         supervised.wait_said("gateways started")
         (worker,) = supervised.pids(0)
         assert worker in process_tree(supervised.process.pid)
-        os.kill(supervised.process.pid, signal.SIGKILL)
+        supervised.process.send_signal(signal.SIGKILL)
         wait_until((tmp_path / "ended").exists, "the worker to end", 20.0)
         wait_until(lambda: gone(worker), "the worker to be gone", 20.0)
 

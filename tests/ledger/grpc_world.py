@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Self
@@ -18,6 +15,7 @@ from ledger.bookie.in_process import LocalBookie, open_local_bookie
 from ledger.ids import BookieId
 from ledger.ports.bookies import BookieInfo, Status
 from tests.ledger.bookie_rig import KEY
+from tests.peers.processes import ServerProcess
 from tests.sim.bookie_world import entry_buffers
 
 CONFIG = BookieConfig(file_bytes=1 << 20, preallocate_bytes=1 << 18, headroom_bytes=0)
@@ -107,34 +105,21 @@ class Client:
                 await asyncio.sleep(0.005)
 
 
-class Child:
-    """A bookie in a process of its own."""
+class Child(ServerProcess):
+    """A bookie in a process of its own, in the directory `path`."""
 
-    def __init__(self, path: Path) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.ledger.grpc_world", str(path)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        line = self._process.stdout.readline().split()
-        self.port, self.id = int(line[0]), BookieId(line[1])
+    name = "a bookie behind gRPC"
+    start_s_max = 30.0
 
-    def signal(self, number: int) -> None:
-        os.kill(self._process.pid, number)
+    def argv(self) -> list[str]:
+        return [sys.executable, "-m", "tests.ledger.grpc_world", str(self.data)]
 
-    def kill(self) -> None:
-        self.signal(signal.SIGKILL)
-        self._process.wait(10)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._process.poll() is None:
-            self.kill()
-        self._process.stdin.close()
-        self._process.stdout.close()
+    def serves(self) -> bool:
+        """Return True once its first line has come, which gives its port and id."""
+        line, ended, _ = self.output().partition("\n")
+        if ended:
+            self.port, self.id = int(line.split()[0]), BookieId(line.split()[1])
+        return bool(ended)
 
 
 async def serve(path: Path) -> None:

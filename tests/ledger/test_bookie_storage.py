@@ -6,7 +6,6 @@ only a file system can show.
 from __future__ import annotations
 
 import asyncio
-import subprocess
 import sys
 from random import Random
 
@@ -21,9 +20,12 @@ from ledger.ids import BookieId
 from ledger.ports.bookies import Status
 from tests.ledger.bookie_child import CONFIG, payload_of
 from tests.ledger.bookie_rig import KEY, OTHER_KEY, Rig, add, started_bookie
+from tests.peers.processes import Process
 from tests.sim.bookie_world import entry_buffers, entry_bytes
 from tests.sim.disk import DiskFaults
 from tests.sim.table import SimTable
+
+CHILD_S_MAX = 60.0
 
 # -- failures --------------------------------------------------------------------------------------
 
@@ -361,13 +363,15 @@ async def test_on_a_real_disk_entries_fences_and_deletions_outlive_restarts(tmp_
 
 @pytest.mark.real_loop
 async def test_a_killed_process_has_kept_every_entry_it_acknowledged(tmp_path):
-    command = [sys.executable, "-m", "tests.ledger.bookie_child", str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
-        acked = [int(child.stdout.readline()) for _ in range(1000)]
+    data = tmp_path / "bookie"
+    data.mkdir()
+    command = [sys.executable, "-m", "tests.ledger.bookie_child", str(data)]
+    with Process(command, tmp_path / "child.log") as child:
+        child.wait_for(lambda: child.output().count("\n") >= 1000, "1000 entries", CHILD_S_MAX)
         child.kill()
-        acked += [int(line) for line in child.stdout.read().splitlines()]
+        acked = [int(line) for line in child.output().splitlines()]
 
-    opened = await open_local_bookie(tmp_path, config=CONFIG, next_ledger=2)
+    opened = await open_local_bookie(data, config=CONFIG, next_ledger=2)
     assert opened.bookie.replayed.corrupt == ()
     assert opened.bookie.replayed.groups > 0
     for entry in acked:

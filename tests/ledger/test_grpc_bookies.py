@@ -256,12 +256,12 @@ async def test_a_killed_bookie_is_noticed_at_once(tmp_path):
         async with Client() as client:
             client.places.update(places)
             await client.add(child.id, 0)
-            child.signal(signal.SIGSTOP)  # so that nothing is answered before it dies
+            child.pause()  # so that nothing is answered before it dies
             told = [client.add(child.id, entry) for entry in range(1, 200)]
             read = asyncio.ensure_future(client.port.read(child.id, 7, 0))
             await asyncio.sleep(0)
             began = time.monotonic()
-            child.signal(signal.SIGKILL)
+            child.process.send_signal(signal.SIGKILL)
             assert set(await asyncio.gather(*told)) == {GONE}
             assert (await read).status is GONE
             assert time.monotonic() - began < AT_ONCE_S
@@ -276,13 +276,13 @@ async def test_a_bookie_that_stands_still_is_unreachable_after_the_timeout_and_t
         async with Client(config=config) as client:
             client.places[child.id] = BookieInfo(port=child.port)
             await client.add(child.id, 0)
-            child.signal(signal.SIGSTOP)
+            child.pause()
             began = time.monotonic()
             told = [client.add(child.id, entry) for entry in range(1, 50)]
             assert (await client.port.stats(child.id)).status is GONE
             assert set(await asyncio.gather(*told)) == {GONE}
             assert 0.4 <= time.monotonic() - began < 0.4 + AT_ONCE_S
-            child.signal(signal.SIGCONT)  # its answers come now, and are ignored
+            child.resume()  # its answers come now, and are ignored
             await client.add_until(Status.OK, child.id, 50)
             assert len([entry for entry, _ in client.told if entry < 50]) == 50
 

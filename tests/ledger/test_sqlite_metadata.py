@@ -5,10 +5,7 @@ tested in tests/contracts/test_metadata.py.
 """
 
 import asyncio
-import os
-import signal
 import sqlite3
-import subprocess
 import sys
 from contextlib import asynccontextmanager
 
@@ -17,9 +14,11 @@ import pytest
 from ledger.adapters.sqlite.sqlite_metadata import APPLICATION_ID, FORMAT_VERSION, SqliteMetadata
 from ledger.errors import CorruptFormat, DirectoryInUse, ForeignDirectory, MetadataUnavailable
 from ledger.ports.metadata import Node
+from tests.peers.processes import Process
 
 pytestmark = pytest.mark.real_loop
 
+CHILD_S_MAX = 60.0
 CHILD = """
 import asyncio, sys
 from pathlib import Path
@@ -60,13 +59,9 @@ async def test_what_was_written_is_there_after_a_restart(tmp_path):
 
 async def test_an_acknowledged_change_survives_kill_9_and_ephemeral_nodes_do_not(tmp_path):
     path = tmp_path / "metadata.db"
-    with subprocess.Popen(
-        [sys.executable, "-c", CHILD, str(path)], stdout=subprocess.PIPE, text=True
-    ) as child:
-        for line in child.stdout:
-            if line.strip() == "100":
-                os.kill(child.pid, signal.SIGKILL)
-                break
+    with Process([sys.executable, "-c", CHILD, str(path)], tmp_path / "child.log") as child:
+        child.wait_output("\n100\n", CHILD_S_MAX)
+        child.kill()
 
     async with open_store(path) as store:
         assert (await store.get("/kept")).data == b"acknowledged"

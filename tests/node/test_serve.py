@@ -122,7 +122,7 @@ async def test_it_comes_back_as_itself_with_all_it_had(bookie, kill):
 
 def test_sigint_ends_it_with_130(bookie):
     bookie.start()
-    os.kill(bookie.process.pid, signal.SIGINT)
+    bookie.process.send_signal(signal.SIGINT)
     assert bookie.wait_exit() == 130
 
 
@@ -131,10 +131,10 @@ async def test_a_second_signal_ends_it_at_once(bookie):
         bookie.options += ["--drain", "10m"]
         await off_loop(bookie.start)
         await cluster.until_serves(bookie.id)  # our streams stay open: the drain lasts
-        os.kill(bookie.process.pid, signal.SIGTERM)
+        bookie.process.send_signal(signal.SIGTERM)
         await cluster.until_gone(bookie.id)
         assert bookie.running
-        os.kill(bookie.process.pid, signal.SIGTERM)
+        bookie.process.send_signal(signal.SIGTERM)
         assert await off_loop(bookie.wait_exit) == 128 + signal.SIGTERM
 
 
@@ -410,7 +410,7 @@ def test_a_signal_ends_it_while_it_waits(tmp_path):
     bookie = BookieProcess(tmp_path / "bookie", f"127.0.0.1:{free_port()}")
     with ended_with(bookie):
         bookie.begin()
-        bookie.process.wait_for(lambda: "does not answer" in bookie.output(), "a message", 20)
+        bookie.process.wait_output("does not answer", 20.0)
         assert bookie.stop() == 0
         assert "Traceback" not in bookie.output()
 

@@ -96,8 +96,7 @@ class LocalCluster:
         (self.directory / f"{name}.pid").write_text(f"{process.pid}\n")
 
     def wait_started(self, name: str) -> None:
-        process = self.processes[name]
-        process.wait_for(lambda: "started" in process.output(), f"{name} to start", START_S_MAX)
+        self.processes[name].wait_output("started", START_S_MAX)
 
     def restart_ended(self) -> list[str]:
         """What ended by itself is started again after a while, longer each time; a line for each.

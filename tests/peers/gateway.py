@@ -6,11 +6,8 @@ with a node id, a port and a rack of its own that outlive stop, kill and restart
 
 from __future__ import annotations
 
-import os
 import random
-import signal
 import socket
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -18,11 +15,9 @@ from typing import Self
 
 from tests.peers import install
 from tests.peers.broker import Broker
-from tests.peers.processes import Process, free_port, wait_until
-from tests.peers.zookeeper import stands_still
+from tests.peers.processes import free_port
 
-SAID_S_MAX = 10.0
-CLUSTER_START_S_MAX = 60.0
+STARTED_LINE_S_MAX = 10.0
 FIXED_PORTS = range(10_000, 32_000)
 """Below what Linux gives to outgoing connections: nobody sits on the port of a killed gateway."""
 
@@ -65,11 +60,14 @@ class Gateway(Broker):
         place += ["--ledger-port", str(self.ledger_port)]
         return [install.gateway_python(), "-m", "gateway", "dev", *place, *self.options]
 
-    def start(self) -> Self:
-        """Start it; returns when it answers Metadata and has said `started`."""
-        super().start()
-        said = "the gateway to say `started`"
-        self.process.wait_for(lambda: "started" in self.process.output(), said, SAID_S_MAX)
+    def wait_started(self, timeout_s: float | None = None) -> Self:
+        """Wait until it answers Metadata, and then until it has logged `started`."""
+        super().wait_started(timeout_s)
+        try:
+            self.process.wait_output("started", STARTED_LINE_S_MAX)
+        except BaseException:
+            self.kill()
+            raise
         return self
 
 
@@ -96,10 +94,10 @@ class ClusterGateway(Gateway):
         self.rack = rack
         self.session_ms = session_ms
         self.port = port or ports_in_a_row(1)[0]
+        self.name = f"gateway {node_id}"
 
-    @property
-    def running(self) -> bool:
-        return self._process is not None and self._process.exit_code is None
+    def prepare(self) -> None:
+        """Nothing: it keeps nothing on disk."""
 
     def argv(self) -> list[str]:
         place = ["--port", str(self.port), "--zookeeper", self.zookeeper]
@@ -107,46 +105,8 @@ class ClusterGateway(Gateway):
         who += ["--rack", self.rack] if self.rack else []
         return [install.gateway_python(), "-m", "gateway", "serve", *place, *who, *self.options]
 
-    def begin(self) -> Self:
-        """Start it without waiting; `wait_started` waits."""
-        assert not self.running, "already started"
-        self._process = Process(self.argv(), self.data.with_name(f"{self.data.name}.log"))
-        return self
-
-    def wait_started(self, timeout_s: float = CLUSTER_START_S_MAX) -> Self:
-        """It answers Metadata and has said `started`; `start_s` is the time it took."""
-        try:
-            self.process.wait_for(self._serves, f"gateway {self.node_id} to start", timeout_s)
-        except BaseException:
-            self.kill()
-            raise
-        self.start_s = time.monotonic() - self.process.started_at_s
-        return self
-
-    def _serves(self) -> bool:
-        return "started" in self.process.output() and self.ready()
-
-    def start(self) -> Self:
-        return self.begin().wait_started()
-
-    def output(self) -> str:
-        """What this run has written so far, both streams."""
-        return self.process.output()
-
-    def pause(self) -> None:
-        """It neither reads nor answers, and its clock goes on; connections stay open."""
-        os.kill(self.process.pid, signal.SIGSTOP)
-        wait_until(lambda: stands_still(self.process.pid), "the gateway to stand still")
-
-    def resume(self) -> None:
-        """It goes on where it stood; nothing if it has ended."""
-        if self.running:
-            os.kill(self.process.pid, signal.SIGCONT)
-
-    def stop(self) -> int:
-        """End it politely, paused or not; returns its exit code."""
-        self.resume()
-        return super().stop()
+    def serves(self) -> bool:
+        return "started" in self.output() and super().serves()
 
 
 class Gateways:

@@ -69,6 +69,7 @@ class ApacheKafka(Broker):
 
     def prepare(self) -> None:
         """Write the properties; format the log directory once, by copying a formatted one."""
+        super().prepare()
         logs = self.data / "logs"
         if not logs.exists():
             shutil.copytree(_formatted(), logs)

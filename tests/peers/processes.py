@@ -1,4 +1,7 @@
-"""Processes of our own: free ports, bounded waits, CPU and memory of a whole process tree."""
+"""The base of every helper that starts a process: bounded waits, free ports, signals and usage.
+
+`Process` is one run of a child. `ServerProcess` is a server whose port and data outlive its runs.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from types import TracebackType
+from typing import Self, TypeVar
 
 T = TypeVar("T")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -144,22 +148,30 @@ def tree_memory_bytes(root: int) -> int:
 
 
 class Process:
-    """A child in a session of its own, its output in a file; it never outlives this process."""
+    """One run of a child in a session of its own; it never outlives this process.
+
+    Both its outputs go to the file `log`, or stderr to the file `errors`.
+    """
 
     def __init__(
-        self, argv: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
+        self,
+        argv: Sequence[str],
+        log: Path,
+        environment: Mapping[str, str] | None = None,
+        *,
+        errors: Path | None = None,
     ) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
         self.log = log
         self.argv = list(argv)
         tied = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
-        with log.open("ab") as output:
+        with log.open("ab") as output, (errors or log).open("ab") as error_output:
             self._log_start = output.tell()
             self._child = subprocess.Popen(
                 [*tied, *self.argv],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
-                stderr=subprocess.STDOUT,
+                stderr=error_output,
                 start_new_session=True,
                 env={**os.environ, **(environment or {})},
             )
@@ -199,10 +211,40 @@ class Process:
         if self.exit_code is not None:
             raise RuntimeError(f"ended with {self.exit_code}: {what}\n{self.output()[-4000:]}")
 
+    def wait_output(self, text: str, timeout_s: float) -> None:
+        """Wait until this run has written `text`; raise as `wait_for` does."""
+        self.wait_for(lambda: text in self.output(), f"{text!r} in {self.log.name}", timeout_s)
+
+    def wait_exit(self, timeout_s: float, *, pause_s: float = 0.01) -> int:
+        """Wait until the process exits on its own; return its exit code."""
+        what = f"{self.log.name} to end"
+        wait_until(lambda: self.exit_code is not None, what, timeout_s, pause_s=pause_s)
+        assert self.exit_code is not None
+        return self.exit_code
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal to the process itself, unless it has ended."""
+        self._child.send_signal(number)
+
+    def pause(self) -> None:
+        """Stop all threads of a running process; its connections stay open."""
+        self.send_signal(signal.SIGSTOP)
+        wait_until(self._stands_still, f"{self.log.name} to stand still")
+
+    def resume(self) -> None:
+        """Continue after `pause`; do nothing if the process has ended."""
+        self.send_signal(signal.SIGCONT)
+
+    def _stands_still(self) -> bool:
+        """Return True if every thread is stopped: a signal takes a while to reach them all."""
+        assert self.exit_code is None, f"{self.log.name} has ended\n{self.output()[-4000:]}"
+        return set(map(_thread_state, Path(f"/proc/{self.pid}/task").iterdir())) == {"T"}
+
     def stop(self, timeout_s: float = 20.0) -> int:
-        """End it politely, then by force; returns the exit code."""
+        """End it by SIGTERM, paused or not, then by SIGKILL; return the exit code."""
         if self._child.poll() is None:
-            self._child.send_signal(signal.SIGTERM)
+            self.resume()
+            self.send_signal(signal.SIGTERM)
             try:
                 self._child.wait(timeout_s)
             except subprocess.TimeoutExpired:
@@ -210,10 +252,138 @@ class Process:
         return int(self._child.wait())
 
     def kill(self) -> None:
-        """Kill -9 of it and of everything it started."""
+        """Kill -9 of it and of everything it started; do nothing if it has ended."""
+        if self.exit_code is not None:
+            return  # its pid may belong to another process by now
         for pid in reversed(process_tree(self.pid)):
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 continue
         self._child.wait(10.0)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.kill()
+
+
+def _thread_state(task: Path) -> str:
+    """Return the state letter of a thread; T, as if stopped, if it ended meanwhile."""
+    try:
+        return (task / "stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return "T"
+
+
+class ServerProcess:
+    """One server: its port and its directory outlive stop, kill and restart.
+
+    A subclass gives `argv` and `serves`, and `prepare` if its directory needs content.
+    """
+
+    name = "server"
+    start_s_max = 60.0
+
+    def __init__(self, data: Path) -> None:
+        self.data = data
+        self.log = data.with_name(f"{data.name}.log")
+        self.port = free_port()
+        # Seconds from the last start until it served; 0 before the first.
+        self.start_s = 0.0
+        # The last run, ended or not; None before the first.
+        self._process: Process | None = None
+
+    @property
+    def process(self) -> Process:
+        """The last run, which may have ended."""
+        assert self._process is not None, "not started"
+        return self._process
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.exit_code is None
+
+    def argv(self) -> list[str]:
+        """Return the command line of the next run."""
+        raise NotImplementedError
+
+    def prepare(self) -> None:
+        """Write what must be on disk before a run."""
+
+    def serves(self) -> bool:
+        """Return True once the run serves."""
+        raise NotImplementedError
+
+    def begin(self) -> Self:
+        """Start it without waiting; `wait_started` waits."""
+        assert not self.running, "already started"
+        self.prepare()
+        self._process = Process(self.argv(), self.log)
+        return self
+
+    def wait_started(self, timeout_s: float | None = None) -> Self:
+        """Wait until it serves, for `start_s_max` at most; a failed start leaves no process."""
+        bound_s = self.start_s_max if timeout_s is None else timeout_s
+        try:
+            self.process.wait_for(self.serves, f"{self.name} to start", bound_s)
+        except BaseException:
+            self.kill()
+            raise
+        self.start_s = time.monotonic() - self.process.started_at_s
+        return self
+
+    def start(self) -> Self:
+        """Start it and wait until it serves."""
+        return self.begin().wait_started()
+
+    def wait_exit(self, timeout_s: float = 30.0) -> int:
+        """Wait until it exits on its own; return its exit code."""
+        return self.process.wait_exit(timeout_s)
+
+    def stop(self) -> int:
+        """End it by SIGTERM, paused or not; return its exit code."""
+        return self.process.stop()
+
+    def kill(self) -> None:
+        """Kill -9."""
+        self.process.kill()
+
+    def restart(self, *, kill: bool = False) -> Self:
+        """Stop (or kill -9) and start again, on the same data and port."""
+        if self.running:
+            _ = self.kill() if kill else self.stop()
+        return self.start()
+
+    def pause(self) -> None:
+        """Stop it by SIGSTOP: it does not answer, its clock goes on, connections stay open."""
+        self.process.pause()
+
+    def resume(self) -> None:
+        """Continue after `pause`; do nothing if it has ended."""
+        self.process.resume()
+
+    def output(self) -> str:
+        """Return what this run has written so far, both streams."""
+        return self.process.output()
+
+    def usage(self) -> Usage:
+        return self.process.usage()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.running:
+            self.stop()

@@ -10,15 +10,11 @@ from __future__ import annotations
 
 import itertools
 import os
-import signal
 import socket
-import time
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from tests.peers import install
-from tests.peers.processes import Process, Usage, free_port, wait_until
+from tests.peers.processes import ServerProcess
 
 MAIN = "org.apache.zookeeper.server.ZooKeeperServerMain"
 JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
@@ -29,24 +25,17 @@ PROPERTIES = {
     "zookeeper.skipACL": "yes",
     "java.awt.headless": "true",
 }
-START_S_MAX = 30.0
 SESSION_MS_MAX = 60_000
 
 
-def stands_still(pid: int) -> bool:
-    """Every thread of the process stands still: a signal takes a while to reach them all."""
-    states = [
-        (task / "stat").read_text().rpartition(")")[2].split()[0]
-        for task in Path(f"/proc/{pid}/task").iterdir()
-    ]
-    return set(states) == {"T"}
-
-
-class ZooKeeper:
+class ZooKeeper(ServerProcess):
     """One server; its port and data outlive stop, kill and restart.
 
     Sessions are as short as `session_ms_min`, two ticks if it is not given; they end at a tick.
     """
+
+    name = "ZooKeeper"
+    start_s_max = 30.0
 
     def __init__(
         self,
@@ -57,14 +46,12 @@ class ZooKeeper:
         heap_mb: int = 256,
         synced: bool = False,
     ) -> None:
-        self.data = data
+        super().__init__(data)
+        self.log = data / "zookeeper.log"
         self.tick_ms = tick_ms
         self.session_ms_min = 2 * tick_ms if session_ms_min is None else session_ms_min
         self.heap_mb = heap_mb
         self.synced = synced
-        self.port = free_port()
-        self.start_s = 0.0
-        self._process: Process | None = None
         self._chroots = itertools.count(1)
 
     @property
@@ -76,21 +63,10 @@ class ZooKeeper:
         """A root that nobody has used; it does not exist yet."""
         return f"/test-{os.getpid()}-{next(self._chroots)}"
 
-    @property
-    def process(self) -> Process:
-        assert self._process is not None, "not started"
-        return self._process
-
-    @property
-    def running(self) -> bool:
-        return self._process is not None
-
-    def start(self) -> Self:
-        """Start it; returns when it serves. `start_s` is that time."""
-        assert self._process is None, "already started"
+    def prepare(self) -> None:
+        """Write its configuration."""
         self.data.mkdir(parents=True, exist_ok=True)
-        config = self.data / "zoo.cfg"
-        config.write_text(
+        self._config.write_text(
             f"tickTime={self.tick_ms}\n"
             f"dataDir={self.data / 'tree'}\n"
             f"clientPortAddress=127.0.0.1\nclientPort={self.port}\n"
@@ -99,18 +75,17 @@ class ZooKeeper:
             "maxClientCnxns=0\n"
             "4lw.commands.whitelist=srvr,ruok,cons,wchs,wchp\n"
         )
+
+    def argv(self) -> list[str]:
         properties = {**PROPERTIES, "zookeeper.forceSync": "yes" if self.synced else "no"}
         words = [f"-D{key}={value}" for key, value in properties.items()]
         classpath = ("-cp", f"{install.zookeeper_jars()}/*")
-        argv = [install.java(), f"-Xmx{self.heap_mb}m", *JVM, *words, *classpath, MAIN, str(config)]
-        self._process = Process(argv, self.data / "zookeeper.log")
-        try:
-            self._process.wait_for(self.serves, "ZooKeeper to start", START_S_MAX)
-        except BaseException:
-            self.kill()
-            raise
-        self.start_s = time.monotonic() - self._process.started_at_s
-        return self
+        main = (MAIN, str(self._config))
+        return [install.java(), f"-Xmx{self.heap_mb}m", *JVM, *words, *classpath, *main]
+
+    @property
+    def _config(self) -> Path:
+        return self.data / "zoo.cfg"
 
     def serves(self) -> bool:
         return "Mode: standalone" in self.ask("srvr", timeout_s=0.5)
@@ -124,49 +99,6 @@ class ZooKeeper:
         except OSError:
             return ""
 
-    def stop(self) -> int:
-        """End it politely; returns its exit code."""
-        process, self._process = self.process, None
-        self._signal(process, signal.SIGCONT)
-        return process.stop()
-
     def kill(self) -> None:
-        """Kill -9. Sessions live on: they end when a restarted server has not heard of them."""
-        process, self._process = self.process, None
-        process.kill()
-
-    def restart(self, *, kill: bool = False) -> Self:
-        """Stop (or kill -9) and start again, on the same data and port."""
-        if kill:
-            self.kill()
-        else:
-            self.stop()
-        return self.start()
-
-    def pause(self) -> None:
-        """It neither reads nor answers; connections stay open."""
-        self._signal(self.process, signal.SIGSTOP)
-        wait_until(lambda: stands_still(self.process.pid), "ZooKeeper to stand still")
-
-    def resume(self) -> None:
-        self._signal(self.process, signal.SIGCONT)
-
-    def usage(self) -> Usage:
-        return self.process.usage()
-
-    @staticmethod
-    def _signal(process: Process, number: signal.Signals) -> None:
-        if process.exit_code is None:
-            os.kill(process.pid, number)
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._process is not None:
-            self.stop()
+        """Kill -9. Sessions outlive it: a restarted server expires those whose client is gone."""
+        super().kill()

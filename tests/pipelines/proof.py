@@ -57,11 +57,7 @@ class Jobs:
 
     def end(self, job: Process) -> tuple[int, str]:
         """Wait until the job exits, and return its exit code and output."""
-        wait_until(
-            lambda: job.exit_code is not None, f"{job.log.name} to end", JOB_S_MAX, pause_s=0.1
-        )
-        assert job.exit_code is not None
-        return job.exit_code, job.output()
+        return job.wait_exit(JOB_S_MAX, pause_s=0.1), job.output()
 
 
 class Harm:

@@ -39,7 +39,7 @@ class Cluster:
         for bookie in self.bookies:
             bookie.begin()
         for bookie in self.bookies:
-            bookie.ready()
+            bookie.wait_started()
 
     def stop(self):
         for audit in self.audits:
@@ -57,7 +57,7 @@ class Cluster:
         log = self.folder / f"audit-{len(self.audits)}.log"
         audit = Process(self.audit_argv(), log)
         self.audits.append(audit)
-        audit.wait_for(lambda: "started audit=" in audit.output(), "the auditor to start", 30.0)
+        audit.wait_output("started audit=", 30.0)
         return audit
 
     def run(self, *words, code=0):
