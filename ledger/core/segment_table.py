@@ -147,6 +147,8 @@ class SegmentTable:
         )
         self.end_sequence_id = completed.end_sequence_id
         if completed.record_count:
+            if self._index_before_number:
+                self.remember_index(self._index_before_number, self._index_before)
             self._index_before, self._index_before_number = index, number
 
     def mark(self, marked: Sequence[Segment]) -> None:

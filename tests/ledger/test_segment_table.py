@@ -237,6 +237,7 @@ class Twins(RuleBasedStateMachine):
         self.start = self.end = start
         self.epoch = 1
         self.index_before = 0
+        self.indexes = {}  # of completed segments with records, by number
         self.numbers = 0
         self.live = None
 
@@ -289,6 +290,7 @@ class Twins(RuleBasedStateMachine):
         self.end = live.end_sequence_id
         if completed.record_count:
             self.index_before = completed.number
+            self.indexes[completed.number] = live.index
 
     @precondition(lambda self: self.live is not None and not self.writing())
     @rule()
@@ -367,6 +369,12 @@ class Twins(RuleBasedStateMachine):
             assert table.epoch_at(sequence_id) == (holders[-1][1] if holders else self.epoch)
         last = self.last()
         assert table.in_progress == (last if last is not None and not last.completed else None)
+
+    @invariant()
+    def the_newest_indexes_are_known(self):
+        listed = [row[0].number for row in self.rows if row[0].number in self.indexes]
+        for number in listed[-16:]:
+            assert self.table.index(number) is self.indexes[number]
 
     @invariant()
     def a_snapshot_holds_what_is_listed(self):

@@ -140,6 +140,36 @@ async def entries_of(rig, segment):
     return [list(log_records.parse_entry(body)) for body in found]
 
 
+async def test_an_owner_keeps_the_indexes_of_the_segments_that_it_completed_or_loaded():
+    """Otherwise the first cold read in each of them opens the next ledger for its head snapshot."""
+    async with watched_rig() as rig:
+        first = await taking_over(rig, "first")
+        await first.add(2)
+        await first.stream.close()
+        owner = await taking_over(rig, "a")
+        for _ in range(4):
+            await owner.add(2)
+            await owner.roll()
+        opened = opened_ledgers(owner)
+        stream = owner.stream
+        indexes = [await stream._reads.index_of(segment) for segment in stream.segments[:-1]]
+        assert [list(index.sequence_ids) for index in indexes] == [[0], [2], [4], [6], [8]]
+        assert opened == []
+
+
+def opened_ledgers(owner):
+    """Return a list to which each ledger that the owner opens is appended."""
+    client, opened = owner.services.client, []
+    real = client.open
+
+    async def open_ledger(ledger):
+        opened.append(ledger)
+        return await real(ledger)
+
+    client.open = open_ledger
+    return opened
+
+
 async def test_control_records_are_stored_and_spend_no_sequence_id():
     async with watched_rig(control_ms=100) as rig:
         owner = await taking_over(rig, "a")
