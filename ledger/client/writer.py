@@ -300,6 +300,7 @@ class LedgerWriter:
         self.failed = error
         for _, on_confirmed in items:
             on_confirmed(error)
+        self._notify_waiters()  # before `on_failed`, which may raise
         if first and self.on_failed is not None:
             self.on_failed(error)
 

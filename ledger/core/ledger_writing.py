@@ -220,8 +220,9 @@ class LedgerWriting(Generic[Item]):
         self._spares: Mapping[int, BookieId] | None = None
         # From this time on that exchange does not retry an unavailable store.
         self._give_up_at_s = 0.0
-        # The change in flight, to be repeated if the store is unavailable. Set from the proposal
-        # until it is stored; then and only then is `adds` held.
+        # The change in flight, to be repeated if the store is unavailable. Set by the proposal,
+        # cleared once the change is stored; a change that fails leaves it set. The proposal holds
+        # `adds`. A stored change releases it, unless the writer has failed: then it stays held.
         self._request: CompareAndSet | None = None
         # The timer for spares runs: from its StartTimer until `on_timer(None)`. At most one does.
         self._waits_for_spares = False

@@ -24,6 +24,7 @@ from ledger.errors import (
 )
 from ledger.ports.bookies import Status
 from tests.ledger.calm_cluster import Told, cluster, create, refusing, written
+from tests.ledger.failing_cluster import Unheard
 from tests.sim.loop import simulate
 from tests.sim.metadata import SimMetadata
 
@@ -128,6 +129,21 @@ async def test_a_full_writer_has_room_again_when_entries_are_confirmed():
     assert not writer.full and told.news
 
 
+async def test_there_is_room_as_soon_as_one_entry_is_confirmed():
+    world = cluster(bookies=1, pending_entries_max=2)
+    writer = await create(world, 1, 1, 1)
+    bookie = Unheard(world, "b0")
+    told = Told(writer)
+    told.add(b"a")
+    told.add(b"b")
+    waiting = asyncio.create_task(writer.room())
+    await asyncio.sleep(0)
+    bookie.tell(0, Status.OK)
+    async with asyncio.timeout(5):
+        await waiting
+    assert told.news == [(0, None)], "the other entry is pending"
+
+
 async def test_an_entry_above_the_limit_is_refused_and_the_writer_goes_on():
     writer = await create(cluster(entry_bytes_max=10))
     told = Told(writer)
@@ -177,6 +193,27 @@ async def test_whoever_waits_for_room_is_let_go_when_the_writer_fails():
     async with asyncio.timeout(5):
         await writer.room()
     assert writer.failed is not None
+
+
+async def test_callers_of_room_and_close_return_also_if_on_failed_raises():
+    world = cluster(bookies=1, pending_entries_max=1)
+    writer = await create(world, 1, 1, 1)
+    bookie = Unheard(world, "b0")
+
+    def on_failed(error):
+        raise ZeroDivisionError
+
+    writer.on_failed = on_failed
+    Told(writer).add(b"x")
+    waiting = asyncio.create_task(writer.room())
+    closing = asyncio.create_task(writer.close())
+    await asyncio.sleep(0)
+    with pytest.raises(ZeroDivisionError):
+        bookie.tell(0, Status.FENCED)
+    async with asyncio.timeout(5):
+        await waiting
+        with pytest.raises(Fenced):
+            await closing
 
 
 async def test_a_sole_bookie_without_room_is_told_as_full_storage():

@@ -261,6 +261,29 @@ async def test_a_change_whose_outcome_stays_unknown_lets_nothing_be_acknowledged
     await nothing_was_lost(world, writer.ledger)
 
 
+@pytest.mark.parametrize("step", ["read", "update"])
+async def test_a_cancelled_exchange_with_the_metadata_store_fails_the_writer(step):
+    """Otherwise its entries are never answered, and `close` waits for them forever."""
+    world, writer, told = await writing()
+
+    async def never(*args):
+        await asyncio.Event().wait()
+
+    setattr(writer._metadata_store, step, never)
+    for name in ensemble_of(world, writer)[:2]:
+        Answers(world, name).refuse()
+    told.add(b"x")
+    closing = asyncio.create_task(writer.close())
+    await asyncio.sleep(1)
+    assert len(told.news) == 3
+    writer._exchange.cancel()
+    async with asyncio.timeout(5):
+        await told.wait(4)
+        with pytest.raises(AddFailed):
+            await closing
+    assert told.errors == [type(None)] * 3 + [AddFailed]
+
+
 # Closing
 
 
