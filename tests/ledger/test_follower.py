@@ -116,6 +116,45 @@ async def test_a_reader_at_the_tail_is_served_from_memory_over_a_roll():
         assert follower.stream.read_cached(0, 10_000)[-1].end_sequence_id == 12
 
 
+async def test_a_finished_segment_leaves_its_index_and_is_not_live_any_more():
+    """No later segment exists yet, so no head snapshot holds the index."""
+    limits = StreamLimits(
+        entry_bytes_max=64 * 1024,
+        snapshot_bytes=1500,
+        index_stride_bytes=100,
+    )
+
+    async with started_rig(limits=limits) as rig:
+        owner = await rig.owner()
+        follower = await rig.follower()
+        table = follower.stream._table
+        await owner.add(40)
+        await follower.until(39)
+        assert table.live is not None
+        points = list(table.live.index.sequence_ids)
+        assert len(points) > 5
+        await owner.stream.close()
+        await follower.until(40)
+        await asyncio.sleep(1)
+        assert table.live is None
+        [segment] = follower.stream.segments
+        index = await follower.stream._reads.index_of(segment)
+        assert list(index.sequence_ids)[: len(points)] == points
+        await follower.stream.close()
+
+
+async def test_a_closed_follower_keeps_no_live_segment():
+    async with started_rig() as rig:
+        owner = await rig.owner()
+        follower = await rig.follower()
+        await owner.add(3)
+        await follower.until(2)
+        assert follower.stream._table.live is not None
+        await follower.stream.close()
+        assert follower.stream._table.live is None
+        assert follower.stream.end_sequence_id == 2
+
+
 async def test_what_recovery_finds_past_the_known_end_follows_in_its_place():
     async with started_rig() as rig:
         owner = await rig.owner()

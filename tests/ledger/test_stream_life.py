@@ -120,6 +120,30 @@ async def test_a_stream_that_is_opened_again_is_not_disturbed_by_what_it_was():
         assert await everything(owner) == answered(owner)
 
 
+async def test_the_end_does_not_fall_while_the_stream_is_opened_again():
+    async with watched_rig() as rig:
+        owner = await taking_over(rig, "a")
+        await owner.add(3)
+        opening = asyncio.create_task(owner.stream.open(begin=True))
+        ends = set()
+        while not opening.done():
+            await asyncio.sleep(0.0001)
+            ends.add((owner.stream.end_sequence_id, owner.stream.next_sequence_id))
+        await opening
+        assert ends == {(3, 3)}
+
+
+@pytest.mark.parametrize("how", ["close", "abandon"])
+async def test_a_stream_that_is_not_written_any_more_keeps_no_live_segment(how):
+    async with watched_rig() as rig:
+        owner = await taking_over(rig, "a")
+        await owner.add(3)
+        assert owner.stream._table.live is not None
+        await getattr(owner.stream, how)()
+        assert owner.stream._table.live is None
+        assert owner.stream.end_sequence_id == 3
+
+
 async def two_left_in_progress(rig):
     """An owner that lists the next segment before it completes the last one leaves two."""
     owner = await taking_over(rig, "a")
