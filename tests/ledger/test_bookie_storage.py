@@ -6,7 +6,9 @@ only a file system can show.
 from __future__ import annotations
 
 import asyncio
+import errno
 import sys
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -19,7 +21,7 @@ from ledger.errors import DirectoryInUse, ForeignDirectory
 from ledger.ids import BookieId
 from ledger.ports.bookies import Status
 from tests.ledger.bookie_child import CONFIG, payload_of
-from tests.ledger.bookie_rig import KEY, OTHER_KEY, Rig, add, started_bookie
+from tests.ledger.bookie_rig import KEY, OTHER_KEY, SMALL, Rig, add, started_bookie
 from tests.peers.processes import Process
 from tests.sim.bookie_world import entry_buffers, entry_bytes
 from tests.sim.disk import DiskFaults
@@ -84,6 +86,32 @@ async def test_after_a_stop_nothing_is_taken():
         await rig.add(1, 0)
         await bookie.stop()
         assert await rig.add(1, 1) is Status.IO_ERROR
+
+
+async def test_a_stop_after_a_failed_replay_leaves_index_and_marks_as_they_were():
+    """The log was not read to its end, so the next start must find the loss of the last run."""
+    config = replace(SMALL, journal_sync="never")
+    async with started_bookie(config) as (rig, _):
+        await rig.add(1, 0)
+        rig.disk, rig.table = rig.disk.restart(), rig.table.crash()
+        index = rig.table.scan(b"", b"\xff" * 64, 10**6)
+        open_file = rig.disk.open
+
+        def fail(name):
+            if name.startswith("log-"):
+                raise OSError(errno.EIO, name)
+            return open_file(name)
+
+        rig.disk.open = fail
+        with pytest.raises(OSError, match="log-"):
+            await rig.start("another boot")
+        await rig.bookie.stop()
+        assert "UNSYNCED" in rig.disk.names()
+        assert rig.table.scan(b"", b"\xff" * 64, 10**6) == index
+        del rig.disk.open
+        bookie = await rig.start("another boot")
+        assert bookie.limbo_below == rig.next_ledger
+        assert await rig.add(1, 1) is Status.FENCED
 
 
 # -- limbo -----------------------------------------------------------------------------------------
