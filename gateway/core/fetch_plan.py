@@ -15,12 +15,11 @@ Source: Kafka, ReplicaManager.readFromLog and DelayedFetch.tryComplete.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from kio.schema.errors import ErrorCode
 
 from gateway.core.fetch_session import FetchPartition
-from ledger.streams.tail_cache import StoredRecord
 
 OPEN_S_MIN = 0.5
 """A partition that must be opened gets at least this long, even if the client waits less."""
@@ -29,11 +28,26 @@ _NONE = ErrorCode.none
 _AHEAD = ErrorCode.offset_not_available
 
 
+class SizedRecord(Protocol):
+    """The size and the end of one stored record, which is a batch of user records."""
+
+    @property
+    def end_sequence_id(self) -> int:
+        """One past its last user record."""
+        ...
+
+    @property
+    def size_bytes(self) -> int: ...
+
+
 LogT = TypeVar("LogT")
 """The log of a partition; a plan never looks into it."""
 
+RecordT = TypeVar("RecordT", bound=SizedRecord)
+"""A record as a read of a log returns it. A plan never looks at its data."""
 
-class LogReadResult(Generic[LogT]):
+
+class LogReadResult(Generic[LogT, RecordT]):
     """One partition of one fetch: the request, the log that serves it, and the response.
 
     Source: Kafka, LogReadResult and FetchPartitionStatus.
@@ -43,12 +57,12 @@ class LogReadResult(Generic[LogT]):
 
     def __init__(self, asked: FetchPartition) -> None:
         self.asked = asked
-        # The log that serves the request: looked up once, kept in all passes until it is closed.
-        # None before the first pass, and while no log here serves the request.
+        # The log that serves the request, kept in all passes until it is closed. None before the
+        # first pass, and while no log here serves the request.
         self.log: LogT | None = None
         # The decision of the current pass. An undecided result has these values too.
         self.error = _NONE
-        self.records: Sequence[StoredRecord] = ()
+        self.records: Sequence[RecordT] = ()
         self.size_bytes = 0  # of `records`
         self.more = False  # the log holds records that the response does not
         self.preferred_replica = -1  # the broker to read from instead; -1: none
@@ -62,7 +76,7 @@ class LogReadResult(Generic[LogT]):
         self.preferred_replica = -1
 
 
-class FetchPlan(Generic[LogT]):
+class FetchPlan(Generic[LogT, RecordT]):
     """The passes of one Fetch request over `partitions`.
 
     The response is sent with `min_bytes` of records at once, with fewer after `wait_s`, and never
@@ -88,12 +102,14 @@ class FetchPlan(Generic[LogT]):
         self._bytes_max = bytes_max
         self._wait_s = wait_s
         # The partitions of the request, in the order of the session. Fixed for its lifetime.
-        self.results: list[LogReadResult[LogT]] = [LogReadResult(each) for each in partitions]
+        self.results: list[LogReadResult[LogT, RecordT]] = [
+            LogReadResult(each) for each in partitions
+        ]
         # True once the client has waited for `wait_s`.
         self.timed_out = wait_s == 0
         # The results that this pass has decided, in the order of the response: that of `results`,
         # but for partitions that had to be opened, which stand last.
-        self.decided: list[LogReadResult[LogT]] = []
+        self.decided: list[LogReadResult[LogT, RecordT]] = []
         # The bytes that later partitions of this pass may add to the response. 0 or below once a
         # partition did not fit, so that no records are read without being sent.
         self._bytes_left = bytes_max
@@ -113,7 +129,7 @@ class FetchPlan(Generic[LogT]):
 
     # -- deciding -----------------------------------------------------------------------------
 
-    def refuse(self, result: LogReadResult[LogT], error: ErrorCode) -> None:
+    def refuse(self, result: LogReadResult[LogT, RecordT], error: ErrorCode) -> None:
         """Decide to answer the partition with an error and no records."""
         result.error = error
         self.decided.append(result)
@@ -122,7 +138,7 @@ class FetchPlan(Generic[LogT]):
 
     def needs_read(
         self,
-        result: LogReadResult[LogT],
+        result: LogReadResult[LogT, RecordT],
         start: int,
         end: int,
         epoch: int,
@@ -163,7 +179,7 @@ class FetchPlan(Generic[LogT]):
         return min(asked.bytes_max, self._bytes_left)
 
     def add_records(
-        self, result: LogReadResult[LogT], records: Sequence[StoredRecord], end: int
+        self, result: LogReadResult[LogT, RecordT], records: Sequence[RecordT], end: int
     ) -> None:
         """Decide that the partition is answered with these records, if the response has room.
 
@@ -186,13 +202,13 @@ class FetchPlan(Generic[LogT]):
         if records[-1].end_sequence_id < end:
             result.more = self._urgent = True
 
-    def revoke(self, result: LogReadResult[LogT], error: ErrorCode) -> None:
+    def revoke(self, result: LogReadResult[LogT, RecordT], error: ErrorCode) -> None:
         """Replace the decision by an error, for a partition lost while others were read."""
         result.clear()
         result.error = error
         self._urgent = True
 
-    def _leave_for_later(self, result: LogReadResult[LogT]) -> None:
+    def _leave_for_later(self, result: LogReadResult[LogT, RecordT]) -> None:
         """Send no records of this partition or of a later one: the response has no room."""
         result.more = self._urgent = True
         self._bytes_left = 0
@@ -200,7 +216,7 @@ class FetchPlan(Generic[LogT]):
     # -- after a pass -------------------------------------------------------------------------
 
     @property
-    def undecided(self) -> list[LogReadResult[LogT]]:
+    def undecided(self) -> list[LogReadResult[LogT, RecordT]]:
         """The rest of the request, as long as partitions were decided in order."""
         return self.results[len(self.decided) :]
 
@@ -221,7 +237,7 @@ class FetchPlan(Generic[LogT]):
             return 0.0
         return max(self._wait_s, OPEN_S_MIN)
 
-    def error_of(self, result: LogReadResult[LogT]) -> ErrorCode:
+    def error_of(self, result: LogReadResult[LogT, RecordT]) -> ErrorCode:
         """Return the error to send.
 
         An offset past a follower's end is an error only once the client's time is over: the leader

@@ -31,8 +31,7 @@ from gateway.core.fetch_session import (
 from gateway.handlers.api import Api, Context, Request, Result
 from gateway.handlers.broker_endpoints import LeaderHints
 from gateway.topics.delayed_fetch import DelayedFetch
-from gateway.topics.fetch_reader import FetchReader, FetchResult
-from gateway.topics.partitions import ReadablePartition
+from gateway.topics.fetch_reader import FetchReader, FetchResult, PartitionsPlan
 from gateway.wire.fetch_reply import LEADERS_FROM, PartitionFetched, TopicFetched, encode_fetch
 from gateway.wire.node_endpoints import NodeEndpoint
 from ledger.ids import Buffer
@@ -75,9 +74,7 @@ def _fetch(
     body, limits = request.body, ctx.config.fetch
     bytes_max = min(max(body.max_bytes, 0), limits.response_bytes_max)
     wait_s = min(max(body.max_wait.total_seconds(), 0.0), limits.wait_ms_max / 1000)
-    plan: FetchPlan[ReadablePartition] = FetchPlan(
-        session.partitions(), body.min_bytes, bytes_max, wait_s
-    )
+    plan: PartitionsPlan = FetchPlan(session.partitions(), body.min_bytes, bytes_max, wait_s)
     rack: str = body.rack_id if request.version >= _RACKS_FROM else ""
     reader = FetchReader(ctx.partitions, plan, rack)
     if reader.plan_from_memory() and (plan.complete or plan.timed_out):
@@ -113,7 +110,7 @@ def _forgotten(body: Any, by_id: bool) -> Iterable[PartitionKey]:
 
 
 def _encode(
-    request: Request, ctx: Context, session: FetchSession, plan: FetchPlan[ReadablePartition]
+    request: Request, ctx: Context, session: FetchSession, plan: PartitionsPlan
 ) -> list[Buffer]:
     topics: dict[Any, list[PartitionFetched]] = {}
     names_leaders = False

@@ -41,7 +41,9 @@ class DelayedFetch:
         self.reply.add_done_callback(self._ended)
         # Runs when the client's time is over; cancelled with the reply.
         self._timer = loop.call_later(wait_s, self._force_complete)
-        # The task that reads from disk, None while none is under way. It alone changes the plan.
+        # The task that reads from disk; None before, and again once a pass leaves the fetch
+        # waiting. It stays set after it has responded. While it is set, only the task changes the
+        # decisions of the plan; `_force_complete` notes only that the client's time is over.
         self._reading: asyncio.Task[None] | None = None
         # True if a partition changed while the task read: the pass must be repeated.
         self._stale = False

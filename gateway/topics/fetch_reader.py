@@ -15,21 +15,25 @@ from gateway.errors import partition_code
 from gateway.topics.partition import FetchWaiter
 from gateway.topics.partitions import Partitions, ReadablePartition
 from ledger.errors import LedgerError
+from ledger.streams.tail_cache import StoredRecord
 
 _NOT_LEADER = ErrorCode.not_leader_or_follower
 
-FetchResult = LogReadResult[ReadablePartition]
+FetchResult = LogReadResult[ReadablePartition, StoredRecord]
+PartitionsPlan = FetchPlan[ReadablePartition, StoredRecord]
 OpenErrors = dict[ReadablePartition, ErrorCode]
 
 
 class FetchReader:
-    """Finds the logs of one fetch, each once, and fills its plan with what they hold."""
+    """Looks up the logs of one fetch, and fills its plan with their records.
+
+    A log that was found is kept until it is closed. A partition without a log is looked up again
+    in each pass.
+    """
 
     __slots__ = ("_elsewhere", "_partitions", "_rack", "_waiter", "_watched", "plan")
 
-    def __init__(
-        self, partitions: Partitions, plan: FetchPlan[ReadablePartition], rack: str
-    ) -> None:
+    def __init__(self, partitions: Partitions, plan: PartitionsPlan, rack: str) -> None:
         """`rack` is the client's, "" if it named none."""
         self._partitions = partitions
         self._rack = rack
@@ -118,7 +122,7 @@ class FetchReader:
     def _log_for(self, result: FetchResult) -> ReadablePartition | None:
         """Return the log that serves the result. If none does, refuse it and return None.
 
-        It is looked up once, and again only after it was closed: its successor may be here.
+        A log that was found is looked up again only after it was closed: its successor may be here.
         """
         log, error = result.log, _NOT_LEADER
         if log is None or log.closed:

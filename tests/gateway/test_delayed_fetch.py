@@ -6,6 +6,8 @@ lookups are counted.
 """
 
 import asyncio
+import gc
+import weakref
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -129,6 +131,23 @@ async def test_a_cancelled_fetch_stops_reading_and_waiting():
         assert not partition._waiters
         await asyncio.sleep(20)
         assert not encoded
+
+
+async def test_an_answered_fetch_is_released_long_before_its_time_is_over():
+    async with started_cluster() as cluster:
+        partition = await cluster.topic()
+        plan = planned(0, wait_s=3600.0)
+
+        def encode():
+            return sent(plan)
+
+        fetch = waiting(cluster, plan, wait_s=3600.0, encode=encode)
+        released = weakref.ref(encode)
+        await cluster.sent(partition, batch())
+        assert await fetch.reply == {0: [0]}
+        del fetch, encode
+        gc.collect()
+        assert released() is None
 
 
 async def test_an_error_of_ours_while_reading_fails_the_reply_and_leaves_no_client_waiting():
