@@ -127,13 +127,33 @@ def varint(number: int) -> bytes:
 
 def decode_advance(body: bytes, path: str) -> tuple[TopicIdPartition, CommittedOffset]:
     """Decode what `encode_advance` wrote, ignoring unknown fields. Raises CorruptFormat."""
+    record = _parse(body, path)
+    try:
+        key = TopicIdPartition(UUID(bytes=record.topic_id), record.partition)
+    except ValueError as error:
+        raise CorruptFormat(f"{path}: {error}") from error
+    return key, _committed(record, path)
+
+
+def decode_offset(body: bytes, path: str) -> CommittedOffset:
+    """Decode the committed offset of what `encode_advance` wrote, without its key.
+
+    Raises CorruptFormat.
+    """
+    return _committed(_parse(body, path), path)
+
+
+def _parse(body: bytes, path: str) -> AdvanceLastCommitDLSN:
     record = AdvanceLastCommitDLSN()
     try:
         record.ParseFromString(body)
-        key = TopicIdPartition(UUID(bytes=record.topic_id), record.partition)
-    except (DecodeError, ValueError) as error:
+    except DecodeError as error:
         raise CorruptFormat(f"{path}: {error}") from error
-    return key, CommittedOffset(
+    return record
+
+
+def _committed(record: AdvanceLastCommitDLSN, path: str) -> CommittedOffset:
+    return CommittedOffset(
         decode_dlsn(record.commit_dlsn, path),
         record.offset,
         record.leader_epoch if record.HasField("leader_epoch") else -1,

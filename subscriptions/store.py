@@ -17,7 +17,7 @@ from subscriptions.committed_offset import CommittedOffset, TopicIdPartition
 class Subscription(NamedTuple):
     """All that is stored of one subscriber. `note` belongs to its owner; b"" if never written."""
 
-    offsets: dict[TopicIdPartition, CommittedOffset]
+    offsets: Mapping[TopicIdPartition, CommittedOffset]
     note: bytes = b""
     exists: bool = True
 
@@ -35,7 +35,7 @@ class SubscriptionHistory(NamedTuple):
     """The writes to a subscriber since `since_ms`. Earlier ones are no longer stored."""
 
     since_ms: int
-    offsets: dict[TopicIdPartition, CommittedOffset]  # as of `since_ms`
+    offsets: Mapping[TopicIdPartition, CommittedOffset]  # as of `since_ms`
     note: bytes  # as of `since_ms`
     changes: list[OffsetChange]  # oldest first
 
@@ -69,8 +69,9 @@ class SubscriptionsStore(Protocol):
     async def load(self, subscriber: str) -> Subscription:
         """Claim the subscriber and return its last offsets.
 
-        From now on only this store can advance them. Call it while no advance of this subscriber
-        is pending.
+        From now on only this store can advance them. The offsets are a live view of the claim,
+        which owns them: they contain a change once its future has resolved, until the claim ends.
+        Call it while no advance of this subscriber is pending.
         """
         ...
 

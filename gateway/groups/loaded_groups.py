@@ -65,7 +65,8 @@ class LoadedGroup:
         self.group_id = group_id
         # The state machine. It is DEAD once the group is unloaded or being deleted.
         self.group = group
-        # Durable committed offsets. A commit is added when its write has succeeded.
+        # Durable committed offsets: a view of the store's claim, which owns them. A commit is in it
+        # once its write has succeeded.
         self.offsets = found.offsets
         # True if the store has the group. Set by a successful write, cleared by a deletion.
         self.stored = found.exists
@@ -253,15 +254,10 @@ class LoadedGroups:
         """
         loaded.writes += 1
         durable = loaded.last_write = self._store.advance(loaded.group_id, offsets, note)
-        durable.add_done_callback(partial(self._on_written, loaded, offsets))
+        durable.add_done_callback(partial(self._on_written, loaded))
         return durable
 
-    def _on_written(
-        self,
-        loaded: LoadedGroup,
-        offsets: Mapping[TopicIdPartition, CommittedOffset | None],
-        durable: Future[None],
-    ) -> None:
+    def _on_written(self, loaded: LoadedGroup, durable: Future[None]) -> None:
         loaded.writes -= 1
         if durable is loaded.last_write:
             loaded.last_write = None
@@ -272,11 +268,6 @@ class LoadedGroups:
                 self.unload(loaded, coordinator_code(error))
             return
         loaded.stored = True
-        for key, committed in offsets.items():
-            if committed is None:
-                loaded.offsets.pop(key, None)
-            else:
-                loaded.offsets[key] = committed
 
     def _on_persisted(self, loaded: LoadedGroup, effect: Persist, durable: Future[None]) -> None:
         if loaded.group.state is not State.DEAD:  # it is DEAD if the write failed

@@ -31,7 +31,7 @@ async def read_subscription(
             state, _ = await read_state(logs, record, path, fence=False)
         except NoSuchLedger:
             continue  # its owner changed the node after it was read
-        return Subscription(state.offsets(path), state.note)
+        return Subscription(dict(state.offsets(path)), state.note)
     raise CorruptFormat(f"{path}: it names a ledger that does not exist")
 
 

@@ -161,7 +161,7 @@ class SubscriptionLogStore:
         if owned is not None and owned.lost is None:
             claim = owned.claim
             state = claim.state
-            return Subscription(state.offsets(claim.path), state.note, claim.exists)
+            return Subscription(dict(state.offsets(claim.path)), state.note, claim.exists)
         shared = self._shared
         path = self._path(subscriber)
         return await read_subscription(shared.metadata, shared.logs, path, native=self._native)

@@ -7,7 +7,7 @@ that does not fit into one entry marks all its records but the last with `more`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, cast
 from uuid import UUID
 
@@ -19,8 +19,8 @@ from subscriptions.committed_offset import (
     WHOLE_STREAM,
     CommittedOffset,
     TopicIdPartition,
-    decode_advance,
     decode_dlsn,
+    decode_offset,
     encode_dlsn,
 )
 from subscriptions.records_pb2 import AdvanceLastCommitDLSN
@@ -84,7 +84,7 @@ def decode_record(data: Buffer, path: str) -> SegmentRecord:
 def decode_committed(key: TopicIdPartition, body: bytes, path: str) -> CommittedOffset:
     """Decode the committed offset in a record's body. Raises CorruptFormat."""
     if key != WHOLE_STREAM:
-        return decode_advance(body, path)[1]
+        return decode_offset(body, path)
     return CommittedOffset(native_dlsn(body, path))
 
 
@@ -106,6 +106,34 @@ def complete(records: Iterable[SegmentRecord]) -> Iterator[SegmentRecord]:
         if not record.more:
             yield from waiting
             waiting.clear()
+
+
+class DecodedOffsets(Mapping[TopicIdPartition, CommittedOffset]):
+    """The committed offsets of a state, decoded when they are read. The state owns them, encoded.
+
+    A live view: it contains every change that is applied to the state.
+    """
+
+    __slots__ = ("_path", "_records")
+
+    def __init__(self, records: Mapping[TopicIdPartition, bytes], path: str) -> None:
+        """Check every record. Raises CorruptFormat, naming `path`."""
+        self._records = records
+        self._path = path
+        for key, body in records.items():
+            decode_committed(key, body, path)
+
+    def __getitem__(self, key: TopicIdPartition) -> CommittedOffset:
+        return decode_committed(key, self._records[key], self._path)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._records
+
+    def __iter__(self) -> Iterator[TopicIdPartition]:
+        return iter(self._records)
+
+    def __len__(self) -> int:
+        return len(self._records)
 
 
 class SubscriptionState:
@@ -139,9 +167,9 @@ class SubscriptionState:
         else:
             self.records.update(zip(keys, cast("Sequence[bytes]", bodies), strict=True))
 
-    def offsets(self, path: str) -> dict[TopicIdPartition, CommittedOffset]:
-        """Decode all offsets. Each call decodes them again."""
-        return {key: decode_committed(key, body, path) for key, body in self.records.items()}
+    def offsets(self, path: str) -> DecodedOffsets:
+        """Return a live view of all offsets. Raises CorruptFormat, naming `path`."""
+        return DecodedOffsets(self.records, path)
 
     def encoded(self) -> list[bytes]:
         """Return records that, applied to an empty state, result in this one."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from asyncio import Future
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Protocol
 
 from ledger.errors import (
@@ -69,7 +70,8 @@ class _ZnodeClaim:
         self.version: int | None = None
         # The same of the nodes of its offsets. Empty for a native subscriber.
         self.versions: dict[TopicIdPartition, int] = {}
-        # The stored position of a native subscriber. Empty for a group.
+        # The stored offsets: of a group by partition, of a native subscriber its position. The
+        # claim owns them; `load` returns a view of them.
         self.offsets: dict[TopicIdPartition, CommittedOffset] = {}
         # The error that ended the claim. Once set, every change fails.
         self.lost: LedgerError | None = None
@@ -242,7 +244,8 @@ class _ZnodeStore:
                 await segments.write_back(path, node)
                 node = await self._metadata.get(path)
         except NoNode:
-            return _ZnodeClaim(path), Subscription({}, exists=False)
+            found = _ZnodeClaim(path)
+            return found, Subscription(MappingProxyType(found.offsets), exists=False)
         return await self._find_in_nodes(path, node, claim=claim)
 
     async def _make_root(self) -> None:
@@ -356,12 +359,11 @@ class GroupZnodeStore(_ZnodeStore):
         found.version = (
             await self._metadata.set(path, node.data, node.version) if claim else node.version
         )
-        offsets: dict[TopicIdPartition, CommittedOffset] = {}
         for child, data in (await self._metadata.read_tree(path)).items():
             key, committed = decode_child(child, data)
-            offsets[key] = committed
+            found.offsets[key] = committed
             found.versions[key] = data.version
-        return found, Subscription(offsets, note)
+        return found, Subscription(MappingProxyType(found.offsets), note)
 
     def _ops(self, change: _ZnodeChange) -> list[Op]:
         claim = change.claim
@@ -386,6 +388,7 @@ class GroupZnodeStore(_ZnodeStore):
         claim = change.claim
         if change.delete:
             claim.versions.clear()
+            claim.offsets.clear()
             claim.version = None
             if not change.offsets and change.note is None:
                 return
@@ -396,8 +399,10 @@ class GroupZnodeStore(_ZnodeStore):
         for key, committed in change.offsets.items():
             if committed is None:
                 claim.versions.pop(key, None)
+                claim.offsets.pop(key, None)
             else:
                 claim.versions[key] = claim.versions.get(key, -1) + 1
+                claim.offsets[key] = committed
 
 
 class NativeZnodeStore(_ZnodeStore):
@@ -419,7 +424,7 @@ class NativeZnodeStore(_ZnodeStore):
         found.version = node.version
         if node.data:  # else only the lock of a reader was ever created below it
             found.offsets[WHOLE_STREAM] = CommittedOffset(decode_subscriber(node.data, path))
-        return found, Subscription(dict(found.offsets))
+        return found, Subscription(MappingProxyType(found.offsets))
 
     def _ops(self, change: _ZnodeChange) -> list[Op]:
         claim = change.claim

@@ -94,6 +94,29 @@ async def test_what_was_advanced_is_read_back_by_another_store(kind, opened):
         assert (await other.load("a")).offsets == {kind.key: kind.at(5)}
 
 
+async def test_loaded_offsets_show_each_change_once_it_is_durable_and_only_the_store_changes_them(
+    kind, opened
+):
+    async with opened() as world:
+        store = kind.make(world)
+        offsets = (await store.load("a")).offsets
+        durable = store.advance("a", {kind.key: kind.at(1)})
+        assert not offsets
+        await durable
+        assert offsets == {kind.key: kind.at(1)}
+        assert kind.key in offsets
+        assert len(offsets) == 1
+        with pytest.raises(TypeError):
+            offsets[kind.key] = kind.at(2)
+        read = (await store.read("a")).offsets
+        await store.advance("a", {kind.key: kind.at(3)})
+        assert offsets == {kind.key: kind.at(3)}
+        assert read == {kind.key: kind.at(1)}
+        if not kind.native:
+            await store.advance("a", {kind.key: None})
+            assert not offsets
+
+
 async def test_the_last_of_many_advances_wins(kind, opened):
     async with opened() as world:
         store = kind.make(world)
