@@ -16,8 +16,9 @@ from gateway.groups.views import Refused
 from ledger.errors import LedgerError
 from subscriptions.committed_offset import CommittedOffset, TopicIdPartition
 from tests.gateway.group_world import Consumer
-from tests.ownership.rig import SESSION_S, until
+from tests.ownership.rig import SESSION_S
 from tests.ownership.rig import World as Cluster
+from tests.peers.processes import until
 from tests.subscriptions.log_world import LogWorld
 
 both_stores = pytest.mark.parametrize("logs", [False, True], ids=["nodes", "log-segments"])

@@ -25,9 +25,9 @@ from ledger.streams.follower import FollowedStream
 from ledger.streams.segment_tail import SegmentTail
 from tests.ledger.follow_rig import Follower, FollowRig, Owner
 from tests.sim.cluster import Cluster
-from tests.sim.loop import simulate
 from tests.sim.metadata import MetadataFaults
 from tests.sim.network import Observer, Weather
+from tests.sim.seeds import repeat, run_world
 
 SEEDS = 48
 BLOCKS = 6
@@ -290,10 +290,7 @@ class Storm:
 
 def run(seed):
     """Return the errors found with this seed. A hang or a crash counts as one."""
-    try:
-        return simulate(Storm(seed).run())
-    except Exception as error:
-        return [f"{type(error).__name__}: {error}"]
+    return run_world(Storm, seed)
 
 
 @pytest.mark.slow
@@ -406,10 +403,4 @@ def test_a_planted_mistake_is_found(plant, monkeypatch):
 
 
 if __name__ == "__main__":
-    wrong = 0
-    for number in range(int(sys.argv[1]), int(sys.argv[-1]) + 1):
-        found = run(number)
-        wrong += bool(found)
-        if found or len(sys.argv) == 2:
-            print(number, found[:5], flush=True)
-    sys.exit(wrong > 0)
+    sys.exit(repeat(run))

@@ -16,20 +16,12 @@ from gateway.cluster.lease import Lease
 from gateway.cluster.port import StreamKey
 from gateway.cluster.zookeeper_cluster import ZooKeeperCluster
 from gateway.topics.catalog import Catalog
+from tests.peers.processes import until
 from tests.sim.loop import SimClock
 from tests.sim.metadata import MetadataFaults, MetadataTree, SimMetadata
 
 SESSION_MS = 1000
 SESSION_S = SESSION_MS / 1000
-
-
-async def until(fact, what, timeout_s=30.0):
-    """Returns once the fact is so; virtual time passes meanwhile."""
-    loop = asyncio.get_running_loop()
-    end_s = loop.time() + timeout_s
-    while not fact():
-        assert loop.time() < end_s, f"never: {what}"
-        await asyncio.sleep(0.005)
 
 
 class CountingMetadata(SimMetadata):

@@ -11,8 +11,9 @@ import pytest
 
 from gateway.cluster.coordinator_ownership import CLAIMS, COORDINATORS
 from ledger.errors import MetadataUnavailable, NotOwner
-from tests.ownership.rig import SESSION_S, until
+from tests.ownership.rig import SESSION_S
 from tests.ownership.test_streams import new_world
+from tests.peers.processes import until
 
 
 async def all_know(world, count):

@@ -11,8 +11,9 @@ import asyncio
 import pytest
 
 from ledger.errors import StreamUnavailable
-from tests.ownership.rig import SESSION_S, key_of, until
+from tests.ownership.rig import SESSION_S, key_of
 from tests.ownership.test_streams import new_world, stored
+from tests.peers.processes import until
 
 
 async def test_who_leaves_drains_every_stream_before_its_next_candidate_has_it():

@@ -19,7 +19,8 @@ from gateway.core.ring import Assignment, Ring
 from gateway.core.sealed import seal
 from gateway.topics.errors import TopicExists
 from ledger.errors import MetadataUnavailable, NotOwner
-from tests.ownership.rig import SESSION_S, World, key_of, until
+from tests.ownership.rig import SESSION_S, World, key_of
+from tests.peers.processes import until
 
 
 @asynccontextmanager

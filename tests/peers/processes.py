@@ -49,10 +49,11 @@ def wait_until(
 
 
 async def until(condition: Callable[[], T], what: str, timeout_s: float = 30.0) -> T:
-    """As `wait_until`, for those on a loop: it runs on meanwhile."""
-    deadline = time.monotonic() + timeout_s
+    """Wait as `wait_until` does, in the time of the running loop, real or simulated."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout_s
     while not (value := condition()):
-        if time.monotonic() > deadline:
+        if loop.time() > deadline:
             raise TookTooLong(f"not within {timeout_s:.0f} s: {what}")
         await asyncio.sleep(0.005)
     return value

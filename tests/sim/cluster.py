@@ -10,6 +10,7 @@ from functools import partial
 from ledger.client import metadata_format
 from ledger.client.client import LedgerClient
 from ledger.client.config import LedgerClientConfig
+from ledger.errors import LedgerError
 from ledger.ids import BookieId
 from tests.sim.checks import Checks
 from tests.sim.loop import SimClock
@@ -74,6 +75,31 @@ class Cluster:
     def metadata_of(self, ledger):
         record = self.tree.get(metadata_format.ledger_path(ledger))
         return metadata_format.decode(record.data, ledger)
+
+
+async def retried(attempt, draw):
+    """Retry until it succeeds, with pauses drawn, and return the result.
+
+    Raises errors that are not retryable.
+    """
+    while True:
+        try:
+            return await attempt()
+        except LedgerError as error:
+            if not error.retryable:
+                raise
+            await asyncio.sleep(draw.uniform(0.01, 0.3))
+
+
+def drawn_weather(draw):
+    """Draw the weather of a story about writers, recovery and readers."""
+    return Weather(
+        latency_s=0.001 * draw.choice([1, 1, 5]),
+        tail_rate=draw.choice([0.02, 0.1, 0.35]),
+        tail_factor=draw.choice([20.0, 100.0]),
+        loss=draw.choice([0.0, 0.0, 0.05, 0.15]),
+        timeout_s=draw.choice([0.3, 1.0]),
+    )
 
 
 def model_bookie(draw):

@@ -26,7 +26,7 @@ from tests.sim.gateway_history import Recorder, now
 from tests.sim.gateway_host import NEVER, SESSION_S, Host
 from tests.sim.loop import SimClock
 from tests.sim.metadata import SimMetadata
-from tests.sim.streams_world import Plain, Producer, StreamsWorld
+from tests.sim.streams_world import StreamsWorld
 
 GATEWAYS = 3
 _EVENTS = (
@@ -116,11 +116,14 @@ class Group:
 class ClusterOwnershipWorld(StreamsWorld):
     """Everything of one seed."""
 
+    events_max = 8
+
     def __init__(self, seed):
         super().__init__(seed)
         self.processes = 0
         self.recorder = Recorder()
         self.hosts = []
+        self.starting = []  # tasks that start or stop a gateway
         self.final = False
         self.truncates = self.draw.random() < 0.3
         self.calm = self.draw.random() < 0.25
@@ -303,23 +306,14 @@ class ClusterOwnershipWorld(StreamsWorld):
 
     # -- the story ----------------------------------------------------------------------------
 
-    async def run(self):
-        draw = self.draw
-        self.starting = []
-        await self.boot()
-        producers = [Producer(self, number) for number in range(draw.randint(1, 3))]
-        everyone = [*producers, Plain(self)][: draw.randint(1, 4)]
-        tasks = [asyncio.create_task(each.run()) for each in [*everyone, *self.groups]]
-        tasks += [asyncio.create_task(self.reader()) for _ in range(2)]
-        for _ in range(draw.randint(2, 8)):
-            await asyncio.sleep(draw.expovariate(1 / draw.choice([0.1, 1.0])))
-            self.watch()
-            await self.event()
-        self.healing = True
-        await asyncio.wait(tasks)
-        for task in tasks:
-            task.result()
-        await self.heal([each for each in everyone if isinstance(each, Producer)])
+    def reader_count(self):
+        return 2
+
+    def pause_before_event_s(self):
+        return self.draw.expovariate(1 / self.draw.choice([0.1, 1.0]))
+
+    async def check_end(self):
+        """Check the log, then the groups' offsets and the history of all clients."""
         if not self.violations:
             self.final = True
             await self.check()
@@ -327,7 +321,6 @@ class ClusterOwnershipWorld(StreamsWorld):
             await asyncio.gather(*(group.fetch() for group in self.groups))
         for finding in self.recorder.judged(self.sent.values()):
             self.report("history", str(finding))
-        return self.violations
 
     async def event(self):
         """One fault, or something that happens in good days too; mostly to the leader."""

@@ -165,6 +165,8 @@ class Plain:
 class StreamsWorld:
     """Everything of one seed."""
 
+    events_max = 12
+
     def __init__(self, seed):
         self.seed = seed
         draw = self.draw = Random(f"{seed}:streams")
@@ -208,6 +210,7 @@ class StreamsWorld:
         self.gateways = []
         self.zombies = False
         self.healing = False
+        self.groups = []  # further clients; their `run` ends once `healing` is set
 
     def report(self, name, text):
         self.violations.append(f"{name}: {text}")
@@ -423,10 +426,10 @@ class StreamsWorld:
         await self.boot()
         producers = [Producer(self, number) for number in range(draw.randint(1, 3))]
         everyone = [*producers, Plain(self)][: draw.randint(1, 4)]
-        tasks = [asyncio.create_task(each.run()) for each in everyone]
-        tasks += [asyncio.create_task(self.reader()) for _ in range(draw.randint(1, 3))]
-        for _ in range(draw.randint(2, 12)):
-            await asyncio.sleep(draw.expovariate(1 / 0.05))
+        tasks = [asyncio.create_task(each.run()) for each in [*everyone, *self.groups]]
+        tasks += [asyncio.create_task(self.reader()) for _ in range(self.reader_count())]
+        for _ in range(draw.randint(2, self.events_max)):
+            await asyncio.sleep(self.pause_before_event_s())
             self.watch()
             await self.event()
         self.healing = True
@@ -434,9 +437,19 @@ class StreamsWorld:
         for task in tasks:
             task.result()
         await self.heal([each for each in everyone if isinstance(each, Producer)])
+        await self.check_end()
+        return self.violations
+
+    def reader_count(self):
+        return self.draw.randint(1, 3)
+
+    def pause_before_event_s(self):
+        return self.draw.expovariate(1 / 0.05)
+
+    async def check_end(self):
+        """Check the whole log after all has healed, unless an error is known already."""
         if not self.violations:
             await self.check()
-        return self.violations
 
     async def event(self):
         draw = self.draw

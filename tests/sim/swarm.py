@@ -14,12 +14,11 @@ from functools import partial
 from ledger.client.config import LedgerClientConfig
 from ledger.errors import LedgerError
 from ledger.ports.bookies import ReadManyReply
-from tests.sim.cluster import Cluster
+from tests.sim.cluster import Cluster, drawn_weather, retried
 from tests.sim.disk_bookie import DiskBookie
 from tests.sim.loop import simulate
 from tests.sim.metadata import MetadataFaults
 from tests.sim.model_bookie import ModelBookie
-from tests.sim.network import Weather
 from tests.sim.swarm_faults import Faults
 from tests.sim.swarm_hosts import Collector, Mender, follow, take_over, write
 
@@ -40,13 +39,7 @@ class Swarm:
     def __init__(self, seed):
         self.seed = seed
         draw = self.draw = random.Random(f"{seed}:swarm")
-        self.weather = Weather(
-            latency_s=0.001 * draw.choice([1, 1, 5]),
-            tail_rate=draw.choice([0.02, 0.1, 0.35]),
-            tail_factor=draw.choice([20.0, 100.0]),
-            loss=draw.choice([0.0, 0.0, 0.05, 0.15]),
-            timeout_s=draw.choice([0.3, 1.0]),
-        )
+        self.weather = drawn_weather(draw)
         self.real_bookies = draw.random() < 0.1
         self.repairs = draw.random() < 0.12
         self.loses_data = draw.random() < 0.3 and not self.real_bookies
@@ -126,14 +119,7 @@ class Swarm:
         self.tasks.append(asyncio.create_task(work))
 
     async def retry(self, attempt):
-        """What `attempt` returns in the end. Raises what cannot be retried."""
-        while True:
-            try:
-                return await attempt()
-            except LedgerError as error:
-                if not error.retryable:
-                    raise
-                await asyncio.sleep(self.draw.uniform(0.01, 0.3))
+        return await retried(attempt, self.draw)
 
     def shape(self):
         if self.shapes:

@@ -16,10 +16,9 @@ from ledger.client import metadata_format
 from ledger.client.config import LedgerClientConfig
 from ledger.core.entry_format import DigestType, EntryFormat, master_key
 from ledger.errors import LedgerError
-from tests.sim.cluster import Cluster
+from tests.sim.cluster import Cluster, drawn_weather, retried
 from tests.sim.disk_bookie import DiskBookie
 from tests.sim.loop import simulate
-from tests.sim.network import Weather
 from tests.sim.planted import PLANTS, planted
 
 pytestmark = pytest.mark.slow
@@ -35,13 +34,7 @@ class Scenario:
     def __init__(self, seed, bookie=None):
         self.seed = seed
         draw = self.draw = random.Random(f"{seed}:scenario")
-        weather = Weather(
-            latency_s=0.001 * draw.choice([1, 1, 5]),
-            tail_rate=draw.choice([0.02, 0.1, 0.35]),
-            tail_factor=draw.choice([20.0, 100.0]),
-            loss=draw.choice([0.0, 0.0, 0.05, 0.15]),
-            timeout_s=draw.choice([0.3, 1.0]),
-        )
+        weather = drawn_weather(draw)
         config = LedgerClientConfig(
             pending_entries_max=draw.choice([3, 1000]),
             recovery_window_entries=draw.choice([1, 2, 16]),
@@ -83,13 +76,7 @@ class Scenario:
         return await client.create(ensemble_size=e, write_quorum=qw, ack_quorum=qa)
 
     async def retry(self, attempt):
-        while True:
-            try:
-                return await attempt()
-            except LedgerError as error:
-                if not error.retryable:
-                    raise
-                await asyncio.sleep(self.draw.uniform(0.01, 0.3))
+        return await retried(attempt, self.draw)
 
     async def write(self, writer):
         """Adds until it fails, closes or is killed; a zombie goes on after its takeover."""

@@ -15,7 +15,7 @@ from gateway.cluster.zookeeper_cluster import ZooKeeperCluster
 from gateway.groups.loaded_groups import LoadedGroups
 from gateway.topics.partition import Partition
 from tests.sim.gateway_world import ClusterOwnershipWorld
-from tests.sim.loop import simulate
+from tests.sim.seeds import repeat, run_world
 
 pytestmark = pytest.mark.slow
 
@@ -26,10 +26,7 @@ PLANTED_SEEDS_MAX = 100
 
 def run(seed):
     """What is wrong after this seed's story; a hang or a crash of ours is wrong too."""
-    try:
-        return simulate(ClusterOwnershipWorld(seed).run())
-    except Exception as error:
-        return [f"{type(error).__name__}: {error}"]
+    return run_world(ClusterOwnershipWorld, seed)
 
 
 @pytest.mark.parametrize("block", range(BLOCKS))
@@ -86,10 +83,4 @@ def test_a_planted_mistake_is_found(plant, monkeypatch):
 
 
 if __name__ == "__main__":
-    wrong = 0
-    for number in range(int(sys.argv[1]), int(sys.argv[-1]) + 1):
-        found = run(number)
-        wrong += bool(found)
-        if found or len(sys.argv) == 2:
-            print(number, found[:5], flush=True)
-    sys.exit(wrong > 0)
+    sys.exit(repeat(run))

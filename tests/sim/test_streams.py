@@ -20,6 +20,7 @@ from ledger.streams.stream import Stream
 from ledger.streams.tail_cache import StreamTail
 from ledger.streams.writer import SegmentWriter
 from tests.sim.loop import simulate
+from tests.sim.seeds import repeat, run_world
 from tests.sim.streams_world import StreamsWorld
 
 pytestmark = pytest.mark.slow
@@ -31,10 +32,7 @@ PLANTED_SEEDS_MAX = 600
 
 def run(seed):
     """Return the errors found with this seed. A hang or a crash counts as one."""
-    try:
-        return simulate(StreamsWorld(seed).run())
-    except Exception as error:
-        return [f"{type(error).__name__}: {error}"]
+    return run_world(StreamsWorld, seed)
 
 
 @pytest.mark.parametrize("block", range(BLOCKS))
@@ -175,10 +173,4 @@ def test_a_planted_mistake_is_found(plant, monkeypatch):
 
 
 if __name__ == "__main__":
-    wrong = 0
-    for number in range(int(sys.argv[1]), int(sys.argv[-1]) + 1):
-        found = run(number)
-        wrong += bool(found)
-        if found or len(sys.argv) == 2:
-            print(number, found[:5])
-    sys.exit(wrong > 0)
+    sys.exit(repeat(run))
