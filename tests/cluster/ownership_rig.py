@@ -11,7 +11,6 @@ import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from tests.cluster.world import World
@@ -19,7 +18,7 @@ from tests.histories.background import Background
 from tests.histories.history import Key, place_of
 from tests.histories.wire import Peers, Topology, read_topology
 from tests.peers.gateway import ClusterGateway, Gateways
-from tests.peers.processes import wait_until
+from tests.peers.processes import Lifecycle, wait_until
 from tests.peers.proxy import Proxy
 
 SESSION_MS = 1_000
@@ -35,7 +34,7 @@ def cpu_ticks() -> tuple[int, int]:
     return ticks[3] + ticks[4], sum(ticks)
 
 
-class OwnershipRig:
+class OwnershipRig(Lifecycle):
     """The cluster. What it does blocks; clients live in `background`."""
 
     def __init__(
@@ -151,14 +150,3 @@ class OwnershipRig:
         """Who lives, as another one than this says."""
         found = self.topology(topic, but)
         return set(found.nodes) if found is not None else {but.node_id}
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()

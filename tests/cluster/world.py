@@ -14,7 +14,6 @@ import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Self, TypeVar
 
 from ledger.core.ledger_metadata import LedgerMetadata
@@ -25,7 +24,7 @@ from tests.cluster.client import Session
 from tests.cluster.history import PATIENCE_S, Judge, Log, Told, judge_readers, retried, told
 from tests.peers import install
 from tests.peers.bookie import BookieProcess
-from tests.peers.processes import Process, free_port, wait_until
+from tests.peers.processes import Lifecycle, Process, free_port, wait_until
 from tests.peers.proxy import Proxy
 from tests.peers.zookeeper import ZooKeeper
 
@@ -36,7 +35,7 @@ LOOK_S = 0.1
 MORE = 300  # acknowledged entries: a few groups of each writer
 
 
-class World:
+class World(Lifecycle):
     """One cluster in `directory`. `options` are further words for every bookie.
 
     Without `proxied` clients reach bookies themselves, and `proxies` is empty.
@@ -388,17 +387,6 @@ class World:
                 proxy.stop()
         if self.zookeeper.running:
             self.zookeeper.kill()
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
 
 
 def wait(condition: Callable[[], object], what: str, timeout_s: float = 30.0) -> None:

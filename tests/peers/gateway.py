@@ -10,12 +10,11 @@ import random
 import socket
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from tests.peers import install
 from tests.peers.broker import Broker
-from tests.peers.processes import free_port
+from tests.peers.processes import Lifecycle, free_port
 
 STARTED_LINE_S_MAX = 10.0
 FIXED_PORTS = range(10_000, 32_000)
@@ -109,7 +108,7 @@ class ClusterGateway(Gateway):
         return "started" in self.output() and super().serves()
 
 
-class Gateways:
+class Gateways(Lifecycle):
     """Several gateways of one cluster: node ids from 0, racks r1, r2, ..., ports in a row."""
 
     def __init__(
@@ -179,14 +178,3 @@ class Gateways:
         for gateway in self.all:
             if gateway.running:
                 gateway.kill()
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()

@@ -283,7 +283,28 @@ def _thread_state(task: Path) -> str:
         return "T"
 
 
-class ServerProcess:
+class Lifecycle:
+    """Base of what `with` starts and stops. A start that fails must leave nothing behind."""
+
+    def start(self) -> Self:
+        raise NotImplementedError
+
+    def stop(self) -> object:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+class ServerProcess(Lifecycle):
     """One server: its port and its directory outlive stop, kill and restart.
 
     A subclass gives `argv` and `serves`, and `prepare` if its directory needs content.
@@ -376,15 +397,3 @@ class ServerProcess:
 
     def usage(self) -> Usage:
         return self.process.usage()
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self.running:
-            self.stop()

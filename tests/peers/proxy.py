@@ -16,8 +16,9 @@ import socket
 import struct
 import threading
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, Self
+
+from tests.peers.processes import Lifecycle
 
 TO_SERVER = "to server"
 TO_CLIENT = "to client"
@@ -44,7 +45,7 @@ class _Lane:
         self.bytes_per_s: float | None = None
 
 
-class Proxy:
+class Proxy(Lifecycle):
     """Listens on a loopback address and passes everything on to `127.0.0.1:port`.
 
     `listen_port` 0 takes a free one; the server's own port needs another `host` (127.0.0.2, ...).
@@ -149,17 +150,6 @@ class Proxy:
         self._do(self._stopping.set)
         self._thread.join(10)
         assert not self._thread.is_alive(), "the proxy did not end"
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
 
     def _do(self, change: Callable[[], Any]) -> None:
         async def run() -> None:

@@ -10,13 +10,12 @@ import json
 import sys
 import urllib.request
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from ruamel.yaml import YAML
 
 from tests.peers import install
-from tests.peers.processes import Process, free_port
+from tests.peers.processes import Lifecycle, Process, free_port
 from tests.peers.spark import environment, settings
 
 FILE = install.ROOT / "compose" / "spark.yaml"
@@ -35,7 +34,7 @@ def spark_home() -> Path:
     return Path(found.origin).parent
 
 
-class SparkCluster:
+class SparkCluster(Lifecycle):
     """A master and the first worker. `master` is its address."""
 
     def __init__(self, work: Path) -> None:
@@ -59,7 +58,7 @@ class SparkCluster:
             local[2:2] = ["--webui-port", str(free_port()), "--work-dir", str(self._work / name)]
         return [str(spark_home() / "bin" / local[0]), *local[1:]]
 
-    def __enter__(self) -> Self:
+    def start(self) -> Self:
         around = {
             **environment(self._work),
             "SPARK_HOME": str(spark_home()),
@@ -72,7 +71,7 @@ class SparkCluster:
             master = self._processes[0]
             master.wait_for(lambda: self.workers() == 1, "a worker to register", START_S_MAX)
         except BaseException:
-            self.__exit__(None, None, None)
+            self.stop()
             raise
         return self
 
@@ -84,11 +83,6 @@ class SparkCluster:
         except OSError:
             return 0
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def stop(self) -> None:
         for process in reversed(self._processes):
             process.stop()
