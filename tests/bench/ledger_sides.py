@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -15,7 +14,7 @@ from tests.bench.sides import Meter
 from tests.peers import install
 from tests.peers.bookie import SHARED_DISK
 from tests.peers.bookkeeper import JVM_QUIET, ApacheBookKeeper
-from tests.peers.processes import Process, Usage
+from tests.peers.processes import Lifecycle, Process, Usage
 from tests.peers.zookeeper import ZooKeeper
 
 BOOKIES = 3
@@ -82,7 +81,7 @@ def load(side: Side, entry_bytes: int, seconds: float, parts: str) -> Loaded:
     return Loaded(said, usage.cpu_s - cpu_s, side.memory_bytes(), side.zookeeper_bytes(), others)
 
 
-class Ours:
+class Ours(Lifecycle):
     """ZooKeeper and three processes of `bookie serve`, as users start them."""
 
     name = "ours"
@@ -105,14 +104,15 @@ class Ours:
     def load_argv(self) -> list[str]:
         return [install.gateway_python(), "-m", "tests.bench.ledger_load", self._zookeeper.servers]
 
-    def __enter__(self) -> Self:
-        with ExitStack() as stack:
-            stack.callback(self._stop)
+    def start(self) -> Self:
+        try:
             self._zookeeper.start()
             self._bookies = [self._start_bookie(number) for number in range(BOOKIES)]
             for bookie in self._bookies:
                 bookie.wait_output("started", START_S_MAX)
-            stack.pop_all()
+        except BaseException:
+            self.stop()
+            raise
         return self
 
     def _start_bookie(self, number: int) -> Process:
@@ -121,7 +121,7 @@ class Ours:
         argv = [install.gateway_python(), "-m", "ledger", "serve", *words]
         return Process(argv, self._data / f"b{number}.log")
 
-    def _stop(self) -> None:
+    def stop(self) -> None:
         bookies, self._bookies = self._bookies, []
         for bookie in bookies:
             bookie.stop()
@@ -129,16 +129,8 @@ class Ours:
             self._zookeeper.stop()
         shutil.rmtree(self._data, ignore_errors=True)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._stop()
 
-
-class Apache:
+class Apache(Lifecycle):
     """Apache BookKeeper's LocalBookKeeper: ZooKeeper and three bookies in one JVM."""
 
     name = "apache"
@@ -163,15 +155,10 @@ class Apache:
         words = ["-cp", classpath, JAVA_LOAD.stem, self._cluster.uri]
         return [install.java(), *memory, *JVM_QUIET, *words]
 
-    def __enter__(self) -> Self:
+    def start(self) -> Self:
         self._cluster.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def stop(self) -> None:
         self._cluster.stop()
         shutil.rmtree(self._data, ignore_errors=True)

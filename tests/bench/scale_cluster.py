@@ -7,12 +7,12 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from tests.cluster.client import Session
 from tests.peers.bookie import BookieProcess
 from tests.peers.gateway import ClusterGateway
+from tests.peers.processes import Lifecycle
 from tests.peers.zookeeper import ZooKeeper
 
 T = TypeVar("T")
@@ -22,7 +22,7 @@ HEAP_MB = 3_072  # of ZooKeeper: what is measured is the gateway
 LEDGERS_LOOKED_AT_MAX = 2_000
 
 
-class Cluster:
+class Cluster(Lifecycle):
     """ZooKeeper and bookies run inside `with`; gateways when they are asked for."""
 
     def __init__(self, directory: Path, options: Sequence[str] = ()) -> None:
@@ -64,26 +64,18 @@ class Cluster:
         still_open = sum(metadata.last_entry is None for metadata in found)
         return round(still_open * len(ledgers) / len(looked_at)) if looked_at else 0
 
-    def __enter__(self) -> Self:
+    def start(self) -> Self:
         try:
             self.zookeeper.start()
             for bookie in self._bookies:
                 bookie.data.parent.mkdir(parents=True, exist_ok=True)
                 bookie.start()
         except BaseException:
-            self._end()
+            self.stop()
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._end()
-
-    def _end(self) -> None:
+    def stop(self) -> None:
         """All of it is thrown away, so nothing needs to end well."""
         for process in (*self._gateways, *self._bookies, self.zookeeper):
             if process.running:

@@ -81,7 +81,7 @@ class Stage:
             gateway.options += options
 
     def __enter__(self) -> Self:
-        self._background.__enter__()
+        self._background.start()
         try:
             self.rig.start()
             self.keys = make_topic(self.rig.gateways.bootstrap, TOPIC, self._partitions, COPIES)
@@ -105,7 +105,7 @@ class Stage:
         if hasattr(self, "load"):
             self.load.stop()
         self.rig.stop()
-        self._background.__exit__(kind, error, trace)
+        self._background.stop()
 
     # -- what clients see ------------------------------------------------------------------------
 

@@ -89,7 +89,7 @@ class Stage:
         self.rig = OwnershipRig(directory, self.background)
 
     def __enter__(self):
-        self.background.__enter__()
+        self.background.start()
         try:
             self.rig.start()
             self.bootstrap = self.rig.gateways.bootstrap
@@ -102,7 +102,7 @@ class Stage:
 
     def __exit__(self, *_):
         self.rig.stop()
-        self.background.__exit__(None, None, None)
+        self.background.stop()
 
     def load(self):
         return Load(self.bootstrap, TOPIC, f"load {len(self.told)}", pause_s=0.02)

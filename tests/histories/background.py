@@ -10,15 +10,16 @@ import asyncio
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from types import TracebackType
 from typing import Any, Self, TypeVar
+
+from tests.peers.processes import Lifecycle
 
 T = TypeVar("T")
 THREADS_MAX = 32
 CALL_S_MAX = 180.0
 
 
-class Background:
+class Background(Lifecycle):
     """`run` waits for a coroutine there; clients that block have threads of this loop's pool."""
 
     def __init__(self) -> None:
@@ -30,16 +31,11 @@ class Background:
     def run(self, work: Coroutine[Any, Any, T], timeout_s: float = CALL_S_MAX) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout_s)
 
-    def __enter__(self) -> Self:
+    def start(self) -> Self:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def stop(self) -> None:
         self.run(self._cancel_all())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10.0)
