@@ -274,7 +274,7 @@ async def test_orphans_are_in_memory_before_anybody_asks(logs):
         member = Roamer(world, "g", "c")
         await member.join()
         await (await world.coordinator("g")).die()
-        await until(
+        assert await until(
             lambda: any(
                 "g" in h.groups._loaded_groups.groups for h in world.hosts.values() if h.lives
             ),
