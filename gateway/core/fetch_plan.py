@@ -1,4 +1,4 @@
-"""Decides the response to a Fetch: what it contains, what to read for it, when to send it. Pure.
+"""Decides the response to a Fetch: its contents, the reads that it needs, when to send it. Pure.
 
 A fetch is planned in passes over its partitions, in the order of its session. Each partition takes
 from the bytes that the earlier ones have left of the response:

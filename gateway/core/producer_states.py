@@ -72,7 +72,7 @@ class ProducerStates:
     """The idempotent producers that wrote to one partition recently."""
 
     def __init__(self) -> None:
-        # By producer id. An entry lives from the first accepted batch until it expires.
+        # By producer id. An entry exists from the first accepted batch until it expires.
         self._producers: dict[int, _Producer] = {}
 
     def __len__(self) -> int:

@@ -4,7 +4,7 @@ v5 log start · v7 sessions (KIP-227) · v9 leader epoch check · v10 zstd · v1
 flexible, last fetched epoch · v13 topic ids · v15 replica state · v16 errors name the leader
 (KIP-951) · v17/v18 replica fields that this broker does not use.
 Records at or above the high watermark are never returned. A broker that does not lead a partition
-reads it only for clients of its own rack: what it has read of the end may be late.
+reads it only for clients of its own rack, because its high watermark may lag.
 Not done: diverging epochs (a log here never diverges from what was acknowledged); transactions
 (read_committed reads like read_uncommitted); Fetch of replicas.
 Fetches of Spark's executors are noted, so that their queries are listed as read-only groups.
@@ -115,7 +115,8 @@ def _encode(
     topics: dict[Any, list[PartitionFetched]] = {}
     names_leaders = False
     for result in plan.decided:
-        fetched = _fetched(result, plan.error_of(result))
+        error = plan.error_of(result) if result.error else result.error
+        fetched = _fetched(result, error)
         if fetched.error_code and fetched.error_code in _NAMES_LEADER:
             names_leaders = True
         if session.update_response(

@@ -84,8 +84,8 @@ class Catalog:
         # Called after topics or partition counts changed on any broker, once for several changes.
         self.on_changed: list[Callable[[], None]] = []
         # Why a topic's node cannot be decoded, by path. Such a topic is offline: it is in no other
-        # table, its name is not free, and its data stays. An entry goes with the node, or when the
-        # node can be decoded again.
+        # table, its name is not free, and its data stays. The entry is removed when the node is
+        # deleted or can be decoded again.
         self.unreadable: dict[str, str] = {}
         self._store = store
         self._defaults = defaults or TopicDefaults()
@@ -106,7 +106,7 @@ class Catalog:
         self._sorted: list[Topic] | None = None
         # Topics that this broker is creating: not visible, but their streams are not orphans.
         self._creating: dict[UUID, Topic] = {}
-        # Topics that this broker is deleting: what the watch reads of them meanwhile is ignored.
+        # Topics that this broker is deleting: readings of the watch are ignored meanwhile.
         self._deleting: set[UUID] = set()
         # Changes under way here: at most one for a collision key; the event is set at its end.
         self._changing: dict[str, asyncio.Event] = {}
@@ -457,9 +457,9 @@ class Catalog:
                 on_changed()
 
     async def _serialized(self, name: str, change: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run the change after others of the same name, to its end even if the caller goes away.
+        """Run the change after others of the same name, to its end even if the caller is cancelled.
 
-        Otherwise memory would not have what the store has.
+        Otherwise memory and store could differ.
         """
 
         async def main() -> T:

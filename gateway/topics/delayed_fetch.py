@@ -3,7 +3,7 @@
     waiting ─(records arrive, a partition changes)▶ planned anew ─▶ complete: sent │ waiting
        └────(the client's time is over)▶ planned anew ─▶ sent as it is
 
-What is worth sending is decided by a pure `FetchPlan`. A waiting fetch has a timer and is
+A pure `FetchPlan` decides when the response is worth sending. A waiting fetch has a timer and is
 registered at its partitions; it has a task only while it reads from disk. Source: Kafka,
 DelayedFetch.
 """

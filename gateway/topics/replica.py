@@ -85,7 +85,7 @@ class ReplicaPartition:
     async def ensure_readable(self) -> None:
         """Wait until it is readable. Raises NotOwner if closed, LedgerError if opening fails.
 
-        All callers share one opening, which goes on if a caller is cancelled.
+        All callers share one opening, which continues if a caller is cancelled.
         """
         self._used = True
         while not self.readable:

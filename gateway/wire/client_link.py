@@ -1,4 +1,4 @@
-"""One connection of the admin client: one request at a time, in Kafka's protocol."""
+"""Connects a client of this project to a broker: one request at a time, in Kafka's protocol."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ API_VERSIONS = 18
 
 
 class AdminError(Exception):
-    """The server answered, and the answer is no. `code` is Kafka's name of the error."""
+    """The broker returned an error. `code` is Kafka's name of it."""
 
     def __init__(self, message: str, code: str = "UNKNOWN_SERVER_ERROR") -> None:
         super().__init__(message)
@@ -25,30 +25,31 @@ class AdminError(Exception):
 
 
 class Unreachable(Exception):
-    """No server was reached, or it did not answer in Kafka's protocol in time."""
+    """No broker was reached, or it did not reply in time in Kafka's protocol."""
 
 
 def raise_for(code: Any, message: str | None, about: str) -> None:
-    """Raises AdminError unless `code`, one of kio's, is none."""
+    """Raise AdminError unless `code`, one of kio's, is none."""
     if code.value:
         name = code.name.upper()
         raise AdminError(message or f"{about}: {name}", name)
 
 
 class Served:
-    """Which versions of which requests a server speaks, once it was asked."""
+    """The APIs and versions that a broker serves."""
 
     def __init__(self, peer: str) -> None:
         self._peer = peer
+        # The lowest and highest version by API key. Empty before `learn`.
         self._bounds: dict[int, tuple[int, int]] = {}
 
     def learn(self, answer: Any) -> None:
-        """From its answer to ApiVersions. Raises AdminError."""
+        """Take them from the reply to ApiVersions. Raises AdminError."""
         raise_for(answer.error_code, None, "ApiVersions")
         self._bounds = {key.api_key: (key.min_version, key.max_version) for key in answer.api_keys}
 
     def version(self, key: int, version_max: int = VERSION_MAX) -> int:
-        """The highest version of `key` that both sides speak. Raises AdminError."""
+        """Return the highest common version of an API. Raises AdminError."""
         low, high = self._bounds.get(key, (0, -1))
         for version in range(min(high, version_max), low - 1, -1):
             try:
@@ -56,11 +57,11 @@ class Served:
             except NoSuchSchema:
                 continue
             return version
-        raise AdminError(f"{self._peer} does not serve request {key}", "UNSUPPORTED_VERSION")
+        raise AdminError(f"{self._peer} does not serve API key {key}", "UNSUPPORTED_VERSION")
 
 
 class Link:
-    """A server that was reached at `host`:`port`. Every method may raise Unreachable."""
+    """A connection to the broker at `host`:`port`. Every method may raise Unreachable."""
 
     def __init__(
         self, host: str, port: int, answer_s_max: float, client_id: str = CLIENT_ID
@@ -76,7 +77,7 @@ class Link:
         self._writer: asyncio.StreamWriter | None = None
 
     async def open(self, connect_s_max: float) -> None:
-        """Connected, and both sides know what the other speaks."""
+        """Connect, and read the versions that the broker serves."""
         try:
             async with asyncio.timeout(connect_s_max):
                 self._reader, self._writer = await asyncio.open_connection(self._host, self._port)
@@ -96,11 +97,11 @@ class Link:
                 await self._writer.wait_closed()
 
     def version(self, key: int, version_max: int = VERSION_MAX) -> int:
-        """The highest version of `key` that both sides speak. Raises AdminError."""
+        """Return the highest common version of an API. Raises AdminError."""
         return self._served.version(key, version_max)
 
     async def send(self, key: int, fields: dict[str, Any], version_max: int = VERSION_MAX) -> Any:
-        """kio's answer to one request in the highest common version."""
+        """Send a request in the highest common version; return kio's entity of the reply."""
         return await self._ask(key, self.version(key, version_max), fields)
 
     async def _ask(self, key: int, version: int, fields: dict[str, Any]) -> Any:

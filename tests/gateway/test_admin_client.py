@@ -78,7 +78,7 @@ async def test_the_highest_version_that_both_sides_speak_is_taken():
         assert client.version(3) == 9
         assert client.version(3, version_max=5) == 5
         assert client.version(19) == 7  # the server knows 50, we do not
-        with pytest.raises(AdminError, match="does not serve request 20"):
+        with pytest.raises(AdminError, match="does not serve API key 20"):
             client.version(20)
 
 

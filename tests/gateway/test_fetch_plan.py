@@ -204,6 +204,14 @@ def run_first(plan, logs):
     plan.add_records(result, logs[0].read(1000), logs[0].end)
 
 
+def test_a_new_pass_is_not_complete_because_the_last_one_was():
+    plan = planned(Log(error=ErrorCode.unknown_topic_id))
+    assert plan.complete
+    plan.restart()
+    run(plan, [Log()])
+    assert not plan.complete
+
+
 # -- beside a twin --------------------------------------------------------------------------------
 
 
