@@ -205,7 +205,7 @@ def test_a_side_returns_the_current_bounds_of_its_topic(spark: SparkSession, rig
         (["topic:source", "topic:nowhere"], 1, "'nowhere' does not exist"),
         (["topic:source", "segments:source"], 2, "--metadata"),
         (["topic:source", "topic:source", "--left-offsets", "{}"], 2, '{"topic":{"0":[0,100]}}'),
-        (["topic:source", "archive:/nowhere/at/all"], 1, "nothing is archived"),
+        (["topic:source", "archive:/nowhere/at/all"], 1, "the archive is empty"),
     ],
 )
 def test_sources_that_cannot_be_compared_are_one_line_with_the_remedy(

@@ -351,8 +351,8 @@ def test_other_readers_see_partitions_in_utc_and_the_state(spark: SparkSession, 
 def test_names_that_cannot_be_an_archive_are_refused(spark: SparkSession, table: str):
     sql(spark, f"CREATE TABLE lake.{table} (id BIGINT) USING iceberg")
     refused = {
-        "t": "an Iceberg table is catalog.namespace.table",
-        "lake..t": "an Iceberg table is catalog.namespace.table",
+        "t": "must be catalog.namespace.table",
+        "lake..t": "must be catalog.namespace.table",
         "sea.archives.t": "there is no catalog 'sea'",
         f"lake.{table}": "is no archive",
     }

@@ -71,7 +71,7 @@ def check_records(
 
 
 def _is_dense(wanted: OffsetRange, found: OffsetSummary | None, sparse: frozenset[str]) -> bool:
-    """Return True if there is a record for each offset, False if there may be and are fewer.
+    """Return True if every offset has a record, False if a sparse topic has fewer.
 
     Raises JobError for any other count.
     """

@@ -3,8 +3,9 @@
 New files go to a branch of their own, which no reader sees. `publish` makes the branch the main
 branch in one commit. It fails if the main branch is no longer where the new branch started. Iceberg
 retries a failed commit on newer metadata, except a commit that moves references: that one is
-refused, because the references that it was based on are gone. Source: Apache Iceberg 1.11,
-BaseTransaction and UpdateSnapshotReferencesOperation.
+refused, because the references that it was based on are gone.
+
+Source: Apache Iceberg 1.11, BaseTransaction and UpdateSnapshotReferencesOperation.
 """
 
 from __future__ import annotations

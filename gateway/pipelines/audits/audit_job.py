@@ -127,7 +127,7 @@ class _Audit:
     def _explain(
         self, groups: DataFrame, counts: Mapping[TopicPartition, PairCounts]
     ) -> tuple[list[MissingRecords], list[DifferenceExample]]:
-        """Return why records are missing on a side, and examples of lost and differing records."""
+        """Return the reasons for missing records, and examples of lost and differing ones."""
         comparison, request = self._comparison, self._request
         now_ms = SystemClock().now_ms()
         lines: list[MissingRecords] = []

@@ -1,4 +1,4 @@
-"""Why records are on one side only: reasons derived from the other side's topic settings."""
+"""The reasons for records on one side only, derived from the other side's topic settings."""
 
 from __future__ import annotations
 

@@ -187,7 +187,7 @@ class AuditReport:
 
     @property
     def differences(self) -> int:
-        """LOST, different, duplicate and misplaced records, and unexplained gaps, added up."""
+        """The sum of LOST, different, duplicate and misplaced records, and of unexplained gaps."""
         found = self.losses[LossReason.LOST]
         for each in self.partitions:
             found += each.differ + each.unexplained_gaps

@@ -1,11 +1,13 @@
-"""The contents of a streaming query's checkpoint: offsets, and the topic ids they belong to. Pure.
+"""The contents of a streaming query's checkpoint: offsets and topic ids. Pure.
 
-For a Python source, Spark keeps only the offsets: the reader does not learn where the checkpoint
-is, and what partitions hold does not outlive their batch. So the topic ids are stored among the
+For a Python source, Spark keeps only the offsets. The reader does not learn where the checkpoint
+is, and data of input partitions does not outlive their batch. So the topic ids are stored among the
 offsets, each as a topic without partitions: {"t":{"0":5},"t@<id>":{}}. No topic name contains an
 "@", and Spark's Kafka source ignores a topic without partitions, so it can continue from such a
-checkpoint. Spark's own checkpoints, and older ones of ours, contain no ids; they are assumed to
-belong to the current topic. Source: Spark, JsonUtils.partitionOffsets.
+checkpoint. Spark's own checkpoints, and our older ones, contain no ids; they are assumed to belong
+to the current topic.
+
+Source: Spark, JsonUtils.partitionOffsets.
 """
 
 from __future__ import annotations

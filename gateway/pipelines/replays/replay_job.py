@@ -232,7 +232,7 @@ class _ReplayRun:
 
 
 class _PartitionExtent(NamedTuple):
-    """The selected records of one partition."""
+    """The extent of one partition's selected records."""
 
     partition: int
     records: int

@@ -53,8 +53,7 @@ class Files(Protocol):
         ...
 
     def move(self, source: str, target: str) -> None:
-        """Rename `source` to `target`, creating directories. Succeeds if an earlier call already
-        did.
+        """Rename `source` to `target`, creating directories. A repeated call succeeds.
 
         Raises JobError if neither exists.
         """

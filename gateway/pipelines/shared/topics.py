@@ -76,10 +76,10 @@ class Topics:
     def bounds(
         self, names: Iterable[str], *, committed: bool = False
     ) -> dict[TopicPartition, OffsetBounds]:
-        """Return the bounds of every partition. With `committed`, the latest is the last stable
-        offset.
+        """Return the bounds of every partition.
 
-        Raises JobError if the bounds of a partition are unknown; they are never guessed.
+        With `committed`, the latest is the last stable offset. Raises JobError if the bounds of a
+        partition are unknown; they are never guessed.
         """
 
         async def work(client: AdminClient) -> dict[TopicPartition, OffsetBounds]:
