@@ -16,8 +16,7 @@ from struct import error as StructError
 from struct import pack, unpack_from
 from typing import Final, NamedTuple
 
-from crc32c import crc32c
-
+from ledger.crc32c import crc32c
 from ledger.errors import CorruptFormat
 
 FORMAT = 1

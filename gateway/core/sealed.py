@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, cast
 
-from crc32c import crc32c
-
+from ledger.crc32c import crc32c
 from ledger.errors import CorruptFormat
 
 FORMAT = 1

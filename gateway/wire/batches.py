@@ -9,9 +9,9 @@ from __future__ import annotations
 from struct import Struct
 from typing import NamedTuple
 
-from crc32c import crc32c
 from kio.schema.errors import ErrorCode
 
+from ledger.crc32c import crc32c
 from ledger.ids import Buffer
 
 HEADER = Struct(">qiibIhiqqqhii")

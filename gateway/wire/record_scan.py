@@ -17,11 +17,11 @@ from aiokafka.errors import CorruptRecordException
 from aiokafka.record.default_records import (  # pyright: ignore[reportMissingTypeStubs]
     DefaultRecordBatch,
 )
-from crc32c import crc32c
 from kio.schema.errors import ErrorCode
 
 from gateway.wire import batches
 from gateway.wire.batches import BatchRefused
+from ledger.crc32c import crc32c
 
 _ZSTD_WINDOW_MAX = 8 * 1024 * 1024
 _DAMAGED = (

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from crc32c import crc32c
-
 from ledger.bookie.journal import sync_file
+from ledger.crc32c import crc32c
 from ledger.errors import ForeignDirectory
 from ledger.ids import BookieId
 from ledger.ports.disk import Disk

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import Final, Literal, NamedTuple, cast
 
-from crc32c import crc32c
-
 from ledger.bookie.directory import read_file, write_file
+from ledger.crc32c import crc32c
 from ledger.ids import BookieId
 from ledger.ports.disk import Disk
 

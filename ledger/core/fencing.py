@@ -6,7 +6,7 @@ from enum import Enum, auto
 from typing import Final
 from zlib import crc32
 
-from crc32c import crc32c
+from ledger.crc32c import crc32c
 
 
 class AddDecision(Enum):

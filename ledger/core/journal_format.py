@@ -22,8 +22,7 @@ from enum import IntEnum
 from struct import Struct
 from typing import Final, NamedTuple
 
-from crc32c import crc32c
-
+from ledger.crc32c import crc32c
 from ledger.errors import CorruptFormat
 from ledger.ids import Buffer
 

@@ -14,9 +14,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from struct import Struct
 
-from crc32c import crc32c
-
 from ledger.core.sparse_index import SparseIndex
+from ledger.crc32c import crc32c
 from ledger.errors import CorruptFormat
 
 MAGIC = b"LSS1"

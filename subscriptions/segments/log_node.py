@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from struct import Struct
 
-from crc32c import crc32c
 from google.protobuf.message import DecodeError
 
+from ledger.crc32c import crc32c
 from ledger.errors import CorruptFormat
 from ledger.ids import INVALID_DLSN, LedgerId
 from subscriptions.committed_offset import WHOLE_STREAM, decode_dlsn, encode_dlsn

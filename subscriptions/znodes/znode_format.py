@@ -11,9 +11,9 @@ from base64 import b64decode, b64encode
 from struct import Struct
 from urllib.parse import quote, unquote
 
-from crc32c import crc32c
 from google.protobuf.message import DecodeError
 
+from ledger.crc32c import crc32c
 from ledger.errors import CorruptFormat
 from ledger.ids import Dlsn
 from ledger.ports.metadata import Check, Create, Delete, Node, Op, Set
