@@ -394,7 +394,9 @@ def _targets(flags: Flags) -> list[tuple[str, Any]]:
         "--by-duration": flags.by_duration,
         "--shift-by": flags.shift_by,
     }
-    given = [(name, value) for name, value in old.items() if value not in (None, False)]
+    # By identity: 0 is an offset and a shift, and equals False.
+    absent = (None, False)
+    given = [(name, value) for name, value in old.items() if not any(value is a for a in absent)]
     return [("--to", value) for value in flags.to] + given
 
 

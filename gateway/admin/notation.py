@@ -36,8 +36,11 @@ def read_target(word: str, now_ms: int) -> SeekTarget:
         return SeekTarget(word)
     if _NUMBER.fullmatch(word):
         return SeekTarget("shift" if word[0] in "+-" else "offset", int(word))
+    ago_ms = _duration_ms(word.removeprefix("-"))
+    if ago_ms is not None:
+        return SeekTarget("time", max(now_ms - ago_ms, 0))
     try:
-        return SeekTarget("time", max(read_moment(word.removeprefix("-"), now_ms), 0))
+        return SeekTarget("time", max(read_time(word), 0))
     except ValueError:
         raise ValueError(
             f"{word!r} is not a position: pass earliest, latest, current, an offset such as 42, "
@@ -77,18 +80,26 @@ def read_time(word: str) -> int:
 
 def read_duration(word: str) -> int:
     """Return the milliseconds of `90s`, `15m`, `2h`, `7d` or `P1DT2H3M4S`."""
-    found_s = units.seconds(word)
-    if found_s is None:
+    found_ms = _duration_ms(word)
+    if found_ms is None:
         raise ValueError(f"{word!r} is not a duration, for example 90s, 15m, 2h, 7d or PT1H30M")
-    return round(found_s * 1000)
+    return found_ms
+
+
+def _duration_ms(word: str) -> int | None:
+    """Return the milliseconds of a duration, or None if the word is none."""
+    try:
+        found_s = units.seconds(word)
+    except ValueError as error:
+        raise ValueError(f"{word!r} {error}") from None
+    return None if found_s is None else round(found_s * 1000)
 
 
 def read_moment(word: str, now_ms: int) -> int:
     """Return the milliseconds since 1970 of a time, or of a duration before now."""
-    try:
-        return now_ms - read_duration(word)
-    except ValueError:
-        pass
+    ago_ms = _duration_ms(word)
+    if ago_ms is not None:
+        return now_ms - ago_ms
     try:
         return read_time(word)
     except ValueError as error:

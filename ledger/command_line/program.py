@@ -241,7 +241,9 @@ class CommandGroup(_Common, click.Group):
         words = list(ctx.args)
         try:
             return super().invoke(ctx)
-        except click.UsageError as error:  # no such command, or none at all
+        except NoArgsIsHelpError:  # a group below this one, without a command: show its help
+            raise
+        except click.UsageError as error:  # no such command
             raise _one_line(error, ctx.command_path, words) from None
 
 

@@ -20,6 +20,7 @@ Parse = Callable[[object], T]
 
 _SIZES: Final = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _TIMES: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
+_TIME_S_MAX: Final = 10_000 * 365 * 86_400.0
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z%]*)", re.ASCII)
 _ISO_DURATION = re.compile(
     r"P(?=.)(?:(?P<d>\d+)D)?(?:T(?=.)(?:(?P<h>\d+)H)?(?:(?P<m>\d+)M)?"
@@ -163,7 +164,7 @@ def duration(first_s: float, last_s: float, *, bare: str = "") -> Parse[float]:
     """
 
     def parse(value: object) -> float:
-        found = seconds(value, bare=bare)
+        found = _seconds(value, bare)
         if found is None:
             raise ValueError(f"must be a duration in {', '.join(_TIMES)}, such as 10s")
         if not first_s <= found <= last_s:
@@ -174,7 +175,18 @@ def duration(first_s: float, last_s: float, *, bare: str = "") -> Parse[float]:
 
 
 def seconds(value: object, *, bare: str = "") -> float | None:
-    """Return the seconds of a duration as `duration` parses it, or None if it is none."""
+    """Return the seconds of a duration as `duration` parses it, or None if it is none.
+
+    Raises ValueError if it is longer than any clock can count.
+    """
+    found = _seconds(value, bare)
+    if found is not None and found > _TIME_S_MAX:
+        raise ValueError(f"is longer than {show_time(_TIME_S_MAX)}")
+    return found
+
+
+def _seconds(value: object, bare: str) -> float | None:
+    """Return the seconds of a duration; infinity if the number is too large for a float."""
     found = _scaled(value, _TIMES, bare)
     if found is not None or not isinstance(value, str):
         return found

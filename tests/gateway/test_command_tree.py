@@ -77,6 +77,15 @@ def test_a_usage_error_is_one_line_at_every_level(path, command):
     assert errors.count("\n") == 1
 
 
+GROUPS = [path for path, command in TREE if isinstance(command, CommandGroup)]
+
+
+@pytest.mark.parametrize("path", GROUPS, ids=" ".join)
+def test_a_group_without_a_command_shows_its_help_and_exits_with_2(path):
+    _, help_text, _ = run(path, "--help")
+    assert run(path) == (2, "", help_text)
+
+
 @EACH
 def test_every_option_and_argument_says_what_to_pass(path, command):
     for parameter in command.params:

@@ -11,6 +11,8 @@ from tests.gateway.admin_commands import consumer, invoke, produced
 from tests.peers.gateway import Gateway
 from tests.peers.processes import wait_until
 
+HUGE = "9" * 400 + "d"
+
 NOON_MS = 1_777_636_800_000  # 2026-05-01T12:00:00Z
 RECORDS = 10
 
@@ -220,6 +222,11 @@ def test_a_group_is_deleted_with_its_offsets_once_that_is_wanted(cli, group):
         (("seek", "g", "-t", "a:x", "--to-latest"), "'a:x' is not a topic"),
         (("seek", "g", "-t", "a", "--to-datetime", "noon"), "'noon' is not a time"),
         (("seek", "g", "-t", "a", "--by-duration", "1y"), "'1y' is not a duration"),
+        (("seek", "g", "-t", "a", "--by-duration", HUGE), "d' is longer than 3650000d"),
+        (("seek", "g", "-t", "a", "--to", HUGE), "d' is longer than 3650000d"),
+        (("history", "g", "--since", HUGE), "d' is longer than 3650000d"),
+        (("restore", "g", "--at", HUGE), "d' is longer than 3650000d"),
+        (("seek", "g", "-t", "a", "--to=-2026-05-01"), "'-2026-05-01' is not a position"),
         (("seek", "g", "--from-file", "/none"), "No such file or directory"),
         (("seek", "g", "--undo", "--execute", "--dry-run"), "take one of them"),
         (("restore", "g", "--at", "x"), "or how long ago, for example 2h"),
@@ -236,6 +243,8 @@ def test_wrong_usage_exits_with_2_and_names_the_word(words, hint):
     "words",
     [
         ("seek", "g", "--all-topics", "--to-latest"),
+        ("seek", "g", "--all-topics", "--to-offset", "0"),
+        ("seek", "g", "--all-topics", "--shift-by", "0"),
         ("delete", "g", "--yes"),
         ("history", "g", "-z", "127.0.0.1:1"),
         ("restore", "g", "--at", "2h", "-z", "127.0.0.1:1"),

@@ -123,10 +123,19 @@ def test_a_position_is_a_word_an_offset_a_shift_a_time_or_a_duration_back(word, 
     assert read_target(word, 10**12) == target
 
 
-@pytest.mark.parametrize("word", ["", "noon", "Earliest", "1y", "+1h", "--1h", "4.5", "end", "٧"])
+@pytest.mark.parametrize(
+    "word", ["", "noon", "Earliest", "1y", "+1h", "--1h", "4.5", "end", "٧", "-1970-01-02"]
+)
 def test_what_is_no_position_is_refused_with_all_that_is_one(word):
     with pytest.raises(ValueError, match="is not a position: pass earliest, latest, current, an"):
         read_target(word, 10**12)
+
+
+@pytest.mark.parametrize("read", [read_target, read_moment])
+@pytest.mark.parametrize("word", ["9" * 400 + "d", "9" * 15 + "h", "P" + "9" * 400 + "D"])
+def test_a_duration_that_no_clock_counts_is_refused(read, word):
+    with pytest.raises(ValueError, match=r"\d+[dhD]' is longer than 3650000d"):
+        read(word, 10**12)
 
 
 @pytest.mark.parametrize(
