@@ -74,8 +74,8 @@ class OwnershipRounds:
         self._urgent = asyncio.Event()
         # Set for good when the first round has ended.
         self._first_over = asyncio.Event()
-        # Since when another process has held this broker's node id, on the monotonic clock; None
-        # while none does, infinity once that was reported.
+        # The monotonic time since which another process holds this node id. None if no other
+        # process does; infinity once that was reported.
         self._other_since_s: float | None = None
 
     async def start(self, listener: StreamListener) -> None:
@@ -150,7 +150,7 @@ class OwnershipRounds:
             try:
                 await self._round()
             except LedgerError as error:
-                logger().warning("ownership of streams is not up to date", reason=str(error))
+                logger().warning("cannot update ownership", reason=str(error))
                 self._state.examine_all()
                 self.request()
                 await asyncio.sleep(retry_s)
@@ -199,7 +199,7 @@ class OwnershipRounds:
             self._report_replaced(f"ownership of streams is not followed: {task.exception()!r}")
 
     def _report_replaced(self, reason: str) -> None:
-        logger().error("this gateway is to end", reason=reason)
+        logger().error("shutting down", reason=reason)
         for replaced in list(self.on_replaced):
             replaced(reason)
 
@@ -244,7 +244,7 @@ class OwnershipRounds:
             state.examine_all()
             due = state.take_due()
         if unsure:
-            state.examine_all()  # in the next round: it may end before the list ever has it
+            state.examine_all()  # an unlisted owner may end before it is listed
         return due
 
     async def _find_dead(self, topics: Sequence[TopicOwnership]) -> tuple[bool, bool]:

@@ -21,7 +21,7 @@ from ledger.errors import LedgerError
 from ledger.ports.clock import Clock
 from ledger.ports.metadata import MetadataStore
 
-DRAIN_S_MAX = 10.0  # then a partition is given away as it is, and the next owner recovers it
+DRAIN_S_MAX = 10.0  # then handed over without a drain; the next owner recovers it
 
 
 class PartitionOwnership:
@@ -100,7 +100,7 @@ class PartitionOwnership:
             async with asyncio.timeout(DRAIN_S_MAX):
                 await hand_over(key)
         except (LedgerError, TimeoutError) as error:
-            logger().warning("a stream is given away as it is", stream=str(key), reason=str(error))
+            logger().warning("handed over without a drain", stream=str(key), reason=str(error))
         finally:
             self.state.end_drain(key)
         if self.state.give_away(key):

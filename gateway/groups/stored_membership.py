@@ -59,7 +59,7 @@ def _encode(stored: StoredMembership) -> bytes:
 
 
 def decode_membership(data: bytes, path: str) -> StoredMembership:
-    """Decode what `encode_membership` wrote; b"" is a group that never had members.
+    """Decode what `encode_membership` wrote; b"" means that the group never had members.
 
     Raises CorruptFormat with the path.
     """

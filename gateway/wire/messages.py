@@ -21,7 +21,7 @@ _CORRELATION = struct.Struct(">i")
 
 
 class MalformedMessage(ValueError):
-    """The bytes are not this message. No reply is possible: the peer does not speak Kafka."""
+    """Bytes that do not decode as the expected message. No reply to them is possible."""
 
 
 class RequestCodec(NamedTuple):

@@ -36,7 +36,7 @@ class BookieConfig:
     headroom_bytes: int = (
         256 * 1024 * 1024
     )  # with less free disk space: read-only, except for recovery
-    headroom_resume_bytes: int = 0  # writable again above it; 0: headroom and a quarter
+    headroom_resume_bytes: int = 0  # writable again above it; 0: headroom_bytes plus a quarter
     fence_reserve_bytes: int = (
         64 * 1024 * 1024
     )  # part of the headroom kept for fences and the index

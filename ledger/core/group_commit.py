@@ -1,10 +1,10 @@
-"""The decision when the journal writes and syncs its next group. Pure.
+"""How long the journal delays its next group so that it grows; off by default. Pure.
 
-One group is in flight at a time, so adds that arrive meanwhile form the next one (natural
-batching). Beyond that a small wait can pay off. Pipelining producers send again right after an
-acknowledgement, and a sync costs the same for one entry as for ten. So the first entries after a
-sync wait until there are as many as in the last group, for at most `wait_us_max`. A wait that
-brings no further entry suspends waiting for some groups, twice as many each time.
+The journal has one group in flight at a time, so adds that arrive meanwhile form the next one
+(natural batching). Beyond that a small wait can pay off. Pipelining producers send again right
+after an acknowledgement, and a sync costs the same for one entry as for ten. So the first entries
+after a sync wait until there are as many as in the last group, for at most `wait_us_max`. A wait
+that brings no further entry suspends waiting for some groups, twice as many each time.
 """
 
 from __future__ import annotations
