@@ -317,6 +317,7 @@ async def test_fields_that_a_newer_version_wrote_are_kept():
     assert unseal((await store.get(path)).data, path)["owner"] == "billing"
 
 
+@pytest.mark.slow
 async def test_producer_ids_are_unique_across_callers_processes_and_restarts():
     tree = MetadataTree()
     processes = [ProducerIds(store(tree, seed)) for seed in range(4)]

@@ -62,6 +62,7 @@ def test_frames_come_back_whole_and_in_order_however_they_are_cut(sent, cuts):
     assert frames.partial_bytes == 0
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(FRAMES, st.data())
 def test_two_connections_share_one_scratch(sent, data):

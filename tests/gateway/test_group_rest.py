@@ -6,6 +6,8 @@ test_group_owners.
 
 import asyncio
 
+import pytest
+
 from gateway.groups.group_scanner import EXPIRE_S
 from gateway.groups.loaded_groups import IDLE_MS
 from subscriptions.znodes.znode_store import GroupZnodeStore
@@ -17,6 +19,7 @@ IDLE_S = IDLE_MS / 1000 + 1
 # Groups that rest
 
 
+@pytest.mark.slow
 async def test_a_group_that_nobody_needs_is_let_go_and_its_claim_with_it():
     async with started_brokers() as (cluster, gateways):
         groups = cluster.groups_of("a", 200)
@@ -129,6 +132,7 @@ async def test_what_a_dead_gateway_left_open_is_put_in_order_by_the_next_sweep()
 # Expiry
 
 
+@pytest.mark.slow
 async def test_offsets_expire_by_the_hand_of_the_one_gateway_that_would_coordinate():
     async with started_brokers("abc") as (cluster, gateways):
         groups = cluster.groups_of("a", 10)
@@ -144,6 +148,7 @@ async def test_offsets_expire_by_the_hand_of_the_one_gateway_that_would_coordina
             assert len(gateways[name].metadata.multis) == written[name]
 
 
+@pytest.mark.slow
 async def test_offsets_of_a_group_with_members_outlive_a_failover():
     async with started_brokers() as (cluster, gateways):
         (group,) = cluster.groups_of("a", 1)
@@ -157,6 +162,7 @@ async def test_offsets_of_a_group_with_members_outlive_a_failover():
         assert await gateways["b"].committed(group) == 5
 
 
+@pytest.mark.slow
 async def test_a_sweep_without_a_lease_removes_nothing():
     async with started_brokers() as (cluster, gateways):
         (group,) = cluster.groups_of("a", 1)

@@ -48,6 +48,7 @@ def test_seeks_are_undone_one_after_the_other_down_to_what_was_there(first, seek
         assert replaced_by(seek.metadata) == stack[-1]
 
 
+@pytest.mark.slow
 @given(st.text(max_size=2 * METADATA_SIZE_MAX), st.integers(1, 60))
 def test_what_is_remembered_fits_and_the_newest_seek_can_be_undone(metadata, seeks):
     current = Committed(5, 1, metadata)

@@ -5,6 +5,8 @@ relevant metadata steps, on virtual time; then stored streams and ledgers are co
 import asyncio
 from uuid import UUID
 
+import pytest
+
 from gateway.topics.catalog import Catalog
 from gateway.topics.orphans import LEDGER_AGE_MS_MIN, delete_orphans, orphaned_streams
 from ledger.errors import MetadataUnavailable, NoNode
@@ -161,6 +163,7 @@ async def test_the_round_opens_unused_partitions_a_few_at_a_time():
         assert len(await list_streams(cluster.metadata)) == 200
 
 
+@pytest.mark.slow
 async def test_a_topic_that_another_gateway_made_is_no_orphan():
     async with started_cluster() as cluster:
         stale = Catalog(cluster.metadata)

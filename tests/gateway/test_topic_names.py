@@ -2,6 +2,7 @@
 
 import string
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,6 +29,7 @@ def test_what_could_be_a_path_or_break_a_log_line_is_refused():
         assert "ASCII alphanumerics" in topic_name_fault(name)
 
 
+@pytest.mark.slow
 @given(st.text(min_size=3, max_size=20))
 def test_legality_equals_that_of_a_plain_loop_over_characters(name):
     legal = all(character in string.ascii_letters + string.digits + "._-" for character in name)

@@ -82,6 +82,7 @@ async def test_one_address_fills_no_log(capsys):
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=list(HealthCheck), deadline=None)
 @given(st.lists(st.binary(max_size=300), max_size=5), st.booleans())
 async def test_random_bytes_end_one_connection_at_most(chunks, with_size):

@@ -51,6 +51,7 @@ class Twin:
         return self.count - self.failed_from if self.confirmed() == self.failed_from else 0
 
 
+@pytest.mark.slow
 @given(st.sampled_from(SHAPES), st.integers(1, 12), st.data())
 def test_confirmed_and_failed_agree_with_a_recount_after_every_answer(shape, count, data):
     e, qw, qa = shape

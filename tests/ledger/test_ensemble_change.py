@@ -142,6 +142,7 @@ class Walk:
         assert self.confirmed == list(range(self.expected))
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(st.sampled_from(SHAPES), st.integers(0, 2**32), st.integers(1, 120))
 def test_what_is_confirmed_agrees_with_a_recount_after_every_step(shape, seed, steps):

@@ -45,6 +45,7 @@ def test_a_seek_starts_at_or_before_the_entry_within_a_stride(case, wanted):
     assert skipped < STRIDE + 150
 
 
+@pytest.mark.slow
 @given(entries(), st.integers(-1, 61), st.integers(0, 400))
 def test_a_timestamp_is_never_passed_by(case, timestamp, start):
     made, end = case
@@ -84,6 +85,7 @@ def test_what_is_encoded_is_decoded_and_leaves_the_index_as_it_was(case):
     assert list(again.entries) == list(index.entries)
 
 
+@pytest.mark.slow
 @given(entries(), entries())
 def test_a_decoded_index_grows_on(case, more):
     """The index of a recovered segment is the snapshot's, extended by the later entries."""

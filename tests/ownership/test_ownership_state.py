@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -248,7 +249,7 @@ def _leader(broker, key):
     return Leader(member.node_id, epoch)
 
 
-TestRandomWalk = RandomWalk.TestCase
+TestRandomWalk = pytest.mark.slow(RandomWalk.TestCase)
 TestRandomWalk.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
 
 

@@ -383,6 +383,7 @@ def test_a_batch_that_decompresses_to_too_much_is_refused() -> None:
         rows([raw_batch(body, 1, base_offset=44, attributes=4)])
 
 
+@pytest.mark.slow
 def test_a_record_with_too_many_headers_is_refused_if_headers_are_read() -> None:
     for count, fits in ((decode.HEADERS_MAX, True), (decode.HEADERS_MAX + 1, False)):
         batch = raw_batch(TINY + headed(count) + TINY, 3, base_offset=44, last_offset_delta=2)

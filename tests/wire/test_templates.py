@@ -180,6 +180,7 @@ def kio_fetch(version, answered, throttle_ms, error_code, session_id, nodes=()):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", range(3, 14))
 @settings(deadline=None)
 @given(data=st.data(), correlation_id=INT32, throttle_ms=st.integers(0, 2**31 - 1))
@@ -199,6 +200,7 @@ def test_the_answer_for_one_partition_is_what_kio_writes(version):
         assert encode_produce(version, 5, answered) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", range(4, 19))
 @settings(deadline=None)
 @given(
