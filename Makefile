@@ -38,6 +38,7 @@ check: $(DEV)/.ready ## ruff, pyright strict, import contracts, house rules; hin
 	$(DEV)/bin/pyright
 	$(DEV)/bin/lint-imports
 	$(DEV)/bin/python -m pytest -q -n 0 tests/test_house.py
+	@$(DEV)/bin/python -m tests.plain_words
 
 test-fast: $(DEV)/.ready ## every test that needs no server and no second: under a minute
 	$(DEV)/bin/python -m pytest -q -m "$(FAST)" -n 2 --dist worksteal
