@@ -42,7 +42,9 @@ def _list(zookeeper: str, tls: Path | None, output: Format) -> None:
 
 
 @bookie.command("decommission")
-@click.argument("bookie", metavar="BOOKIE", help="Id of the bookie, as `bookie list` shows it.")
+@click.argument(
+    "bookie", metavar="BOOKIE", help="Id of the bookie, as `gateway bookie list` shows it."
+)
 @yes_option
 @option(
     "--even-if-writable", is_flag=True, help="Move its copies even if it still accepts entries."

@@ -92,7 +92,7 @@ def _list(bootstrap: str, output: Format) -> None:
 def _describe(name: str, members: bool, state: bool, bootstrap: str, output: Format) -> None:
     """Show the committed offsets and the lag of a group, or its members, or its state."""
     if members and state:
-        usage("--members and --state: take one of them", output)
+        usage("--members and --state: pass only one of them", output)
 
     from gateway.admin import groups
 
@@ -123,8 +123,10 @@ def _describe(name: str, members: bool, state: bool, bootstrap: str, output: For
 def _delete(name: str, yes: bool, dry_run: bool, bootstrap: str, output: Format) -> None:
     """Delete a group that has no members, and all its offsets."""
     if yes == dry_run:
-        words = "take one of them" if yes else "add --yes to do it, or --dry-run to see them"
-        usage(f"this deletes group {name} and all its offsets for ever; {words}", output)
+        if yes:
+            usage("--yes and --dry-run: pass only one of them", output)
+        fix = "add --yes to delete, or --dry-run to list the offsets"
+        usage(f"this deletes group {name} and all its offsets for ever; {fix}", output)
 
     from gateway.admin import group_seek, groups
 
@@ -197,7 +199,7 @@ def _seek(name: str, output: Format, **values: Any) -> None:
     if len(targets) + (flags.from_file is not None) + flags.undo != 1:
         usage("pass one of --to, --from-file and --undo, and only one position", output)
     if flags.execute and flags.dry_run:
-        usage("--execute and --dry-run: take one of them", output)
+        usage("--execute and --dry-run: pass only one of them", output)
     scope = _scope(flags.topics, output)
     if targets and bool(flags.topics) == flags.all_topics:
         usage("name the partitions by --topic or by --all-topics", output)
@@ -266,7 +268,7 @@ def _restore(name: str, output: Format, **values: Any) -> None:
     """Move a group that has no members to the offsets that it had at a time."""
     flags = Flags(**values)
     if flags.execute and flags.dry_run:
-        usage("--execute and --dry-run: take one of them", output)
+        usage("--execute and --dry-run: pass only one of them", output)
     scope = _scope(flags.topics, output)
     at_ms = _moment("--at", flags.at, output)
     past = _past(name, flags.zookeeper, flags.tls, output)

@@ -49,9 +49,9 @@ async def read_past(storage: Storage, group: str) -> Past:
         if not (await store.read(group)).exists:
             raise no_such_group(group)
         raise AdminError(
-            f"Group '{group}' has no history: its offsets are in ZooKeeper, not in log segments. "
-            "Start all gateways with --log-segment-based-subscriptions-store-enabled; then each "
-            "commit is kept for a week.",
+            f"Group '{group}' has no history: its offsets are not in log segments. Start all "
+            "gateways of the cluster with --log-segment-based-subscriptions-store-enabled; then "
+            "each commit is kept for a week. `gateway dev` keeps no history.",
             "NO_HISTORY",
         )
     catalog = Catalog(storage.store)

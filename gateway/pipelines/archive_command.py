@@ -35,7 +35,7 @@ from ledger.command_line.output import (
     headings,
     usage,
 )
-from ledger.command_line.program import UNITS_HELP, Command, Value, old_spelling, option
+from ledger.command_line.program import Command, Value, old_spelling, option
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 _INT64_MAX = 2**63 - 1
 
 
-@click.command(cls=Command, epilog=UNITS_HELP)
+@click.command(cls=Command)
 @click.argument("topics", nargs=-1, metavar="[TOPIC]...", help="Topics to archive.")
 @option(
     "--pattern",

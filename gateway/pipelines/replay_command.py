@@ -15,7 +15,7 @@ from gateway.pipelines.replays.plan import parse_offsets
 from gateway.pipelines.shared.errors import JobError
 from ledger.command_line import units
 from ledger.command_line.output import Format, as_json, as_table, emit, headings, usage
-from ledger.command_line.program import UNITS_HELP, Command, Value, option
+from ledger.command_line.program import Command, Value, option
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,7 +26,7 @@ _TIME_MS_MAX = 253_402_300_799_999
 _CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
-@click.command(cls=Command, epilog=UNITS_HELP)
+@click.command(cls=Command)
 @option(
     "--from",
     "source",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from dataclasses import replace
@@ -13,7 +14,7 @@ import click
 from gateway.config import GatewayConfig, GroupLimits, TopicDefaults
 from ledger.command_line import units
 from ledger.command_line.exit_codes import EXIT_CONFIG
-from ledger.command_line.program import UNITS_HELP, Command, Flags, OldSpelling, Option, Value
+from ledger.command_line.program import Command, Flags, OldSpelling, Option, Value, flags_given
 
 INT32_MAX = 2**31 - 1
 PORT_MAX = 65_535
@@ -22,7 +23,7 @@ LEDGER_PORT = 3181
 PORT = Value("port", units.integer)
 COUNT = Value("count", units.integer)
 FILE = Value("file", units.path)
-DURATION = Value("duration", units.duration(0, 10 * 365 * 86_400))
+DURATION = Value("duration", units.duration(-math.inf, math.inf))  # `faults_of` checks ranges
 _DEFAULT = GatewayConfig()
 
 
@@ -122,15 +123,14 @@ def run(flags: Flags) -> int:
         return print_faults(fault.faults)
 
 
-def _callback(**values: Any) -> int:
-    return run(Flags(**values))
+def _callback(**_: Any) -> int:
+    return run(flags_given())
 
 
 dev = Command(
     "dev",
     params=[*common_options(), *_dev_options()],
     help="Run everything in one process: gateway, storage and metadata.",
-    epilog=UNITS_HELP,
     callback=_callback,
 )
 
@@ -156,7 +156,6 @@ def common_faults(flags: Flags) -> list[str]:
     """Return all faults of the options of `common_options`."""
     topics = TopicDefaults()
     delay_s = flags.group_initial_rebalance_delay
-    delay, delay_max = (units.show_time(each) for each in (delay_s, INT32_MAX / 1000))
     checks = (
         (0 <= flags.port <= PORT_MAX, f"--port {flags.port}: must be between 0 and {PORT_MAX}"),
         (
@@ -172,8 +171,9 @@ def common_faults(flags: Flags) -> list[str]:
             f"--partitions {flags.partitions}: must be between 1 and {topics.partitions_max}",
         ),
         (
-            delay_s <= INT32_MAX / 1000,
-            f"--group-initial-rebalance-delay {delay}: must be between 0ms and {delay_max}",
+            0 <= delay_s <= INT32_MAX / 1000,
+            f"{flags.given('group_initial_rebalance_delay')}: must be between 0ms and "
+            f"{units.show_time(INT32_MAX / 1000)}",
         ),
     )
     return [fault for holds, fault in checks if not holds]

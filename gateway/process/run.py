@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import gc
+import socket
 import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
@@ -112,7 +113,7 @@ async def _start(config: GatewayConfig) -> StartedGateway:
         return await start_embedded(config)
     except (CorruptFormat, DirectoryInUse, ForeignDirectory) as error:
         raise ConfigFault([f"--data {config.data}: {error}"]) from error
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         raise ConfigFault([_os_fault(config, error)]) from error
 
 
@@ -131,19 +132,24 @@ async def _start_in_cluster(config: GatewayConfig) -> StartedGateway:
         ) from error
     except LedgerError as error:
         raise ConfigFault([str(error)]) from error
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         raise ConfigFault([_os_fault(config, error)]) from error
 
 
-def _os_fault(config: GatewayConfig, error: OSError) -> str:
+def _os_fault(config: GatewayConfig, error: OSError | UnicodeError) -> str:
     from gateway.metrics.http import MetricsUnavailable
 
     if isinstance(error, MetricsUnavailable):
         return str(error)
+    place = f"--host {config.host} --port {config.port}"
+    if isinstance(error, UnicodeError):  # of a host name that IDNA does not encode
+        return f"{place}: cannot listen there: this is not the name of a host"
+    if isinstance(error, socket.gaierror):
+        return f"{place}: cannot listen there: {error.strerror}"
     if error.errno == errno.EADDRINUSE:
         return f"--port {config.port}: in use on {config.host}; pass another --port"
     if error.errno in (errno.EADDRNOTAVAIL, errno.EACCES) and error.filename is None:
-        return f"--host {config.host} --port {config.port}: cannot listen there: {error.strerror}"
+        return f"{place}: cannot listen there: {error.strerror}"
     return str(error) if config.zookeeper else f"--data {config.data}: {error}"
 
 

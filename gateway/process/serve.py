@@ -24,12 +24,12 @@ from gateway.process.dev import (
 from ledger.command_line import units
 from ledger.command_line.exit_codes import EXIT_UNREACHABLE
 from ledger.command_line.program import (
-    UNITS_HELP,
     Command,
     Flags,
     OldSpelling,
     Option,
     Value,
+    flags_given,
     words_given,
 )
 
@@ -128,15 +128,14 @@ def run(flags: Flags, words: list[str]) -> int:
         return EXIT_UNREACHABLE
 
 
-def _callback(**values: Any) -> int:
-    return run(Flags(**values), words_given())
+def _callback(**_: Any) -> int:
+    return run(flags_given(), words_given())
 
 
 serve = Command(
     "serve",
     params=[*_zookeeper_options(), *common_options(), *_serve_options()],
     help="Run one gateway of a cluster, with ZooKeeper and bookies.",
-    epilog=UNITS_HELP,
     callback=_callback,
 )
 
@@ -150,7 +149,7 @@ def faults_of(flags: Flags) -> list[str]:
         ),
         (
             SESSION_S_MIN <= flags.session <= SESSION_S_MAX,
-            f"--session {units.show_time(flags.session)}: must be between "
+            f"{flags.given('session')}: must be between "
             f"{units.show_time(SESSION_S_MIN)} and {units.show_time(SESSION_S_MAX)}",
         ),
         (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 
 
@@ -12,4 +13,5 @@ def print_failure(program: str, message: str, code: str, *, as_json: bool) -> No
         import json
 
         line = json.dumps({"error": message, "code": code}, ensure_ascii=False)
-    print(line, file=sys.stderr)
+    with contextlib.suppress(OSError):  # stderr is closed or full; the exit code remains
+        print(line, file=sys.stderr)

@@ -10,8 +10,11 @@ spelling, and a callback may return an exit code.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from itertools import pairwise
@@ -23,7 +26,7 @@ from click.core import ParameterSource
 from click.exceptions import NoArgsIsHelpError, NoSuchCommand
 from click.types import OptionHelpExtra
 
-from ledger.command_line.exit_codes import EXIT_INTERRUPTED, EXIT_USAGE
+from ledger.command_line.exit_codes import EXIT_DISK, EXIT_INTERRUPTED, EXIT_USAGE
 from ledger.command_line.failure import print_failure
 from ledger.command_line.units import Parse, listed
 from ledger.command_line.version import __version__
@@ -35,7 +38,12 @@ _WIDTH, _WIDTH_MIN, _WIDTH_MAX = 80, 50, 100  # characters of a line of help
 _BARE_NUMBER = re.compile(r"-?\d+(\.\d+)?", re.ASCII)
 _JSON_WORDS = ("-ojson", "-o=json", "--output=json")
 _WORDS = "ledger.command_line.words"
-UNITS_HELP = "Durations: 500ms, 10s, 5m, 1h, 7d. Sizes: 64KiB, 256MiB, 1GiB."
+_GIVEN = "ledger.command_line.given"
+_UNITS_HELP = {  # by the placeholder of the options that have such values
+    "DURATION": "Durations: 500ms, 10s, 5m, 1h, 7d, PT1H30M.",
+    "SIZE": "Sizes: 64KiB, 256MiB, 1GiB.",
+}
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 _SETTINGS: Mapping[str, Any] = {
     "help_option_names": ["-h", "--help"],
@@ -55,7 +63,16 @@ class _Context(click.Context):
 
 
 class Flags(SimpleNamespace):
-    """The values of a command's options, by name."""
+    """The values of a command's options, by name, and the words that set them."""
+
+    def __init__(self, given: Mapping[str, str] | None = None, /, **values: Any) -> None:
+        super().__init__(**values)
+        # By option: its name and its value as the user typed them, which may be an old name.
+        self._given = dict(given or {})
+
+    def given(self, name: str) -> str | None:
+        """Return the option and its value as typed, such as `--session-ms 6000`, if known."""
+        return self._given.get(name)
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"there is no option {name!r}")
@@ -85,6 +102,8 @@ class Value(click.ParamType[T], Generic[T]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> T:
         if not isinstance(value, str):
             return value  # a default of this very type
+        if ctx is not None and param is not None:
+            _note(ctx, param.name, f"{_spelling(param)} {value}")
         try:
             return self._parse(value)
         except ValueError as fault:
@@ -132,12 +151,23 @@ class OldSpelling(click.Option):
         if ctx.get_parameter_source(self.of) is ParameterSource.COMMANDLINE:
             message = f"{self.opts[0]} is an old name of {_spelling(new)}: pass one of the two"
             raise click.UsageError(message, ctx)
-        if _BARE_NUMBER.fullmatch(value):
-            value += self._unit
+        written = self._with_unit(value)
         try:
-            ctx.params[self.of] = new.type_cast_value(ctx, value)
+            ctx.params[self.of] = new.type_cast_value(ctx, written)
         except click.BadParameter as fault:
-            raise click.BadParameter(fault.message, ctx, self) from None
+            reason = fault.message.removeprefix(f"{written}: ")
+            raise click.BadParameter(f"{value}: {reason}", ctx, self) from None
+        _note(ctx, self.of, f"{self.opts[0]} {value}")
+
+    def _with_unit(self, value: str) -> str:
+        if not self._unit or not value.isascii():
+            return value
+        if _BARE_NUMBER.fullmatch(value):
+            return value + self._unit
+        try:
+            return f"{float(value):.9f}{self._unit}"  # in another form, such as 1e3
+        except ValueError:
+            return value
 
 
 def option(*names: str, **attributes: Any) -> Callable[[F], F]:
@@ -167,6 +197,8 @@ class _Common(click.Command):
         **extra: Any,
     ) -> click.Context:
         words = list(args)
+        if parent is None:
+            _require_utf8(info_name or "", words)
         try:
             ctx = super().make_context(info_name, args, parent, **extra)
         except NoArgsIsHelpError:
@@ -176,6 +208,26 @@ class _Common(click.Command):
             raise _one_line(error, path, words) from None
         ctx.meta[_WORDS] = words  # a command comes after its group, so these are its own
         return ctx
+
+    def main(self, *arguments: Any, **extra: Any) -> Any:
+        try:
+            return super().main(*arguments, **extra)
+        except OSError as error:  # of a write to stdout; click ends quietly if it is closed
+            if error.errno not in _FULL or error.filename is not None:
+                raise
+            _close_stdout()
+            program = extra.get("prog_name") or self.name or ""
+            message = f"cannot write: {error.strerror}"
+            print_failure(program, message, "DISK", as_json=_ask_for_json(sys.argv[1:]))
+            raise SystemExit(EXIT_DISK) from None
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        kinds = {each.make_metavar(ctx) for each in _shown_options(ctx)}
+        lines = [line for kind, line in _UNITS_HELP.items() if kind in kinds]
+        if lines:
+            formatter.write_paragraph()
+            with formatter.indentation():
+                formatter.write_text(" ".join(lines))
 
 
 class Command(_Common):
@@ -249,7 +301,21 @@ class CommandGroup(_Common, click.Group):
 
 def flags_of(command: click.Command, words: Sequence[str]) -> Flags:
     """Return the values of the options that these words set, and the defaults of the others."""
-    return Flags(**command.make_context(command.name, list(words)).params)
+    return _flags(command.make_context(command.name, list(words)))
+
+
+def flags_given() -> Flags:
+    """Return the options of the command that runs now."""
+    return _flags(click.get_current_context())
+
+
+def _flags(ctx: click.Context) -> Flags:
+    return Flags(ctx.meta.get(_GIVEN), **ctx.params)
+
+
+def _note(ctx: click.Context, name: str | None, words: str) -> None:
+    """Note the words that set this option, for errors that are found later."""
+    ctx.meta.setdefault(_GIVEN, {})[name] = words
 
 
 def words_given() -> list[str]:
@@ -270,7 +336,7 @@ def _version_option() -> click.Option:
 
 def _print_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
     if asked and not ctx.resilient_parsing:
-        print(f"{program_name(ctx)} {__version__}")
+        print(f"{program_name(ctx)} {__version__}", flush=True)
         ctx.exit()
 
 
@@ -280,7 +346,23 @@ def program_name(ctx: click.Context | None) -> str:
     return (name or "gateway").partition(" ")[0]
 
 
+def _close_stdout() -> None:
+    """Let stdout lead nowhere: what it has buffered would fail again when the process ends."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 # usage errors
+
+
+def _require_utf8(program: str, words: Sequence[str]) -> None:
+    for word in words:
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            shown = word.encode(errors="surrogateescape").decode(errors="backslashreplace")
+            message = f"{shown}: is not valid UTF-8"
+            raise OneLineError(program, message, as_json=_ask_for_json(words)) from None
 
 
 def _one_line(error: click.UsageError, path: str, words: Sequence[str]) -> OneLineError:

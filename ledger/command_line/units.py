@@ -6,6 +6,7 @@ TOML. It returns the parsed value, or raises ValueError with the accepted form.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Mapping
 from enum import StrEnum
@@ -22,6 +23,7 @@ _SIZES: Final = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _TIMES: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 _TIME_S_MAX: Final = 10_000 * 365 * 86_400.0
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z%]*)", re.ASCII)
+_BARE_NUMBER = re.compile(r"-?\d+(\.\d+)?", re.ASCII)
 _ISO_DURATION = re.compile(
     r"P(?=.)(?:(?P<d>\d+)D)?(?:T(?=.)(?:(?P<h>\d+)H)?(?:(?P<m>\d+)M)?"
     r"(?:(?P<s>\d+(?:\.\d{1,9})?)S)?)?",
@@ -164,14 +166,24 @@ def duration(first_s: float, last_s: float, *, bare: str = "") -> Parse[float]:
     """
 
     def parse(value: object) -> float:
-        found = _seconds(value, bare)
+        # A negative duration is one: it is out of range.
+        word = value[1:] if isinstance(value, str) and value.startswith("-") else value
+        found = _seconds(word, bare)
         if found is None:
-            raise ValueError(f"must be a duration in {', '.join(_TIMES)}, such as 10s")
-        if not first_s <= found <= last_s:
+            raise ValueError(_no_duration(value))
+        signed = found if word is value else -found
+        if not first_s <= signed <= last_s:
             raise ValueError(f"must be between {show_time(first_s)} and {show_time(last_s)}")
-        return found
+        return signed
 
     return parse
+
+
+def _no_duration(value: object) -> str:
+    if isinstance(value, (str, int, float)) and _BARE_NUMBER.fullmatch(str(value)):
+        seconds_given = f"{str(value).lstrip('-')}s"
+        return f"{value} has no unit; write {seconds_given}, 500ms, 5m, 1h, 7d or PT1H30M"
+    return f"must be a duration in {', '.join(_TIMES)}, such as 10s or PT1H30M"
 
 
 def seconds(value: object, *, bare: str = "") -> float | None:
@@ -190,8 +202,9 @@ def _seconds(value: object, bare: str) -> float | None:
     found = _scaled(value, _TIMES, bare)
     if found is not None or not isinstance(value, str):
         return found
-    if value == "0":
-        return 0.0
+    if bare and value.isascii():  # a number in another form, such as 1e3
+        with contextlib.suppress(ValueError):
+            return float(value) * _TIMES[bare]
     iso = _ISO_DURATION.fullmatch(value)
     if iso is None:
         return None
@@ -202,6 +215,8 @@ def _scaled(value: object, units: Mapping[str, float], bare: str) -> float | Non
     match = _NUMBER.fullmatch(str(value)) if isinstance(value, (str, int)) else None
     if match is None or isinstance(value, bool):
         return None
+    if not match[2] and float(match[1]) == 0:  # needs no unit
+        return 0.0
     scale = units.get(match[2] or bare)
     return None if scale is None else float(match[1]) * scale
 

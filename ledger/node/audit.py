@@ -34,7 +34,7 @@ def _audit(flags: Flags) -> int:
     """Audit and copy until a signal, or once. Returns the exit code."""
     faults = faults_of(flags)
     if faults:
-        print_faults(faults)
+        print_faults(faults, as_json=_wants_json(flags))
         return EXIT_CONFIG
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         return runner.run(_run(Settings(flags, AUDIT_OPTIONS), flags))
@@ -62,6 +62,10 @@ audit: Final = options_command(
         help="Form of what is printed: text or json.",
     ),
 )
+
+
+def _wants_json(flags: Flags) -> bool:
+    return flags.output == "json"
 
 
 def _tls_files(settings: Settings) -> tuple[Path | None, Path | None, Path | None]:
@@ -107,10 +111,12 @@ async def _run(settings: Settings, flags: Flags) -> int:
             return ended.result()
         return work.result()
     except MetadataUnavailable as error:
-        print_faults([f"{settings.place('zookeeper')}: {error}"])
+        fault = f"{settings.place('zookeeper')}: {error}"
+        print_faults([fault], code="UNREACHABLE", as_json=_wants_json(flags))
         return EXIT_UNREACHABLE
     except ForeignLayout as error:
-        print_faults([f"{settings.place('zookeeper')}: {error}"])
+        fault = f"{settings.place('zookeeper')}: {error}"
+        print_faults([fault], as_json=_wants_json(flags))
         return EXIT_CONFIG
     finally:
         ended.cancel()
@@ -129,7 +135,7 @@ def _owner() -> BookieId:
 
 async def _work(node: Any, flags: Flags) -> int:
     await node.start()
-    report = _Report(flags.output == "json")
+    report = _Report(_wants_json(flags))
     if flags.once:
         return await _once(node, report)
     report.line("started", f"started audit={node.owner}", audit=node.owner)

@@ -43,6 +43,8 @@ def port_faults(settings: Settings) -> list[str]:
             probe.bind(address)
     except OSError as error:
         return [listen_fault(settings.place("host"), settings.place("port"), error)]
+    except UnicodeError:  # of a name that IDNA does not encode
+        return [f"{settings.place('host')}: is not the name of a host"]
     return []
 
 

@@ -18,7 +18,7 @@ import click
 
 from ledger.bookie.config import ENTRY_BYTES_MAX
 from ledger.command_line import units
-from ledger.command_line.program import UNITS_HELP, Command, Flags, OldSpelling, Option
+from ledger.command_line.program import Command, Flags, OldSpelling, Option, flags_given
 from ledger.node.config import NodeConfig
 from ledger.repair.config import RepairConfig
 
@@ -247,10 +247,10 @@ def options_command(
             old, unit = option.old
             parameters.append(OldSpelling([old], of=_field(each), unit=unit))
 
-    def callback(**values: Any) -> int:
-        return run(Flags(**values))
+    def callback(**_: Any) -> int:
+        return run(flags_given())
 
-    return Command(name, params=parameters, help=description, epilog=UNITS_HELP, callback=callback)
+    return Command(name, params=parameters, help=description, callback=callback)
 
 
 def serve_command(name: str, description: str, run: Callable[[Flags], int]) -> Command:
@@ -300,7 +300,7 @@ class Settings:
             written = getattr(flags, _field(name))
             if written is not None:
                 place = f"--{name}" + ("" if written is True else f" {written}")
-                self._take(name, written, place)
+                self._take(name, written, flags.given(_field(name)) or place)
 
     def __getitem__(self, name: str) -> Any:
         """Return the value of an option: as given, or its default."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
 from collections.abc import Iterable
 
+from ledger.command_line.failure import print_failure
 
-def print_faults(faults: Iterable[str]) -> None:
-    """Print each fault as a line on stderr."""
+
+def print_faults(faults: Iterable[str], *, code: str = "CONFIG", as_json: bool = False) -> None:
+    """Print each fault as a line on stderr: text, or an object with `error` and `code`."""
     for fault in faults:
-        with contextlib.suppress(OSError):  # stderr is closed; the exit code remains
-            print(f"bookie: {' '.join(fault.split())}", file=sys.stderr, flush=True)
+        print_failure("bookie", fault, code, as_json=as_json)

@@ -35,6 +35,16 @@ def created(cli, name, *options):
     assert code == 0, errors
 
 
+def to_full_disk(module, *words):
+    """Exit code and stderr of a command whose stdout takes no bytes."""
+    argv = [install.gateway_python(), "-m", module, *words]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            argv, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False
+        )
+    return done.returncode, done.stderr
+
+
 # Without a server
 
 
@@ -79,13 +89,54 @@ def test_a_failure_is_json_when_json_was_asked_for():
         (("topic", "list", "-o", "xml"), "--output xml: must be table or json"),
         (("topic", "delete", "a"), "add --yes"),
         (("topic", "shred", "a"), "no command shred; see `gateway topic --help`"),
-        (("group", "describe", "g", "--members", "--state"), "take one of them"),
+        (("group", "describe", "g", "--members", "--state"), "pass only one of them"),
+        (("topic", "create", b"\xff\xfe"), "gateway: \\xff\\xfe: is not valid UTF-8"),
+        (("dev", "--host", b"\xff"), "gateway: \\xff: is not valid UTF-8"),
     ],
 )
 def test_wrong_usage_exits_with_2_and_names_the_word(words, hint):
     code, out, errors = run(*words)
     assert (code, out) == (2, "")
     assert hint in errors
+    assert errors.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", [["gateway", "--help"], ["gateway", "--version"]])
+def test_a_full_disk_under_stdout_is_one_line_and_exit_code_74(words):
+    assert to_full_disk(*words) == (74, "gateway: cannot write: No space left on device\n")
+
+
+@pytest.mark.parametrize("words", [["--help"], ["serve", "--help"], ["audit", "--version"]])
+def test_a_full_disk_under_the_stdout_of_bookie_too(words):
+    assert to_full_disk("ledger", *words) == (
+        *(74, "bookie: cannot write: No space left on device\n"),
+    )
+
+
+def test_a_list_that_cannot_be_written_is_one_line_or_json(gateway):
+    bootstrap = f"127.0.0.1:{gateway.port}"
+    words = ("gateway", "topic", "list", "-b", bootstrap)
+    assert to_full_disk(*words) == (74, "gateway: cannot write: No space left on device\n")
+    code, errors = to_full_disk(*words, "-o", "json")
+    assert (code, json.loads(errors)["code"]) == (74, "DISK")
+
+
+def test_a_closed_stdout_ends_a_command_quietly():
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    with os.fdopen(write_end, "w") as closed:
+        argv = [install.gateway_python(), "-m", "gateway", "--help"]
+        done = subprocess.run(argv, stdout=closed, stderr=subprocess.PIPE, timeout=60, check=False)
+    assert done.stderr == b""
+
+
+@pytest.mark.parametrize("host", ["a b", "a..b"])
+def test_a_host_that_cannot_be_one_is_named_with_its_port(host, tmp_path):
+    data = str(tmp_path / "data")
+    words = ("--port", "0", "--metrics-port", "0", "--ledger-port", "0")
+    code, _, errors = run("dev", "--host", host, *words, "--data", data)
+    assert code == 78
+    assert errors.startswith(f"gateway: --host {host} --port 0: cannot listen there: ")
     assert errors.count("\n") == 1
 
 

@@ -87,6 +87,15 @@ def test_a_group_without_a_command_shows_its_help_and_exits_with_2(path):
 
 
 @EACH
+def test_units_are_explained_where_an_option_has_them(path, command):
+    _, out, _ = run(path, "--help")
+    options, _, _ = out.partition("Durations: ")[0].partition("Sizes: ")
+    placeholders = set(options.split())
+    assert ("Durations: " in out) == ("DURATION" in placeholders)
+    assert ("Sizes: " in out) == ("SIZE" in placeholders)
+
+
+@EACH
 def test_every_option_and_argument_says_what_to_pass(path, command):
     for parameter in command.params:
         if not getattr(parameter, "hidden", False):

@@ -207,7 +207,9 @@ def test_a_group_is_deleted_with_its_offsets_once_that_is_wanted(cli, group):
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
-        (("delete", "g"), "add --yes to do it, or --dry-run"),
+        (("delete", "g"), "add --yes to delete, or --dry-run to list the offsets"),
+        (("delete", "g", "--yes", "--dry-run"), "--yes and --dry-run: pass only one of them"),
+        (("describe", "g", "--state", "--members"), "--members and --state: pass only one of"),
         (("seek", "g", "--all-topics"), "pass one of --to, --from-file and --undo"),
         (("seek", "g", "--to-latest", "--to-earliest"), "one of --to, --from-file and --undo"),
         (("seek", "g", "--to", "latest", "--undo"), "one of --to, --from-file and --undo"),
@@ -228,7 +230,7 @@ def test_a_group_is_deleted_with_its_offsets_once_that_is_wanted(cli, group):
         (("restore", "g", "--at", HUGE), "d' is longer than 3650000d"),
         (("seek", "g", "-t", "a", "--to=-2026-05-01"), "'-2026-05-01' is not a position"),
         (("seek", "g", "--from-file", "/none"), "No such file or directory"),
-        (("seek", "g", "--undo", "--execute", "--dry-run"), "take one of them"),
+        (("seek", "g", "--undo", "--execute", "--dry-run"), "pass only one of them"),
         (("restore", "g", "--at", "x"), "or how long ago, for example 2h"),
         (("history", "g", "-z", "nowhere"), "must be host:port"),
     ],

@@ -34,7 +34,7 @@ def test_every_fault_of_the_flags_is_listed(tmp_path):
     assert [line.removeprefix("gateway: ").split()[0].rstrip(":") for line in err.splitlines()] == [
         "--port",
         "--zookeeper",
-        "--session",
+        "--session-ms",
         "--replication-factor",
         "--workers",
         "--bookie-tls-cert",
@@ -98,7 +98,7 @@ def test_durations_have_units_and_the_old_names_mean_what_they_meant(words, sess
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["--session", "6000"], "gateway: --session 6000: must be a duration in ms, s, m, h, d"),
+        (["--session", "6000"], "gateway: --session 6000: 6000 has no unit; write 6000s, 500ms"),
         (["--session-ms", "6x"], "gateway: --session-ms 6x: must be a duration in ms, s, m, h"),
         (["--session-ms", "1", "--session", "1s"], "gateway: --session-ms is an old name of"),
     ],
@@ -107,6 +107,23 @@ def test_a_duration_that_cannot_be_read_is_a_usage_error(words, line):
     code, out, err = ended("--zookeeper", "z:1", *words)
     assert (code, out) == (2, "")
     assert err.startswith(line)
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["--session-ms", "-5"], "--session-ms -5: must be between 200ms and 10m"),
+        (["--session-ms", "1e9"], "--session-ms 1e9: must be between 200ms and 10m"),
+        (["--session", "-5s"], "--session -5s: must be between 200ms and 10m"),
+        (["--session", "9" * 400 + "d"], f"--session {'9' * 400}d: must be between 200ms and"),
+        (["--group-initial-rebalance-delay-ms", "-1"], "--group-initial-rebalance-delay-ms -1: "),
+    ],
+)
+def test_a_duration_out_of_range_ends_with_78_and_is_named_as_typed(words, line):
+    code, out, err = ended("--zookeeper", "z:1", *words)
+    assert (code, out) == (78, "")
+    assert err.startswith(f"gateway: {line}")
     assert err.count("\n") == 1
 
 

@@ -84,9 +84,13 @@ def test_help_shows_defaults_and_no_old_name():
         (["wait", "a", "--tme", "1s"], "no option --tme: did you mean --time?; see `tool wait"),
         (["wait", "a", "--zzz"], "no option --zzz; see `tool wait --help`"),
         (["wait", "a", "--time"], "--time needs a value; see `tool wait --help`"),
-        (["wait", "a", "--time", "10"], "--time 10: must be a duration in ms, s, m, h, d"),
+        (["wait", "a", "--time", "10"], "--time 10: 10 has no unit; write 10s, 500ms"),
         (["wait", "a", "--time", "2h"], "--time 2h: must be between 0ms and 1m"),
         (["wait", "a", "--time-ms", "x"], "--time-ms x: must be a duration"),
+        (["wait", "a", "--time-ms", "-5"], "--time-ms -5: must be between 0ms and 1m"),
+        (["wait", "a", "--time-ms", "1e9"], "--time-ms 1e9: must be between 0ms and 1m"),
+        (["wait", "\udcff\udcfe"], "\\xff\\xfe: is not valid UTF-8"),
+        (["wait", "a", "--time", "\udcff"], "\\xff: is not valid UTF-8"),
         (["wait", "a", "--time-ms", "1", "--time", "1s"], "--time-ms is an old name of --time"),
         (["wait", "a", "--version=1"], "--version takes no value"),
         (["wait", "a", "-o", "xml"], "--output xml: must be table or json"),
@@ -131,6 +135,7 @@ def test_the_exit_code_is_what_the_command_returns_or_130_after_ctrl_c():
         (["--time", "500ms"], 0.5),
         (["--time-ms", "6000"], 6.0),
         (["--time-ms", "6s"], 6.0),
+        (["--time-ms", "6e3"], 6.0),
         (["--time", "1s", "--time", "2s"], 2.0),
     ],
 )
@@ -140,6 +145,13 @@ def test_an_old_name_sets_the_option_in_its_own_unit(words, seconds):
     flags = flags_of(command, ["a", *words])
     assert flags.time == seconds
     assert not hasattr(flags, "time_ms")
+    assert flags.given("time") == (" ".join(words[-2:]) or "--time 10s")
+
+
+def test_a_duration_is_explained_only_where_an_option_takes_one():
+    assert "Durations: 500ms, 10s, 5m, 1h, 7d, PT1H30M.\n" in run("wait", "-h")[1]
+    assert "Sizes:" not in run("wait", "-h")[1]
+    assert "Durations" not in run("-h")[1]
 
 
 def test_a_group_without_a_command_shows_its_help():

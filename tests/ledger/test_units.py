@@ -26,6 +26,10 @@ from ledger.command_line import units
         (units.duration(0, 1e9), "PT1H30M", 5400.0),
         (units.duration(0, 1e9), "P1DT0.5S", 86_400.5),
         (units.duration(0, 1e9), "0", 0.0),
+        (units.duration(0, 1e9), 0, 0.0),
+        (units.duration(-9, 9), "-1s", -1.0),
+        (units.duration(0, 1e9, bare="s"), "1e3", 1000.0),
+        (units.duration(0, 1e9, bare="ms"), ".5e3", 0.5),
         (units.duration(0, 1e9, bare="s"), "10", 10.0),
         (units.duration(0, 1e9, bare="ms"), "6000", 6.0),
         (units.duration(0, 1e9, bare="ms"), "6s", 6.0),
@@ -53,7 +57,6 @@ def test_values_are_read_with_their_units(parse, value, found):
         (units.size(0, 9), "-1"),
         (units.size(0, 9), ""),
         (units.size(0, 9), "10B"),
-        (units.duration(0, 9), "10"),
         (units.duration(0, 9), "10S"),
         (units.duration(0, 9), None),
         (units.duration(0, 9), "P"),
@@ -61,6 +64,12 @@ def test_values_are_read_with_their_units(parse, value, found):
         (units.duration(0, 9), "1h30m"),
         (units.duration(0, 9), "-1s"),
         (units.duration(0, 9, bare="s"), "10S"),
+        (units.duration(0, 9, bare="s"), "nan"),
+        (units.duration(0, 9, bare="s"), "inf"),
+        (units.duration(0, 9, bare="s"), "٧"),
+        (units.duration(0, 9), "9" * 400 + "d"),
+        (units.duration(0, 9), "1e3"),
+        (units.duration(0, 9), "--1s"),
         (units.rate(0, 9), "1B/m"),
         (units.integer, "1.0"),
         (units.integer, ""),
@@ -86,6 +95,12 @@ def test_values_are_read_with_their_units(parse, value, found):
 def test_what_is_no_such_value_is_refused(parse, value):
     with pytest.raises(ValueError, match="must be"):
         parse(value)
+
+
+@pytest.mark.parametrize(("value", "fix"), [("10", "10s"), (600, "600s"), ("-5", "5s")])
+def test_a_duration_without_a_unit_is_refused_with_what_it_lacks(value, fix):
+    with pytest.raises(ValueError, match=f"^{value} has no unit; write {fix}, 500ms, .*PT1H30M$"):
+        units.duration(0, 9)(value)
 
 
 @pytest.mark.parametrize(

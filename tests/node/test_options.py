@@ -7,6 +7,7 @@ themselves over values. No ZooKeeper runs: nothing here gets that far.
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from dataclasses import fields
@@ -65,8 +66,9 @@ FILE_FAULTS = [
     ("data = 7", ":1: data = 7: must be text"),
     (
         "gc-interval = 600",
-        ":1: gc-interval = 600: must be a duration in ms, s, m, h, d, such as 10s",
+        ":1: gc-interval = 600: 600 has no unit; write 600s, 500ms, 5m, 1h, 7d or PT1H30M",
     ),
+    ("gc-interval = 0", ":1: gc-interval = 0: must be between 100ms and 1d"),
     ("gc-interval = '10 days'", ':1: gc-interval = "10 days": must be a duration'),
     ("disk-free-min = '1GB'", ':1: disk-free-min = "1GB": must be a size in B, KiB'),
     ("disk-free-min = -1", ":1: disk-free-min = -1: must be a size"),
@@ -297,6 +299,7 @@ def test_the_defaults_of_audit_are_those_of_the_dataclass():
     [
         (("--delay-s", "90"), ("--delay", "90s"), "delay", 90.0),
         (("--delay-s", "0.5"), ("--delay", "500ms"), "delay", 0.5),
+        (("--delay-s", "1e3"), ("--delay", "1000s"), "delay", 1000.0),
         (("--grace-s", "60"), ("--grace", "1m"), "grace", 60.0),
         (("--interval-s", "7200"), ("--interval", "2h"), "interval", 7200.0),
         (("--full-check-s", "3600"), ("--full-check-interval", "1h"), "full-check-interval", 3600),
@@ -310,9 +313,55 @@ def test_an_old_name_of_a_flag_means_what_it_meant(old, new, name, value):
 
 def test_a_duration_needs_its_unit():
     assert audit_settings("--delay", "10").faults == [
-        "--delay 10: must be a duration in ms, s, m, h, d, such as 10s"
+        "--delay 10: 10 has no unit; write 10s, 500ms, 5m, 1h, 7d or PT1H30M"
     ]
     assert audit_settings("--delay", "0")["delay"] == 0.0
+
+
+def test_zero_needs_no_unit_in_the_file_either(tmp_path):
+    file = tmp_path / "bookie.toml"
+    file.write_text("drain = 0\n")
+    settings = settings_of("--config", file)
+    assert (settings.faults, settings["drain"]) == ([], 0.0)
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        (("--delay-s", "-1"), "--delay-s -1: must be between 0ms and 3650d"),
+        (("--delay-s=-1e3",), "--delay-s -1e3: must be between 0ms and 3650d"),
+        (("--interval-s", "0.05"), "--interval-s 0.05: must be between 100ms and 3650d"),
+        (("--delay-s", "x"), "--delay-s x: must be a duration"),
+        (("--delay", "-1s"), "--delay -1s: must be between 0ms and 3650d"),
+        (("--bytes-per-s", "2TiB"), "--bytes-per-s 2TiB: must be between 0B and 1TiB"),
+    ],
+)
+def test_a_fault_names_the_flag_and_the_value_that_were_typed(words, fault):
+    code, (line,), out = bookie("audit", *words)
+    assert (code, out) == (78, "")
+    assert line.startswith(f"bookie: {fault}")
+
+
+def test_the_faults_of_settings_are_json_when_json_was_asked_for():
+    code, lines, out = bookie("audit", "-o", "json", "--delay", "x", "--session", "10")
+    assert (code, out) == (78, "")
+    faults = [json.loads(line) for line in lines]
+    assert [fault["code"] for fault in faults] == ["CONFIG", "CONFIG"]
+    assert faults[0]["error"].startswith("--delay x: must be a duration")
+    assert faults[1]["error"].startswith("--session 10: 10 has no unit")
+
+
+def test_no_zookeeper_is_json_when_json_was_asked_for():
+    words = ("--once", "--zookeeper", "127.0.0.1:1", "--session", "200ms")
+    code, (line,), _ = bookie("audit", "-o", "json", *words)
+    assert code == 69
+    assert json.loads(line)["code"] == "UNREACHABLE"
+
+
+def test_a_host_name_that_cannot_be_one_is_a_fault(tmp_path):
+    words = ("--host", "a..b", "--allow-insecure", "--data", tmp_path / "data")
+    code, said, _ = bookie("serve", *words)
+    assert (code, said) == (78, ["bookie: --host a..b: is not the name of a host"])
 
 
 def test_an_old_and_a_new_name_at_once_are_refused():

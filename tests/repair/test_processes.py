@@ -191,7 +191,11 @@ def test_audit_once_ends_with_0_when_all_is_whole_and_with_1_when_something_is_l
         (("ledger", "list", "--tls", "/nowhere"), "tls.crt is missing"),
         (("bookie", "decommission", "b1"), "add --yes"),
         (("bookie", "decommission"), "BOOKIE is missing (Id of the bookie"),
-        (("bookie", "decommission", "b1", "--timeout", "5"), "--timeout 5: must be a duration"),
+        (("bookie", "decommission", "b1", "--timeout", "5"), "--timeout 5: 5 has no unit"),
+        (
+            ("bookie", "decommission", "b1", "--timeout-s", "-1"),
+            "--timeout-s -1: must be between 0ms and 3650d",
+        ),
         (("bookie", "decommission", "b1", "--timeout-s", "x"), "--timeout-s x: must be a"),
     ],
 )
