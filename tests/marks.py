@@ -177,6 +177,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def kinds_of(item: pytest.Item, needs: set[str]) -> Needs:
     """The marks of a test: those that it has, those that its code needs, and that of its folder."""
     kinds = needs | {mark.name for mark in item.iter_markers()} & KINDS
+    for name in getattr(item, "fixturenames", ()):
+        kinds |= FIXTURES.get(name, frozenset())  # its code may import a module not loaded yet
     if isinstance(item, pytest.Function) and not item.get_closest_marker("real_loop"):
         kinds |= {"sim"} if inspect.iscoroutinefunction(_plain(item.obj)) else set()
     folder = item.path.relative_to(item.config.rootpath).parts[1:2]
