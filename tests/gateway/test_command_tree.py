@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from gateway.process.cli import program as gateway
 from ledger.__main__ import program as bookie
-from ledger.command_line.program import CommandGroup, OldSpelling
+from ledger.command_line.program import CommandGroup, OldSpelling, flags_of
 from ledger.command_line.version import __version__
 
 UNIT = ("-ms", "-s", "-seconds", "-minutes", "-bytes")
@@ -153,6 +153,14 @@ def test_every_old_name_sets_an_option_that_exists():
         "--session-ms",
         "--timeout-s",
     ]
+
+
+@pytest.mark.parametrize(
+    ("words", "value_s"), [(["--timeout", "1e3"], 1000.0), (["--timeout", "90"], 90.0)]
+)
+def test_a_job_takes_every_number_of_seconds(words, value_s):
+    command = dict(TREE)["gateway", "job", "archive"]
+    assert flags_of(command, ["orders", "--to", "archive", *words]).timeout == value_s
 
 
 @pytest.mark.parametrize(

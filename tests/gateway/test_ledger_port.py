@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
 
 from gateway.pipelines.direct.storage import open_storage, read_topic, read_topics
 from gateway.pipelines.shared.errors import DataLost, JobError
@@ -34,7 +34,7 @@ from ledger.streams.follower import FollowedStream
 from ledger.streams.scan import StreamScan, read_slice
 from ledger.streams.stream import StreamServices
 from ledger.wire.metadata_pb2 import WatchRequest
-from tests.gateway.admin_commands import invoke
+from tests.gateway.admin_commands import consumer, invoke
 from tests.peers.gateway import Gateway
 from tests.peers.processes import free_port
 
@@ -254,6 +254,18 @@ async def test_garbage_and_a_crowd_leave_kafka_alone_and_readers_come_back(gatew
 
 
 # Finding it
+
+
+def test_a_gateway_by_itself_keeps_no_history_and_that_is_what_the_command_says(gateway):
+    Loader(gateway).send("past", b"x")
+    reader = consumer(gateway, "past")
+    reader.commit(offsets=[TopicPartition("past", 0, 1)], asynchronous=False)
+    reader.close()
+    words = ("group", "history", "past", "--zookeeper", gateway.ledgers)
+    code, out, errors = invoke(*words, bootstrap=gateway.bootstrap)
+    assert (code, out) == (1, "")
+    assert "`gateway dev` keeps no history" in errors
+    assert "ZooKeeper" not in errors
 
 
 def test_the_commands_of_ledgers_and_bookies_work_there(gateway):
