@@ -1,4 +1,6 @@
-"""The port to the bookies. The embedded gateway reaches them in process, a cluster over gRPC."""
+"""The port to the bookies. The embedded gateway calls its bookies in process; a cluster
+uses gRPC.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +25,15 @@ class Status(IntEnum):
     READ_ONLY = 505
     OVERLOADED = 506
     UNKNOWN_LEDGER_STATE = 507
-    UNREACHABLE = 900  # Not BookKeeper's: no answer came, so the outcome is unknown
-    # Not BookKeeper's: another bookie serves at this address; nothing was done
+    UNREACHABLE = 900  # Not a code of BookKeeper. No answer came, so the outcome is unknown
+    # Not a code of BookKeeper. Another bookie serves at this address, so the request had no effect
     WRONG_INSTANCE = 901
 
 
 class ReadReply(NamedTuple):
-    """One entry. `body` is the entry as stored, with header and digest; empty unless OK."""
+    """One entry. `body` is the stored entry, with header and digest; it is empty unless the status
+    is OK.
+    """
 
     status: Status
     body: bytes = b""
@@ -39,7 +43,7 @@ class ReadReply(NamedTuple):
 class ReadManyReply(NamedTuple):
     """Consecutive entries: `bodies[i]` is entry first + i.
 
-    OK with fewer entries than requested is normal, because of a size limit or a hole.
+    An OK reply may have fewer entries than requested, because of a size limit or a hole.
     """
 
     status: Status
@@ -50,7 +54,7 @@ class ReadManyReply(NamedTuple):
 class EntriesReply(NamedTuple):
     """The entry ids that a bookie stores durably, as disjoint, rising (first, last) pairs.
 
-    Empty unless OK.
+    The pairs are empty unless the status is OK.
     """
 
     status: Status
@@ -58,7 +62,7 @@ class EntriesReply(NamedTuple):
 
 
 class BookieStats(NamedTuple):
-    """How full a bookie is. All zeros if it did not answer (`status`)."""
+    """The disk usage of a bookie. All fields are zero if the bookie did not answer (`status`)."""
 
     status: Status
     disk_bytes: int = 0
@@ -104,11 +108,11 @@ class Bookies(Protocol):
         *,
         recovery: bool = False,
     ) -> None:
-        """Queue one entry; `body` joined is header, digest and payload. Never waits.
+        """Queue one entry without waiting; `body` joined is header, digest and payload.
 
         `on_added(OK)` runs once the entry is durable on that bookie. Any other status means that
-        the bookie refused it or that the outcome is unknown. `on_added` runs exactly once, and
-        never inside this call. The adds of one bookie are processed in call order.
+        the bookie refused the entry or that the outcome is unknown. `on_added` runs exactly once,
+        and never inside this call. The adds of one bookie are processed in call order.
         """
         ...
 
@@ -122,16 +126,18 @@ class Bookies(Protocol):
     ) -> ReadReply:
         """Read one entry, or the highest stored one if `entry` is -1.
 
-        The state of the bookie is in the status; nothing is raised for it. With `fence_key` the
-        bookie fences the ledger durably before it replies, and creates it fenced if it does not
-        store it. `reply.lac` is the highest LAC that the bookie has.
+        The state of the bookie is in the status; a failed read raises nothing. With `fence_key` the
+        bookie fences the ledger durably before it replies; a ledger that it does not store is
+        created fenced. `reply.lac` is the highest LAC that the bookie has.
         """
         ...
 
     async def read_many(
         self, bookie: BookieId, ledger: LedgerId, first: EntryId, last: EntryId, max_bytes: int
     ) -> ReadManyReply:
-        """Read consecutive entries from `first`: at least one if stored, whatever its size."""
+        """Read consecutive entries from `first`: at least one if it is stored, whatever
+        its size.
+        """
         ...
 
     async def read_lac(self, bookie: BookieId, ledger: LedgerId) -> ReadReply:
@@ -150,19 +156,21 @@ class Bookies(Protocol):
         """Wait until the bookie has a LAC above `previous`, is fenced, or `timeout_s` has passed.
 
         The status is OK in each of these cases. If the LAC is higher, `body` is entry previous + 1,
-        or empty if the bookie does not store it: one round trip (BookKeeper's long poll with entry
-        piggyback). The bookie bounds `timeout_s`.
+        or empty if the bookie does not store that entry. One round trip brings both, as in
+        BookKeeper's long poll with entry piggyback. The bookie bounds `timeout_s`.
         """
         ...
 
     async def list_entries(self, bookie: BookieId, ledger: LedgerId) -> EntriesReply:
-        """List the stored entries. NO_LEDGER needs evidence; UNKNOWN_LEDGER_STATE in limbo."""
+        """List the stored entries. NO_LEDGER needs evidence; in limbo it is
+        UNKNOWN_LEDGER_STATE.
+        """
         ...
 
     async def end_limbo(self, bookie: BookieId, ledger: LedgerId, master_key: bytes) -> Status:
-        """End the limbo of a ledger: its copies are complete again, or their loss was accepted."""
+        """End the limbo of a ledger whose copies are complete again, or whose loss was accepted."""
         ...
 
     async def stats(self, bookie: BookieId) -> BookieStats:
-        """Return the current statistics; UNREACHABLE if no answer came."""
+        """Return the current statistics. The status is UNREACHABLE if no answer came."""
         ...

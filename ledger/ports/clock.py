@@ -7,9 +7,11 @@ from typing import Protocol
 
 class Clock(Protocol):
     def now_ms(self) -> int:
-        """Return the wall clock in milliseconds since 1970. It may jump; safety never uses it."""
+        """Return the wall clock in milliseconds since 1970. The clock may jump; safety never uses
+        it.
+        """
         ...
 
     def monotonic_s(self) -> float:
-        """Return seconds from an arbitrary start. Never falls."""
+        """Return seconds from an arbitrary start. The value never falls."""
         ...

@@ -11,14 +11,15 @@ OnSynced = Callable[[OSError | None], None]
 
 
 class LogFile(Protocol):
-    """One open file. It has one writer; reads may run at the same time."""
+    """One open file with one writer. Reads may run during writes."""
 
     def write(self, buffers: Sequence[Buffer], position: int) -> None:
-        """Write all buffers at `position`. Readers of this process see them; they are not durable
-        yet.
+        """Write all buffers at `position`. Readers of this process see the bytes, which are not
+        durable yet.
 
-        In a file that is expected to grow (`Disk.create`), readers may see them only after the next
-        sync. Raises OSError (ENOSPC and others); the content after `position` is then undefined.
+        In a file that is expected to grow (`Disk.create`), readers may see the bytes only after the
+        next sync. Raises OSError (ENOSPC and others); the content after `position` is then
+        undefined.
         """
         ...
 
@@ -26,13 +27,13 @@ class LogFile(Protocol):
         """Make everything written before this call durable, then run `on_synced(None)`.
 
         `on_synced` runs once, possibly before this call returns, and always on the event loop's
-        thread. It receives an OSError if the unsynced bytes of the file are lost for good; the file
+        thread. It receives an OSError if the unsynced bytes of the file are lost for good. The file
         must then never be synced again.
         """
         ...
 
     def read_now(self, position: int, size: int) -> Buffer | None:
-        """Return up to `size` bytes (fewer at the end) if this needs no wait, else None."""
+        """Return up to `size` bytes (fewer at the end), or None if the read would have to wait."""
         ...
 
     async def read(self, position: int, size: int) -> Buffer:
@@ -44,7 +45,9 @@ class LogFile(Protocol):
         ...
 
     def preallocate(self, position: int, size: int) -> None:
-        """Reserve space from `position`, as far as possible. Reads of it return zeros."""
+        """Reserve space from `position`, as far as possible. Reads of reserved space
+        return zeros.
+        """
         ...
 
     def truncate(self, size: int) -> None: ...
@@ -60,8 +63,8 @@ class Disk(Protocol):
     def create(self, name: str, expected_bytes: int = 0) -> LogFile:
         """Create a file. Its name is durable only after `sync_directory`.
 
-        `expected_bytes` hints that this file and its successors grow to that size. With it the new
-        file may be full of zeros; otherwise it is empty.
+        `expected_bytes` is a hint that this file and its successors will grow to that size. With
+        the hint the new file may be full of zeros; otherwise the file is empty.
         """
         ...
 

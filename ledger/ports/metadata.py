@@ -1,7 +1,7 @@
 """The port to the metadata store: a tree of small versioned nodes, as in ZooKeeper.
 
-SQLite implements it on one machine, ZooKeeper in a cluster; both pass one contract suite. Paths are
-absolute, `/a/b`; no empty, `.` or `..` parts, no NUL, no trailing slash.
+SQLite implements the port on one machine, ZooKeeper in a cluster; both pass one contract suite.
+Paths are absolute, `/a/b`. A path has no empty, `.` or `..` parts, no NUL and no trailing slash.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 ANY_VERSION = -1
-NODE_BYTES_MAX = 1023 * 1024  # with its path, one request within ZooKeeper's default limit
+# A node of this size, with its path, fits into one request of ZooKeeper's default limit
+NODE_BYTES_MAX = 1023 * 1024
 
 
 class Node(NamedTuple):
     data: bytes
-    version: int  # 0 when created, +1 at each set
+    version: int  # 0 after `create`; each `set` adds 1
 
 
 class Create(NamedTuple):
@@ -47,8 +48,8 @@ Unwatch = Callable[[], None]
 class MetadataStore(Protocol):
     """A tree of nodes. A change is durable and totally ordered before its call returns.
 
-    Errors: NoNode (also for a missing parent), NodeExists, NotEmpty, BadVersion;
-    MetadataUnavailable if the outcome is unknown.
+    The errors are NoNode (also for a missing parent), NodeExists, NotEmpty and BadVersion.
+    MetadataUnavailable means that the outcome is unknown.
     """
 
     async def get(self, path: str) -> Node: ...
@@ -56,8 +57,8 @@ class MetadataStore(Protocol):
     async def exists(self, path: str) -> bool: ...
 
     async def set(self, path: str, data: bytes, version: int) -> int:
-        """Replace the data of a node. Returns the new version; BadVersion if the
-        version differs.
+        """Replace the data of a node. Returns the new version. Raises BadVersion if `version`
+        differs.
         """
         ...
 
@@ -72,15 +73,17 @@ class MetadataStore(Protocol):
     ) -> str:
         """Create a node with version 0. Returns its path.
 
-        `sequential` appends a ten-digit number, larger than any number given below that parent
-        before. `parents` creates missing ancestors without data.
+        `sequential` appends a ten-digit number, larger than all earlier numbers below that parent.
+        `parents` creates missing ancestors without data.
         """
         ...
 
     async def delete(self, path: str, version: int = ANY_VERSION) -> None: ...
 
     async def multi(self, ops: Sequence[Op]) -> None:
-        """Apply all of `ops` in order, or none of them and raise the first failure."""
+        """Apply all of `ops` in order. If one fails, none is applied and the first failure is
+        raised.
+        """
         ...
 
     async def children(self, path: str) -> list[str]:
@@ -88,7 +91,8 @@ class MetadataStore(Protocol):
         ...
 
     async def read_tree(self, path: str) -> dict[str, Node]:
-        """Return every node below `path`, without `path` itself. Empty if it does not exist.
+        """Return every node below `path`, without `path` itself. The result is empty without that
+        node.
 
         The embedded store returns one consistent snapshot. ZooKeeper is read node by node; a node
         that a multi renames below the same parent is found under one of its two names.
@@ -96,7 +100,9 @@ class MetadataStore(Protocol):
         ...
 
     async def paths(self, path: str) -> list[str]:
-        """Return every path below `path`, parents first. Empty if it does not exist."""
+        """Return every path below `path`, parents first. The result is empty if `path` does not
+        exist.
+        """
         ...
 
     async def sync(self, path: str) -> None:
@@ -116,7 +122,7 @@ class MetadataStore(Protocol):
 
         The ephemeral nodes of the old session are gone or about to go; the store does not create
         them again. Watches stay armed, and each fires once. A store without sessions never calls
-        it.
+        `on_renewed`.
         """
         ...
 

@@ -25,7 +25,7 @@ class Table(Protocol):
         deletes: Sequence[bytes] = (),
         delete_ranges: Sequence[tuple[bytes, bytes]] = (),
     ) -> None:
-        """Apply all changes atomically: readers, and a restart after a crash, see all or none.
+        """Apply all changes atomically. Readers see all of them or none, also after a crash.
 
         The order inside one call is: ranges (first <= key < end), deletes, puts.
         """

@@ -1,8 +1,8 @@
 """The bookies port over gRPC: one connection to each bookie, established at first use.
 
-A broken connection answers all requests in flight with UNREACHABLE at once. It is established again
-in the background, first at once and then at growing intervals, at the address where the bookie is
-then registered. Meanwhile calls are answered UNREACHABLE without a wait.
+When a connection breaks, all requests in flight are answered UNREACHABLE at once. A background task
+reconnects, first at once and then at growing intervals, to the address that the bookie has
+registered by then. Calls made meanwhile are answered UNREACHABLE without a wait.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ class BookiePeer:
         self._loop = asyncio.get_running_loop()
         # The connection that takes calls. None while disconnected.
         self._link: BookieConnection | None = None
-        # The same connection, or the one that is being established.
+        # The connection of `link`, or the connection that is being established.
         self._newest: BookieConnection | None = None
         # The task that reconnects, while the bookie is registered and a connection is wanted.
         self._keeper: asyncio.Task[None] | None = None
-        # The status of calls without a connection; why the last attempt failed.
+        # The status of calls without a connection: the reason why the last attempt failed.
         self._refusal = Status.UNREACHABLE
-        # Set when the bookie registers at another address: the pause before a retry ends.
+        # Set when the bookie registers at another address; ends the pause before a retry.
         self._moved = asyncio.Event()
         # Set once, by `close`.
         self._closed = False
@@ -137,7 +137,7 @@ class BookiePeer:
 
 
 class GrpcBookies:
-    """Bookies by id, at the addresses from `registered()`. Others are UNREACHABLE."""
+    """All bookies, at the addresses from `registered()`. An unregistered bookie is UNREACHABLE."""
 
     def __init__(
         self, registered: Registered, config: GrpcClientConfig, tls: TlsFiles | None = None
@@ -265,7 +265,9 @@ class GrpcBookies:
         return await link.reads.ask(question)
 
     async def _call(self, bookie: BookieId, method: str, request: Message, reply: _Reply) -> None:
-        """Send a control call. `reply` receives the answer; the status tells why there is none."""
+        """Send a control call. `reply` receives the answer; the status explains a
+        missing answer.
+        """
         link = self._link(bookie)
         if isinstance(link, Status):
             reply.status = link
@@ -289,7 +291,7 @@ _STATUSES = {int(status): status for status in Status}
 
 
 def _status(code: int) -> Status:
-    """Decode a status. Unknown codes of a later version become UNREACHABLE."""
+    """Decode a status. A code that this version does not know becomes UNREACHABLE."""
     return _STATUSES.get(code, Status.UNREACHABLE)
 
 

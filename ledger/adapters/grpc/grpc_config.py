@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Final
 
 MESSAGE_BYTES_MAX: Final = 16 * 1024 * 1024 + 2 * 64 * 1024
-"""The largest message: the largest entry and 64 KiB."""
+"""The size limit of a message: the largest entry and 64 KiB."""
 
 WINDOW_BYTES: Final = 2 * 1024 * 1024
-"""Bytes in flight on one stream: two full messages. Fixed, so gRPC sends no probes."""
+"""Bytes in flight on one stream: two full messages. The window is fixed, so gRPC sends
+no probes.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,24 +22,26 @@ class TlsFiles:
     The bookie's certificate names the host under which the bookie registers.
     """
 
-    cert: Path  # of this process, with its chain if there is one
+    cert: Path  # certificate of this process, with its chain
     key: Path  # the private key of this process
     ca: Path  # the CA certificates that sign the peers' certificates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrpcClientConfig:
-    """Connections of one process: one to each bookie, with a stream of adds and one of reads."""
+    """Settings of a client's connections: one to each bookie, with a stream of adds and one of
+    reads.
+    """
 
     message_bytes: int = 1024 * 1024  # adds share a message of up to this size
-    queue_bytes_max: int = 32 * 1024 * 1024  # unsent, to one bookie; above it adds are OVERLOADED
-    add_timeout_s: float = 5.0  # BookKeeper's addEntryTimeoutSec; then UNREACHABLE
-    control_timeout_s: float = 5.0  # LAC, list and statistics calls
-    connect_timeout_s: float = 2.0  # until the bookie has sent its identity
-    reconnect_s_min: float = 0.02  # wait after the first failed attempt; doubles
+    queue_bytes_max: int = 32 * 1024 * 1024  # unsent adds to one bookie; more are OVERLOADED
+    add_timeout_s: float = 5.0  # as BookKeeper's addEntryTimeoutSec; then UNREACHABLE
+    control_timeout_s: float = 5.0  # timeout of LAC, list and statistics calls
+    connect_timeout_s: float = 2.0  # time until the bookie has sent its identity
+    reconnect_s_min: float = 0.02  # wait after the first failed attempt; then doubled
     reconnect_s_max: float = 1.0
-    keepalive_s: float = 10.0  # silence before a ping, which detects a peer that vanished
-    keepalive_timeout_s: float = 5.0  # without an answer the connection is closed
+    keepalive_s: float = 10.0  # silence before a ping, which detects a vanished peer
+    keepalive_timeout_s: float = 5.0  # wait for the ping's answer before closing
 
     def __post_init__(self) -> None:
         assert 1 <= self.message_bytes <= MESSAGE_BYTES_MAX
@@ -49,17 +53,17 @@ class GrpcClientConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrpcServerConfig:
-    """The bookie's end."""
+    """Settings of a bookie's gRPC server."""
 
-    streams_per_connection_max: int = 256  # gRPC: max_concurrent_streams
-    calls_max: int = 4_096  # of all connections; each client has two streams
-    queue_bytes_max: int = 32 * 1024 * 1024  # not durable yet; above it no adds are read
-    answer_bytes_max: int = 16 * 1024 * 1024  # unsent answers of one stream with a slow reader
+    streams_per_connection_max: int = 256  # gRPC's max_concurrent_streams
+    calls_max: int = 4_096  # calls of all connections; each client has two
+    queue_bytes_max: int = 32 * 1024 * 1024  # adds not durable yet; above it none are read
+    answer_bytes_max: int = 16 * 1024 * 1024  # unsent answers on one slow stream
     message_bytes: int = 1024 * 1024  # answers share a message of up to this size
-    hello_timeout_s: float = 5.0  # a stream that has not named its bookie by then is closed
-    control_timeout_s: float = 30.0  # no control call takes longer, whatever the client requested
-    ping_interval_s_min: float = 4.0  # faster pings are strikes
-    ping_strikes_max: int = 2  # then the connection is closed
+    hello_timeout_s: float = 5.0  # time for a new stream to name its bookie
+    control_timeout_s: float = 30.0  # limit of control calls, whatever the client requests
+    ping_interval_s_min: float = 4.0  # a faster ping counts as a strike
+    ping_strikes_max: int = 2  # strikes before the connection is closed
 
     def __post_init__(self) -> None:
         assert self.streams_per_connection_max >= 2

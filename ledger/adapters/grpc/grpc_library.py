@@ -1,8 +1,8 @@
 """The gRPC library, with settings that must precede its import. Import it only from here.
 
-By default it logs connection events to stderr. It also shuts down its machinery whenever the last
-channel and server of the process are collected, and then waits for the last operation, on the event
-loop's thread and possibly for ever.
+By default gRPC logs connection events to stderr. It also shuts down its machinery whenever the last
+channel and server of the process are collected. The shutdown waits for the last operation on the
+event loop's thread, possibly for ever.
 """
 
 from __future__ import annotations
@@ -22,4 +22,4 @@ __all__ = ["aio", "grpc", "keep_running"]
 @functools.cache
 def keep_running() -> None:
     """Keep the machinery until the process ends. Call before creating a channel or server."""
-    cast(Any, aio).init_grpc_aio()  # public, but missing in the type stubs
+    cast(Any, aio).init_grpc_aio()  # a public function that the type stubs lack

@@ -1,7 +1,7 @@
 """One connection to one bookie, from the first attempt until it breaks.
 
 Adds and requests wait until the bookie has sent its identity. When the attempt fails or the
-connection breaks, all of them are answered UNREACHABLE at once.
+connection breaks, all adds and requests are answered UNREACHABLE at once.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ from ledger.ports.bookies import Status
 from ledger.wire.bookie_frames import BadBookieFrame, decode_welcome, encode_hello
 
 Address = tuple[str, int]
-_GOODBYE_S: Final = 0.5  # for the bookie to end the streams that this side has ended
+_GOODBYE_S: Final = 0.5  # wait until the bookie ends the streams that this side has ended
 _BROKEN: Final = (aio.AioRpcError, asyncio.InvalidStateError, aio.UsageError, BadBookieFrame)
 _Call = aio.StreamStreamCall[bytes, bytes]
 
 
 class BookieConnection:
-    """A connection. `run` keeps it; other callers use only `adds`, `reads` and `call`."""
+    """A connection to one bookie. `run` keeps it; other callers use only `adds`, `reads` and
+    `call`.
+    """
 
     def __init__(
         self,
@@ -39,10 +41,12 @@ class BookieConnection:
         self.adds = AddStream(config)
         self.reads = ReadStream()
         self.opened: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        """True once the bookie has confirmed its identity; False if it was not reached."""
+        """A future: True once the bookie has confirmed its identity, False if it was
+        not reached.
+        """
         self._config = config
         self._credentials = credentials
-        # From the start of `run` until its end.
+        # The channel to the bookie, from the start of `run` until its end.
         self._channel: aio.Channel | None = None
         # Done once `close` was called.
         self._closing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -59,7 +63,9 @@ class BookieConnection:
         return self.opened.done() and self.opened.result()
 
     async def run(self, on_opened: Callable[[], None]) -> None:
-        """Connect and serve. Returns when the connection failed or broke; then all is answered."""
+        """Connect and serve. Returns after the connection failed or broke and all requests are
+        answered.
+        """
         channel = open_channel(*self.address, self._config, self._credentials)
         self._channel = channel
         try:
@@ -76,13 +82,13 @@ class BookieConnection:
             await channel.close()
 
     def close(self) -> None:
-        """Make `run` answer everything and return soon."""
+        """Make `run` answer all pending requests and return soon."""
         if not self._closing.done():
             self._closing.set_result(None)
         self._fail()
 
     async def call(self, method: str, request: bytes) -> bytes | None:
-        """Send a control call. Returns the answer, or None if there is none."""
+        """Send a control call. Returns the answer, or None if no answer came."""
         if not await asyncio.shield(self.opened) or self._channel is None:
             return None
         call: aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(
@@ -93,7 +99,7 @@ class BookieConnection:
         except (aio.AioRpcError, aio.UsageError):
             return None
         except asyncio.CancelledError:
-            # A closed channel cancels its calls, which does not cancel the caller.
+            # A closed channel cancels its calls, but not their callers.
             if _is_cancelled_itself():
                 raise
             return None

@@ -2,8 +2,8 @@
 
 `gateway dev` exports its store this way, so that other processes can read segments. Every change is
 refused with `ReadOnlyStore`. Watches share one stream. A read waits until all earlier watches are
-armed, so a caller that watches and then reads misses nothing. When the stream breaks it is opened
-again; then every watch and `watch_session` fire once.
+armed, so a caller that watches and then reads misses nothing. After the stream breaks, a new one is
+opened; then every watch and every `watch_session` fires once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ledger.wire import metadata_pb2 as pb
 
 SERVICE: Final = "ledger.wire.Metadata"
 _CALL_S: Final = 10.0
-_RECONNECT_S: Final = 0.5  # between attempts; short, because the server is on this machine
+_RECONNECT_S: Final = 0.5  # pause between attempts; short, because the server is on this machine
 _RETRY_S, _RETRY_S_MAX = 0.05, 1.0
 _BROKEN: Final = (aio.AioRpcError, aio.UsageError, asyncio.InvalidStateError, DecodeError)
 _Watching = aio.StreamStreamCall[bytes, bytes]
@@ -41,17 +41,17 @@ class GrpcMetadata:
         self._watches: dict[str, list[Callable[[], None]]] = {}
         # Callbacks of `watch_session`.
         self._renewed: list[Callable[[], None]] = []
-        # By path: done once its watch is armed on the current stream.
+        # A future for each path, done once its watch is armed on the current stream.
         self._asked: dict[str, asyncio.Future[None]] = {}
-        # By path: the number of the last request. An answer to an older one is ignored.
+        # The number of the last request for each path. An answer to an older request is ignored.
         self._numbers: dict[str, int] = {}
-        # The number of the newest request; rises by one for each.
+        # The number of the newest request; each request adds one.
         self._number = 0
         # Requests that are not sent yet, in order.
         self._to_send: list[pb.WatchRequest] = []
         # Set while `_to_send` is not empty.
         self._sending = asyncio.Event()
-        # Keeps the stream, from the first watch until `close`.
+        # The task that keeps the stream open, from the first watch until `close`.
         self._task: asyncio.Task[None] | None = None
         # Set once, by `close`; every later call fails.
         self._closed = False
@@ -60,7 +60,7 @@ class GrpcMetadata:
     def is_closed(self) -> bool:
         return self._closed
 
-    # Reads.
+    # The reads of the port.
 
     async def get(self, path: str) -> Node:
         reply = pb.NodesReply()
@@ -91,7 +91,7 @@ class GrpcMetadata:
         ]
 
     async def sync(self, path: str) -> None:
-        """Wait for the watches to be armed: the server reads only committed changes anyway."""
+        """Wait until all watches are armed. The server reads only committed changes anyway."""
         await self._until_armed()
 
     async def _tree(self, request: pb.PathRequest) -> list[pb.StoredNode]:
@@ -121,7 +121,7 @@ class GrpcMetadata:
         said = error.details() if isinstance(error, aio.AioRpcError) else str(error)
         return MetadataUnavailable(f"{self._place}: {said}")
 
-    # Changes, all refused.
+    # The changes of the port; each is refused.
 
     async def set(self, path: str, data: bytes, version: int) -> int:
         self._refuse(path)
@@ -146,7 +146,7 @@ class GrpcMetadata:
     def _refuse(self, path: str) -> NoReturn:
         raise ReadOnlyStore(f"{self._place} shows {path} for reading only")
 
-    # Watches.
+    # The watches of the port.
 
     def watch(self, path: str, on_changed: Callable[[], None]) -> Unwatch:
         watchers = self._watches.setdefault(path, [])
@@ -218,7 +218,7 @@ class GrpcMetadata:
             raise MetadataUnavailable(f"{self._place} does not answer")
 
     async def _keep(self) -> None:
-        """Keep a stream open; fire the watches of each stream that broke."""
+        """Keep a stream open. After a stream breaks, fire its watches."""
         wait_s = _RETRY_S
         while True:
             try:

@@ -1,6 +1,6 @@
-"""Exports a metadata store over gRPC, read-only: no request can change it.
+"""A server that exports a metadata store over gRPC, read-only: no request can change the store.
 
-`shown` are nodes that readers need and the store does not hold.
+`shown` holds nodes that readers need and the store does not hold.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from ledger.wire import metadata_pb2 as pb
 _CALLS_MAX: Final = 1_024
 _REQUEST_BYTES_MAX: Final = 64 * 1024
 _REPLY_BYTES_MAX: Final = 16 * 1024 * 1024
-_NODES_BYTES: Final = 1024 * 1024  # of one message of a tree
-_WATCHES_MAX: Final = 100_000  # of one client
-_NEWS_MAX: Final = 2 * _WATCHES_MAX  # unread events: for each path one change and one armed watch
+_NODES_BYTES: Final = 1024 * 1024  # size of one message of a tree
+_WATCHES_MAX: Final = 100_000  # watches that one client may set
+# Unread events of one client: one change and one armed watch for each path
+_NEWS_MAX: Final = 2 * _WATCHES_MAX
 _Context = aio.ServicerContext[bytes, bytes]
 
 
 class MetadataServer:
-    """One store on one port. Stopping it does not close the store."""
+    """A server of one store on one port. `stop` does not close the store."""
 
     def __init__(self, store: MetadataStore, shown: Mapping[str, bytes] | None = None) -> None:
         keep_running()
@@ -37,7 +38,7 @@ class MetadataServer:
         self._server: aio.Server | None = None
 
     async def start(self, host: str, port: int) -> int:
-        """Listen, on any free port if `port` is 0. Returns the port. Raises OSError."""
+        """Listen, on any free port if `port` is 0. Returns the port number. Raises OSError."""
         server = aio.server(
             options=[
                 ("grpc.max_receive_message_length", _REQUEST_BYTES_MAX),
@@ -128,7 +129,7 @@ class _Watches:
         self._waiting = asyncio.Event()
 
     def heed(self, request: pb.WatchRequest) -> bool:
-        """Add or remove a watch. Returns False if there are too many, or too many unread events."""
+        """Add or remove a watch. Returns False if there are too many watches or unread events."""
         path = request.path
         if len(self._news) >= _NEWS_MAX:
             return False
@@ -156,7 +157,7 @@ class _Watches:
         self._waiting.set()
 
     async def write(self, context: _Context) -> None:
-        """Send events as they come."""
+        """Send events to the client as they occur."""
         while True:
             await self._waiting.wait()
             self._waiting.clear()

@@ -1,7 +1,7 @@
 """The client's ends of the two streams to a bookie.
 
-Both exist as long as one connection. They do not depend on gRPC: the connection takes messages out
-(`next_message`), brings messages in (`on_message`), and reports the end (`fail`).
+Both ends live exactly as long as their connection, and do not depend on gRPC. The connection takes
+messages out (`next_message`), brings messages in (`on_message`), and reports the end (`fail`).
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from ledger.wire.bookie_frames import (
     encode_read_requests,
 )
 
-_TICKS: Final = 8  # checks of the pending adds in one add timeout
+_TICKS: Final = 8  # number of checks of the pending adds during one add timeout
 
 
 class AddStream:
     """Adds to one bookie, in order, each answered exactly once.
 
-    Adds are numbered; `_pending` holds their callbacks, oldest first. One timer serves all of them:
-    each tick records the next number, and adds older than all recorded ticks are late.
+    Adds are numbered; `_pending` holds their callbacks, oldest first. One timer serves all adds.
+    Each tick records the next number, and an add older than all recorded ticks is late.
     """
 
     __slots__ = (
@@ -56,23 +56,24 @@ class AddStream:
     def __init__(self, config: GrpcClientConfig) -> None:
         self._config = config
         self._loop = asyncio.get_running_loop()
-        # The number of the next add. Rises by one for each; answers refer to it.
+        # The number of the next add. Each add raises it by one; answers refer to the number.
         self._next = 0
-        # Callbacks of unanswered adds by number, oldest first. Each is removed before it runs.
+        # Callbacks of unanswered adds by number, oldest first. A callback is removed before it
+        # runs.
         self._pending: dict[int, OnAdded] = {}
         # Messages that are not sent yet; the last one still takes adds.
         self._queue: deque[AddBatchWriter] = deque()
-        # Bytes in `_queue`, at most `queue_bytes_max`; above it adds are refused.
+        # Bytes in `_queue`, at most `queue_bytes_max`; beyond the limit adds are refused.
         self._queue_bytes = 0
         # Set while `next_message` waits for the first add.
         self._waiting: asyncio.Future[None] | None = None
-        # The next tick. None while nothing is pending.
+        # The timer of the next tick. None while no add is pending.
         self._timer: asyncio.TimerHandle | None = None
-        # The value of `_next` at recent ticks, oldest first; at most `_TICKS` of them.
+        # The value of `_next` at the last `_TICKS` ticks, oldest first.
         self._ticks: deque[int] = deque()
         # Ticks in a row without a message from the bookie.
         self._quiet_ticks = 0
-        # The largest entry that fits into one message; the bookie may lower it at the start.
+        # The largest entry that fits into one message; the bookie may lower the limit at the start.
         self.entry_bytes_max = MESSAGE_BYTES_MAX - FRAME_BYTES_MAX
         # Set once, by `fail`; every later add is answered at once.
         self.over = False
@@ -88,7 +89,7 @@ class AddStream:
         on_added: OnAdded,
         recovery: bool,
     ) -> None:
-        """Queue an entry, as `Bookies.add` does, until the stream has ended."""
+        """Queue an entry, as `Bookies.add` does. After the end of the stream, refuse it."""
         length = sum(map(len, body))
         if length > self.entry_bytes_max or ledger < 0 or entry < 0:
             self._loop.call_soon(on_added, Status.BAD_REQUEST)
@@ -108,7 +109,7 @@ class AddStream:
             self._watch()
 
     async def next_message(self) -> bytes | None:
-        """Wait for adds. Returns up to one full message of them, or None at the end."""
+        """Wait for adds. Returns up to one full message of adds, or None at the end."""
         while not self._queue:
             if self.over:
                 return None
@@ -119,7 +120,7 @@ class AddStream:
         return adds.encode()
 
     def on_message(self, message: bytes) -> None:
-        """ReadResponse the adds that a message acknowledges. Raises BadBookieFrame."""
+        """Answer the adds that a message acknowledges. Raises BadBookieFrame."""
         self._quiet_ticks = 0
         pending = self._pending
         for first, count, status in decode_add_statuses(message):
@@ -159,7 +160,7 @@ class AddStream:
         self._timer = self._loop.call_later(self._config.add_timeout_s / _TICKS, self._on_tick)
 
     def _on_tick(self) -> None:
-        """ReadResponse the adds that were already pending `_TICKS` ticks ago: they are late."""
+        """Answer late adds: those that were already pending `_TICKS` ticks ago."""
         self._timer = None
         self._quiet_ticks += 1
         if len(self._ticks) == _TICKS:
@@ -182,13 +183,15 @@ class AddStream:
 
 
 class ReadStream:
-    """Read requests to one bookie. A cancelled request is forgotten here and cancelled there."""
+    """Read requests to one bookie. Cancelling a request forgets it here and cancels it at the
+    bookie.
+    """
 
     __slots__ = ("_loop", "_next", "_pending", "_queue", "_waiting", "over")
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        # The number of the next request. Rises by one for each.
+        # The number of the next request. Each request raises it by one.
         self._next = 0
         # Unanswered requests by number; removed by an answer, a cancellation or `fail`.
         self._pending: dict[int, asyncio.Future[ReadResponse]] = {}
@@ -200,7 +203,7 @@ class ReadStream:
         self.over = False
 
     async def ask(self, question: ReadRequest) -> ReadResponse:
-        """Send a request, which gets its number here. Returns the answer, or UNREACHABLE."""
+        """Number a request and send it. Returns the answer, or UNREACHABLE."""
         if self.over:
             return ReadResponse(0, Status.UNREACHABLE)
         number = self._next
@@ -215,7 +218,7 @@ class ReadStream:
                 self._send(ReadRequest(ReadOp.CANCEL, number))
 
     async def next_message(self) -> bytes | None:
-        """Wait for requests. Returns a message of them, or None at the end."""
+        """Wait for requests. Returns a message of requests, or None at the end."""
         while not self._queue:
             if self.over:
                 return None

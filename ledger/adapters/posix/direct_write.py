@@ -1,9 +1,10 @@
 """Writes that bypass the page cache and are durable when they return.
 
 A group of log records is copied once into aligned memory and written with O_DIRECT and O_DSYNC. No
-page is allocated, dirtied, tracked or written back. Measured here, that takes half the CPU of a
-buffered write with fdatasync for 16 KiB, and a fifth for 256 KiB (docs/decisions/0002-journal.md).
-Where the loop must not wait, `stage` copies at once and a thread writes with `flush`.
+page is allocated, dirtied, tracked or written back. Measured here, a direct write of 16 KiB takes
+half the CPU of a buffered write with fdatasync; at 256 KiB it takes a fifth
+(docs/decisions/0002-journal.md). Where the loop must not wait, `stage` copies at once and a thread
+writes with `flush`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class AlignedBuffer:
 
     def __init__(self) -> None:
         self._memory: memoryview | None = None
-        self.busy = False  # True while it holds bytes that a thread has not written yet
+        self.busy = False  # True while the buffer holds bytes that a thread has not written yet
 
     def fill(self, buffers: Sequence[Buffer], size: int) -> memoryview:
         """Copy the joined `buffers` into aligned memory. The view is valid until the next call."""
@@ -50,7 +51,7 @@ class DirectWriter:
     def __init__(self, handle: int, staging: AlignedBuffer) -> None:
         self._handle = handle
         self._staging = staging
-        # The bytes and their position, until `flush` or `forget`
+        # The staged bytes and their position, until `flush` or `forget`
         self._staged: tuple[memoryview, int] | None = None
 
     @property
@@ -66,7 +67,7 @@ class DirectWriter:
         try:
             flags = os.O_WRONLY | os.O_CLOEXEC | DIRECT_FLAGS
             return DirectWriter(os.open(name, flags, dir_fd=directory), staging)
-        except OSError:  # the buffered handle continues, and reports an error if there is one
+        except OSError:  # the buffered handle is used instead, and reports a real error
             return None
 
     def takes(self, position: int, size: int) -> bool:
@@ -80,7 +81,7 @@ class DirectWriter:
         return os.pwrite(self._handle, self._staging.fill(buffers, size), position) == size
 
     def stage(self, buffers: Sequence[Buffer], position: int, size: int) -> None:
-        """Copy the bytes; `flush` writes them. No other write is taken before that."""
+        """Copy the bytes for `flush`. Until then no other write is accepted."""
         self._staged = self._staging.fill(buffers, size), position
         self._staging.busy = True
 

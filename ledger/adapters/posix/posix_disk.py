@@ -1,7 +1,7 @@
 """The disk port on a POSIX directory.
 
 Writes bypass the page cache where that is possible; elsewhere they are vectored writes with
-fdatasync. Reads do not wait if the page cache holds the bytes.
+fdatasync. A read does not wait if the page cache holds its bytes.
 """
 
 from __future__ import annotations
@@ -25,19 +25,22 @@ from ledger.ids import Buffer
 from ledger.ports.disk import OnSynced
 
 SyncMode = Literal["inline", "thread", "auto", "never"]
-"""Where fdatasync runs: on the event loop, in a thread, wherever it is cheaper now, or never."""
+"""The place where fdatasync runs: on the event loop, in a thread, in the cheaper of the two, or
+never.
+"""
 
 _BUFFERS_MAX: Final = os.sysconf("SC_IOV_MAX")
-_INLINE_S_MAX: Final = 0.002  # "auto": a longer stop of the loop costs more than a thread
+# Bound of mode "auto": a longer stop of the loop costs more than a thread
+_INLINE_S_MAX: Final = 0.002
 _AVERAGE_SHARE: Final = 0.125  # weight of the newest sync in the moving average
-# If writes are larger on average, zeros cost more than they save
+# Average write above which zeros cost more than they save
 _SPARE_PAYS_BYTES: Final = 192 * 1024
 _READ_THREADS: Final = 4
 _NOWAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)
 
 
 class PosixDisk:
-    """One directory, locked. Opening it writes nothing.
+    """One locked directory. Opening it writes nothing.
 
     Raises DirectoryInUse while another process or object holds the lock.
     """
@@ -81,7 +84,7 @@ class PosixDisk:
         return state.f_bavail * state.f_frsize
 
     def close(self) -> None:
-        """Release the directory. Every file was closed before."""
+        """Release the directory. The caller has closed every file before."""
         self._syncs.close()
         self._spare.close()
         self._readers.shutdown(wait=True)
@@ -97,7 +100,7 @@ class PosixDisk:
 
 
 class PosixLogFile:
-    """One open file."""
+    """One open file of a `PosixDisk`."""
 
     __slots__ = (
         "_closed",
@@ -118,27 +121,27 @@ class PosixLogFile:
         self._readers = readers
         # The handle for aligned writes. None where the file system does not support them.
         self._direct: DirectWriter | None = None
-        # Where the next log file is prepared. Set only for a log file.
+        # The place where the next log file is prepared. Set only for a log file.
         self._spare: SpareFile | None = None
         # The size that this file will grow to; 0 if unknown. Set only for a log file.
         self._expected_bytes = 0
         # True if the page cache may hold bytes that are not on disk: a sync needs fdatasync then.
         self._dirty = True
-        # One for this object and one for each call in a thread; the handle is closed at 0.
+        # One user for this object and one for each call in a thread; the handle is closed at 0.
         self._users = 1
-        # Set once, by `close`; the handle may stay open for `_users`.
+        # Set once, by `close`; the handle may stay open until `_users` is 0.
         self._closed = False
-        # Number of direct writes so far; with the size it gives the average write.
+        # Number of direct writes so far. The file size divided by it is the average write.
         self._writes = 0
 
     def expect_growth(
         self, spare: SpareFile, expected_bytes: int, direct: DirectWriter | None
     ) -> None:
-        """Mark this as a log file: written in blocks, followed by another file of its size."""
+        """Mark this file as a log file: written in blocks, followed by another file of its size."""
         self._spare, self._expected_bytes, self._direct = spare, expected_bytes, direct
 
     def expect_random_reads(self) -> None:
-        """Disable read-ahead: it would cache space that another handle is about to write."""
+        """Disable read-ahead, which would cache space that another handle is about to write."""
         if hasattr(os, "posix_fadvise"):
             os.posix_fadvise(self._handle, 0, 0, os.POSIX_FADV_RANDOM)
 
@@ -207,7 +210,7 @@ class PosixLogFile:
             return now
         try:
             reading = self._readers.submit(self._read, position, size)
-        except RuntimeError as error:  # the pool was shut down
+        except RuntimeError as error:  # the thread pool was shut down
             raise OSError(errno.EBADF, "the disk was closed") from error
         self.hold()
         # Also if the caller gave up before a thread was free: then no thread runs at all.
@@ -219,7 +222,7 @@ class PosixLogFile:
 
     def preallocate(self, position: int, size: int) -> None:
         if self._spare is not None and 0 < position < self._writes * _SPARE_PAYS_BYTES:
-            self._spare.prepare(self._expected_bytes)  # the file grows, so another one will follow
+            self._spare.prepare(self._expected_bytes)  # the file grows, so another file will follow
         if position + size <= self.size():
             return
         try:
@@ -263,11 +266,12 @@ class PosixLogFile:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-_USERS_LOCK: Final = threading.Lock()  # guards the counts of all files; held only for an addition
+# Guards the user counts of all files; held only for an addition
+_USERS_LOCK: Final = threading.Lock()
 
 
 def _write_in_parts(handle: int, buffers: Sequence[Buffer], position: int) -> None:
-    """Write all of `buffers`, with as many calls as it takes."""
+    """Write all of `buffers`, in several calls if necessary."""
     waiting = [memoryview(buffer) for buffer in buffers if len(buffer)]
     at = 0
     while at < len(waiting):
@@ -283,15 +287,16 @@ def _write_in_parts(handle: int, buffers: Sequence[Buffer], position: int) -> No
 
 
 class _Syncs:
-    """Runs syncs where the mode says, and measures how long recent ones took."""
+    """The syncs of a disk: runs each where the mode requires, and measures recent ones."""
 
     def __init__(self, mode: SyncMode) -> None:
         self.mode: Final[SyncMode] = mode
-        # Moving average of the time that a sync took; decides between loop and thread.
+        # Moving average of the duration of a sync; decides between loop and thread.
         self._average_s = 0.0
-        # Runs syncs one after another, from the first one that needs it until `close`.
+        # The thread that runs syncs one after another, from the first sync that needs it until
+        # `close`.
         self._thread: threading.Thread | None = None
-        # Syncs for that thread; None ends it.
+        # Syncs for the thread; None ends the thread.
         self._waiting: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
 
     @property
@@ -304,7 +309,7 @@ class _Syncs:
         self._average_s += (took_s - self._average_s) * _AVERAGE_SHARE
 
     def sync(self, file: PosixLogFile, work: Callable[[], None], on_synced: OnSynced) -> None:
-        """Run `work`, which waits for the disk, uses `file` and raises OSError."""
+        """Run `work`, which waits for the disk, uses `file` and may raise OSError."""
         if self.mode == "never":
             on_synced(None)
         elif self.inline:

@@ -20,7 +20,7 @@ from rocksdict import (
     WriteOptions,
 )
 
-_MEMTABLE_BYTES: Final = 8 * 1024 * 1024  # at most two of them
+_MEMTABLE_BYTES: Final = 8 * 1024 * 1024  # size of one memtable; at most two exist
 _CACHE_BYTES: Final = 16 * 1024 * 1024
 
 P = ParamSpec("P")
@@ -28,10 +28,10 @@ T = TypeVar("T")
 
 
 class RocksTable:
-    """One RocksDB. Writes go to memory; after a crash a prefix of the `write` calls remains.
+    """One RocksDB table. Writes go to memory; after a crash a prefix of the `write` calls remains.
 
-    RocksDB keeps the order: it flushes memtables oldest first, and a batch never spans two. Its
-    failures (a checksum, the disk) are raised as OSError.
+    RocksDB keeps the order: it flushes memtables oldest first, and a batch never spans two
+    memtables. Its failures (a checksum, the disk) are raised as OSError.
     """
 
     def __init__(self, path: Path) -> None:
@@ -100,7 +100,7 @@ class RocksTable:
         if not rows.valid():
             rows.status()
             return None
-        key = rows.key()  # a lower bound set above is not applied in this direction
+        key = rows.key()  # RocksDB does not apply a lower bound in this direction
         return (key, rows.value()) if key >= first else None
 
 

@@ -1,8 +1,8 @@
 """The metadata store of one machine: a tree of versioned nodes in one SQLite file.
 
-One thread writes. Changes that wait during a commit share the next one: many callers pay for one
-sync (group commit), and each still gets its own result. Reads run inline on a second connection,
-where SQLite's write-ahead log shows only changes that are committed, and therefore synced.
+One thread writes. Changes that wait during a commit share the next commit and its sync (group
+commit), and each change still gets its own result. Reads run inline on a second connection, where
+SQLite's write-ahead log shows only changes that are committed, and therefore synced.
 
 The header of the file has our application id and format version, so a foreign or newer file is
 refused before SQLite opens it. A lock file beside it keeps out a second process.
@@ -31,8 +31,8 @@ from ledger.errors import (
 from ledger.ports.metadata import ANY_VERSION, Node, Op, Unwatch
 
 FORMAT_VERSION = 1
-APPLICATION_ID = 0x4C454447  # "LEDG", in the field of that name in SQLite's header
-JOBS_PER_COMMIT_MAX = 512  # keeps one commit short
+APPLICATION_ID = 0x4C454447  # "LEDG", stored in the application id of SQLite's header
+JOBS_PER_COMMIT_MAX = 512  # bound that keeps one commit short
 
 _MAGIC = b"SQLite format 3\0"
 _FAILED_FOR_GOOD = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
@@ -74,16 +74,16 @@ class SqliteMetadata:
         self._read = SqliteTree(self._reader)
         # Changes for the writing thread, in call order; None ends it.
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        # Callbacks by path. Only the loop uses it.
+        # Callbacks by path. Only the loop uses this dictionary.
         self._watches: dict[str, list[Callable[[], None]]] = {}
         # Set once, by `close`; later calls fail.
         self._closed = False
-        # Why changes are refused. Set once, after an I/O error; reads still work.
+        # The reason why changes are refused. Set once, after an I/O error; reads still work.
         self._failure: str | None = None
         self._thread = threading.Thread(target=self._run, name="metadata", daemon=True)
         self._thread.start()
 
-    # Reads run inline.
+    # The following reads run inline.
 
     async def get(self, path: str) -> Node:
         node = self._reading(self._read.node, path)
@@ -114,7 +114,7 @@ class SqliteMetadata:
         except sqlite3.Error as error:
             raise MetadataUnavailable(f"{self._path}: {error}") from error
 
-    # Changes run on the writing thread.
+    # The following changes run on the writing thread.
 
     async def set(self, path: str, data: bytes, version: int) -> int:
         return await self._change(lambda tree: tree.set(path, data, version))
@@ -148,11 +148,11 @@ class SqliteMetadata:
             try:
                 await self._change(lambda tree: tree.delete_ephemeral())
             except MetadataUnavailable:
-                pass  # the next process deletes them when it opens the file
+                pass  # the next process deletes the ephemeral nodes when it opens the file
         self._closed = True
         self._watches.clear()
         self._jobs.put(None)
-        # At most one commit is still running, and the file must be closed when this returns.
+        # At most one commit is still running, and the file must be closed when `close` returns.
         self._thread.join()
         self._reader.close()
         os.close(self._lock)
@@ -164,7 +164,7 @@ class SqliteMetadata:
         self._jobs.put(_Job(change, answer))
         return answer
 
-    # Watches run on the loop.
+    # The following watches run on the loop.
 
     def watch(self, path: str, on_changed: Callable[[], None]) -> Unwatch:
         watchers = self._watches.setdefault(path, [])
@@ -192,7 +192,7 @@ class SqliteMetadata:
     def _deliver(self, outcomes: list[_Outcome], touched: set[str]) -> None:
         for job, result, error in outcomes:
             if job.answer.done():
-                continue  # its caller was cancelled; the change stands
+                continue  # the caller was cancelled; the change stands
             if error is None:
                 job.answer.set_result(result)
             else:
@@ -204,7 +204,7 @@ class SqliteMetadata:
             for notify in self._watches.get(path, ()):
                 loop.call_soon(notify)
 
-    # The writing thread.
+    # The following methods run on the writing thread.
 
     def _run(self) -> None:
         running = True
@@ -222,7 +222,7 @@ class SqliteMetadata:
         self._writer.close()
 
     def _commit(self, jobs: list[_Job]) -> None:
-        """Apply all of `jobs` in one transaction with one sync, and answer each of them."""
+        """Apply all of `jobs` in one transaction with one sync, and answer each job."""
         touched: set[str] = set()
         try:
             if self._failure is not None:

@@ -1,6 +1,6 @@
 """The node tree as SQL over one connection. The caller owns the threads.
 
-The key of a row is the path of its parent and its name there, so the children of a node and whole
+The key of a row is the parent's path and the node's name, so the children of a node and whole
 subtrees are ranges.
 """
 

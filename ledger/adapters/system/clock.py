@@ -6,7 +6,7 @@ import time
 
 
 class SystemClock:
-    """The machine's clocks."""
+    """The wall clock and the monotonic clock of this machine."""
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000

@@ -11,7 +11,7 @@ _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 def new_instance() -> bytes:
-    """Return 16 random bytes, unique in practice."""
+    """Return 16 random bytes that are unique in practice."""
     return uuid.uuid4().bytes
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from typing import Final
 
-_M_TRIM_THRESHOLD: Final = -1  # malloc.h
+_M_TRIM_THRESHOLD: Final = -1  # the number of this option in malloc.h
 _M_MMAP_THRESHOLD: Final = -3
 _KEPT_BYTES: Final = 16 * 1024 * 1024
 _BLOCK_BYTES: Final = 8 * 1024 * 1024
@@ -15,8 +15,8 @@ def keep_freed_memory() -> None:
     """Reuse blocks of up to 8 MiB instead of returning them to the system.
 
     At most 16 MiB stay idle at the top of the heap. By default glibc maps or trims memory for each
-    message of 1 MiB, so the system fills 256 fresh pages every time. That takes three times the CPU
-    of the message itself (docs/decisions, 0004). Other C libraries are left as they are.
+    message of 1 MiB, so the system fills 256 fresh pages every time. Those pages take three times
+    the CPU of the message itself (docs/decisions, 0004). Other C libraries are left as they are.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:

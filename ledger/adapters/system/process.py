@@ -21,13 +21,13 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
 
 
 class ExitAsked:
-    """Waits for a signal to end. The second signal ends the process at once."""
+    """The wait for a signal that ends the process. The second signal ends it at once."""
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
         self._code: asyncio.Future[int] = loop.create_future()
         for number in (signal.SIGINT, signal.SIGTERM):
-            # Only the main thread can handle signals; tests run this in others.
+            # Only the main thread can handle signals; tests run this class in other threads.
             with contextlib.suppress(ValueError, RuntimeError):
                 loop.add_signal_handler(number, self._on_signal, number)
 
@@ -37,5 +37,5 @@ class ExitAsked:
         self._code.set_result(EXIT_INTERRUPTED if number == signal.SIGINT else EXIT_OK)
 
     async def wait(self) -> int:
-        """Wait for a signal. Returns the exit code."""
+        """Wait for a signal. Returns the exit code of the process."""
         return await self._code

@@ -2,10 +2,10 @@
 # pyright: reportPrivateUsage=false, reportUnknownMemberType=false
 """The bridge between the event loop and kazoo's one thread.
 
-Requests go to the thread; answers and events come back in batches. The thread puts them into an
-inbox and wakes the loop once for all of them. The loop hands over a bounded number of requests; the
-others wait here, in order. The bridge also decides whether a request may be sent: without a
-connection none is handed over, and one that has waited for the length of a session fails unsent.
+Requests go to the thread; answers and events come back in batches. The thread puts answers and
+events into an inbox and wakes the loop once for a whole batch. The loop hands a bounded number of
+requests to the thread; the other requests wait here, in order. Without a connection the bridge
+hands over no request. A request that has waited for the length of a session fails unsent.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from ledger.adapters.zookeeper.zookeeper_connection import (
 from ledger.errors import MetadataUnavailable
 
 IN_FLIGHT_MAX = 256  # requests without an answer: enough to hide the round trip to the server
-CLOSE_S_MAX = 2.0  # wait for the server's answer to the close, then cut the connection
+# Limit of the wait for the server's answer to the close; then the connection is cut
+CLOSE_S_MAX = 2.0
 RETRY_S_MIN = 0.05
 RETRY_S_MAX = 0.4
 
@@ -42,11 +43,11 @@ class News(Protocol):
     """The events that the bridge reports, on the loop."""
 
     def on_connected(self, *, renewed: bool) -> None:
-        """The server answers requests (again). `renewed` if the session is a new one."""
+        """Note that the server answers requests (again). `renewed` is True for a new session."""
         ...
 
     def on_fired(self, path: str) -> None:
-        """A watch on `path` fired and is no longer set."""
+        """Note that a watch on `path` fired and is no longer set."""
         ...
 
 
@@ -65,7 +66,7 @@ class _Waiting(NamedTuple):
 
 
 class _Inbox:
-    """Items from kazoo's thread for the loop, in order, with one wake-up for many."""
+    """Items from kazoo's thread for the loop, in order. One wake-up serves many items."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, take: Callable[[Any], None]) -> None:
         self._loop = loop
@@ -85,7 +86,8 @@ class _Inbox:
             pass  # the loop has ended, so no caller waits any more
 
     def _drain(self) -> None:
-        self._woken = False  # before the first item is taken: later items wake the loop again
+        # Cleared before the first item is taken, so that later items wake the loop again
+        self._woken = False
         while self._items:
             self._take(self._items.popleft())
 
@@ -98,7 +100,8 @@ class _Answer:
     def __init__(self, future: asyncio.Future[Any], put: Callable[[Any], None]) -> None:
         self.future = future
         self.put = put
-        self.sent_s = time.monotonic()  # a little before it is sent, which is safe for a lease
+        # Slightly before the request is sent, which is safe for a lease
+        self.sent_s = time.monotonic()
         self.value: Any = None
         self.error: KazooException | None = None
 
@@ -116,7 +119,8 @@ class _Answer:
 class ZooKeeperBridge:
     """One session with ZooKeeper and, after its loss, the next one. Used on one loop only.
 
-    Requests are answered in order, each with the reply that kazoo decoded or with its exception.
+    Requests are answered in order, each with the reply that kazoo decoded or with kazoo's
+    exception.
     """
 
     def __init__(self, servers: str, session_ms: int, news: News) -> None:
@@ -147,20 +151,21 @@ class ZooKeeperBridge:
         self.client.add_listener(self._on_state)
         # The session timeout: as requested until the first connection, then as negotiated.
         self.session_ms = session_ms
-        # The session that the loop knows. None before the first connection; replaced when it
-        # expired.
+        # The session that the loop uses. None before the first connection; replaced after expiry.
         self._session_id: int | None = None
         # True while a connection serves requests. No request is handed over while it is False.
         self._connected = False
         # Set once, by `close`; later requests fail at once.
         self._closed = False
-        # Requests that were not handed over, oldest first, each with the time of its call.
+        # Requests that were not handed over, oldest first, each with the time at which it was made.
         self._waiting: deque[_Waiting] = deque()
-        # Requests handed to kazoo's thread and not answered; at most IN_FLIGHT_MAX.
+        # Requests handed to kazoo's thread and not answered yet; at most IN_FLIGHT_MAX.
         self._in_flight: set[_Answer] = set()
-        # See `last_answered_s`. Never falls within one session; 0 after a session was lost.
+        # The value of `last_answered_s`. Never falls within one session; 0 after a session was
+        # lost.
         self._answered_s = 0.0
-        # Fails waiting requests after the length of a session. None if there is nothing to fail.
+        # The timer that fails waiting requests after the length of a session. None if no request
+        # waits.
         self._timer: asyncio.TimerHandle | None = None
         # Done at the first connection; `start` waits for it.
         self._first_connected: asyncio.Future[None] = self._loop.create_future()
@@ -194,7 +199,9 @@ class ZooKeeperBridge:
             raise
 
     def ask(self, request: Any) -> asyncio.Future[Any]:
-        """Send a request after all earlier ones. Fails if unsent for the length of a session."""
+        """Send a request after all earlier ones. The request fails if unsent for a session's
+        length.
+        """
         if self._closed:
             raise MetadataUnavailable(f"{self._servers}: the store is closed")
         future: asyncio.Future[Any] = self._loop.create_future()
@@ -233,7 +240,7 @@ class ZooKeeperBridge:
             self._handler.cut()  # no connection on which to close the session
         self._handler.spawn(self._stop)
 
-    # These run on kazoo's thread, and on the thread that ends it.
+    # The following methods run on kazoo's thread, and on the thread that ends it.
 
     def _on_state(self, state: str) -> None:
         if state != KazooState.CONNECTED:
@@ -248,7 +255,7 @@ class ZooKeeperBridge:
         finally:
             self._put(_Ended())
 
-    # These run on the loop.
+    # The following methods run on the loop.
 
     def _hand_over(self, request: Any, future: asyncio.Future[Any]) -> None:
         answer = _Answer(future, self._put)
@@ -304,7 +311,9 @@ class ZooKeeperBridge:
             self._news.on_connected(renewed=renewed)
 
     def _on_disconnected(self) -> None:
-        """Fail all requests in flight. The server may still apply some, before any later one."""
+        """Fail all requests in flight. The server may still apply some of them, before any later
+        request.
+        """
         self._connected = False
         under_way, self._in_flight = self._in_flight, set()
         for answer in under_way:

@@ -2,13 +2,13 @@
 # pyright: reportPrivateUsage=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false
 # pyright: reportMissingParameterType=false, reportUntypedBaseClass=false
-"""kazoo's connection thread with our timeouts. It is the only thread; none runs callbacks.
+"""kazoo's connection thread with our timeouts. It is the only thread; no thread runs callbacks.
 
 Four things differ from kazoo. Waiting requests leave in one write, and replies arrive by one read.
 A connection that was silent for two thirds of the session is dropped even while requests leave on
-it. A ping may take that long too; kazoo drops it after a sixth of the session, 170 ms of a session
-of one second. Every wait can be interrupted, so that closing takes a bounded time. Source:
-ZooKeeper, `ClientCnxn.java` (the timeouts).
+it. A ping may also take two thirds of the session; kazoo drops the connection after a sixth, 170 ms
+of a session of one second. Every wait can be interrupted, so that closing takes a bounded time.
+Source: ZooKeeper, `ClientCnxn.java` (the timeouts).
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ from kazoo.protocol.connection import CLOSE_RESPONSE, ConnectionHandler
 from kazoo.protocol.serialization import int_int_struct, int_struct
 from kazoo.protocol.states import Callback, EventType
 
-_WRITE_BYTES = 64 * 1024  # requests joined for one write
+_WRITE_BYTES = 64 * 1024  # most bytes of requests that are joined for one write
 _READ_BYTES = 64 * 1024
 
 # A server that is starting accepts connections and does not answer the first request on them (seen
 # with 3.9.3). kazoo would wait for a whole session, which would often lose the session.
 _RENEW_S_MAX = 1.5
-_NEW_SESSION_S_MAX = 4.0  # this request is a write, which may wait for a slow disk
+_NEW_SESSION_S_MAX = 4.0  # the request for a new session is a write, which may wait for a slow disk
 
 log = logging.getLogger("ledger.zookeeper")
-log.addHandler(logging.NullHandler())  # silent until the process configures logging
+log.addHandler(logging.NullHandler())  # logs nothing until the process configures logging
 
 
 class Connected(NamedTuple):
-    """A connection was established, and the server knows the session."""
+    """The event of an established connection on which the server accepted the session."""
 
     session_id: int
     session_ms: int
 
 
 class Fired(NamedTuple):
-    """A watch on `path` fired and is no longer set."""
+    """The event of a watch on `path` that fired and is no longer set."""
 
     path: str
 
@@ -56,7 +56,7 @@ class Fired(NamedTuple):
 class ZooKeeperHandler:
     """kazoo's handler: sockets, waiting and threads.
 
-    `cut` makes every wait of the connection thread fail at once, from then on.
+    After `cut`, every wait of the connection thread fails at once.
     """
 
     name = "ledger_handler"
@@ -79,10 +79,10 @@ class ZooKeeperHandler:
         """Make every wait fail from now on. Only the loop's thread calls this and `close`."""
         if not self._was_cut.is_set():
             self._was_cut.set()
-            os.write(self._cut_writer, b"\0")  # never read, so readable from now on
+            os.write(self._cut_writer, b"\0")  # the byte is never read, so the pipe stays readable
 
     def close(self) -> None:
-        """Release the descriptors. The connection thread has ended."""
+        """Release the descriptors. The caller has waited for the end of the connection thread."""
         self._was_cut.set()
         os.close(self._cut_reader)
         os.close(self._cut_writer)
@@ -148,14 +148,16 @@ class ZooKeeperHandler:
         return thread
 
     def dispatch_callback(self, callback: Callback) -> None:
-        """Deliver a watch event. The connection itself reports watches that were lost with it."""
+        """Deliver a watch event. After a disconnect, the connection itself reports the lost
+        watches.
+        """
         (event,) = callback.args
         if event.type != EventType.NONE:
             self._put(Fired(event.path))
 
 
 class ZooKeeperConnection(ConnectionHandler):
-    """kazoo's connection, which records when the server last sent something."""
+    """kazoo's connection, which also records the time of the server's last message."""
 
     _socket: Any
     _read_sock: Any
@@ -168,20 +170,22 @@ class ZooKeeperConnection(ConnectionHandler):
         self._read_timeout_s = 1.0
         self._heard_s = 0.0
         self._ping_sent_s = 0.0
-        # The session id, and the time at which the ping was sent
+        # The session id, and the time at which the last ping was sent
         self.ping_answered: tuple[int, float] = (0, 0.0)
 
     def submit(self, request: Any, answer: Any) -> None:
-        """Queue a request for the connection thread, which sets `answer`. From any thread."""
+        """Queue a request for the connection thread, which sets `answer`. Any thread
+        may call this.
+        """
         queue = self.client._queue
         queue.append((request, answer))
         if len(queue) > 1:
-            return  # the first append woke the thread, which takes all
+            return  # the first append woke the thread, which takes all waiting requests
         try:
             self._write_sock.send(b"\0")
         except BlockingIOError:
-            pass  # already woken
-        except (OSError, AttributeError):  # just closed
+            pass  # the thread was already woken
+        except (OSError, AttributeError):  # the connection was just closed
             answer.set_exception(ConnectionClosedError("closed"))
 
     def wait(self, readers: Sequence[Any], timeout_s: float) -> list[Any]:
@@ -219,7 +223,9 @@ class ZooKeeperConnection(ConnectionHandler):
             return None
 
     def _send_request(self, read_timeout: float, connect_timeout: float) -> None:
-        """Send all waiting requests. The wake-up is consumed first: a later request wakes again."""
+        """Send all waiting requests. The wake-up is consumed first, so a later request
+        wakes again.
+        """
         try:
             self._read_sock.recv(4096)
         except BlockingIOError:

@@ -3,10 +3,10 @@
 # pyright: reportUnknownArgumentType=false
 """The metadata store of a cluster: Apache ZooKeeper, through kazoo.
 
-Requests of one store are sent and answered in the order of the calls, many in flight at once. A
-lost connection fails the requests in flight (MetadataUnavailable: the outcome is unknown) and is
-established again. Requests made meanwhile wait for it, at most for the length of a session. After
-the loss of a session a new one is created, and `watch_session` reports it.
+Requests of one store are sent and answered in the order of the calls, many in flight at once. After
+a lost connection the requests in flight fail with MetadataUnavailable, because their outcome is
+unknown, and the store reconnects. Requests made meanwhile wait, at most for the length of a
+session. After the loss of a session a new one is created, and `watch_session` reports it.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ from ledger.ports.metadata import (
     Unwatch,
 )
 
-REQUEST_BYTES_MAX = 0xFFFFF  # ZooKeeper's jute.maxbuffer by default
-_OP_BYTES = 9  # header of each operation of a multi
-_WALK_REQUESTS = 128  # requests of one walk in flight; leaves room for other requests
+REQUEST_BYTES_MAX = 0xFFFFF  # the default of ZooKeeper's jute.maxbuffer
+_OP_BYTES = 9  # size of the header of each operation of a multi
+_WALK_REQUESTS = 128  # requests that one walk may have in flight; leaves room for other requests
 
 _EPHEMERAL = 1
 _SEQUENTIAL = 2
-# Operations of a failed multi that were undone or not tried
+# ZooKeeper's errors for the operations of a failed multi that were undone or not tried
 _SKIPPED = (RolledBackError, RuntimeInconsistency)
 
 _ERRORS: Final[tuple[tuple[type[KazooException], type[MetadataError]], ...]] = (
@@ -79,9 +79,9 @@ async def connect_zookeeper(
 ) -> ZooKeeperMetadata:
     """Return a store on an established session. Its root is `chroot`, created if missing.
 
-    `servers` is `host:port,host:port`, with the root at its end if `chroot` is not given
-    (`host:port/root`). Without `make_root` nothing is created, and below a missing root every path
-    is NoNode. Raises MetadataUnavailable after `connect_s`.
+    `servers` is `host:port,host:port`. It may end with the root (`host:port/root`) if `chroot` is
+    not given. Without `make_root` nothing is created, and below a missing root every path is
+    NoNode. Raises MetadataUnavailable after `connect_s`.
     """
     hosts, _, below = servers.partition("/")
     root = chroot or f"/{below}"
@@ -100,13 +100,14 @@ class ZooKeeperMetadata:
         self._watches = Watches(self._arm)
         # Callbacks of `watch_session`, in the order in which they were set.
         self._session_watchers: list[Callable[[], None]] = []
-        # Lost sessions that some callback was not notified of; the lease is not held meanwhile.
+        # Lost sessions of which some callback was not notified yet; the lease is not held
+        # meanwhile.
         self._untold = 0
         # Set once, by `close`.
         self._closed = False
 
     async def start(self, timeout_s: float, *, make_root: bool) -> None:
-        """Connect. Called once, by `connect_zookeeper`."""
+        """Connect to ZooKeeper. Only `connect_zookeeper` calls this, once."""
         await self._bridge.start(timeout_s)
         try:
             if self._root and make_root:
@@ -117,14 +118,16 @@ class ZooKeeperMetadata:
 
     @property
     def negotiated_session_ms(self) -> int:
-        """Return the timeout that the server granted, in its ticks and within its bounds."""
+        """Return the session timeout that the server granted, in whole ticks and within
+        its bounds.
+        """
         return self._bridge.session_ms
 
     @property
     def last_answered_s(self) -> float:
         """Return the time.monotonic() at which the last answered request or ping was sent.
 
-        It is 0 from the moment a session is found lost until all its listeners were notified.
+        The value is 0 after a lost session is detected, until all listeners were notified.
         """
         return 0.0 if self._untold else self._bridge.last_answered_s
 
@@ -184,7 +187,9 @@ class ZooKeeperMetadata:
         await self._ask(wire.Delete(self._full(path), version), path)
 
     async def multi(self, ops: Sequence[Op]) -> None:
-        """Apply all of `ops` or none. EntryTooLarge if they exceed one request of the server."""
+        """Apply all of `ops` or none. Raises EntryTooLarge if they exceed one request of the
+        server.
+        """
         requests = [self._op(op) for op in ops]
         size = sum(len(request.serialize()) + _OP_BYTES for request in requests)
         if size > REQUEST_BYTES_MAX:
@@ -232,7 +237,7 @@ class ZooKeeperMetadata:
         await self._ask(wire.Sync(self._full(path)), path)
 
     def watch(self, path: str, on_changed: Callable[[], None]) -> Unwatch:
-        """Watch `path`: "later" is after this call, or after any read that follows it."""
+        """Watch `path` for changes after this call, or after any read that follows it."""
         return self._watches.watch(self._full(path), on_changed)
 
     def watch_session(self, on_renewed: Callable[[], None]) -> Unwatch:
@@ -248,12 +253,14 @@ class ZooKeeperMetadata:
         return unwatch
 
     async def close(self) -> None:
-        """End the session. If no server answers within two seconds, its nodes go by expiry."""
+        """End the session. If no server answers within two seconds, expiry removes its ephemeral
+        nodes.
+        """
         self._watches.close()
         self._session_watchers.clear()
         await self._bridge.close()
 
-    # Events of the bridge.
+    # The following methods receive events of the bridge.
 
     def on_connected(self, *, renewed: bool) -> None:
         self._watches.on_connected(renewed=renewed)
@@ -270,7 +277,7 @@ class ZooKeeperMetadata:
     def on_fired(self, path: str) -> None:
         self._watches.on_fired(path)
 
-    # Requests.
+    # The following methods send requests.
 
     async def _ask(self, request: Any, path: str) -> Any:
         try:
@@ -286,7 +293,7 @@ class ZooKeeperMetadata:
             answers = await asyncio.gather(*asked, return_exceptions=True)
             for node, answer in zip(some, answers, strict=True):
                 if isinstance(answer, NoNodeError):
-                    continue  # it was deleted during the walk
+                    continue  # the node was deleted during the walk
                 if isinstance(answer, KazooException):
                     raise _as_ours(answer, node) from answer
                 if isinstance(answer, BaseException):
@@ -317,7 +324,9 @@ class ZooKeeperMetadata:
 
 
 def _fired(_: Any) -> None:
-    """Stand for our watches in kazoo; the handler takes their events before kazoo calls this."""
+    """Stand for our watches in kazoo. The handler takes their events before kazoo calls this
+    function.
+    """
 
 
 def _create(full: str, data: bytes, flags: int) -> wire.Create:
@@ -351,7 +360,9 @@ def _bounded(path: str, data: bytes) -> bytes:
 
 
 def _as_ours(error: KazooException, path: str) -> Exception:
-    """Return the error of the port. Whatever leaves the outcome open is MetadataUnavailable."""
+    """Return the error of the port. An error with an unknown outcome becomes
+    MetadataUnavailable.
+    """
     if isinstance(error, NoChildrenForEphemeralsError):
         return AssertionError(f"{path}: what is above is ephemeral and has no children")
     for theirs, ours in _ERRORS:

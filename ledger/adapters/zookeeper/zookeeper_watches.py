@@ -1,9 +1,9 @@
-"""Watches that stay armed, built on ZooKeeper's, which fire once and are lost with a connection.
+"""Watches that stay armed, built on ZooKeeper's watches, which fire once and end with a connection.
 
 Two requests arm a path: `exists` (the node and its data) and `getChildren`. After either fires, or
 on another connection, both are sent again, and their answers are compared with the earlier ones. So
 a change between firing and arming is reported too. The comparison needs only the transaction ids of
-the last changes of the node's data and of its children, which are in its stat.
+the last changes of the node's data and of its children. Both ids are in the node's stat.
 """
 
 from __future__ import annotations
@@ -17,28 +17,34 @@ from kazoo.exceptions import NoNodeError
 from ledger.ports.metadata import Unwatch
 
 Arm = Callable[[str], tuple[Awaitable[Any], Awaitable[Any]]]
-"""Requests a node's stat (None if there is no node), and its children with stat; sets watches."""
+"""Requests a node's stat (None for a missing node) and its children with stat, and sets both
+watches.
+"""
 
-_NEVER: Final = (-1, -1, -1)  # armed for the first time: nothing to compare with
-_UNKNOWN: Final = (-2, -2, -2)  # a change may have been missed: fires when armed again
+# State before the first arming: there is no earlier state to compare with
+_NEVER: Final = (-1, -1, -1)
+# State after a possible missed change: the watch fires when armed again
+_UNKNOWN: Final = (-2, -2, -2)
 
 
 class _Watched:
-    """One path. `seen` is its state when it was last armed."""
+    """One watched path. `seen` is the state of the node when the path was last armed."""
 
     __slots__ = ("again", "arming", "callbacks", "path", "seen", "tell")
 
     def __init__(self, path: str) -> None:
         self.path = path
-        # Run at each change. The path is no longer watched when the last one is removed.
+        # Callbacks, run at each change. When the last one is removed, the path is no longer
+        # watched.
         self.callbacks: list[Callable[[], None]] = []
-        # The transaction ids at the last arming; `_NEVER` before it, `_UNKNOWN` after a loss.
+        # The transaction ids at the last arming. `_NEVER` before the first, `_UNKNOWN` after a
+        # loss.
         self.seen: tuple[int, int, int] | None = _NEVER
         # True while the two requests are in flight; at most one pair for each path.
         self.arming = False
         # True if the path fired, or the connection changed, while it was being armed.
         self.again = False
-        # True if it fired, so that the callbacks run even if the comparison shows no change.
+        # True if the watch fired, so that the callbacks run even if the comparison shows no change.
         self.tell = False
 
 
@@ -90,7 +96,7 @@ class Watches:
         self._arm(watched)
 
     def on_connected(self, *, renewed: bool) -> None:
-        """Arm all watches on a new connection. After another session each fires once."""
+        """Arm all watches on a new connection. After a new session each watch fires once."""
         for watched in list(self._watched.values()):
             if not watched.callbacks and not watched.arming:
                 del self._watched[watched.path]
@@ -127,7 +133,7 @@ class Watches:
             isinstance(children, BaseException) and not isinstance(children, NoNodeError)
         )
         if failed:
-            watched.seen = _UNKNOWN  # armed again on the next connection
+            watched.seen = _UNKNOWN  # the path is armed again on the next connection
         else:
             self._compare(watched, node, children)
         if watched.again:
