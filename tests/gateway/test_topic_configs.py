@@ -75,7 +75,7 @@ def test_defaults_are_kafkas():
     assert config.message_timestamp_type == "CreateTime"
     assert config.message_timestamp_before_max_ms == 2**63 - 1
     assert config.message_timestamp_after_max_ms == 3_600_000
-    assert config.compression_type == "producer"
+    assert TOPIC_KEYS["compression.type"].default == "producer"
     assert config.cleanup_policy == {"delete"}
     assert config.min_insync_replicas == 1
     assert not config.compacts
