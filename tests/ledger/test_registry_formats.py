@@ -144,6 +144,7 @@ def test_the_bytes_of_marks_locks_votes_and_the_layout():
     assert underreplication.encode_layout() == b'type: "BASIC"\nversion: 1\n'
 
 
+@pytest.mark.slow
 @given(st.lists(names).map(tuple), st.none() | st.integers(0, 2**62), names)
 def test_marks_locks_and_votes_come_back(replicas, ctime_ms, bookie):
     data = underreplication.encode_missing(replicas, ctime_ms)

@@ -92,6 +92,7 @@ def twin(script, timeout_s):
     return None, at_s, asked, late
 
 
+@pytest.mark.slow
 @given(answers, st.integers(1, 1500))
 async def test_it_asks_and_answers_as_its_dumb_twin(script, timeout_ticks):
     timeout_s = timeout_ticks / 64 + 1 / 4096

@@ -10,6 +10,7 @@ import random
 from collections import Counter
 from uuid import UUID
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -57,6 +58,7 @@ def moved(nodes, more, topics):
     return sum(before[key] != after[key] for key in before) / len(before)
 
 
+@pytest.mark.slow
 def test_a_gateway_more_moves_about_its_share_of_one_large_topic():
     for nodes in (2, 3, 5, 10):
         part = moved(range(nodes), range(nodes + 1), [(TOPIC, 10_000)])

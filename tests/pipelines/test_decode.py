@@ -158,6 +158,7 @@ def test_batches_of_equal_size_and_different_layout_are_distinguished() -> None:
         assert rows(batches) == twins_rows(batches)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 @settings(deadline=None, max_examples=25)
 @given(alike, st.integers(0, 400), st.integers(0, 255), st.integers(-3, 3))

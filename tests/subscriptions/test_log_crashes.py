@@ -136,6 +136,7 @@ def steps_of(story):
     return simulate(count())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("enabled", [True, False], ids=["flag on", "flag off"])
 @pytest.mark.parametrize("story", STORIES.values(), ids=STORIES)
 def test_a_crash_at_any_step_loses_no_acknowledged_commit(story, enabled):
@@ -176,6 +177,7 @@ def test_at_every_step_the_newest_value_is_in_exactly_one_place(story):
         simulate(scenario(last))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("story", STORIES.values(), ids=STORIES)
 def test_a_crash_of_the_heir_at_any_step_of_its_claim_loses_nothing(story):
     async def scenario(first_last, heir_last, after):

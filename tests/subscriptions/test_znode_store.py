@@ -122,6 +122,7 @@ async def test_a_subscriber_loaded_again_does_not_share_the_fate_of_its_old_chan
     assert [type(each) for each in outcomes] == [NotOwner, NotOwner, type(None)]
 
 
+@pytest.mark.slow
 async def test_a_full_store_makes_callers_wait_for_room():
     metadata = MemoryMetadata(delay_s=1.0)
     store = GroupZnodeStore(metadata)
