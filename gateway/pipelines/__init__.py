@@ -4,5 +4,5 @@ archives   topics -> Parquet or Iceberg, exactly once, by offset ranges
 replays    archive -> topic, every record unchanged
 audits     compare two of: topic, archive, segments
 direct     spark.read.format("ledger"): segments from bookies, without a gateway
-shared     what all of them use
+shared     code that all of them use
 """

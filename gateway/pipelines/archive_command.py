@@ -1,4 +1,4 @@
-"""`gateway job archive`: its options and what it prints."""
+"""`gateway job archive`: its options and its output."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def _start(word: str, output: Format) -> str | int:
 
 
 class _Ending:
-    """Whether a signal has asked the job to end."""
+    """A flag that a signal sets to end the job."""
 
     asked = False
 
@@ -209,11 +209,11 @@ def _ending(follow: bool) -> Generator[_Ending]:
 
 
 class _Progress(ArchiveWatcher):
-    """Progress on stderr if that is a terminal; retried errors are lines on stderr in any case."""
+    """A progress line on stderr, if stderr is a terminal. Retried errors are always printed."""
 
     def __init__(self) -> None:
         self._line = ProgressLine()
-        self._planned = 0  # offsets of all rounds that were planned, and of those archived
+        self._planned = 0  # offsets of all planned rounds; `_done` counts the archived ones
         self._done = 0
 
     def __enter__(self) -> _Progress:
@@ -253,7 +253,7 @@ def _rows(report: ArchiveReport) -> list[dict[str, Any]]:
 
 
 def _as_data(report: ArchiveReport, to: str, kind: ArchiveFormat) -> dict[str, Any]:
-    """Return the report for JSON. Programs read it, so its keys do not change.
+    """Return the report for JSON. Programs read the JSON, so its keys must not change.
 
     `lost` counts offsets that were deleted before they were archived.
     """

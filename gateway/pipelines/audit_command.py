@@ -1,4 +1,4 @@
-"""`gateway job audit`: its options and what it prints."""
+"""`gateway job audit`: its options and its output."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def audit(
 
 @contextmanager
 def _progress() -> Generator[Step]:
-    """Show the current step on stderr if that is a terminal."""
+    """Show the current step on stderr, if stderr is a terminal."""
     line = ProgressLine()
     try:
         yield line.text

@@ -1,4 +1,4 @@
-"""The commands `gateway job ...`. They load without Spark; a job needs it when it runs."""
+"""The commands `gateway job ...`. The commands load without Spark; running a job requires it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What the commands of all jobs share: options, the Spark session, exit codes.
+"""Code that the commands of all jobs share: options, the Spark session, exit codes.
 
-Exit codes: 0 done, 1 the job failed or found differences, 2 wrong usage, 69 no server reached,
-130 Ctrl-C. A failure is one line on stderr, JSON with `-o json`.
+Exit codes: 0 done, 1 the job failed or found differences, 2 wrong usage, 69 no server reached, 130
+Ctrl-C. A failure is one line on stderr, or JSON with `-o json`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _TIME_S_MAX = 10 * 365 * 86_400
 
 
 def seconds_type(first_s: float = 0) -> Value[float]:
-    """Return the type of a duration; a number without a unit is in seconds."""
+    """Return the type of a duration option. A number without a unit is in seconds."""
     return Value("duration", units.duration(first_s, _TIME_S_MAX, bare="s"))
 
 
@@ -67,7 +67,7 @@ def run_job(
     output: Format,
     work: Callable[[SparkSession], T],
 ) -> T:
-    """Return the result of `work` with the running Spark session, or with a new one.
+    """Return the result of `work`, which uses the running Spark session or a new one.
 
     Ends the command if the job fails, or if its client reaches no server.
     """
@@ -101,7 +101,9 @@ def run_job(
 
 
 def _stop(spark: SparkSession) -> None:
-    """Stop Spark. If its JVM has died, that is ignored: the error of the job is reported."""
+    """Stop Spark. Errors are ignored if its JVM has died, because the job's error is reported
+    instead.
+    """
     from py4j.protocol import Py4JError
 
     with suppress(Py4JError, ConnectionError):

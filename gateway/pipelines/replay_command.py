@@ -1,4 +1,4 @@
-"""`gateway job replay`: its options and what it prints."""
+"""`gateway job replay`: its options and its output."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _TIME_MS_MAX = 253_402_300_799_999
-"""The last millisecond of the year 9999, the last that Spark and Python count alike."""
+"""The last millisecond of the year 9999. Spark and Python agree on times up to this one."""
 
 _CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
@@ -158,9 +158,9 @@ def _offsets(text: str, topic: str, output: Format) -> dict[int, tuple[int, int]
 
 
 def _time(option: str, text: str, output: Format) -> int | None:
-    """Return the milliseconds since 1970.
+    """Return the time as milliseconds since 1970.
 
-    A duration ago is refused, because a later run must select the same records.
+    A time relative to now is refused, because a later run must select the same records.
     """
     if not text:
         return None

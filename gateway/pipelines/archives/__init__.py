@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class ArchiveFormat(StrEnum):
-    """How an archive stores its records."""
+    """The format in which an archive stores its records."""
 
     parquet = "parquet"
     iceberg = "iceberg"
@@ -23,7 +23,7 @@ class ArchiveFormat(StrEnum):
 def open_archive(spark: SparkSession, to: str, format: str) -> Archive:
     """Open the archive at `to`: a directory, or a table `catalog.namespace.table`.
 
-    It need not exist. Raises JobError for an unknown format and for an unsuitable location.
+    The archive need not exist. Raises JobError for an unknown format or an unsuitable location.
     """
     if format == "parquet":
         from gateway.pipelines.archives.parquet import ParquetArchive

@@ -1,7 +1,7 @@
 """The archive job: each round commits the offsets after the archived ones, exactly once.
 
-The archive alone holds the progress; the job keeps no state. So reruns, crashes and concurrent jobs
-need no special treatment: the job that commits second reads the archive again.
+Only the archive stores the progress; the job keeps no state. Therefore reruns, crashes and
+concurrent jobs need no special treatment: the job that commits second reads the archive again.
 """
 
 from __future__ import annotations
@@ -28,34 +28,35 @@ T = TypeVar("T")
 
 EARLIEST, LATEST = "earliest", "latest"
 _OFFSETS_PER_TASK = 250_000
-"""Bounds the sort of one task, whatever the size of the topic, without making small files."""
+"""Offsets per task. The limit bounds a task's sort for topics of any size, without small files."""
 _PAUSE_S = 0.2
 """How often a waiting job checks whether it should stop."""
 _RETRY_S = 1.0
 _RETRIED = frozenset({"UNREACHABLE", "NO_LEADER", "SPARK_FAILED"})
 _COMPACT_EVERY = 20
-"""Commits between two compactions, in a job that follows its topics."""
+"""Number of commits between two compactions, in a job that follows its topics."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveRequest:
-    """What to archive, and how."""
+    """The topics to archive, and the settings of the job."""
 
     topics: tuple[str, ...] = ()
-    pattern: str = ""  # also archive topics whose whole name matches
-    start: str | int = EARLIEST  # for topics not archived yet: earliest, latest or milliseconds
-    offsets_per_round_max: int = 5_000_000  # approximately
+    pattern: str = ""  # also archive topics whose whole name matches this pattern
+    # Where topics not archived yet begin: earliest, latest or milliseconds
+    start: str | int = EARLIEST
+    offsets_per_round_max: int = 5_000_000  # approximate number of offsets in one commit
     accept_loss: bool = False  # continue if records were deleted before they were archived
     allow_gaps: bool = False  # accept offsets without a record
     isolation: Isolation = Isolation.read_committed
-    interval_s: float = 10.0  # between rounds, in a job that follows its topics
+    interval_s: float = 10.0  # pause between rounds, in a job that follows its topics
     timeout_s: float = 120.0  # how long to retry transient errors
-    file_bytes: int = 0  # compact to files of about this size; 0: do not compact
+    file_bytes: int = 0  # approximate size of compacted files; 0 turns compaction off
 
 
 @dataclass(slots=True)
 class PartitionReport:
-    """Archived offsets of one partition: `start` to `end` - 1, except for `lost` deleted ones."""
+    """The archived offsets of one partition: `start` to `end` - 1, minus `lost` deleted offsets."""
 
     start: int
     end: int
@@ -64,7 +65,7 @@ class PartitionReport:
 
 @dataclass(slots=True)
 class ArchiveReport:
-    """The progress of a job."""
+    """The progress of an archive job."""
 
     commits: int = 0
     offsets: int = 0
@@ -94,7 +95,7 @@ class ArchiveReport:
 
 
 class ArchiveWatcher:
-    """Receives the progress of a job. This one ignores it."""
+    """Receiver of a job's progress. This base class ignores all reports."""
 
     def on_planned(self, offsets: int) -> None:
         """Report how many offsets are still to be archived."""
@@ -105,7 +106,7 @@ class ArchiveWatcher:
 
 
 class ArchiveJob:
-    """One job. `report` is its progress."""
+    """One archive job. `report` contains its progress."""
 
     def __init__(
         self,
@@ -118,7 +119,7 @@ class ArchiveJob:
         clock: Clock | None = None,
         stop: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Prepare a job. It polls `stop` between rounds and while it waits."""
+        """Prepare a job. The job polls `stop` between rounds and while it waits."""
         self._spark = spark
         self._archive = archive
         self._bootstrap = bootstrap
@@ -127,12 +128,12 @@ class ArchiveJob:
         self._watcher = watcher or ArchiveWatcher()
         self._clock = clock or SystemClock()
         self._stop = stop
-        # Whether the cluster has answered once; until then no error counts as transient.
+        # Whether the cluster has answered a request. Before the first answer, no error is retried.
         self._answered = False
         self.report = ArchiveReport()
 
     def run(self) -> ArchiveReport:
-        """Archive up to the ends that the topics have now, unless `stop` ends the job earlier."""
+        """Archive up to the current ends of the topics, unless `stop` ends the job earlier."""
         names = self._topics.named(self._request.topics, self._request.pattern)
         targets = {partition: each.latest for partition, each in self._bounds(names).items()}
         while not self._stop() and self._retry(lambda: self._round(targets)):
@@ -163,7 +164,7 @@ class ArchiveJob:
     def _round(self, targets: Mapping[TopicPartition, int]) -> bool:
         """Run one round. Returns False if there is nothing to archive.
 
-        If another job committed first, this round adds nothing and the next one reads the archive
+        If another job committed first, this round adds nothing. The next round reads the archive
         again.
         """
         request = self._request
@@ -204,9 +205,9 @@ class ArchiveJob:
     def _starts(
         self, names: list[str], state: ArchiveState, bounds: Mapping[TopicPartition, OffsetBounds]
     ) -> dict[TopicPartition, int]:
-        """Return where partitions of new topics begin.
+        """Return the first offset to archive for each partition of new topics.
 
-        A partition added later begins at its first offset.
+        Omitted partitions, such as those added later, begin at their first available offset.
         """
         known = {partition.topic for partition in state.ends}
         new = [name for name in names if name not in known]
@@ -237,7 +238,7 @@ class ArchiveJob:
     # --- retries --------------------------------------------------------------------------------
 
     def _retry(self, work: Callable[[], T]) -> T:
-        """Return the result of `work`, retried on transient errors for up to `timeout_s`."""
+        """Return the result of `work`. Retries transient errors for up to `timeout_s` seconds."""
         failing_since_s: float | None = None
         while True:
             try:

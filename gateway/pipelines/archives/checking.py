@@ -1,4 +1,4 @@
-"""The check that records are exactly those of the offset ranges that they were read for."""
+"""The check that records have exactly the offsets of the ranges that they were read for."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _OFFSETS_AT_ONCE = 65_536
-"""How many hashes are in memory at a time."""
+"""The number of hashes that are in memory at a time."""
 
 
 class OffsetSummary(NamedTuple):
-    """The offsets present in a partition. `fold` is the exclusive-or of their hashes."""
+    """The offsets present in a partition. `fold` is the exclusive-or of the hashes of
+    all offsets.
+    """
 
     records: int
     min_offset: int
@@ -24,7 +26,7 @@ class OffsetSummary(NamedTuple):
     fold: int
 
     def plus(self, other: OffsetSummary) -> OffsetSummary:
-        """Return the summary of both together."""
+        """Return the summary of the offsets of both."""
         return OffsetSummary(
             self.records + other.records,
             min(self.min_offset, other.min_offset),
@@ -33,7 +35,7 @@ class OffsetSummary(NamedTuple):
         )
 
 
-_SEED = 42  # of Spark's xxhash64
+_SEED = 42  # the seed of Spark's xxhash64
 _PRIMES = (
     0x9E3779B185EBCA87,
     0xC2B2AE3D27D4EB4F,
@@ -42,7 +44,9 @@ _PRIMES = (
     0x27D4EB2F165667C5,
 )
 FOLD = "bit_xor(xxhash64(offset))"
-"""SQL for `fold`. It detects a missing offset next to a duplicate one, without a shuffle."""
+"""SQL for `fold`. Without a shuffle, it shows that one offset is missing and another
+occurs twice.
+"""
 
 
 def check_records(
@@ -51,10 +55,10 @@ def check_records(
     found: dict[TopicPartition, OffsetSummary],
     records: DataFrame,
 ) -> None:
-    """Raise JobError unless `found` holds exactly the offsets of these ranges.
+    """Raise JobError unless `found` contains exactly the offsets of these ranges.
 
-    `records` have the columns topic, partition and offset. They are read again only for topics in
-    `sparse`.
+    `records` have the columns topic, partition and offset. The function reads `records` only for
+    topics in `sparse`.
     """
     wanted = {each.topic_partition: each for each in ranges if each.length}
     for partition in sorted(found):
@@ -89,7 +93,7 @@ def _is_dense(wanted: OffsetRange, found: OffsetSummary | None, sparse: frozense
 
 
 def fold_of(start: int, end: int) -> int:
-    """Compute `FOLD` for offsets `start` to `end` - 1, in some 20 ns each and without Spark."""
+    """Compute `FOLD` for offsets `start` to `end` - 1 without Spark, in about 20 ns per offset."""
     import numpy as np
 
     fold = np.uint64(0)

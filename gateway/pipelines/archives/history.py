@@ -33,7 +33,9 @@ _Spans = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class ArchiveHistory:
-    """The archived ranges of each partition, merged and in order. Only the first may be empty."""
+    """The archived ranges of each partition, merged and in order. Only the first range may be
+    empty.
+    """
 
     spans: Mapping[TopicPartition, _Spans] = field(default_factory=dict[TopicPartition, _Spans])
     topic_ids: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -41,7 +43,7 @@ class ArchiveHistory:
 
     @property
     def ends(self) -> dict[TopicPartition, int]:
-        """Per partition the offset after the last archived or lost one."""
+        """For each partition, the offset after the last archived or lost one."""
         found = {partition: spans[-1][1] for partition, spans in self.spans.items()}
         for each in self.lost:
             found[each.range.topic_partition] = max(
@@ -62,7 +64,10 @@ class ArchiveHistory:
         return ArchiveState(version, self.ends, dict(self.topic_ids), self.lost)
 
     def after(self, commit: Commit) -> ArchiveHistory:
-        """Return the history with this commit. Raises JobError if it does not follow the ends."""
+        """Return the history extended by `commit`.
+
+        Raises JobError if a range of the commit does not begin at the end of its partition.
+        """
         ends = self.ends
         for each in (*(one.range for one in commit.lost), *commit.ranges):
             end = ends.get(each.topic_partition, each.start)
@@ -78,7 +83,7 @@ class ArchiveHistory:
         return ArchiveHistory(spans, topic_ids, (*self.lost, *commit.lost))
 
     def properties(self) -> dict[str, str]:
-        """Encode the history for `from_properties`."""
+        """Encode the history as properties, which `from_properties` decodes."""
         offsets: dict[str, dict[str, _Spans]] = {}
         for partition in sorted(self.spans):
             offsets.setdefault(partition.topic, {})[str(partition.partition)] = self.spans[
@@ -94,15 +99,15 @@ class ArchiveHistory:
 
 
 def from_ranges(ranges: Iterable[OffsetRange]) -> ArchiveHistory:
-    """Make a history of these ranges, of topics with unknown ids."""
+    """Make a history that contains these ranges and no topic ids."""
     return ArchiveHistory().after(Commit(tuple(ranges), {}))
 
 
 def from_properties(properties: Mapping[str, str], where: str) -> ArchiveHistory | None:
     """Decode a history, or return None if the properties contain none.
 
-    Raises JobError if they are of a newer version, or damaged. `where` names their origin in the
-    error.
+    Raises JobError if the properties have a newer format or are damaged. The error names `where`,
+    the place that the properties were read from.
     """
     version = properties.get(FORMAT_KEY)
     if version is None:

@@ -1,10 +1,10 @@
-"""An archive in an Iceberg table: the properties of each snapshot record what it contains.
+"""An archive in an Iceberg table: the properties of each snapshot record the archived ranges.
 
 Records are written to a branch, checked there against their ranges, and published in one commit.
-That commit fails if another writer has changed the table. The summary of a snapshot holds the
-ranges, topic ids and losses up to it, so a rollback also rolls them back. The table's properties
-hold a copy, for the time after all snapshots of the archive are expired. Layout:
-docs/formats/archive.md.
+The commit fails if another writer has changed the table. The summary of a snapshot holds all
+ranges, topic ids and losses up to that snapshot, so rolling back the table also rolls them back.
+The table's properties hold a copy, which is used once all snapshots of the archive are expired.
+Layout: docs/formats/archive.md.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ if TYPE_CHECKING:
 
 SNAPSHOT_KEY = "archive.snapshot"
 SEQUENCE_KEY = "archive.sequence-number"
-"""Table properties that name the snapshot with which the other properties were written."""
+"""Table properties that identify the snapshot whose history the table's properties contain."""
 TRUSTED_KEY = "archive.trusted-snapshot"
-"""A table property set by an operator: at this snapshot, the other properties are right."""
+"""A table property that an operator sets to accept the table's properties for a snapshot."""
 
 _DAY_US = 86_400_000_000
 _DAY = f"date_from_unix_date(CAST(floor(unix_micros(timestamp) / {_DAY_US}BD) AS INT)) AS day"
-"""The day in UTC, whatever the session's time zone."""
+"""SQL for the day in UTC, in every time zone of the session."""
 
 
 class IcebergArchive:
-    """The archive in `table`, `catalog.namespace.table`. The first append creates it.
+    """The archive in `table`, `catalog.namespace.table`. The first append creates the table.
 
-    Calls `at_step` with the name of each step of an append, before the step. If the call raises
-    anything but an Exception, nothing is cleaned up.
+    Each append calls `at_step` before each of its steps, with the name of the step. Nothing is
+    cleaned up if `at_step` raises a BaseException that is not an Exception.
     """
 
     def __init__(
@@ -66,7 +66,8 @@ class IcebergArchive:
         self._spark = spark
         self._table = IcebergTable(spark, table, clock or SystemClock())
         self._at_step = at_step
-        # The last snapshot that was read, with its history, which never changes.
+        # The last snapshot that was read, with its history. The history of a snapshot never
+        # changes.
         self._known: tuple[IcebergSnapshot | None, ArchiveHistory] = (None, ArchiveHistory())
 
     def state(self) -> ArchiveState:
@@ -79,7 +80,10 @@ class IcebergArchive:
         return self._look()[1].ranges
 
     def append(self, records: DataFrame, commit: Commit, on: ArchiveState) -> bool:
-        """Add exactly the records of the commit's ranges, durably and atomically. True if done."""
+        """Add exactly the records of the commit's ranges, durably and atomically.
+
+        Returns True if the records were added.
+        """
         self._table.create()
         current, before = self._look()
         if _version(current) != on.version:
@@ -100,7 +104,8 @@ class IcebergArchive:
         return published
 
     def _discard(self, branch: str) -> None:
-        with suppress(Exception):  # no reader sees it, and it is removed a day later
+        # A branch that stays is invisible to readers, and a later job removes it
+        with suppress(Exception):
             self._table.discard(branch)
 
     def _append(
@@ -124,7 +129,7 @@ class IcebergArchive:
     def read(
         self, topics: Sequence[str] = (), within: Sequence[OffsetRange] | None = None
     ) -> DataFrame:
-        """Return all committed records of these topics, or of all: `COLUMNS` and `day DATE`.
+        """Return all committed records of `topics`, or of all topics: `COLUMNS` and `day DATE`.
 
         `within` has no effect: Iceberg itself skips files by the filters of the query.
         """
@@ -138,7 +143,9 @@ class IcebergArchive:
         return records.selectExpr(*COLUMN_NAMES, _DAY)
 
     def compact(self, file_bytes_max: int) -> CompactionResult:
-        """Rewrite each topic, partition and day into few files of about `file_bytes_max`."""
+        """Rewrite the files of each topic, partition and day to about `file_bytes_max`
+        bytes each.
+        """
         if not self._table.exists() or self._table.current is None:
             return CompactionResult(0, 0)
         before = self._table.metadata("data_files").count()
@@ -157,7 +164,7 @@ class IcebergArchive:
         return self._known
 
     def _history(self, current: IcebergSnapshot | None) -> ArchiveHistory:
-        """Return the history as of `current`. Raises JobError if it cannot be determined safely."""
+        """Return the history as of `current`. Raises JobError if the history is uncertain."""
         oldest: IcebergSnapshot | None = None
         foreign = False
         for each in self._table.lineage(current):
@@ -176,7 +183,10 @@ class IcebergArchive:
         return self._adopted(current)
 
     def _kept(self, current: IcebergSnapshot, oldest: IcebergSnapshot) -> ArchiveHistory | None:
-        """Return the history in the table's properties, or None if another lineage wrote them."""
+        """Return the history in the table's properties.
+
+        Returns None if the properties are missing or were written for another lineage of snapshots.
+        """
         properties = {key: self._table.property(key) for key in (*KEYS, SNAPSHOT_KEY, SEQUENCE_KEY)}
         present = {key: value for key, value in properties.items() if value is not None}
         found = from_properties(present, f"{self._table.name}, properties")
@@ -192,7 +202,10 @@ class IcebergArchive:
         return found
 
     def _expect_nothing_beyond(self, history: ArchiveHistory) -> None:
-        """Raise JobError if other writers have added records that an append would duplicate."""
+        """Raise JobError if the table contains records beyond the archive's ends.
+
+        Other writers added such records, and an append would duplicate them.
+        """
         ends = history.ends
         for partition, last in self._last_offsets().items():
             if last >= ends.get(partition, 0):
@@ -204,7 +217,10 @@ class IcebergArchive:
                 )
 
     def _expect_all(self, history: ArchiveHistory, current: IcebergSnapshot) -> None:
-        """Raise JobError if the last records are missing, perhaps because of a rollback."""
+        """Raise JobError if the last archived record of a partition is missing.
+
+        For example, a rollback of the table may have removed the record.
+        """
         there = self._last_offsets()
         for each in history.ranges:
             last = there.get(each.topic_partition, -1)
@@ -241,7 +257,7 @@ class IcebergArchive:
         return {partition: each.max_offset for partition, each in found.items()}
 
     def _adopted(self, current: IcebergSnapshot) -> ArchiveHistory:
-        """Derive the history from the records of a table without archive properties (a copy)."""
+        """Derive the history from the records of a table that lacks archive properties (a copy)."""
         records = self._table.data(current.id)
         found = _found(records)
         ranges = [

@@ -1,9 +1,9 @@
 """An Iceberg table, accessed through Iceberg's library in Spark's JVM.
 
-New files go to a branch of their own, which no reader sees. `publish` makes the branch the main
-branch in one commit. It fails if the main branch is no longer where the new branch started. Iceberg
-retries a failed commit on newer metadata, except a commit that moves references: that one is
-refused, because the references that it was based on are gone.
+New files go to a separate branch, which no reader sees. `publish` makes the branch the main branch
+in one commit. The commit fails if the main branch has moved since the separate branch was created.
+Iceberg retries most failed commits on newer metadata. It refuses to retry a commit that moves
+references, because the references that the commit was based on have changed.
 
 Source: Apache Iceberg 1.11, BaseTransaction and UpdateSnapshotReferencesOperation.
 """
@@ -29,7 +29,7 @@ RUN_KEY = "archive.run"
 """Snapshot property: the branch to which the snapshot was written."""
 COMMIT_TRIES_MAX = 20
 STAGING_AGE_MS_MAX = 24 * 3600 * 1000
-"""The run of an older branch is dead."""
+"""A branch older than this was left by a run that has died."""
 
 _BRANCH = "archive_"
 _BRANCH_NAME = re.compile(rf"{_BRANCH}(\d+)_[0-9a-f]+")
@@ -44,14 +44,16 @@ _PROPERTIES = {
 
 
 class IcebergSnapshot(NamedTuple):
-    """A snapshot. `parent_id` is None for the first one, and may name an expired one."""
+    """A snapshot of the table. The first one has no `parent_id`; the parent of others may be
+    expired.
+    """
 
     id: int
     parent_id: int | None
     sequence: int
     operation: str
     summary: Mapping[str, str]
-    """Only the properties of an archive."""
+    """The properties of an archive from the snapshot's summary."""
 
 
 class IcebergTable:
@@ -80,7 +82,7 @@ class IcebergTable:
         return ".".join(self._quoted)
 
     def exists(self) -> bool:
-        """Return whether the table exists, and refresh its metadata for the calls that follow."""
+        """Return whether the table exists. Refreshes the metadata that later calls use."""
         if self._loaded is None:
             if not self._spark.catalog.tableExists(self.sql_name):
                 return False
@@ -91,7 +93,7 @@ class IcebergTable:
     def create(self) -> None:
         """Create the table for archived records, unless it exists."""
         if self.exists():
-            return  # with the properties that its creator chose
+            return  # an existing table keeps the properties of its creator
         properties = ", ".join(f"'{key}'='{value}'" for key, value in _PROPERTIES.items())
         columns = COLUMNS.replace("offset BIGINT", "`offset` BIGINT")
         self._spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {'.'.join(self._quoted[:-1])}")
@@ -104,7 +106,7 @@ class IcebergTable:
             if not self.exists():
                 raise
         if self.exists() and self._loaded.sortOrder().isUnsorted():
-            # Each task sorts its records, on disk if necessary, and keeps one file open, not many.
+            # Tasks sort their records, on disk if necessary, so each keeps only one file open.
             jvm: Any = self._spark.sparkContext._jvm  # pyright: ignore[reportPrivateUsage]
             offset = jvm.org.apache.iceberg.expressions.Expressions.ref("offset")
             first = jvm.org.apache.iceberg.NullOrder.NULLS_FIRST
@@ -133,11 +135,11 @@ class IcebergTable:
 
     @property
     def current(self) -> IcebergSnapshot | None:
-        """The head of the main branch, or None if no record was ever added."""
+        """The head of the main branch, or None if the table has no snapshot."""
         return _snapshot(self._loaded.currentSnapshot())
 
     def lineage(self, newest: IcebergSnapshot | None) -> Iterator[IcebergSnapshot]:
-        """Yield this snapshot and its ancestors, as far back as the table keeps them."""
+        """Yield `newest` and its ancestors, as far back as the table keeps them."""
         while newest is not None:
             yield newest
             if newest.parent_id is None:
@@ -148,7 +150,7 @@ class IcebergTable:
         return _snapshot(self._loaded.snapshot(snapshot_id))
 
     def property(self, key: str) -> str | None:
-        """Return a property of the table."""
+        """Return a property of the table, or None if it is not set."""
         return self._loaded.properties().get(key)
 
     def data(self, snapshot_id: int) -> DataFrame:
@@ -156,7 +158,7 @@ class IcebergTable:
         return self._read("", {"snapshot-id": str(snapshot_id)})
 
     def added(self, snapshot: IcebergSnapshot) -> DataFrame:
-        """Read only the records that an append has added."""
+        """Read only the records that this snapshot added."""
         since = {"start-snapshot-id": str(snapshot.parent_id)}
         return self._read("", {**since, "end-snapshot-id": str(snapshot.id)})
 
@@ -169,19 +171,19 @@ class IcebergTable:
         return self._spark.read.format("iceberg").options(**options).load(self.sql_name + suffix)
 
     def _invalidate_cache(self) -> None:
-        """Make Spark load the table again: its cache may be older than our metadata."""
+        """Make Spark load the table again, because Spark's cached copy may be out of date."""
         self._spark.catalog.refreshTable(self.sql_name)
 
     # --- writing -------------------------------------------------------------------------------
 
     def branch(self, on: IcebergSnapshot | None) -> str:
-        """Create a branch that begins at that snapshot, and return its name."""
+        """Create a branch that begins at the snapshot `on`, and return the name of the branch."""
         name = f"{_BRANCH}{self._clock.now_ms()}_{uuid4().hex[:12]}"
 
         def change(transaction: Any) -> None:
             manage = transaction.manageSnapshots()
             if on is None:
-                manage.createBranch(name)  # begins with an empty snapshot of its own
+                manage.createBranch(name)  # Iceberg creates an empty snapshot for the branch
             else:
                 manage.createBranch(name, on.id)
             manage.commit()
@@ -235,7 +237,7 @@ class IcebergTable:
             return any(each.id == staged.id for each in newer)
 
         published = self._commit(change, landed)
-        self._invalidate_cache()  # so that readers in this session see the commit
+        self._invalidate_cache()  # let readers in this Spark session see the commit
         return published
 
     def _expect_branch(self, branch: str, there: bool) -> None:
@@ -246,11 +248,12 @@ class IcebergTable:
             )
 
     def discard(self, branch: str) -> None:
-        """Remove the branch and the files of its snapshots, unless it was published."""
+        """Remove the branch and the files of its snapshots, unless the branch was published."""
         found: list[int] = []
 
         def change(transaction: Any) -> bool:
-            # A publication removes the branch in the same commit, so this one was not published.
+            # `publish` removes the branch in its commit, so a branch that still exists was not
+            # published.
             found.clear()
             self._loaded.refresh()
             for each in self.lineage(self._head(branch)):
@@ -264,7 +267,7 @@ class IcebergTable:
             return True
 
         if self._commit(change) and found:
-            # Expire only these snapshots, none of the main branch.
+            # Expire only the branch's own snapshots, and no snapshot of the main branch.
             expire = self._loaded.expireSnapshots().expireOlderThan(0)
             for snapshot_id in found:
                 expire.expireSnapshotId(snapshot_id)
@@ -294,9 +297,10 @@ class IcebergTable:
     def _commit(
         self, change: Callable[[Any], bool | None], landed: Callable[[], bool] = lambda: False
     ) -> bool:
-        """Commit `change` atomically on the metadata it was shown. Returns False if it declines.
+        """Commit `change` atomically on the metadata that it read.
 
-        `landed` reports whether a commit with an unknown outcome took effect.
+        Returns False if `change` returns False. `landed` reports whether a commit with an unknown
+        outcome took effect.
         """
         from py4j.protocol import Py4JJavaError
 

@@ -1,10 +1,10 @@
-"""An archive of Parquet files: any tool can read the directory; the commits name the valid files.
+"""An archive of Parquet files. Any tool can read the directory; the commits name the valid files.
 
-Spark writes into `_staging/RUN`. The staged files are checked against the offset ranges, a numbered
-commit makes them part of the archive, and then they move to `topic=T/partition=P/day=D`. The next
-job finishes the moves of a run that died after its commit, and after a day it removes the files of
-a run that died earlier. Readers that follow the commits see each record exactly once. Readers of
-the directory alone see it at most once, and soon.
+Spark writes into `_staging/RUN`. The staged files are checked against the offset ranges, and a
+numbered commit makes them part of the archive. Then they move to `topic=T/partition=P/day=D`. If a
+run dies after its commit, the next job finishes the moves. If it dies earlier, a job removes its
+files after a day. Readers that follow the commits see each record exactly once. Readers of the
+directory alone see each record at most once, and see it after its file was moved.
 """
 
 from __future__ import annotations
@@ -31,14 +31,16 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _COMPACT_BYTES_MAX = 16 * 1024**3
-"""Bytes of files that one commit replaces. Files of one topic, partition and day stay together."""
+"""The most bytes that one commit rewrites. Files of one topic, partition and day stay together."""
 _COMPACT_TASKS_MAX = 1_000
 _NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 _PATTERN = frozenset("*?[]{}\\")
 
 
 class ParquetArchive:
-    """The archive in a directory, which need not exist. Reports each step to `at_step`."""
+    """The archive in a directory, which need not exist. Calls `at_step` with the name
+    of each step.
+    """
 
     def __init__(
         self,
@@ -56,7 +58,7 @@ class ParquetArchive:
         files = open_files(spark, path)
         self._spark = spark
         self._clock = clock or SystemClock()
-        # The archive's directory, without a slash at the end. Absolute on local disks.
+        # The directory of the archive, without a trailing slash. It is absolute on local disks.
         self._root = _absolute(path) if isinstance(files, LocalFiles) else path.rstrip("/")
         self._at_step = at_step
         self._log = CommitLog(files, self._root)
@@ -69,7 +71,9 @@ class ParquetArchive:
         return self._log.refresh().ranges
 
     def files(self) -> list[DataFile]:
-        """Return the files of the archive in order, all of them at their final paths."""
+        """Return the files of the archive in order, after moving all of them to their
+        final paths.
+        """
         return sorted(self._recover().files.values())
 
     def append(self, records: DataFrame, commit: Commit, on: ArchiveState) -> bool:
@@ -103,14 +107,18 @@ class ParquetArchive:
         return self._frame(files if within is None else _files_holding(files, within))
 
     def compact(self, file_bytes_max: int) -> CompactionResult:
-        """Rewrite small files as the port describes. Files of at least half the size stay."""
+        """Rewrite small files as the port describes. Files of at least half of `file_bytes_max`
+        stay.
+        """
         files = self.files()
         for batch in _batches(files, file_bytes_max):
             self._rewrite(batch, file_bytes_max)
         return CompactionResult(len(files), len(self.files()))
 
     def _stage(self, records: DataFrame, commit: Commit, run: StagingRun) -> list[StagedFile]:
-        """Stage the records and return the files. Raises JobError if they do not fit the commit."""
+        """Stage the records and return the files. Raises JobError if the records do not fit the
+        commit.
+        """
         if any(each.topic == _NO_PARTITION for each in commit.ranges):
             raise JobError(f"a topic named {_NO_PARTITION} cannot be archived as Parquet")
         self._staging.write(records, run)
@@ -125,7 +133,7 @@ class ParquetArchive:
         return staged
 
     def _put(self, entry: CommitEntry, run: StagingRun) -> bool:
-        # If this raises, the commit may still be there, so the files that it names must stay.
+        # If `put` raises, the commit may exist nevertheless, so the files that it names must stay.
         self._staging.check_age(run)
         won = self._log.put(entry)
         if won:
@@ -156,7 +164,10 @@ class ParquetArchive:
     # --- compaction -----------------------------------------------------------------------------
 
     def _rewrite(self, files: Sequence[DataFile], file_bytes_max: int) -> None:
-        """Replace `files`, all of one topic, by fewer in one commit, unless some are gone."""
+        """Replace `files`, all of one topic, by fewer files in one commit.
+
+        Does nothing if another job has removed some of them.
+        """
         run = self._staging.new_run()
         row_bytes = sum(each.bytes for each in files) / sum(each.rows for each in files)
         rows_per_file = max(1, int(file_bytes_max / row_bytes))
@@ -196,7 +207,7 @@ class ParquetArchive:
 
 
 def _files_holding(files: Sequence[DataFile], wanted: Sequence[OffsetRange]) -> list[DataFile]:
-    """Return the files that may hold one of these offsets."""
+    """Return the files that may contain an offset of the `wanted` ranges."""
     partitions: dict[TopicPartition, list[OffsetRange]] = {}
     for each in wanted:
         partitions.setdefault(each.topic_partition, []).append(each)
@@ -211,7 +222,7 @@ def _files_holding(files: Sequence[DataFile], wanted: Sequence[OffsetRange]) -> 
 
 
 class _Fold(NamedTuple):
-    """A digest of a frame: equal for frames with the same records, in any order."""
+    """A digest of a frame. Frames with the same records in any order have equal digests."""
 
     rows: int
     bits: int | None

@@ -1,8 +1,9 @@
-"""The commits of a Parquet archive: numbered files that are never replaced. They are the truth.
+"""The commits of a Parquet archive: numbered files that are never replaced.
 
-`_commits/00000000000000000042.json` is commit 42, and belongs to the job that puts it first. After
-every `CHECKPOINT_EVERY` commits one file sums up all earlier ones, so that opening an archive reads
-few files. Layout and fields: docs/formats/archive.md.
+The commits alone define which files belong to the archive. `_commits/00000000000000000042.json` is
+commit 42. If several jobs try to create it, the first one succeeds. After every `CHECKPOINT_EVERY`
+commits one file sums up all earlier ones, so opening an archive reads only a few files. Layout and
+fields: docs/formats/archive.md.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class DataFile(NamedTuple):
 
     @property
     def directory(self) -> str:
-        """The directory of the file's topic, partition and day."""
+        """The directory for the file's topic, partition and day."""
         return self.path.rpartition("/")[0]
 
 
@@ -92,15 +93,16 @@ class ArchiveContents:
     """The sum of commits 1 to `number`."""
 
     def __init__(self) -> None:
-        # The last commit that was applied; 0 before the first.
+        # The number of the last applied commit, or 0 before the first one.
         self.number = 0
-        # Per partition the offset after the last archived or lost one. It never decreases.
+        # For each partition, the offset after the last archived or lost one. It never decreases.
         self.ends: dict[TopicPartition, int] = {}
         self.topic_ids: dict[str, str] = {}
         self.lost: list[LostOffsets] = []
-        # By path. Commits add files, and compactions replace them.
+        # All current data files by path. Commits add files, and compactions replace them.
         self.files: dict[str, DataFile] = {}
-        # Per partition in order, none empty, consecutive ones merged.
+        # The archived ranges of each partition in order. None is empty, and adjacent ranges are
+        # merged.
         self._ranges: dict[TopicPartition, list[OffsetRange]] = {}
 
     @property
@@ -111,7 +113,7 @@ class ArchiveContents:
 
     @property
     def ranges(self) -> list[OffsetRange]:
-        """All archived ranges in order: consecutive ones merged, none of them empty."""
+        """All archived ranges in order. None is empty, and adjacent ranges are merged."""
         return [each for partition in sorted(self._ranges) for each in self._ranges[partition]]
 
     def apply(self, entry: CommitEntry) -> None:
@@ -184,15 +186,16 @@ class CommitLog:
     def __init__(self, files: Files, root: str) -> None:
         self._files = files
         self._directory = join_path(root, COMMITS)
-        # The sum of all commits read so far; None before the first read and after damage.
+        # The sum of all commits read so far. None before the first read and after a damaged commit.
         self._contents: ArchiveContents | None = None
-        # The last commit that a checkpoint covers, as far as this process knows.
+        # The number of the last commit that a checkpoint covers, as far as this process knows.
         self._checkpointed = 0
-        # By run, the commits read that no checkpoint covered then. Cleared by a checkpoint.
+        # The commits read since the last checkpoint, by the name of their run. Cleared by a
+        # checkpoint.
         self.recent: dict[str, CommitEntry] = {}
 
     def refresh(self) -> ArchiveContents:
-        """Read new commits and return the sum of all."""
+        """Read new commits and return the sum of all commits."""
         if self._contents is None:
             self._contents = self._from_checkpoint()
             self._checkpointed = self._contents.number
@@ -207,11 +210,14 @@ class CommitLog:
         return contents
 
     def put(self, entry: CommitEntry) -> bool:
-        """Commit the entry. Returns False if another commit has its number."""
+        """Commit the entry. Returns False if the number of the entry is already taken."""
         return self._files.put_if_absent(self._path(entry.number), entry.encode())
 
     def checkpoint_if_due(self) -> None:
-        """Write a checkpoint after enough commits. All files of all commits must be moved."""
+        """Write a checkpoint if enough commits were added since the last one.
+
+        The caller must have moved the files of all commits.
+        """
         contents = self._contents
         if contents is None or contents.number < self._checkpointed + CHECKPOINT_EVERY:
             return

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 ROW_GROUP_BYTES = 16 * 1024 * 1024
-"""Row groups of Parquet files. A task keeps one on the heap while it writes or reads."""
+"""The size of row groups in Parquet files. A task that writes or reads keeps one in memory."""
 
 
 class LostOffsets(NamedTuple):
-    """Offsets that were deleted before they were archived, and that `--accept-loss` accepted."""
+    """Offsets that were deleted before they were archived. The operator passed `--accept-loss`."""
 
     range: OffsetRange
     noticed_ms: int
@@ -32,19 +32,20 @@ class ArchiveState:
 
     version: str
     ends: Mapping[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])
-    """Per partition the offset after the last archived or lost one."""
+    """For each partition, the offset after the last archived or lost one."""
     topic_ids: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Of the archived topics, to recognise a topic that was recreated under the same name."""
+    """The ids of the archived topics by name. They show whether a topic was recreated."""
     lost: tuple[LostOffsets, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Ranges that continue a state: per partition first its lost offsets, then one of `ranges`.
+    """Ranges that continue a state: for each partition first its lost offsets, then one of
+    `ranges`.
 
     Lost ranges and `ranges` do not overlap. An empty range records where a partition begins. Every
     offset of `ranges` has exactly one record. Only topics in `sparse` (compacted, or with
-    transactions) may have offsets without one.
+    transactions) may also have offsets without a record.
     """
 
     ranges: tuple[OffsetRange, ...]
@@ -68,21 +69,22 @@ class Archive(Protocol):
         ...
 
     def append(self, records: DataFrame, commit: Commit, on: ArchiveState) -> bool:
-        """Add exactly the records of the commit's ranges, durably and atomically. True if done.
+        """Add exactly the records of the commit's ranges, durably and atomically.
 
-        `records` have exactly the columns of `COLUMNS`. Returns False and adds nothing if another
-        job has committed since `on`; read `state` again. Raises JobError and adds nothing if the
-        records are not those of the ranges (missing, duplicate or foreign).
+        `records` have exactly the columns of `COLUMNS`. Returns True if the records were added.
+        Returns False and adds nothing if another job has committed since `on`; the caller then
+        reads `state` again. Raises JobError and adds nothing if records are missing, duplicate or
+        outside the ranges.
         """
         ...
 
     def read(
         self, topics: Sequence[str] = (), within: Sequence[OffsetRange] | None = None
     ) -> DataFrame:
-        """Return all committed records of these topics, or of all topics: `COLUMNS` and `day DATE`.
+        """Return all committed records of `topics`, or of all topics: `COLUMNS` and `day DATE`.
 
-        `within` is a hint that other offsets are not needed. The result may still contain some of
-        them.
+        `within` is a hint that only these offsets are needed. The result may contain other offsets
+        too.
         """
         ...
 
@@ -91,9 +93,11 @@ class Archive(Protocol):
         ...
 
     def compact(self, file_bytes_max: int) -> CompactionResult:
-        """Rewrite each topic, partition and day into few files of about `file_bytes_max`."""
+        """Rewrite the files of each topic, partition and day to about `file_bytes_max`
+        bytes each.
+        """
         ...
 
 
 def ignore_step(_: str) -> None:
-    """Do nothing. Tests pass a function here that stops or delays an append at a step."""
+    """Do nothing. A test passes another function, which stops or delays an append at a step."""

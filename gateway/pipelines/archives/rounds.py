@@ -1,4 +1,4 @@
-"""The choice of offsets for a round of the archive job. Pure: state and bounds in, ranges out."""
+"""The choice of the offsets that a round of the archive job commits. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gateway.pipelines.shared.topics import OffsetBounds
 
 @dataclass(frozen=True, slots=True)
 class ArchiveRound:
-    """What one round adds: for each partition first its lost offsets, then a range.
+    """The offsets that one round commits: for each partition first lost offsets, then a range.
 
     The range of a new partition may be empty.
     """
@@ -55,9 +55,9 @@ def next_round(
 ) -> ArchiveRound:
     """Choose the next offsets of every partition, about `offsets_max` in all, at least one each.
 
-    `starts`: where partitions begin that are not in the archive yet; by default at their first
-    offset. `targets`: where partitions end; by default at their current end. Raises JobError if a
-    log ends before the archived offsets.
+    `starts` are the first offsets of partitions that are not in the archive yet. By default they
+    begin at the log start. `targets` are the offsets at which partitions end; the default is the
+    current end of the log. Raises JobError if a log ends before the archived offsets.
     """
     assert offsets_max > 0, offsets_max
     begins: dict[TopicPartition, int] = {}

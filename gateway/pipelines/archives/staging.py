@@ -1,4 +1,4 @@
-"""Parquet files on their way into an archive: staged, counted, then moved to their final paths."""
+"""Parquet files before they are in an archive: staged, counted, then moved to their final paths."""
 
 from __future__ import annotations
 
@@ -33,21 +33,23 @@ STAGING = "_staging"
 FILE_COLUMNS = f"{COLUMNS}, day DATE"
 _PARTITIONING = ("topic", "partition", "day")
 _DAY = "date_from_unix_date(CAST(floor(unix_millis(timestamp) / 86400000) AS INT))"
-"""The day in UTC, whatever the session's time zone."""
+"""SQL for the day in UTC, in every time zone of the session."""
 _HOUR_MS = 3_600_000
 _COMMIT_MS_MAX = 12 * _HOUR_MS
 _ABANDONED_MS = 24 * _HOUR_MS
 
 
 class StagingRun(NamedTuple):
-    """One attempt to commit. `name` begins with the time, which shows all jobs its age."""
+    """One attempt to commit. `name` begins with the start time, so all jobs can compute the run's
+    age.
+    """
 
     name: str
     began_ms: int
 
 
 class StagedFile(NamedTuple):
-    """A staged file and the offsets in it."""
+    """A staged file with a summary of its offsets."""
 
     file: DataFile
     found: OffsetSummary
@@ -75,14 +77,15 @@ class StagingDirectory:
         return StagingRun(f"{now_ms:013d}-{uuid4().hex}", now_ms)
 
     def write(self, records: DataFrame, run: StagingRun, rows_per_file_max: int = 0) -> None:
-        """Write the records to durable files, one per partition, day and task, by offset.
+        """Write the records to durable files, one per partition, day and task, ordered by offset.
 
-        Nothing is shuffled: each task sorts its own records, on disk if necessary. With
-        `rows_per_file_max` 0, files have any length.
+        Nothing is shuffled: each task sorts its own records, on disk if necessary. If
+        `rows_per_file_max` is 0, the length of a file is not limited.
         """
         out = self._at(run.name)
         if isinstance(self._files, LocalFiles):
-            make_directories(local_path(out).parent)  # Spark would not sync it
+            # Spark does not sync the directories that it creates
+            make_directories(local_path(out).parent)
         staged = records.withColumn("day", _day()).sortWithinPartitions(*_PARTITIONING, "offset")
         with session_settings(
             self._spark, {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
@@ -100,7 +103,7 @@ class StagingDirectory:
         return self._spark.read.schema(FILE_COLUMNS).option("basePath", out).parquet(out)
 
     def staged_files(self, run: StagingRun) -> list[StagedFile]:
-        """Return the files of the run that have rows."""
+        """Return the files of the run that contain rows."""
         from pyspark.sql.functions import expr
 
         files = self.frame(run).groupBy(
@@ -132,7 +135,7 @@ class StagingDirectory:
         return sorted(staged)
 
     def check_age(self, run: StagingRun) -> None:
-        """Raise JobError if the run is so old that other jobs may soon discard it as abandoned."""
+        """Raise JobError if other jobs may soon consider the run abandoned and discard it."""
         if self._clock.now_ms() - run.began_ms > _COMMIT_MS_MAX:
             raise JobError(
                 "one round took over 12 hours and was not committed; use a smaller"
@@ -159,7 +162,7 @@ class StagingDirectory:
                 self.discard(run.name)
 
     def discard_abandoned(self, runs: Iterable[str]) -> None:
-        """Discard those of `runs` that are too old to be still at work."""
+        """Discard the runs that are too old to be active."""
         now_ms = self._clock.now_ms()
         for run in runs:
             began, dash, _ = run.partition("-")
@@ -167,10 +170,10 @@ class StagingDirectory:
                 self.discard(run)
 
     def finish(self, entry: CommitEntry, is_committed: Callable[[str], bool]) -> None:
-        """Remove the files that a commit replaces, move its own to their paths, discard the run.
+        """Apply a commit to the files: remove replaced ones, move new ones, discard the run.
 
-        Several jobs may do this at once. `is_committed` reports whether a file is in the archive
-        now.
+        Several jobs may do this at once. `is_committed` reports whether a file belongs to the
+        archive now.
         """
         for path in entry.removed:
             self._files.remove(join_path(self._root, path))
@@ -180,7 +183,7 @@ class StagingDirectory:
             try:
                 self._files.move(join_path(self._at(entry.run), file.path), target)
             except JobError:
-                # Another job may have moved it, and a third one compacted it since.
+                # Another job may have moved this file, and a later compaction may have removed it.
                 if is_committed(file.path):
                     raise
             self._at_step("moved one")
@@ -191,7 +194,7 @@ class StagingDirectory:
         return join_path(self._root, STAGING, run)
 
     def _below(self, run: StagingRun, uri: str) -> str:
-        """Return the path of a staged file below its run."""
+        """Return the path of a staged file relative to its run."""
         path = unquote(urlsplit(uri).path)
         before, _, below = path.partition(f"/{STAGING}/{run.name}/")
         assert before and below, uri

@@ -35,7 +35,7 @@ Step = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class AuditRequest:
-    """How to compare two sides."""
+    """The settings of an audit."""
 
     align: Align = Align.offset
     examples: int = 10  # maximum number of differences to show
@@ -47,7 +47,7 @@ class AuditRequest:
 
     @property
     def whole(self) -> bool:
-        """True if every offset of a side is read, so that an offset without a record is a gap."""
+        """True if every offset of a side is read, so an offset without a record is a gap."""
         return self.times == TimeRange()
 
 
@@ -75,7 +75,7 @@ def audit(
 
 
 class _Audit:
-    """One comparison, turned into a report."""
+    """One audit: a comparison and the report about it."""
 
     def __init__(self, comparison: Comparison, request: AuditRequest, on_step: Step) -> None:
         self._comparison = comparison
@@ -127,7 +127,7 @@ class _Audit:
     def _explain(
         self, groups: DataFrame, counts: Mapping[TopicPartition, PairCounts]
     ) -> tuple[list[MissingRecords], list[DifferenceExample]]:
-        """Return the reasons for missing records, and examples of lost and differing ones."""
+        """Return the reasons for missing records, and examples of lost and differing records."""
         comparison, request = self._comparison, self._request
         now_ms = SystemClock().now_ms()
         lines: list[MissingRecords] = []
@@ -206,15 +206,15 @@ class _Audit:
     def _gaps_are_losses(self, partition: TopicPartition) -> bool:
         """Return whether an offset missing on both sides counts as lost.
 
-        It does unless gaps are allowed or every live topic is compacted. Accepted losses are
-        subtracted later.
+        This is the case unless gaps are allowed or every live topic is compacted. Accepted losses
+        are subtracted later.
         """
         sides = self._comparison.sides.values()
         rules = [side.rules[partition.topic] for side in sides if partition.topic in side.rules]
         return not self._request.allow_gaps and not all(each.compact for each in rules)
 
     def _span(self, partition: TopicPartition) -> OffsetBounds:
-        """Return the bounds from the first to the last offset that either side should have."""
+        """Return the bounds from the first to the last offset that a side should have."""
         sides = self._comparison.sides.values()
         known = [side.bounds[partition] for side in sides if partition in side.bounds]
         filled = [each for each in known if each.latest > each.earliest]
@@ -227,7 +227,7 @@ class _Audit:
     def _accepted_gaps(
         self, buckets: DataFrame, groups: DataFrame | None
     ) -> dict[TopicPartition, int]:
-        """Count per partition the offsets missing on both sides whose loss was accepted."""
+        """Count for each partition the accepted losses among the offsets missing on both sides."""
         comparison = self._comparison
         ranges: list[OffsetRange] = []
         for each in merge_ranges(
@@ -246,7 +246,7 @@ class _Audit:
 
 
 def _cut(side: Side, ranges: Ranges | None) -> Side:
-    """Restrict the side to these offsets, if any are given."""
+    """Restrict the side to these offsets. If `ranges` is None, the side is unchanged."""
     if ranges is None:
         return side
     found: dict[TopicPartition, OffsetBounds] = {}

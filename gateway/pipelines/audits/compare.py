@@ -1,7 +1,7 @@
-"""The comparison: all records by buckets, then single records where buckets differ.
+"""The comparison: first all records by buckets, then single records where buckets differ.
 
-Each side is first read once, into sums per bucket (`counting`). Buckets with equal sums hold the
-same records. Only the records of the others are read again and joined, as hashes.
+Each side is first read once, into sums per bucket (`counting`). Buckets with equal sums contain the
+same records. Only the records of the other buckets are read again and joined, as hashes.
 """
 
 from __future__ import annotations
@@ -33,22 +33,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PartitionSums:
-    """The sums over a partition's buckets. `left` and `right` are figures of a side, or None."""
+    """The sums over a partition's buckets. `left` and `right` are None for a side
+    without records.
+    """
 
     left: Mapping[str, Any] | None
     right: Mapping[str, Any] | None
     same: int
-    """Records in buckets that are equal and hold each position once."""
+    """The number of records in buckets that are equal and contain each position once."""
     open_first: int | None
     open_end: int | None
-    """The positions that contain all other buckets, or None if there are none."""
+    """The bounds of the positions that contain all other buckets. Both are None if there are no
+    others.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class PairCounts:
-    """Positions in the open buckets of a partition: in all, per side, and with differing records.
+    """Counts of positions in the open buckets of a partition.
 
-    Duplicates count records, not positions: those beyond the first at a position.
+    `union` counts positions on either side, and `differ` positions whose records differ. The
+    duplicates count the additional records at a position.
     """
 
     union: int = 0
@@ -69,9 +74,9 @@ class Comparison:
         self.sides = {"left": left, "right": right}
         self.align = align
         self.times = times
-        # Topics of which one side's rules explain no loss of the other.
+        # Topics for which the rules of one side explain no loss on the other side.
         self.unrelated = unrelated_topics(left, right)
-        # Per side and partition: an offset minus its base is the record's position.
+        # The base of each partition by side. An offset minus its base is the record's position.
         self.bases = {name: self._bases(side) for name, side in self.sides.items()}
         # Frames that `close` releases.
         self._persisted: list[DataFrame] = []
@@ -88,7 +93,9 @@ class Comparison:
         self._persisted.clear()
 
     def persist_once(self, frame: DataFrame) -> DataFrame:
-        """Persist the frame, so that it is computed once. It spills to disk if necessary."""
+        """Persist the frame, so that Spark computes it once. The frame spills to disk
+        if necessary.
+        """
         self._persisted.append(frame.persist())
         return frame
 
@@ -115,7 +122,7 @@ class Comparison:
         return self.persist_once(joined.withColumn("same", F.coalesce(equal, F.lit(False))))
 
     def sums(self, joined: DataFrame) -> dict[TopicPartition, PartitionSums]:
-        """Add the buckets up per partition. The driver receives one row for each."""
+        """Add up the buckets of each partition. The driver receives one row per partition."""
         from pyspark.sql import functions as F
 
         figures: list[Column] = [
@@ -133,7 +140,7 @@ class Comparison:
     ) -> set[TopicPartition]:
         """Return the partitions whose records must be numbered to get their ranks.
 
-        In all others, an offset minus the base already is the rank.
+        In other partitions, the offset minus the base equals the rank.
         """
         if self.align is Align.offset:
             return set()
@@ -149,9 +156,9 @@ class Comparison:
         sums: Mapping[TopicPartition, PartitionSums],
         numbered: set[TopicPartition],
     ) -> DataFrame | None:
-        """Group the records of open buckets, and all of `numbered` partitions, by position.
+        """Group the records of open buckets, and all records of `numbered` partitions, by position.
 
-        Columns: topic, partition, position; left and right (the number of records there);
+        Columns: topic, partition, position; left and right (the number of records on each side);
         left_offset, left_ms, left_low and left_high (the smallest and the greatest hash), and the
         same for right. Returns None if no bucket is open.
         """
@@ -187,7 +194,7 @@ class Comparison:
     def count_held(
         self, joined: DataFrame, groups: DataFrame | None, ranges: Sequence[OffsetRange]
     ) -> dict[TopicPartition, int]:
-        """Count per partition the positions that a side has in these ranges.
+        """Count for each partition the positions in these ranges that a side has.
 
         The ranges must not overlap.
         """
@@ -214,7 +221,7 @@ class Comparison:
     def count_duplicates(
         self, numbered: set[TopicPartition]
     ) -> dict[tuple[str, TopicPartition], int]:
-        """Count per side and numbered partition the records whose offset occurred before."""
+        """Count for each side and numbered partition the records whose offset occurred before."""
         from pyspark.sql import functions as F
 
         found: dict[tuple[str, TopicPartition], int] = {}
@@ -235,7 +242,7 @@ class Comparison:
     def open_ranges(
         self, name: str, sums: Mapping[TopicPartition, PartitionSums]
     ) -> dict[TopicPartition, OffsetBounds]:
-        """Return the offsets of a side that contain its open buckets."""
+        """Return the ranges of offsets that contain the open buckets of a side."""
         side, bases = self.sides[name], self.bases[name]
         found: dict[TopicPartition, OffsetBounds] = {}
         for partition, each in sums.items():
@@ -281,7 +288,7 @@ class Comparison:
 
 
 def count_pairs(groups: DataFrame) -> dict[TopicPartition, PairCounts]:
-    """Count per partition, from `Comparison.groups`."""
+    """Count the pairs of each partition in a frame of `Comparison.groups`."""
     from pyspark.sql import functions as F
 
     figures = [
@@ -298,7 +305,7 @@ def count_pairs(groups: DataFrame) -> dict[TopicPartition, PairCounts]:
 
 
 def records_differ() -> Column:
-    """True where both sides have records at the position, with different content."""
+    """Return a condition: both sides have records at the position, with different content."""
     from pyspark.sql import functions as F
 
     both = (F.col("left") > 0) & (F.col("right") > 0)
@@ -352,7 +359,10 @@ def _sums(row: Row) -> PartitionSums:
 
 
 def _dense(held: Mapping[str, Any] | None) -> bool:
-    """Return whether positions are ranks: each from 0 to the last occurs once. True if empty."""
+    """Return whether positions are ranks: each one from 0 to the last occurs exactly once.
+
+    An empty partition is dense.
+    """
     if held is None:
         return True
     return held["dense"] and held["first"] == 0 and held["records"] == held["last"] + 1

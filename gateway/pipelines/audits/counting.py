@@ -22,12 +22,12 @@ _HASH = (
     " CASE WHEN size(headers) > 0 THEN"
     " transform(headers, one -> struct(one.key, one.value IS NULL, one.value)) END)"
 )
-"""A hash of the whole record. Spark's hash ignores nulls, so each null is hashed as a flag too."""
+"""SQL for a hash of the whole record. Spark's hash ignores nulls, so each null adds a flag."""
 MS = "coalesce(unix_millis(timestamp), -1L)"
 
 
 class TimeRange(NamedTuple):
-    """Records from `start_ms` on and before `end_ms`. None means no bound."""
+    """A range of timestamps from `start_ms` up to, not including, `end_ms`. None means no bound."""
 
     start_ms: int | None = None
     end_ms: int | None = None
@@ -82,7 +82,7 @@ def rename_topic(side: Side, name: str) -> Side:
 
 
 def hash_records(frame: DataFrame, times: TimeRange) -> DataFrame:
-    """Reduce each record to partition, offset, milliseconds and hash, which suffice to compare."""
+    """Reduce each record to its partition, offset, timestamp and hash."""
     chosen = frame.selectExpr(*PARTITION_KEYS, "offset", f"{MS} AS ms", f"{_HASH} AS hash")
     return filter_times(chosen, times)
 
@@ -94,10 +94,11 @@ def filter_times(frame: DataFrame, times: TimeRange) -> DataFrame:
 
 
 def count_buckets(side: Side, bases: Mapping[TopicPartition, int], times: TimeRange) -> DataFrame:
-    """Count the records of a side into rows of BUCKETS, one per bucket that holds records."""
+    """Count the records of a side into rows of BUCKETS, one per bucket that contains records."""
     from pyspark.sql import functions as F
 
-    from gateway.pipelines.audits.partials import add_density, count_partials  # with numpy
+    # Imported here because `partials` needs numpy
+    from gateway.pipelines.audits.partials import add_density, count_partials
 
     plain = {
         (partition.topic, partition.partition): base for partition, base in bases.items() if base
@@ -114,7 +115,7 @@ def count_buckets(side: Side, bases: Mapping[TopicPartition, int], times: TimeRa
 
 
 def small_frame(spark: SparkSession, rows: Iterable[Sequence[Any]], schema: str) -> DataFrame:
-    """Make a small frame of these rows. Unlike createDataFrame, it starts no Python process."""
+    """Make a small frame of these rows. Unlike createDataFrame, this starts no Python process."""
     import json
 
     names = [column.split()[0] for column in schema.split(",")]

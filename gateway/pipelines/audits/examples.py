@@ -1,4 +1,4 @@
-"""The first few differing records, with the columns that differ."""
+"""The first differing records of an audit, with the columns that differ."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _FIELDS = (
 def find_examples(
     comparison: Comparison, groups: DataFrame, lost: Sequence[DataFrame], count: int
 ) -> list[DifferenceExample]:
-    """Return at most `count` examples by partition and position.
+    """Return at most `count` examples, ordered by partition and position.
 
     `lost` are frames of rows from `LossClassifier.classify`.
     """
@@ -63,7 +63,7 @@ def find_examples(
 def _records(
     comparison: Comparison, name: str, rows: Sequence[Row]
 ) -> dict[tuple[TopicPartition, int | None], list[Row]]:
-    """Read a few columns of these records of a side. The driver receives no whole value."""
+    """Read a few columns of these records. The driver receives only the start of each value."""
     from pyspark.sql import functions as F
 
     side = comparison.sides[name]
@@ -81,7 +81,7 @@ def _records(
     known = small_frame(comparison.spark, keys, "topic STRING, partition INT, offset BIGINT")
     chosen = side.read(ranges).join(F.broadcast(known), [*PARTITION_KEYS, "offset"], "left_semi")
     found: dict[tuple[TopicPartition, int | None], list[Row]] = {}
-    # An offset may occur a thousand times, so bound the rows.
+    # Limit the rows, because an offset may occur a thousand times.
     for row in chosen.selectExpr(*PARTITION_KEYS, *_FIELDS).limit(4 * len(keys)).collect():
         partition = partition_of(row)
         found.setdefault((partition, row["offset"]), []).append(row)

@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 OTHER = {"left": "right", "right": "left"}
 _OFFSET = [*PARTITION_KEYS, "offset"]
 _FOREVER_MS = (1 << 63) - 1
-_RECORD_BYTES_MIN = 10  # overhead of a record besides its key and value
+_RECORD_BYTES_MIN = 10  # minimum size of a record besides its key and value
 
 
 class LossClassifier:
-    """Classifies the records that the side `on` lacks.
+    """Classifier of the records that the side `on` lacks.
 
-    `now_ms` decides which records retention may have removed by now. With `common`, records outside
-    the side's offsets are no loss.
+    `now_ms` is the time that retention and compaction are computed for. With `common`, records
+    outside the side's offsets are not lost.
     """
 
     def __init__(self, comparison: Comparison, on: str, now_ms: int, common: bool) -> None:
@@ -52,9 +52,9 @@ class LossClassifier:
         self._common = common
 
     def classify(self, groups: DataFrame) -> tuple[list[MissingRecords], DataFrame]:
-        """Return one line per partition and reason, and the rows behind them.
+        """Return one line per partition and reason, and a frame of the missing records.
 
-        Columns of the rows: topic, partition, position, records, loss, and the other side's
+        Columns of the frame: topic, partition, position, records, loss, and the other side's
         offset, ms and hash.
         """
         from pyspark.sql import functions as F
@@ -93,13 +93,15 @@ class LossClassifier:
         return list(lines.values())
 
     def _rules(self, partition: TopicPartition) -> CleanupRules | None:
-        """Return the rules of the live log of the same topic, or None if there is no such log."""
+        """Return the rules of the live log of the same topic, or None if the side has
+        no live log.
+        """
         if partition.topic in self._comparison.unrelated:
             return None
         return self._side.rules.get(partition.topic)
 
     def _log_start(self, partition: TopicPartition) -> int | None:
-        """Return where the live log starts, or None if the side has none."""
+        """Return the start of the live log, or None if the side has no live log."""
         if self._rules(partition) is None:
             return None
         return self._side.log(partition).earliest
@@ -112,7 +114,7 @@ class LossClassifier:
         return self._now_ms - rules.retention_ms
 
     def _by_bounds(self, rows: DataFrame) -> DataFrame:
-        """Add `loss` by bounds and age, and `inside`: within the range of a live log."""
+        """Add `loss`, by bounds and age, and `inside`, true within the bounds of a live log."""
         from pyspark.sql import functions as F
 
         facts = small_frame(
@@ -157,7 +159,7 @@ class LossClassifier:
         return found.drop(*known.columns)
 
     def _by_lookup(self, rows: DataFrame, spans: Ranges) -> DataFrame | None:
-        """Look up LOST records inside a live log: has the key a later record, or was it aborted?
+        """Look up LOST records inside a live log: was the key written again, or the record aborted?
 
         Returns None if no lookup was needed.
         """
@@ -183,7 +185,7 @@ class LossClassifier:
     def _is_compacted(self, partition: TopicPartition) -> bool:
         """Return whether the log may be compacted.
 
-        It cannot be if the other side reads the same log and its rules rule compaction out.
+        It is not compacted if the other side reads the same log and its rules exclude compaction.
         """
         rules = self._rules(partition)
         if rules is None or not rules.compact:
@@ -200,8 +202,8 @@ class LossClassifier:
         and deletions that are old enough. The cleaner may run while the log is read, so records
         that arrive meanwhile count as well.
 
-        Only a record's timestamp shows when it was appended; a younger one is never explained.
-        Source: Kafka, Cleaner.shouldRetainRecord.
+        The age of a record is computed from its timestamp. Records younger than
+        min.compaction.lag.ms are never explained. Source: Kafka, Cleaner.shouldRetainRecord.
         """
         from pyspark.sql import functions as F
 
@@ -233,7 +235,7 @@ class LossClassifier:
         return found.select(*_OFFSET, F.lit(str(LossReason.compacted)).alias("why"))
 
     def _by_now(self, spans: Ranges) -> dict[TopicPartition, OffsetBounds]:
-        """Extend these ranges to where the logs end now."""
+        """Extend these ranges to the current ends of the logs."""
         now, found = self._side.now(), dict[TopicPartition, OffsetBounds]()
         for partition, each in spans.items():
             log = self._side.log(partition)
@@ -243,7 +245,9 @@ class LossClassifier:
         return found
 
     def _cleaned_ms(self, partition: TopicPartition) -> tuple[int, int]:
-        """Return the times up to which records may be compacted, and deletions removed."""
+        """Return the newest timestamp that may be compacted, and the newest of a removable
+        deletion.
+        """
         rules = self._rules(partition)
         assert rules is not None
         settled_ms = self._now_ms - rules.lag_ms if rules.lag_ms > 0 else _FOREVER_MS
@@ -251,7 +255,7 @@ class LossClassifier:
         return settled_ms, max(deleted_ms, -_FOREVER_MS)
 
     def _by_size(self, lines: list[MissingRecords]) -> list[MissingRecords]:
-        """Turn truncated into expired where the log held more than retention.bytes allows."""
+        """Change truncated to expired where the log exceeded retention.bytes."""
         from pyspark.sql import functions as F
 
         limits: dict[TopicPartition, int] = {}
@@ -299,7 +303,7 @@ def merge_ranges(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
 
 
 def _within(side: Side, ranges: Ranges) -> dict[TopicPartition, OffsetBounds]:
-    """Cut these ranges to the side's logs. Drops empty ones."""
+    """Restrict these ranges to the side's logs. Drops empty ranges."""
     found = {p: clip(side.log(p), *each) for p, each in ranges.items() if p in side.bounds}
     return non_empty(found, found)
 

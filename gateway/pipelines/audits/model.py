@@ -1,4 +1,4 @@
-"""What an audit compares, and its findings. Imports no Spark."""
+"""The sides of an audit, and its findings. Imports no Spark."""
 
 from __future__ import annotations
 
@@ -18,29 +18,30 @@ SIDES = ("left", "right")
 
 
 class Align(StrEnum):
-    """How records are paired: by offset, or by rank within their partition."""
+    """The pairing of records: by offset, or by rank within their partition."""
 
     offset = "offset"
     rank = "rank"
 
 
 class LossReason(StrEnum):
-    """Why a record is on one side only. All but LOST are explained by facts of the other side."""
+    """The reason that a record is on one side only. LOST means that no other reason applies."""
 
-    truncated = "truncated"  # below the log's start, although retention did not remove it
-    expired = "expired"  # below the log's start, and past retention.ms or retention.bytes
-    compacted = "compacted"  # its key occurs again, was deleted long ago, or is null
-    aborted = "aborted"  # in a transaction that was aborted or is still open
-    accepted = "accepted"  # deleted before it was archived, with --accept-loss
+    truncated = "truncated"  # below the log start, although retention did not remove the record
+    expired = "expired"  # below the log start, and past retention.ms or retention.bytes
+    # The record's key occurs again or is null, or the record is an old deletion
+    compacted = "compacted"
+    aborted = "aborted"  # part of a transaction that was aborted or is still open
+    accepted = "accepted"  # deleted before it was archived, which --accept-loss accepted
     outside = "outside"  # outside the offsets that the other side holds, with --common
     LOST = "LOST"
 
 
 class CleanupRules(NamedTuple):
-    """What a topic's settings allow a broker to remove. -1 means no limit.
+    """The records that a topic's settings allow a broker to remove. -1 means no limit.
 
-    A compacted topic keeps every record for `lag_ms`, and deletions (null values) for
-    `tombstone_ms` more. Source: Kafka, min.compaction.lag.ms and delete.retention.ms, with Kafka's
+    A compacted topic keeps every record for `lag_ms`. It keeps deletions (null values) for another
+    `tombstone_ms`. Source: Kafka, min.compaction.lag.ms and delete.retention.ms, with Kafka's
     defaults.
     """
 
@@ -57,32 +58,34 @@ Ranges = Mapping[TopicPartition, OffsetBounds]
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of the two sources, as of the start of the audit."""
+    """One of the two sources, with its state at the start of the audit."""
 
     name: str
     bounds: Ranges
-    """The offsets to compare, per partition."""
+    """The offsets to compare in each partition."""
     read: Callable[[Ranges], DataFrame]
-    """Reads the records of these ranges, with the columns of `COLUMNS`."""
+    """A function that reads the records of these ranges, with the columns of `COLUMNS`."""
     uncommitted: Callable[[Ranges], DataFrame] | None = None
-    """Also reads records of open and aborted transactions. None if `read` already does."""
+    """A function that also reads records of open and aborted transactions. None if
+    `read` does so.
+    """
     ordered: bool = False
     """True if `read` returns records in log order."""
     rules: Mapping[str, CleanupRules] = field(default_factory=dict[str, CleanupRules])
-    """Per topic, only of a live log."""
+    """The cleanup rules of each topic. Only live logs have rules."""
     accepted: tuple[OffsetRange, ...] = ()
     """Offsets whose loss an archive accepted."""
     topic_ids: Mapping[str, str] = field(default_factory=dict[str, str])
-    """By name, where the id is known."""
+    """The known topic ids by topic name."""
     logs: Ranges = field(default_factory=dict[TopicPartition, OffsetBounds])
-    """The full bounds of partitions that `bounds` restricts."""
+    """The full bounds of those partitions whose `bounds` are restricted."""
     now: Callable[[], Ranges] = dict[TopicPartition, OffsetBounds]
-    """Returns the current bounds of live logs."""
+    """A function that returns the current bounds of live logs."""
     confirm: Callable[[], None] = lambda: None
-    """Raises JobError if the topic was recreated since the audit began."""
+    """A function that raises JobError if the topic was recreated since the audit began."""
 
     def log(self, partition: TopicPartition) -> OffsetBounds:
-        """Return all offsets that the source has of a partition in `bounds`."""
+        """Return the full bounds of a partition, even if `bounds` restricts them."""
         return self.logs.get(partition, self.bounds[partition])
 
     @property
@@ -91,11 +94,11 @@ class Side:
 
 
 def unrelated_topics(left: Side, right: Side) -> frozenset[str]:
-    """Return topics that share only their name, of which at most one is live.
+    """Return the topics that share a name but have different ids, unless both sides are live.
 
-    Neither the retention of a live log nor the accepted losses of an archive explain records
-    missing in the other. Two live topics belong to different clusters, so retention in the copy can
-    explain records it lacks.
+    For such topics, retention and accepted losses on one side do not explain records missing on the
+    other. Two live topics belong to different clusters, so retention in the copy can explain
+    missing records.
     """
     return frozenset(
         topic
@@ -109,9 +112,10 @@ def unrelated_topics(left: Side, right: Side) -> frozenset[str]:
 class PartitionTotals:
     """The contents of one partition on one side.
 
-    `gaps`: offsets from `start` to `end` - 1 without a record. `disorder`, `back` (timestamps below
-    the previous one): None if the source has no order. `checksum`: the sum of the hashes of key,
-    value, headers and timestamp.
+    `gaps` counts the offsets from `start` to `end` - 1 without a record. `disorder` counts
+    positions not above the previous one, and `back` timestamps below the previous one. Both are
+    None if the source has no order. `checksum` is the sum of the hashes of key, value, headers and
+    timestamp.
     """
 
     start: int
@@ -127,7 +131,7 @@ class PartitionTotals:
 
 
 class MissingRecords(NamedTuple):
-    """Records missing on the side `on`, "left" or "right". `first` to `last` are their offsets."""
+    """Records that the side `on` ("left" or "right") lacks. Their offsets are `first` to `last`."""
 
     topic_partition: TopicPartition
     on: str
@@ -140,7 +144,10 @@ class MissingRecords(NamedTuple):
 
 
 class DifferenceExample(NamedTuple):
-    """A position at which the sides differ, and the columns that differ. Values are cut short."""
+    """A position at which the sides differ, with the names of the differing columns.
+
+    Values are cut to a few bytes.
+    """
 
     topic_partition: TopicPartition
     position: int
@@ -151,9 +158,10 @@ class DifferenceExample(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PartitionComparison:
-    """A partition on both sides.
+    """The comparison of a partition on both sides.
 
-    `differ`: records on both sides with different content. `gaps`: offsets missing on both.
+    `differ` counts the records on both sides with different content. `gaps` counts the offsets that
+    are missing on both sides.
     """
 
     topic_partition: TopicPartition
@@ -197,7 +205,9 @@ class AuditReport:
 
     @property
     def verdict(self) -> str:
-        """One of equal, explained (all missing records could be removed) and differs."""
+        """The verdict: equal, explained (all missing records could be removed legitimately) or
+        differs.
+        """
         if self.differences:
             return "differs"
         return "explained" if self.missing else "equal"

@@ -1,8 +1,9 @@
 """One pass that counts records in Arrow batches, per partition and bucket of 32,768 positions.
 
 The input is numeric (no keys, no values), and the output has about one row per batch, so memory
-does not grow with the topic. The sums show whether two buckets hold the same records at the same
-positions, and whether a bucket holds each offset once, without a set of offsets.
+does not grow with the topic. The sums of two buckets show whether both contain the same records at
+the same positions. They also show whether a bucket contains each offset once, without storing a set
+of offsets.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _LOW = (1 << 32) - 1
 
 
 def _mixed(numbers: Any) -> Any:
-    """Map 64-bit numbers one-to-one to pseudo-random unsigned ones. Source: splitmix64."""
+    """Map 64-bit numbers one-to-one to pseudo-random unsigned numbers. Source: splitmix64."""
     mixed = numbers.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -31,7 +32,9 @@ def _mixed(numbers: Any) -> Any:
 
 
 def _halves(numbers: Any) -> tuple[Any, Any]:
-    """Split signed numbers: number == high * 2^32 + low, so that sums of a half never overflow."""
+    """Split signed numbers so that number == high * 2^32 + low. The sum of a half
+    cannot overflow.
+    """
     signed = numbers.astype(np.int64)
     return signed >> 32, signed & _LOW
 
@@ -42,13 +45,15 @@ _UP_TO_LOW = np.concatenate(([0], np.cumsum(_PRINT_LOW)))
 
 
 class _LastSeen:
-    """The last position and timestamp of each partition, to compare order across batches."""
+    """The last position and timestamp of each partition, for checking the order across batches."""
 
     def __init__(self) -> None:
         self._last: dict[tuple[str, int], tuple[int, int]] = {}
 
     def steps(self, keys: list[tuple[str, int]], starts: Any, position: Any, ms: Any) -> Any:
-        """Flag positions not above the previous one, and timestamps below the previous one."""
+        """Flag each position not above the previous one, and each timestamp below the
+        previous one.
+        """
         disorder = np.empty(len(position), np.int64)
         back = np.empty(len(position), np.int64)
         disorder[1:] = position[1:] <= position[:-1]
@@ -65,8 +70,8 @@ class _LastSeen:
 def count_partials(bases: Bases, ordered: bool) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
     """Make a function for mapInArrow: NARROW in, PARTIALS out, one row per run of a bucket.
 
-    A position is the offset minus the base of its partition (default 0). `ordered`: the records
-    arrive in log order, so that backward steps are meaningful.
+    A position is the offset minus the base of its partition (default 0). `ordered` means that the
+    records arrive in log order, so backward steps are counted.
     """
 
     def count(batches: Batches) -> Iterator[pa.RecordBatch]:
@@ -79,7 +84,7 @@ def count_partials(bases: Bases, ordered: bool) -> Callable[[Batches], Iterator[
 
 
 def _starts(changes: Any) -> Any:
-    """Return the indexes where runs begin. `changes` flags them for all records but the first."""
+    """Return the indexes where runs begin. `changes` has a flag for each record but the first."""
     return np.concatenate(([0], np.flatnonzero(changes) + 1))
 
 
@@ -124,7 +129,7 @@ def _counted(batch: pa.RecordBatch, bases: Bases, before: _LastSeen | None) -> p
 
 
 def add_density(batches: Batches) -> Iterator[pa.RecordBatch]:
-    """For mapInArrow: PARTIALS in, one row per bucket, BUCKETS out."""
+    """Merge PARTIALS into BUCKETS, one row per bucket. This is a function for mapInArrow."""
     import pyarrow as pa
 
     for batch in batches:

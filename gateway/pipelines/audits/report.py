@@ -27,16 +27,31 @@ _VERDICTS = {
 def as_data(report: AuditReport) -> dict[str, Any]:
     """Return the report as `-o json` prints it.
 
-    left, right: the sources. align: offset or rank. verdict: equal, explained (all missing records
-    could be removed legitimately) or differs. differences: LOST + differ + duplicates + out of
-    order + unexplained offsets missing on both sides; 0 is exit code 0. records, duplicates: of
-    each side. losses: records missing on a side, by reason. partitions: for each side start, end
-    (offsets), records, gaps (offsets without a record), duplicates, disorder and back (null if the
-    source has no order; back: timestamps below the previous one), first_ms, last_ms, checksum (sum
-    of the hashes of key, value, headers and timestamp, in any order; text, because it exceeds
-    2^64); differ; gaps: offsets missing on both sides. missing: per partition, the side that lacks
-    the records (on), the reason (loss), the first and last offset. examples: position (offset or
-    rank), the columns that differ, and the record of each side, cut short. notes: for people.
+      left, right          the sources
+      align                offset or rank
+      verdict              equal, explained (all missing records could be removed legitimately)
+                           or differs
+      differences          LOST, differ, duplicates, disorder and unexplained gaps added up; 0 is
+                           exit code 0
+      records, duplicates  the numbers for each side
+      losses               records missing on a side, by reason
+      partitions           for each partition the figures of each side, differ and gaps
+      missing              for each partition the side that lacks the records (on), the reason
+                           (loss), the first and the last offset
+      examples             position (offset or rank), the columns that differ, and the record of
+                           each side, cut short
+      notes                sentences for people
+
+    Figures of a side in `partitions`:
+
+      start, end           offsets
+      records, duplicates  numbers of records
+      gaps                 offsets without a record; outside of a side, offsets missing on both
+      disorder, back       null if the source has no order; back counts timestamps below the
+                           previous one
+      first_ms, last_ms    timestamps
+      checksum             sum of the hashes of key, value, headers and timestamp, in any order;
+                           text, because the sum exceeds 2^64
     """
     return {
         "job": "audit",
@@ -153,5 +168,5 @@ def _time(ms: int | None) -> str | None:
         return None
     try:
         return (_EPOCH + timedelta(milliseconds=ms)).isoformat(timespec="milliseconds")
-    except OverflowError:  # a timestamp may be any 64-bit number
+    except OverflowError:  # a timestamp may be any 64-bit number, beyond the range of datetime
         return f"{ms} ms"

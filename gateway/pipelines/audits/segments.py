@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 def segments_side(
     spark: SparkSession, name: str, topic: str, metadata: str, isolation: Isolation
 ) -> Side:
-    """Open the topic as its storage holds it now. Raises JobError.
+    """Open the topic's segments as they are now. Raises JobError.
 
-    Segments are never compacted, whatever the topic's settings; a missing record is lost.
+    Segments are never compacted, even if the topic's settings ask for it. Therefore a missing
+    record is lost.
     """
     if not metadata:
         raise JobError(

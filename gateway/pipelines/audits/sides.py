@@ -16,11 +16,11 @@ from gateway.pipelines.shared.topics import OffsetBounds, Topics
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_CONDITION_RANGES_MAX = 64  # ranges that one filter condition may list
+_CONDITION_RANGES_MAX = 64  # maximum number of ranges in one filter condition
 
 
 def cleanup_rules(settings: Mapping[str, str | None]) -> CleanupRules:
-    """Return what a topic's settings allow a broker to remove."""
+    """Return the rules for the records that a topic's settings allow a broker to remove."""
     known = CleanupRules()
     policies = [each.strip() for each in (settings.get("cleanup.policy") or "delete").split(",")]
     return CleanupRules(
@@ -36,7 +36,7 @@ def cleanup_rules(settings: Mapping[str, str | None]) -> CleanupRules:
 def topic_side(
     spark: SparkSession, name: str, topic: str, bootstrap: str, isolation: Isolation
 ) -> Side:
-    """Open a topic, read through its cluster by Spark's own source."""
+    """Open a topic as a side. Spark's own source reads the records from the cluster."""
     topics = Topics(bootstrap)
     topics.named([topic])
 
@@ -49,7 +49,8 @@ def topic_side(
         check_same_topic(topic, topic_id, topics.describe(topic).topic_id)
 
     committed = isolation is Isolation.read_committed
-    topic_id = topics.describe(topic).topic_id  # before its bounds
+    # Look up the id before the bounds, so that `confirm` detects a topic recreated in between
+    topic_id = topics.describe(topic).topic_id
     return Side(
         name,
         topics.bounds([topic]),
@@ -78,7 +79,10 @@ def check_same_topic(topic: str, before: str | None, now: str | None) -> None:
 def archive_side(
     spark: SparkSession, name: str, archive: Archive, topic: str | None, others: str | None
 ) -> Side:
-    """Open an archive, cut to `topic`, or to `others`, the topic of the other source."""
+    """Open an archive as a side, restricted to one topic if one is named.
+
+    `topic` takes precedence over `others`, the topic of the other source.
+    """
     ranges = archive.ranges()
     state = archive.state()
     topics = sorted({partition.topic for partition in state.ends})
@@ -106,7 +110,7 @@ def archive_side(
 
 
 def range_bounds(ranges: list[OffsetRange]) -> dict[TopicPartition, OffsetBounds]:
-    """Return per partition the bounds from the first to the last offset of its ranges."""
+    """Return for each partition the bounds from the first to the last offset of its ranges."""
     found: dict[TopicPartition, OffsetBounds] = {}
     for each in ranges:
         known = found.get(each.topic_partition, OffsetBounds(each.start, each.end))
@@ -122,7 +126,8 @@ def filter_ranges(spark: SparkSession, frame: DataFrame, wanted: Ranges) -> Data
 
     columns = [column for column in frame.columns if column != "day"]
     offset = F.col("offset")
-    if len(wanted) <= _CONDITION_RANGES_MAX:  # a condition also lets Spark skip files
+    # Spark can skip files by a condition, unlike by a join
+    if len(wanted) <= _CONDITION_RANGES_MAX:
         here = F.lit(False)
         for partition, each in wanted.items():
             one = (F.col("topic") == partition.topic) & (F.col("partition") == partition.partition)

@@ -29,7 +29,7 @@ class AuditSource(NamedTuple):
 
 
 class SourceAccess(NamedTuple):
-    """How to reach sources: bootstrap servers, storage metadata, and the isolation level."""
+    """The access to sources: bootstrap servers, storage metadata, and the isolation level."""
 
     bootstrap: str
     metadata: str = ""
@@ -37,7 +37,7 @@ class SourceAccess(NamedTuple):
 
 
 def parse_source(text: str) -> AuditSource:
-    """Parse a source. Raises JobError that shows the grammar."""
+    """Parse a source. Raises a JobError that shows the grammar."""
     kind, colon, where = text.partition(":")
     topic = None
     if kind in _ARCHIVES and "#" in where:
@@ -58,9 +58,9 @@ def open_sides(
     left_access: SourceAccess,
     right_access: SourceAccess,
 ) -> tuple[Side, Side]:
-    """Open both sources as they are now.
+    """Open both sources with their current contents.
 
-    An archive of several topics is cut to the topic that the other source names.
+    An archive of several topics is restricted to the topic that the other source names.
     """
     wanted = [each.where if each.kind not in _ARCHIVES else each.topic for each in (left, right)]
     return (
@@ -75,7 +75,8 @@ def _open(
     if source.kind == "topic":
         return topic_side(spark, str(source), source.where, access.bootstrap, access.isolation)
     if source.kind == "segments":
-        from gateway.pipelines.audits.segments import segments_side  # with PyArrow
+        # Imported here because `segments` needs PyArrow
+        from gateway.pipelines.audits.segments import segments_side
 
         return segments_side(spark, str(source), source.where, access.metadata, access.isolation)
     archive = open_archive(spark, source.where, _ARCHIVES[source.kind])

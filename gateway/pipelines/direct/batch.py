@@ -1,4 +1,4 @@
-"""format("ledger") as a batch read: all tasks are decided when the query is planned."""
+"""format("ledger") as a batch read, which plans all its tasks before the query runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ class LedgerBatchReader(DataSourceReader):
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        # Prunes slices. It narrows nothing until FilteringBatchReader sets it.
+        # Filters that prune slices. By default they match everything; FilteringBatchReader replaces
+        # them.
         self._filters = PushedFilters()
 
     def partitions(self) -> list[InputPartition]:
@@ -52,9 +53,11 @@ class LedgerBatchReader(DataSourceReader):
 
 
 class FilteringBatchReader(LedgerBatchReader):
-    """The same with filter pushdown: slices without matching records are not even planned."""
+    """A batch read with filter pushdown. It plans no tasks for slices that contain no matching
+    record.
+    """
 
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
-        """Use the filters to prune slices. Spark still applies all of them to the records."""
+        """Use the filters to prune slices. Spark still applies all filters to the records."""
         self._filters = pushed_filters(filters)
         return filters

@@ -1,11 +1,11 @@
 """The contents of a streaming query's checkpoint: offsets and topic ids. Pure.
 
-For a Python source, Spark keeps only the offsets. The reader does not learn where the checkpoint
-is, and data of input partitions does not outlive their batch. So the topic ids are stored among the
-offsets, each as a topic without partitions: {"t":{"0":5},"t@<id>":{}}. No topic name contains an
-"@", and Spark's Kafka source ignores a topic without partitions, so it can continue from such a
-checkpoint. Spark's own checkpoints, and our older ones, contain no ids; they are assumed to belong
-to the current topic.
+For a Python source, Spark keeps only the offsets. The reader cannot learn the location of the
+checkpoint, and data of input partitions does not outlive their batch. Therefore the topic ids are
+stored among the offsets, each as a topic without partitions: {"t":{"0":5},"t@<id>":{}}. No topic
+name contains an "@". Spark's Kafka source ignores a topic without partitions, so it can continue
+from such a checkpoint. Checkpoints of Spark's own source, and older ones of this source, contain no
+ids; they are assumed to belong to the current topic.
 
 Source: Spark, JsonUtils.partitionOffsets.
 """
@@ -26,20 +26,22 @@ _OF = "@"
 
 @dataclass(frozen=True, slots=True)
 class StreamOffsets:
-    """The next offset of each partition, and the topic ids by name where they are known."""
+    """The next offset of each partition, and the known topic ids by topic name."""
 
     offsets: Mapping[TopicPartition, int]
     topic_ids: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def recreated(self, topic_ids: Mapping[str, str]) -> list[str]:
-        """Return the topics whose id differs from the given one. An unknown id counts as equal."""
+        """Return the topics whose id differs from the one in `topic_ids`. Unknown ids count as
+        equal.
+        """
         return sorted(
             name for name, known in self.topic_ids.items() if topic_ids.get(name, known) != known
         )
 
 
 def to_json(position: StreamOffsets) -> OffsetsJson:
-    """Encode for `from_json`. Ids of topics without an offset are left out."""
+    """Encode the offsets and ids. Ids of topics without an offset are left out."""
     offsets = {
         (partition.topic, partition.partition): at for partition, at in position.offsets.items()
     }
@@ -53,7 +55,7 @@ def to_json(position: StreamOffsets) -> OffsetsJson:
 
 
 def from_json(offsets: OffsetsJson) -> StreamOffsets:
-    """Decode a checkpoint, with ids or as Spark's Kafka source writes it."""
+    """Decode a checkpoint of this source or of Spark's Kafka source."""
     ids = dict(name.split(_OF, 1) for name in offsets if _OF in name)
     found = {
         TopicPartition(topic, int(partition)): offset

@@ -18,7 +18,7 @@ NAME = "ledger"
 
 
 class LedgerSource(DataSource):
-    """The data source. Its options are in `gateway.pipelines.direct.options`."""
+    """The data source "ledger". `gateway.pipelines.direct.options` describes its options."""
 
     @classmethod
     def name(cls) -> str:

@@ -3,10 +3,9 @@
 A batch with too many records or bytes is decoded in pieces, so memory does not depend on the size
 of its records: see `WORKING_BYTES`.
 
-The starts of records are found by following their lengths: in step across many batches, or by runs
-of equally sized records in few large ones. Then numpy decodes each field for all records at once,
-and Arrow gathers keys and values: it treats them and the gaps between them as the elements of one
-binary array, and takes every other element.
+`walk` finds the starts of all records. Then numpy decodes each field for all records at once, and
+Arrow gathers keys and values. For Arrow, the values and the gaps between them are the elements of
+one binary array, of which every other element is taken.
 
 Pure. Source: Kafka, DefaultRecordBatch and DefaultRecord; columns as in Spark's Kafka source.
 """
@@ -31,23 +30,26 @@ from ledger.errors import CorruptFormat
 from ledger.ids import Buffer
 
 DECOMPRESSED_BYTES_MAX = 256 * 1024 * 1024
-"""The limit for one batch. Kafka has none, but flat memory needs one."""
+"""The limit for one batch. Kafka has no such limit, but bounded memory needs one."""
 
 RECORDS_AT_ONCE = 128 * 1024
-"""Each record takes about 150 bytes while it is decoded, however small it is."""
+"""The records that are decoded at once. Each takes about 150 bytes meanwhile, besides its data."""
 
 HEADERS_MAX = 128 * 1024
-"""The limit for one record; four times as many are decoded at once. Kafka has no such limit."""
+"""The limit for one record. Up to four times this number is decoded at once. Kafka has no such
+limit.
+"""
 
 WORKING_BYTES = 160 * 1024 * 1024
-"""Decoding a batch takes at most this, and three times its decompressed size.
+"""The memory for decoding a batch, besides three times the decompressed size of the batch.
 
-That is the batch, a piece of it and the columns of the piece. The last two are as large as the
-batch if it has only one record.
+The three are the batch, a piece of the batch, and the columns of the piece. If the batch has only
+one record, the piece is the whole batch.
 """
 
 _PIECE_BYTES = 4 * 1024 * 1024
-_PADDING = bytes(16)  # bytes behind the last record that are read before lengths are checked
+# Added after the last record, because varints are read before lengths are checked
+_PADDING = bytes(16)
 _US_PER_MS = 1000
 
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
@@ -72,7 +74,7 @@ class _Gathered(NamedTuple):
 
 
 class _Records(NamedTuple):
-    """The positions of all fields: one element per record. A negative length means null."""
+    """The positions of all fields, one element per record. A negative length means null."""
 
     data: bytes
     array: Bytes
@@ -87,10 +89,10 @@ class _Records(NamedTuple):
 
 
 class Decoder:
-    """Decodes one partition of a topic.
+    """Decoder for one partition of a topic.
 
-    A result has at most RECORDS_AT_ONCE rows and about 4 MiB of keys, values and headers, or more
-    if a single record has. Topic names come on top, one per row.
+    A result has at most RECORDS_AT_ONCE rows and about 4 MiB of keys, values and headers. A single
+    larger record makes a larger result. The column of topic names is not included.
     """
 
     def __init__(self, topic: str, partition: int, include_headers: bool = False) -> None:
@@ -98,15 +100,16 @@ class Decoder:
         self._partition_name = f"{topic}-{partition}"
         self._include_headers = include_headers
         self._topic, self._partition = topic, partition
-        # Columns of one repeated value. They grow to the largest result; smaller ones slice them.
+        # Columns of one repeated value. They grow to the size of the largest result; smaller
+        # results use slices of them.
         self._topics = pa.array([], pa.string())
         self._partitions = pa.array([], pa.int32())
 
     def decode(self, stored: Iterable[Buffer], first: int, end: int) -> Iterator[pa.RecordBatch]:
         """Yield the records of offsets `first` to `end` - 1 in these batches, in order.
 
-        Control batches have no records. Raises CorruptFormat for a damaged batch; if that is a
-        large one, its first records may have been yielded before.
+        Control batches have no records. Raises CorruptFormat for a damaged batch. If a large batch
+        is damaged, its first records may already have been yielded.
         """
         gathered = _Gathered([], [])
         size = records = 0
@@ -123,7 +126,7 @@ class Decoder:
                 gathered, size, records = _Gathered([], []), 0, 0
             if len(body) > _PIECE_BYTES or header.records > RECORDS_AT_ONCE:
                 yield from self._in_pieces(header, body, first, end)
-                del body  # never keep two large bodies at once
+                del body  # free this body before the next large one is decompressed
                 continue
             gathered.headers.append(header)
             gathered.bodies.append(body)
@@ -202,7 +205,7 @@ class Decoder:
             yield from self._columns([header], piece, first, end)
 
     def _pieces(self, header: BatchHeader, body: Buffer) -> Iterator[_Records]:
-        """Split one large batch. Each piece has its own copy of its bytes."""
+        """Split one large batch into pieces, each with its own copy of its bytes."""
         try:
             array = np.frombuffer(body, np.uint8)
             for found in walk.find_records_in_parts(body, array, header.records, RECORDS_AT_ONCE):
@@ -217,7 +220,7 @@ class Decoder:
             raise self._corrupt(header, str(error)) from error
 
     def _parse(self, gathered: _Gathered) -> _Records:
-        """Find all fields. Checks every length first, and raises CorruptFormat."""
+        """Find all fields of the records. Checks every length first, and raises CorruptFormat."""
         headers, bodies = gathered
         data = b"".join([*bodies, _PADDING])
         array = np.frombuffer(data, np.uint8)
@@ -262,7 +265,10 @@ class Decoder:
 
 
 def _cuts(sizes: Positions, most: int) -> Iterator[int]:
-    """Yield the end indexes of parts whose sizes add up to `most`, or of single larger elements."""
+    """Yield the end indexes of parts whose sizes add up to at most `most`.
+
+    An element larger than `most` is a part of its own.
+    """
     sums = np.cumsum(sizes)
     at, before = 0, 0
     while at < len(sums):
@@ -274,11 +280,13 @@ def _cuts(sizes: Positions, most: int) -> Iterator[int]:
 def _fields(
     data: bytes, array: Bytes, starts: Positions, ends: Positions, counts: list[int]
 ) -> _Records:
-    timestamp_deltas, at = varints(array, starts + 1)  # behind the attributes
+    # Each record starts with a byte of attributes
+    timestamp_deltas, at = varints(array, starts + 1)
     offset_deltas, at = varints(array, at)
     key_lengths, keys = varints(array, at)
     value_lengths, values = varints(array, keys + np.maximum(key_lengths, 0))
-    room = ends - 1 - values  # do not add lengths that a record claims: the sum may wrap
+    # Subtract instead of adding a claimed length, because the sum may wrap
+    room = ends - 1 - values
     if (keys > values).any() or (np.maximum(value_lengths, 0) > room).any():
         raise ValueError("a key or value is longer than its record")
     return _Records(

@@ -14,8 +14,8 @@ from gateway.pipelines.direct.walk import Positions
 def gather_bytes(data: bytes, starts: Positions, lengths: Positions) -> pa.Array:
     """Make a binary column of the bytes of `data` at `starts`. Negative lengths become null.
 
-    Positions rise, and elements do not overlap. The elements and the gaps between them form one
-    binary array, of which every other element is taken.
+    The positions must rise, and elements must not overlap. The elements and the gaps between them
+    form one binary array, of which every other element is taken.
     """
     count = len(starts)
     nulls = lengths < 0
@@ -32,5 +32,5 @@ def gather_bytes(data: bytes, starts: Positions, lengths: Positions) -> pa.Array
 
 
 def validity_buffer(nulls: NDArray[Any]) -> pa.Buffer | None:
-    """Return the validity buffer of a column with these nulls, or None if there are none."""
+    """Return the validity buffer of a column with these nulls, or None if no element is null."""
     return pa.py_buffer(np.packbits(~nulls, bitorder="little")) if nulls.any() else None

@@ -1,7 +1,7 @@
 """The headers of records as an Arrow column, decoded only if includeHeaders is set.
 
-Step k finds the k-th headers of all records that have as many, so numpy does all the work. Source:
-Kafka, DefaultRecord; a record without headers has null, as in Spark's Kafka source.
+Step k finds the k-th header of every record that has at least k headers, so numpy does all the
+work. A record without headers gets null, as in Spark's Kafka source. Source: Kafka, DefaultRecord.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 
 
 class _HeaderBounds(NamedTuple):
-    """The positions of all headers in order of records, one element per header."""
+    """The positions of all headers in the order of their records, one element per header."""
 
     keys: Positions
     key_lengths: Positions
@@ -27,12 +27,13 @@ class _HeaderBounds(NamedTuple):
 
 
 def header_counts(array: Bytes, at: Positions, ends: Positions) -> tuple[Positions, Positions]:
-    """Decode the header counts at `at`. Returns them with the positions of the first headers.
+    """Decode the header counts at `at`. Returns the counts and the positions of the first headers.
 
     Raises ValueError or IndexError for damaged data, such as a count too large for the record.
     """
     counts, at = varints(array, at)
-    if (counts < 0).any() or (counts > (ends - at) >> 1).any():  # each has two lengths
+    # A header has two lengths, so at least two bytes
+    if (counts < 0).any() or (counts > (ends - at) >> 1).any():
         raise ValueError("headers that do not fit into their record")
     return counts, at
 
@@ -40,7 +41,10 @@ def header_counts(array: Bytes, at: Positions, ends: Positions) -> tuple[Positio
 def headers_column(
     data: bytes, array: Bytes, counts: Positions, at: Positions, ends: Positions
 ) -> pa.Array:
-    """Build the column of records that have `counts` headers at `at`. Raises as `header_counts`."""
+    """Build the headers column of records that have `counts` headers at `at`.
+
+    Raises ValueError or IndexError for damaged data.
+    """
     edges = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=edges[1:])
     total = int(edges[-1])
@@ -66,7 +70,7 @@ def _walk(
     indexes: Positions,
     found: _HeaderBounds,
 ) -> None:
-    """Fill `found`. Each record must end with its last header."""
+    """Fill `found` with the bounds of all headers. Each record must end with its last header."""
     step = 0
     while True:
         over = counts <= step
@@ -89,7 +93,7 @@ def _walk(
 
 
 def _texts(keys: Any) -> pa.Array:
-    """Cast to UTF-8. Invalid bytes become U+FFFD, as in Java."""
+    """Cast the keys to UTF-8. Invalid bytes become U+FFFD, as in Java."""
     try:
         return keys.cast(pa.string())
     except pa.ArrowInvalid:

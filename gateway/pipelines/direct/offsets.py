@@ -1,6 +1,7 @@
-"""The partitions of a read, and the offsets at which it begins and ends in each.
+"""The partitions of a read, and the offsets at which the read begins and ends in each.
 
-The rules are those of the Kafka source, but the answers come from the metadata store and bookies.
+The rules are those of Spark's Kafka source, but the offsets come from the metadata store and
+bookies.
 """
 
 from __future__ import annotations
@@ -25,13 +26,14 @@ from ledger.streams.scan import StreamScan
 
 _AT_ONCE = 16
 _PARTITIONS_MAX = 100_000
-_POLL_S, _POLLS = 0.1, 30  # how often to look for acknowledged records up to a named offset
+# Interval and number of checks whether a requested offset is acknowledged
+_POLL_S, _POLLS = 0.1, 30
 
 T = TypeVar("T")
 
 
 class PartitionSource(NamedTuple):
-    """A partition to read, with its stream as of the last refresh."""
+    """A partition to read, with the state of its stream as of the last refresh."""
 
     topic_partition: TopicPartition
     topic_id: str
@@ -42,7 +44,9 @@ OpenSources = Mapping[TopicPartition, PartitionSource]
 
 
 class TopicRecreated(DataLost):
-    """The topic was deleted and recreated, so stored offsets belong to other records."""
+    """An error because a topic was deleted and recreated: stored offsets belong to
+    other records.
+    """
 
     def __init__(self, message: str) -> None:
         super().__init__(message, ())
@@ -50,7 +54,7 @@ class TopicRecreated(DataLost):
 
 
 class PartitionSources:
-    """All partitions that the options select, open until `close`."""
+    """All partitions that the options select. They stay open until `close`."""
 
     def __init__(self, storage: ReadStorage, options: Options) -> None:
         self._storage = storage
@@ -59,7 +63,7 @@ class PartitionSources:
         self._open: dict[TopicPartition, PartitionSource] = {}
 
     async def refresh(self) -> dict[TopicPartition, PartitionSource]:
-        """Return the current partitions, each as it is now. Raises JobError, LedgerError."""
+        """Return the selected partitions with their current state. Raises JobError, LedgerError."""
         topics = await self._topics()
         wanted: dict[TopicPartition, Topic] = {}
         for topic in topics:
@@ -118,7 +122,9 @@ class PartitionSources:
 
 
 async def _gathered(work: Sequence[Awaitable[T]]) -> list[T]:
-    """Return all results in order, with bounded concurrency. Raises the first error at the end."""
+    """Return all results in order, with bounded concurrency. All work ends before an error is
+    raised.
+    """
     room = asyncio.Semaphore(_AT_ONCE)
 
     async def one(each: Awaitable[T]) -> T:
@@ -133,7 +139,10 @@ async def _gathered(work: Sequence[Awaitable[T]]) -> list[T]:
 
 
 async def start_offsets(sources: OpenSources, options: Options) -> dict[TopicPartition, int]:
-    """Return where reading begins, within the current logs. Raises JobError, DataLost."""
+    """Return the offsets at which reading begins, within the current logs.
+
+    Raises JobError, DataLost.
+    """
     limit = options.starting
     _check_named("startingOffsets", limit, sources)
     await wait_until_known(sources, limit.offsets or {})
@@ -153,7 +162,10 @@ async def start_offsets(sources: OpenSources, options: Options) -> dict[TopicPar
 
 
 async def end_offsets(sources: OpenSources, options: Options) -> dict[TopicPartition, int]:
-    """Return one past the last offset to read, within the current logs. Raises JobError."""
+    """Return the offsets at which reading ends (exclusive), within the current logs.
+
+    Raises JobError.
+    """
     limit = options.ending
     assert limit is not None, "a stream without an end has no end offsets"
     _check_named("endingOffsets", limit, sources)
@@ -174,7 +186,9 @@ def clamp_to_logs(
     sources: OpenSources,
     fail: bool,
 ) -> dict[TopicPartition, int]:
-    """Move `begin` into the current logs. Raises DataLost, or reports the loss on stderr."""
+    """Move the offsets `begin` into the current logs. Raises DataLost, or reports the loss on
+    stderr.
+    """
     found: dict[TopicPartition, int] = {}
     lost: list[OffsetRange] = []
     for partition, offset in begin.items():
@@ -204,7 +218,8 @@ def topic_ids(sources: OpenSources) -> dict[str, str]:
 def report_recreated(stored: StreamOffsets, sources: OpenSources, fail: bool) -> frozenset[str]:
     """Return the topics that were recreated since `stored`.
 
-    If there are any and `fail` is set, raises TopicRecreated; otherwise reports them on stderr.
+    If a topic was recreated, raises TopicRecreated if `fail` is set, and otherwise reports the
+    topic on stderr.
     """
     now = topic_ids(sources)
     others = stored.recreated(now)
@@ -224,7 +239,7 @@ def report_recreated(stored: StreamOffsets, sources: OpenSources, fail: bool) ->
 
 
 def _check_named(option: str, limit: OffsetLimit, sources: OpenSources) -> None:
-    """Raise JobError if partitions are named, but not exactly the ones to read.
+    """Raise JobError if the option names partitions other than the ones to read.
 
     Source: Spark, KafkaOffsetReaderAdmin.
     """
@@ -239,10 +254,10 @@ def _check_named(option: str, limit: OffsetLimit, sources: OpenSources) -> None:
 
 
 async def wait_until_known(sources: OpenSources, wanted: Mapping[TopicPartition, int]) -> None:
-    """Wait until the named offsets are visible here, for a few seconds at most.
+    """Wait until this reader sees the wanted offsets, for a few seconds at most.
 
-    Readers learn of the last records a little later than the producer does, and a named offset may
-    come from another reader or from a checkpoint.
+    A reader sees the last records a little later than their producer does. A wanted offset may come
+    from another reader or from a checkpoint.
     """
     for _ in range(_POLLS):
         behind = [
@@ -259,7 +274,7 @@ async def wait_until_known(sources: OpenSources, wanted: Mapping[TopicPartition,
 async def _resolve(
     sources: OpenSources, limit: OffsetLimit, otherwise: int
 ) -> dict[TopicPartition, int | None]:
-    """Return the offset of each partition, or None for a time after its last record."""
+    """Return the offset for each partition, or None if the time is after its last record."""
 
     async def one(source: PartitionSource) -> int | None:
         partition, scan = source.topic_partition, source.scan
@@ -277,7 +292,7 @@ async def _resolve(
 
 
 async def offset_at(scan: StreamScan, time_ms: int) -> int | None:
-    """Return the first offset with a timestamp not before `time_ms`, or None."""
+    """Return the offset of the first record with a timestamp of at least `time_ms`, or None."""
     from gateway.wire.record_scan import first_at_or_after
 
     record = await scan.find_timestamp(time_ms)
@@ -286,6 +301,7 @@ async def offset_at(scan: StreamScan, time_ms: int) -> int | None:
         found = first_at_or_after(batch, time_ms, scan.start_sequence_id, DECOMPRESSED_BYTES_MAX)
         if found is not None:
             return found[1]
-        # The header's maximum exceeds its records' timestamps, or those are below the log start.
+        # No record of this batch qualifies: its header overstates the timestamps, or the matching
+        # records are below the log start.
         record = await scan.find_timestamp(time_ms, record.end_sequence_id)
     return None

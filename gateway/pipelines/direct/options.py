@@ -1,4 +1,4 @@
-"""The options of format("ledger"): those of Spark's Kafka source that select records, and our own.
+"""The options of format("ledger"): the Kafka source's options that select records, and new ones.
 
 Pure. An invalid option raises a JobError that shows the valid values. Source: Spark,
 KafkaSourceProvider and JsonUtils.
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 from gateway.pipelines.shared.errors import JobError
 from gateway.pipelines.shared.partitions import TopicPartition
 
-EARLIEST, LATEST = -2, -1  # as offsets, also in JSON
+EARLIEST, LATEST = -2, -1  # numbers that mean these offsets, also in JSON
 
 SLICE_BYTES = 128 * 1024 * 1024
 
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class OffsetLimit(NamedTuple):
-    """Where reading begins or ends: a time, or offsets. `offset` applies to all partitions."""
+    """The start or end of a read: a time, or offsets. `offset` applies to all partitions."""
 
     offset: int | None = None
     offsets: Mapping[TopicPartition, int] | None = None
@@ -43,7 +43,7 @@ class OffsetLimit(NamedTuple):
 
 
 class TlsPaths(NamedTuple):
-    """Paths of PEM files, for bookies that require client certificates. All or none."""
+    """Paths of PEM files, for bookies that require client certificates. All are set, or none."""
 
     ca: str
     certificate: str
@@ -59,8 +59,9 @@ class Options:
     pattern: str = ""
     assigned: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
     starting: OffsetLimit
-    ending: OffsetLimit | None = OffsetLimit(LATEST)  # None: a stream without an end
-    latest_where_no_time: bool = False  # start at the end if no record is as new as the time
+    ending: OffsetLimit | None = OffsetLimit(LATEST)  # None means a stream without an end
+    # Start at the end of the log if no record is at or after the starting time
+    latest_where_no_time: bool = False
     fail_on_data_loss: bool = True
     include_headers: bool = False
     offsets_per_trigger_max: int | None = None
@@ -190,7 +191,7 @@ def _ending(texts: Mapping[str, str], streaming: bool) -> OffsetLimit | None:
 
 
 def _by_time(texts: Mapping[str, str], edge: str) -> OffsetLimit | None:
-    """Parse a time option. One time for all partitions takes precedence, as in the Kafka source."""
+    """Parse a time option. A time for all partitions takes precedence, as in the Kafka source."""
     time_ms = _optional(texts, f"{edge}Timestamp", _count)
     if time_ms is not None:
         return OffsetLimit(time_ms=time_ms)

@@ -1,7 +1,8 @@
-"""Which offsets a read must look at: filters narrow ranges, and a limit shortens a trigger.
+"""The offsets that a read must cover: filters narrow its ranges, and a limit shortens a trigger.
 
-Pure. Filters are recognised by their class names, so those of any pyspark will do, and plain ones
-too. Pruned offsets have no record that passes a filter; Spark filters the rest.
+Pure. Filters are recognised by their class names, so filters of any pyspark version work, and so do
+other objects with these class names. Pruned offsets contain no record that passes all filters.
+Spark filters the remaining records.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class PushedFilters:
-    """The bounds of records that may pass all filters. `topics` None means any topic."""
+    """The bounds of records that may pass all filters. If `topics` is None, any topic may pass."""
 
     topics: frozenset[str] | None = None
     partitions: Interval = Interval()
@@ -40,7 +41,9 @@ class PushedFilters:
     times_us: Interval = Interval()
 
     def narrowed(self, a_range: OffsetRange) -> OffsetRange | None:
-        """Return the part of the range that may pass, or None if no record can."""
+        """Return the part of the range that may contain passing records, or None if no record can
+        pass.
+        """
         topic, partition, start, end = a_range
         if self.topics is not None and topic not in self.topics:
             return None
@@ -50,14 +53,18 @@ class PushedFilters:
         return OffsetRange(topic, partition, start, end) if start < end else None
 
     def may_hold(self, time_min_ms: int | None, time_max_ms: int | None) -> bool:
-        """Return whether records between these times may pass. None means unknown."""
+        """Return whether a record between these times may pass. None means that a time
+        is unknown.
+        """
         below = time_max_ms is not None and time_max_ms * 1000 < self.times_us.low
         above = time_min_ms is not None and time_min_ms * 1000 > self.times_us.high
         return not below and not above
 
 
 def pushed_filters(filters: Iterable[Any]) -> PushedFilters:
-    """Combine all filters. A filter on other columns than partition, offset and time is ignored."""
+    """Combine all filters. Only filters on topic, partition, offset and timestamp have
+    an effect.
+    """
     found = PushedFilters()
     for each in filters:
         column = _column(each)
@@ -116,7 +123,7 @@ def _interval(a_filter: Any) -> Interval | None:
 
 
 def _number(value: Any) -> int | None:
-    """Return integers as they are and times as microseconds. A time without a zone is ignored."""
+    """Return integers unchanged and times as microseconds. Times without a zone are ignored."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int):
@@ -130,9 +137,11 @@ def _number(value: Any) -> int | None:
 def limit_trigger(
     limit: int | None, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    """Return the ends of a trigger of about `limit` offsets, each partition in proportion.
+    """Return the end offsets of a trigger that covers about `limit` offsets.
 
-    A partition that has records gets at least one. Source: Spark, KafkaMicroBatchStream.rateLimit.
+    The limit is divided among the partitions in proportion to their available offsets. Each
+    partition with available offsets gets at least one. Source: Spark,
+    KafkaMicroBatchStream.rateLimit.
     """
     sizes = {partition: max(0, end - starts.get(partition, 0)) for partition, end in ends.items()}
     total = sum(sizes.values())

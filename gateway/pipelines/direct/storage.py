@@ -3,7 +3,7 @@
     zk://host:port,host:port/chroot   a cluster: ZooKeeper, bookies over gRPC; also without `zk://`
     grpc://127.0.0.1:3181             the ledger port of `gateway dev`, on the same machine
 
-Never writes and never fences.
+Readers never write to storage and never fence a ledger.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from ledger.ports.metadata import MetadataStore
 from ledger.registry.discovery import Discovery
 from ledger.registry.layout import read_instance_id
 
-_SESSION_MS = 30_000  # we hold no ephemeral nodes, so a long session does no harm
+_SESSION_MS = 30_000  # readers hold no ephemeral nodes, so a long session does no harm
 CONNECT_S = 5.0
 _RETRY_S = 0.1
 _GRPC = "grpc://"
@@ -63,7 +63,7 @@ async def open_storage(
     """Connect to the storage that `metadata` names. Raises JobError with the remedy.
 
     `ca`, `certificate` and `key` are PEM files, for bookies that require client certificates. A
-    server that does not answer within `connect_s` counts as unreachable.
+    server counts as unreachable if it does not answer within `connect_s` seconds.
     """
     tls = _tls(ca, certificate, key)
     stops: list[Callable[[], Awaitable[None]]] = []
@@ -126,7 +126,7 @@ async def _connect(metadata: str, connect_s: float) -> MetadataStore:
 
 
 async def _connect_port(metadata: str, host: str, port: int, connect_s: float) -> MetadataStore:
-    """Connect to the ledger port. Retries while the port is still being opened."""
+    """Connect to the ledger port, with retries in case the server is still starting."""
     from ledger.adapters.grpc.grpc_metadata import GrpcMetadata
 
     store = GrpcMetadata(host, port)
@@ -190,7 +190,7 @@ async def read_topics(store: MetadataStore) -> list[Topic]:
 
 
 async def read_topic(store: MetadataStore, name: str) -> Topic:
-    """Return the topic of that name in storage. Raises JobError if it does not exist."""
+    """Return the topic of that name. Raises JobError if it does not exist."""
     try:
         await store.sync(IDS)
         topic_id = UUID((await store.get(f"{NAMES}/{name}")).data.decode())

@@ -1,6 +1,6 @@
 """A connection to storage for synchronous code: Spark's Python workers run no event loop.
 
-A worker process caches one for its later tasks. A read that fails over a cached connection is
+A worker process keeps its connection for later tasks. A read that fails over a kept connection is
 retried over a new one.
 """
 
@@ -18,10 +18,10 @@ T = TypeVar("T")
 
 
 class BlockingStorageConnection:
-    """A connection. Use it for one call at a time, and `close` it."""
+    """A connection to storage with blocking calls, one at a time. The owner must call `close`."""
 
     def __init__(self, metadata: str, tls: TlsPaths | None) -> None:
-        """Connect. Raises JobError."""
+        """Connect to the storage. Raises JobError."""
         self._loop = _loop_of_process()
         self._context = open_storage(metadata, *(tls or ()))
         self.storage: ReadStorage = self._loop.run_until_complete(self._context.__aenter__())
@@ -49,9 +49,9 @@ class BlockingStorageConnection:
 def _loop_of_process() -> asyncio.AbstractEventLoop:
     """Return the one event loop of this process, which is never closed.
 
-    gRPC delivers the events of all loops of a process to one of them, and fails on events of a
-    closed loop. A worker process may plan one query, close that connection, and run tasks of the
-    next.
+    gRPC delivers the events of all loops of a process to one loop, and fails on events of a closed
+    loop. A worker process may plan one query, close the connection, and run tasks of the next
+    query.
     """
     return asyncio.new_event_loop()
 
@@ -60,7 +60,7 @@ _cached: dict[tuple[str, TlsPaths | None], BlockingStorageConnection] = {}
 
 
 def cached_connection(metadata: str, tls: TlsPaths | None) -> BlockingStorageConnection:
-    """Return the cached connection of this process, or make one. On an error call `drop_cached`."""
+    """Return the cached connection of this process, or open one. On an error call `drop_cached`."""
     connection = _cached.get((metadata, tls))
     if connection is None:
         connection = _cached[metadata, tls] = BlockingStorageConnection(metadata, tls)
@@ -68,12 +68,12 @@ def cached_connection(metadata: str, tls: TlsPaths | None) -> BlockingStorageCon
 
 
 def is_cached(metadata: str, tls: TlsPaths | None) -> bool:
-    """Return whether an earlier task left a connection, which may be broken by now."""
+    """Return whether this process has a cached connection, which may be broken by now."""
     return (metadata, tls) in _cached
 
 
 def drop_cached(metadata: str, tls: TlsPaths | None) -> None:
-    """Close the cached connection, so that the next task makes a new one."""
+    """Close the cached connection, so that the next task opens a new one."""
     connection = _cached.pop((metadata, tls), None)
     if connection is not None:
         connection.close()

@@ -1,8 +1,8 @@
-"""format("ledger") as a stream. Its offsets are the Kafka source's, with the ids of topics.
+"""format("ledger") as a stream. Its offsets are those of Spark's Kafka source, plus topic ids.
 
-A checkpoint belongs to a topic, not to a name: after a topic is deleted and recreated, its offsets
-belong to other records. A query that continues from such a checkpoint gets an error, even if the
-new topic is longer than the old one.
+A checkpoint belongs to a topic id, not to a name. After a topic is deleted and recreated, the
+stored offsets would select other records. A query that continues from such a checkpoint gets an
+error, even if the new topic is longer than the old one.
 """
 
 from __future__ import annotations
@@ -40,18 +40,22 @@ class LedgerStreamReader(DataSourceStreamReader):
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        # Opened by the first call on the driver, closed by `stop`. None in workers.
+        # The connection to storage: opened by the first call on the driver, closed by `stop`. None
+        # in workers.
         self._connection: BlockingStorageConnection | None = None
         self._sources: PartitionSources | None = None
-        # Where a query without a checkpoint begins. Determined once.
+        # The offsets at which a query without a checkpoint begins. Determined once.
         self._first: StreamOffsets | None = None
-        # Where the next trigger begins: the end of the last planned batch.
+        # The offsets at which the next trigger begins: the end of the last planned batch.
         self._next: StreamOffsets | None = None
-        # Where a query with ending offsets ends. Determined by its first trigger.
+        # The offsets at which a query with ending offsets ends. Determined by its first trigger.
         self._last: StreamOffsets | None = None
 
     def initialOffset(self) -> OffsetsJson:
-        """Return where a query without a checkpoint begins. Spark may call `latestOffset` first."""
+        """Return the offsets at which a query without a checkpoint begins.
+
+        Spark may call `latestOffset` first.
+        """
         return to_json(self._initial(self._refresh()))
 
     def _initial(self, sources: OpenSources) -> StreamOffsets:
@@ -61,7 +65,7 @@ class LedgerStreamReader(DataSourceStreamReader):
         return self._first
 
     def latestOffset(self, start: Any = None, limit: Any = None) -> OffsetsJson:
-        """Return the end of the next trigger. Only later versions of Spark pass its start."""
+        """Return the end of the next trigger. Only later versions of Spark pass `start`."""
         sources = self._refresh()
         stored = from_json(start) if start else self._next or self._initial(sources)
         self._connected().run(self._wait_until_known(stored, sources))
@@ -73,7 +77,8 @@ class LedgerStreamReader(DataSourceStreamReader):
     def _trigger_ends(
         self, begin: Mapping[TopicPartition, int], sources: OpenSources
     ) -> dict[TopicPartition, int]:
-        """Return the current ends, at most the ending offsets if the query has them.
+        """Return the current ends of all partitions, limited to the ending offsets if there are
+        any.
 
         Ending offsets are determined once, by the first trigger.
         """
@@ -90,9 +95,9 @@ class LedgerStreamReader(DataSourceStreamReader):
     def _trigger_starts(
         self, stored: StreamOffsets, sources: OpenSources
     ) -> dict[TopicPartition, int]:
-        """Return where each partition continues, and report losses.
+        """Return the offset at which each partition continues, and report lost records.
 
-        A partition added later begins at 0, a recreated topic at its start.
+        A partition added later begins at 0, and a recreated topic at its first offset.
         """
         fail = self._options.fail_on_data_loss
         recreated = report_recreated(stored, sources, fail)
@@ -139,7 +144,9 @@ class LedgerStreamReader(DataSourceStreamReader):
         return await plan_tasks(ranges, sources, self._options.slice_bytes, PushedFilters())
 
     async def _wait_until_known(self, stored: StreamOffsets, sources: OpenSources) -> None:
-        """Wait until these offsets are visible here, except for those of recreated topics."""
+        """Wait until this reader sees the stored offsets. Offsets of recreated topics
+        are skipped.
+        """
         recreated = stored.recreated(topic_ids(sources))
         mine = {
             partition: at
@@ -149,7 +156,7 @@ class LedgerStreamReader(DataSourceStreamReader):
         await wait_until_known(sources, mine)
 
     def _check_end(self, ended: dict[TopicPartition, int], sources: OpenSources) -> None:
-        """Report records beyond the end of a log that has become shorter."""
+        """Report a loss if a log has become shorter, and lower its entry in `ended`."""
         for partition, end in ended.items():
             now = sources[partition].scan.end_sequence_id
             if now < end:

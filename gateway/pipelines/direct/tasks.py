@@ -35,7 +35,7 @@ _GONE = (Truncated, NoSuchLedger, NoNode)
 
 @dataclass(frozen=True, slots=True)
 class SliceTask:
-    """A slice of one partition. Can be pickled."""
+    """A slice of one partition to read. It can be pickled."""
 
     topic_partition: TopicPartition
     piece: StreamSlice
@@ -74,7 +74,9 @@ async def plan_tasks(
 
 
 def read_task(task: SliceTask, options: Options) -> Iterator[pa.RecordBatch]:
-    """Read a task's records. Memory: two chunks of the slice, and the decoding of one batch."""
+    """Read the records of a task. Uses memory for two chunks of the slice and for decoding one
+    batch.
+    """
     from gateway.pipelines.direct.decode import Decoder
 
     piece = task.piece
@@ -95,7 +97,8 @@ def read_task(task: SliceTask, options: Options) -> Iterator[pa.RecordBatch]:
 def _chunks(piece: StreamSlice, options: Options) -> Iterator[list[ScannedRecord]]:
     """Yield the chunks of the slice in order.
 
-    A cached connection may be broken, as after bookies moved. Then it retries once over a new one.
+    A cached connection may be broken, for example after bookies moved to new addresses. A failed
+    read over it is retried once over a new connection.
     """
     where = options.metadata, options.tls
     was_kept = is_cached(*where)

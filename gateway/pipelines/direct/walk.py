@@ -1,11 +1,13 @@
 """The positions of records in batches, for very many records at once.
 
-A record begins where the previous one ends, so lengths must be followed one after the other. But
-batches of equal size often have the same layout, which a single comparison of all their lengths
-shows. Many other batches advance in step, one record of each at a time. In few batches, runs of
-equally sized records are found by comparing a whole column; only the rest is walked one by one.
+A record begins where the previous one ends, so finding it means following all lengths before it.
+Three shortcuts avoid most of that work. Batches of equal size often have the same layout, which one
+comparison of all their lengths shows. Many other batches advance in step, one record of each at a
+time. In a few large batches, runs of equally sized records are found by comparing whole columns.
+Only the remaining records are found one by one.
 
-Pure. Damaged data raises ValueError or IndexError: every position is checked against its batch.
+The module is pure. Damaged data raises ValueError or IndexError: every position is checked against
+its batch.
 """
 
 from __future__ import annotations
@@ -21,21 +23,23 @@ from ledger.ids import Buffer
 Bytes = NDArray[np.uint8]
 Positions = NDArray[np.int64]
 
-ALIKE_FROM = 8  # compare batches of one size with each other if there are at least as many
-LOCKSTEP_FROM = 80  # advance in step if a step covers at least as many records
+ALIKE_FROM = 8  # compare the layouts of equally sized batches if there are at least 8 such batches
+LOCKSTEP_FROM = 80  # advance batches in step if an average step covers at least 80 records
 _RUN_MIN = 8  # the shortest run of equally sized records
-_SINGLES = 64  # walk as many records one by one before the next search for a run
+_SINGLES = 64  # number of records to find one by one before the next search for a run
 
 
 class RecordBounds(NamedTuple):
-    """Where each record begins (behind its length) and ends, in order."""
+    """The start of each record (after its length) and its end, in order."""
 
     starts: Positions
     ends: Positions
 
 
 class _Batches(NamedTuple):
-    """The begin and end of each batch's body, its record count, and its first record's index."""
+    """The start and end of each batch's body, its record count, and the index of its
+    first record.
+    """
 
     begins: Positions
     ends: Positions
@@ -47,7 +51,8 @@ class _Batches(NamedTuple):
 
 
 def varints(data: Bytes, at: Positions) -> tuple[Positions, Positions]:
-    """Decode the zigzag numbers at these positions. Returns them and the positions behind them.
+    """Decode the zigzag numbers at these positions. Returns the numbers and the positions after
+    them.
 
     Raises IndexError beyond the end of `data`, ValueError for a number of more than ten bytes.
     """
@@ -100,9 +105,10 @@ def find_records(
 
 
 def _alike(data: bytes, array: Bytes, batches: _Batches, found: RecordBounds) -> _Batches:
-    """Find the records of batches that have the layout of the first of the most common shape.
+    """Find the records of batches whose layout equals that of the first batch of their shape.
 
-    Returns the other batches.
+    A shape is a body size with a record count; only the most common shape is tried. Returns the
+    batches that remain.
     """
     shapes = (batches.ends - batches.begins) << 32 | batches.counts
     kinds, often = np.unique(shapes, return_counts=True)
@@ -127,8 +133,9 @@ def _alike(data: bytes, array: Bytes, batches: _Batches, found: RecordBounds) ->
 
 
 def _in_step(array: Bytes, batches: _Batches, found: RecordBounds) -> None:
-    """Find the k-th records of all batches in the k-th step."""
-    order = np.argsort(-batches.counts, kind="stable")  # batches with a k-th record come first
+    """Find the records of all batches in steps: step k finds the k-th record of every batch."""
+    # Sort by record count, so that batches with a k-th record come first
+    order = np.argsort(-batches.counts, kind="stable")
     at, limits, counts, indexes = (each[order] for each in batches)
     having = np.searchsorted(-counts, -np.arange(int(counts[0])), side="left")
     for active in having.tolist():
@@ -158,9 +165,9 @@ def _one_batch(data: Buffer, array: Bytes, at: int, end: int, found: RecordBound
 def find_records_in_parts(
     data: Buffer, array: Bytes, count: int, records_max: int
 ) -> Iterator[RecordBounds]:
-    """Find the records of one batch, whose body is `data`, at most `records_max` at a time.
+    """Find the records of one batch, whose body is `data`, in parts of at most `records_max`.
 
-    Raises as `find_records` does, but only when it reaches the damage.
+    Raises ValueError or IndexError when it reaches damaged data.
     """
     at, end = 0, len(data)
     while count:
@@ -174,9 +181,9 @@ def find_records_in_parts(
 
 
 def _following(data: Buffer, array: Bytes, at: int, end: int, found: RecordBounds) -> int:
-    """Find as many records from `at` on as `found` has room for, by runs where possible.
+    """Fill `found` with the records from `at` on, by runs where possible.
 
-    Returns the position behind them. If that is beyond `end`, `found` may not be full.
+    Returns the position after the last record. If it is beyond `end`, `found` may not be full.
     """
     count, done, singles = len(found.starts), 0, _SINGLES
     while done < count:
@@ -195,7 +202,10 @@ def _following(data: Buffer, array: Bytes, at: int, end: int, found: RecordBound
 
 
 def _run(data: Buffer, array: Bytes, at: int, end: int, left: RecordBounds) -> int:
-    """Find a run of records of equal length from `at` on. Returns their number, 0 if too few."""
+    """Find a run of records of equal length from `at` on.
+
+    Returns the number of records in the run, or 0 if the run is too short.
+    """
     length, start = one_varint(data, at)
     size = start + length - at
     count = min(len(left.starts), (end - at) // size) if length > 0 else 0
@@ -210,7 +220,9 @@ def _run(data: Buffer, array: Bytes, at: int, end: int, left: RecordBounds) -> i
 
 
 def _same(array: Bytes, at: int, start: int, size: int, count: int) -> int:
-    """Count how many of `count` records of that size have the length of the first one."""
+    """Count how many of the next `count` records, `size` bytes apart, have the first
+    one's length.
+    """
     for index in range(at, start):
         other = array[index : index + count * size : size][:count] != array[index]
         first = int(other.argmax())
@@ -246,7 +258,7 @@ def _singly(data: Buffer, at: int, left: RecordBounds, count: int) -> int:
 
 
 def one_varint(data: Buffer, at: int) -> tuple[int, int]:
-    """Decode the zigzag number there. Returns it and the position behind it.
+    """Decode the zigzag number at `at`. Returns the number and the position after it.
 
     Raises IndexError or ValueError.
     """

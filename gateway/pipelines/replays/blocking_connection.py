@@ -1,4 +1,4 @@
-"""A blocking connection to one server, for Spark tasks, which have a thread of their own."""
+"""A blocking connection to one server, for Spark tasks. Each task has its own thread."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ class _Posted(NamedTuple):
 
 
 class BlockingConnection:
-    """A connection. The server answers requests in order; several may be in flight.
+    """A connection to one server, which answers requests in order. Several may be in flight.
 
-    Any call may raise Unreachable. Then the connection is unusable: close it.
+    Any call may raise Unreachable. Then the connection is unusable and must be closed.
     """
 
     def __init__(self, host: str, port: int, answer_s_max: float) -> None:
         self.peer = f"{host}:{port}"
         self._correlation_id = 0
-        # Requests in flight, oldest first. The server answers them in this order.
+        # Requests in flight, oldest first. The server answers requests in this order.
         self._posted: deque[_Posted] = deque()
         self._served = Served(self.peer)
         try:

@@ -19,7 +19,9 @@ _NO_TIME_MS = -1
 
 
 class RecordRows(NamedTuple):
-    """Consecutive records of one partition as Python lists. `first` numbers the first record."""
+    """Consecutive records of one partition as Python lists. `first` is the first
+    record's number.
+    """
 
     first: int
     timestamps_ms: list[int]
@@ -33,7 +35,7 @@ class RecordRows(NamedTuple):
 
 
 def record_rows(batch: pyarrow.RecordBatch, first: int) -> RecordRows:
-    """Convert the batch's columns `timestamp`, `key`, `value` and `headers`."""
+    """Convert a batch with the columns `timestamp`, `key`, `value` and `headers`."""
     import pyarrow
 
     microseconds = batch.column("timestamp").cast(pyarrow.int64()).to_pylist()
@@ -47,7 +49,7 @@ def record_rows(batch: pyarrow.RecordBatch, first: int) -> RecordRows:
 
 
 def _headers(column: Any) -> list[Headers] | None:
-    """Convert the headers. Returns None if no record has any, which is the usual case."""
+    """Convert the headers. Returns None if no record has headers, which is the usual case."""
     if not len(column.flatten()):
         return None
     return [
@@ -57,7 +59,9 @@ def _headers(column: Any) -> list[Headers] | None:
 
 
 class Encoder:
-    """Encodes batches of at most `batch_bytes` before compression, or of one larger record."""
+    """Encoder of batches. A batch has at most `batch_bytes` before compression, or one larger
+    record.
+    """
 
     __slots__ = ("_batch_bytes", "_codec", "_producer_epoch", "_producer_id")
 
@@ -70,7 +74,9 @@ class Encoder:
     def batches(
         self, rows: RecordRows, start: int, sequence_max: int
     ) -> Iterator[tuple[int, bytes]]:
-        """Yield batches from record number `start` on, and the number after their last record."""
+        """Yield batches from record number `start` on, each with the number after its
+        last record.
+        """
         at = start - rows.first
         assert at >= 0
         while at < len(rows.timestamps_ms):
@@ -94,7 +100,7 @@ def _fill(builder: Any, rows: RecordRows, at: int) -> int:
     timestamps, keys, values, headers = rows.timestamps_ms, rows.keys, rows.values, rows.headers
     end = len(timestamps)
     if timestamps[at] == _NO_TIME_MS:
-        # The builder treats -1 as unset, and would give the record the next record's timestamp.
+        # The builder treats -1 as unset, and would use the next record's timestamp instead.
         end = next((i for i in range(at, end) if timestamps[i] != _NO_TIME_MS), end)
     for delta, index in enumerate(range(at, end)):
         own = _NO_HEADERS if headers is None else headers[index]

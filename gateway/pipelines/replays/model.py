@@ -13,7 +13,10 @@ from gateway.pipelines.shared.files import join_path
 
 @dataclass(frozen=True, slots=True)
 class ReplayRequest:
-    """What to replay. `offsets`: per partition the first offset, and the one after the last."""
+    """The records to replay, and the target.
+
+    `offsets` maps a partition to its first offset and the offset after its last one.
+    """
 
     topic: str
     target: str
@@ -25,7 +28,9 @@ class ReplayRequest:
     stall_s_max: float = 120.0
 
     def line(self) -> str:
-        """Encode the parts that identify the records and the target. Equal for equal replays."""
+        """Encode the fields that identify the records and the target. Equal replays have equal
+        lines.
+        """
         fields = {
             "topic": self.topic,
             "to": self.target,
@@ -37,9 +42,9 @@ class ReplayRequest:
 
 
 class ReplayedPartition(NamedTuple):
-    """One partition. This run wrote `written` of the `records` that the target now has.
+    """The result for one partition. The target now has `records`; this run wrote `written` of them.
 
-    `looks` counts how often the writers located the end of the target.
+    `looks` counts how often the writers looked up the end offset of the target.
     """
 
     partition: int
@@ -51,7 +56,7 @@ class ReplayedPartition(NamedTuple):
 
 
 class ReplayReport(NamedTuple):
-    """The result. `resumed` is true if another run had begun the replay."""
+    """The result of a run. `resumed` is true if an earlier run began the replay."""
 
     topic: str
     target: str
@@ -61,6 +66,6 @@ class ReplayReport(NamedTuple):
 
 
 def default_state(directory: str, request: ReplayRequest) -> str:
-    """Return the state directory of this request inside the archive, hidden from its readers."""
+    """Return the state directory of this request: a hidden directory inside the archive."""
     digest = hashlib.sha256(request.line().encode()).hexdigest()[:16]
     return join_path(directory, "_replays", digest)

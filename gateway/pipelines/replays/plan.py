@@ -1,9 +1,9 @@
 """The decisions that a replay makes before its first record, so that later runs can continue it.
 
-Record number i (from 0) of a partition's selection becomes offset `base_offset` + i of the same
-partition of the target, sent with sequence i of one producer id. So the target's end offset shows
-the progress, the server recognises a repeated batch, and it refuses a batch that is neither the
-next nor a repeat.
+The selected records of a partition are numbered from 0. Record number i becomes offset
+`base_offset` + i of the same partition of the target, and is sent with sequence i of one producer
+id. Therefore the target's end offset shows the progress, and the server recognises a repeated
+batch. The server refuses a batch that is neither the next one nor a repeat.
 
 Pure.
 """
@@ -24,7 +24,9 @@ SEQUENCE_MAX = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
-    """`count` records at source offsets `first` to `last`. If `dense`, every offset has one."""
+    """The `count` records at source offsets `first` to `last`. If `dense`, each offset has a
+    record.
+    """
 
     partition: int
     base_offset: int
@@ -42,7 +44,7 @@ class PartitionPlan:
         return self.base_offset + self.count
 
     def sequence(self, index: int) -> int:
-        """Return the sequence of a record. Sequences run from 0 to 2^31-1, then from 0 again."""
+        """Return the sequence of a record. After 2^31-1, sequences continue at 0."""
         return index & SEQUENCE_MAX
 
 
@@ -50,7 +52,7 @@ class PartitionPlan:
 class ReplayChunk:
     """Source offsets `first` to `end` - 1 of a partition, written by one Spark task.
 
-    `number` is that of the first record. `last` is true if no record of the plan follows.
+    `number` is the number of the first record. `last` is true if no record of the plan follows.
     """
 
     partition: int
@@ -62,7 +64,10 @@ class ReplayChunk:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Records of one archived topic: within `ranges`, not before `start_ms`, before `end_ms`."""
+    """The selected records of one archived topic.
+
+    They are within `ranges`, and their timestamps are at least `start_ms` and below `end_ms`.
+    """
 
     topic: str
     ranges: tuple[OffsetRange, ...]
@@ -92,7 +97,7 @@ class ReplayPlan:
     source_id: str = ""
 
     def encode(self) -> bytes:
-        """Encode as JSON with a version."""
+        """Encode the plan as JSON with a version."""
         text = json.dumps({"format": FORMAT, **asdict(self)}, ensure_ascii=False, indent=1)
         return f"{text}\n".encode()
 
@@ -122,8 +127,8 @@ def next_chunk(
 ) -> ReplayChunk:
     """Return the next chunk, of at most `offsets_max` offsets, at or after `offset`.
 
-    It begins at the first selected offset. `number` is that of its first record. `offset` must not
-    be beyond the last record.
+    The chunk begins at its first selected offset, and `number` is the number of its first record.
+    `offset` must not be beyond the last record.
     """
     assert offsets_max > 0 and offset <= partition.last, (offsets_max, offset, partition)
     ends = [each for each in selection.of(partition.partition) if each.end > offset]
@@ -135,7 +140,7 @@ def next_chunk(
 def select_ranges(
     topic: str, archived: Iterable[OffsetRange], asked: Mapping[int, tuple[int, int]] | None
 ) -> tuple[OffsetRange, ...]:
-    """Return the ranges to replay: all archived ones of the topic, or the offsets in `asked`.
+    """Return the ranges to replay: all archived ranges of the topic, or the offsets in `asked`.
 
     Raises JobError if the topic or some of these offsets are not archived.
     """
@@ -162,7 +167,10 @@ def select_ranges(
 
 
 def parse_offsets(text: str, topic: str) -> dict[int, tuple[int, int]]:
-    """Parse `{"0": [100, 200]}` (100 to 199), also inside `{"topic": {...}}`. Raises JobError."""
+    """Parse `{"0": [100, 200]}` (offsets 100 to 199), also inside `{"topic": {...}}`.
+
+    Raises JobError.
+    """
     try:
         given: dict[str, Any] = json.loads(text)
         if set(given) == {topic} and isinstance(given[topic], dict):

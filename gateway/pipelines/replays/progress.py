@@ -1,4 +1,6 @@
-"""The progress of a replay on a terminal, from the target's end offsets rather than from Spark."""
+"""The progress of a replay on a terminal, computed from the target's end offsets, not
+from Spark.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ _REFRESH_S = 1.0
 
 @contextmanager
 def show_progress(spark: SparkSession, bootstrap: str) -> Generator[ReplayWatcher]:
-    """Show a bar on stderr if it is a terminal. Print a line for each retry in any case."""
+    """Show a bar on stderr if stderr is a terminal. A line for each retry is always printed."""
     line = ProgressLine()
     if not sys.stderr.isatty():
         yield _Lines(line)
@@ -46,7 +48,7 @@ class _Lines(ReplayWatcher):
 
 
 class _Bar(_Lines):
-    """Polls the target's end offsets while Spark works in another thread."""
+    """A progress bar. It polls the target's end offsets while Spark works in another thread."""
 
     def __init__(self, spark: SparkSession, bootstrap: str, line: ProgressLine) -> None:
         super().__init__(line)
@@ -74,11 +76,12 @@ class _Bar(_Lines):
                 await self._refresh()
             return await working
         except asyncio.CancelledError:
-            self._spark.sparkContext.cancelAllJobs()  # the thread ends when its job does
+            # Spark's thread ends when its job is cancelled
+            self._spark.sparkContext.cancelAllJobs()
             raise
 
     async def _refresh(self) -> None:
-        """Update the bar. Does nothing if the server does not answer."""
+        """Update the bar, unless the server does not answer."""
         plan = self._plan
         assert plan is not None
         partitions = {plan.target: [each.partition for each in plan.partitions]}

@@ -1,8 +1,8 @@
 """The replay job: archived records into a topic, unchanged and in order, exactly once.
 
-The job decides once what to replay and where, and keeps the plan as its state. Any later run
-continues that plan from the end of the target. Concurrent runs do no harm: they write the same
-records under the same sequences.
+The job decides once which records to replay and where, and stores this plan as its state. Any later
+run continues the plan from the end of the target. Concurrent runs do no harm: they write the same
+records with the same sequences.
 """
 
 from __future__ import annotations
@@ -50,25 +50,26 @@ PLAN = "plan.json"
 _RETRY_S = 1.0
 _RETRIED = frozenset({"UNREACHABLE", "NO_LEADER", "COORDINATOR_LOAD_IN_PROGRESS"})
 _BATCH_BYTES = 512 * 1024
-_BATCH_ROOM = 0.9  # fraction of the topic's limit, because compression may enlarge a batch
-_ARROW_ROWS_MAX = 10_000  # Spark's default
+# Share of the topic's limit that is used, because compression may enlarge a batch
+_BATCH_ROOM = 0.9
+_ARROW_ROWS_MAX = 10_000  # Spark's default of maxRecordsPerBatch
 _ARROW_BYTES = 16 * 1024 * 1024
 OFFSETS_AT_ONCE = 250_000
-"""Offsets of a partition per chunk. Bounds a task's sort, whatever the size of the topic."""
-_SALTS = 64  # candidates per task, so that Spark's hash sends at least one of them there
+"""Offsets of a partition per chunk. The limit bounds a task's sort for topics of any size."""
+_SALTS = 64  # candidate salts per task, so that Spark's hash maps at least one salt to each task
 _ARROW_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
 
 class ReplayWatcher:
-    """Receives the progress of a replay. This one ignores it."""
+    """Receiver of a replay's progress. This base class ignores all reports."""
 
     def on_planned(self, plan: ReplayPlan, written: int) -> None:
-        """Report the plan, and how many of its records the target already has."""
+        """Report the plan, and the number of its records that the target already has."""
 
     def on_retry(self, error: JobError, wait_s: float) -> None: ...
 
     def run(self, work: Callable[[], T]) -> T:
-        """Run `work`, which takes long, and return its result."""
+        """Run `work`, which may take long, and return its result."""
         return work()
 
 
@@ -85,8 +86,8 @@ def replay(
 ) -> ReplayReport:
     """Write all requested records to the target, once each, in order. Raises JobError.
 
-    `state` is a directory; if it has no plan, a new replay begins. `offsets_at_once` is the size
-    of a chunk, per partition.
+    `state` is a directory. A new replay begins if it contains no plan. `offsets_at_once` is the
+    number of offsets per partition in a chunk.
     """
     job = _ReplayRun(
         archive, bootstrap, request, watcher or ReplayWatcher(), clock or SystemClock()
@@ -97,7 +98,8 @@ def replay(
     resumed = data is not None
     if data is None:
         files.put_if_absent(path, job.plan().encode())
-        data = files.read(path)  # ours, or that of a concurrent run
+        # Read the plan back, because a concurrent run may have stored its plan first
+        data = files.read(path)
         assert data is not None, "plans are never removed"
     plan = ReplayPlan.decode(data, path)
     if plan.asked != request.line():
@@ -112,7 +114,7 @@ def replay(
 
 
 def check_other_topic(archive: Archive, bootstrap: str, topic: str) -> None:
-    """Raise JobError if the topic of that name is the archived one itself."""
+    """Raise JobError if the topic of this name is the archived topic itself."""
     archived = archive.state().topic_ids.get(topic)
     try:
         now = Topics(bootstrap).describe(topic).topic_id
@@ -129,7 +131,7 @@ def check_other_topic(archive: Archive, bootstrap: str, topic: str) -> None:
 
 
 class _ReplayRun:
-    """One run. Retries transient errors."""
+    """One run of a replay. It retries transient errors."""
 
     def __init__(
         self,
@@ -147,14 +149,15 @@ class _ReplayRun:
         self._topics = Topics(bootstrap)
 
     def plan(self) -> ReplayPlan:
-        """Decide which records to write and where, and obtain a producer id for them."""
+        """Decide which records to write and where, and obtain a producer id."""
         request = self._request
         ranges = select_ranges(request.topic, self._archive.ranges(), request.offsets)
         if request.create:
             known = [p.partition for p in self._archive.state().ends if p.topic == request.topic]
             known += [each.partition for each in ranges]
             create_if_missing(self._topics, request.target, max(known) + 1)
-        describe_target(self._topics, self._bootstrap, request.target)  # fail before the scan
+        # Check the target before the scan, which takes long
+        describe_target(self._topics, self._bootstrap, request.target)
         selection = Selection(request.topic, ranges, request.start_ms, request.end_ms)
         extents = translate_spark_errors(lambda: _measure(self._archive, selection))
         target = self._retry(self._describe_target)
@@ -182,7 +185,7 @@ class _ReplayRun:
         )
 
     def check_source(self, plan: ReplayPlan, path: str) -> None:
-        """Raise JobError if the plan is for another topic of the same name."""
+        """Raise JobError if the plan belongs to another topic of the same name."""
         now = self._source_id()
         if plan.source_id and now and plan.source_id != now:
             raise JobError(
@@ -232,7 +235,7 @@ class _ReplayRun:
 
 
 class _PartitionExtent(NamedTuple):
-    """The extent of one partition's selected records."""
+    """The extent of the selected records of one partition."""
 
     partition: int
     records: int
@@ -243,7 +246,7 @@ class _PartitionExtent(NamedTuple):
 
 
 def _measure(archive: Archive, selection: Selection) -> list[_PartitionExtent]:
-    """Measure the selection per partition, in order."""
+    """Measure the selected records of each partition. Returns the partitions in order."""
     from pyspark.sql import functions as F
 
     header_bytes = (
@@ -272,7 +275,7 @@ def _measure(archive: Archive, selection: Selection) -> list[_PartitionExtent]:
 def _read_selected(
     archive: Archive, selection: Selection, within: Sequence[OffsetRange]
 ) -> DataFrame:
-    """Read the records of these ranges, which are part of the selection."""
+    """Read the records of these ranges. The ranges are part of the selection."""
     from pyspark.sql import functions as F
 
     wanted: Column = F.lit(False)
@@ -314,12 +317,12 @@ class _WrittenSoFar(NamedTuple):
     looks: int = 1
 
     def plus(self, row: Any) -> _WrittenSoFar:
-        """Add a result row. Each chunk looks at the target once; only further looks are counted."""
+        """Add a result row. The first lookup of each chunk is expected and not counted."""
         return _WrittenSoFar(self.written + row["written"], self.looks + row["looks"] - 1)
 
 
 class _ChunkedWrite:
-    """Writes all partitions in parallel, one chunk of each at a time. `done` is the progress."""
+    """A parallel write of all partitions, one chunk of each at a time. `done` is the progress."""
 
     def __init__(
         self,
@@ -337,12 +340,13 @@ class _ChunkedWrite:
         self.done: dict[int, _WrittenSoFar] = {}
 
     def run(self, present: Mapping[int, int]) -> None:
-        """Write all chunks. `present`: the number of records that each partition already has."""
+        """Write all chunks. `present` is the number of records that each partition already has."""
         left = [each for each in self._plan.partitions if present[each.partition] < each.count]
         chunks = [
             self._chunk(each, each.first + present[each.partition], present[each.partition])
             if each.dense
-            else self._chunk(each, each.first, 0)  # a record's number must be counted
+            # A sparse partition is read from its start, to count its records
+            else self._chunk(each, each.first, 0)
             for each in left
         ]
         while chunks:
@@ -365,7 +369,7 @@ class _ChunkedWrite:
         return next_chunk(selection, partition, offset, number, self._offsets_at_once)
 
     def _write(self, chunks: Sequence[ReplayChunk]) -> list[Any]:
-        """Write the chunks. Returns one row of `RESULT` per partition, also for failures."""
+        """Write the chunks. Returns one row of `RESULT` per partition, even on failure."""
         spark, selection = self._spark, self._plan.selection
         within = [
             each._replace(start=max(each.start, one.first), end=min(each.end, one.end))
@@ -382,7 +386,8 @@ class _ChunkedWrite:
         arrow_rows = max(1, min(_ARROW_ROWS_MAX, _ARROW_BYTES // record_bytes))
         work = chunk_writer(self._plan, self._sending, chunks)
         with session_settings(spark, {_ARROW_ROWS: str(arrow_rows)}):
-            return ordered.mapInArrow(work, RESULT).collect()  # one per partition
+            # The driver receives one row per partition
+            return ordered.mapInArrow(work, RESULT).collect()
 
 
 def _raise_failures(
@@ -407,8 +412,8 @@ def _raise_failures(
 def _one_task_each(spark: SparkSession, records: DataFrame, partitions: Sequence[int]) -> DataFrame:
     """Repartition into one task per partition.
 
-    Spark assigns rows to tasks by a hash. So each partition gets a number that Spark's own hash
-    sends to the partition's task.
+    Spark assigns rows to tasks by a hash. Therefore each partition is mapped to a number whose hash
+    selects the partition's task.
     """
     from pyspark.sql import functions as F
 

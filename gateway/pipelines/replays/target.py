@@ -14,11 +14,11 @@ _TOPIC_RESOURCE = 2
 _RETRY_S, _RETRY_S_MAX = 0.1, 20.0
 _WANTED = ("message.timestamp.type", "max.message.bytes", "retention.ms", "cleanup.policy")
 CREATED_WITH = {"message.timestamp.type": "CreateTime", "retention.ms": "-1"}
-"""Settings of a created topic. Replayed records are old, and retention goes by timestamps."""
+"""Settings of a created topic. Retention compares timestamps, and replayed records are old."""
 
 
 class ReplayTarget(NamedTuple):
-    """The target topic. `ends`: per partition the offset that the next record will get."""
+    """The target topic. `ends` maps each partition to the offset that its next record will get."""
 
     name: str
     topic_id: str
@@ -45,7 +45,7 @@ def create_if_missing(topics: Topics, name: str, partitions: int) -> None:
 
 
 def describe_target(topics: Topics, bootstrap: str, name: str) -> ReplayTarget:
-    """Look the topic up. Raises JobError with the remedy if it is unsuitable."""
+    """Look up the topic. Raises JobError with the remedy if the topic is unsuitable."""
     try:
         description = topics.describe(name)
     except JobError as error:
@@ -65,7 +65,7 @@ def describe_target(topics: Topics, bootstrap: str, name: str) -> ReplayTarget:
 
 
 def check_target(target: ReplayTarget, partitions: int, oldest_age_ms: int) -> None:
-    """Check that the target has enough partitions and retains records that old. Raises JobError."""
+    """Raise JobError if the target has too few partitions or would delete the oldest record."""
     name = target.name
     if len(target.ends) < partitions:
         raise JobError(
@@ -86,7 +86,7 @@ def check_target(target: ReplayTarget, partitions: int, oldest_age_ms: int) -> N
 
 
 def _configs(bootstrap: str, name: str) -> dict[str, str]:
-    """Return the effective settings that matter to a replay."""
+    """Return the effective values of the settings that matter to a replay."""
     resource = {
         "resource_type": _TOPIC_RESOURCE,
         "resource_name": name,
@@ -119,7 +119,7 @@ def new_producer_id(bootstrap: str) -> ProducerId:
             late = asyncio.get_running_loop().time() > end_s
             if late or not answer.error_code.retriable:
                 break
-            await asyncio.sleep(_RETRY_S)  # a server that has just started has no ids yet
+            await asyncio.sleep(_RETRY_S)  # a server that has just started cannot assign ids yet
         raise_for(answer.error_code, None, "a producer id")
         return ProducerId(answer.producer_id, answer.producer_epoch)
 

@@ -1,4 +1,6 @@
-"""The code that runs in Spark tasks: rows by partition and offset become batches."""
+"""The code that runs in Spark tasks. It turns rows, sorted by partition and offset,
+into batches.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,12 @@ if TYPE_CHECKING:
     import pyarrow
 
 RESULT = "partition INT, number BIGINT, written BIGINT, looks INT, code STRING, error STRING"
-"""The columns of a result. `number`: of the record after the last one received."""
+"""The columns of a result. `number` is the number after the last received record."""
 PartitionSlice = tuple[int, Any]
 
 
 class SendOptions(NamedTuple):
-    """How to send batches. `codec` is Kafka's number."""
+    """The settings for sending batches. `codec` is Kafka's number of the compression."""
 
     bootstrap: str
     codec: int
@@ -33,7 +35,9 @@ class SendOptions(NamedTuple):
 def chunk_writer(
     plan: ReplayPlan, sending: SendOptions, chunks: Sequence[ReplayChunk]
 ) -> Callable[[Iterable[pyarrow.RecordBatch]], Iterable[pyarrow.RecordBatch]]:
-    """Make a function for `mapInArrow`: one row of `RESULT` per partition, failed or not."""
+    """Make a function for `mapInArrow`. It returns one row of `RESULT` per partition, even on
+    failure.
+    """
 
     def write(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
         import pyarrow
@@ -68,7 +72,7 @@ def new_writer(plan: ReplayPlan, partition: PartitionPlan, sending: SendOptions)
 def _write_chunk(
     plan: ReplayPlan, sending: SendOptions, chunk: ReplayChunk, parts: Iterator[PartitionSlice]
 ) -> dict[str, Any]:
-    """Write one chunk. Reports errors in the row: Spark would retry a raised one in vain."""
+    """Write one chunk. Errors are returned in the row, because Spark would retry a raised error."""
     (partition,) = (each for each in plan.partitions if each.partition == chunk.partition)
     writer = new_writer(plan, partition, sending)
     code = error = None

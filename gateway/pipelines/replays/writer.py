@@ -1,10 +1,12 @@
 """Writes one partition of a replay, in order and exactly once, across server failures.
 
-After each failure the writer locates the leader again. The end offset of the target then shows
-which record is next: all records before it belong to this replay, which the last batch proves by
-its producer id and sequence. The server recognises repeated batches; at most five are in flight,
-because it remembers as many. The first batch after a failure goes alone: a server without state of
-the producer accepts any sequence, so it must only ever receive the right one.
+After each failure the writer locates the leader again. The end offset of the target then shows the
+number of the next record. All records before it must belong to this replay. The producer id and the
+sequence of the last batch prove this.
+
+The server recognises repeated batches. At most five are in flight, because the server remembers
+five batches of a producer. The first batch after a failure is sent alone. A server without state of
+the producer accepts any sequence, so the first sequence that it receives must be the right one.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from gateway.wire.client_link import Unreachable
 
 _PRODUCE, _FETCH, _LIST_OFFSETS, _METADATA = 0, 1, 2, 3
 _METADATA_MAX, _FETCH_MAX = 12, 16
-_IN_FLIGHT_MAX = 5  # Kafka: how many batches of a producer a server remembers
+_IN_FLIGHT_MAX = 5  # Kafka: the number of batches of a producer that a server remembers
 _LATEST = -1
 _RETRY_S, _RETRY_S_MAX = 0.05, 2.0
 _PRODUCE_MS_MAX = 30_000
@@ -38,18 +40,21 @@ _SEQUENCES = frozenset(
         ErrorCode.unknown_producer_id,
     }
 )
-"""Another run of this replay was faster, or the server lost its state: look at the end offset."""
+"""Error codes after which the end offset is looked up again.
+
+Another run of this replay was faster, or the server lost the state of the producer.
+"""
 
 
 class WriterLimits(NamedTuple):
-    """Time limits. `stall_s_max`: how long to retry without progress."""
+    """The time limits of a writer. It retries for up to `stall_s_max` seconds without progress."""
 
     stall_s_max: float = 120.0
     answer_s_max: float = 30.0
 
 
 class _LookupNeeded(Exception):
-    """The leader or the target's end offset must be looked up again."""
+    """An error after which the leader and the target's end offset must be looked up again."""
 
 
 class _InFlight(NamedTuple):
@@ -58,7 +63,7 @@ class _InFlight(NamedTuple):
 
 
 class PartitionWriter:
-    """Writes one partition. Any method may raise JobError or AdminError."""
+    """The writer of one partition. Any method may raise JobError or AdminError."""
 
     def __init__(
         self,
@@ -75,23 +80,24 @@ class PartitionWriter:
         self._encoder = encoder
         self._limits = limits
         self._pause = pause
-        # To the partition's leader. None before the first lookup and after `close`.
+        # The connection to the partition's leader. None before the first lookup and after `close`.
         self._connection: BlockingConnection | None = None
-        # Rows with records that are not durable yet, in order. Sent again after a lookup.
+        # Rows with records that are not durable yet, in order. All are sent again after a lookup.
         self._unacked: deque[RecordRows] = deque()
-        # Batches sent on this connection and not answered, in order. Never more than `_window`.
+        # Batches in flight on this connection, in order. Never more than `_window`.
         self._in_flight: deque[_InFlight] = deque()
         # The number after the last durable record. Never decreases, and never exceeds `_sent`.
         self._acked = 0
         # The number after the last record sent. A lookup sets it back to `_acked`.
         self._sent = 0
-        # 1 until the first reply on a connection, then `_IN_FLIGHT_MAX`.
+        # The maximum number of batches in flight: 1 until the first reply on a connection, then
+        # `_IN_FLIGHT_MAX`.
         self._window = 1
-        # When `_acked` last increased.
+        # The time at which `_acked` last increased.
         self._progress_s = time.monotonic()
         # The number of the first record that this writer had to write. Set by the first lookup.
         self.started_at: int | None = None
-        # How often the leader and the end offset were looked up.
+        # The number of lookups of the leader and the end offset.
         self.looks = 0
 
     @property
@@ -104,9 +110,9 @@ class PartitionWriter:
         return 0 if self.started_at is None else self._acked - self.started_at
 
     def find_next_record(self) -> int:
-        """Return the number of the next record, from the target's end.
+        """Return the number of the next record, derived from the target's end offset.
 
-        All records before it are in the target.
+        The target has all records before it.
         """
         self._reconnect(None)
         return self._acked
@@ -114,8 +120,8 @@ class PartitionWriter:
     def write(self, source: Iterable[RecordRows], last: bool = True) -> int:
         """Write all records of `source`, in order. They may begin before the next record.
 
-        Returns the number after its last record. With `last`, raises JobError unless that is the
-        end of the partition's plan.
+        Returns the number after the last record of `source`. With `last`, raises JobError unless
+        the partition's plan ends there.
         """
         if self.started_at is None:
             self.find_next_record()
@@ -179,9 +185,10 @@ class PartitionWriter:
         self._sent = flight.end
 
     def _topic_fields(self, field: str) -> dict[str, Any]:
-        """Identify the target by name in old versions and by id in new ones.
+        """Return the field that identifies the target: its name in old versions, its id in new
+        ones.
 
-        An id never matches a recreated topic.
+        The id of a topic never matches a recreated topic.
         """
         topic_id = self._plan.topic_id
         return {field: self._plan.target, "topic_id": UUID(topic_id) if topic_id else None}
@@ -222,7 +229,7 @@ class PartitionWriter:
     # --- looking up -----------------------------------------------------------------------------
 
     def _reconnect(self, error: Exception | None) -> None:
-        """Look the next record up and send all unacknowledged rows again, with retries."""
+        """Look up the next record and send all unacknowledged rows again, with retries."""
         wait_s = _RETRY_S
         while True:
             if error is not None:
@@ -241,7 +248,7 @@ class PartitionWriter:
                 wait_s = _RETRY_S
 
     def _check_progress(self, error: Exception, wait_s: float) -> None:
-        """Raise JobError if there was no progress for too long to wait again."""
+        """Raise JobError if another wait would exceed the time limit without progress."""
         if time.monotonic() + wait_s - self._progress_s > self._limits.stall_s_max:
             raise JobError(
                 f"{self._name}: no record could be written for {self._limits.stall_s_max:g} s"
@@ -250,7 +257,7 @@ class PartitionWriter:
             ) from error
 
     def _locate(self) -> None:
-        """Connect to the leader and derive the next record from its end offset."""
+        """Connect to the leader and derive the next record from the leader's end offset."""
         self.close()
         self._in_flight.clear()
         self._window = 1
@@ -283,7 +290,7 @@ class PartitionWriter:
         raise fault
 
     def _leader_from(self, asked: BlockingConnection) -> BlockingConnection:
-        """Connect to the leader that this server names. Closes `asked` unless it is the leader."""
+        """Connect to the leader that `asked` names. Closes `asked` unless it is the leader."""
         keep = False
         try:
             topics = [{"name": self._plan.target, "topic_id": None}]
@@ -330,8 +337,8 @@ class PartitionWriter:
     def _check_last_batch(self, end: int) -> None:
         """Raise JobError if another client has written between the base offset and `end`.
 
-        The server accepts our batches only in sequence. So if the last one has the sequence that
-        its offset implies, all records before it are ours.
+        The server accepts batches of this producer only in sequence. If the last batch has the
+        sequence that its offset implies, all records before it belong to this replay.
         """
         if end == self._partition.base_offset:
             return

@@ -1,4 +1,4 @@
-"""The errors with which a job fails."""
+"""Errors that end a job."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from gateway.pipelines.shared.partitions import OffsetRange
 
 
 class JobError(Exception):
-    """A failure that ends a job. The text names the remedy; `code` is for programs."""
+    """A failure that ends a job. The text contains the remedy; `code` is for programs."""
 
     def __init__(self, message: str, code: str = "JOB_FAILED") -> None:
         super().__init__(message)
@@ -14,7 +14,7 @@ class JobError(Exception):
 
 
 class DataLost(JobError):
-    """Records that a job needs have been deleted. `ranges` are their offsets."""
+    """A failure because records that a job needs were deleted. `ranges` are the lost offsets."""
 
     def __init__(self, message: str, ranges: tuple[OffsetRange, ...]) -> None:
         super().__init__(message, "DATA_LOST")

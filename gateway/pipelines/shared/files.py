@@ -1,10 +1,10 @@
-"""Small files that record the progress of a job. Each is put whole, at most once, and durably.
+"""Small files that record the progress of a job. A file is created whole, durably and only once.
 
-Two implementations of one port. `LocalFiles` serves disks and NFS: it syncs a temporary file and
-links it to its name, and a link never replaces a file. `HadoopFiles` serves file systems that Spark
-reaches through Hadoop and that rename atomically without overwriting (HDFS, ABFS with a
-hierarchical namespace). Object stores without such a rename are refused, because two jobs could
-then both believe that they had committed.
+The port has two implementations. `LocalFiles` serves disks and NFS. It syncs a temporary file and
+links it to its final name, because a link never replaces a file. `HadoopFiles` serves file systems
+that Spark reaches through Hadoop and that rename atomically without overwriting. Examples are HDFS,
+and ABFS with a hierarchical namespace. Object stores without such a rename are refused, because two
+jobs could both believe that their commit succeeded.
 """
 
 from __future__ import annotations
@@ -30,13 +30,15 @@ _HIDDEN = "."
 
 
 class Files(Protocol):
-    """The port. Paths are absolute, with or without a scheme. Every method may raise JobError."""
+    """The port to files. Paths are absolute, with or without a scheme. Every method may raise
+    JobError.
+    """
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
-        """Put the file, whole and durable, unless one exists. Returns True if it is ours.
+        """Create the file, whole and durable, unless it exists. Returns True if it was created.
 
-        Missing directories are created. After a crash the file is there whole or not at all. A
-        caller that does not know the outcome of a call reads the file.
+        Creates missing directories. A crash never leaves a part of the file. A caller that does not
+        know the outcome of a call reads the file.
         """
         ...
 
@@ -45,17 +47,17 @@ class Files(Protocol):
         ...
 
     def names(self, directory: str) -> list[str]:
-        """List the files and directories in `directory`, sorted, without hidden and unfinished
-        ones.
+        """List the files and directories in `directory`, sorted. Hidden and unfinished files are
+        omitted.
 
         Returns an empty list if the directory does not exist.
         """
         ...
 
     def move(self, source: str, target: str) -> None:
-        """Rename `source` to `target`, creating directories. A repeated call succeeds.
+        """Rename `source` to `target` and create missing directories. A repeated call succeeds.
 
-        Raises JobError if neither exists.
+        Raises JobError if neither `source` nor `target` exists.
         """
         ...
 
@@ -64,8 +66,8 @@ class Files(Protocol):
         ...
 
     def modified_ms(self, path: str) -> int | None:
-        """Return the time of the last write by the file system's clock, or None if it does not
-        exist.
+        """Return when the file was last written, by the clock of the file system, or None if it
+        does not exist.
         """
         ...
 
@@ -73,8 +75,8 @@ class Files(Protocol):
 def open_files(spark: SparkSession | None, path: str) -> Files:
     """Choose the implementation for this path: the local disk for `/...` and `file:`, else Hadoop.
 
-    As in Spark, a path without a scheme belongs to `fs.defaultFS`. Raises JobError for a file
-    system that cannot put a file only if it is absent.
+    As in Spark, a path without a scheme belongs to `fs.defaultFS`. Raises JobError if the file
+    system cannot create a file without replacing an existing one.
     """
     scheme = urlsplit(path).scheme
     if not scheme and spark is not None:
@@ -257,7 +259,7 @@ class HadoopFiles:
 
 @contextmanager
 def _file_errors(path: str) -> Generator[None]:
-    """Raise errors of the file system as a JobError of one line that names the path."""
+    """Convert errors of the file system to a JobError of one line that names the path."""
     try:
         yield
     except OSError as error:
@@ -277,11 +279,11 @@ def _write_synced(path: Path, data: bytes) -> None:
 
 
 def _link(temporary: Path, target: Path) -> bool:
-    """Link the file to its name. Returns False if the name is taken."""
+    """Link the file to its final name. Returns False if the name is taken."""
     try:
         os.link(temporary, target)
     except FileExistsError:
-        # Over NFS the reply to a successful link may be lost; the retry then finds the name taken.
+        # Over NFS the reply to a successful link may be lost. The retry then finds the name taken.
         return temporary.stat().st_nlink == 2
     return True
 

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 class Isolation(StrEnum):
-    """Whether reads include records of open and aborted transactions. Kafka's isolation.level."""
+    """Kafka's isolation.level: whether reads include records of open and aborted transactions."""
 
     read_committed = "read_committed"
     read_uncommitted = "read_uncommitted"
 
 
 def offsets_json(offsets: Mapping[tuple[str, int], int]) -> str:
-    """Encode offsets as Spark does: {"topic":{"0":5}}, topics and partitions in order."""
+    """Encode offsets as Spark does, sorted by topic and partition: {"topic":{"0":5}}."""
     topics: dict[str, dict[str, int]] = {}
     for topic, partition in sorted(offsets):
         topics.setdefault(topic, {})[str(partition)] = offsets[topic, partition]
@@ -36,8 +36,8 @@ def read_ranges(
 ) -> DataFrame:
     """Read these ranges, at most one per partition, with the columns of `COLUMNS`.
 
-    The query fails if records of a range are deleted while it runs. `options` are further options
-    of the source.
+    The query fails if records of a range are deleted while it runs. `options` are passed on to the
+    source.
     """
     wanted = list(ranges)
     reader = spark.read.format("kafka").option("kafka.bootstrap.servers", bootstrap)

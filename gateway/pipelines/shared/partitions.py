@@ -11,7 +11,7 @@ COLUMNS = (
     "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, "
     "timestampType INT, headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
 )
-"""The columns of Spark's Kafka source with `includeHeaders`: same names, types and order."""
+"""The columns of Spark's Kafka source with `includeHeaders`, in its order and with its types."""
 
 
 COLUMN_NAMES = (
@@ -38,7 +38,7 @@ class TopicPartition(NamedTuple):
 
 
 class OffsetRange(NamedTuple):
-    """Offsets `start` to `end` - 1 of a partition. Empty if both are equal."""
+    """Offsets `start` to `end` - 1 of a partition. The range is empty if `start` equals `end`."""
 
     topic: str
     partition: int

@@ -37,7 +37,7 @@ def packages() -> list[str]:
 
 
 def running_session() -> SparkSession | None:
-    """Return the active session of this process, such as the one of spark-submit, or None."""
+    """Return the active session of this process, such as spark-submit's, or None."""
     _pyspark_version()
     from pyspark.sql import SparkSession
 
@@ -58,7 +58,8 @@ def new_session(name: str, master: str = "", conf: Mapping[str, str] | None = No
     builder = SparkSession.builder.appName(f"gateway job {name}")
     if master:
         builder = builder.master(master)
-    if master.startswith("local"):  # its workers need the packages of this interpreter
+    # The workers of a local master need the packages of this interpreter
+    if master.startswith("local"):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if not any(key in settings for key in _JARS):
         settings["spark.jars.packages"] = ",".join(packages())

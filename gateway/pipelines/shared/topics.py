@@ -18,15 +18,15 @@ T = TypeVar("T")
 
 
 class OffsetBounds(NamedTuple):
-    """The first available offset, and the offset that the next record will get."""
+    """The first available offset of a partition, and the offset that its next record will get."""
 
     earliest: int
     latest: int
 
 
 class TopicDescription(NamedTuple):
-    """A topic. `topic_id` differs after the topic is deleted and recreated; `configs` are its
-    overrides.
+    """A topic's id and its own settings, `configs`, without defaults. A recreated topic has another
+    id.
     """
 
     topic_id: str | None
@@ -35,13 +35,13 @@ class TopicDescription(NamedTuple):
 
 
 class Topics:
-    """The topics of one cluster. Each call opens a connection of its own and may raise JobError."""
+    """The topics of one cluster. Each call opens its own connection and may raise JobError."""
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
 
     def named(self, names: Sequence[str] = (), pattern: str = "") -> list[str]:
-        """Return `names` and all topics that match `pattern` as a whole, sorted.
+        """Return `names` and all topics whose whole name matches `pattern`, sorted.
 
         The pattern matches no internal topics. Raises JobError if a name does not exist, or if no
         topic is named or matched.
@@ -78,13 +78,14 @@ class Topics:
     ) -> dict[TopicPartition, OffsetBounds]:
         """Return the bounds of every partition.
 
-        With `committed`, the latest is the last stable offset. Raises JobError if the bounds of a
-        partition are unknown; they are never guessed.
+        With `committed`, the end is the last stable offset. Raises JobError if the bounds of a
+        partition are unknown.
         """
 
         async def work(client: AdminClient) -> dict[TopicPartition, OffsetBounds]:
             partitions = await _partitions(client, list(names))
-            # Ask for the earliest first: if it moves meanwhile, the range only gets smaller.
+            # Request the earliest offsets first: if a log start advances meanwhile, the bounds
+            # still contain all available records.
             first = await asking.offsets(client, partitions, asking.EARLIEST)
             last = await asking.offsets(client, partitions, asking.LATEST, committed=committed)
             found: dict[TopicPartition, OffsetBounds] = {}
@@ -99,7 +100,7 @@ class Topics:
         return self._ask(work)
 
     def at_time(self, names: Iterable[str], timestamp_ms: int) -> dict[TopicPartition, int | None]:
-        """Return per partition the first offset at or after the time, or None if there is none."""
+        """Return for each partition the first offset at or after the time, or None."""
 
         async def work(client: AdminClient) -> dict[TopicPartition, int | None]:
             partitions = await _partitions(client, list(names))
@@ -124,7 +125,7 @@ class Topics:
 
 
 def run_admin(bootstrap: str, work: Callable[[AdminClient], Awaitable[T]]) -> T:
-    """Return the result of `work`, run over a connection of its own. Raises JobError."""
+    """Return the result of `work`, run over a new connection. Raises JobError."""
 
     async def run() -> T:
         async with AdminClient(bootstrap) as client:
