@@ -101,9 +101,7 @@ def run_job(
 
 
 def _stop(spark: SparkSession) -> None:
-    """Stop Spark. Errors are ignored if its JVM has died, because the job's error is reported
-    instead.
-    """
+    """Stop Spark. Errors are ignored if its JVM has died: the job's own error is reported."""
     from py4j.protocol import Py4JError
 
     with suppress(Py4JError, ConnectionError):

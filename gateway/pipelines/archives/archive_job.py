@@ -43,8 +43,7 @@ class ArchiveRequest:
 
     topics: tuple[str, ...] = ()
     pattern: str = ""  # also archive topics whose whole name matches this pattern
-    # Where topics not archived yet begin: earliest, latest or milliseconds
-    start: str | int = EARLIEST
+    start: str | int = EARLIEST  # where new topics begin: earliest, latest or milliseconds
     offsets_per_round_max: int = 5_000_000  # approximate number of offsets in one commit
     accept_loss: bool = False  # continue if records were deleted before they were archived
     allow_gaps: bool = False  # accept offsets without a record

@@ -16,8 +16,9 @@ _OFFSETS_AT_ONCE = 65_536
 
 
 class OffsetSummary(NamedTuple):
-    """The offsets present in a partition. `fold` is the exclusive-or of the hashes of
-    all offsets.
+    """The offsets present in a partition.
+
+    `fold` is the exclusive-or of the hashes of all offsets.
     """
 
     records: int
@@ -44,8 +45,9 @@ _PRIMES = (
     0x27D4EB2F165667C5,
 )
 FOLD = "bit_xor(xxhash64(offset))"
-"""SQL for `fold`. Without a shuffle, it shows that one offset is missing and another
-occurs twice.
+"""SQL for `fold`.
+
+`fold` shows, without a shuffle, that one offset is missing while another occurs twice.
 """
 
 

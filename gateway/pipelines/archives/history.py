@@ -33,8 +33,9 @@ _Spans = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class ArchiveHistory:
-    """The archived ranges of each partition, merged and in order. Only the first range may be
-    empty.
+    """The archived ranges of each partition, merged and in order.
+
+    Only the first range may be empty.
     """
 
     spans: Mapping[TopicPartition, _Spans] = field(default_factory=dict[TopicPartition, _Spans])

@@ -104,7 +104,7 @@ class IcebergArchive:
         return published
 
     def _discard(self, branch: str) -> None:
-        # A branch that stays is invisible to readers, and a later job removes it
+        # A branch that stays is invisible to readers, and a later job removes it.
         with suppress(Exception):
             self._table.discard(branch)
 
@@ -143,9 +143,7 @@ class IcebergArchive:
         return records.selectExpr(*COLUMN_NAMES, _DAY)
 
     def compact(self, file_bytes_max: int) -> CompactionResult:
-        """Rewrite the files of each topic, partition and day to about `file_bytes_max`
-        bytes each.
-        """
+        """Merge the files of each topic, partition and day into files of about `file_bytes_max`."""
         if not self._table.exists() or self._table.current is None:
             return CompactionResult(0, 0)
         before = self._table.metadata("data_files").count()

@@ -44,8 +44,9 @@ _PROPERTIES = {
 
 
 class IcebergSnapshot(NamedTuple):
-    """A snapshot of the table. The first one has no `parent_id`; the parent of others may be
-    expired.
+    """A snapshot of the table.
+
+    The first snapshot has no `parent_id`. The parent of a later snapshot may be expired.
     """
 
     id: int

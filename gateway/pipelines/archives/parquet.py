@@ -38,8 +38,9 @@ _PATTERN = frozenset("*?[]{}\\")
 
 
 class ParquetArchive:
-    """The archive in a directory, which need not exist. Calls `at_step` with the name
-    of each step.
+    """The archive in a directory, which need not exist.
+
+    Calls `at_step` with the name of each step.
     """
 
     def __init__(
@@ -71,9 +72,7 @@ class ParquetArchive:
         return self._log.refresh().ranges
 
     def files(self) -> list[DataFile]:
-        """Return the files of the archive in order, after moving all of them to their
-        final paths.
-        """
+        """Move all files to their final paths and return them in order."""
         return sorted(self._recover().files.values())
 
     def append(self, records: DataFrame, commit: Commit, on: ArchiveState) -> bool:
@@ -107,8 +106,9 @@ class ParquetArchive:
         return self._frame(files if within is None else _files_holding(files, within))
 
     def compact(self, file_bytes_max: int) -> CompactionResult:
-        """Rewrite small files as the port describes. Files of at least half of `file_bytes_max`
-        stay.
+        """Rewrite small files as the port describes.
+
+        Files of at least half of `file_bytes_max` stay.
         """
         files = self.files()
         for batch in _batches(files, file_bytes_max):
@@ -116,8 +116,9 @@ class ParquetArchive:
         return CompactionResult(len(files), len(self.files()))
 
     def _stage(self, records: DataFrame, commit: Commit, run: StagingRun) -> list[StagedFile]:
-        """Stage the records and return the files. Raises JobError if the records do not fit the
-        commit.
+        """Stage the records and return the files.
+
+        Raises JobError if the records do not fit the commit.
         """
         if any(each.topic == _NO_PARTITION for each in commit.ranges):
             raise JobError(f"a topic named {_NO_PARTITION} cannot be archived as Parquet")

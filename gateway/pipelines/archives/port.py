@@ -40,8 +40,7 @@ class ArchiveState:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Ranges that continue a state: for each partition first its lost offsets, then one of
-    `ranges`.
+    """Ranges that continue a state: in each partition lost offsets, then one of `ranges`.
 
     Lost ranges and `ranges` do not overlap. An empty range records where a partition begins. Every
     offset of `ranges` has exactly one record. Only topics in `sparse` (compacted, or with
@@ -93,9 +92,7 @@ class Archive(Protocol):
         ...
 
     def compact(self, file_bytes_max: int) -> CompactionResult:
-        """Rewrite the files of each topic, partition and day to about `file_bytes_max`
-        bytes each.
-        """
+        """Merge the files of each topic, partition and day into files of about `file_bytes_max`."""
         ...
 
 

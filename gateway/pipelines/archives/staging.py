@@ -40,8 +40,9 @@ _ABANDONED_MS = 24 * _HOUR_MS
 
 
 class StagingRun(NamedTuple):
-    """One attempt to commit. `name` begins with the start time, so all jobs can compute the run's
-    age.
+    """One attempt to commit.
+
+    `name` begins with the start time, so all jobs can compute the run's age.
     """
 
     name: str
@@ -84,7 +85,7 @@ class StagingDirectory:
         """
         out = self._at(run.name)
         if isinstance(self._files, LocalFiles):
-            # Spark does not sync the directories that it creates
+            # Spark does not sync the directories that it creates.
             make_directories(local_path(out).parent)
         staged = records.withColumn("day", _day()).sortWithinPartitions(*_PARTITIONING, "offset")
         with session_settings(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 BUCKET = 32_768
-"""Positions per bucket. A bucket is small enough to read again, and large enough to
-keep rows few.
+"""Positions per bucket.
+
+A bucket is small enough to read again, and large enough to keep rows few.
 """
 
 NARROW = "topic STRING, partition INT, offset BIGINT, ms BIGINT, hash BIGINT"

@@ -33,8 +33,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PartitionSums:
-    """The sums over a partition's buckets. `left` and `right` are None for a side
-    without records.
+    """The sums over a partition's buckets.
+
+    `left` and `right` are None for a side without records.
     """
 
     left: Mapping[str, Any] | None
@@ -43,8 +44,9 @@ class PartitionSums:
     """The number of records in buckets that are equal and contain each position once."""
     open_first: int | None
     open_end: int | None
-    """The bounds of the positions that contain all other buckets. Both are None if there are no
-    others.
+    """The bounds of the positions that contain all other buckets.
+
+    Both are None if there are no other buckets.
     """
 
 
@@ -93,8 +95,9 @@ class Comparison:
         self._persisted.clear()
 
     def persist_once(self, frame: DataFrame) -> DataFrame:
-        """Persist the frame, so that Spark computes it once. The frame spills to disk
-        if necessary.
+        """Persist the frame, so that Spark computes it once.
+
+        The frame spills to disk if necessary.
         """
         self._persisted.append(frame.persist())
         return frame

@@ -97,7 +97,7 @@ def count_buckets(side: Side, bases: Mapping[TopicPartition, int], times: TimeRa
     """Count the records of a side into rows of BUCKETS, one per bucket that contains records."""
     from pyspark.sql import functions as F
 
-    # Imported here because `partials` needs numpy
+    # Imported here because `partials` needs numpy.
     from gateway.pipelines.audits.partials import add_density, count_partials
 
     plain = {

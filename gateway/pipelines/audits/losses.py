@@ -93,9 +93,7 @@ class LossClassifier:
         return list(lines.values())
 
     def _rules(self, partition: TopicPartition) -> CleanupRules | None:
-        """Return the rules of the live log of the same topic, or None if the side has
-        no live log.
-        """
+        """Return the rules of the same topic's live log, or None if the side has no live log."""
         if partition.topic in self._comparison.unrelated:
             return None
         return self._side.rules.get(partition.topic)
@@ -245,9 +243,7 @@ class LossClassifier:
         return found
 
     def _cleaned_ms(self, partition: TopicPartition) -> tuple[int, int]:
-        """Return the newest timestamp that may be compacted, and the newest of a removable
-        deletion.
-        """
+        """Return the newest time of a compactable record, and of a removable deletion."""
         rules = self._rules(partition)
         assert rules is not None
         settled_ms = self._now_ms - rules.lag_ms if rules.lag_ms > 0 else _FOREVER_MS

@@ -29,8 +29,7 @@ class LossReason(StrEnum):
 
     truncated = "truncated"  # below the log start, although retention did not remove the record
     expired = "expired"  # below the log start, and past retention.ms or retention.bytes
-    # The record's key occurs again or is null, or the record is an old deletion
-    compacted = "compacted"
+    compacted = "compacted"  # key occurs again or is null, or an old deletion
     aborted = "aborted"  # part of a transaction that was aborted or is still open
     accepted = "accepted"  # deleted before it was archived, which --accept-loss accepted
     outside = "outside"  # outside the offsets that the other side holds, with --common
@@ -66,8 +65,9 @@ class Side:
     read: Callable[[Ranges], DataFrame]
     """A function that reads the records of these ranges, with the columns of `COLUMNS`."""
     uncommitted: Callable[[Ranges], DataFrame] | None = None
-    """A function that also reads records of open and aborted transactions. None if
-    `read` does so.
+    """A function that also reads records of open and aborted transactions.
+
+    None if `read` itself returns them.
     """
     ordered: bool = False
     """True if `read` returns records in log order."""
@@ -205,9 +205,7 @@ class AuditReport:
 
     @property
     def verdict(self) -> str:
-        """The verdict: equal, explained (all missing records could be removed legitimately) or
-        differs.
-        """
+        """The verdict: equal, explained (all missing records were removable) or differs."""
         if self.differences:
             return "differs"
         return "explained" if self.missing else "equal"

@@ -32,8 +32,9 @@ def _mixed(numbers: Any) -> Any:
 
 
 def _halves(numbers: Any) -> tuple[Any, Any]:
-    """Split signed numbers so that number == high * 2^32 + low. The sum of a half
-    cannot overflow.
+    """Split signed numbers so that number == high * 2^32 + low.
+
+    The sum of a half cannot overflow.
     """
     signed = numbers.astype(np.int64)
     return signed >> 32, signed & _LOW
@@ -51,9 +52,7 @@ class _LastSeen:
         self._last: dict[tuple[str, int], tuple[int, int]] = {}
 
     def steps(self, keys: list[tuple[str, int]], starts: Any, position: Any, ms: Any) -> Any:
-        """Flag each position not above the previous one, and each timestamp below the
-        previous one.
-        """
+        """Flag positions not above the previous one, and timestamps below the previous one."""
         disorder = np.empty(len(position), np.int64)
         back = np.empty(len(position), np.int64)
         disorder[1:] = position[1:] <= position[:-1]

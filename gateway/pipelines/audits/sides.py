@@ -49,7 +49,7 @@ def topic_side(
         check_same_topic(topic, topic_id, topics.describe(topic).topic_id)
 
     committed = isolation is Isolation.read_committed
-    # Look up the id before the bounds, so that `confirm` detects a topic recreated in between
+    # Look up the id before the bounds, so that `confirm` detects a topic recreated in between.
     topic_id = topics.describe(topic).topic_id
     return Side(
         name,
@@ -126,7 +126,7 @@ def filter_ranges(spark: SparkSession, frame: DataFrame, wanted: Ranges) -> Data
 
     columns = [column for column in frame.columns if column != "day"]
     offset = F.col("offset")
-    # Spark can skip files by a condition, unlike by a join
+    # Spark can skip files by a condition, unlike by a join.
     if len(wanted) <= _CONDITION_RANGES_MAX:
         here = F.lit(False)
         for partition, each in wanted.items():

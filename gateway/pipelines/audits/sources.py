@@ -75,7 +75,7 @@ def _open(
     if source.kind == "topic":
         return topic_side(spark, str(source), source.where, access.bootstrap, access.isolation)
     if source.kind == "segments":
-        # Imported here because `segments` needs PyArrow
+        # Imported here because `segments` needs PyArrow.
         from gateway.pipelines.audits.segments import segments_side
 
         return segments_side(spark, str(source), source.where, access.metadata, access.isolation)

@@ -13,11 +13,11 @@ _PUSHES_FILTERS = "spark.sql.python.filterPushdown.enabled"
 
 
 def register(spark: SparkSession) -> None:
-    """Register format("ledger") with the session. Spark's workers must be able to import this
-    package.
+    """Register format("ledger") with the session.
 
-    While filter pushdown is off, Spark refuses a reader that accepts filters. Therefore the current
-    value of that setting decides which reader is registered.
+    Spark's workers must be able to import this package. While filter pushdown is off, Spark refuses
+    a reader that accepts filters. Therefore the current value of that setting decides which reader
+    is registered.
     """
     from gateway.pipelines.direct.datasource import FilteringSource, LedgerSource
 

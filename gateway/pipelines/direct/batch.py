@@ -53,8 +53,9 @@ class LedgerBatchReader(DataSourceReader):
 
 
 class FilteringBatchReader(LedgerBatchReader):
-    """A batch read with filter pushdown. It plans no tasks for slices that contain no matching
-    record.
+    """A batch read with filter pushdown.
+
+    The reader plans no tasks for slices that contain no matching record.
     """
 
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:

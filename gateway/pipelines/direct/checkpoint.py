@@ -32,8 +32,9 @@ class StreamOffsets:
     topic_ids: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def recreated(self, topic_ids: Mapping[str, str]) -> list[str]:
-        """Return the topics whose id differs from the one in `topic_ids`. Unknown ids count as
-        equal.
+        """Return the topics whose id differs from the one in `topic_ids`.
+
+        Unknown ids count as equal.
         """
         return sorted(
             name for name, known in self.topic_ids.items() if topic_ids.get(name, known) != known

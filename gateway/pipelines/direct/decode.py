@@ -36,8 +36,9 @@ RECORDS_AT_ONCE = 128 * 1024
 """The records that are decoded at once. Each takes about 150 bytes meanwhile, besides its data."""
 
 HEADERS_MAX = 128 * 1024
-"""The limit for one record. Up to four times this number is decoded at once. Kafka has no such
-limit.
+"""The limit for one record.
+
+Up to four times this number is decoded at once. Kafka has no such limit.
 """
 
 WORKING_BYTES = 160 * 1024 * 1024
@@ -280,12 +281,12 @@ def _cuts(sizes: Positions, most: int) -> Iterator[int]:
 def _fields(
     data: bytes, array: Bytes, starts: Positions, ends: Positions, counts: list[int]
 ) -> _Records:
-    # Each record starts with a byte of attributes
+    # Each record starts with a byte of attributes.
     timestamp_deltas, at = varints(array, starts + 1)
     offset_deltas, at = varints(array, at)
     key_lengths, keys = varints(array, at)
     value_lengths, values = varints(array, keys + np.maximum(key_lengths, 0))
-    # Subtract instead of adding a claimed length, because the sum may wrap
+    # Subtract instead of adding a claimed length, because the sum may wrap.
     room = ends - 1 - values
     if (keys > values).any() or (np.maximum(value_lengths, 0) > room).any():
         raise ValueError("a key or value is longer than its record")

@@ -32,7 +32,7 @@ def header_counts(array: Bytes, at: Positions, ends: Positions) -> tuple[Positio
     Raises ValueError or IndexError for damaged data, such as a count too large for the record.
     """
     counts, at = varints(array, at)
-    # A header has two lengths, so at least two bytes
+    # A header has two lengths, so at least two bytes.
     if (counts < 0).any() or (counts > (ends - at) >> 1).any():
         raise ValueError("headers that do not fit into their record")
     return counts, at

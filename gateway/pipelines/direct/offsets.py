@@ -44,9 +44,7 @@ OpenSources = Mapping[TopicPartition, PartitionSource]
 
 
 class TopicRecreated(DataLost):
-    """An error because a topic was deleted and recreated: stored offsets belong to
-    other records.
-    """
+    """An error because a topic was recreated: stored offsets belong to other records."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, ())
@@ -122,8 +120,9 @@ class PartitionSources:
 
 
 async def _gathered(work: Sequence[Awaitable[T]]) -> list[T]:
-    """Return all results in order, with bounded concurrency. All work ends before an error is
-    raised.
+    """Return all results in order, with bounded concurrency.
+
+    All work ends before an error is raised.
     """
     room = asyncio.Semaphore(_AT_ONCE)
 
@@ -186,8 +185,9 @@ def clamp_to_logs(
     sources: OpenSources,
     fail: bool,
 ) -> dict[TopicPartition, int]:
-    """Move the offsets `begin` into the current logs. Raises DataLost, or reports the loss on
-    stderr.
+    """Move the offsets `begin` into the current logs.
+
+    Raises DataLost, or reports the loss on stderr.
     """
     found: dict[TopicPartition, int] = {}
     lost: list[OffsetRange] = []

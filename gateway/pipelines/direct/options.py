@@ -60,8 +60,7 @@ class Options:
     assigned: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
     starting: OffsetLimit
     ending: OffsetLimit | None = OffsetLimit(LATEST)  # None means a stream without an end
-    # Start at the end of the log if no record is at or after the starting time
-    latest_where_no_time: bool = False
+    latest_where_no_time: bool = False  # start at the end if every record is older
     fail_on_data_loss: bool = True
     include_headers: bool = False
     offsets_per_trigger_max: int | None = None

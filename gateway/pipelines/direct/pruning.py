@@ -41,9 +41,7 @@ class PushedFilters:
     times_us: Interval = Interval()
 
     def narrowed(self, a_range: OffsetRange) -> OffsetRange | None:
-        """Return the part of the range that may contain passing records, or None if no record can
-        pass.
-        """
+        """Return the part of the range that may contain passing records, or None."""
         topic, partition, start, end = a_range
         if self.topics is not None and topic not in self.topics:
             return None
@@ -53,8 +51,9 @@ class PushedFilters:
         return OffsetRange(topic, partition, start, end) if start < end else None
 
     def may_hold(self, time_min_ms: int | None, time_max_ms: int | None) -> bool:
-        """Return whether a record between these times may pass. None means that a time
-        is unknown.
+        """Return whether a record between these times may pass.
+
+        None means that a time is unknown.
         """
         below = time_max_ms is not None and time_max_ms * 1000 < self.times_us.low
         above = time_min_ms is not None and time_min_ms * 1000 > self.times_us.high
@@ -62,8 +61,9 @@ class PushedFilters:
 
 
 def pushed_filters(filters: Iterable[Any]) -> PushedFilters:
-    """Combine all filters. Only filters on topic, partition, offset and timestamp have
-    an effect.
+    """Combine all filters.
+
+    Filters on columns other than topic, partition, offset and timestamp have no effect.
     """
     found = PushedFilters()
     for each in filters:

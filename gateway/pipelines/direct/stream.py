@@ -77,8 +77,7 @@ class LedgerStreamReader(DataSourceStreamReader):
     def _trigger_ends(
         self, begin: Mapping[TopicPartition, int], sources: OpenSources
     ) -> dict[TopicPartition, int]:
-        """Return the current ends of all partitions, limited to the ending offsets if there are
-        any.
+        """Return the current ends of all partitions, limited to the ending offsets, if any.
 
         Ending offsets are determined once, by the first trigger.
         """
@@ -144,8 +143,9 @@ class LedgerStreamReader(DataSourceStreamReader):
         return await plan_tasks(ranges, sources, self._options.slice_bytes, PushedFilters())
 
     async def _wait_until_known(self, stored: StreamOffsets, sources: OpenSources) -> None:
-        """Wait until this reader sees the stored offsets. Offsets of recreated topics
-        are skipped.
+        """Wait until this reader sees the stored offsets.
+
+        Offsets of recreated topics are skipped.
         """
         recreated = stored.recreated(topic_ids(sources))
         mine = {

@@ -74,8 +74,9 @@ async def plan_tasks(
 
 
 def read_task(task: SliceTask, options: Options) -> Iterator[pa.RecordBatch]:
-    """Read the records of a task. Uses memory for two chunks of the slice and for decoding one
-    batch.
+    """Read the records of a task.
+
+    Uses memory for two chunks of the slice and for decoding one batch.
     """
     from gateway.pipelines.direct.decode import Decoder
 

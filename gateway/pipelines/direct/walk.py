@@ -37,9 +37,7 @@ class RecordBounds(NamedTuple):
 
 
 class _Batches(NamedTuple):
-    """The start and end of each batch's body, its record count, and the index of its
-    first record.
-    """
+    """Each batch's body start, body end, record count and index of its first record."""
 
     begins: Positions
     ends: Positions
@@ -51,10 +49,10 @@ class _Batches(NamedTuple):
 
 
 def varints(data: Bytes, at: Positions) -> tuple[Positions, Positions]:
-    """Decode the zigzag numbers at these positions. Returns the numbers and the positions after
-    them.
+    """Decode the zigzag numbers at these positions.
 
-    Raises IndexError beyond the end of `data`, ValueError for a number of more than ten bytes.
+    Returns the numbers and the positions after them. Raises IndexError beyond the end of `data`,
+    ValueError for a number of more than ten bytes.
     """
     first = data[at]
     behind = at + 1
@@ -134,7 +132,7 @@ def _alike(data: bytes, array: Bytes, batches: _Batches, found: RecordBounds) ->
 
 def _in_step(array: Bytes, batches: _Batches, found: RecordBounds) -> None:
     """Find the records of all batches in steps: step k finds the k-th record of every batch."""
-    # Sort by record count, so that batches with a k-th record come first
+    # Sort by record count, so that batches with a k-th record come first.
     order = np.argsort(-batches.counts, kind="stable")
     at, limits, counts, indexes = (each[order] for each in batches)
     having = np.searchsorted(-counts, -np.arange(int(counts[0])), side="left")
@@ -220,9 +218,7 @@ def _run(data: Buffer, array: Bytes, at: int, end: int, left: RecordBounds) -> i
 
 
 def _same(array: Bytes, at: int, start: int, size: int, count: int) -> int:
-    """Count how many of the next `count` records, `size` bytes apart, have the first
-    one's length.
-    """
+    """Count how many of `count` records of equal size have the length of the first one."""
     for index in range(at, start):
         other = array[index : index + count * size : size][:count] != array[index]
         first = int(other.argmax())

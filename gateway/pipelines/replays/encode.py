@@ -19,8 +19,9 @@ _NO_TIME_MS = -1
 
 
 class RecordRows(NamedTuple):
-    """Consecutive records of one partition as Python lists. `first` is the first
-    record's number.
+    """Consecutive records of one partition as Python lists.
+
+    `first` is the first record's number.
     """
 
     first: int
@@ -59,8 +60,9 @@ def _headers(column: Any) -> list[Headers] | None:
 
 
 class Encoder:
-    """Encoder of batches. A batch has at most `batch_bytes` before compression, or one larger
-    record.
+    """Encoder of batches.
+
+    A batch has at most `batch_bytes` before compression, or one larger record.
     """
 
     __slots__ = ("_batch_bytes", "_codec", "_producer_epoch", "_producer_id")
@@ -74,9 +76,7 @@ class Encoder:
     def batches(
         self, rows: RecordRows, start: int, sequence_max: int
     ) -> Iterator[tuple[int, bytes]]:
-        """Yield batches from record number `start` on, each with the number after its
-        last record.
-        """
+        """Yield batches from record `start` on, each with the number after its last record."""
         at = start - rows.first
         assert at >= 0
         while at < len(rows.timestamps_ms):

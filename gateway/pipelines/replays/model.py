@@ -28,8 +28,9 @@ class ReplayRequest:
     stall_s_max: float = 120.0
 
     def line(self) -> str:
-        """Encode the fields that identify the records and the target. Equal replays have equal
-        lines.
+        """Encode the fields that identify the records and the target.
+
+        Equal replays have equal lines.
         """
         fields = {
             "topic": self.topic,

@@ -24,8 +24,9 @@ SEQUENCE_MAX = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
-    """The `count` records at source offsets `first` to `last`. If `dense`, each offset has a
-    record.
+    """The `count` records at source offsets `first` to `last`.
+
+    If `dense`, each offset has a record.
     """
 
     partition: int

@@ -1,6 +1,4 @@
-"""The progress of a replay on a terminal, computed from the target's end offsets, not
-from Spark.
-"""
+"""The progress of a replay on a terminal, computed from the target's end offsets."""
 
 from __future__ import annotations
 
@@ -76,7 +74,7 @@ class _Bar(_Lines):
                 await self._refresh()
             return await working
         except asyncio.CancelledError:
-            # Spark's thread ends when its job is cancelled
+            # Spark's thread ends when its job is cancelled.
             self._spark.sparkContext.cancelAllJobs()
             raise
 

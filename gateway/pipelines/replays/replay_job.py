@@ -98,7 +98,7 @@ def replay(
     resumed = data is not None
     if data is None:
         files.put_if_absent(path, job.plan().encode())
-        # Read the plan back, because a concurrent run may have stored its plan first
+        # Read the plan back, because a concurrent run may have stored its plan first.
         data = files.read(path)
         assert data is not None, "plans are never removed"
     plan = ReplayPlan.decode(data, path)
@@ -156,7 +156,7 @@ class _ReplayRun:
             known = [p.partition for p in self._archive.state().ends if p.topic == request.topic]
             known += [each.partition for each in ranges]
             create_if_missing(self._topics, request.target, max(known) + 1)
-        # Check the target before the scan, which takes long
+        # Check the target before the scan, which takes long.
         describe_target(self._topics, self._bootstrap, request.target)
         selection = Selection(request.topic, ranges, request.start_ms, request.end_ms)
         extents = translate_spark_errors(lambda: _measure(self._archive, selection))
@@ -345,7 +345,7 @@ class _ChunkedWrite:
         chunks = [
             self._chunk(each, each.first + present[each.partition], present[each.partition])
             if each.dense
-            # A sparse partition is read from its start, to count its records
+            # A sparse partition is read from its start, to count its records.
             else self._chunk(each, each.first, 0)
             for each in left
         ]
@@ -386,7 +386,7 @@ class _ChunkedWrite:
         arrow_rows = max(1, min(_ARROW_ROWS_MAX, _ARROW_BYTES // record_bytes))
         work = chunk_writer(self._plan, self._sending, chunks)
         with session_settings(spark, {_ARROW_ROWS: str(arrow_rows)}):
-            # The driver receives one row per partition
+            # The driver receives one row per partition.
             return ordered.mapInArrow(work, RESULT).collect()
 
 

@@ -1,5 +1,6 @@
-"""The code that runs in Spark tasks. It turns rows, sorted by partition and offset,
-into batches.
+"""The code that runs in Spark tasks.
+
+The code turns rows, sorted by partition and offset, into batches.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ class SendOptions(NamedTuple):
 def chunk_writer(
     plan: ReplayPlan, sending: SendOptions, chunks: Sequence[ReplayChunk]
 ) -> Callable[[Iterable[pyarrow.RecordBatch]], Iterable[pyarrow.RecordBatch]]:
-    """Make a function for `mapInArrow`. It returns one row of `RESULT` per partition, even on
-    failure.
+    """Make a function for `mapInArrow`.
+
+    The function returns one row of `RESULT` per partition, even on failure.
     """
 
     def write(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:

@@ -185,8 +185,7 @@ class PartitionWriter:
         self._sent = flight.end
 
     def _topic_fields(self, field: str) -> dict[str, Any]:
-        """Return the field that identifies the target: its name in old versions, its id in new
-        ones.
+        """Return the field that identifies the target by name (old versions) or id (new ones).
 
         The id of a topic never matches a recreated topic.
         """

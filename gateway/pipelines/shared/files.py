@@ -30,8 +30,9 @@ _HIDDEN = "."
 
 
 class Files(Protocol):
-    """The port to files. Paths are absolute, with or without a scheme. Every method may raise
-    JobError.
+    """The port to files.
+
+    Paths are absolute, with or without a scheme. Every method may raise JobError.
     """
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
@@ -47,10 +48,10 @@ class Files(Protocol):
         ...
 
     def names(self, directory: str) -> list[str]:
-        """List the files and directories in `directory`, sorted. Hidden and unfinished files are
-        omitted.
+        """List the files and directories in `directory`, sorted.
 
-        Returns an empty list if the directory does not exist.
+        Hidden and unfinished files are omitted. Returns an empty list if the directory does not
+        exist.
         """
         ...
 
@@ -66,8 +67,9 @@ class Files(Protocol):
         ...
 
     def modified_ms(self, path: str) -> int | None:
-        """Return when the file was last written, by the clock of the file system, or None if it
-        does not exist.
+        """Return the time of the file's last write, or None if the file does not exist.
+
+        The time is that of the file system's clock.
         """
         ...
 

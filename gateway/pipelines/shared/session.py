@@ -25,8 +25,9 @@ _DEFAULTS = {
 
 
 def packages() -> list[str]:
-    """Return the Maven coordinates of the Kafka connector and of Iceberg for the installed
-    pyspark.
+    """Return the Maven coordinates of the connectors for Kafka and Iceberg.
+
+    The coordinates fit the installed pyspark.
     """
     spark = _pyspark_version()
     line = ".".join(spark.split(".")[:2])
@@ -58,7 +59,7 @@ def new_session(name: str, master: str = "", conf: Mapping[str, str] | None = No
     builder = SparkSession.builder.appName(f"gateway job {name}")
     if master:
         builder = builder.master(master)
-    # The workers of a local master need the packages of this interpreter
+    # The workers of a local master need the packages of this interpreter.
     if master.startswith("local"):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if not any(key in settings for key in _JARS):

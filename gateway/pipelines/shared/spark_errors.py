@@ -1,6 +1,4 @@
-"""Conversion of Spark's errors, which span many lines in two languages, to JobErrors of
-one line.
-"""
+"""Conversion of Spark's errors, which span many lines, to JobErrors of one line."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Topics as a job's driver sees them: names, offsets and settings, looked up over admin
-requests.
-"""
+"""Topics as a job's driver sees them: names, offsets and settings, by admin requests."""
 
 from __future__ import annotations
 
@@ -25,8 +23,9 @@ class OffsetBounds(NamedTuple):
 
 
 class TopicDescription(NamedTuple):
-    """A topic's id and its own settings, `configs`, without defaults. A recreated topic has another
-    id.
+    """A topic's id and its own settings, `configs`, without defaults.
+
+    A recreated topic has another id.
     """
 
     topic_id: str | None
