@@ -1,8 +1,8 @@
 """One storage node: adds, reads and fences of ledger entries over one log and one index.
 
-The log is the store. An add is acknowledged after the sync of its group. A read of an entry on
-its way waits for it. A fence is answered once it is durable; by then every add accepted before it
-is durable or has failed. Source: seed 001; BookKeeper's Bookie.
+The log is the store. An add is acknowledged after the sync of its group. A read waits until an
+accepted entry is durable. A fence returns once it is durable; by then every earlier add is durable
+or has failed. Source: seed 001; BookKeeper's Bookie.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from ledger.ports.clock import Clock
 from ledger.ports.disk import Disk
 from ledger.ports.table import Table
 
-# Above every ledger id: as `next_ledger` it means that any ledger may exist.
+# Above every ledger id. Passed as `next_ledger`, it means that any ledger may exist.
 EVERY_LEDGER: Final = LedgerId(2**63 - 1)
-_HEAD = Struct(">qqq")  # an entry's ledger, id and LAC
-_HEAD_BYTES: Final = 32  # and its length field
+_HEAD = Struct(">qqq")  # start of an entry's header: ledger, entry and LAC
+_HEAD_BYTES: Final = 32  # size of an entry's header, including the length field after `_HEAD`
 _REFUSALS: Final = {
     AddDecision.FENCED: Status.FENCED,
     AddDecision.WRONG_KEY: Status.UNAUTHORIZED,
@@ -54,7 +54,7 @@ _REFUSALS: Final = {
 
 
 class Bookie:
-    """One bookie over a disk and an index of its own. Call from one event loop only."""
+    """A bookie with its own disk and index. Call from one event loop only."""
 
     def __init__(
         self,
@@ -66,8 +66,8 @@ class Bookie:
         name: str = "bookie",
         config: BookieConfig | None = None,
     ) -> None:
-        # Fixed for the life of the bookie. `_index`, `_files` and `_journal` are those of
-        # `storage`, kept here because adds use them.
+        # Fixed for the life of the bookie. `_index`, `_files` and `_journal` are the attributes of
+        # `storage`, kept here because every add uses them.
         self._config = config = config if config is not None else BookieConfig()
         self._disk = disk
         self._clock = clock
@@ -80,19 +80,22 @@ class Bookie:
         self._reader = EntryReader(self._index, self._files, self._journal, config)
         self._polls = LongPolls(self._index, self._reader, config)
         self._loop = asyncio.get_running_loop()
-        # Running comparisons and index flushes. Each leaves when it ends; `stop` waits for all.
+        # Tasks of running comparisons and index flushes. A task is removed when it ends; `stop`
+        # waits for all tasks.
         self._tasks: set[asyncio.Task[None]] = set()
         # True while an index flush runs in the background; there is at most one.
         self._flushing = False
         # Bytes written to the log since the last index flush began.
         self._logged_since_flush = 0
-        # Decides on adds by the free disk space. First checked at the end of `start`.
+        # Decides by the free disk space whether adds are accepted. `start` ends with the first
+        # check.
         self._disk_space = DiskSpaceMonitor(disk, clock, config)
         # Set once the bookie has stopped because of an error; never cleared.
         self._failed = asyncio.Event()
-        # Adds refused because another payload is stored for the entry: some client has a bug.
+        # Adds refused because a different payload is stored for the entry, which indicates a client
+        # bug.
         self.conflicts = 0
-        # The result of the replay at the start; None before.
+        # The result of the replay, or None before `start`.
         self.replayed: ReplayResult | None = None
 
     @property
@@ -103,12 +106,14 @@ class Bookie:
 
     @property
     def limbo_below(self) -> int:
-        """Ledgers below it may have lost entries here unless their limbo ended; 0 if none has."""
+        """The id below which ledgers may have lost entries here, unless their limbo ended. 0 if
+        none.
+        """
         return self._index.limbo_below
 
     @property
     def writable(self) -> bool:
-        """True if it accepts adds: it has not stopped, and there is free disk space."""
+        """True if the bookie accepts adds: it has not stopped, and there is free disk space."""
         return self.failure is None and not self._disk_space.full
 
     @property
@@ -117,13 +122,16 @@ class Bookie:
         return self.storage.failure
 
     async def failed(self) -> OSError:
-        """Wait until an error stops the bookie, and return it. By then all pending calls failed."""
+        """Wait until an error stops the bookie, and return the error.
+
+        All pending calls have failed by then.
+        """
         await self._failed.wait()
         assert self.failure is not None
         return self.failure
 
     def check_disk_space(self) -> None:
-        """Update `writable` by the disk's free space; keep it if statvfs fails."""
+        """Update `writable` from the free disk space, unless statvfs fails."""
         self._disk_space.try_refresh()
 
     @property
@@ -188,7 +196,7 @@ class Bookie:
         *,
         recovery: bool = False,
     ) -> None:
-        """Accept one add as `Bookies.add` does."""
+        """Accept one add, as described at `Bookies.add`."""
         length = sum(map(len, body))
         lac = _parse_head(ledger, entry, body)
         if lac is None or length > self._config.entry_bytes_max:
@@ -236,18 +244,18 @@ class Bookie:
         return Status.OK if self.failure is None else Status.IO_ERROR
 
     async def write_lac(self, ledger: LedgerId, master_key: bytes, lac: EntryId) -> Status:
-        """As `Bookies.write_lac`."""
+        """Implement `Bookies.write_lac`."""
         state = self._authorize(ledger, master_key)
         if isinstance(state, Status):
             return state
         return await self._log(RecordType.EXPLICIT_LAC, state, lac)
 
     async def enter_limbo(self, ledgers: Iterable[LedgerId], *, fenced_below: LedgerId) -> None:
-        """Put these ledgers into limbo, fenced, durably: entries of theirs may be missing here.
+        """Fence these ledgers and put them into limbo, durably.
 
-        A ledger in limbo answers a missing entry as unknown until `end_limbo`. Every ledger below
-        `fenced_below` is fenced, because a fence may have been lost too. Call before serving.
-        Raises OSError.
+        Entries of a ledger in limbo may be missing here, so a missing entry is reported as unknown
+        until `end_limbo`. Every ledger below `fenced_below` is fenced, because a fence may have
+        been lost too. Call before serving. Raises OSError.
         """
         self.storage.assert_serving()
         self._index.fence_below(fenced_below)
@@ -260,9 +268,9 @@ class Bookie:
         await self.storage.checkpoint()
 
     async def end_limbo(self, ledger: LedgerId, master_key: bytes | None = None) -> Status:
-        """End the ledger's limbo: its entries are complete again, or their loss is accepted.
+        """End the ledger's limbo, because its entries are complete again or their loss is accepted.
 
-        The ledger stays fenced. `master_key` is None if the bookie's own process calls.
+        The ledger stays fenced. `master_key` is None for calls from the bookie's own process.
         """
         if master_key is not None:
             authorized = self._authorize(ledger, master_key)
@@ -277,29 +285,32 @@ class Bookie:
         return await self._log(RecordType.LIMBO, state, 0)
 
     async def read(self, ledger: LedgerId, entry: EntryId) -> ReadReply:
-        """Read one entry, or with -1 the highest stored. Waits for an entry on its way."""
+        """Read one entry, or the highest stored entry if `entry` is -1.
+
+        If the entry is accepted but not durable yet, the call waits for its sync.
+        """
         return await self._reader.read(ledger, entry)
 
     async def read_many(
         self, ledger: LedgerId, first: EntryId, last: EntryId, max_bytes: int
     ) -> ReadManyReply:
-        """As `Bookies.read_many`."""
+        """Implement `Bookies.read_many`."""
         return await self._reader.read_many(ledger, first, last, max_bytes)
 
     async def read_lac(self, ledger: LedgerId) -> ReadReply:
-        """As `Bookies.read_lac`."""
+        """Implement `Bookies.read_lac`."""
         return self._reader.read_lac(ledger)
 
     async def wait_lac(self, ledger: LedgerId, previous: EntryId, timeout_s: float) -> ReadReply:
-        """As `Bookies.wait_lac`."""
+        """Implement `Bookies.wait_lac`."""
         return await self._polls.wait_lac(ledger, previous, timeout_s)
 
     async def list_entries(self, ledger: LedgerId) -> EntriesReply:
-        """As `Bookies.list_entries`."""
+        """Implement `Bookies.list_entries`."""
         return await self._reader.list_entries(ledger)
 
     async def stats(self) -> BookieStats:
-        """As `Bookies.stats`. The disk's size counts as the log files plus the free space."""
+        """Implement `Bookies.stats`. The disk size is the sum of log files and free space."""
         try:
             free_bytes = self._disk.free_bytes()
             logs = sum(1 for name in self._disk.names() if parse_file_name(name) is not None)
@@ -314,7 +325,7 @@ class Bookie:
         return [LedgerId(ledger) for ledger in self._index.ledgers()]
 
     async def delete_ledgers(self, ledgers: Iterable[LedgerId]) -> None:
-        """Delete these ledgers durably; no add of theirs is accepted again.
+        """Delete these ledgers durably. Later adds to them are refused.
 
         Garbage collection reclaims the disk space later, file by file. Raises OSError.
         """
@@ -354,7 +365,7 @@ class Bookie:
         return state
 
     def _log_key(self, state: LedgerDescriptor, master_key: bytes) -> None:
-        """Log the master key, before anything else of the ledger."""
+        """Log the master key, which precedes all other records of the ledger."""
         state.master_key = master_key
         state.key_logged = True
         self.storage.append(RecordType.LEDGER_KEY, state, -1, master_key)
@@ -434,7 +445,7 @@ class Bookie:
         self._disk_space.on_logged(size)
 
     def _on_group_failed(self, records: list[QueuedRecord], error: OSError) -> None:
-        """Fail a group's records: the disk was full, or the bookie has stopped."""
+        """Fail a group's records, because the disk was full or the bookie has stopped."""
         status = Status.IO_ERROR
         if self._journal.failed is None:
             self._disk_space.on_write_refused()
@@ -478,7 +489,7 @@ class Bookie:
         on_added: OnAdded,
         recovery: bool,
     ) -> None:
-        """Accept a second add of an entry if it is the same entry; otherwise refuse it.
+        """Accept a repeated add if the stored entry is equal; otherwise refuse the add.
 
         A recovery add may replace a stored entry that is corrupt.
         """
@@ -492,7 +503,7 @@ class Bookie:
             else:
                 stored = await self._files.read_entry(state.ledger, entry, stored_at)
         except CorruptFormat:
-            pass  # another entry, or only part of one, is stored there
+            pass  # the location holds another entry, or only part of one
         except OSError:
             on_added(Status.IO_ERROR)
             return
@@ -513,7 +524,7 @@ class Bookie:
         on_added: OnAdded,
     ) -> None:
         """Log the entry again, so that the index points to the new copy."""
-        state = self._index.state(ledger)  # looked up again: it may have changed since
+        state = self._index.state(ledger)  # the ledger's state may have changed since the add
         changed = state is None or state.deleted or self._index.find(state, entry) != corrupt
         if state is None or changed or self.failure is not None:
             on_added(Status.IO_ERROR)
@@ -523,12 +534,12 @@ class Bookie:
             state.busy -= 1
             on_added(status)
 
-        state.busy += 1  # keeps it in memory while the record is in the journal
+        state.busy += 1  # keeps `state` in memory while the record is in the journal
         record = QueuedRecord(RecordType.ADD, state, entry, -1, (body,), len(body), on_put)
         self._journal.append(record)
 
     def _stop_for(self, error: OSError) -> None:
-        """Stop for good because of `error`: nothing is acknowledged any more."""
+        """Stop for good because of `error`. Nothing is acknowledged afterwards."""
         self.storage.stopped_by = error
         self._polls.close()
         self._failed.set()
@@ -540,7 +551,7 @@ class Bookie:
 
 
 def _parse_head(ledger: int, entry: int, body: Sequence[Buffer]) -> int | None:
-    """Return the LAC in an entry's header, or None if it is not this entry's header."""
+    """Return the LAC in the header of `body`, or None if the header is not that of the entry."""
     head = body[0] if body else b""
     if len(head) < _HEAD_BYTES:
         head = b"".join(body)

@@ -17,41 +17,41 @@ JournalSync = Literal["group", "never"]
 class BookieConfig:
     """Settings of one bookie."""
 
-    journal_sync: JournalSync = "group"  # "never": acknowledges before the data is on disk
+    journal_sync: JournalSync = "group"  # "never" acknowledges adds before they are on disk
     file_bytes: int = 64 * 1024 * 1024  # the journal begins a new log file at this size
     preallocate_bytes: int = (
         8 * 1024 * 1024
-    )  # allocated ahead in the log file; unused space is freed on roll
+    )  # disk space allocated ahead in the log file; unused space is freed on roll
     group: GroupCommitLimits = field(default_factory=GroupCommitLimits)
     entry_bytes_max: int = ENTRY_BYTES_MAX
     queue_bytes_max: int = (
         64 * 1024 * 1024
-    )  # waiting for the disk; above it adds are refused as OVERLOADED
-    index_batch_entries: int = 512  # entries per write to the index; blocks about 0.5 ms
+    )  # bytes waiting for the disk; further adds are refused as OVERLOADED
+    index_batch_entries: int = 512  # entries per write to the index, which blocks about 0.5 ms
     index_flush_bytes: int = (
         64 * 1024 * 1024
-    )  # log written between two index flushes; bounds replay
+    )  # bytes logged between two index flushes; limits the length of a replay
     index_flush_entries: int = 50_000
-    idle_mark_ms: int = 1_000  # time without adds after which a MARK records that all is durable
+    idle_mark_ms: int = 1_000  # time without adds before a MARK records that all is durable
     headroom_bytes: int = (
         256 * 1024 * 1024
-    )  # with less free disk space: read-only, except for recovery
-    headroom_resume_bytes: int = 0  # writable again above it; 0: headroom_bytes plus a quarter
+    )  # with less free disk space, only recovery adds are accepted
+    headroom_resume_bytes: int = 0  # free space to be writable again; 0: 1.25 * headroom_bytes
     fence_reserve_bytes: int = (
         64 * 1024 * 1024
     )  # part of the headroom kept for fences and the index
     headroom_check_ms: int = 1_000  # minimum time between two checks of the free space
     open_files_max: int = 128  # log files held open for reading
-    ledgers_in_memory_max: int = 10_000  # above it idle ledgers are evicted from memory
-    long_polls_max: int = 10_000  # readers waiting for a LAC; above it OVERLOADED
-    long_poll_ms_max: int = 30_000  # longest wait for a LAC, whatever the reader asks for
+    ledgers_in_memory_max: int = 10_000  # idle ledgers are evicted above this number
+    long_polls_max: int = 10_000  # readers waiting for a LAC; further ones receive OVERLOADED
+    long_poll_ms_max: int = 30_000  # longest wait for a LAC, even if the reader asks for more
     read_bytes_max: int = (
         4 * 1024 * 1024
-    )  # most bytes of one read_many, whatever the reader asks for
+    )  # most bytes of one read_many, even if the reader asks for more
     read_gap_bytes_max: int = 16 * 1024  # gaps up to this size are read rather than skipped
     roll_dead_bytes_min: int = (
         4 * 1024 * 1024
-    )  # dead bytes from which a mostly dead current log file is closed
+    )  # dead bytes needed to close the current log file when it is mostly dead
 
     @property
     def resume_bytes(self) -> int:
@@ -69,8 +69,9 @@ class BookieConfig:
         assert self.fence_reserve_bytes >= 0
         assert self.resume_bytes >= self.headroom_bytes
         assert 0 < self.entry_bytes_max <= ENTRY_BYTES_MAX
-        assert self.entry_bytes_max < 2**31 - 1  # place lengths are u32
-        assert self.file_bytes + self.entry_bytes_max < 2**32  # place positions are u32
+        assert self.entry_bytes_max < 2**31 - 1  # EntryLocation.length is stored as u32
+        # EntryLocation.position is stored as u32.
+        assert self.file_bytes + self.entry_bytes_max < 2**32
         assert self.queue_bytes_max > self.entry_bytes_max
         assert self.index_batch_entries > 0
         assert self.open_files_max >= 2

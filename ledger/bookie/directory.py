@@ -1,7 +1,7 @@
 """A bookie's directory: its format version, the instance that owns it, and the UNSYNCED marker.
 
 `VERSION` is written first into an empty directory and never changes. A wiped directory gets a new
-instance and with it a new bookie id, so it is never mistaken for the old one.
+instance and a new bookie id, so it is never mistaken for the old directory.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def bookie_id(name: str, instance: bytes) -> BookieId:
 def check_directory(names: Iterable[str], stamp: bytes) -> bytes | None:
     """Return the instance that owns a directory, or None if the directory is new.
 
-    `names` are its files, `stamp` is the content of VERSION. Raises ForeignDirectory if it belongs
-    to something else or has a newer format.
+    `names` are the names of its files, `stamp` is the content of VERSION. Raises ForeignDirectory
+    if the directory is not a bookie's or has a newer format.
     """
     instance = _parse_stamp(stamp)
     if instance is not None:
@@ -49,7 +49,8 @@ def check_directory(names: Iterable[str], stamp: bytes) -> bytes | None:
 async def claim_directory(disk: Disk, new_instance: Callable[[], bytes]) -> bytes:
     """Return the instance (16 bytes) that owns the directory; write VERSION if it is empty.
 
-    Raises ForeignDirectory, without writing, if it belongs to something else or is newer.
+    Raises ForeignDirectory, without writing, if the directory is not a bookie's or has a newer
+    format.
     """
     names = disk.names()
     stamp = await read_file(disk, VERSION) if VERSION in names else b""
@@ -65,13 +66,13 @@ async def claim_directory(disk: Disk, new_instance: Callable[[], bytes]) -> byte
 
 
 async def mark_unsynced(disk: Disk, boot_id: str) -> None:
-    """Write UNSYNCED durably: from now on acknowledgements do not wait for the disk."""
+    """Write UNSYNCED durably, before adds are acknowledged without waiting for the disk."""
     await clear_unsynced(disk)
     await write_file(disk, _UNSYNCED, boot_id.encode())
 
 
 async def clear_unsynced(disk: Disk) -> None:
-    """Delete UNSYNCED: everything acknowledged is on disk."""
+    """Delete UNSYNCED, because everything acknowledged is on disk."""
     if _UNSYNCED in disk.names():
         disk.unlink(_UNSYNCED)
         disk.sync_directory()

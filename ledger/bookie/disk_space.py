@@ -1,8 +1,9 @@
 """The watch on free disk space: no adds below the headroom, no recovery adds below the reserve.
 
-Above the headroom every add is accepted. Below it the bookie is read-only, but recovery adds go
-on. Below the reserve recovery adds are refused too. The rest is for fences, explicit LACs,
-limbo and deletions, which a full bookie must still make durable, and for the index.
+While free space is above the headroom, every add is accepted. Below the headroom the bookie is
+read-only except for recovery adds. Below the reserve, recovery adds are refused too. The reserve is
+kept for the index and for records that a full bookie must still log: fences, explicit LACs, limbo
+and deletions.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from ledger.bookie.config import BookieConfig
 from ledger.ports.clock import Clock
 from ledger.ports.disk import Disk
 
-_REFRESH_BYTES: Final = 8 * 1024 * 1024  # logged between two checks of the free space
+_REFRESH_BYTES: Final = 8 * 1024 * 1024  # bytes logged between two checks of the free space
 
 
 class DiskSpaceMonitor:
-    """The free disk space as of the last check. Checked while adds arrive and on request.
+    """A monitor of the free disk space. Checks while adds arrive, and on request.
 
     Source: BookKeeper LedgerDirsMonitor.
     """
@@ -44,22 +45,19 @@ class DiskSpaceMonitor:
         self._refreshed_s = 0.0
         # True if free space was below the reserve at the last check; implies `full`.
         self._below_reserve = False
-        # True if adds other than recovery's are refused. Set below the headroom, or when a write
-        # found no space; reset by a check that finds `resume_bytes`.
+        # True if adds other than recovery adds are refused. Set when free space falls below the
+        # headroom or a write finds no space. Reset by a check that finds at least `resume_bytes`.
         self.full = False
         # Free bytes at the last check.
         self.free_bytes = 0
 
     @property
     def needed_bytes(self) -> int:
-        """The free space that decides: the headroom while writable, `resume_bytes` while full."""
+        """The free space required: the headroom while writable, `resume_bytes` while full."""
         return self._config.resume_bytes if self.full else self._config.headroom_bytes
 
     def refresh(self) -> None:
-        """Check the free space: full below the headroom, writable above `resume_bytes`.
-
-        Raises OSError.
-        """
+        """Check the free space, and update `full` and the reserve's state. Raises OSError."""
         self._logged_bytes = 0
         self._refreshed_s = self._clock.monotonic_s()
         self.free_bytes = free = self._disk.free_bytes()
@@ -75,7 +73,7 @@ class DiskSpaceMonitor:
             self.refresh()
 
     def refuses(self, *, recovery: bool) -> bool:
-        """True if there is no space for this add."""
+        """True if adds, or recovery adds, are refused for lack of disk space."""
         if not self.full:
             return False
         elapsed_s = self._clock.monotonic_s() - self._refreshed_s
@@ -90,5 +88,5 @@ class DiskSpaceMonitor:
             self.try_refresh()
 
     def on_write_refused(self) -> None:
-        """Record that a write found no space: the disk is full, whatever statvfs returns."""
+        """Record that a write found no space. The disk counts as full, whatever statvfs returns."""
         self.full = True

@@ -2,9 +2,9 @@
 
 Keys: `e` ledger entry -> location · `l` ledger -> state · `f` file ledger -> live bytes of the
 ledger in that file · `m` -> replay mark · `b` -> every ledger below is in limbo · `d` -> every
-ledger below is fenced. One batch holds everything that a stretch of the log contains, with the
-mark at its end. After a crash the table is therefore a prefix of the log, and replay continues at
-its mark. Source: BookKeeper EntryLocationIndex.
+ledger below is fenced. Each batch covers one range of the log and ends with the replay mark. After
+a crash the table therefore matches a prefix of the log, and replay continues at the mark. Source:
+BookKeeper EntryLocationIndex.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SCAN_LIMIT: Final = 4096
 
 
 class EntryIndex:
-    """The table, and the part of it that is still in memory. Only `flush` waits."""
+    """The index of one bookie: a table, and recent changes in memory. Only `flush` waits."""
 
     def __init__(self, table: Table, config: BookieConfig) -> None:
         self._table = table
@@ -40,22 +40,20 @@ class EntryIndex:
         # Ledgers in use, by id. Loaded or created on demand; evicted by `_evict_idle`.
         self._states: dict[int, LedgerDescriptor] = {}
         # Entries that are durable and not in the table, in log order. Emptied by `write_batch`.
-        self._unindexed: list[
-            tuple[LedgerDescriptor, int, EntryLocation]
-        ] = []  # durable, not in the table
+        self._unindexed: list[tuple[LedgerDescriptor, int, EntryLocation]] = []
         # Ledgers whose state in the table is outdated. Emptied by `write_batch`.
         self._changed: set[LedgerDescriptor] = set()
-        # Live bytes: file -> ledger -> bytes. A file's entry goes with the file.
+        # Live bytes as file -> ledger -> bytes. The item of a file is removed with the file.
         self._usage: dict[int, dict[int, int]] = {}
         # (file, ledger) pairs whose usage in the table is outdated. Emptied by `write_batch`.
         self._usage_changed: set[tuple[int, int]] = set()
-        # Every ledger below it is in limbo, unless its own limbo ended. Never falls.
+        # Every ledger below this id is in limbo, unless its own limbo ended. Never falls.
         self.limbo_below = 0
-        # Every ledger below it is fenced. Never falls.
+        # Every ledger below this id is fenced. Never falls.
         self.fenced_below = 0
-        # The replay mark that is durable: replay would start here. Never falls.
+        # The durable replay mark, where the next replay starts. Never falls.
         self.flushed = LogPosition(0, 0)
-        # The replay mark of the last batch, durable or not. At or after `flushed`.
+        # The replay mark of the last batch, durable or not. Never before `flushed`.
         self._written = LogPosition(0, 0)
         # Entries written to the table since the last flush began.
         self.entries_since_flush = 0
@@ -86,7 +84,7 @@ class EntryIndex:
         return state if state is not None else self._load_state(ledger)
 
     def create(self, ledger: int, master_key: bytes | None) -> LedgerDescriptor:
-        """Create a ledger that is unknown here; below the bounds it starts fenced or in limbo."""
+        """Create a ledger. It starts fenced or in limbo if its id is below the bound for that."""
         assert ledger not in self._states
         state = LedgerDescriptor(ledger, master_key)
         state.limbo = ledger < self.limbo_below
@@ -154,7 +152,7 @@ class EntryIndex:
         return found
 
     def rows(self, ledger: int, first: int, limit: int) -> list[tuple[int, EntryLocation]]:
-        """Return entries from `first` on that are in the table, with their locations."""
+        """Return the table's entries from `first` on, with their locations."""
         found = self._table.scan(
             _ENTRY_KEY.pack(b"e", ledger, first), _entry_range(ledger)[1], limit
         )
@@ -170,14 +168,14 @@ class EntryIndex:
         return max(stored, max(state.recent, default=-1))
 
     def write_batch(self, mark: LogPosition) -> None:
-        """Write everything before `mark` (durable in the log) to the table. Raises OSError."""
+        """Write all changes logged durably before `mark` to the table. Raises OSError."""
         puts: list[tuple[bytes, bytes]] = []
         current: list[tuple[LedgerDescriptor, int, EntryLocation]] = []
         used: dict[tuple[int, int], int] = {}
         for fresh in self._unindexed:
             state, entry, location = fresh
             if state.recent.get(entry) is not location:
-                continue  # deleted or moved meanwhile
+                continue  # the entry was deleted or moved meanwhile
             current.append(fresh)
             ledger = state.ledger
             puts.append((_ENTRY_KEY.pack(b"e", ledger, entry), _LOCATION.pack(*location)))
@@ -187,7 +185,7 @@ class EntryIndex:
         for (file_id, ledger), size in used.items():
             self.add_usage(file_id, ledger, size)
         for state in self._changed:
-            assert self._states.get(state.ledger) is state  # one descriptor for each ledger
+            assert self._states.get(state.ledger) is state  # each ledger has only one descriptor
             puts.append((_LEDGER_KEY.pack(b"l", state.ledger), state.encode()))
         puts.extend(self._usage_rows())
         puts.append((_MARK_KEY, _MARK.pack(*mark)))
@@ -209,7 +207,7 @@ class EntryIndex:
         self.flushed = max(self.flushed, written)
 
     def delete(self, ledgers: Iterable[int]) -> None:
-        """Delete everything of these ledgers except a tombstone each. Raises OSError."""
+        """Delete all data of these ledgers, leaving a tombstone for each. Raises OSError."""
         gone = set(ledgers)
         puts: list[tuple[bytes, bytes]] = []
         for ledger in gone:
@@ -228,9 +226,10 @@ class EntryIndex:
         self._table.write(puts, unused, [_entry_range(ledger) for ledger in gone])
 
     def begin_limbo(self, below: int, *, again: bool) -> None:
-        """Fence every ledger below and put it into limbo until it is repaired. Raises OSError.
+        """Fence every ledger below this id and put it into limbo until it is repaired.
 
-        `again` is True after a new loss: then earlier ends of a limbo no longer count.
+        `again` is True after a new loss: ledgers whose limbo had ended enter it again. Raises
+        OSError.
         """
         self.limbo_below = max(below, self.limbo_below)
         puts = [(_LIMBO_KEY, _I64.pack(self.limbo_below))]
@@ -243,7 +242,7 @@ class EntryIndex:
         self._table.write(puts)
 
     def fence_below(self, below: int) -> None:
-        """Fence every ledger below, including those never seen here. Raises OSError."""
+        """Fence every ledger below this id, including unknown ones. Raises OSError."""
         if below <= self.fenced_below:
             return
         self.fenced_below = below
@@ -273,7 +272,7 @@ class EntryIndex:
         return sorted(self._usage.get(file_id, {}))
 
     def drop_file(self, file_id: int) -> None:
-        """Remove the file's usage: nothing refers to it any more. Raises OSError."""
+        """Remove the usage of a file that no location refers to any more. Raises OSError."""
         ledgers = self._usage.pop(file_id, {})
         self._usage_changed -= {(file_id, ledger) for ledger in ledgers}
         if ledgers:
@@ -295,7 +294,9 @@ class EntryIndex:
                 yield _FILE_KEY.pack(b"f", file_id, ledger), _I64.pack(size)
 
     def _evict_idle(self) -> None:
-        """Evict ledgers with nothing on its way. Call only when no entry or state is unwritten."""
+        """Evict ledgers without pending records. Call only when all entries and states
+        are written.
+        """
         if len(self._states) > self._config.ledgers_in_memory_max:
             self._states = {
                 ledger: state

@@ -1,4 +1,4 @@
-"""Answers to readers, from entries that are durable or on their way."""
+"""Reads of entries that are durable or queued in the journal."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from ledger.errors import CorruptFormat
 from ledger.ids import EntryId, LedgerId
 from ledger.ports.bookies import EntriesReply, ReadManyReply, ReadReply, Status
 
-_LOCATIONS_FIRST = 16  # entries of a busy stream are large: more rows would be read for nothing
+# Rows of the first lookup; entries of a busy stream are large, so few are needed
+_LOCATIONS_FIRST = 16
 _LOCATIONS_MAX = 4096
 _ROWS_MAX = 4096
 
 
 class EntryReader:
-    """Reads of one bookie. Answers that an entry does not exist only if that is certain."""
+    """The reader of one bookie. It reports an entry as missing only if that is certain."""
 
     def __init__(
         self, index: EntryIndex, files: LogFileCache, journal: Journal, config: BookieConfig
@@ -32,7 +33,7 @@ class EntryReader:
         self._config = config
 
     async def read(self, ledger: LedgerId, entry: EntryId) -> ReadReply:
-        """Read one entry, or with -1 the highest accepted before the call."""
+        """Read one entry, or the highest entry accepted before the call if `entry` is -1."""
         try:
             state = self._index.state(ledger)
             if state is None or state.deleted:
@@ -87,7 +88,7 @@ class EntryReader:
         return ReadReply(Status.OK, lac=EntryId(state.lac))
 
     async def list_entries(self, ledger: LedgerId) -> EntriesReply:
-        """As `Bookies.list_entries`: all entries durable at the call, possibly more."""
+        """Implement `Bookies.list_entries`: all entries durable at the call, possibly more."""
         try:
             state = self._index.state(ledger)
             if state is None or state.deleted or self._in_limbo(ledger, state):
@@ -118,7 +119,10 @@ class EntryReader:
     async def _relocated(
         self, state: LedgerDescriptor, entry: int, gone: EntryLocation
     ) -> EntryLocation:
-        """Return the location after the file was compacted. Raises OSError if there is no other."""
+        """Return the entry's location after its file was compacted.
+
+        Raises OSError if the location has not changed, because the file is then missing.
+        """
         location = await self._locate(state, entry)
         if location is None or location == gone:
             raise OSError(f"log file {gone.file_id} is missing")
@@ -127,7 +131,10 @@ class EntryReader:
     def _locations(
         self, state: LedgerDescriptor, first: int, last: int, max_bytes: int
     ) -> list[EntryLocation]:
-        """Return locations of durable entries within the byte limits: at least one if any."""
+        """Return locations of durable entries from `first` on, within the byte limits.
+
+        If `first` is durable, its location is returned even above the limits.
+        """
         left = min(max_bytes, self._config.read_bytes_max)
         limit = _LOCATIONS_FIRST
         found: list[EntryLocation] = []
@@ -143,7 +150,7 @@ class EntryReader:
             limit = min(limit * 4, _LOCATIONS_MAX)
 
     def _absent_status(self, ledger: int, state: LedgerDescriptor | None) -> Status:
-        """The status to answer with when nothing was found."""
+        """Return the status for an entry or ledger that was not found."""
         if self._journal.failed is not None:
             return Status.IO_ERROR
         if state is not None and state.deleted:

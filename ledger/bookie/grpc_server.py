@@ -46,7 +46,7 @@ class BookieServer:
         keep_freed_memory()
         # Bytes of adds that are not durable yet, of all streams together.
         self._window = InboundWindow(config.queue_bytes_max)
-        # None before `start` and after `stop`.
+        # The gRPC server. None before `start` and after `stop`.
         self._server: aio.Server | None = None
 
     async def start(self, host: str, port: int) -> int:
@@ -140,7 +140,7 @@ class BookieServer:
     # -- control calls -------------------------------------------------------------------------
 
     def _bounded(self, call: _Handler) -> _Handler:
-        """Bound a call in time, and refuse it if the request does not parse."""
+        """Wrap a handler with a time limit and a refusal of requests that do not parse."""
 
         async def handle(request: bytes, context: _Context) -> bytes:
             try:

@@ -1,7 +1,7 @@
 """The bookie's ends of a client's two streams: messages in, responses out, without gRPC.
 
-A stream takes the next message only while its window has space: adds that are not durable, or
-responses that a slow reader has not taken. Beyond that, messages wait on the connection.
+A stream takes the next message only while its window has space. The window counts adds that are not
+durable, and responses that a slow reader has not taken. Further messages wait on the connection.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from ledger.wire.bookie_frames import (
     response_bytes,
 )
 
-_STATUS_RANGES_MAX: Final = 4_096  # not yet taken by the client; then no further adds are read
-_RESERVED_BYTES: Final = 1024 * 1024  # for a response whose size is not known yet
-_REQUESTS_MAX: Final = 16_384  # in flight on one stream; mostly long polls
+_STATUS_RANGES_MAX: Final = 4_096  # no adds are read while more ranges wait for the client
+_RESERVED_BYTES: Final = 1024 * 1024  # reserved for a response of unknown size
+_REQUESTS_MAX: Final = 16_384  # requests in flight on one stream; mostly long polls
 
 
 class InboundWindow:
-    """A bound on the bytes in process. Waiters get space in the order in which they came."""
+    """A bound on the bytes in process. Waiting tasks get space first come, first served."""
 
     __slots__ = ("_bytes_max", "_loop", "_waiters", "used")
 
@@ -103,11 +103,13 @@ class ServerAddStream:
         self._bookie = bookie
         # Shared by all streams of the bookie.
         self._window = window
-        # Ranges of (first number, count, status) that the client has not taken. A new status
-        # extends the last range if it continues it. Emptied by `next_message`.
+        # Ranges of (first number, count, status) that the client has not taken. A status extends
+        # the last range if its number follows and the status is the same. Emptied by
+        # `next_message`.
         self._statuses: list[list[int]] = []
         self._signal = WriterSignal()
-        # Set whenever `next_message` emptied `_statuses`; intake waits for it above the bound.
+        # Set when `next_message` has emptied `_statuses`. `on_message` waits for it above the
+        # bound.
         self._drained = asyncio.Event()
 
     async def on_message(self, message: bytes) -> None:
@@ -151,11 +153,11 @@ class ServerReadStream:
         self._bookie = bookie
         self._config = config
         self._loop = asyncio.get_running_loop()
-        # Bytes of responses not taken by the client, and reservations for those being read.
+        # Bytes of responses that the client has not taken, plus reservations for reads in progress.
         self._window = InboundWindow(config.answer_bytes_max)
         # Responses that the client has not taken, each with its size in a message.
         self._responses: deque[tuple[ReadResponse, int]] = deque()
-        # Requests in flight, by number. Each leaves when its task ends.
+        # Tasks of the requests in flight, by number. Each task is removed when it ends.
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._signal = WriterSignal()
 
@@ -199,8 +201,8 @@ class ServerReadStream:
         if len(self._tasks) >= _REQUESTS_MAX:
             self._send(ReadResponse(number, Status.OVERLOADED))
             return
-        # Reserved here, not in the task, so that the next request counts it. A long poll, which
-        # mostly waits, reserves nothing.
+        # Reserve the space before the task starts, so that the next request counts it. A long poll
+        # reserves nothing, because it mostly waits.
         reserved = 0 if request.op is ReadOp.WAIT_LAC else _RESERVED_BYTES
         self._window.acquire(reserved)
         task = self._loop.create_task(self._respond(request))
@@ -208,7 +210,7 @@ class ServerReadStream:
         task.add_done_callback(partial(self._on_done, number, reserved))
 
     def _on_done(self, number: int, reserved: int, _: asyncio.Task[None]) -> None:
-        """Release the reservation; runs for a task cancelled before it began, too."""
+        """Release the reservation, even if the task was cancelled before it began."""
         del self._tasks[number]
         self._window.release(reserved)
 
@@ -247,5 +249,8 @@ def _response_of(number: int, reply: ReadReply | ReadManyReply) -> ReadResponse:
 
 
 def check_hello(message: bytes, bookie: BookieId) -> Status:
-    """OK if the HELLO addresses this instance. Raises BadBookieFrame."""
+    """Return OK if the HELLO addresses this instance, else WRONG_INSTANCE.
+
+    Raises BadBookieFrame.
+    """
     return Status.OK if decode_hello(message) == bookie else Status.WRONG_INSTANCE

@@ -1,7 +1,7 @@
 """The identity file of a bookie's directory: its cluster, its bookie id and its start count.
 
 The count rises with each start and clean stop. The cluster keeps the same count in the bookie's
-cookie, so an old copy of a directory shows a lower one. The file is named `standing-<count>`.
+cookie, so an old copy of a directory shows a lower count. The file is named `standing-<count>`.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from ledger.ports.disk import Disk
 _PREFIX: Final = "standing-"
 
 RunState = Literal["stopped", "running", "rejoining"]
-"""`rejoining`: the cluster lost its count, which is being raised to the directory's."""
+"""`rejoining`: the cluster lost its count and is being raised to the directory's count."""
 
 
 class StartCount(NamedTuple):
     """The cluster and bookie of a directory, and the count of its starts.
 
-    `serial` counts the starts and clean stops of this bookie. `inode` is that of `VERSION`: it
-    changes when the files are copied.
+    `serial` counts the starts and clean stops of this bookie. `inode` is the inode of `VERSION`,
+    which changes when the files are copied.
     """
 
     cluster: str
@@ -36,16 +36,16 @@ class StartCount(NamedTuple):
 async def read_start_counts(disk: Disk) -> list[StartCount]:
     """Read all valid identity files, lowest count first.
 
-    There is more than one if the cluster may not have the last count yet.
+    Several files exist while the cluster may not have stored the last count.
     """
     found = [parse_start_count(await read_file(disk, name)) for name in _file_names(disk)]
     return sorted((one for one in found if one is not None), key=lambda one: one.serial)
 
 
 async def write_start_count(disk: Disk, count: StartCount) -> None:
-    """Write the identity file durably beside the one before.
+    """Write the identity file durably, beside the previous file.
 
-    `delete_other_start_counts` removes that one, once the cluster has counted too.
+    `delete_other_start_counts` deletes the previous file, once the cluster has counted too.
     """
     name = _file_name(count.serial)
     if name in disk.names():
@@ -54,7 +54,7 @@ async def write_start_count(disk: Disk, count: StartCount) -> None:
 
 
 def delete_start_count(disk: Disk, serial: int) -> None:
-    """Delete the identity file with this count, durably; the one before it is valid again."""
+    """Delete the identity file with this count, durably. The previous file is valid again."""
     disk.unlink(_file_name(serial))
     disk.sync_directory()
 

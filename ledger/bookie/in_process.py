@@ -27,7 +27,7 @@ from ledger.ports.clock import Clock
 
 
 class LocalBookies:
-    """Bookies by id. An unknown id answers UNREACHABLE."""
+    """Bookies by id. Calls to an unknown id return UNREACHABLE."""
 
     def __init__(self, bookies: Sequence[Bookie]) -> None:
         self._bookies = {bookie.bookie_id: bookie for bookie in bookies}
@@ -119,7 +119,7 @@ class LocalBookies:
 
 
 class LocalBookie:
-    """One bookie with the disk and the table that it uses."""
+    """A bookie with the disk and the table that it uses."""
 
     def __init__(self, path: Path, bookie: Bookie, disk: PosixDisk, table: RocksTable) -> None:
         self.path = path

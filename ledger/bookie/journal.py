@@ -1,7 +1,7 @@
 """The write-ahead log: queue, one vectored write, one sync, acknowledgements.
 
-One group is in flight at a time. There is no task, future or copy per record: a group is a list
-of buffers, its header is computed over them, and `on_group` reports its outcome.
+One group is in flight at a time. No record has a task, future or copy of its own. A group is a list
+of buffers with one header, and `on_group` reports its outcome.
 """
 
 from __future__ import annotations
@@ -36,18 +36,19 @@ OnGroup = Callable[[list[QueuedRecord], LogPosition, OSError | None], None]
 """Called with a group's records, the position of the first one, and the error or None."""
 
 _DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
-_TIMER_US_MIN: Final = 1_000  # event loops have no finer timers; shorter waits poll every turn
+# Shorter waits run on every turn of the loop, whose timers are no finer
+_TIMER_US_MIN: Final = 1_000
 
 
 class Journal:
-    """The log being written: records in order, durably. The first failed sync stops it for good."""
+    """The writer of the log: records in order, durably. The first failed sync stops it for good."""
 
     def __init__(self, disk: Disk, config: BookieConfig, clock: Clock, on_group: OnGroup) -> None:
         # Fixed for the life of the journal.
         self._disk = disk
         self._config = config
-        # The size to which `disk.create` may prepare a file so that writes bypass the page cache
-        # and are durable when they return. 0 without syncs, where the page cache is faster.
+        # The size to which `disk.create` may prepare a file, so that writes bypass the page cache
+        # and are durable when they return. 0 without syncs, because the page cache is faster.
         self._expected_bytes = config.file_bytes if config.journal_sync == "group" else 0
         self._clock = clock
         # The bookie's instance and the CRC salt derived from it. Set once by `start`.
@@ -67,18 +68,18 @@ class Journal:
         self._in_flight_bytes = 0
         # True while a group or a roll is in flight, before `start` and after `stop` or a failure.
         self._busy = True
-        # True while a call of `_commit` is queued in the loop, by `call_soon` or a timer. At most
-        # one is.
+        # True while a call of `_commit` is queued in the loop, by `call_soon` or a timer. There is
+        # at most one such call.
         self._scheduled = False
-        # Resolved when the roll that `_roll_and_wait` began has ended, with its error. None
-        # otherwise.
+        # Resolved at the end of the roll that `_roll_and_wait` began, with the roll's error or
+        # None. None while no such roll runs.
         self._roll_done: asyncio.Future[OSError | None] | None = None
-        # Records appended since the start. `_settled` of them are durable or failed; it never
-        # exceeds `_appended`, and equals it when nothing is queued or in flight.
+        # Records appended since the start, and how many of these are durable or failed. Both
+        # numbers are equal when nothing is queued or in flight.
         self._appended = 0
         self._settled = 0
-        # Callbacks of `when_settled` with the value of `_appended` they wait for, in rising order.
-        # Each is removed as it runs.
+        # Callbacks of `when_settled`, by rising numbers. Each is removed and called once `_settled`
+        # reaches its number.
         self._waiters: deque[tuple[int, Callable[[], None]]] = deque()
         # The error that stopped the journal, or None. Set once, never reset.
         self.failed: OSError | None = None
@@ -87,16 +88,16 @@ class Journal:
         self._file: LogFile | None = None
         # The id of `_file`; rises by one with each roll.
         self.file_id = 0
-        # Where the next group goes in `_file`: always a block boundary, behind everything settled.
+        # The position of the next group in `_file`: a block boundary after all settled groups.
         self._position = 0
         # The end of the disk space allocated in `_file`. Never below the end of a group being
         # written.
         self._reserved = 0
         # The position up to which the log was synced, written into each group header. Never falls.
-        # Stays where it is without syncs.
+        # Does not advance if `journal_sync` is `never`.
         self._durable = LogPosition(0, 0)
-        # Set by a group if it is None. Runs after `idle_mark_ms`: appends a MARK if no group came
-        # meanwhile, otherwise it is set again.
+        # The timer for MARK records, started by a group if it is None. After `idle_mark_ms` without
+        # groups it appends a MARK; after further groups it is started again.
         self._idle_timer: asyncio.TimerHandle | None = None
         # Groups written since `_idle_timer` was set.
         self._groups_since_timer = 0
@@ -105,18 +106,20 @@ class Journal:
 
     @property
     def end(self) -> LogPosition:
-        """The position of the next group. Without one in flight, all before it is settled."""
+        """The position of the next group. If no group is in flight, all records before it are
+        settled.
+        """
         return LogPosition(self.file_id, self._position)
 
     async def start(self, instance: bytes, file_id: int, durable: LogPosition) -> None:
-        """Begin a new file. The log before it ends, durably, at `durable`. Raises OSError."""
+        """Begin a new file. The existing log is durable and ends at `durable`. Raises OSError."""
         self._instance = instance
         self._salt = salt_of(instance)
         self._durable = durable
         await self._roll_and_wait(file_id)
 
     def append(self, record: QueuedRecord) -> None:
-        """Queue a record behind all that were appended before."""
+        """Append a record to the queue."""
         self._queue.append(record)
         self.queue_bytes += record.size
         self._appended += 1
@@ -125,7 +128,9 @@ class Journal:
             self._loop.call_soon(self._commit)
 
     def when_settled(self, call: Callable[[], None]) -> None:
-        """Call `call` once everything appended so far is durable or failed, or at once."""
+        """Call `call` when all records appended so far are durable or failed, or at once if they
+        are.
+        """
         if self._settled >= self._appended:
             call()
         else:
@@ -147,7 +152,7 @@ class Journal:
         await self._roll_and_wait(self.file_id + 1)
 
     async def _roll_and_wait(self, file_id: int) -> None:
-        """Roll while no group is in flight, and wait for the end. Raises OSError."""
+        """Begin a roll and wait for its end. No group may be in flight. Raises OSError."""
         self._roll_done = self._loop.create_future()
         self._roll(file_id)
         error = await self._roll_done
@@ -201,7 +206,7 @@ class Journal:
             self._loop.call_later(wait_us / 1e6, self._commit)
 
     def _take_group(self) -> None:
-        """Take the next group from the queue, within the limits."""
+        """Take the next group from the queue, within the limits of `GroupCommitLimits`."""
         limits = self._config.group
         queue = self._queue
         if self.queue_bytes <= limits.group_bytes_max and len(queue) <= limits.group_entries_max:
@@ -281,7 +286,10 @@ class Journal:
             self._loop.call_soon(self._commit)
 
     def _on_write_failed(self, error: OSError) -> None:
-        """Refuse the group if the disk is full; the next one takes its place. Otherwise fail."""
+        """Refuse the group if the disk is full; stop the journal for any other error.
+
+        After a refusal, the next group is written at the same position.
+        """
         if error.errno in _DISK_FULL:
             self._refuse_group(error)
         else:
@@ -304,7 +312,7 @@ class Journal:
         self._settle_group(records, LogPosition(self.file_id, self._position), error)
 
     def _roll(self, file_id: int) -> None:
-        """Begin a new file. A group in flight is written into it."""
+        """Begin a new file. A group in flight is written into the new file."""
         self._busy = True
         try:
             file = self._disk.create(file_name(file_id), self._expected_bytes)
@@ -365,7 +373,7 @@ class Journal:
 
 
 def _ignore(_: Status) -> None:
-    """A MARK has no caller to notify."""
+    """Do nothing, because a MARK has no caller to notify."""
 
 
 async def sync_file(file: LogFile) -> None:

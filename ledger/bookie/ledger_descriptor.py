@@ -1,4 +1,4 @@
-"""The in-memory state of one ledger on a bookie, and records on their way into its log."""
+"""The in-memory state of one ledger on a bookie, and of records queued in the journal."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class QueuedRecord:
 
 
 class LedgerDescriptor(FenceState):
-    """One ledger on this bookie: access state, LAC, and the entries that the index lacks.
+    """One ledger on this bookie: access state, LAC, and entries that are not in the index yet.
 
     Source: BookKeeper LedgerDescriptor.
     """
@@ -74,19 +74,21 @@ class LedgerDescriptor(FenceState):
         self.ledger = ledger
         # The highest LAC received with a durable entry or explicitly. Never falls.
         self.lac = -1
-        # The highest entry accepted. Falls only if an add failed, to the highest one left.
+        # The highest accepted entry. After a failed add, the highest entry that remains.
         self.last_entry = -1
-        # True while entries may be missing: a negative answer would be a guess. Set when a loss was
-        # detected, reset by the end of the limbo.
+        # True while entries may be missing, so that the bookie cannot report an entry as absent.
+        # Set when a loss is detected, reset by the end of the limbo.
         self.limbo = False
-        # True once this ledger's limbo ended; outlives the bookie-wide limbo until a new loss.
+        # True once this ledger's limbo ended, even if the bookie-wide limbo goes on. Reset by a new
+        # loss.
         self.limbo_ended = False
-        # True once the master key is in the journal's queue or the log. It precedes every entry.
+        # True once the master key is in the journal's queue or the log. The key precedes every
+        # entry.
         self.key_logged = False
         # True once a fence is durable.
         self.fence_logged = False
-        # Records other than adds in the journal, plus entries being moved. Keeps the descriptor in
-        # memory while it is above 0.
+        # The number of records other than adds in the journal, plus entries being moved. While it
+        # is above 0, the descriptor stays in memory.
         self.busy = 0
         # Entries that the index does not have: a QueuedRecord until durable, then an EntryLocation
         # until the next index batch.

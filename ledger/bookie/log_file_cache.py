@@ -1,4 +1,4 @@
-"""Open log files, least recently used closed first, and reads of entries from them."""
+"""A cache of open log files, and reads of entries from these files."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _RUN_BYTES_MAX: Final = 1024 * 1024  # the largest read that covers neighbouring
 
 
 class LogFileCache:
-    """Log files held open for reading, at most `open_max`."""
+    """A cache of at most `open_max` log files open for reading. Evicts the least recently used."""
 
     def __init__(self, disk: Disk, open_max: int, gap_bytes_max: int) -> None:
         self._disk = disk
         self._open_max = open_max
         self._gap_bytes_max = gap_bytes_max
-        # By file id, least recently used first. A file is opened by the first read, and closed
-        # when it is evicted or deleted.
+        # Open files by id, least recently used first. A file is opened by the first read, and
+        # closed when it is evicted or deleted.
         self._open: OrderedDict[int, LogFile] = OrderedDict()
 
     def get(self, file_id: int) -> LogFile:
-        """Return the open file. Raises OSError, for a deleted file too."""
+        """Return the file, opened if necessary. Raises OSError, also for a deleted file."""
         file = self._open.get(file_id)
         if file is not None:
             self._open.move_to_end(file_id)
@@ -66,8 +66,8 @@ class LogFileCache:
     ) -> list[Buffer]:
         """Read entries with consecutive ids; neighbours in a file share one read.
 
-        Stops before the first entry that cannot be read; raises as `read_entry` if that is the
-        first.
+        Stops before an entry that cannot be read. If the first entry cannot be read, raises the
+        errors of `read_entry`.
         """
         found: list[Buffer] = []
         for begin, end in self._runs(locations):
@@ -91,7 +91,7 @@ class LogFileCache:
         view = memoryview(data)
         found: list[Buffer] = []
         used = sum([location.length for location in locations])
-        sparse = used * 2 < size  # views would keep mostly gaps in memory
+        sparse = used * 2 < size  # if True, views would keep mostly gaps in memory
         for entry, (_, position, length) in enumerate(locations, first):
             at = position - base
             body = view[at : at + length]

@@ -14,7 +14,7 @@ from ledger.ports.bookies import ReadReply, Status
 
 
 class LongPolls:
-    """The waiting readers by ledger. Without any, the cost is one check per group.
+    """The readers that wait for a LAC. Without readers, the cost is one check per group.
 
     Source: BookKeeper, long poll of the last add confirmed, with the entry (D32, D33).
     """
@@ -26,18 +26,18 @@ class LongPolls:
         self._reader = reader
         self._config = config
         self._loop = asyncio.get_running_loop()
-        # Futures of the waiting readers, by ledger. A ledger's set goes when a record of it is
-        # logged, or when its last reader leaves.
+        # Futures of the waiting readers, by ledger. A ledger's set is removed when a record of the
+        # ledger is logged, or when its last reader leaves.
         self._waiters: dict[int, set[asyncio.Future[None]]] = {}
-        # True once the bookie has stopped: nothing waits any more.
+        # True once the bookie has stopped. No reader waits after that.
         self._closed = False
         # Readers waiting now.
         self.count = 0
 
     async def wait_lac(self, ledger: LedgerId, previous: EntryId, timeout_s: float) -> ReadReply:
-        """As `Bookies.wait_lac`. OVERLOADED above `long_polls_max` waiting readers.
+        """Implement `Bookies.wait_lac`. OVERLOADED if `long_polls_max` readers wait already.
 
-        Waits for an unknown ledger too: its first entry may be on its way.
+        Waits for an unknown ledger too, because its first entry may arrive soon.
         """
         end_s = self._loop.time() + min(timeout_s, self._config.long_poll_ms_max / 1000)
         while not self._is_due(ledger, previous) and (left_s := end_s - self._loop.time()) > 0:
@@ -58,7 +58,7 @@ class LongPolls:
                 self._wake(waiters.pop(record.ledger.ledger))
 
     def close(self) -> None:
-        """Wake all readers; the bookie has stopped."""
+        """Wake all readers, because the bookie has stopped."""
         self._closed = True
         waiters, self._waiters = self._waiters, {}
         for waiter in waiters.values():

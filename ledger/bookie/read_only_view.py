@@ -1,8 +1,8 @@
 """A read-only view of a bookie in this process, for readers elsewhere on the machine.
 
-Adds, fences, LAC writes and the end of a limbo are refused with READ_ONLY, so a ledger cannot be
-taken from its writer. That writer is in the same process, so readers receive its LAC: they see an
-entry as soon as it is acknowledged, without waiting for the next one.
+Adds, fences, LAC writes and the end of a limbo are refused with READ_ONLY, so no reader can fence a
+ledger against its writer. The writer is in the same process, so the view returns the writer's LAC.
+Readers therefore see an entry as soon as it is acknowledged, without waiting for the next entry.
 """
 
 from __future__ import annotations
@@ -23,14 +23,16 @@ from ledger.ports.bookies import (
 )
 
 _POLL_S: Final = 0.05
-"""How often a long poll reads the writer's LAC. The bookie's own LAC is one entry behind it."""
+"""How often a long poll reads the writer's LAC. The bookie's own LAC is one entry behind."""
 
 
 class ReadOnlyView:
     """A `ServedBookie` that answers reads of one bookie and refuses everything else."""
 
     def __init__(self, bookie: Bookie, confirmed: Callable[[LedgerId], EntryId]) -> None:
-        """`confirmed` returns the LAC of this process's writer of a ledger, or -1 without one."""
+        """`confirmed` returns the LAC of a ledger's writer in this process, or -1 if it
+        has none.
+        """
         self._bookie = bookie
         self._confirmed = confirmed
         self._loop = asyncio.get_running_loop()
@@ -90,7 +92,8 @@ class ReadOnlyView:
             reply = await self._bookie.wait_lac(ledger, previous, poll_s)
             now_s = self._loop.time()
             advanced = reply.status is not Status.OK or reply.lac > previous
-            returned_early = now_s - began_s < poll_s / 2  # it will not wait: do not spin
+            # The bookie did not wait: avoid a busy loop
+            returned_early = now_s - began_s < poll_s / 2
             if advanced or now_s >= end_s or returned_early:
                 return self._with_writer_lac(ledger, reply)
 
@@ -101,7 +104,7 @@ class ReadOnlyView:
         return (await self._bookie.stats())._replace(writable=False)
 
     def _with_writer_lac(self, ledger: LedgerId, reply: ReadReply) -> ReadReply:
-        """Raise the reply's LAC to that of this process's writer."""
+        """Raise the reply's LAC to the LAC of this process's writer."""
         if reply.status is not Status.OK:
             return reply
         return reply._replace(lac=max(reply.lac, self._confirmed(ledger)))

@@ -29,9 +29,10 @@ from ledger.errors import CorruptFormat
 from ledger.ports.disk import Disk, LogFile
 
 LIMBO_BODY: Final = Struct(">q")
-LIMBO_NEW: Final = 1  # in a bookie-wide LIMBO record: damage was detected at this start
-LIMBO_KNOWN: Final = 2  # detected earlier; repaired ledgers stay repaired
-LIMBO_FENCED: Final = 3  # all ledgers below are fenced, without limbo
+LIMBO_NEW: Final = 1  # bookie-wide LIMBO record: this start detected a loss
+# Bookie-wide LIMBO record of an earlier loss; repaired ledgers stay repaired
+LIMBO_KNOWN: Final = 2
+LIMBO_FENCED: Final = 3  # bookie-wide LIMBO record that fences ledgers without limbo
 _LAC: Final = Struct(">q")
 _LAC_AT: Final = 16
 
@@ -40,10 +41,10 @@ class ReplayResult(NamedTuple):
     """The result of a replay."""
 
     next_file_id: int
-    end: LogPosition  # the log's end, durable
+    end: LogPosition  # end of the log, durable up to here
     groups: int
     corrupt: tuple[CorruptRange, ...]  # ranges where durable bytes are lost
-    incomplete: bool = False  # the index was new and log files are missing: deleted, or lost
+    incomplete: bool = False  # True if the index was new and log files are missing
 
 
 class LogReplay:
@@ -56,11 +57,11 @@ class LogReplay:
         self._salt = salt_of(instance)
         # The highest durable position that any group or the replay mark claims, by file.
         self._durable_claims: dict[int, LogPosition] = {}
-        # How each scanned file ends, by id.
+        # The end of each scanned file, by file id.
         self._ends: dict[int, FileEnd] = {}
         # Corrupt ranges found so far.
         self._corrupt: list[CorruptRange] = []
-        # The last valid group of the log so far, which may not be durable.
+        # The last valid group found so far. It may not be durable.
         self._last: JournalGroup | None = None
         # Valid groups found so far.
         self._groups = 0
@@ -68,7 +69,7 @@ class LogReplay:
         self._mark = LogPosition(0, 0)
 
     async def run(self) -> ReplayResult:
-        """Replay the log; then cut its torn tail and make it durable.
+        """Replay the log, cut off its torn tail and make the log durable.
 
         Raises OSError if the disk cannot be read, written or synced.
         """
@@ -99,7 +100,7 @@ class LogReplay:
         )
 
     def _find_missing_files(self, ids: list[int], mark: LogPosition) -> None:
-        """Report missing files: those at or after the mark are never deleted."""
+        """Report missing files as corrupt. Files from the mark on are never deleted."""
         last = max([*ids, mark.file_id])
         present = set(ids)
         self._corrupt += [
@@ -124,7 +125,7 @@ class LogReplay:
                 return
         finally:
             file.close()
-        # The crash interrupted its creation: nothing was ever written into it.
+        # A crash interrupted the creation of this file, so no record was written into it.
         self._disk.unlink(file_name(file_id))
         self._disk.sync_directory()
 
@@ -191,10 +192,10 @@ class LogReplay:
             self._durable_claims[durable.file_id] = durable
 
     async def _finish_file(self, file_id: int, end: FileEnd) -> None:
-        """Cut off a torn tail and sync the file; report corruption and leave it as it is.
+        """Cut off a torn tail, or report corruption and keep the file's length; then sync the file.
 
-        The last group may never have reached the disk, or only seem to after a failed sync. So it
-        is written again before an answer is based on it.
+        After a failed sync, the last group may seem to be on disk without being there. So it is
+        written again before the bookie answers from it.
         """
         corrupt = check_end(end, file_id, list(self._durable_claims.values()))
         if corrupt is not None:

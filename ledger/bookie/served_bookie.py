@@ -17,7 +17,7 @@ from ledger.ports.bookies import (
 
 
 class ServedBookie(Protocol):
-    """One bookie that the network serves. Each call is described at `Bookies`."""
+    """A bookie served over the network. `Bookies` describes each call."""
 
     @property
     def bookie_id(self) -> BookieId: ...

@@ -20,7 +20,7 @@ from ledger.ports.table import Table
 
 
 class BookieStorage:
-    """Parts of one bookie. Made by `Bookie`, which starts and stops them."""
+    """The disk, journal, index and open files of one bookie. `Bookie` starts and stops them."""
 
     def __init__(
         self, disk: Disk, table: Table, clock: Clock, config: BookieConfig, on_group: OnGroup
@@ -32,14 +32,15 @@ class BookieStorage:
         self.files = LogFileCache(disk, config.open_files_max, config.read_gap_bytes_max)
         self.journal = Journal(disk, config, clock, on_group)
         self._loop = asyncio.get_running_loop()
-        # The 16 bytes that own the directory. Empty before `Bookie.start`, constant after.
+        # The 16-byte instance that owns the directory. Empty before `Bookie.start`, constant after.
         self.instance = b""
-        # Ids of log files in which replay found corruption. Set once by `Bookie.start`; the index
-        # may know less than such a file holds, so this process never deletes one.
+        # Ids of log files in which replay found corruption. Set once by `Bookie.start`. This
+        # process never deletes such a file, because the file may hold entries that the index lacks.
         self.damaged_files: frozenset[int] = frozenset()
-        # Why the bookie stopped for a reason outside the journal. None while it serves; set once.
+        # The error outside the journal that stopped the bookie. None while it serves; set once.
         self.stopped_by: OSError | None = None
-        # Held while ledgers are deleted and log files removed, so that rounds do not overlap.
+        # Held while ledgers are deleted and log files removed, so that two collections do not
+        # overlap.
         self.gc_lock = asyncio.Lock()
 
     @property
@@ -68,7 +69,9 @@ class BookieStorage:
         return done
 
     async def wait_logged(self, records: Sequence[asyncio.Future[Status]], what: str) -> None:
-        """Wait until all of `records` are durable. Raises OSError, which names `what`."""
+        """Wait until all of `records` are durable. Raises OSError, which names `what` for a full
+        disk.
+        """
         if any([await done is not Status.OK for done in records]):
             raise self.failure or OSError(errno.ENOSPC, f"no room to log {what}")
 

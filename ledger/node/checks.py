@@ -20,7 +20,7 @@ _ANY_ADDRESS: Final = ("0.0.0.0", "::", "")
 
 
 def offline_faults(settings: Settings) -> list[str]:
-    """Return all faults that can be found without a network, a line for each."""
+    """Return all faults that can be found without a network, one line each."""
     return [
         *settings.faults,
         *_relation_faults(settings),
@@ -31,7 +31,7 @@ def offline_faults(settings: Settings) -> list[str]:
 
 
 def port_faults(settings: Settings) -> list[str]:
-    """Return a fault if the address is in use, or is not of this machine."""
+    """Return a fault if the address is in use or does not belong to this machine."""
     host, port = settings["host"], settings["port"]
     if port == 0 or settings.faulty & {"host", "port"}:
         return []
@@ -49,7 +49,10 @@ def port_faults(settings: Settings) -> list[str]:
 
 
 def listen_fault(host: str, port: str, error: OSError) -> str:
-    """Return the fault of an address that cannot be bound; the arguments name its source."""
+    """Return the fault of an address that cannot be bound.
+
+    `host` and `port` name the settings that contain the address.
+    """
     if error.errno == errno.EADDRINUSE:
         return f"{port}: in use; pass another --port"
     return f"{host}, {port}: cannot listen on this address: {error.strerror or error}"

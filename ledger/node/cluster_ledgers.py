@@ -1,7 +1,7 @@
 """The ledgers of a bookie's own cluster, for garbage collection.
 
-A bookie deletes ledgers that metadata no longer lists. So the metadata must be of the cluster that
-the bookie belongs to, and not older than the bookie's own start; otherwise nothing is deleted.
+A bookie deletes ledgers that metadata no longer lists. So the metadata must be that of the bookie's
+own cluster, and not older than the bookie's own start; otherwise nothing is deleted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ledger.registry.layout import LEDGERS, read_instance_id
 
 
 class MetadataMismatch(MetadataError):
-    """The metadata is not that of this bookie's last start. Nothing is deleted."""
+    """The error for metadata of another cluster or of a state before the bookie's last start."""
 
 
 async def list_ledgers(store: MetadataStore) -> list[LedgerId]:
@@ -27,7 +27,7 @@ async def list_ledgers(store: MetadataStore) -> list[LedgerId]:
 
 
 class ClusterLedgers:
-    """The listing of ledgers, refused if the metadata is another cluster's or an older state."""
+    """The list of ledgers, refused if the metadata is another cluster's or an older state."""
 
     def __init__(self, store: MetadataStore, identity: BookieIdentity) -> None:
         self._store = store
@@ -44,7 +44,7 @@ class ClusterLedgers:
         return await self._store.exists(metadata_format.ledger_path(ledger))
 
     async def _check_metadata(self) -> None:
-        """Raise MetadataMismatch for another cluster's metadata, or for a state put back."""
+        """Raise MetadataMismatch if the metadata is another cluster's or an older state."""
         identity = self._identity
         cluster = await read_instance_id(self._store)
         if cluster != identity.cluster:

@@ -11,34 +11,32 @@ from ledger.ports.bookies import DEFAULT_RACK
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeConfig:
-    """One `bookie serve`. Each setting is a flag and a key of the file that `--config` names."""
+    """The settings of one `bookie serve`, as flags and as keys of the file given by `--config`."""
 
-    zookeeper: str = "127.0.0.1:2181"  # host:port of each server, by commas; /chroot at the end
-    data: Path = Path(
-        "bookie"
-    )  # its directory, created if missing; only for the bookie's own files
+    zookeeper: str = "127.0.0.1:2181"  # host:port of the servers, by commas; /chroot at the end
+    data: Path = Path("bookie")  # directory only for the bookie's files; created if missing
     host: str = "127.0.0.1"  # address to listen on
-    port: int = 3181  # BookKeeper's; 0: any free port
-    advertised_host: str = ""  # where clients reach it; "": the address it listens on
+    port: int = 3181  # port to listen on, by default BookKeeper's; 0: any free port
+    advertised_host: str = ""  # address that clients connect to; "": the address it listens on
     rack: str = DEFAULT_RACK  # a path; copies of an entry go to different racks if possible
-    name: str = "bookie"  # the first part of its id; the second comes from the directory
-    journal_sync: JournalSync = "group"  # "never": acknowledges before the data is on disk
-    disk_free_min: int = 256 * 1024 * 1024  # bytes; with less, read-only except for recovery
-    disk_used_max: int = 95  # percent; read-only above it
-    disk_used_resume: int = 90  # percent; writable again below it
+    name: str = "bookie"  # first part of the bookie id; the second part is the directory's
+    journal_sync: JournalSync = "group"  # "never" acknowledges adds before they are on disk
+    disk_free_min: int = 256 * 1024 * 1024  # free bytes below which only recovery adds are accepted
+    disk_used_max: int = 95  # percent of the disk; the bookie is read-only above it
+    disk_used_resume: int = 90  # percent of the disk; the bookie is writable again below it
     gc_interval: float = 600.0  # seconds between two garbage collections
     rewrite_share: int = 20  # percent; log files with a smaller live share are compacted; 0: none
-    entry_max: int = ENTRY_BYTES_MAX  # bytes of one entry with header and digest
+    entry_max: int = ENTRY_BYTES_MAX  # most bytes of one entry with header and digest
     queue_max: int = (
         64 * 1024 * 1024
-    )  # bytes waiting for the disk; above it adds are refused as OVERLOADED
-    tls_cert: Path | None = None  # PEM; with key and CA: accepts only peers signed by this CA
-    tls_key: Path | None = None  # PEM; readable by its owner and group only
-    tls_ca: Path | None = None  # PEM
-    allow_insecure: bool = False  # listen beyond this machine without TLS
+    )  # bytes waiting for the disk; further adds are refused as OVERLOADED
+    tls_cert: Path | None = None  # PEM certificate; with it, peers need one signed by tls_ca
+    tls_key: Path | None = None  # PEM key; readable by its owner and group only
+    tls_ca: Path | None = None  # PEM certificates of the CA
+    allow_insecure: bool = False  # True allows listening beyond this machine without TLS
     session: float = 10.0  # seconds after which ZooKeeper expires an unresponsive bookie
-    zookeeper_wait: float = 60.0  # seconds to wait for ZooKeeper at the start; then exit 69
-    drain: float = 0.5  # seconds that calls in flight get at shutdown; streams use all of it
+    zookeeper_wait: float = 60.0  # seconds to wait for ZooKeeper at the start, before exit code 69
+    drain: float = 0.5  # seconds for calls in flight at shutdown; streams use all of them
 
     def __post_init__(self) -> None:
         assert 0 <= self.port <= 65_535

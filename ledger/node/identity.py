@@ -1,9 +1,9 @@
 """The identity of a bookie's directory, and the check that it is the bookie's latest state.
 
 The directory counts its starts and clean stops, and so does the cluster: the version of the
-bookie's cookie is that count. An old copy of a directory therefore shows a lower count, and so do
-a lost cookie and metadata restored from a backup. The directory counts first: a crash between the
-two leaves it one ahead, never behind.
+bookie's cookie is the cluster's count. An old copy of a directory therefore shows a lower count. A
+lost cookie, or metadata restored from a backup, shows a lower count in the cluster. The directory
+counts first, so a crash between the two leaves the directory one ahead, never behind.
 
     directory  1    2    2    3    4 | copy of 2 restored: 2
     cluster    1    2    2    3    4 |                     4   -> entries may be lost
@@ -53,9 +53,9 @@ class BookieIdentity:
         # The directory's count, as last written. Rises with each start and clean stop.
         self._count = count
         # The cluster's count: the cookie's version + 1, or 0 without a cookie. Rises by one with
-        # each successful set, and equals `_count.serial` between `started` and `stopped`.
+        # each successful write, and equals `_count.serial` between `started` and `stopped`.
         self.counted = counted
-        # Why entries may be lost, or "" if they are not. Set by `load_identity`.
+        # The reason why entries may be lost, or "". Set by `load_identity`.
         self.loss = ""
 
     @property
@@ -84,7 +84,10 @@ class BookieIdentity:
         await self._advance("running")
 
     async def stopped(self) -> None:
-        """Count this clean stop in the directory, then in the cluster. Raises as `started`."""
+        """Count this clean stop in the directory, then in the cluster.
+
+        Raises BookieIdInUse, OSError, MetadataUnavailable.
+        """
         await self._advance("stopped")
 
     async def _advance(self, state: RunState) -> None:
@@ -93,7 +96,8 @@ class BookieIdentity:
         try:
             await self._count_to(serial)
         except BookieIdInUse:
-            delete_start_count(self._disk, serial)  # that start belongs to the other directory
+            # The count belongs to another copy of the directory
+            delete_start_count(self._disk, serial)
             raise
         delete_other_start_counts(self._disk, serial)
 
@@ -146,10 +150,10 @@ async def is_new(disk: Disk) -> bool:
 async def load_identity(
     disk: Disk, store: MetadataStore, wanted: StartCount, cookie: bytes
 ) -> BookieIdentity:
-    """Compare the directory's identity with the cluster's; `wanted` is that of a new one.
+    """Compare the directory's identity with the cluster's identity.
 
-    Raises ForeignDirectory, without writing, if the directory belongs to another cluster or
-    bookie, or is newer than the cluster's metadata.
+    `wanted` is the identity of a new directory. Raises ForeignDirectory, without writing, if the
+    directory belongs to another cluster or bookie, or is newer than the cluster's metadata.
     """
     counts = await read_start_counts(disk)
     try:

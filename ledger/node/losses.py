@@ -1,6 +1,6 @@
 """Ledgers of which a bookie may have lost entries, from metadata alone, before it serves.
 
-Source: seed 002 (only a node that knows that it lost nothing counts for "no such record");
+Source: seed 002 (a node may answer "no such record" only if it is certain that it lost nothing);
 BookKeeper, `bookie/datainteg`.
 """
 
@@ -16,7 +16,7 @@ from ledger.ids import BookieId, LedgerId
 from ledger.node.cluster_ledgers import list_ledgers
 from ledger.ports.metadata import MetadataStore
 
-_AT_ONCE: Final = 256  # metadata reads in flight
+_AT_ONCE: Final = 256  # metadata reads in flight at once
 
 
 async def ledgers_at_risk(store: MetadataStore, bookie: BookieId) -> list[LedgerId]:
@@ -37,7 +37,7 @@ async def _is_at_risk(store: MetadataStore, ledger: LedgerId, bookie: BookieId) 
         node = await store.get(metadata_format.ledger_path(ledger))
         metadata = metadata_format.decode(node.data, ledger)
     except NoNode:
-        return False  # deleted since it was listed
+        return False  # the ledger was deleted since it was listed
     except CorruptFormat:
         return True
     return not metadata.closed and any(

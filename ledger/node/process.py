@@ -1,4 +1,4 @@
-"""How a bookie process reports the faults that keep it from running."""
+"""Reports of the faults that keep a bookie process from running."""
 
 from __future__ import annotations
 

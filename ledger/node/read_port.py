@@ -1,10 +1,10 @@
 """The ledger port of `gateway dev`: read-only access to its ledgers for other local processes.
 
-    port ─(first connection)─▶ metadata, read-only · one port per bookie, read-only, listed in it
+port ─(first connection)─▶ metadata, read-only · one port per bookie, read-only, listed in it
 
 The servers behind the port load on the first connection, so an unused port costs almost nothing.
-Connections are passed on to the metadata server byte by byte. Metadata is small; entries go to the
-bookies' own ports. No request here can change anything.
+Connections are passed on to the metadata server byte by byte. Metadata is small, and entries are
+read through the bookies' own ports. No request through the port can change anything.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from ledger.bookie.grpc_server import BookieServer
 
 _HOST: Final = "127.0.0.1"
-"""There is no authentication: only this machine can connect."""
+"""The port listens on this machine only, because it has no authentication."""
 
 _CONNECTIONS_MAX: Final = 256
 _PIECE_BYTES: Final = 64 * 1024
 
 
 class ReadPort:
-    """The port. One per process; call `start` and `stop` once each."""
+    """The ledger port of a process. Call `start` and `stop` once each."""
 
     def __init__(
         self,
@@ -44,9 +44,9 @@ class ReadPort:
         confirmed: Callable[[LedgerId], EntryId],
         prepare: Callable[[], Awaitable[None]],
     ) -> None:
-        """`confirmed` returns the LAC of this process's writer of a ledger, or -1 without one.
+        """`confirmed` returns the LAC of a ledger's writer in this process, or -1 if it has none.
 
-        `prepare` runs before the first reader is served: it closes ledgers without a writer.
+        `prepare` runs before the first reader is served, and closes ledgers without a writer.
         """
         self._store = store
         self._bookies = bookies
@@ -54,10 +54,10 @@ class ReadPort:
         self._prepare = prepare
         # The public listener. None before `start`.
         self._listening: asyncio.Server | None = None
-        # Connections being passed on. Each leaves when it ends.
+        # Tasks of the connections being passed on. A task is removed when it ends.
         self._connections: set[asyncio.Task[None]] = set()
-        # Starts the servers behind the port and returns the metadata server's port. None before the
-        # first connection; replaced if it failed.
+        # The task that starts the servers behind the port and returns the metadata server's port.
+        # None before the first connection; replaced if it failed.
         self._opening: asyncio.Task[int] | None = None
         # One gRPC server per bookie, started by `_open`.
         self._servers: list[BookieServer] = []
@@ -139,7 +139,7 @@ class ReadPort:
         return await self._metadata.start(_HOST, 0)
 
     async def _instance_id(self) -> dict[str, bytes]:
-        """Return an instance id for a store that has none: readers expect a cluster's."""
+        """Return an instance id for a store without one, because readers expect a cluster's id."""
         try:
             await self._store.get(INSTANCE_ID)
         except NoNode:
@@ -148,7 +148,7 @@ class ReadPort:
 
 
 def _import_servers() -> None:
-    """Import the servers, in a thread because it takes 100 ms and more."""
+    """Import the servers. Runs in a thread because the import takes 100 ms and more."""
     import_module("ledger.bookie.grpc_server")
     import_module("ledger.adapters.grpc.grpc_metadata_server")
 

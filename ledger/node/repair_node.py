@@ -30,7 +30,7 @@ _CHANCES: Final = 2**48
 
 Stop = Callable[[], Awaitable[None]]
 OnPass = Callable[[int, int], None]
-"""Called with the ledgers repaired so far and the ledgers left."""
+"""Called with the ledgers repaired so far and the ledgers still to repair."""
 
 
 class _Parts(NamedTuple):
@@ -44,7 +44,9 @@ class _Parts(NamedTuple):
 
 
 class RepairNode:
-    """One process. Call `start`, then `serve` or `once`, then `stop`, even if `start` failed."""
+    """A repair process. Call `start`, then `serve` or `once`, then `stop`, even if
+    `start` failed.
+    """
 
     def __init__(
         self,
@@ -80,7 +82,7 @@ class RepairNode:
         self._made = _Parts(store, discovery, worker, auditor, AuditorElection(store, self.owner))
 
     async def stop(self) -> None:
-        """Close everything; locks and votes end with the session."""
+        """Close everything. Locks and votes end with the session."""
         while self._stops:
             await self._stops.pop()()
 
@@ -91,7 +93,7 @@ class RepairNode:
 
     @property
     def _parts(self) -> _Parts:
-        """The parts. Valid after `start`."""
+        """The parts of this process. Valid after `start`."""
         assert self._made is not None
         return self._made
 
@@ -101,7 +103,7 @@ class RepairNode:
         return {**asdict(parts.worker.progress), "marked": parts.auditor.marked}
 
     async def serve(self) -> None:
-        """Repair, and audit while elected, until cancelled."""
+        """Repair ledgers, and audit while elected. Runs until cancelled."""
         store, discovery, worker, auditor, election = self._parts
         unwatch = [
             discovery.on_changed(worker.on_bookies_changed),
@@ -123,7 +125,9 @@ class RepairNode:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def once(self, on_pass: OnPass | None = None) -> dict[LedgerId, tuple[str, ...]]:
-        """Audit once, then repair all that can be. Returns the ledgers left, with reasons."""
+        """Audit once, then repair as much as possible. Returns the unrepaired ledgers
+        with reasons.
+        """
         worker, auditor = self._parts.worker, self._parts.auditor
         await worker.underreplicated.prepare()
         await self._audit(auditor)
@@ -145,7 +149,7 @@ class RepairNode:
             await asyncio.sleep(wait_s)
 
     async def _audit(self, auditor: Auditor) -> None:
-        """Mark the ledgers of absent bookies, and those with gaps by any bookie's list."""
+        """Mark the ledgers of absent bookies, and ledgers with gaps in the list of a bookie."""
         away = await auditor.away()
         if away and self._config.delay_s > 0:
             await asyncio.sleep(self._config.delay_s)

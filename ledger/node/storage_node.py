@@ -34,13 +34,14 @@ from ledger.registry.cookie import Cookie
 from ledger.registry.ledger_ids import first_unused_ledger
 from ledger.registry.registration import Registration, wait_until_unregistered
 
-_CHECK_S = 1.0  # between two checks of the disk space
+_CHECK_S = 1.0  # seconds between two checks of the disk space
 _CHECKS_PER_COLLECTION = 30
-_SHUTDOWN_CALL_S = 1.0  # for each call to ZooKeeper at shutdown; sessions expire anyway
-_OLD_NODE_S = 2.0  # beyond a session's length, for the node of an earlier session to go
+_SHUTDOWN_CALL_S = 1.0  # limit in seconds for each call to ZooKeeper at shutdown
+_OLD_NODE_S = 2.0  # wait beyond the session length for an earlier session's node to expire
 
 Stop = Callable[[], Awaitable[None]]
-Connect = Callable[[bool], Awaitable[MetadataStore]]  # True: create a missing chroot
+# The argument is True if a missing chroot should be created
+Connect = Callable[[bool], Awaitable[MetadataStore]]
 
 
 class StorageNode:
@@ -50,11 +51,11 @@ class StorageNode:
         self._config = config
         self._connect = connect
         self._log = log
-        # How to stop the parts that have started, in order of their start. Emptied by `stop`.
+        # Functions that stop the started parts, in order of their start. Emptied by `stop`.
         self._stops: list[Stop] = []
-        # None before `start`.
+        # The bookie. None before `start`.
         self._bookie: Bookie | None = None
-        # Where clients reach the bookie. The port is 0 before `start`.
+        # The address that clients connect to. The port is 0 before `start`.
         self.host = config.advertised_host or config.host
         self.port = 0
 
@@ -68,7 +69,7 @@ class StorageNode:
         """Start everything, serve and register.
 
         Raises DirectoryInUse, ForeignDirectory, ForeignLayout, BookieIdInUse, CorruptFormat,
-        OSError; MetadataUnavailable if ZooKeeper does not answer.
+        OSError, or MetadataUnavailable if ZooKeeper does not answer.
         """
         config = self._config
         disk = PosixDisk(config.data)
@@ -123,7 +124,7 @@ class StorageNode:
         self._log().warning(what)
 
     async def _find_cluster(self, store: MetadataStore, *, new: bool) -> str:
-        """Return the cluster's instance id. Only a new bookie lays out a missing cluster."""
+        """Return the cluster's instance id. Only a new bookie creates the layout of a cluster."""
         if not new:
             await layout.read_instance_id(store, self._config.zookeeper)
         fresh = machine.new_instance_id()
@@ -201,8 +202,8 @@ class StorageNode:
     async def _monitor_disk_space(
         self, bookie: Bookie, registration: Registration, collector: GcScheduler
     ) -> None:
-        """Register as writable or read-only by disk space; collect garbage while it is short."""
-        was_writable = True  # so that a start without disk space is logged too
+        """Register as writable or read-only by disk space; collect garbage while space is short."""
+        was_writable = True  # True, so that a start without disk space is logged too
         checks = 0
         while True:
             if bookie.writable != was_writable:
@@ -217,7 +218,7 @@ class StorageNode:
 
     def _log_disk_space(self, bookie: Bookie) -> None:
         if bookie.failure is not None:
-            return  # logged elsewhere
+            return  # the failure is logged elsewhere
         free, needed = bookie.disk_space
         if bookie.writable:
             self._log().warning("writable again", free_bytes=free)
@@ -262,7 +263,7 @@ async def _stop_bookie(bookie: Bookie, identity: BookieIdentity) -> None:
 
 
 async def _briefly(call: Awaitable[None]) -> None:
-    """Wait for a call to ZooKeeper for a moment. Raises TimeoutError."""
+    """Wait up to `_SHUTDOWN_CALL_S` for a call to ZooKeeper. Raises TimeoutError."""
     async with asyncio.timeout(_SHUTDOWN_CALL_S):
         await call
 

@@ -1,9 +1,9 @@
 """A bookie's cookie: its directories and its cluster.
 
-The same text is in the metadata store and in each directory; a difference means that a disk was
+The same text is in the metadata store and in each directory. A difference means that a disk was
 lost, exchanged or wiped. The bytes are Apache BookKeeper's: the line `5`, then protobuf text.
-Version 4 (no index directories) and version 3 (plain lines) are read too.
-Source: BookKeeper, `bookie/Cookie.java`.
+Version 4 (no index directories) and version 3 (plain lines) are read too. Source: BookKeeper,
+`bookie/Cookie.java`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _VERSION = "5"
 class Cookie:
     """The identity and the directories of a bookie.
 
-    Directory names have neither tabs nor newlines. `journal_dir` may be several, separated by
-    commas. `instance_id` is the cluster's, or empty.
+    Directory names contain neither tabs nor newlines. `journal_dir` may be several directories,
+    separated by commas. `instance_id` is the cluster's instance id, or empty.
     """
 
     bookie_host: str  # the bookie's id
@@ -33,7 +33,9 @@ class Cookie:
 
 
 def cookie_path(bookie: BookieId) -> str:
-    """Return the path of the cookie. Its siblings are all bookies that ever existed."""
+    """Return the path of the cookie. Its siblings are the cookies of all bookies that
+    ever existed.
+    """
     return f"{COOKIES}/{bookie}"
 
 
@@ -92,7 +94,7 @@ def _decode_text(text: str) -> Cookie:
 
 
 def _decode_lines(text: str) -> Cookie:
-    """Decode version 3: the bookie, its journal directory and ledger directories; no instance."""
+    """Decode version 3, which has no instance id."""
     lines = text.split("\n")
     if len(lines) < 3:
         raise ValueError("too few lines")

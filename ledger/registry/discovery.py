@@ -1,6 +1,6 @@
 """Discover the registered bookies through watches, without a request per use.
 
-While the store is unavailable the last known bookies stay.
+While the store is unavailable, the last known bookies are kept.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class Discovery:
         self._store = store
         # The bookies as last read. Replaced as a whole, never changed.
         self._known: Mapping[BookieId, BookieInfo] = MappingProxyType({})
-        # Listeners, in order of registration.
+        # Callbacks of `on_changed`, in order of registration.
         self._listeners: list[Callable[[], None]] = []
-        # Set by watches; `_run` clears it and reads again.
+        # Set by watches. `_run` clears it and reads the bookies again.
         self._changed = asyncio.Event()
-        # Ends the watches; filled by `start`.
+        # Functions that end the watches; filled by `start`.
         self._unwatch: list[Unwatch] = []
-        # Runs `_run` from `start` to `stop`.
+        # The task of `_run`, from `start` to `stop`.
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -50,7 +50,7 @@ class Discovery:
         return self._known
 
     def on_changed(self, call: Callable[[], None]) -> Unwatch:
-        """Call `call` after each change of `registered`, on the loop."""
+        """Call `call` on the loop after each change of `registered`."""
         self._listeners.append(call)
 
         def unwatch() -> None:
@@ -60,7 +60,7 @@ class Discovery:
         return unwatch
 
     async def stop(self) -> None:
-        """Stop watching; the last known bookies stay."""
+        """Stop watching. The last known bookies are kept."""
         for unwatch in self._unwatch:
             unwatch()
         if self._task is not None:
@@ -86,10 +86,10 @@ class Discovery:
                     call()
 
     async def _read(self) -> Mapping[BookieId, BookieInfo]:
-        """Read the registered bookies. One in both lists counts as read-only, as it is moving.
+        """Read the registered bookies. A bookie in both lists counts as read-only, as it is moving.
 
-        A bookie may move between the reads of the two lists. So one that is missing while something
-        changed stays until the next read, which follows.
+        A bookie may move between the reads of the two lists. If something changed meanwhile,
+        missing bookies are therefore kept until the next read, which follows at once.
         """
         writable = await self._list(AVAILABLE, read_only=False)
         found = writable | await self._list(READONLY, read_only=True)
@@ -109,7 +109,7 @@ class Discovery:
         }
 
     async def _info(self, path: str, bookie: BookieId, read_only: bool) -> BookieInfo | None:
-        """Return None if it has just gone, or if its data does not parse."""
+        """Return a bookie's info, or None if its node has just gone or does not parse."""
         try:
             data = (await self._store.get(f"{path}/{bookie}")).data
             return service_info.decode(data, bookie, read_only=read_only)

@@ -30,8 +30,8 @@ _LAYOUT_DATA = f"2\n{_FACTORY}:1".encode()
 async def init_layout(store: MetadataStore, new_instance_id: Callable[[], str]) -> str:
     """Lay out the cluster if necessary; return its instance id, the same for every caller.
 
-    Safe to call repeatedly and concurrently; existing nodes stay as they are. Raises ForeignLayout
-    if ledgers use another layout, MetadataUnavailable: call again.
+    Safe to call repeatedly and concurrently, because existing nodes are not changed. Raises
+    ForeignLayout if ledgers use another layout. After MetadataUnavailable, call again.
     """
     instance_id = new_instance_id()
     if not await store.exists(LEDGERS):
@@ -41,7 +41,7 @@ async def init_layout(store: MetadataStore, new_instance_id: Callable[[], str]) 
                 [*map(Create, nodes), Create(INSTANCE_ID, instance_id.encode())],
             )
         except NodeExists:
-            pass  # another process was first; complete its layout
+            pass  # another process created the layout first; complete it
     await _check_or_create_layout(store)
     for path, data in ((AVAILABLE, b""), (READONLY, b""), (INSTANCE_ID, instance_id.encode())):
         await _create_if_missing(store, path, data)
@@ -52,7 +52,8 @@ async def read_instance_id(store: MetadataStore, zookeeper: str = "") -> str:
     """Read the cluster's instance id without creating anything.
 
     Raises ForeignLayout if there is no cluster. `zookeeper` is the address used,
-    `host:port/chroot`: the error names the chroot, because a misspelt one is an empty place.
+    `host:port/chroot`. The error names the chroot, because a misspelt chroot leads to an empty
+    place.
     """
     try:
         node = await store.get(INSTANCE_ID)
@@ -81,4 +82,4 @@ async def _create_if_missing(store: MetadataStore, path: str, data: bytes) -> No
     try:
         await store.create(path, data, parents=True)
     except NodeExists:
-        pass  # created by another process
+        pass  # another process created the node

@@ -1,9 +1,9 @@
-"""Generate ledger ids, each only once.
+"""Generate unique ledger ids.
 
 An id is the number of an ephemeral sequential node, which is then deleted. Ids of 31 bits come from
-`idgen`. Once these are used up, `idgen-long` is created, and from then on ids come from
-`idgen-long/HOB-<n>`: n in the upper 32 bits, the number in the lower. A lost reply only wastes a
-number. Source: BookKeeper, `meta/LongZkLedgerIdGenerator.java`, `meta/ZkLedgerIdGenerator.java`.
+`idgen`. When these are used up, `idgen-long` is created, and ids come from `idgen-long/HOB-<n>`: n
+is in the upper 32 bits, the number in the lower 32. A lost reply only wastes a number. Source:
+BookKeeper, `meta/LongZkLedgerIdGenerator.java`, `meta/ZkLedgerIdGenerator.java`.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from ledger.registry.layout import ID_GENERATOR, LONG_ID_GENERATOR
 _NUMBER = "ID-"
 _HIGH = "HOB-"
 _NUMBERS_END = 2**31 - 1  # the store's counter wraps here
-_HIGH_KEPT = 3  # another process may still use an older one; three are enough
+_HIGH_KEPT = 3  # HOB nodes kept, because another process may still use an older one
 
 
 class TakenId(NamedTuple):
-    """A new ledger id, and the node that gave it."""
+    """A new ledger id, and the node from which it was taken."""
 
     ledger: LedgerId
     node: str
 
 
 async def next_ledger_id(store: MetadataStore) -> LedgerId:
-    """Return an id that no other caller gets. Raises MetadataUnavailable; then call again."""
+    """Return an id that no other caller gets. After MetadataUnavailable, call again."""
     taken = await take_ledger_id(store)
     await forget_ledger_id(store, taken)
     return taken.ledger
@@ -41,7 +41,7 @@ async def first_unused_ledger(store: MetadataStore) -> LedgerId:
 
 
 async def take_ledger_id(store: MetadataStore) -> TakenId:
-    """As `next_ledger_id`, but the caller deletes the node, with `forget_ledger_id`."""
+    """Take an id as `next_ledger_id` does, but keep its node until `forget_ledger_id`."""
     if not await store.exists(LONG_ID_GENERATOR):
         node, number = await _count(store, ID_GENERATOR)
         if number is not None:
@@ -52,12 +52,12 @@ async def take_ledger_id(store: MetadataStore) -> TakenId:
 
 
 async def forget_ledger_id(store: MetadataStore, taken: TakenId) -> None:
-    """Delete the id's node; it expires with the session otherwise. Does not raise store errors."""
+    """Delete the id's node. If that fails, the node expires with the session."""
     await _forget(store, taken.node)
 
 
 async def _take_long_id(store: MetadataStore) -> TakenId:
-    """Return an id from the newest HOB node; create the next one if it is used up."""
+    """Return an id from the newest HOB node; create the next HOB node if it is used up."""
     while True:
         highs = await _highs(store)
         high = highs[-1] if highs else 1
@@ -66,7 +66,7 @@ async def _take_long_id(store: MetadataStore) -> TakenId:
         try:
             node, number = await _count(store, _high_path(high), parents=False)
         except NoNode:
-            continue  # other processes have moved on, and deleted it
+            continue  # other processes use a newer HOB node and have deleted this one
         if number is not None:
             await _clear(store, highs[:-_HIGH_KEPT])
             return TakenId(LedgerId(high << 32 | number), node)
@@ -77,7 +77,10 @@ async def _take_long_id(store: MetadataStore) -> TakenId:
 async def _count(
     store: MetadataStore, parent: str, *, parents: bool = True
 ) -> tuple[str, int | None]:
-    """Create a node below `parent`; return it with its number, or None if the counter wrapped."""
+    """Create a sequential node below `parent`.
+
+    Returns the node with its number, or with None if the counter has wrapped.
+    """
     prefix = f"{parent}/{_NUMBER}"
     node = await store.create(prefix, ephemeral=True, sequential=True, parents=parents)
     number = int(node.removeprefix(prefix))
@@ -98,11 +101,11 @@ async def _create(store: MetadataStore, path: str) -> None:
     try:
         await store.create(path, parents=True)
     except NodeExists:
-        pass  # created by another process
+        pass  # another process created the node
 
 
 async def _clear(store: MetadataStore, highs: list[int]) -> None:
-    """Delete the HOB nodes `highs`, best effort."""
+    """Delete the HOB nodes `highs`, ignoring errors."""
     for high in highs:
         await _forget(store, _high_path(high))
 
@@ -111,4 +114,4 @@ async def _forget(store: MetadataStore, node: str) -> None:
     try:
         await store.delete(node)
     except (NoNode, NotEmpty, MetadataUnavailable):
-        pass  # ephemeral, or deleted with a later id
+        pass  # an ephemeral node expires; a HOB node is deleted with a later id

@@ -1,8 +1,8 @@
 """Register a bookie: one ephemeral node in the list of the writable or the read-only bookies.
 
-The node ends with the session and is created again in the next one. Two processes never register
-one id: the second waits for the session of the first to end, then gives up.
-Source: BookKeeper, `discover/ZKRegistrationManager.java`.
+The node ends with the session and is created again in the next session. Two processes never
+register one id: the second process waits for the first one's session to end, then gives up. Source:
+BookKeeper, `discover/ZKRegistrationManager.java`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ledger.registry.layout import AVAILABLE, READONLY
 
 _RETRY_S_FIRST = 0.1
 _RETRY_S_MAX = 5.0
-_POLL_S = 0.5  # a watch wakes earlier; a lost one costs no more than this
+_POLL_S = 0.5  # time between two checks, in case a watch is lost
 
 
 class Registration:
@@ -41,24 +41,24 @@ class Registration:
         self._data = service_info.encode(bookie, info)
         self._wait_s = wait_s
         self._on_problem = on_problem
-        # The wanted state, as last set.
+        # True if the bookie should be read-only, as last set.
         self._read_only = info.read_only
         # The path of this session's node, or None if unknown. Reset with each new session.
         self._node: str | None = None
-        # Set by watches and by `set_read_only`; `_run` clears it and reconciles.
+        # Set by watches and by `set_read_only`. `_run` clears it and reconciles the nodes.
         self._changed = asyncio.Event()
-        # Set while the registered state is the wanted one.
+        # Set while the registered state is the wanted state.
         self._settled = asyncio.Event()
-        # Runs `_run` from `start` to `stop`.
+        # The task of `_run`, from `start` to `stop`.
         self._task: asyncio.Task[None] | None = None
-        # Ends the watches; filled by `start`.
+        # Functions that end the watches; filled by `start`.
         self._unwatch: list[Unwatch] = []
 
     async def start(self) -> None:
         """Register, and stay registered.
 
-        An old node with this address is replaced at once; for any other, wait until its session
-        ends. Raises BookieIdInUse, MetadataUnavailable.
+        An old node with this address is replaced at once; for any other node, wait until its
+        session ends. Raises BookieIdInUse, MetadataUnavailable.
         """
         await wait_until_unregistered(
             self._store, self._bookie, self._info, self._wait_s, replace=True
@@ -72,7 +72,7 @@ class Registration:
     async def set_read_only(self, read_only: bool) -> None:
         """Move to the read-only bookies, or back to the writable ones.
 
-        Returns when that is done, which may take long while the store is unavailable.
+        Returns after the move, which may take long while the store is unavailable.
         """
         if read_only != self._read_only:
             self._read_only = read_only
@@ -81,7 +81,7 @@ class Registration:
         await self._settled.wait()
 
     async def stop(self) -> None:
-        """Unregister. Never raises: the node expires with the session at the latest."""
+        """Unregister. Never raises, because the node expires with the session at the latest."""
         for unwatch in self._unwatch:
             unwatch()
         if self._task is not None:
@@ -113,7 +113,9 @@ class Registration:
                 self._changed.set()
 
     async def _reconcile(self) -> None:
-        """Create the wanted node, delete the other. Raises BookieIdInUse, MetadataUnavailable."""
+        """Create the wanted node and delete the other one. Raises BookieIdInUse,
+        MetadataUnavailable.
+        """
         writable, readonly = _paths(self._bookie)
         read_only = self._read_only
         wanted, other = (readonly, writable) if read_only else (writable, readonly)
@@ -127,7 +129,7 @@ class Registration:
             self._settled.set()
 
     async def _move(self, source: str, target: str) -> bool:
-        """Move the node atomically. False if the nodes are not as expected."""
+        """Move the node atomically. False if `source` is missing or `target` exists."""
         try:
             await self._store.multi([Delete(source), Create(target, self._data, ephemeral=True)])
         except (NoNode, NodeExists):
@@ -135,10 +137,10 @@ class Registration:
         return True
 
     async def _create(self, path: str) -> None:
-        """Create the node, or accept one with the same data.
+        """Create the node, or accept an existing node with the same data.
 
-        Such a node was created by this process, and the reply was lost. Or it belongs to a session
-        that ended; then a watch fires when it goes.
+        An existing node may be this process's own, if the reply was lost. Or it belongs to an ended
+        session; then a watch fires when the node is removed.
         """
         try:
             await self._store.create(path, self._data, ephemeral=True)
@@ -160,9 +162,10 @@ class Registration:
 async def wait_until_unregistered(
     store: MetadataStore, bookie: BookieId, info: BookieInfo, wait_s: float, *, replace: bool
 ) -> None:
-    """Wait until no other process is registered as `bookie`; BookieIdInUse after `wait_s`.
+    """Wait until no other process is registered as `bookie`.
 
-    A node with this process's own address does not count; with `replace` it is deleted.
+    A node with this process's own address does not count; with `replace` such a node is deleted.
+    Raises BookieIdInUse after `wait_s`.
     """
     changed = asyncio.Event()
     unwatch = [store.watch(path, changed.set) for path in _paths(bookie)]

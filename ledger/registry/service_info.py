@@ -1,8 +1,8 @@
 """The service info of a registered bookie: its address and its rack.
 
-The bytes are Apache BookKeeper's BookieServiceInfoFormat. Our bookies publish one endpoint with the
-protocol `bookie-grpc`, and the rack as a property.
-Source: BookKeeper, `discover/BookieServiceInfoUtils.java`, `ZKRegistrationManager.java`.
+The bytes are Apache BookKeeper's BookieServiceInfoFormat. Bookies of this project publish one
+endpoint with the protocol `bookie-grpc`, and the rack as a property. Source: BookKeeper,
+`discover/BookieServiceInfoUtils.java`, `ZKRegistrationManager.java`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _RACK = "rack"
 
 
 def encode(bookie: BookieId, info: BookieInfo) -> bytes:
-    """Encode the data of a bookie's node. Its path says whether it is read-only."""
+    """Encode the data of a bookie's node. The node's path shows whether the bookie is read-only."""
     from ledger.wire.bookie_formats_pb2 import BookieServiceInfoFormat
 
     message = BookieServiceInfoFormat(properties={_RACK: info.rack})
@@ -28,8 +28,8 @@ def encode(bookie: BookieId, info: BookieInfo) -> bytes:
 def decode(data: bytes, bookie: BookieId, *, read_only: bool) -> BookieInfo:
     """Decode the address of `bookie`. Raises CorruptFormat.
 
-    Without a gRPC endpoint (Apache BookKeeper's own bookies) the `bookie-rpc` one is used. Without
-    any data the bookie's id is its address, `host:port`.
+    Without a gRPC endpoint (Apache BookKeeper's own bookies) the `bookie-rpc` endpoint is used.
+    Without any data the bookie's id is its address, `host:port`.
     """
     if not data:
         host, port = _host_and_port(bookie)

@@ -1,8 +1,8 @@
 """Paths and bytes of the under-replication nodes: marks, locks and the auditor's election.
 
-They are Apache BookKeeper's, so that the auditor and workers of either side use the same marks and
-locks. All data is protobuf text.
-Source: BookKeeper, `meta/ZkLedgerUnderreplicationManager.java`, `ZkLedgerAuditorManager.java`.
+The formats are Apache BookKeeper's, so that auditors and workers of either project use the same
+marks and locks. All data is protobuf text. Source: BookKeeper,
+`meta/ZkLedgerUnderreplicationManager.java`, `ZkLedgerAuditorManager.java`.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ LAYOUT = f"{UNDERREPLICATION}/LAYOUT"
 MISSING = f"{UNDERREPLICATION}/ledgers"
 LOCKS = f"{UNDERREPLICATION}/locks"
 ELECTION = f"{UNDERREPLICATION}/auditorelection"
-VOTE = f"{ELECTION}/V_"  # followed by the sequence number
-DISABLED = f"{UNDERREPLICATION}/disable"  # while it exists, nothing is repaired
-LOST_BOOKIE_DELAY = f"{UNDERREPLICATION}/lostBookieRecoveryDelay"  # seconds, decimal text
+VOTE = f"{ELECTION}/V_"  # prefix of a vote, before the sequence number
+DISABLED = f"{UNDERREPLICATION}/disable"  # while this node exists, nothing is repaired
+# The delay in seconds, as decimal text
+LOST_BOOKIE_DELAY = f"{UNDERREPLICATION}/lostBookieRecoveryDelay"
 
 _LAYOUT_TYPE, _LAYOUT_VERSION = "BASIC", 1
 _NODE = re.compile(r"urL(\d{10,19})")
@@ -76,7 +77,7 @@ def encode_lock(owner: BookieId) -> bytes:
 
 
 def decode_lock(data: bytes) -> BookieId:
-    """Decode the lock's owner, empty if it names none. Raises CorruptFormat."""
+    """Decode the lock's owner, or "" if the lock names none. Raises CorruptFormat."""
     return BookieId(_decode(data, LockDataFormat, "lock of a ledger").bookieId)
 
 

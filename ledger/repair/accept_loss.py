@@ -1,13 +1,13 @@
 """Accept the loss of entries, on an operator's request, so that the rest of a ledger is usable.
 
-Bookies in limbo leave it: entries they lack then count as missing. An open ledger is recovered. If
-too few bookies are left for that, it is closed at the last entry up to which all can be read.
-Nothing is deleted: an entry that turns up later on an absent bookie only leaves the ledger if it is
-above the end.
+Bookies leave limbo, so that entries they lack count as missing. An open ledger is recovered. If too
+few bookies are left for a recovery, the ledger is closed by force, at the last entry up to which
+all entries can be read. Nothing is deleted: if an absent bookie returns with an entry, the entry is
+part of the ledger again unless it is above the end.
 
-A ledger closed by force was fenced on too few bookies to exclude its writer. One that still runs
-and reaches Qa bookies that did not answer here may acknowledge entries above the end. So its owner
-must have stopped, or see the closed ledger, before.
+A ledger closed by force was fenced on too few bookies to exclude its writer. A running writer that
+reaches Qa bookies that did not answer here may acknowledge entries above the end. So the writer
+must have stopped, or have seen the closed ledger, before.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class AcceptedLoss(NamedTuple):
     last_entry: EntryId
     given_up: EntryRanges  # entries that existed and cannot be read
     limbo_ended: tuple[BookieId, ...]
-    forced: bool  # closed without the bookies that a recovery needs
+    forced: bool  # True if closed without enough bookies for a recovery
 
 
 class LossAcceptor:
-    """The services that accepting a loss needs. One ledger at a time."""
+    """The acceptance of losses, one ledger at a time, with the services that it needs."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class LossAcceptor:
     async def accept(self, ledger: LedgerId) -> AcceptedLoss:
         """Close the ledger with the entries that are left, and mark it for repair.
 
-        Raises NoSuchLedger, MetadataUnavailable, EntryUnknown (none of its bookies answers).
+        Raises NoSuchLedger, MetadataUnavailable, or EntryUnknown if none of its bookies answers.
         """
         stored = await self._metadata.read_latest(ledger)
         ended = await self._end_limbos(stored.metadata)
@@ -92,7 +92,7 @@ class LossAcceptor:
         )
 
     async def _highest_written(self, metadata: LedgerMetadata) -> EntryId:
-        """Return the highest entry that may have been confirmed, by metadata and bookies."""
+        """Return the highest entry that may be confirmed, according to metadata and bookies."""
         if metadata.last_entry is not None:
             return metadata.last_entry
         copier = self._copier_of(metadata)
@@ -110,7 +110,7 @@ class LossAcceptor:
         return tuple(ended)
 
     async def _close_by_force(self, ledger: LedgerId) -> None:
-        """Close the ledger at the last entry up to which the answering bookies show all."""
+        """Close the ledger at the last entry up to which all entries can be read."""
         while True:
             stored = await self._metadata.read_latest(ledger)
             stored = await self._metadata.update(stored, _begin)
@@ -126,7 +126,9 @@ class LossAcceptor:
         return (await self._metadata.update(stored, change)).metadata.closed
 
     async def _fence(self, metadata: LedgerMetadata) -> list[BookieId]:
-        """Fence the ledger. Returns the bookies that answered; raises EntryUnknown if none."""
+        """Fence the ledger and return the bookies that answered. Raises EntryUnknown if
+        none did.
+        """
         ensemble = metadata.last_fragment.ensemble
         here = [bookie for bookie in ensemble if bookie in self._bookies.registered()]
         asked = [self._read(bookie, metadata, NO_ENTRY, fence=True) for bookie in here]
@@ -139,7 +141,9 @@ class LossAcceptor:
     async def _read(
         self, bookie: BookieId, metadata: LedgerMetadata, entry: EntryId, *, fence: bool = False
     ) -> ReadReply:
-        """Read one entry. UNREACHABLE after the timeout, so that one bookie delays no other."""
+        """Read one entry. Returns UNREACHABLE after a timeout, so that a hanging bookie delays no
+        other.
+        """
         key = master_key(metadata.password) if fence else None
         try:
             async with asyncio.timeout(self._client_config.read_timeout_s):
@@ -152,8 +156,8 @@ class LossAcceptor:
     ) -> EntryId:
         """Return the last entry up to which the last fragment can be read, with valid digests.
 
-        Raises EntryUnknown if one of `fenced`, which just answered, does not show all that it
-        lists: its entries would be cut off because of a moment's silence.
+        Raises EntryUnknown if a bookie of `fenced` stops answering before all entries it lists are
+        read. Otherwise a short outage would cut off its entries.
         """
         copier = self._copier_of(metadata)
         fragment = metadata.last_fragment
@@ -175,7 +179,7 @@ class LossAcceptor:
         return starts[0][1]
 
     async def _length_up_to(self, metadata: LedgerMetadata, last: EntryId) -> int:
-        """Return the payload bytes up to `last`, from the highest entry that can be read."""
+        """Return the payload bytes up to `last`, from the highest readable entry."""
         for entry in range(last, -1, -1):
             length = await self._length_at(metadata, EntryId(entry))
             if length is not None:

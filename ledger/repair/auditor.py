@@ -51,7 +51,7 @@ class Auditor:
         config: RepairConfig,
         client_config: LedgerClientConfig | None = None,
     ) -> None:
-        # Marks set or renewed by this process. Only rises.
+        # Marks set or renewed by this process. Never falls.
         self.marked = 0
         self._store = store
         self._bookies = bookies
@@ -60,23 +60,24 @@ class Auditor:
         self._config = config
         self._client_config = client_config or LedgerClientConfig()
         self._metadata = LedgerMetadataStore(store, self._client_config)
-        # When each absent bookie was first seen absent. Removed when it registers again.
+        # The time at which each absent bookie was first seen absent. Removed when the bookie
+        # registers again.
         self._away_since: dict[BookieId, float] = {}
-        # Absent bookies whose ledgers are marked. Removed when they register again.
+        # Absent bookies whose ledgers are marked. A bookie is removed when it registers again.
         self._lost: set[BookieId] = set()
-        # Bookies registered at the last round; None before the first.
+        # Bookies registered at the last round, or None before the first round.
         self._seen: frozenset[BookieId] | None = None
-        # Time of the last audit, None before the first.
+        # Time of the last audit, or None before the first audit.
         self._audited_s: float | None = None
         # Set when the registered bookies changed; `run` clears it before each round.
         self._woken = asyncio.Event()
 
     def on_bookies_changed(self) -> None:
-        """Start a round now: the registered bookies have changed."""
+        """Start a round now, because the registered bookies have changed."""
         self._woken.set()
 
     async def run(self) -> None:
-        """Mark ledgers as bookies leave and join, until cancelled."""
+        """Mark ledgers as bookies leave and join. Runs until cancelled."""
         await self._retry_metadata(self._underreplicated.prepare)
         while True:
             self._woken.clear()
@@ -117,7 +118,7 @@ class Auditor:
             return self._config.delay_s
 
     def _track_bookies(self) -> frozenset[BookieId]:
-        """Update which bookies are absent and since when. Returns those that joined."""
+        """Update which bookies are absent and since when. Returns the bookies that joined."""
         now_s = self._clock.monotonic_s()
         here = frozenset(self._bookies.registered())
         for bookie in here:
@@ -146,8 +147,8 @@ class Auditor:
     ) -> list[LedgerId]:
         """Check the metadata of every ledger. Returns the ledgers marked now.
 
-        `lost` are bookies whose copies no longer count, if they are still absent. `joined` are
-        bookies whose lists are compared with their shares.
+        `lost` are bookies whose copies no longer count, unless they have registered again. `joined`
+        are bookies whose lists are compared with their shares.
         """
         self._audited_s = now_s = self._clock.monotonic_s()
         marked: list[LedgerId] = []
@@ -163,7 +164,7 @@ class Auditor:
     async def _audit_ledger(
         self, metadata: LedgerMetadata, lost: Collection[BookieId], joined: Collection[BookieId]
     ) -> LedgerId | None:
-        """Return the ledger if it was marked."""
+        """Audit one ledger. Returns its id if it was marked."""
         away = bookies_of(metadata) - self._bookies.registered().keys()
         missing = away.intersection(lost) | await self._find_incomplete(metadata, joined)
         if (missing or self._may_widen(metadata)) and await self._mark(metadata, missing):
@@ -171,7 +172,7 @@ class Auditor:
         return None
 
     async def away(self) -> frozenset[BookieId]:
-        """Return bookies that some ledger names and that are not registered."""
+        """Return unregistered bookies that some ledger names."""
         named: set[BookieId] = set()
         async for metadata in self.all_metadata():
             named |= bookies_of(metadata)
@@ -207,11 +208,11 @@ class Auditor:
         return all(spare - frozenset(one.ensemble) for one in metadata.fragments)
 
     async def _mark(self, metadata: LedgerMetadata, missing: frozenset[BookieId]) -> bool:
-        """Mark the ledger. False if the list has it already, or if no bookie is registered."""
+        """Mark the ledger. False if it is marked already, or if no bookie is registered."""
         if not self._bookies.registered():
             return False
-        # In this order: a worker that locks the ledger later also reads it later, and finds the
-        # same.
+        # Read the lock before the mark. A worker that locks the ledger later also examines it
+        # later, and finds the same gaps.
         at_work = await self._underreplicated.locked_by(metadata.ledger) is not None
         known = await self._underreplicated.get(metadata.ledger)
         if known is not None and missing <= known.missing and not at_work:
@@ -230,7 +231,9 @@ class Auditor:
         return marked
 
     async def _check_one(self, metadata: LedgerMetadata) -> LedgerId | None:
-        """Return the ledger if it was marked."""
+        """Compare the lists of one ledger's bookies with their shares. Returns its id if it was
+        marked.
+        """
         missing = await self._find_incomplete(metadata, None)
         return metadata.ledger if missing and await self._mark(metadata, missing) else None
 
@@ -239,8 +242,9 @@ class Auditor:
     ) -> frozenset[BookieId]:
         """Return registered bookies of the ledger that report missing entries, or are in limbo.
 
-        `among` restricts them to bookies that just joined. Gaps in the open last fragment do not
-        count: entries may be on their way. But a bookie that was absent has to be examined again.
+        `among` restricts the result to bookies that just joined. Gaps in the open last fragment do
+        not count, because entries may be in flight. A bookie of that fragment that just joined
+        always counts.
         """
         asked = bookies_of(metadata)
         if among is not None:
@@ -253,7 +257,8 @@ class Auditor:
         replicas = await copier.list_replicas(asked)
         incomplete = {b for b, replica in replicas.items() if replica.limbo}
         if among is not None and not metadata.closed:
-            # Its writer went on without them; the missed entries show once the ledger is closed.
+            # The writer continued without these bookies; missed entries show once the ledger is
+            # closed.
             incomplete.update(asked.intersection(metadata.last_fragment.ensemble))
         for gap in check_ledger(metadata, lac, replicas).gaps:
             replica = replicas.get(gap.bookie)
@@ -277,7 +282,9 @@ class Auditor:
 
 
 def _encode_time(time_ms: int) -> bytes:
-    """One protobuf field, number 1, varint. Source: BookKeeper, `CheckAllLedgersFormat`."""
+    """Encode the time as protobuf field 1, a varint. Source: BookKeeper,
+    `CheckAllLedgersFormat`.
+    """
     out = bytearray(b"\x08")
     while time_ms >= 0x80:
         out.append(time_ms & 0x7F | 0x80)
@@ -287,7 +294,7 @@ def _encode_time(time_ms: int) -> bytes:
 
 
 def _decode_time(data: bytes) -> int:
-    """Parse the time. Returns 0, long ago, if it does not parse."""
+    """Parse the time. Returns 0 if the data does not parse."""
     if data[:1] != b"\x08":
         return 0
     return sum((byte & 0x7F) << 7 * at for at, byte in enumerate(data[1:]))

@@ -1,10 +1,9 @@
 """Determine the missing copies of a ledger from the lists of its bookies. Pure.
 
-Three answers are kept apart: a bookie has an entry, it denies having it, or its state is unknown
-(absent, limbo, error). Unknown never counts as missing. An entry without a readable copy is
-*lost* once Qw - Qa + 1 of its bookies deny it: then readers receive "no such entry".
-Otherwise it may come back with a bookie. A lost entry is reported and stays where it is: nothing
-is deleted or closed because of it.
+Three answers are kept apart: a bookie has an entry, denies having it, or its state is unknown
+(absent, limbo, error). Unknown never counts as missing. An entry without a readable copy is *lost*
+once Qw - Qa + 1 of its bookies deny it: then readers receive "no such entry". Otherwise the entry
+may return with a bookie. A lost entry is only reported: nothing is deleted or closed because of it.
 Source: BookKeeper, `LedgerChecker.java`; evidence: seed 001, "Fencing".
 """
 
@@ -34,10 +33,10 @@ from ledger.repair.entry_ranges import (
 class ReplicaContents:
     """The known state of one bookie's copies of one ledger."""
 
-    held: EntryRanges = EMPTY  # entries it reports, corrupt copies included
-    complete: bool = False  # True if every other entry is missing; False if it may be there
+    held: EntryRanges = EMPTY  # entries that the bookie lists, including corrupt copies
+    complete: bool = False  # True if every entry outside `held` is missing; False if unknown
     damaged: EntryRanges = EMPTY  # copies with an invalid digest
-    limbo: bool = False  # True if the bookie knows that it may have lost entries
+    limbo: bool = False  # True if the bookie may have lost entries
 
     @property
     def good(self) -> EntryRanges:
@@ -46,7 +45,7 @@ class ReplicaContents:
 
 
 UNKNOWN_CONTENTS = ReplicaContents()
-"""For a bookie that is absent or gave no usable answer."""
+"""The contents of a bookie that is absent or gave no usable answer."""
 
 
 def contents_of(reply: EntriesReply) -> ReplicaContents:
@@ -68,7 +67,7 @@ class LedgerFragment(NamedTuple):
 
     fragment: Fragment
     last: EntryId
-    closed: bool  # neither a writer nor a recovery can still add to it
+    closed: bool  # True if neither a writer nor a recovery can still add entries
 
     @property
     def first(self) -> EntryId:
@@ -89,8 +88,8 @@ class LedgerFragment(NamedTuple):
 def fragments_of(metadata: LedgerMetadata, lac: EntryId) -> list[LedgerFragment]:
     """Return the confirmed part of each fragment, given the LAC.
 
-    A fragment is closed when the ledger is, or when it is not the last and the LAC has reached the
-    start of the next one.
+    A fragment is closed if the ledger is closed, or if the LAC has reached the start of the next
+    fragment.
     """
     found: list[LedgerFragment] = []
     fragments = metadata.fragments
@@ -108,7 +107,7 @@ def fragments_of(metadata: LedgerMetadata, lac: EntryId) -> list[LedgerFragment]
 
 @dataclass(frozen=True, slots=True)
 class ReplicaGap:
-    """Entries that the bookie at `index` of a fragment should have and does not show."""
+    """Entries that the bookie at `index` of a fragment should have and does not list."""
 
     fragment: LedgerFragment
     index: int
@@ -121,11 +120,11 @@ class ReplicaGap:
 
 
 class LedgerCheck(NamedTuple):
-    """The gaps of a ledger. It has all its copies if `gaps` is empty."""
+    """The gaps of a ledger. All copies exist if `gaps` is empty."""
 
     gaps: tuple[ReplicaGap, ...]
     unreadable: EntryRanges  # confirmed entries without a readable copy on any bookie
-    lost: EntryRanges  # those of `unreadable` that enough bookies deny
+    lost: EntryRanges  # entries of `unreadable` that enough bookies deny
 
 
 def check_ledger(
@@ -136,8 +135,8 @@ def check_ledger(
 ) -> LedgerCheck:
     """Find the confirmed entries that bookies lack.
 
-    In an open last fragment, entries above the LAC that some bookie shows count too, up to
-    `settled`: entries up to there have reached every bookie that will receive them.
+    In an open last fragment, entries above the LAC that some bookie lists count too, up to
+    `settled`: these have had time to reach all their bookies.
     """
     gaps: list[ReplicaGap] = []
     unreadable = lost = EMPTY
@@ -153,7 +152,7 @@ def check_ledger(
 
 
 def share_of(fragment: LedgerFragment, index: int, metadata: LedgerMetadata) -> EntryRanges:
-    """Return the entries that the bookie at `index` should hold of the fragment."""
+    """Return the entries of the fragment that the bookie at `index` should hold."""
     return share(
         index, fragment.first, fragment.last, metadata.ensemble_size, metadata.write_quorum
     )
@@ -187,7 +186,7 @@ def _find_gaps(
 def _entries_above_lac(
     fragment: LedgerFragment, replicas: Mapping[BookieId, ReplicaContents], settled: EntryId
 ) -> EntryRanges:
-    """Return entries above the LAC that a bookie shows: they may be acknowledged."""
+    """Return entries above the LAC that some bookie lists, which may be acknowledged."""
     above = merged([(max(fragment.first, fragment.last + 1), settled)])
     shown = EMPTY
     for bookie in fragment.ensemble:

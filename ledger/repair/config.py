@@ -13,20 +13,20 @@ class RepairConfig:
     grace_s: float = (
         30.0  # how long a writer may take to replace a bookie before its ledger is fenced
     )
-    interval_s: float = 600.0  # between two audits of all ledgers' metadata
-    full_check_s: float = 86_400.0  # between two checks of which entries every bookie holds
+    interval_s: float = 600.0  # time between two audits of all ledgers' metadata
+    full_check_s: float = 86_400.0  # time between two checks of the entries that every bookie holds
     settle_s: float = (
-        0.5  # after this time, an entry that one bookie of an open ledger holds must be on all
+        0.5  # time after which an entry of an open ledger must have reached all its bookies
     )
-    poll_s: float = 2.0  # how often the list is read, in case a watch is lost
-    ledgers_at_once: int = 4  # repaired in parallel by one worker
+    poll_s: float = 2.0  # time between two reads of the list of marks, in case a watch is lost
+    ledgers_at_once: int = 4  # ledgers that one worker repairs in parallel
     checks_at_once: int = 16  # ledgers whose metadata or copies an audit reads in parallel
-    chunk_bytes: int = 1024 * 1024  # of one read from a replica; at least one entry
-    in_flight_bytes_max: int = 16 * 1024 * 1024  # of all copies in flight; one entry always may be
-    copy_bytes_per_s_max: int = 64 * 1024 * 1024  # leaves bandwidth for writers; 0: no bound
-    backoff_s_min: float = 1.0  # after a failed attempt at a ledger; doubles with each failure
-    backoff_s_max: float = 300.0  # BookKeeper: 5 minutes
-    rounds_max: int = 6  # per attempt at one ledger: a repair can uncover further gaps
+    chunk_bytes: int = 1024 * 1024  # bytes of one read from a replica, but at least one entry
+    in_flight_bytes_max: int = 16 * 1024 * 1024  # bytes of copies in flight, but at least one entry
+    copy_bytes_per_s_max: int = 64 * 1024 * 1024  # leaves bandwidth for writers; 0: unlimited
+    backoff_s_min: float = 1.0  # wait after a failed attempt at a ledger; doubles with each failure
+    backoff_s_max: float = 300.0  # longest wait after failed attempts; as in BookKeeper
+    rounds_max: int = 6  # rounds per attempt at one ledger: a repair can uncover further gaps
 
     def __post_init__(self) -> None:
         assert self.delay_s >= 0

@@ -9,7 +9,8 @@ from ledger.errors import MetadataError
 from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.repair.underreplicated_ledgers import UnderreplicatedLedgers
 
-_KNOWN_MAX: Final = 10_000  # reported copies remembered; beyond it all may be reported again
+# Reported copies remembered; above this number, all may be reported again
+_KNOWN_MAX: Final = 10_000
 _AGAIN_S: Final = 1.0
 
 Copy = tuple[LedgerId, BookieId]
@@ -23,15 +24,17 @@ class CorruptionReporter:
 
     def __init__(self, underreplication: UnderreplicatedLedgers) -> None:
         self._ledgers = underreplication
-        # Copies already reported or pending. Cleared when it exceeds its bound.
+        # Copies already reported or pending. Cleared above `_KNOWN_MAX`.
         self._reported: set[Copy] = set()
-        # Copies still to be marked, oldest first. One is removed once it is stored.
+        # Copies still to be marked, oldest first. A copy is removed once its mark is stored.
         self._pending: list[Copy] = []
-        # Marks the pending copies. None or done while there are none.
+        # The task that marks pending copies. None or done while no copy is pending.
         self._task: asyncio.Task[None] | None = None
 
     def on_corrupt(self, bookie: BookieId, ledger: LedgerId, entry: EntryId) -> None:
-        """Queue a report; never waits. `entry` is not stored: the worker reads the entire copy."""
+        """Queue a report; never waits. `entry` is ignored, because the worker reads the entire
+        copy.
+        """
         del entry
         if (ledger, bookie) in self._reported:
             return
@@ -53,7 +56,7 @@ class CorruptionReporter:
             self._pending.pop(0)
 
     async def stop(self) -> None:
-        """Stop reporting; pending reports are dropped."""
+        """Stop reporting and drop pending reports."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

@@ -1,7 +1,7 @@
-"""The election of the auditor: each candidate creates a numbered vote, and the lowest one leads.
+"""The election of the auditor: each candidate creates a numbered vote, and the lowest vote leads.
 
 Votes are ephemeral. Each candidate watches the vote before its own, so that the end of a vote wakes
-only one. Two auditors for a moment do no harm: an auditor only marks ledgers.
+only one candidate. Two auditors for a moment do no harm, because an auditor only marks ledgers.
 Source: BookKeeper, `meta/ZkLedgerAuditorManager.java`.
 """
 
@@ -16,11 +16,11 @@ from ledger.ids import BookieId
 from ledger.ports.metadata import MetadataStore, Unwatch
 from ledger.registry.underreplication_format import ELECTION, VOTE, decode_vote, encode_vote
 
-_POLL_S = 5.0  # a watch wakes earlier; a lost one costs no more than this
+_POLL_S = 5.0  # time between two reads of the votes, in case a watch is lost
 
 
 class AuditorElection:
-    """One candidate. `voter` must be unique among processes."""
+    """One candidate for auditor. `voter` must be unique among processes."""
 
     def __init__(self, store: MetadataStore, voter: BookieId) -> None:
         # True while this candidate's vote was the lowest when last read. Kept while metadata is
@@ -30,11 +30,11 @@ class AuditorElection:
         self._voter = voter
         # Set by watches; the next round reads the votes again.
         self._changed = asyncio.Event()
-        # Watches on this vote and the one before it. Replaced by each round.
+        # Watches on this vote and on the vote before it. Replaced by each round.
         self._unwatch: list[Unwatch] = []
 
     async def run(self, lead: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run `lead` while this candidate leads; cancel it when another one does.
+        """Run `lead` while this candidate leads; cancel `lead` when another candidate does.
 
         Runs until cancelled, then withdraws the vote. Exceptions of `lead` propagate.
         """
@@ -58,7 +58,7 @@ class AuditorElection:
             await self._withdraw()
 
     async def _wait(self, leading: asyncio.Task[None] | None) -> None:
-        """Wait until votes changed, `lead` ended, or some time has passed."""
+        """Wait until votes change, `lead` ends, or `_POLL_S` has passed."""
         changed = asyncio.create_task(self._changed.wait())
         waiting: set[asyncio.Task[Any]] = {changed}
         if leading is not None:
@@ -71,7 +71,7 @@ class AuditorElection:
             leading.result()
 
     async def _update(self) -> None:
-        """Update `leads`, and watch the votes that can change it."""
+        """Update `leads`, and watch the votes that can change the leader."""
         try:
             names = await _votes(self._store)
             mine = await self._my_vote(names)
@@ -79,10 +79,10 @@ class AuditorElection:
                 await self._store.create(
                     VOTE, encode_vote(self._voter), ephemeral=True, sequential=True, parents=True
                 )
-                self._changed.set()  # read the votes again to find its number
+                self._changed.set()  # read the votes again to find the new vote's number
                 return
         except MetadataUnavailable:
-            return  # unknown now: keep the last state
+            return  # the votes cannot be read: keep the last state
         before = names[: names.index(mine)]
         self.leads = not before
         self._stop_watching()
@@ -90,7 +90,7 @@ class AuditorElection:
             path = f"{ELECTION}/{name}"
             self._unwatch.append(self._store.watch(path, self._changed.set))
         if before and not await self._exists(before[-1]):
-            self._changed.set()  # it ended before it was watched
+            self._changed.set()  # the vote before this one ended before it was watched
 
     async def _exists(self, name: str) -> bool:
         try:
@@ -99,7 +99,10 @@ class AuditorElection:
             return True
 
     async def _my_vote(self, names: list[str]) -> str | None:
-        """Return the name of this candidate's vote, by content: a create's reply may be lost."""
+        """Return the name of this candidate's vote, or None.
+
+        The vote is found by content, because the reply of its creation may be lost.
+        """
         for name in names:
             try:
                 data = (await self._store.get(f"{ELECTION}/{name}")).data
@@ -116,9 +119,8 @@ class AuditorElection:
                 if mine is not None:
                     await self._store.delete(f"{ELECTION}/{mine}")
         except (NoNode, MetadataUnavailable, TimeoutError):
-            pass  # it ends with the session
-        # True while this candidate's vote was the lowest when last read. Kept while metadata is
-        # unavailable.
+            pass  # the vote ends with the session
+        # A withdrawn candidate no longer leads.
         self.leads = False
 
     def _stop_watching(self) -> None:
@@ -128,7 +130,10 @@ class AuditorElection:
 
 
 async def current_auditor(store: MetadataStore) -> BookieId | None:
-    """Return the current auditor, or None without candidates. Raises MetadataUnavailable."""
+    """Return the current auditor, or None if there are no candidates.
+
+    Raises MetadataUnavailable.
+    """
     for name in await _votes(store):
         try:
             return decode_vote((await store.get(f"{ELECTION}/{name}")).data)

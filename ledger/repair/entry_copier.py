@@ -1,7 +1,7 @@
 """Copy entries from bookie to bookie, byte for byte, and verify copies.
 
-Stored bytes are copied unchanged: LAC and digest stay the writer's, so all copies of an entry stay
-equal. Only verified entries are sent, and a copy counts once the target has made it durable.
+Stored bytes are copied unchanged, including the writer's LAC and digest, so all copies of an entry
+stay equal. Only verified entries are sent, and a copy counts once it is durable on the target.
 Source: BookKeeper EntryCopier.
 """
 
@@ -42,41 +42,43 @@ from ledger.repair.entry_ranges import (
 )
 
 _OVERLOADED_WAIT_S: Final = 0.05
-_PACE_S: Final = 0.02  # how far ahead of the allowed rate a copy may be before it waits
+_PACE_S: Final = 0.02  # shorter waits for the allowed rate are skipped
 _ABSENT: Final = (Status.NO_ENTRY, Status.NO_LEDGER)
 
 
 @dataclass(slots=True)
 class RepairProgress:
-    """Counters of a process since its start. They only rise."""
+    """Counters of a process since its start. Counters never fall."""
 
     entries: int = 0
     bytes: int = 0
     swaps: int = 0  # bookies replaced in fragments
-    fills: int = 0  # shares completed on their own bookie
+    fills: int = 0  # completed shares of bookies that lacked entries
     fences: int = 0  # ledgers recovered because their open last fragment needed repair
     limbos_ended: int = 0
     widened: int = 0
-    ledgers: int = 0  # repaired and off the list
+    ledgers: int = 0  # ledgers repaired and taken off the list
     checked: int = 0  # copies read and verified
     checked_bytes: int = 0
 
 
 class CopyBudget:
-    """A bound on the bytes in flight and on the bytes per second. First come, first served."""
+    """A bound on the bytes in flight and on the bytes per second. Callers are served in order."""
 
     def __init__(self, bytes_max: int, bytes_per_s_max: int) -> None:
-        # Bytes that may still be acquired, 0 to `_bytes_max`.
+        # Bytes that may still be acquired, from 0 to `_bytes_max`.
         self._left = bytes_max
         self._bytes_max = bytes_max
         self._bytes_per_s_max = bytes_per_s_max
-        # Waiting acquisitions with their sizes, oldest first. Removed when granted or cancelled.
+        # Waiting acquisitions with their sizes, oldest first. Removed when the bytes are granted,
+        # or later if cancelled.
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
-        # When the rate allows the next byte. Moves ahead of the clock while copies are too fast.
+        # The time at which the rate allows the next byte. Runs ahead of the clock while copies are
+        # too fast.
         self._free_at_s = 0.0
 
     async def acquire(self, size: int) -> None:
-        """Wait until `size` bytes may be sent. A size above the budget is sent alone."""
+        """Wait until `size` bytes may be sent. A size above the budget takes the entire budget."""
         size = min(size, self._bytes_max)
         if self._waiting or size > self._left:
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -105,7 +107,7 @@ class CopyBudget:
                 raise
 
     def release(self, size: int) -> None:
-        """Release `size` bytes, which arrived or never will."""
+        """Release `size` bytes that were written or given up."""
         self._left += min(size, self._bytes_max)
         while self._waiting and (self._waiting[0][0] <= self._left or self._waiting[0][1].done()):
             size_next, turn = self._waiting.popleft()
@@ -115,7 +117,7 @@ class CopyBudget:
 
 
 class EntryCopier:
-    """Reads, checks and copies of one ledger's replicas."""
+    """The reads, checks and copies of one ledger's replicas."""
 
     def __init__(
         self,
@@ -139,7 +141,7 @@ class EntryCopier:
         self.damaged: dict[BookieId, set[EntryId]] = {}
 
     async def list_entries(self, bookie: BookieId) -> EntriesReply:
-        """List the bookie's entries. UNREACHABLE after the timeout."""
+        """List the bookie's entries. Returns UNREACHABLE after the timeout."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 return await self._bookies.list_entries(bookie, self._metadata.ledger)
@@ -149,9 +151,9 @@ class EntryCopier:
     async def survey(
         self, lac: EntryId, deep: Collection[BookieId] = ()
     ) -> dict[BookieId, ReplicaContents]:
-        """Return the contents of each registered bookie of the ledger, for its confirmed entries.
+        """Return the contents of each registered bookie of the ledger, for the confirmed entries.
 
-        The copies of bookies in `deep`, and of those in limbo, are read and verified.
+        The copies on bookies of `deep`, and on bookies in limbo, are read and verified.
         """
         parts = fragments_of(self._metadata, lac)
         names = sorted(bookies_of(self._metadata) & self._bookies.registered().keys())
@@ -161,7 +163,9 @@ class EntryCopier:
         return dict(zip(names, await asyncio.gather(*inspections), strict=True))
 
     async def list_replicas(self, bookies: Collection[BookieId]) -> dict[BookieId, ReplicaContents]:
-        """Return the contents that each registered one of these bookies lists; nothing is read."""
+        """Return the contents listed by each of these bookies that is registered; read
+        no entries.
+        """
         names = sorted(frozenset(bookies) & self._bookies.registered().keys())
         replies = await asyncio.gather(*map(self.list_entries, names))
         return dict(zip(names, map(contents_of, replies), strict=True))
@@ -181,7 +185,8 @@ class EntryCopier:
         if metadata.last_entry is not None:
             return metadata.last_entry
         replies = await asyncio.gather(*map(self._read_lac_from, metadata.last_fragment.ensemble))
-        # A fragment begins right after the entries confirmed when it was created.
+        # A fragment begins right after the entries that were confirmed when the fragment was
+        # created.
         return max(EntryId(metadata.last_fragment.first - 1), *replies)
 
     async def _read_lac_from(self, bookie: BookieId) -> EntryId:
@@ -210,8 +215,8 @@ class EntryCopier:
     ) -> tuple[EntryRanges, EntryRanges, bool]:
         """Return the valid entries, the corrupt ones, and whether the bookie answered for all.
 
-        A bookie that does not answer is not asked again: one that hangs would delay this ledger by
-        one timeout per entry.
+        After one timeout the bookie is not asked again. Otherwise a hanging bookie would delay this
+        ledger by one timeout per entry.
         """
         good: list[tuple[int, int]] = []
         damaged: set[EntryId] = set()
@@ -247,7 +252,7 @@ class EntryCopier:
         """Copy `entries` of the fragment to `target`, durably.
 
         Raises EntryUnknown if no other replica of an entry can be read, BookieUnavailable if the
-        target does not accept one. Both leave only additional copies behind.
+        target does not accept an entry. After an error, only additional copies are left behind.
         """
         writer = _TargetWriter(
             self._bookies,
@@ -288,7 +293,7 @@ class EntryCopier:
         fragment: LedgerFragment,
         replicas: Mapping[BookieId, ReplicaContents],
     ) -> Sequence[Buffer]:
-        """Return valid entries from `first` on, at least that one."""
+        """Return valid entries from `first` on, at least `first` itself."""
         for source in self._sources(first, fragment, replicas):
             reply = await self._read_many(source, first, last)
             if reply.status is not Status.OK:
@@ -304,7 +309,7 @@ class EntryCopier:
     def _sources(
         self, entry: EntryId, fragment: LedgerFragment, replicas: Mapping[BookieId, ReplicaContents]
     ) -> Iterable[BookieId]:
-        """Yield the fragment's bookies with a valid copy, starting with another one per entry."""
+        """Yield the fragment's bookies with a valid copy, in an order that differs per entry."""
         ensemble = fragment.ensemble
         start = entry % len(ensemble)
         for bookie in (*ensemble[start:], *ensemble[:start]):
@@ -330,7 +335,7 @@ class EntryCopier:
         return bodies
 
     async def end_limbo(self, bookie: BookieId) -> Status:
-        """End the limbo as `Bookies.end_limbo`. UNREACHABLE after the timeout."""
+        """End the limbo as `Bookies.end_limbo` does. Returns UNREACHABLE after the timeout."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 return await self._bookies.end_limbo(bookie, self._metadata.ledger, self._key)
@@ -346,10 +351,11 @@ class EntryCopier:
             raise BookieUnavailable(f"ledger {self._metadata.ledger}: {place}")
 
     async def missing_on(self, bookie: BookieId, entries: EntryRanges) -> EntryRanges:
-        """Return which of `entries` must still be copied to the bookie.
+        """Return the part of `entries` that must still be copied to the bookie.
 
-        Entries that it lists already are verified first: an earlier membership may have left
-        corrupt ones. Raises BookieUnavailable if it does not answer, or may have lost some.
+        Entries that the bookie lists already are verified first, because an earlier membership may
+        have left corrupt copies. Raises BookieUnavailable if the bookie does not answer or may have
+        lost some.
         """
         if entries == EMPTY:
             return EMPTY
@@ -361,7 +367,7 @@ class EntryCopier:
 
 
 class _TargetWriter:
-    """Adds in flight to one bookie. The first failure is kept and stops the writer."""
+    """The adds in flight to one bookie. The first failure is kept and stops the writer."""
 
     def __init__(
         self,
@@ -380,14 +386,14 @@ class _TargetWriter:
         self._budget = budget
         self._progress = progress
         self._loop = asyncio.get_running_loop()
-        # When OVERLOADED counts as a failure. Moves on with each success.
+        # The time from which OVERLOADED counts as a failure. Postponed by each success.
         self._give_up_s = self._loop.time() + overloaded_s_max
         self._overloaded_s_max = overloaded_s_max
         # Adds sent and not settled, retries included.
         self._in_flight = 0
         # Resolved when `_in_flight` reaches 0, while `settled` waits.
         self._idle: asyncio.Future[None] | None = None
-        # True once the copy ended; then nothing is sent again.
+        # True once the copy has ended. Nothing is sent after that.
         self._abandoned = False
 
     async def add(self, ledger: LedgerId, entry: EntryId, body: Buffer) -> None:
@@ -438,5 +444,5 @@ class _TargetWriter:
             await self._idle
 
     def abandon(self) -> None:
-        """Send nothing any more: the copy has ended."""
+        """Send nothing any more, because the copy has ended."""
         self._abandoned = True

@@ -12,7 +12,7 @@ EMPTY: EntryRanges = ()
 
 
 def ranges_of(entries: Iterable[int]) -> EntryRanges:
-    """Return the ranges of some ids, in any order, repeated or not."""
+    """Return the ranges of ids, which may be in any order and repeated."""
     return merged((entry, entry) for entry in sorted(entries))
 
 
@@ -88,16 +88,16 @@ def in_at_least(times: int, sets: Iterable[EntryRanges]) -> EntryRanges:
 
 
 def as_text(ranges: EntryRanges, ranges_max: int = 8) -> str:
-    """Format as `0-4, 7, 9-12`, with at most `ranges_max` ranges and the number of further ones."""
+    """Format as `0-4, 7, 9-12`, with at most `ranges_max` ranges and the number of omitted ones."""
     shown = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in ranges[:ranges_max])
     left = len(ranges) - ranges_max
     return f"{shown} and {left} more ranges" if left > 0 else shown
 
 
 def share(index: int, first: int, last: int, ensemble_size: int, write_quorum: int) -> EntryRanges:
-    """Return the entries of first..last that the bookie at `index` of their ensemble should hold.
+    """Return the entries of first..last that the bookie at `index` of the ensemble should hold.
 
-    Entry e is on index e mod E and the Qw - 1 after it, so an index has Qw of every E entries.
+    Entry e is on index e mod E and on the following Qw - 1, so an index has Qw of every E entries.
     """
     assert 0 <= index < ensemble_size
     if write_quorum == ensemble_size:

@@ -1,4 +1,4 @@
-"""Explain the state of a ledger or entry: facts in, sentences out. Pure."""
+"""Explain the state of a ledger or entry as sentences made from facts. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class LedgerFacts:
     found: LedgerCheck
     mark: UnderreplicatedLedger | None = None
     note: RepairNote = NO_NOTE
-    worker: BookieId | None = None  # the owner of its lock
+    worker: BookieId | None = None  # the owner of the ledger's lock
     auditor: BookieId | None = None
     enabled: bool = True
     draining: frozenset[BookieId] = frozenset()

@@ -74,10 +74,12 @@ class EndLimbo:
 
 @dataclass(frozen=True, slots=True)
 class RecoverLedger:
-    """Recover the ledger after the grace period: only that can repair its open last fragment."""
+    """Recover the ledger after the grace period. Only a recovery can repair the open
+    last fragment.
+    """
 
-    bookies: tuple[BookieId, ...]  # gone or in limbo
-    needs_spare: bool  # pointless without another bookie to replace them
+    bookies: tuple[BookieId, ...]  # bookies of the last fragment that are gone or in limbo
+    needs_spare: bool  # True if a repair needs another bookie to replace `bookies`
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,9 @@ RepairStep = FillCopies | ReplaceBookie | EndLimbo | RecoverLedger | WidenEnsemb
 
 
 class RepairPlan(NamedTuple):
-    """Steps that can be tried now, and reasons why others must wait. Empty if complete."""
+    """Steps that can be tried now, and reasons why others must wait. Empty for a
+    complete ledger.
+    """
 
     steps: tuple[RepairStep, ...]
     reasons: tuple[str, ...]
@@ -108,8 +112,9 @@ class BookieView:
 
     registered: Mapping[BookieId, BookieInfo]
     replicas: Mapping[BookieId, ReplicaContents]
-    gone: frozenset[BookieId] = frozenset()  # absent for too long, or being drained
-    refused: frozenset[BookieId] = frozenset()  # kept a corrupt copy although a good one was sent
+    gone: frozenset[BookieId] = frozenset()  # bookies absent for too long, or being drained
+    # Bookies that kept a corrupt copy although a good one was sent
+    refused: frozenset[BookieId] = frozenset()
 
     def is_writable(self, bookie: BookieId) -> bool:
         """True if the bookie is registered and accepts adds."""
@@ -181,7 +186,7 @@ class _Planner:
                 self.steps.append(FillCopies(gap, present))
 
     def plan_open(self, fragment: LedgerFragment) -> None:
-        """Plan a recovery if bookies are gone or in limbo: no writer can repair that itself."""
+        """Plan a recovery if bookies are gone or in limbo, because no writer can repair that."""
         view = self._view
         ensemble = fragment.ensemble
         gone = tuple(bookie for bookie in ensemble if bookie in view.gone)
@@ -205,7 +210,7 @@ class _Planner:
                 self.steps.append(EndLimbo(bookie))
 
     def widen(self) -> None:
-        """Widen the ledger if it is complete and narrower than wanted."""
+        """Widen the ledger if it is complete and has fewer copies than wanted."""
         if self.steps or self.reasons:
             return
         wanted = wider_quorum(self._metadata)
@@ -216,7 +221,7 @@ class _Planner:
 def wider_quorum(metadata: LedgerMetadata) -> QuorumSizes | None:
     """Return the quorum sizes to which a closed ledger should be widened, or None.
 
-    Every bookie of such a ledger has every entry (E = Qw), and so will the added ones.
+    Every bookie of such a ledger has every entry (E = Qw). The added bookies get every entry too.
     """
     wanted = wanted_quorum(metadata)
     if wanted is None or not metadata.closed:
@@ -229,7 +234,7 @@ def wider_quorum(metadata: LedgerMetadata) -> QuorumSizes | None:
 
 
 def wanted_quorum(metadata: LedgerMetadata) -> QuorumSizes | None:
-    """Return the quorum sizes wanted at creation if there were too few bookies then, or None."""
+    """Return the quorum sizes wanted at creation, or None if the ledger was created with these."""
     try:
         numbers = [int(part) for part in metadata.custom[WANTED_QUORUM].split(b",")]
         ensemble_size, write_quorum, ack_quorum = numbers
@@ -245,7 +250,7 @@ def with_replacement(
 ) -> LedgerMetadata | None:
     """Return the metadata with `bookie` at `index` of the fragment, or None if it is there already.
 
-    Raises FragmentChanged if the fragment is no longer the one that was copied.
+    Raises FragmentChanged if the fragment has changed since it was copied.
     """
     old = fragment.fragment
     at, current = _current_fragment(metadata, fragment)
@@ -261,7 +266,7 @@ def with_replacement(
 
 
 class FragmentChanged(Exception):
-    """The fragment was changed by another process: examine the ledger again."""
+    """The error for a fragment that another process changed. Examine the ledger again."""
 
 
 def _current_fragment(metadata: LedgerMetadata, fragment: LedgerFragment) -> tuple[int, Fragment]:
@@ -278,10 +283,10 @@ def with_more_bookies(
     quorum: QuorumSizes,
     added: Mapping[EntryId, tuple[BookieId, ...]],
 ) -> LedgerMetadata | None:
-    """Return `before` with the bookies `added` to each fragment, or None if it is stored already.
+    """Return `before` with the bookies `added` to each fragment, or None if that is stored already.
 
-    `added` is by the first entry of each fragment. Raises FragmentChanged if the ledger is no
-    longer the one that was copied.
+    `added` is keyed by the first entry of each fragment. Raises FragmentChanged if the ledger has
+    changed since it was copied.
     """
     fragments = tuple(
         Fragment(one.first, (*one.ensemble, *added[one.first])) for one in before.fragments

@@ -1,4 +1,4 @@
-"""One attempt to repair one ledger: examine, plan, carry out, until nothing more can be done."""
+"""One attempt to repair one ledger: examine, plan and carry out, until nothing more can be done."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from ledger.repair.underreplicated_ledgers import RepairNote, UnderreplicatedLed
 
 
 class RepairServices(NamedTuple):
-    """Shared by the tasks of one worker."""
+    """The services shared by the tasks of one worker."""
 
     metadata: LedgerMetadataStore
     client: LedgerClient
@@ -61,12 +61,12 @@ class RepairServices(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """The result of an attempt: complete, or the reasons why not."""
+    """The result of an attempt. The ledger is complete if there are no reasons."""
 
     reasons: tuple[str, ...] = ()
     lost: EntryRanges = EMPTY
     unreadable: EntryRanges = EMPTY
-    retry_s: float | None = None  # a further attempt after this time can do more
+    retry_s: float | None = None  # time after which another attempt can do more
 
     @property
     def whole(self) -> bool:
@@ -86,18 +86,18 @@ class RepairTask:
     ) -> None:
         self.services = services
         self.ledger = mark.ledger
-        # Bookies with corrupt copies: their copies are read, not only listed. Only grows.
+        # Bookies with corrupt copies. Their copies are read, not only listed. Only grows.
         self.suspects = set(note.suspects)
         # Bookies whose corrupt copies cannot be replaced in place. Only grows.
         self.refused: set[BookieId] = set()
         # Bookies that failed as replacements. Only grows.
         self.unfit: set[BookieId] = set()
-        # Fills that succeeded: (first entry of the fragment, index, entries). One that is planned
-        # again did not help. Only grows.
+        # Successful fills: (first entry of the fragment, index, entries). A fill that is planned
+        # again had no effect. Only grows.
         self.filled: set[tuple[EntryId, int, EntryRanges]] = set()
-        # True once a step changed something, so that another round is worthwhile.
+        # True once a step changed something, so that another attempt is worthwhile.
         self.progressed = False
-        # Bookies whose copies are lost, by the mark, and bookies being drained. Constant.
+        # Bookies whose copies are lost according to the mark, and bookies being drained. Constant.
         self._missing = mark.missing
         self._draining = draining
 
@@ -136,7 +136,7 @@ class RepairRound:
 
     def __init__(self, task: RepairTask, stored: Versioned) -> None:
         self.progressed = False
-        # Why steps were not carried out.
+        # The reasons why steps were not carried out.
         self.reasons: list[str] = []
         # The time after which a fence becomes possible, or None.
         self.retry_s: float | None = None
@@ -171,7 +171,8 @@ class RepairRound:
     async def _settled_entry(self) -> EntryId:
         """Return the highest entry that any bookie of the open fragment had `settle_s` ago.
 
-        Entries up to it had time to reach the other bookies. -1 for a closed ledger.
+        All entries up to this one had time to reach the other bookies. Returns -1 for a closed
+        ledger.
         """
         if self._metadata.closed:
             return NO_ENTRY
@@ -182,7 +183,7 @@ class RepairRound:
         return highest
 
     async def carry_out(self, steps: tuple[RepairStep, ...]) -> None:
-        """Carry out each step, or add to `reasons` why not."""
+        """Carry out each step, or add the reason for its failure to `reasons`."""
         for step in steps:
             try:
                 await self._carry_out_one(step)
@@ -211,7 +212,8 @@ class RepairRound:
     async def _fill(self, step: FillCopies) -> None:
         gap = step.gap
         what = (gap.fragment.first, gap.index, step.missing)
-        if what in self._task.filled:  # it accepted them, and still does not show them
+        # The bookie accepted these entries and still does not list good copies
+        if what in self._task.filled:
             self._refuse(gap.bookie)
             return
         self._task.filled.add(what)
@@ -226,13 +228,13 @@ class RepairRound:
         self.progressed = True
 
     def _refuse(self, bookie: BookieId) -> None:
-        """Record that a bookie keeps its corrupt copies; another one has to replace it."""
+        """Record that a bookie keeps its corrupt copies, so that another bookie replaces it."""
         if bookie not in self._task.refused:
             self._task.refused.add(bookie)
             self.progressed = True
 
     async def _replace(self, step: ReplaceBookie) -> None:
-        """Copy the share to another bookie; when it is durable, change the metadata."""
+        """Copy the share to another bookie, durably, and then change the metadata."""
         metadata, fragment = self._metadata, step.fragment
         share = share_of(fragment, step.index, metadata)
         while True:
@@ -264,7 +266,7 @@ class RepairRound:
     ) -> bool:
         """Copy the share to all of `bookies`. False if one of them is unfit.
 
-        True only after each bookie itself lists the share.
+        Returns True only after each bookie itself lists the share.
         """
         for bookie in bookies:
             try:

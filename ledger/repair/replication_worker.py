@@ -4,9 +4,9 @@
                 ▲                                                                    │
                 └────────────── until it is complete, or nothing more helps ◀────────┘
 
-It may stop between any two steps, and leaves the mark and copies that do not count yet. Any number
-of workers may run: a lock saves double work, and safety does not depend on it.
-Source: BookKeeper, `ReplicationWorker.java`, `LedgerFragmentReplicator.java`; invariant L19.
+The worker may stop between any two steps. The mark then remains, as do copies that are not in the
+metadata yet. Any number of workers may run. A lock saves double work, and safety does not depend on
+locks. Source: BookKeeper, `ReplicationWorker.java`, `LedgerFragmentReplicator.java`; invariant L19.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _RELEASE_S_MAX: Final = 2.0
 class RepairStatus(Enum):
     """The outcome of one attempt at a ledger."""
 
-    REPAIRED = auto()  # complete and off the list, or deleted
-    UNFINISHED = auto()  # still on the list
+    REPAIRED = auto()  # the ledger is complete and off the list, or was deleted
+    UNFINISHED = auto()  # the ledger is still on the list
     LOCKED = auto()  # another worker has the lock
 
 
@@ -53,8 +53,8 @@ class RepairOutcome:
     """The outcome of one attempt, with the reasons if it is unfinished."""
 
     result: RepairStatus
-    reasons: tuple[str, ...] = ()  # why it is unfinished
-    retry_s: float | None = None  # another attempt after this time can do more
+    reasons: tuple[str, ...] = ()  # why the ledger is unfinished
+    retry_s: float | None = None  # time after which another attempt can do more
     progress: bool = False  # True if this attempt changed something
 
 
@@ -74,7 +74,7 @@ class ReplicationWorker:
         config = config or RepairConfig()
         client_config = client_config or LedgerClientConfig()
         self.underreplicated = UnderreplicatedLedgers(store, clock, owner)
-        # Counters since the start; only rise.
+        # Counters since the start. Counters never fall.
         self.progress = RepairProgress()
         self._config = config
         self._clock = clock
@@ -91,8 +91,8 @@ class ReplicationWorker:
             grace_left_s=self._grace_left_s,
         )
         self._schedule = RetrySchedule(config.backoff_s_min, config.backoff_s_max)
-        # Per open ledger: its last fragment and the bookies to be replaced, and since when this
-        # process has seen them so. Dropped when the ledger is off the list.
+        # Per open ledger: its last fragment with the bookies to be replaced, and since when this
+        # process has seen both unchanged. Dropped when the ledger is off the list.
         self._open_since: dict[LedgerId, tuple[object, float]] = {}
         # Set by `wake`; `run` clears it before each pass.
         self._woken = asyncio.Event()
@@ -113,23 +113,23 @@ class ReplicationWorker:
                 continue
 
     def wake(self) -> None:
-        """Start a pass now: there may be new marks."""
+        """Start a pass now, because there may be new marks."""
         self._woken.set()
 
     def on_bookies_changed(self) -> None:
-        """Retry every ledger: repairs that were impossible may be possible now."""
+        """Retry every ledger, because impossible repairs may be possible now."""
         self._schedule.reset()
         self.wake()
 
     async def run_pass(self) -> dict[LedgerId, RepairOutcome]:
-        """Try every marked ledger that is due once, in random order."""
+        """Try each marked ledger that is due once, in random order."""
         marked = await self.underreplicated.ledgers()
         for gone in self._open_since.keys() - set(marked):
             del self._open_since[gone]
         return await self.repair_all(self._schedule.ready(marked, self._clock.monotonic_s()))
 
     async def repair_all(self, ledgers: Iterable[LedgerId]) -> dict[LedgerId, RepairOutcome]:
-        """Try each of these once, a few in parallel. Raises MetadataUnavailable."""
+        """Try each of these ledgers once, a few in parallel. Raises MetadataUnavailable."""
         waiting = sorted(ledgers, key=lambda _: self._random())
         outcomes: dict[LedgerId, RepairOutcome] = {}
 
@@ -191,7 +191,7 @@ class ReplicationWorker:
         task = RepairTask(self._services, mark, note, await self.underreplicated.draining())
         try:
             found = await task.run()
-        except NoSuchLedger:  # deleted meanwhile
+        except NoSuchLedger:  # the ledger was deleted meanwhile
             await self.underreplicated.mark_replicated(mark)
             return RepairOutcome(RepairStatus.REPAIRED)
         if not found.whole:
@@ -219,8 +219,8 @@ class ReplicationWorker:
     def _grace_left_s(self, ledger: LedgerId, what: object) -> float:
         """Return how long the ledger's writer may still take to replace the bookies itself.
 
-        `what` is the last fragment and the bookies; the time counts since this process first saw
-        it.
+        `what` is the last fragment with the bookies. The time counts from the moment when this
+        process first saw this state.
         """
         now_s = self._clock.monotonic_s()
         known = self._open_since.get(ledger)

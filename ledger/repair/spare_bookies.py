@@ -23,9 +23,9 @@ class SpareBookies:
         self._bookies = bookies
         self._clock = clock
         self._random = random
-        # Used share of each bookie's disk, 0 to 1. Replaced by `_refresh_load`.
+        # Used share of each bookie's disk, from 0 to 1. Replaced by `_refresh_load`.
         self._load: dict[BookieId, float] = {}
-        # Time of the last refresh of `_load`, or None before the first.
+        # Time of the last refresh of `_load`, or None before the first refresh.
         self._asked_s: float | None = None
 
     async def replacement(
@@ -35,7 +35,7 @@ class SpareBookies:
         write_quorum: int,
         never: Collection[BookieId],
     ) -> BookieId | None:
-        """Return a bookie for `index` of `ensemble`, none of `never`, or None if there is none."""
+        """Return a bookie for `index` of `ensemble` that is not in `never`, or None."""
         await self._refresh_load()
         registered = self._bookies.registered()
         candidates = {

@@ -42,7 +42,7 @@ from ledger.repair.entry_ranges import EMPTY, EntryRanges, merged
 NOTES = f"{UNDERREPLICATION}/notes"
 DRAINING = f"{UNDERREPLICATION}/draining"
 
-_REASONS_MAX = 20  # a note stays small, whatever is wrong
+_REASONS_MAX = 20  # most reasons stored in a note, to keep notes small
 _RUNS_MAX = 500
 
 
@@ -50,7 +50,7 @@ class UnderreplicatedLedger(NamedTuple):
     """One ledger on the list. `version` rises with each mark."""
 
     ledger: LedgerId
-    missing: frozenset[BookieId]  # bookies whose copies are lost; empty: see the ledger
+    missing: frozenset[BookieId]  # bookies whose copies are lost; may be empty
     since_ms: int | None
     version: int
 
@@ -59,10 +59,10 @@ class UnderreplicatedLedger(NamedTuple):
 class RepairNote:
     """Findings about a marked ledger beyond its mark."""
 
-    suspects: frozenset[BookieId] = frozenset()  # their copies are read, not only listed
-    lost: EntryRanges = EMPTY  # no live bookie has these entries, and enough deny them
-    unreadable: EntryRanges = EMPTY  # no live bookie shows these now; includes `lost`
-    reasons: tuple[str, ...] = ()  # why the last attempt left it unfinished
+    suspects: frozenset[BookieId] = frozenset()  # bookies whose copies are read, not only listed
+    lost: EntryRanges = EMPTY  # entries that no live bookie has and enough bookies deny
+    unreadable: EntryRanges = EMPTY  # entries that no live bookie shows now; includes `lost`
+    reasons: tuple[str, ...] = ()  # why the last attempt left the ledger unfinished
     at_ms: int = 0  # time of the last attempt
 
 
@@ -70,7 +70,7 @@ NO_NOTE = RepairNote()
 
 
 class UnderreplicatedLedgers:
-    """The list in a metadata store. Every call may raise MetadataUnavailable; call again then.
+    """The list in a metadata store. Every call may raise MetadataUnavailable and can be repeated.
 
     `owner` names this process in its locks and must be unique among processes.
     """
@@ -93,7 +93,7 @@ class UnderreplicatedLedgers:
                 await self._create_if_missing(path, data)
 
     async def mark(self, ledger: LedgerId, missing: Iterable[BookieId]) -> None:
-        """Mark a ledger with lost bookies. If it is marked already, merge them into the mark."""
+        """Mark a ledger with lost bookies. If it is marked already, add the bookies to the mark."""
         path = ledger_path_of(ledger)
         lost = frozenset(missing)
         while True:
@@ -107,11 +107,11 @@ class UnderreplicatedLedgers:
                     data = encode_missing(both, known.since_ms)
                     await self._store.set(path, data, known.version)
             except (NodeExists, BadVersion, NoNode):
-                continue  # another process marked or repaired it in the same moment
+                continue  # another process marked or repaired the ledger at the same moment
             return
 
     async def get(self, ledger: LedgerId) -> UnderreplicatedLedger | None:
-        """Return the mark, or None. A mark that does not parse names no bookie."""
+        """Return the mark, or None. If the mark does not parse, it names no bookie."""
         try:
             node = await self._store.get(ledger_path_of(ledger))
         except NoNode:
@@ -137,7 +137,7 @@ class UnderreplicatedLedgers:
         except BadVersion:
             return False
         except NoNode:
-            pass  # deleted by another worker, or by this one if the reply was lost
+            pass  # another worker deleted the mark, or the reply to this worker was lost
         await self.set_note(mark.ledger, NO_NOTE)
         await self._remove_empty_parents(path)
         return True
@@ -156,7 +156,7 @@ class UnderreplicatedLedgers:
     async def lock(self, ledger: LedgerId) -> bool:
         """Lock the ledger for this process, until `release` or the end of its session.
 
-        False if another process has the lock.
+        Returns False if another process has the lock.
         """
         try:
             await self._store.create(
@@ -223,10 +223,10 @@ class UnderreplicatedLedgers:
             else:
                 await self._store.set(path, _encode_note(note), ANY_VERSION)
         except (NodeExists, NoNode):
-            return  # another worker wrote it; a note is only advice
+            return  # another worker wrote the note; notes are only advice
 
     async def report_corrupt(self, ledger: LedgerId, bookies: Iterable[BookieId]) -> None:
-        """Mark the ledger; workers will read these bookies' copies in full."""
+        """Mark the ledger, so that workers read these bookies' copies in full."""
         known = await self.note(ledger)
         suspects = known.suspects | frozenset(bookies)
         await self.set_note(
@@ -237,7 +237,7 @@ class UnderreplicatedLedgers:
     # -- bookies being drained ----------------------------------------------------------
 
     async def drain(self, bookie: BookieId) -> None:
-        """Have workers replace the bookie, although its copies may still be read."""
+        """Start draining the bookie: workers replace it, although its copies may still be read."""
         await self._create_if_missing(f"{DRAINING}/{bookie}", b"")
 
     async def end_drain(self, bookie: BookieId) -> None:
@@ -281,7 +281,7 @@ def _encode_note(note: RepairNote) -> bytes:
 
 
 def _decode_note(data: bytes) -> RepairNote:
-    """Parse a note. One that does not parse counts as empty, because notes are only advice."""
+    """Parse a note. Invalid data counts as an empty note, because notes are only advice."""
     try:
         fields = cast("dict[str, Any]", json.loads(data))
         return RepairNote(

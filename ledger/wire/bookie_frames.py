@@ -35,7 +35,7 @@ KEYS_MAX: Final = 2**16 - 1
 FRAME_BYTES_MAX: Final = 64 * 1024
 """Most bytes that a message with one entry needs beside the entry."""
 
-RECOVERY: Final = 1  # a flag of an add
+RECOVERY: Final = 1  # flag of an add by a recovery
 
 _HEAD = Struct(">BB")
 _WELCOME = Struct(">HI")
@@ -85,7 +85,7 @@ class AddRequest(NamedTuple):
 
 
 class AddBatch(NamedTuple):
-    """Adds numbered first, first + 1, …"""
+    """Adds numbered consecutively from `first`."""
 
     first: int
     adds: list[AddRequest]
@@ -102,7 +102,8 @@ class AddStatusRange(NamedTuple):
 class ReadRequest(NamedTuple):
     """One request of the read stream.
 
-    `first` is the entry, or for WAIT_LAC the known LAC. `bound` is in bytes, or milliseconds.
+    `first` is the entry, or the known LAC for WAIT_LAC. `bound` is in bytes, or in milliseconds for
+    WAIT_LAC.
     """
 
     op: ReadOp
@@ -169,7 +170,7 @@ class AddBatchWriter:
     __slots__ = ("_bodies", "_heads", "_keys", "body_bytes", "count", "first", "size")
 
     def __init__(self, first: int) -> None:
-        # The number of the first add, and how many adds there are so far.
+        # The number of the first add, and the number of adds so far.
         self.first = first
         self.count = 0
         # Size of the message so far, with headers and keys.
@@ -179,7 +180,7 @@ class AddBatchWriter:
         # One packed header per add, in order, and the buffers of all bodies in the same order.
         self._heads: list[bytes] = []
         self._bodies: list[Buffer] = []
-        # Master keys with their index in the message; each is sent once.
+        # Master keys with their index in the message. Each key is sent once.
         self._keys: dict[bytes, int] = {}
 
     def add(
@@ -220,7 +221,7 @@ class AddBatchWriter:
 
 
 def decode_add_batch(message: bytes) -> AddBatch:
-    """Decode an ADDS message. Raises BadBookieFrame; then none of the adds counts."""
+    """Decode an ADDS message. Raises BadBookieFrame; no add of that message is then valid."""
     view = _open(message, FrameKind.ADDS)
     if len(view) < _ADDS.size:
         raise BadBookieFrame("ADDS has no count")
@@ -246,7 +247,7 @@ def decode_add_batch(message: bytes) -> AddBatch:
 
 
 def _decode_keys(view: memoryview, at: int, count: int) -> tuple[list[bytes], int]:
-    """Return the keys and the position behind them. Raises BadBookieFrame."""
+    """Return the keys and the index of the next byte. Raises BadBookieFrame."""
     if count > len(view) - at:
         raise BadBookieFrame(f"{count} keys do not fit into {len(view) - at} bytes")
     keys: list[bytes] = []
@@ -292,7 +293,7 @@ def encode_read_requests(requests: Iterable[ReadRequest]) -> bytes:
 
 
 def decode_read_requests(message: bytes) -> list[ReadRequest]:
-    """Decode the read requests of a message. Raises BadBookieFrame; then none of them counts."""
+    """Decode the read requests of a message. Raises BadBookieFrame, even if only one is invalid."""
     view = _open(message, FrameKind.READ_REQUESTS)
     at, size = 0, len(view)
     requests: list[ReadRequest] = []
@@ -345,7 +346,7 @@ def decode_read_responses(message: bytes) -> list[ReadResponse]:
 
 
 def _decode_bodies(view: memoryview, at: int, count: int) -> tuple[list[memoryview], int]:
-    """Return views of the bodies and the position behind them. Raises BadBookieFrame."""
+    """Return views of the bodies and the index of the next byte. Raises BadBookieFrame."""
     if count == 0:
         return [], at
     lengths_end = at + count * _LENGTHS
@@ -368,7 +369,7 @@ def _decode_bodies(view: memoryview, at: int, count: int) -> tuple[list[memoryvi
 
 
 def _open(message: bytes, kind: FrameKind) -> memoryview:
-    """Return the content behind the first two bytes. Raises BadBookieFrame for another kind."""
+    """Return the content after the first two bytes. Raises BadBookieFrame for another kind."""
     if len(message) < _HEAD.size:
         raise BadBookieFrame(f"message has only {len(message)} bytes")
     version, found = message[0], message[1]
@@ -383,7 +384,7 @@ _STATUSES: Final = {int(status): status for status in Status}
 
 
 def _status(code: int) -> Status:
-    """Return the status. Raises BadBookieFrame for one that this version does not define."""
+    """Return the status. Raises BadBookieFrame for an unknown code."""
     status = _STATUSES.get(code)
     if status is None:
         raise BadBookieFrame(f"unknown status {code}")

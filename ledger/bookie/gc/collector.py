@@ -26,7 +26,7 @@ class GcResult(NamedTuple):
     ledgers: int
     files_dropped: int
     files_rewritten: int
-    files_damaged: int = 0  # kept, because their contents are not known for certain
+    files_damaged: int = 0  # files kept because their contents are uncertain
 
 
 async def collect(
@@ -39,13 +39,13 @@ async def collect(
 ) -> GcResult:
     """Delete ledgers that two listings lack, then delete or compact log files.
 
-    Only ledgers that the bookie had before the first listing count: metadata is written before
-    the first entry, so a new ledger is never mistaken for a deleted one. `ledger_exists` confirms
-    each candidate, in case a listing was incomplete. The current log file is closed if it is
-    mostly dead. Files with a live share below `compaction_threshold` are compacted, at most
-    `compaction_bytes_max` per call and never into the reserved disk space. Damaged files stay.
-    Raises OSError, and the errors of the listing, before anything is deleted.
-    Source: seed 001, garbage collection.
+    Only ledgers that the bookie had before the first listing are deleted. Metadata is written
+    before the first entry, so a new ledger is never mistaken for a deleted one. `ledger_exists`
+    confirms each candidate, in case a listing was incomplete. The current log file is closed if it
+    is mostly dead. Files with a live share below `compaction_threshold` are compacted, at most
+    `compaction_bytes_max` per call and never into the reserved disk space. Damaged files are kept.
+    Raises OSError, and the errors of the listing, before anything is deleted. Source: seed 001,
+    garbage collection.
     """
     storage = bookie.storage
     async with storage.gc_lock:
@@ -78,7 +78,7 @@ async def find_deleted_ledgers(
 
 
 async def _delete_unused_files(cleaner: LogCleaner) -> tuple[int, int]:
-    """Delete files without live bytes. Returns how many went and how many damaged ones stayed."""
+    """Delete files without live bytes. Returns the numbers of deleted and of damaged files."""
     unused = [file.file_id for file in cleaner.files() if file.bytes_used == 0]
     intact = [file_id for file_id in unused if await cleaner.is_intact(file_id)]
     if intact:
@@ -89,7 +89,7 @@ async def _delete_unused_files(cleaner: LogCleaner) -> tuple[int, int]:
 async def _compact_files(
     bookie: Bookie, cleaner: LogCleaner, threshold: float, bytes_max: int
 ) -> tuple[int, int]:
-    """Compact mostly dead files. Returns how many were compacted and how many are unreadable."""
+    """Compact mostly dead files. Returns the numbers of compacted and of unreadable files."""
     compacted = unreadable = 0
     for file in cleaner.files():
         room = min(bytes_max, cleaner.spare_bytes)
@@ -104,7 +104,7 @@ async def _compact_files(
 
 
 async def _compact_file(bookie: Bookie, cleaner: LogCleaner, file_id: int) -> bool:
-    """Compact one file. False if it cannot be read; it stays, and other files go on."""
+    """Compact one file. Returns False, and keeps the file, if it cannot be read."""
     try:
         await cleaner.compact_file(file_id)
     except CorruptFormat:

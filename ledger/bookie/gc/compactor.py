@@ -1,4 +1,4 @@
-"""Compaction of a mostly dead log file: its live entries are copied into the current one."""
+"""Compaction of a mostly dead log file: copy its live entries into the current log file."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from ledger.core.journal_format import RecordType
 from ledger.ids import Buffer
 from ledger.ports.bookies import Status
 
-_BATCH_BYTES: Final = 4 * 1024 * 1024  # copied between two waits for the journal
-_ROWS: Final = 320  # index rows per turn of the loop; as many entries as a group takes
-_GROUP_ENTRIES: Final = 320  # entries appended in one turn: they share one group and its padding
+_BATCH_BYTES: Final = 4 * 1024 * 1024  # bytes copied between two waits for the journal
+_ROWS: Final = 320  # index rows per turn of the loop; the same as `_GROUP_ENTRIES`
+_GROUP_ENTRIES: Final = 320  # entries appended in one turn, which share a group and its padding
 _GROUP_BYTES: Final = 1024 * 1024
 
 
 class LogCompactor:
     """The move of one file's live entries and of their ledgers' state. Used once.
 
-    It copies the entries that the index lists. An unreadable entry stops it, and the file stays
-    needed.
+    Copies the entries that the index lists. At an unreadable entry the compaction stops, and the
+    file is still needed.
     """
 
     def __init__(self, file_id: int, storage: BookieStorage) -> None:
@@ -30,20 +30,20 @@ class LogCompactor:
         self._storage = storage
         self._index = storage.index
         self._journal = storage.journal
-        # Status of the last entry whose append failed. None while all have succeeded.
+        # Status of the last entry whose append failed. None while all appends have succeeded.
         self._failed: Status | None = None
         # Bytes appended since the last wait for the journal; bounds the journal's queue.
         self._appended_bytes = 0
-        # Read and not yet appended: (ledger, entry, body). Entry -1 stands for the ledger's state,
-        # which comes before its entries. Emptied by `_append_read`.
+        # Entries read and not yet appended: (ledger, entry, body). Entry -1 stands for the ledger's
+        # state, which precedes the ledger's entries. Emptied by `_append_read`.
         self._read: list[tuple[int, int, Buffer]] = []
         # Sum of the bodies in `_read`.
         self._read_bytes = 0
 
     async def run(self) -> None:
-        """Append everything live of the file to the log again, and wait until it is durable.
+        """Append all live data of the file to the log again, and wait until it is durable.
 
-        Raises OSError if it could not be written, CorruptFormat if it could not be read.
+        Raises OSError if a write fails, CorruptFormat if the file cannot be read.
         """
         self._index.write_batch(self._journal.end)
         try:
@@ -57,7 +57,7 @@ class LogCompactor:
         await self._wait_durable()
 
     def _append_state(self, ledger: int) -> None:
-        """Log the ledger's state again: the key, then the fence, then the rest."""
+        """Log the ledger's state again: the key, then the fence, then all other state."""
         state = self._index.state(ledger)
         if state is None or state.deleted:
             return
@@ -82,7 +82,7 @@ class LogCompactor:
     async def _read_run(self, ledger: int, run: list[tuple[int, EntryLocation]]) -> None:
         """Read neighbouring entries together and append them together.
 
-        A group begins at a block boundary, so entries appended one by one would take a block each.
+        A group begins at a block boundary, so entries appended one by one would each take a block.
         """
         files = self._storage.files
         while run:
@@ -106,7 +106,7 @@ class LogCompactor:
                 self._append_entry(ledger, entry, body)
 
     def _append_entry(self, ledger: int, entry: int, body: Buffer) -> None:
-        state = self._index.state(ledger)  # looked up again: it may have changed since the read
+        state = self._index.state(ledger)  # the ledger's state may have changed since the read
         if state is None or state.deleted or self._journal.failed is not None:
             return
 
@@ -121,7 +121,7 @@ class LogCompactor:
         self._appended_bytes += record.size
 
     async def _wait_durable(self) -> None:
-        """Wait until everything appended is durable. Raises OSError if something failed."""
+        """Wait until everything appended is durable. Raises OSError if an append failed."""
         self._appended_bytes = 0
         await self._journal.settled()
         if self._journal.failed is not None:

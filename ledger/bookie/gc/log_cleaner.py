@@ -1,4 +1,4 @@
-"""Log files that may be compacted or deleted: how much of each is live, and their removal."""
+"""Log files that may be compacted or deleted: their live bytes and their removal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ledger.errors import CorruptFormat
 
 
 class LogFileUsage(NamedTuple):
-    """How much of one log file belongs to ledgers that are not deleted."""
+    """The bytes of one log file that belong to existing ledgers."""
 
     file_id: int
     bytes_used: int
@@ -45,7 +45,7 @@ class LogCleaner:
     def files(self) -> list[LogFileUsage]:
         """List every log file except the one being written, oldest first.
 
-        Usage is as of the last index batch: call `BookieStorage.checkpoint` before.
+        Usage is as of the last index batch, so call `BookieStorage.checkpoint` first.
         """
         return [
             LogFileUsage(file_id, self._index.used_bytes(file_id))
@@ -54,9 +54,9 @@ class LogCleaner:
         ]
 
     async def is_intact(self, file_id: int) -> bool:
-        """True if the file's header is its own and replay found no corruption in it.
+        """True if the file has its own valid header and replay found no corruption in it.
 
-        The index may know less than a damaged file holds, so such a file never counts as unused.
+        A damaged file may hold entries that the index lacks, so such a file never counts as unused.
         Source: BookKeeper's garbage collector, which once trusted a broken header.
         """
         storage = self._storage
@@ -84,7 +84,7 @@ class LogCleaner:
     async def compact_file(self, file_id: int) -> None:
         """Copy the live part of a file into the current log file, durably.
 
-        Raises OSError or CorruptFormat; the file is then needed as before.
+        Raises OSError or CorruptFormat; after an error the file is still needed.
         """
         storage = self._storage
         assert file_id < self._journal.file_id
@@ -94,7 +94,7 @@ class LogCleaner:
         self._index.drop_file(file_id)
 
     async def delete_files(self, file_ids: Sequence[int]) -> None:
-        """Delete log files that hold nothing live. Raises OSError."""
+        """Delete log files without live bytes. Raises OSError."""
         storage = self._storage
         storage.assert_serving()
         await storage.log_limbo_bounds(LIMBO_KNOWN)

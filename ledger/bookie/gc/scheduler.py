@@ -38,21 +38,21 @@ class GcScheduler:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin; the first collection follows after one interval."""
+        """Begin the schedule. The first collection follows after one interval."""
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     def request(self) -> None:
-        """Start a collection now, or after the one that is running."""
+        """Start a collection now, or after the running collection."""
         self._requested.set()
 
     async def stop(self) -> None:
-        """Cancel the collection that is running, if any, and schedule no more."""
+        """Cancel a running collection and schedule no more."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def collect(self) -> GcResult:
-        """Run one collection now. Raises as `ledger.bookie.gc.collector.collect`."""
+        """Run one collection now. Raises the errors of `ledger.bookie.gc.collector.collect`."""
         return await collect(
             self._bookie,
             self._list_ledgers,
