@@ -1,8 +1,8 @@
 """Maps ledger errors to Kafka error codes: the one place where a ledger error becomes a code.
 
-A code that means "not written" may be sent only if the record can never become visible. So a
-failed append of unknown outcome gets NOT_LEADER_OR_FOLLOWER, which makes clients retry, and never
-UNKNOWN_SERVER_ERROR (it makes Java's idempotent producer duplicate records, KAFKA-14034).
+A code that means "not written" may be sent only if the record can never become visible. So a failed
+append of unknown outcome gets NOT_LEADER_OR_FOLLOWER, which makes clients retry.
+UNKNOWN_SERVER_ERROR would make Java's idempotent producer duplicate records (KAFKA-14034).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ledger.errors import LedgerError
 
 
 class KafkaCodes(NamedTuple):
-    """The codes of one kind of ledger error, by the kind of request that failed with it."""
+    """The codes of one kind of ledger error, one for each kind of request."""
 
     partition: ErrorCode
     """For Produce, Fetch, ListOffsets and DeleteRecords."""
@@ -57,7 +57,10 @@ CODES: dict[type[LedgerError], KafkaCodes] = {
 
 
 def partition_code(error: LedgerError, *, unknown_outcome: bool = False) -> ErrorCode:
-    """Return the code for a partition. `unknown_outcome`: the record may turn out as written."""
+    """Return the code for a partition.
+
+    With `unknown_outcome`, the record may still become durable after this error.
+    """
     if unknown_outcome:
         return ErrorCode.not_leader_or_follower
     codes = _codes(error)
@@ -74,7 +77,7 @@ def coordinator_code(error: BaseException) -> ErrorCode:
 def admin_code(error: LedgerError) -> ErrorCode:
     """Return the code for a request about topics or configs.
 
-    That of a retryable error makes admin clients find the controller and retry.
+    The code of a retryable error makes admin clients find the controller and retry.
     """
     return ErrorCode.not_controller if error.retryable else partition_code(error)
 

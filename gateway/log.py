@@ -8,7 +8,7 @@ __all__ = ["Throttle", "logger"]
 
 
 class Throttle:
-    """At most one line per kind, subject and minute, so that no client can fill the disk."""
+    """A limit of one line per kind, subject and minute, so that no client can fill the disk."""
 
     __slots__ = ("_logged_s",)
 
@@ -16,11 +16,11 @@ class Throttle:
     KEYS_MAX = 1024
 
     def __init__(self) -> None:
-        # When a line of this kind and subject was last logged. Emptied at KEYS_MAX entries.
+        # The time of the last line of each kind and subject. Emptied at KEYS_MAX entries.
         self._logged_s: dict[tuple[str, str], float] = {}
 
     def allows(self, kind: str, subject: str, now_s: float) -> bool:
-        """Return whether to log a line now, and remember that it was logged.
+        """Return True if a line may be logged now, and count it as logged.
 
         `subject` is a partition, or the host of a client.
         """

@@ -19,7 +19,7 @@ from ledger.repair.election import current_auditor
 
 Row = dict[str, Any]
 OnDrained = Callable[[int, int], None]
-"""Called with the number of ledgers that moved, and of those that still name the bookie."""
+"""Called with two counts: ledgers that moved off the bookie, and ledgers that still name it."""
 
 _LOOK_S = 1.0
 
@@ -80,8 +80,8 @@ async def decommission(
 ) -> Row:
     """Move all copies off the bookie, then delete its cookie, which removes it from the cluster.
 
-    Raises AdminError. Copies that moved stay moved, and the bookie stays marked as draining until
-    this is called again, or `keep`.
+    Raises AdminError. Copies that moved before the error stay at their new bookies. The bookie
+    stays marked as draining until a later call succeeds, or until `keep` runs.
     """
     await _check_known(storage, bookie)
     if _is_writable(storage, bookie) and not even_if_writable:
@@ -110,7 +110,7 @@ async def decommission(
 
 
 async def keep(storage: Storage, bookie: BookieId) -> None:
-    """Stop draining the bookie; copies that moved stay where they are."""
+    """Stop draining the bookie. Copies that moved stay at their new bookies."""
     await storage.underreplicated.end_drain(bookie)
 
 
@@ -137,7 +137,10 @@ async def _ledgers_of(storage: Storage, bookie: BookieId) -> list[LedgerId]:
 async def _wait_until_empty(
     storage: Storage, bookie: BookieId, timeout_s: float | None, on_drained: OnDrained | None
 ) -> int:
-    """Mark all ledgers that name the bookie until none does. Returns their number."""
+    """Mark all ledgers that name the bookie, and wait until none names it.
+
+    Returns the number of marked ledgers.
+    """
     seen: set[LedgerId] = set()
     show = on_drained or _ignore
     try:
@@ -156,7 +159,10 @@ def _ignore(moved: int, left: int) -> None:
 
 
 async def _mark_left(storage: Storage, bookie: BookieId, seen: set[LedgerId]) -> int:
-    """Mark the ledgers that name the bookie and are not in `seen`; return the number of all."""
+    """Mark the ledgers that name the bookie and are not in `seen`.
+
+    Returns the number of all ledgers that name the bookie.
+    """
     left = await _ledgers_of(storage, bookie)
     for ledger in left:
         if ledger not in seen:
@@ -179,4 +185,4 @@ async def _remove_cookie(storage: Storage, bookie: BookieId) -> None:
     try:
         await storage.store.delete(cookie_path(bookie))
     except NoNode:
-        return  # an earlier call deleted it
+        return  # an earlier call deleted the cookie

@@ -32,7 +32,7 @@ _MOVED = frozenset(
         "request_timed_out",
     }
 )
-"""Error codes that are retried: another broker is responsible now, or this one is not ready yet."""
+"""Error codes that are retried: the coordinator or leader moved, or the broker is not ready yet."""
 
 Fields = Callable[[int], dict[str, Any]]
 """Maps the version of a request to its fields."""
@@ -66,7 +66,10 @@ def parse_bootstrap(bootstrap: str) -> list[tuple[str, int]]:
 
 
 class AdminClient:
-    """Use as `async with AdminClient(bootstrap) as client`. Every method may raise Unreachable."""
+    """A Kafka client for admin requests to the cluster of these bootstrap servers.
+
+    Use as `async with AdminClient(bootstrap) as client`. Every method may raise Unreachable.
+    """
 
     def __init__(
         self,
@@ -83,7 +86,7 @@ class AdminClient:
         # Open connections, by host and port. A connection that fails is removed and closed.
         self._links: dict[tuple[str, int], Link] = {}
         # The connection to a bootstrap server, for requests that any broker answers. None before
-        # the first request, and after this connection failed until another one is open.
+        # the first request. Also None after this connection failed, until another one is open.
         self._first: Link | None = None
 
     async def __aenter__(self) -> Self:
@@ -132,7 +135,10 @@ class AdminClient:
         return link
 
     async def _forget(self, link: Link) -> None:
-        """Close a connection that failed. The next request opens one, perhaps to another broker."""
+        """Close a connection that failed.
+
+        The next request opens a new connection, perhaps to another broker.
+        """
         for address in [each for each, known in self._links.items() if known is link]:
             del self._links[address]
         if self._first is link:
@@ -160,7 +166,10 @@ class AdminClient:
         return await self._send(await self._any(), key, fields, version_max)
 
     async def metadata(self, topics: Sequence[str] | None) -> Any:
-        """Request the brokers and these topics; None requests all topics, an empty list none."""
+        """Request the metadata of the brokers and of these topics.
+
+        None requests all topics. An empty list requests no topic.
+        """
         asked = None if topics is None else [{"name": name} for name in topics]
         return await self.send(_METADATA, {"topics": asked, "allow_auto_topic_creation": False})
 
@@ -217,9 +226,9 @@ class AdminClient:
                 return answer
 
     async def at_every_broker(self, key: int, fields: Fields, codes: Codes) -> list[Any]:
-        """Send a request to every broker in the metadata, retrying those that fail.
+        """Send a request to every broker in the metadata, retrying the brokers that fail.
 
-        Returns one response of each. Raises Unreachable if a broker still fails at the end.
+        Returns one response per broker. Raises Unreachable if a broker still fails at the end.
         """
         retry = _Retry(self._retry_s_max)
         answers: dict[int, Any] = {}
@@ -227,7 +236,7 @@ class AdminClient:
         while True:
             fault: Unreachable | None = None
             brokers = await self._brokers(retry)
-            if brokers != known:  # a group may have moved to a broker that answered before
+            if brokers != known:  # a group may have moved to a broker that has already answered
                 answers, known = {}, brokers
             for broker in brokers:
                 if broker.node_id in answers and not _moved(codes(answers[broker.node_id])):
@@ -258,10 +267,11 @@ class AdminClient:
         key: int,
         fields: Callable[[Mapping[str, Sequence[int]]], dict[str, Any]],
     ) -> dict[Place, Any]:
-        """Send requests to the leaders of these partitions; `fields` makes one from its topics.
+        """Send requests to the leaders of these partitions.
 
-        Returns the response for each partition. A partition without a leader, or whose leader does
-        not answer, is left out when the time for retries is up.
+        `fields` builds the fields of a request from its topics. Returns the response for each
+        partition. A partition is left out if its leader is unknown or has not answered when the
+        time for retries is up.
         """
         retry = _Retry(self._retry_s_max)
         found: dict[Place, Any] = {}
@@ -284,7 +294,7 @@ class AdminClient:
     async def _at_leader(
         self, broker: Broker, key: int, fields: dict[str, Any]
     ) -> dict[Place, Any]:
-        """Return the response for each partition; none of them if the broker is unreachable."""
+        """Return the response for each partition, or no response if the broker is unreachable."""
         try:
             answer = await self.at_broker(broker, key, lambda _: fields, VERSION_MAX)
         except Unreachable:
@@ -296,7 +306,7 @@ class AdminClient:
         }
 
     async def _leaders(self, places: set[Place], retry: _Retry) -> dict[Place, Broker | None]:
-        """Return the leader of each partition that exists, or None if it has no known leader."""
+        """Map each partition that exists to its leader, or to None if the leader is unknown."""
         try:
             answer = await self.metadata(sorted({name for name, _ in places}))
         except Unreachable:
@@ -316,7 +326,10 @@ def _broker(each: Any) -> Broker:
 
 
 class _Retry:
-    """The end of retries, and the pause before the next one, which doubles up to a second."""
+    """The deadline of retries, and the pause before the next retry.
+
+    The pause doubles up to `_RETRY_S_MAX` seconds.
+    """
 
     def __init__(self, retry_s_max: float) -> None:
         self._end_s = asyncio.get_running_loop().time() + retry_s_max

@@ -1,6 +1,6 @@
 """`gateway group history` and `restore`: the commits of a group, read from its log.
 
-The log of commits is the history; its closed segments are kept for a week. It is read from
+The history is the log of commits, whose closed segments are kept for a week. The log is read from
 ZooKeeper and the bookies, not from a gateway.
 """
 
@@ -30,7 +30,7 @@ COLUMNS = headings("time", "topic", "partition", "offset", "change", "note")
 class Past(NamedTuple):
     """The history of a group, with a function that returns the name of a topic.
 
-    It returns None for a topic that was deleted.
+    The function returns None for a deleted topic.
     """
 
     group: str
@@ -68,7 +68,10 @@ async def read_past(storage: Storage, group: str) -> Past:
 
 
 def rows(past: Past, scope: Scope, since_ms: int, newest: int) -> list[Row]:
-    """Return the newest changes as rows, oldest first, with the change from the offset before."""
+    """Return the newest changes as rows, oldest first.
+
+    Each row contains the difference from the previous committed offset of its partition.
+    """
     last: dict[TopicIdPartition, CommittedOffset] = dict(past.history.offsets)
     found: list[Row] = []
     for change in past.history.changes:
@@ -142,7 +145,7 @@ def _named(
 
 
 def last_seeks(past: Past, scope: Scope) -> dict[Place, str]:
-    """Return the metadata of the last seek of each partition, as `replaced_by` parses it."""
+    """Return the metadata of the last seek of each partition, as `replaced_by` expects it."""
     found: dict[Place, str] = {}
     for change in past.history.changes:
         if change.key is None or change.committed is None:

@@ -1,7 +1,8 @@
-"""`gateway group seek`: plans the new offsets of a group, commits them, and undoes that.
+"""`gateway group seek`: plans and commits new offsets of a group, and undoes a seek.
 
-The offsets that a seek replaces are stored in the metadata of its commits, so any broker keeps them
-until the group commits again. Source: Kafka's kafka-consumer-groups.sh --reset-offsets.
+A seek stores the offsets that it replaces in the metadata of its commits. So any broker keeps the
+replaced offsets until the group commits again. Source: Kafka's kafka-consumer-groups.sh
+--reset-offsets.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from gateway.admin.topics import EARLIEST, LATEST, Row, offsets
 from ledger.command_line.output import headings
 
 COLUMNS = headings("group", "topic", "partition", "current_offset", "new_offset")
-METADATA_SIZE_MAX = 4096  # offset.metadata.max.bytes of a broker
+METADATA_SIZE_MAX = 4096  # Kafka's default of offset.metadata.max.bytes
 _MARK = "gateway-seek:"
 _IDLE = ("Empty", "Dead", "")
 
@@ -45,7 +46,8 @@ class Step(NamedTuple):
 class Scope(NamedTuple):
     """The partitions to move, by topic.
 
-    A topic without partitions means all of them; no topic means all committed partitions.
+    A topic with an empty list stands for all partitions of the topic. A scope without topics stands
+    for all partitions with a committed offset.
     """
 
     topics: Mapping[str, Sequence[int]] = {}
@@ -57,7 +59,7 @@ class Scope(NamedTuple):
 async def require_idle(client: AdminClient, group: str) -> bool:
     """Check that the group has no members.
 
-    Returns False if it does not exist. Raises AdminError if it has members.
+    Returns False if the group does not exist. Raises AdminError if the group has members.
     """
     try:
         found = await find_group(client, group)
@@ -117,7 +119,7 @@ async def plan_offsets(client: AdminClient, group: str, wanted: Mapping[Place, i
 async def _places(
     client: AdminClient, scope: Scope, current: Mapping[Place, Committed]
 ) -> list[Place]:
-    """Return the partitions in `scope`. Raises AdminError if one does not exist."""
+    """Return the partitions in `scope`. Raises AdminError if a partition does not exist."""
     if not scope.topics:
         return sorted(current)
     answer = await client.metadata(sorted(scope.topics))
@@ -146,7 +148,8 @@ async def _steps(
 ) -> list[Step]:
     """Return the moves to the wanted offsets, limited to the start and end of each log.
 
-    A partition without a wanted offset moves to the start for earliest, otherwise to the end.
+    A partition without a wanted offset moves to the start of the log if `kind` is "earliest", and
+    to the end otherwise.
     """
     starts = await offsets(client, _by_topic(places), EARLIEST)
     ends = await offsets(client, _by_topic(places), LATEST)
@@ -178,7 +181,10 @@ async def _steps(
 
 
 async def execute(client: AdminClient, group: str, steps: Iterable[Step], now_ms: int) -> None:
-    """Commit the moves, and store what they replace in their metadata. Raises AdminError."""
+    """Commit the moves. Raises AdminError.
+
+    The metadata of each commit stores the commit that the move replaces.
+    """
     moves = [step for step in steps if step.changes]
     await commit(
         client,
@@ -193,7 +199,7 @@ async def execute(client: AdminClient, group: str, steps: Iterable[Step], now_ms
 
 
 async def undo(client: AdminClient, group: str, steps: Iterable[Step]) -> None:
-    """Commit moves that lead back, with the offsets and metadata that were there before."""
+    """Commit the moves of an undo, with the offsets and metadata from before the seek."""
     moves = list(steps)
     back = {step.place: step.target for step in moves if step.target is not None}
     await commit(client, group, back)
@@ -203,8 +209,8 @@ async def undo(client: AdminClient, group: str, steps: Iterable[Step]) -> None:
 def remember(replaced: Committed | None, now_ms: int) -> str:
     """Return the metadata of a commit that replaces `replaced`.
 
-    It lists the replaced commits of all seeks so far, newest first. The oldest are dropped if the
-    metadata would be too large.
+    The metadata lists the replaced commits of all seeks so far, newest first. The oldest are
+    dropped if the metadata would be too large.
     """
     entry: dict[str, Any] = {"at_ms": now_ms, "offset": -1}
     before: list[dict[str, Any]] = []
@@ -224,7 +230,10 @@ def remember(replaced: Committed | None, now_ms: int) -> str:
 
 
 def remembered(metadata: str) -> list[dict[str, Any]] | None:
-    """Return what the seeks up to this commit replaced, newest first; None if it is no seek's."""
+    """Return the commits that the seeks up to this commit replaced, newest first.
+
+    Returns None if `metadata` was not written by a seek.
+    """
     if not metadata.startswith(_MARK):
         return None
     try:
@@ -241,7 +250,10 @@ def _is_entry(found: Any) -> bool:
 
 
 def replaced_by(seek: str) -> Committed | None:
-    """Return the commit that the seek with this metadata replaced, or None if there was none."""
+    """Return the commit that the seek with this metadata replaced.
+
+    Returns None if the partition had no committed offset.
+    """
     entries = remembered(seek)
     assert entries is not None
     entry, before = entries[0], entries[1:]
@@ -260,8 +272,9 @@ async def plan_undo(
 ) -> list[Step]:
     """Plan the moves back to before the last seek. Raises AdminError.
 
-    `seeks` is the metadata of the last seek of each partition, from the history. If it is None, the
-    current commits are used; partitions whose consumers have committed since are left out.
+    `seeks` contains the metadata of the last seek of each partition, read from the history. If
+    `seeks` is None, the current commits are used. Then partitions whose consumers have committed
+    since the seek are left out.
     """
     if not await require_idle(client, group):
         raise no_such_group(group)
@@ -289,7 +302,7 @@ async def plan_undo(
 async def plan_restore(
     client: AdminClient, group: str, scope: Scope, then: Mapping[Place, Committed]
 ) -> list[Step]:
-    """Plan the moves to exactly these commits; offsets of other partitions are deleted."""
+    """Plan the moves to exactly these commits. Offsets of other partitions are deleted."""
     exists = await require_idle(client, group)
     current = await committed(client, group) if exists else {}
     return [

@@ -1,6 +1,6 @@
 """Requests of `gateway group`, with their results as plain data.
 
-Messages are those of kafka-consumer-groups.sh.
+The messages are the same as in kafka-consumer-groups.sh.
 """
 
 from __future__ import annotations
@@ -14,14 +14,12 @@ from ledger.command_line.output import headings
 
 _OFFSET_COMMIT, _OFFSET_FETCH, _DESCRIBE_GROUPS, _LIST_GROUPS = 8, 9, 15, 16
 _DELETE_GROUPS, _OFFSET_DELETE = 42, 47
-_GROUPS_FROM = 8  # from this version on OffsetFetch requests several groups
-_NAMES_UP_TO = 9  # later versions of OffsetFetch and OffsetCommit have topic ids
+_GROUPS_FROM = 8  # first version of OffsetFetch that requests several groups
+_NAMES_UP_TO = 9  # last version of OffsetFetch and OffsetCommit with topic names
 _GONE = ("Dead", "")
 _REBALANCING = ("PreparingRebalance", "CompletingRebalance")
 _CONSUMER = "consumer"
-_READ_ONLY = (
-    "read-only"  # replaces the assignment strategy of a group that is known only by its fetches
-)
+_READ_ONLY = "read-only"  # shown as the assignment strategy of a read-only group
 _ASSIGNMENT_VERSION_MAX = 3
 
 OFFSET_COLUMNS = headings(
@@ -67,7 +65,7 @@ async def list_groups(client: AdminClient) -> list[Row]:
     for answer in answers:
         raise_for(answer.error_code, None, "ListGroups")
         for group in answer.groups:
-            # A group that moved meanwhile is listed twice: keep the entry that has members.
+            # Two brokers list a group that moved between the requests. Keep the entry with members.
             if getattr(found.get(group.group_id), "group_state", "Empty") == "Empty":
                 found[group.group_id] = group
     return [
@@ -150,7 +148,7 @@ def _offset_row(
 
 
 async def committed(client: AdminClient, group: str) -> dict[Place, Committed]:
-    """Return all committed offsets of the group; none if it does not exist."""
+    """Return all committed offsets of the group. A group that does not exist has none."""
 
     def fields(version: int) -> dict[str, Any]:
         if version < _GROUPS_FROM:
@@ -259,14 +257,18 @@ def _raise_for_topics(answer: Any, group: str) -> None:
 
 
 def assigned(group: Any, member: Any) -> list[tuple[str, int]]:
-    """Return the partitions assigned to a consumer; none if its protocol is not the consumer's."""
+    """Return the partitions assigned to a consumer.
+
+    The list is empty if the group's protocol type is not "consumer", or if the assignment cannot be
+    decoded.
+    """
     data: bytes = member.member_assignment
     if group.protocol_type != _CONSUMER or len(data) < 2:
         return []
     from kio._kio_native import entity_reader
     from kio.schema.consumer_protocol_assignment import v0
 
-    # Later versions only append fields to v0.
+    # Later versions of the assignment only append fields to version 0.
     if int.from_bytes(data[:2], "big") > _ASSIGNMENT_VERSION_MAX:
         return []
     try:

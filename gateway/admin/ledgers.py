@@ -36,7 +36,7 @@ from ledger.repair.explain import LedgerFacts, ReplicaAnswer, explain_entry, exp
 
 Row = dict[str, Any]
 OnProgress = Callable[[int, int], None]
-"""Called with the number of copies that were read, and the number of all."""
+"""Called with two counts: copies that were read, and copies to read in total."""
 
 _VERIFIED_AT_ONCE = 4
 
@@ -44,7 +44,7 @@ _VERIFIED_AT_ONCE = 4
 async def list_ledgers(
     storage: Storage, *, marked_only: bool = False, state: str | None = None
 ) -> list[Row]:
-    """List ledgers by id: all, only those marked for repair, or only those in one state."""
+    """List by id all ledgers, the ledgers marked for repair, or the ledgers in one state."""
     marked = frozenset(await storage.underreplicated.ledgers())
     rows: list[Row] = []
     async for metadata in storage.auditor.all_metadata():
@@ -76,7 +76,7 @@ def _time(time_ms: int | None) -> str | None:
 
 
 async def show_ledger(storage: Storage, ledger: LedgerId) -> Row:
-    """Return the metadata, and for each fragment and bookie the entries that it stores."""
+    """Return the metadata of a ledger, and the entries of each fragment that each bookie stores."""
     metadata = await storage.metadata_of(ledger)
     copies = storage.copies(metadata)
     lac = await copies.read_lac()
@@ -175,12 +175,15 @@ async def _chosen(
 
 
 def _copies_of(metadata: LedgerMetadata) -> int:
-    """Return the number of copies of a closed ledger, or a lower bound for an open one."""
+    """Return the number of entry copies: the number of entries times the write quorum.
+
+    The result is a lower bound for an open ledger, whose last entry is unknown.
+    """
     return (metadata.last_entry or 0) * metadata.write_quorum + metadata.write_quorum
 
 
 async def _verify_one(storage: Storage, metadata: LedgerMetadata, mark: bool) -> list[Row]:
-    """Return a row for each bookie that lacks some entries of its share."""
+    """Return a row for each bookie that lacks entries that it should store."""
     copies = storage.copies(metadata)
     lac = await copies.read_lac()
     replicas = await copies.survey(lac, bookies_of(metadata))
@@ -214,7 +217,11 @@ async def _verify_one(storage: Storage, metadata: LedgerMetadata, mark: bool) ->
 
 
 async def recover(storage: Storage, ledger: LedgerId, *, accept_loss: bool) -> Row:
-    """Fence the writer and close the ledger. Returns which entries were given up for that."""
+    """Fence the writer and close the ledger.
+
+    Returns the new state of the ledger. With `accept_loss`, the result includes the entries that
+    were given up.
+    """
     await storage.metadata_of(ledger)
     if accept_loss:
         acceptor = LossAcceptor(

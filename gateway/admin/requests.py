@@ -1,7 +1,8 @@
 """Common options of the admin commands, and requests that end a command if they fail.
 
-A request fails in one line on stderr (JSON with `-o json`) and an exit code: 1 if the server
-refused it, 69 if no server was reached, 77 if it was not authorized, 130 after Ctrl-C.
+A failed request prints one line on stderr (JSON with `-o json`) and ends the command. The exit code
+is 1 if the server refused the request, 69 if no server was reached, 77 if the request was not
+authorized, and 130 after Ctrl-C.
 """
 
 from __future__ import annotations

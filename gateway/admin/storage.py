@@ -35,7 +35,7 @@ from ledger.repair.underreplicated_ledgers import UnderreplicatedLedgers
 _SESSION_MS = 10_000
 _CONNECT_S = 5.0
 LEDGER_PORT = "grpc://"
-"""Prefix of the address of a ledger port of `gateway dev`, which replaces ZooKeeper."""
+"""An address with this prefix is the ledger port of `gateway dev`, used instead of ZooKeeper."""
 
 
 class Storage:
@@ -44,7 +44,8 @@ class Storage:
     def __init__(
         self, store: MetadataStore, bookies: Bookies, clock: Clock, owner: BookieId
     ) -> None:
-        # All live as long as the command; `StorageConnection` closes `store` and `bookies`.
+        # These fields live as long as the command. `StorageConnection` closes `store` and
+        # `bookies`.
         self.store = store
         self.bookies = bookies
         self.clock = clock
@@ -53,20 +54,23 @@ class Storage:
         self.metadata = LedgerMetadataStore(store, self.client_config)
         self.client = LedgerClient(store, bookies, clock, self.client_config)
         self.underreplicated = UnderreplicatedLedgers(store, clock, owner)
-        # Only scans metadata here: no admin command is a candidate in the auditors' election.
+        # The auditor only scans metadata here. No admin command takes part in the auditors'
+        # election.
         self.auditor = Auditor(store, bookies, clock, self.underreplicated, self.config)
-        # Counts the copies that all readers of `copies` have read; it never falls.
+        # Counts the copies read by all readers that `copies` returned. The counts never fall.
         self.progress = RepairProgress()
 
     def copies(self, metadata: LedgerMetadata) -> EntryCopier:
-        """Return a reader of the copies of one ledger; its reads are counted in `progress`."""
+        """Return a reader of the copies of one ledger. `progress` counts its reads."""
         budget = CopyBudget(self.config.in_flight_bytes_max, 0)
         return EntryCopier(
             metadata, self.bookies, budget, self.progress, self.config, self.client_config
         )
 
     async def metadata_of(self, ledger: LedgerId) -> LedgerMetadata:
-        """Read the metadata of a ledger. Raises AdminError if there is none, or it is corrupt."""
+        """Read the metadata of a ledger. Raises AdminError if the metadata is missing
+        or corrupt.
+        """
         try:
             return (await self.metadata.read_latest(ledger)).metadata
         except NoSuchLedger:
@@ -76,8 +80,9 @@ class Storage:
 
 
 class StorageConnection:
-    """Use as `async with StorageConnection(zookeeper, tls) as storage`. May raise Unreachable.
+    """The connection of an admin command to ZooKeeper and the bookies.
 
+    Use as `async with StorageConnection(zookeeper, tls) as storage`, which may raise Unreachable.
     `zookeeper` may also be `grpc://127.0.0.1:3181`, the ledger port of `gateway dev`, which is
     read-only.
     """
@@ -85,8 +90,8 @@ class StorageConnection:
     def __init__(self, zookeeper: str, tls: TlsFiles | None = None) -> None:
         self._zookeeper = zookeeper
         self._tls = tls
-        # Closes what `open` has opened so far. `close` calls them in reverse order, also after an
-        # `open` that failed halfway.
+        # Functions that close the parts that `open` has opened so far. `close` calls the functions
+        # in reverse order, also after an `open` that failed halfway.
         self._stops: list[Callable[[], Awaitable[None]]] = []
 
     async def open(self) -> Storage:
@@ -147,7 +152,7 @@ def _owner() -> BookieId:
 
 
 class Watching:
-    """Calls `show` every `every_s` seconds while a block of code runs, and once at its end."""
+    """A context manager that calls `show` every `every_s` seconds, and once at its end."""
 
     def __init__(self, show: Callable[[], None] | None, every_s: float = 0.2) -> None:
         self._show = show

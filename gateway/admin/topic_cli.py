@@ -24,7 +24,7 @@ from ledger.command_line.output import (
 from ledger.command_line.program import CommandGroup, Value, option
 
 _INT16_MAX, _INT32_MAX = 2**15 - 1, 2**31 - 1
-_DEFAULT = -1  # of a count, on the wire: the server's default
+_DEFAULT = -1  # a count of -1 on the wire stands for the server's default
 _OFFSET = re.compile(r"\d+", re.ASCII)
 
 topic = CommandGroup("topic", "Create, list, describe, alter, truncate and delete topics.")

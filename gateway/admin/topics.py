@@ -9,11 +9,11 @@ from gateway.admin.client import AdminClient, AdminError, Place, raise_for
 
 _LIST_OFFSETS, _METADATA, _CREATE, _DELETE, _DESCRIBE_CONFIGS = 2, 3, 19, 20, 32
 _DELETE_RECORDS, _INCREMENTAL_ALTER_CONFIGS = 21, 44
-_SET, _REMOVE = 0, 1  # config_operation
+_SET, _REMOVE = 0, 1  # values of config_operation in IncrementalAlterConfigs
 _TRUNCATE_MS_MAX = 10_000
 _TOPIC_RESOURCE = 2
-_SET_ON_TOPIC = 1  # config_source
-_NAMES_BELOW = 6  # DeleteTopics has names alone below, then names or ids
+_SET_ON_TOPIC = 1  # value of config_source for a setting of the topic itself
+_NAMES_BELOW = 6  # first version of DeleteTopics that accepts topic ids
 LATEST, EARLIEST = -1, -2
 
 Row = dict[str, Any]
@@ -26,7 +26,7 @@ async def create_topic(
     replication_factor: int,
     configs: Mapping[str, str],
 ) -> Row:
-    """Create a topic; a count of -1 stands for the default of the server."""
+    """Create a topic. A count of -1 requests the server's default."""
     topic = {
         "name": name,
         "num_partitions": partitions,
@@ -49,7 +49,7 @@ async def create_topic(
 async def alter_topic(
     client: AdminClient, name: str, configs: Mapping[str, str], removed: Sequence[str]
 ) -> None:
-    """Set these settings of the topic, and reset those in `removed` to their defaults."""
+    """Set these settings of the topic, and reset the settings in `removed` to defaults."""
     changes = [
         {"name": key, "config_operation": _SET, "value": value} for key, value in configs.items()
     ]
@@ -65,9 +65,10 @@ async def alter_topic(
 async def truncate_topic(
     client: AdminClient, name: str, indexes: Sequence[int], offset: int
 ) -> list[Row]:
-    """Delete the records below `offset` (LATEST: all) in these partitions, or in all of them.
+    """Delete the records below `offset` in these partitions, or in all partitions.
 
-    Returns the start of each partition afterwards, or None if its leader did not answer.
+    LATEST deletes all records. Returns the start of each partition afterwards, or None if its
+    leader did not answer.
     """
     topic = await describe_topic(client, name)
     known = [row["partition"] for row in topic["partitions"]]
@@ -181,7 +182,8 @@ async def offsets(
     """Return the LATEST or EARLIEST offset, or the first offset since `timestamp` (ms).
 
     The offset is -1 if no record is as new as `timestamp`. A partition whose leader does not answer
-    is left out. With `committed`, LATEST is the last stable offset: the end for read_committed.
+    is left out. With `committed`, LATEST is the last stable offset, where read_committed consumers
+    stop.
     """
 
     def fields(topics: Mapping[str, Sequence[int]]) -> dict[str, Any]:

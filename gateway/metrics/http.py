@@ -72,7 +72,7 @@ class MetricsServer:
                 writer.write(await self._answer(head))
                 await writer.drain()
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # the client left, is too slow, or sent no HTTP
+            pass  # the client left, is too slow, or did not send HTTP
         except Exception as error:  # noqa: BLE001 - last resort: a bug of ours ends no process
             logger().error("the metrics page failed", exc_info=error)
         finally:
@@ -80,7 +80,7 @@ class MetricsServer:
             try:
                 async with asyncio.timeout(HEAD_S_MAX):
                     await writer.wait_closed()
-            except OSError:  # or too slow: unread bytes are dropped
+            except OSError:  # the client left, or is too slow and loses unread bytes
                 writer.transport.abort()
 
     async def _answer(self, head: bytes) -> bytes:
@@ -91,7 +91,7 @@ class MetricsServer:
         if path != b"/metrics":
             return _reply(HTTPStatus.NOT_FOUND, b"see /metrics\n")
         if self._page is None:
-            # a gateway whose page is never requested starts without it
+            # Imported at the first request, because many gateways are never asked for this page.
             from gateway.metrics.page import Page
 
             self._page = Page(self._ctx)

@@ -15,7 +15,7 @@ from gateway.metrics.samples import Family, Samples
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
-_SAMPLES_AT_ONCE = 100  # then other callbacks of the loop have their turn
+_SAMPLES_AT_ONCE = 100  # samples formatted before other callbacks of the loop run
 
 
 class _These(Collector):
@@ -29,14 +29,14 @@ class _These(Collector):
 
 
 class Page:
-    """The page. Concurrent calls of `text` share one computation."""
+    """The metrics page. Concurrent calls of `text` share one computation."""
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
         self._under_way: asyncio.Task[bytes] | None = None
 
     async def text(self) -> bytes:
-        """Return the page as of now, or the one whose computation is already running."""
+        """Return the page as of now, or the page that is already being computed."""
         if self._under_way is None or self._under_way.done():
             self._under_way = asyncio.get_running_loop().create_task(self._write())
         return await asyncio.shield(self._under_way)
@@ -58,7 +58,7 @@ class Page:
 
 
 def family_text(family: Family) -> Iterator[bytes]:
-    """Format a family in pieces; only the first has the HELP and TYPE lines."""
+    """Format a family in pieces. Only the first piece has the HELP and TYPE lines."""
     for at in range(0, len(family.samples), _SAMPLES_AT_ONCE):
         metric = GaugeMetricFamily(family.name, family.text, labels=family.labels)
         for labels, value in family.samples[at : at + _SAMPLES_AT_ONCE]:

@@ -1,9 +1,10 @@
 """The samples of the metrics page, with kafka_exporter's names and labels, so its dashboards work.
 
-Each broker of a cluster reports its own share, so that sums over all brokers are right: the
-partitions that it leads, the groups that it coordinates, and the fetches of read-only groups.
-Nothing is counted per request. All of it is looked up when the page is requested, within bounds,
-and the number of samples left out is a metric too. Source: github.com/danielqsj/kafka_exporter.
+Each broker of a cluster reports its own share, so that sums over all brokers are right. A share
+consists of the partitions that the broker leads, the groups that it coordinates, and the fetches of
+read-only groups. Nothing is counted per request. The values are looked up, within bounds, when the
+page is requested. The number of samples left out is a metric too. Source:
+github.com/danielqsj/kafka_exporter.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from gateway.topics.partition import Partition
 
 _LIST_OFFSETS = 2
 _LATEST = -1
-_SLICE = 200  # samples before other callbacks of the loop have their turn
+_SLICE = 200  # samples computed before other callbacks of the loop run
 
 _PLACE = ("topic", "partition")
 _GROUP_TOPIC = ("consumergroup", "topic")
@@ -65,7 +66,7 @@ V = TypeVar("V")
 
 
 class Family(NamedTuple):
-    """One metric: all its samples, each a value for the labels."""
+    """One metric with all its samples. Each sample has a value and the values of the labels."""
 
     name: str
     text: str
@@ -162,7 +163,9 @@ class Samples:
                     self._stand(each.name, (topic.name, key.partition), committed.offset)
 
     async def _readers(self) -> None:
-        """Report read-only groups; after a move, the new broker reports their next fetch."""
+        """Report read-only groups. After a partition moved, its new broker reports the
+        next fetch.
+        """
         ctx = self._ctx
         for group in list(ctx.read_only_groups.known()):
             if ctx.groups.stored(group.name):
@@ -179,7 +182,7 @@ class Samples:
         self._say("kafka_consumergroup_members", members, name)
 
     def _fitting(self, positions: Mapping[K, V]) -> list[tuple[K, V]]:
-        """Return as many positions as the bound allows; count the others as left out."""
+        """Return entries of `positions` up to the bound. The other entries count as left out."""
         room = self._limits.positions_max - len(self._stands)
         self._left_out["positions"] += max(0, len(positions) - room)
         return list(islice(positions.items(), max(0, room)))
@@ -210,7 +213,7 @@ class Samples:
     # -- ends of partitions -------------------------------------------------------------------
 
     async def _ends(self, places: set[Place]) -> dict[Place, int]:
-        """Return high watermarks, from memory or from their leaders; unknown ones are left out."""
+        """Return high watermarks from memory or from the leaders. Unknown ones are left out."""
         ctx = self._ctx
         ends: dict[Place, int] = {}
         elsewhere: dict[int, dict[str, list[int]]] = {}

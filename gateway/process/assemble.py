@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 _CLUSTER_ID = "/gateway/cluster_id"
 
-_STILL_SHARE = 1 / 3  # of a session: the part that the lease leaves over
+_STILL_SHARE = 1 / 3  # share of a session that is left when the lease has ended
 
 Stop = Callable[[], Awaitable[None]]
 
@@ -49,18 +49,19 @@ class Parts:
     """The parts that a gateway is assembled from."""
 
     services: StreamServices
-    bookies: Callable[[], int]  # how many copies an entry can have now
-    collect: Stop  # runs after ledgers were deleted
+    bookies: Callable[[], int]  # number of copies that an entry can have now
+    collect: Stop  # called after ledgers were deleted
     subscriptions: SubscriptionsStore
     # None if this broker is the only one.
     cluster: Callable[[Catalog], ZooKeeperCluster] | None = None
-    session_ms: int = 0  # in a cluster: others take over after this silence
+    session_ms: int = 0  # session timeout in a cluster, after which other brokers take over
 
 
 class Running:
-    """A running gateway. After `stop`, which runs once, everything accepted is durable and closed.
+    """A running gateway.
 
-    `lost` completes with the reason when the gateway must stop serving.
+    `stop` runs once. Everything accepted is durable and closed afterwards. `lost` completes with
+    the reason when the gateway must stop serving.
     """
 
     def __init__(self, server: Server, ctx: Context, stops: list[Stop]) -> None:
@@ -68,7 +69,7 @@ class Running:
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.server = server
         self.metrics: MetricsServer | None = None
-        self.ledger_port: int | None = None  # for readers of ledgers, or None
+        self.ledger_port: int | None = None  # port for readers of ledgers, or None
         self.stops = stops
 
     @property
@@ -133,7 +134,7 @@ async def serve(config: GatewayConfig, parts: Parts, stops: list[Stop]) -> Runni
 
 
 async def _start(running: Running, shared: ZooKeeperCluster | None) -> Running:
-    """Bind the port before joining the cluster, which publishes the address."""
+    """Bind the port, then join the cluster, which publishes the address."""
     ctx, stops = running.ctx, running.stops
     partitions, groups, config = ctx.partitions, ctx.groups, ctx.config
 
@@ -155,7 +156,7 @@ async def _start(running: Running, shared: ZooKeeperCluster | None) -> Running:
     stops.append(release_waiters)
     if shared is not None:
         from gateway.process.broker_lifecycle import (
-            BrokerLifecycle,  # an embedded gateway starts without it
+            BrokerLifecycle,  # an embedded gateway does not import this module
         )
 
         share = BrokerLifecycle(shared, partitions, groups, running.lost)

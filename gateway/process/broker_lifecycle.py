@@ -40,7 +40,7 @@ class BrokerLifecycle:
         self._adopt_again = False
 
     async def start(self, host: str, port: int) -> None:
-        """Register; claim, open and lead streams from now on.
+        """Register the broker, and claim, open and lead streams from now on.
 
         Raises NotOwner (another process has this node id), MetadataUnavailable.
         """
@@ -56,7 +56,8 @@ class BrokerLifecycle:
     async def stop(self) -> None:
         """Hand over all streams and groups, so that no other broker waits for the session to end.
 
-        While the metadata store is unavailable nothing can be handed over; others then wait.
+        If the metadata store is unavailable, nothing can be handed over. Other brokers then take
+        over when the session ends.
         """
         try:
             async with asyncio.timeout(HAND_OVER_S_MAX):

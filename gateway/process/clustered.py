@@ -26,14 +26,15 @@ from ledger.streams.plain_log import LogQuorum, PlainLogs
 from ledger.streams.stream import StreamServices
 from subscriptions.rollout.open_store import open_store
 
-COPIES = 3  # of the commits of groups
+COPIES = 3  # copies of each subscription log
 
 
 async def start_in_cluster(config: GatewayConfig) -> Running:
     """Start a gateway of a cluster.
 
-    Raises MetadataUnavailable, NotOwner (another process has this node id), ForeignLayout (no
-    bookie ever created this cluster; nothing was written), OSError.
+    Raises OSError, MetadataUnavailable, NotOwner (another process has this node id), or
+    ForeignLayout (no bookie ever created this cluster). Nothing was written if it raises
+    ForeignLayout.
     """
     stops: list[Stop] = []
     try:

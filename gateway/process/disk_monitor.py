@@ -1,7 +1,7 @@
 """Logs why an embedded bookie takes no writes, once for each change.
 
-A bookie that is short of disk space receives no adds, so it would not detect by itself that space
-came back. Source: `ledger.node.storage_node`, which does this for the process of one bookie.
+A bookie that is short of disk space receives no adds, so by itself it would not detect new space.
+Source: `ledger.node.storage_node`, which does the same for a bookie process.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Protocol
 from gateway.log import logger
 
 _LOOK_S = 1.0
-_LOOKS_PER_COLLECTION = 30  # checks of a bookie that is short of space
+_LOOKS_PER_COLLECTION = 30  # disk space checks for each collection while space is short
 
 
 class Watched(Protocol):
@@ -32,7 +32,9 @@ class Watched(Protocol):
 
     @property
     def disk_space(self) -> tuple[int, int]:
-        """Return the free bytes at the last check, and how many make the bookie writable."""
+        """Return the free bytes at the last check, and the free bytes that make the bookie
+        writable.
+        """
         ...
 
     def check_disk_space(self) -> None: ...
@@ -45,9 +47,10 @@ class _Standing(Enum):
 
 
 class EmbeddedBookieMonitor:
-    """Monitors bookies from `start` to `stop`. Bookies that take writes at first are not logged.
+    """A monitor of embedded bookies, from `start` to `stop`.
 
-    `collect` runs at intervals while a bookie is short of space: deleted topics may free some.
+    A bookie that is writable at the start is not logged. `collect` runs at intervals while a bookie
+    is short of space, because deleted topics may free some space.
     """
 
     def __init__(

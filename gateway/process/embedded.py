@@ -30,15 +30,16 @@ from ledger.streams.segment_store import ROOT as STREAMS
 from ledger.streams.stream import StreamServices
 from subscriptions.rollout.open_store import open_store
 
-_RECOVER_S_MAX = 10.0  # of segments that a crash left open, before readers come
-_COLLECT_S = 600.0  # interval of rounds without a deletion: for what a crash left behind
+_RECOVER_S_MAX = 10.0  # time to recover segments that a crash left open, before readers are served
+_COLLECT_S = 600.0  # longest time between two collections of deleted ledgers
 
 
 async def start_embedded(config: GatewayConfig) -> Running:
-    """Start an embedded gateway. Raises the errors of `ledger.errors` for a directory,
-    or OSError.
+    """Start an embedded gateway.
+
+    Raises OSError, or an error of `ledger.errors` for a directory that cannot be used.
     """
-    keep_freed_memory()  # each read of a bookie is 1 MiB
+    keep_freed_memory()  # each read of a bookie allocates 1 MiB
     stops: list[Stop] = []
     try:
         return await _start(config, stops)
@@ -110,10 +111,10 @@ async def _show_ledgers(
 
 
 async def _recover_crashed(running: Running, metadata: SqliteMetadata) -> None:
-    """Recover the segments that a crash left open, which otherwise waits for a Kafka client.
+    """Recover the segments that a crash left open, without waiting for a Kafka client.
 
-    Before recovery, bookies serve all but the last acknowledged entry, so readers would see less
-    than producers were told. Streams that cannot be opened in time are retried on their own.
+    Before recovery, bookies serve all but the last acknowledged entry, so readers would miss
+    acknowledged records. A stream that cannot be opened in time is retried later.
     """
     partitions = running.ctx.partitions
     left_open = {
@@ -156,10 +157,11 @@ async def _open_bookies(
 
 
 async def _settle_losses(local: LocalBookie, client: LedgerClient, *, accept: bool) -> None:
-    """Report a bookie that may have lost entries. With `accept` it serves the remaining ones.
+    """Report a bookie that may have lost entries.
 
-    Without `accept` it answers "unknown" for missing entries, and the partitions that need them
-    stay offline. So no loss is taken for the end of a log.
+    With `accept`, the bookie serves the remaining entries. Otherwise it answers "unknown" for
+    missing entries, and the partitions that need these entries stay offline. So a loss is not
+    mistaken for the end of a log.
     """
     bookie, data = local.bookie, str(local.path)
     replayed = bookie.replayed
@@ -183,7 +185,7 @@ async def _settle_losses(local: LocalBookie, client: LedgerClient, *, accept: bo
 
 
 class _Collector:
-    """Frees disk space: soon after ledgers were deleted, and at a long interval anyway."""
+    """A task that frees disk space soon after ledgers were deleted, and at a long interval."""
 
     def __init__(self, client: LedgerClient, bookies: list[LocalBookie]) -> None:
         self._client = client

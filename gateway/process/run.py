@@ -19,15 +19,16 @@ if TYPE_CHECKING:
 
 
 THREAD_SWITCH_S = 1e-4
-"""How soon a thread that holds the interpreter (sync, compression) yields to the loop."""
+"""Seconds after which a busy thread (sync, compression) yields the interpreter to the loop."""
 
 _PRELOAD_AFTER_S = 1.0
-# The objects of a batch are freed by reference count; cycles are rare
+# Thresholds of the cyclic garbage collector. Reference counts free the objects of a batch, and
+# cycles are rare.
 _COLLECT_AFTER = (20_000, 20, 100)
 
 
 class StartedGateway(Protocol):
-    """A started gateway: its addresses, and how it ends."""
+    """A started gateway, with its addresses, `lost` and `stop`."""
 
     @property
     def host(self) -> str: ...
@@ -42,7 +43,7 @@ class StartedGateway(Protocol):
 
     @property
     def lost(self) -> asyncio.Future[str]:
-        """Completes with the reason when the gateway must stop serving."""
+        """A future that completes with the reason when the gateway must stop serving."""
         ...
 
     @property
@@ -62,7 +63,7 @@ class ConfigFault(Exception):
 
 
 class ZooKeeperUnreachable(Exception):
-    """ZooKeeper does not answer, or no cluster is laid out there yet; it may be later."""
+    """ZooKeeper does not answer, or contains no cluster yet. A later start may succeed."""
 
 
 def run_gateway(config: GatewayConfig) -> int:
@@ -79,7 +80,7 @@ async def _serve(config: GatewayConfig) -> int:
     asked = ExitAsked()
     gateway = await _start(config)
     try:
-        # The cyclic collector skips objects that exist from start to end.
+        # The cyclic collector then skips objects that live as long as the process.
         gc.collect()
         gc.freeze()
         gc.set_threshold(*_COLLECT_AFTER)
@@ -156,7 +157,7 @@ def _os_fault(config: GatewayConfig, error: OSError | UnicodeError) -> str:
 def _say_started(config: GatewayConfig, gateway: StartedGateway) -> None:
     """Print a line for people, and one with the words that testcontainers' modules wait for."""
     host = f"[{gateway.host}]" if ":" in gateway.host else gateway.host
-    with contextlib.suppress(OSError):  # a closed stdout is no reason not to serve
+    with contextlib.suppress(OSError):  # the gateway serves even if stdout is closed
         place = f"zookeeper={config.zookeeper}" if config.zookeeper else f"data={config.data}"
         print(f"gateway started: bootstrap.servers={host}:{gateway.port} {place}")
         print(f"Started Kafka API server; [KafkaServer id={config.node_id}] started")
@@ -164,11 +165,12 @@ def _say_started(config: GatewayConfig, gateway: StartedGateway) -> None:
             print(f"ledgers: grpc://127.0.0.1:{gateway.ledger_port}")
         if gateway.metrics_port is not None:
             print(f"metrics: http://{host}:{gateway.metrics_port}/metrics")
-        sys.stdout.flush()  # both lines at once, for programs that wait for one of them
+        sys.stdout.flush()  # prints all lines at once, for programs that wait for one line
 
 
 def _preload() -> None:
-    """Load the logger beside the loop, so that the first warning does not cost a pause
-    of 100 ms.
+    """Load the logger in a thread, so that the first warning does not pause the loop.
+
+    Loading takes about 100 ms.
     """
     asyncio.get_running_loop().run_in_executor(None, import_module, "structlog")

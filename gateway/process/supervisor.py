@@ -1,8 +1,8 @@
 """`gateway serve --workers N`: a process that starts gateways, supervises them, and ends them.
 
-It has no loop, no session and no client; each worker is a broker of its own with the next node id
-and port. A worker that ends is restarted after a pause, unless its configuration is at fault: that
-ends all workers. Workers stop gracefully when the supervisor is gone.
+The supervisor has no loop, session or client. Each worker is a broker of its own with the next node
+id and port. A worker that ends is restarted after a pause. If a worker ends because of its
+configuration, all workers end. Workers stop gracefully when the supervisor is gone.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from ledger.command_line.exit_codes import (
 from ledger.ports.clock import Clock
 
 _LINE_BYTES_MAX = 65_536
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_PR_SET_PDEATHSIG = 1  # from linux/prctl.h
 _STARTED = re.compile(rb"^gateway started: bootstrap\.servers=(\S+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerPace:
-    """How soon a worker that ended is restarted."""
+    """The pauses before a worker that ended is restarted."""
 
-    wait_s_min: float = 0.2  # doubles with each end in a row
+    wait_s_min: float = 0.2  # pause after the first end; doubles with each further end in a row
     wait_s_max: float = 10.0
-    steady_s: float = 30.0  # after running this long, a worker starts again at `wait_s_min`
+    steady_s: float = 30.0  # a worker that ran this long is restarted after `wait_s_min` again
 
     def __post_init__(self) -> None:
         assert 0 < self.wait_s_min <= self.wait_s_max
@@ -77,33 +77,35 @@ def end_with(supervisor: int) -> None:
     import ctypes
 
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
-    if os.getppid() != supervisor:  # it ended before the call above
+    if os.getppid() != supervisor:  # the parent ended before the call above
         sys.exit(EXIT_OK)
 
 
 def supervise(command_lines: Sequence[Sequence[str]], pace: WorkerPace | None = None) -> int:
-    """Run every command until a signal. SIGTERM and SIGINT are passed on; a second one kills.
+    """Run every command until a signal arrives.
 
-    Returns the exit code: 0 or 130 by the signal; 78 if a worker ended with it; 69 if no worker
-    could reach the services that it needs; otherwise the code of a worker that failed while
-    stopping.
+    SIGTERM and SIGINT are passed on to the workers. A second signal kills the workers.
+
+    Returns the exit code. It is 0 or 130 after a signal, 78 if a worker ended with 78, and 69 if no
+    worker could reach the services that it needs. If a worker failed while stopping, it is the code
+    of this worker.
     """
     return _Supervisor(command_lines, pace or WorkerPace(), SystemClock()).run()
 
 
 class _Worker:
-    """One command: its process while it runs, and the time of its next start otherwise."""
+    """One command, with its process while it runs and the time of its next start otherwise."""
 
     __slots__ = ("address", "command", "due_s", "ends", "launched_s", "process", "unread")
 
     def __init__(self, command: Sequence[str]) -> None:
         self.command = list(command)
         self.process: subprocess.Popen[bytes] | None = None
-        self.address = ""  # where it serves, once it has printed that
-        self.ends = 0  # ends in a row
+        self.address = ""  # address of the worker, once the worker has printed it
+        self.ends = 0  # how often in a row the worker ended
         self.launched_s = 0.0
         self.due_s = 0.0
-        self.unread = b""  # the beginning of an unfinished line
+        self.unread = b""  # output after the last complete line
 
     @property
     def fileno(self) -> int:
@@ -112,7 +114,7 @@ class _Worker:
 
 
 class _Supervisor:
-    """Works in the main thread of a process that does nothing else."""
+    """The workers and their supervision, in the main thread of a process that does nothing else."""
 
     def __init__(
         self, command_lines: Sequence[Sequence[str]], pace: WorkerPace, clock: Clock
@@ -122,7 +124,7 @@ class _Supervisor:
         self._clock = clock
         self._selector = selectors.DefaultSelector()
         self._asked: signal.Signals | None = None
-        self._code: int | None = None  # set as soon as all workers are to end
+        self._code: int | None = None  # exit code; set as soon as all workers must end
         self._killed = False
         self._all_told = False
         self._any_started = False
@@ -145,7 +147,7 @@ class _Supervisor:
             if isinstance(key.data, _Worker):
                 self._read(key.data)
             else:
-                key.data.recv(4096)  # a signal; its handler has run
+                key.data.recv(4096)  # a signal arrived, and its handler has run
 
     # -- signals ---------------------------------------------------------------------------------
 
@@ -215,7 +217,8 @@ class _Supervisor:
     def _launch(self, worker: _Worker, now_s: float) -> None:
         worker.launched_s = now_s
         try:
-            # A process group of its own: Ctrl-C reaches the workers only through this process.
+            # Each worker has its own process group. So Ctrl-C reaches the workers only through this
+            # process.
             worker.process = subprocess.Popen(
                 worker.command,
                 stdin=subprocess.DEVNULL,
@@ -228,7 +231,7 @@ class _Supervisor:
             return
         os.set_blocking(worker.fileno, False)
         self._selector.register(worker.fileno, selectors.EVENT_READ, worker)
-        if self._asked is not None:  # the signal came while the process was being created
+        if self._asked is not None:  # a signal arrived while the process was being created
             worker.process.send_signal(self._asked)
 
     # -- output of workers -----------------------------------------------------------------------
@@ -271,10 +274,13 @@ class _Supervisor:
                 self._ended(worker, code if code >= 0 else 128 - code)
 
     def _ended(self, worker: _Worker, code: int) -> None:
-        """Handle the end of a process; `code` is as shells count."""
+        """Handle the end of a process. `code` is 128 plus the signal number if a signal
+        ended it.
+        """
         assert worker.process is not None and worker.process.stdout is not None
         if worker.fileno in self._selector.get_map():
-            _ = self._read(worker)  # its last output; a child of its own may hold the pipe open
+            # Reads the last output; a child of the worker may hold the pipe open
+            _ = self._read(worker)
         if worker.fileno in self._selector.get_map():
             self._selector.unregister(worker.fileno)
         worker.process.stdout.close()
@@ -288,15 +294,16 @@ class _Supervisor:
             self._again(worker, f"exit code {code}")
 
     def _ended_as_asked(self, code: int) -> None:
-        """Record the exit code of a worker that was asked to end; a failure is not hidden by
-        others.
+        """Record the exit code of a worker that was asked to end.
+
+        An expected code does not replace the code of a failure.
         """
         expected = (EXIT_OK, EXIT_INTERRUPTED, 128 + signal.SIGTERM, 128 + signal.SIGINT)
         if self._asked is not None and not self._killed and code not in expected:
             self._code = code
 
     def _again(self, worker: _Worker, why: str) -> None:
-        """Schedule a restart, after a longer pause each time."""
+        """Schedule a restart. The pause grows with each end in a row."""
         now_s = self._clock.monotonic_s()
         steady = now_s - worker.launched_s >= self._pace.steady_s
         worker.ends = 1 if steady else worker.ends + 1
@@ -311,5 +318,5 @@ def _on_child(_number: int, _frame: FrameType | None) -> None:
 
 
 def _say(line: bytes) -> None:
-    with contextlib.suppress(OSError):  # a closed stdout is no reason not to serve
+    with contextlib.suppress(OSError):  # the supervisor runs even if stdout is closed
         os.write(1, line + b"\n")
