@@ -1,6 +1,6 @@
 """The ledger port of `gateway dev`: read-only access to its ledgers for other local processes.
 
-port ─(first connection)─▶ metadata, read-only · one port per bookie, read-only, listed in it
+    port ─(first connection)─▶ metadata, read-only · one port per bookie, read-only, listed in it
 
 The servers behind the port load on the first connection, so an unused port costs almost nothing.
 Connections are passed on to the metadata server byte by byte. Metadata is small, and entries are
