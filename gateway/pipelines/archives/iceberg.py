@@ -1,6 +1,6 @@
 """An archive in an Iceberg table: the properties of each snapshot record the archived ranges.
 
-Records are written to a branch, checked there against their ranges, and published in one commit.
+Records are written to a branch, checked against their ranges, and published in one commit.
 The commit fails if another writer has changed the table. The summary of a snapshot holds all
 ranges, topic ids and losses up to that snapshot, so rolling back the table also rolls them back.
 The table's properties hold a copy, which is used once all snapshots of the archive are expired.

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _COMPACT_BYTES_MAX = 16 * 1024**3
-"""The most bytes that one commit rewrites. Files of one topic, partition and day stay together."""
+"""Limit for the bytes that a commit rewrites. Files of a topic, partition and day stay together."""
 _COMPACT_TASKS_MAX = 1_000
 _NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 _PATTERN = frozenset("*?[]{}\\")
@@ -59,7 +59,7 @@ class ParquetArchive:
         files = open_files(spark, path)
         self._spark = spark
         self._clock = clock or SystemClock()
-        # The directory of the archive, without a trailing slash. It is absolute on local disks.
+        # The archive's directory without a trailing slash. The path is absolute on local disks.
         self._root = _absolute(path) if isinstance(files, LocalFiles) else path.rstrip("/")
         self._at_step = at_step
         self._log = CommitLog(files, self._root)

@@ -45,7 +45,7 @@ class DataFile(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CommitEntry:
-    """One commit. Its files are in the staging directory of `run` until they are moved."""
+    """One commit. The commit's files are in the staging directory of `run` until they are moved."""
 
     number: int
     run: str

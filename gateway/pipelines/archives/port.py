@@ -34,7 +34,7 @@ class ArchiveState:
     ends: Mapping[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])
     """For each partition, the offset after the last archived or lost one."""
     topic_ids: Mapping[str, str] = field(default_factory=dict[str, str])
-    """The ids of the archived topics by name. They show whether a topic was recreated."""
+    """The ids of the archived topics by name. The ids show whether a topic was recreated."""
     lost: tuple[LostOffsets, ...] = ()
 
 

@@ -13,7 +13,7 @@ from gateway.pipelines.shared.topics import OffsetBounds
 
 @dataclass(frozen=True, slots=True)
 class ArchiveRound:
-    """The offsets that one round commits: for each partition first lost offsets, then a range.
+    """The offsets that one round commits: lost offsets and then a range per partition.
 
     The range of a new partition may be empty.
     """

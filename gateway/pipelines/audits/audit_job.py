@@ -206,8 +206,8 @@ class _Audit:
     def _gaps_are_losses(self, partition: TopicPartition) -> bool:
         """Return whether an offset missing on both sides counts as lost.
 
-        This is the case unless gaps are allowed or every live topic is compacted. Accepted losses
-        are subtracted later.
+        The offset counts as lost unless gaps are allowed or every live topic is compacted. Accepted
+        losses are subtracted later.
         """
         sides = self._comparison.sides.values()
         rules = [side.rules[partition.topic] for side in sides if partition.topic in side.rules]

@@ -161,9 +161,9 @@ class Comparison:
     ) -> DataFrame | None:
         """Group the records of open buckets, and all records of `numbered` partitions, by position.
 
-        Columns: topic, partition, position; left and right (the number of records on each side);
-        left_offset, left_ms, left_low and left_high (the smallest and the greatest hash), and the
-        same for right. Returns None if no bucket is open.
+        Returns None if no bucket is open. The columns are topic, partition and position, left and
+        right (the number of records on each side), and four columns of each side. The left ones are
+        left_offset, left_ms, left_low and left_high (the smallest and the greatest hash).
         """
         from pyspark.sql import functions as F
 

@@ -183,7 +183,8 @@ class LossClassifier:
     def _is_compacted(self, partition: TopicPartition) -> bool:
         """Return whether the log may be compacted.
 
-        It is not compacted if the other side reads the same log and its rules exclude compaction.
+        The log is not compacted if the other side reads the same log and its rules exclude
+        compaction.
         """
         rules = self._rules(partition)
         if rules is None or not rules.compact:
@@ -196,9 +197,9 @@ class LossClassifier:
     def _compacted(self, doubtful: DataFrame, spans: Ranges) -> DataFrame:
         """Return offsets that a cleaner like Kafka's may have removed by now.
 
-        These are records whose key occurs again in the log, on either side; records without a key;
-        and deletions that are old enough. The cleaner may run while the log is read, so records
-        that arrive meanwhile count as well.
+        The offsets are of records whose key occurs again in the log, on either side; records
+        without a key; and deletions that are old enough. The cleaner may run while the log is read,
+        so records that arrive meanwhile count as well.
 
         The age of a record is computed from its timestamp. Records younger than
         min.compaction.lag.ms are never explained. Source: Kafka, Cleaner.shouldRetainRecord.

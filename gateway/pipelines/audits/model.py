@@ -78,7 +78,7 @@ class Side:
     topic_ids: Mapping[str, str] = field(default_factory=dict[str, str])
     """The known topic ids by topic name."""
     logs: Ranges = field(default_factory=dict[TopicPartition, OffsetBounds])
-    """The full bounds of those partitions whose `bounds` are restricted."""
+    """The full bounds of partitions whose `bounds` are restricted."""
     now: Callable[[], Ranges] = dict[TopicPartition, OffsetBounds]
     """A function that returns the current bounds of live logs."""
     confirm: Callable[[], None] = lambda: None

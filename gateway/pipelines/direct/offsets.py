@@ -52,12 +52,12 @@ class TopicRecreated(DataLost):
 
 
 class PartitionSources:
-    """All partitions that the options select. They stay open until `close`."""
+    """All partitions that the options select. The partitions stay open until `close`."""
 
     def __init__(self, storage: ReadStorage, options: Options) -> None:
         self._storage = storage
         self._options = options
-        # The partitions of the last refresh. A refresh closes those of deleted topics.
+        # The partitions of the last refresh. A refresh closes partitions of deleted topics.
         self._open: dict[TopicPartition, PartitionSource] = {}
 
     async def refresh(self) -> dict[TopicPartition, PartitionSource]:

@@ -1,4 +1,4 @@
-"""format("ledger") as a stream. Its offsets are those of Spark's Kafka source, plus topic ids.
+"""format("ledger") as a stream. Offsets are encoded as by Spark's Kafka source, plus topic ids.
 
 A checkpoint belongs to a topic id, not to a name. After a topic is deleted and recreated, the
 stored offsets would select other records. A query that continues from such a checkpoint gets an

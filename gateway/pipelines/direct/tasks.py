@@ -35,7 +35,7 @@ _GONE = (Truncated, NoSuchLedger, NoNode)
 
 @dataclass(frozen=True, slots=True)
 class SliceTask:
-    """A slice of one partition to read. It can be pickled."""
+    """A slice of one partition to read. The slice can be pickled."""
 
     topic_partition: TopicPartition
     piece: StreamSlice

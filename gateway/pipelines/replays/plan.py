@@ -67,7 +67,8 @@ class ReplayChunk:
 class Selection:
     """The selected records of one archived topic.
 
-    They are within `ranges`, and their timestamps are at least `start_ms` and below `end_ms`.
+    Their offsets are within `ranges`, and their timestamps are at least `start_ms` and below
+    `end_ms`.
     """
 
     topic: str

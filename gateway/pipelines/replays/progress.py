@@ -46,7 +46,7 @@ class _Lines(ReplayWatcher):
 
 
 class _Bar(_Lines):
-    """A progress bar. It polls the target's end offsets while Spark works in another thread."""
+    """A progress bar that polls the target's end offsets while Spark works in a thread."""
 
     def __init__(self, spark: SparkSession, bootstrap: str, line: ProgressLine) -> None:
         super().__init__(line)

@@ -131,7 +131,7 @@ def check_other_topic(archive: Archive, bootstrap: str, topic: str) -> None:
 
 
 class _ReplayRun:
-    """One run of a replay. It retries transient errors."""
+    """One run of a replay. The run retries transient errors."""
 
     def __init__(
         self,

@@ -47,7 +47,7 @@ Another run of this replay was faster, or the server lost the state of the produ
 
 
 class WriterLimits(NamedTuple):
-    """The time limits of a writer. It retries for up to `stall_s_max` seconds without progress."""
+    """The time limits of a writer, which retries for `stall_s_max` seconds without progress."""
 
     stall_s_max: float = 120.0
     answer_s_max: float = 30.0
@@ -118,7 +118,7 @@ class PartitionWriter:
         return self._acked
 
     def write(self, source: Iterable[RecordRows], last: bool = True) -> int:
-        """Write all records of `source`, in order. They may begin before the next record.
+        """Write all records of `source`, in order. `source` may begin before the next record.
 
         Returns the number after the last record of `source`. With `last`, raises JobError unless
         the partition's plan ends there.

@@ -1,10 +1,10 @@
 """Small files that record the progress of a job. A file is created whole, durably and only once.
 
-The port has two implementations. `LocalFiles` serves disks and NFS. It syncs a temporary file and
-links it to its final name, because a link never replaces a file. `HadoopFiles` serves file systems
-that Spark reaches through Hadoop and that rename atomically without overwriting. Examples are HDFS,
-and ABFS with a hierarchical namespace. Object stores without such a rename are refused, because two
-jobs could both believe that their commit succeeded.
+The port has two implementations. `LocalFiles` serves disks and NFS. This class syncs a temporary
+file and links it to its final name, because a link never replaces a file. `HadoopFiles` serves file
+systems that Spark reaches through Hadoop and that rename atomically without overwriting. Examples
+are HDFS, and ABFS with a hierarchical namespace. Object stores without such a rename are refused,
+because two jobs could both believe that their commit succeeded.
 """
 
 from __future__ import annotations
