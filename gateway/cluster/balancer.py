@@ -13,14 +13,14 @@ from gateway.cluster.port import HandOver, StreamKey
 from ledger.ports.clock import Clock
 
 Surplus = Callable[[Collection[int]], list[StreamKey]]
-"""Returns the streams of this broker whose candidate is one of those nodes."""
+"""Returns the streams of this broker whose candidate is one of the given nodes."""
 
 
 class Balancer:
     """Gives away the streams that `surplus` returns, by awaiting `move` for each.
 
-    It begins `settle_s` seconds after a broker joined. It moves `at_once` streams at the same time,
-    and then pauses for as long as that took.
+    It begins `settle_s` seconds after a broker joined. It moves up to `at_once` streams at the same
+    time, and pauses after each batch for as long as the batch took.
     """
 
     def __init__(
@@ -39,14 +39,14 @@ class Balancer:
         self._settle_s = settle_s
         self._at_once = at_once
         self._pause_s_min = pause_s_min
-        # Drains a stream. None until `set_hand_over`; nothing moves before.
+        # Drains a stream. None until `set_hand_over`; no stream moves before that call.
         self._hand_over: HandOver | None = None
-        # Node ids that joined and may not have their share yet. A run that finds no surplus for
-        # them removes them.
+        # Node ids of brokers that joined and may still lack streams. A run that finds no surplus
+        # for them removes them.
         self._joined: set[int] = set()
-        # The present or the last run; at most one is active.
+        # The task of the present or last run. At most one run is active.
         self._task: asyncio.Task[None] | None = None
-        # Set for good by `stop` or `cancel`. No run starts after it.
+        # Set by `stop` or `cancel` and never cleared. No run starts once it is set.
         self._stopping = asyncio.Event()
 
     def set_hand_over(self, hand_over: HandOver) -> None:

@@ -33,14 +33,14 @@ from subscriptions.znodes.znode_format import node_name, subscriber_of
 
 COORDINATORS = "/gateway/coordinators"
 CLAIMS = "/gateway/claims"
-CLAIMED_TOGETHER = 128  # groups in one transaction
+CLAIMED_TOGETHER = 128  # the number of groups claimed in one transaction
 
 _TRIES = 8
 _REFUSED = (BadVersion, NodeExists, NoNode)
 
 
 class _CoordinatorClaim(NamedTuple):
-    """The claim of a group as written. Without a node, `version` is None."""
+    """The claim of a group as the store has it. `version` is None if the node does not exist."""
 
     group: str
     who: Incarnation | None
@@ -48,7 +48,7 @@ class _CoordinatorClaim(NamedTuple):
 
 
 class CoordinatorOwnership:
-    """The group claims of this broker. `ring` returns the live brokers that stay."""
+    """The group claims of this broker. `ring` returns the live brokers that are not leaving."""
 
     def __init__(
         self, metadata: MetadataStore, membership: ClusterMembership, ring: Callable[[], Ring]
@@ -61,7 +61,9 @@ class CoordinatorOwnership:
         membership.on_expired(self._claimed.clear)
 
     async def coordinator(self, group: str) -> ClusterMember | None:
-        """Return the live claimant, else the candidate. Raises MetadataUnavailable."""
+        """Return the live claimant, or the candidate if there is none. Raises
+        MetadataUnavailable.
+        """
         if group in self._claimed:
             return self._membership.self_member
         written = await self._read(group)
@@ -87,9 +89,10 @@ class CoordinatorOwnership:
         raise MetadataUnavailable(f"group {group}: others claim and release it all the time")
 
     async def claim_all(self, groups: Sequence[str]) -> list[str]:
-        """Claim groups, many in one transaction. Returns those that this broker coordinates now.
+        """Claim groups, many in one transaction. Returns the groups that this broker now
+        coordinates.
 
-        The others belong to other brokers. Raises MetadataUnavailable.
+        Other brokers coordinate the remaining groups. Raises MetadataUnavailable.
         """
         if groups:
             await self._make_parents(self._me())
@@ -99,7 +102,7 @@ class CoordinatorOwnership:
             if await self._claim_together(some):
                 claimed.extend(some)
                 continue
-            for group in some:  # some cannot be claimed: try each alone
+            for group in some:  # claiming them together failed, so each is tried alone
                 with suppress(NotOwner):
                     await self.claim(group)
                     claimed.append(group)
@@ -160,7 +163,7 @@ class CoordinatorOwnership:
         mine: list[str] = []
         for seen, name in enumerate(names):
             if seen % 1000 == 999:
-                await asyncio.sleep(0)  # lets other tasks run
+                await asyncio.sleep(0)  # let other tasks run
             group = subscriber_of(name)
             if ring.candidate(group) == own:
                 mine.append(group)
@@ -169,10 +172,12 @@ class CoordinatorOwnership:
     # One claim.
 
     async def _try_claim(self, group: str, me: Incarnation) -> bool:
-        """Claim, or return False if it changed. Raises NotOwner, MetadataUnavailable."""
+        """Claim the group. Returns False if its claim changed. Raises NotOwner,
+        MetadataUnavailable.
+        """
         written = await self._read(group)
         if written.who == me:
-            return True  # the reply was lost
+            return True  # an earlier attempt succeeded, but its reply was lost
         await self._check_free(written)
         self._check_still(me)
         return await self._write([written], me)
@@ -196,7 +201,7 @@ class CoordinatorOwnership:
         return True
 
     async def _write(self, free: Sequence[_CoordinatorClaim], me: Incarnation) -> bool:
-        """Claim all of them, or none. Returns False if something had changed."""
+        """Claim all groups, or none. Returns False if a claim changed after it was read."""
         ops: list[Op] = []
         indexed = await asyncio.gather(*(self._is_indexed(claim, me) for claim in free))
         for (group, who, version), is_indexed in zip(free, indexed, strict=True):
@@ -218,7 +223,7 @@ class CoordinatorOwnership:
         return True
 
     async def _is_indexed(self, claim: _CoordinatorClaim, me: Incarnation) -> bool:
-        """Return whether the claim is in its claimant's index; an unreadable one may be ours."""
+        """Return whether the claimant's index has the claim. An unreadable claim may be ours."""
         if claim.version is None:
             return False
         return await self._metadata.exists(_index(claim.who or me, claim.group))
@@ -229,7 +234,9 @@ class CoordinatorOwnership:
                 await self._metadata.create(path, parents=True)
 
     async def _check_free(self, written: _CoordinatorClaim) -> None:
-        """Check that no live broker has it and that we are the candidate. Raises NotOwner."""
+        """Check that no live broker has the claim and that we are the candidate. Raises
+        NotOwner.
+        """
         if written.who is not None and not await self._membership.is_dead(written.who):
             raise NotOwner(f"group {written.group}: gateway {written.who.node_id} has it")
         candidate = self._ring().candidate(written.group)
@@ -246,7 +253,7 @@ class CoordinatorOwnership:
             document = unseal(node.data, path)
             who = Incarnation(int(document["node_id"]), str(document["token"]))
         except (CorruptFormat, KeyError, ValueError, TypeError):
-            return _CoordinatorClaim(group, None, node.version)  # it names no claimant
+            return _CoordinatorClaim(group, None, node.version)  # a corrupt claim names no claimant
         return _CoordinatorClaim(group, who, node.version)
 
     async def _children(self, path: str) -> list[str]:
@@ -256,7 +263,9 @@ class CoordinatorOwnership:
             return []
 
     def _me(self) -> Incarnation:
-        """Return this incarnation. Raises MetadataUnavailable, NotOwner if it is leaving."""
+        """Return this incarnation. Raises MetadataUnavailable, or NotOwner if this broker is
+        leaving.
+        """
         me = self._membership.incarnation
         if me is None:
             raise MetadataUnavailable("this gateway is not registered")

@@ -1,8 +1,8 @@
 """The lease of an owner: two thirds of its session, from the last answered request.
 
-ZooKeeper expires a session no earlier than its timeout after the last request that it received. An
-answered request was sent before that, and no broker takes over before the session expires. The last
-third of the session allows for clocks that run at different speeds.
+ZooKeeper expires a session no earlier than its timeout after the last request that it received. No
+broker takes over before the session expires, and an answered request was certainly received after
+it was sent. The last third of the session allows for clocks that run at different speeds.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ LEASE_SHARE = 2 / 3
 
 
 class Lease:
-    """True while this broker may answer as an owner, on the monotonic clock.
+    """The lease of this broker, on the monotonic clock. True while the broker may answer as an
+    owner.
 
-    `answered_s` returns the send time of the last answered ping or request, `session_ms` the
-    session timeout that the server grants now.
+    `answered_s` returns the send time of the last answered ping or request. `session_ms` returns
+    the session timeout that the server grants now.
     """
 
     __slots__ = ("_answered_s", "_clock", "_session_ms")

@@ -29,9 +29,11 @@ from ledger.ports.clock import Clock
 from ledger.ports.metadata import MetadataStore, Node, Unwatch
 
 BROKERS = "/gateway/brokers"
-SESSIONS_WAITED = 2  # for our node id: the session of a killed process expires in this time
-_LOOK_AGAIN_S = 0.2  # between attempts to register when no watch fires
-_DEAD_MAX = 10_000  # tokens remembered as dead; a forgotten one is looked up again
+# The number of session timeouts to wait for our node id, until the session of a killed process
+# expires
+SESSIONS_WAITED = 2
+_LOOK_AGAIN_S = 0.2  # seconds between attempts to register when no watch fires
+_DEAD_MAX = 10_000  # the number of dead tokens remembered; a forgotten one is looked up again
 
 P = ParamSpec("P")
 
@@ -55,9 +57,10 @@ class ClusterMembership:
         new_token: Callable[[], str],
     ) -> None:
         self.node_id = node_id
-        # True from a successful registration until the session ends, as far as is known.
+        # True from a successful registration until the session ends, as far as this process can
+        # tell.
         self.registered = False
-        # True from `leave_soon` on: this broker claims nothing any more. Never reset.
+        # True from `leave_soon` on, when this broker claims nothing any more. Never reset.
         self.leaving = False
         # True if the list may have changed since it was read. Cleared by `refresh`.
         self.stale = True
@@ -72,7 +75,7 @@ class ClusterMembership:
         self._token = new_token()
         # The tokens of this process's former incarnations.
         self._own_tokens: set[str] = set()
-        # The list as last read, by token and by node id. It has no token of `_dead`.
+        # The list as last read, by token and by node id. It contains no token of `_dead`.
         self._live: dict[str, ClusterMember] = {}
         self._members: tuple[ClusterMember, ...] = ()
         # Tokens that were found dead, the oldest first, at most `_DEAD_MAX`.
@@ -82,11 +85,11 @@ class ClusterMembership:
         self._on_expired: list[Callable[[], None]] = []
         # The watch of each listed broker's node, by node name.
         self._nodes: dict[str, Unwatch] = {}
-        # Held by `refresh`, so that an older list does not replace a newer one.
+        # Held by `refresh`, so that an older list cannot replace a newer one.
         self._refreshing = asyncio.Lock()
         # Set when our node changed while `register` waits.
         self._changed = asyncio.Event()
-        # True after `close`: nodes are not watched any more.
+        # True after `close`. Nodes are no longer watched then.
         self._closed = False
         self._unwatch = [
             metadata.watch(BROKERS, self._on_news),
@@ -97,7 +100,9 @@ class ClusterMembership:
 
     @property
     def incarnation(self) -> Incarnation | None:
-        """This incarnation, or None while it is not registered and can own nothing."""
+        """The present incarnation, or None while this broker is not registered and can
+        own nothing.
+        """
         return Incarnation(self.node_id, self._token) if self.registered else None
 
     @property
@@ -136,9 +141,9 @@ class ClusterMembership:
         except NoNode:
             found = None
         except CorruptFormat:
-            return False  # it may be alive
+            return False  # this incarnation may be alive
         if found is not None and found.token == who.token:
-            self._on_news()  # alive, but not in the list yet
+            self._on_news()  # the broker is alive, but the list does not have it yet
             return False
         self._mark_dead(who.token)
         return True
@@ -150,7 +155,7 @@ class ClusterMembership:
         return listen(self._on_changed, changed)
 
     def on_expired(self, expired: Callable[[], None]) -> Unlisten:
-        """Run `expired` when an incarnation of this broker has ended: it owns nothing."""
+        """Run `expired` when an incarnation of this broker has ended and owns nothing any more."""
         return listen(self._on_expired, expired)
 
     # Registration.
@@ -158,7 +163,7 @@ class ClusterMembership:
     async def register(self) -> None:
         """Register this incarnation. Raises NotOwner, MetadataUnavailable.
 
-        NotOwner means that another process has had this node id for two sessions.
+        NotOwner means that another process has kept this node id for two session timeouts.
         """
         give_up_s = self._clock.monotonic_s() + SESSIONS_WAITED * self._session_s
         unwatch = self._metadata.watch(f"{BROKERS}/{self.node_id}", self._changed.set)
@@ -177,7 +182,7 @@ class ClusterMembership:
         self._changed.clear()
 
     async def _try_register(self, give_up_s: float) -> str | None:
-        """Call `try_register`, and tolerate an unavailable store until `give_up_s`."""
+        """Call `try_register`, and retry until `give_up_s` while the store is unavailable."""
         try:
             return await self.try_register()
         except MetadataUnavailable as error:
@@ -197,7 +202,8 @@ class ClusterMembership:
             other = await self._current_holder(path)
             if other is not None:
                 return other
-            await self._write_registration()  # the address may have changed since
+            # The address may have changed since the node was written
+            await self._write_registration()
         if token != self._token:
             return "this gateway's session ended meanwhile"
         self.registered = True
@@ -255,18 +261,18 @@ class ClusterMembership:
             except BadVersion:
                 continue
             except NoNode:
-                break  # the next registration writes it
+                break  # the next registration writes the new state
         self._on_news()
 
     async def refresh(self) -> None:
-        """Read the list if it is stale. After MetadataUnavailable it is still stale."""
+        """Read the list if it is stale. It stays stale if MetadataUnavailable is raised."""
         async with self._refreshing:
             if self.stale:
                 await self._refresh()
 
     async def _refresh(self) -> None:
         self.stale = False
-        me = self.incarnation  # an incarnation registered during the read may be missing
+        me = self.incarnation  # the list may lack an incarnation that registered during the read
         try:
             found = await self._read()
         except BaseException:
@@ -274,8 +280,8 @@ class ClusterMembership:
             raise
         lives = any(member.token == self._token for member in found)
         if me is not None and me == self.incarnation and not lives:
-            self._end()  # our node was removed
-        # A new session may read an older list. It revives no token that was found dead.
+            self._end()  # our node was removed, so this incarnation has ended
+        # A new session may read an older list. A token that was found dead stays dead all the same.
         members = tuple(sorted(member for member in found if member.token not in self._dead))
         if members != self._members:
             self._members = members
@@ -330,7 +336,7 @@ class ClusterMembership:
                 expired()
 
     async def close(self) -> None:
-        """Delete our node. Raises nothing: the node is deleted with the session anyway."""
+        """Delete our node. Raises nothing, because the node is deleted with the session anyway."""
         if self._closed:
             return
         self._closed = True

@@ -19,10 +19,10 @@ from ledger.errors import BadVersion, CorruptFormat, NodeExists, NoNode
 from ledger.ports.metadata import ANY_VERSION, MetadataStore, Unwatch
 
 OWNERS = "/gateway/owners"
-REQUESTS_MAX = 64  # nodes read or written at the same time
-_TRIES = 16  # then the change is left to the next round: other brokers change the node all the time
+REQUESTS_MAX = 64  # the number of nodes read or written at the same time
+_TRIES = 16  # attempts per change in one round, because other brokers may keep changing the node
 _NO_NODE = ANY_VERSION
-_CORRUPT = -2  # less than every version, so that whatever can be read next is newer
+_CORRUPT = -2  # lower than every version, so that any readable content counts as newer
 
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ class _OwnersNode:
     def __init__(self, topic_id: UUID) -> None:
         self.topic_id = topic_id
         self.path = f"{OWNERS}/{topic_id}"
-        # The version whose content `on_read` got last, `_NO_NODE` or `_CORRUPT`.
+        # The version of the content that `on_read` received last, or `_NO_NODE` or `_CORRUPT`.
         self.version = _NO_NODE
         # Removes the watch. Set by `follow`.
         self.unwatch: Unwatch = lambda: None
@@ -44,8 +44,8 @@ class _OwnersNode:
 class OwnersTable:
     """The owners nodes of all topics that are followed.
 
-    `on_stale` runs when one of them has changed. `on_read` runs with the content of a node each
-    time that a newer one was read or written, and with None when the node is corrupt.
+    `on_stale` runs when a node has changed. `on_read` runs with the content of a node each time
+    that a newer version was read or written, and with None when the node is corrupt.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class OwnersTable:
         self._on_read = on_read
         # All followed topics, from `follow` to `unfollow`.
         self._nodes: dict[UUID, _OwnersNode] = {}
-        # Those of `_nodes` that may have changed since they were read. Filled by watches and by
+        # The followed nodes that may have changed since they were read. Filled by watches and by
         # failed writes, emptied by `refresh`.
         self._stale: dict[UUID, _OwnersNode] = {}
 
@@ -116,11 +116,12 @@ class OwnersTable:
             raise
 
     async def change(self, topic_id: UUID, next_owners: Callable[[], Owners | None]) -> bool:
-        """Write what `next_owners` returns, until it returns None: no change is needed (any more).
+        """Write the owners that `next_owners` returns, until it returns None because no change is
+        needed.
 
-        It is called again for each content that is found. Returns False if other brokers changed
-        the node too often, or if the node is corrupt. Raises MetadataUnavailable: the outcome is
-        unknown, and the next `refresh` reads the node.
+        `next_owners` is called again for each newer content of the node. Returns False if other
+        brokers changed the node too often, or if the node is corrupt. After MetadataUnavailable the
+        outcome is unknown, and the next `refresh` reads the node.
         """
         node = self._nodes.get(topic_id)
         if node is None:
@@ -137,7 +138,7 @@ class OwnersTable:
         return False
 
     async def _write(self, node: _OwnersNode, owners: Owners) -> None:
-        """Compare and set. After a failure the node is read before anything else is decided."""
+        """Compare and set the node. After a failure the node is marked to be read again first."""
         try:
             if node.version == _NO_NODE:
                 await self._metadata.create(node.path, owners.encode(), parents=True)
@@ -170,9 +171,10 @@ class OwnersTable:
 
 
 async def each(things: Sequence[T], run: Callable[[T], Awaitable[None]]) -> None:
-    """Await `run` for every thing, for `REQUESTS_MAX` at a time.
+    """Await `run` for every thing, for `REQUESTS_MAX` things at a time.
 
-    After the first error no further one starts; those under way end, then the error is raised.
+    After the first error no further call starts. The calls in progress end, then the error is
+    raised.
     """
     waiting = iter(things)
     failed = False

@@ -30,9 +30,11 @@ from ledger.errors import LedgerError
 from ledger.ports.clock import Clock
 from ledger.ports.metadata import MetadataStore
 
-LOOK_AGAIN_S = 5.0  # between rounds when no watch fires: a lost watch costs no more than this
+# Seconds between rounds when no watch fires, so that a lost watch delays changes no longer
+LOOK_AGAIN_S = 5.0
 PAUSE_S_MAX = 0.25
-_PAUSE_SHARE = 4  # of a round's duration: rounds about epochs alone take a fifth of the time
+# The pause as a multiple of a round's duration, so that rounds take a fifth of the time
+_PAUSE_SHARE = 4
 _RETRY_S_FIRST = 0.05
 _RETRY_S_MAX = 1.0
 _REGISTER_AGAIN_S = 0.2
@@ -51,9 +53,9 @@ class OwnershipRounds:
         *,
         session_ms: int,
     ) -> None:
-        # Run with a reason when this process must end, because another one has its node id.
+        # Called with a reason when this process must end, because another one has its node id.
         self.on_replaced: list[Callable[[str], None]] = []
-        # The task of the rounds, from `start` on. It ends in `stop`, or by a bug.
+        # The task that runs the rounds, from `start` on. It ends in `stop`, or by a bug.
         self.task: asyncio.Task[None] | None = None
         self._catalog = catalog
         self._clock = clock
@@ -61,25 +63,25 @@ class OwnershipRounds:
         self._state = state
         self._session_s = session_ms / 1000
         self._table = OwnersTable(metadata, self.request, state.on_owners)
-        # Gets Gained and Lost, from `start` to `stop`.
+        # Is notified of gained and lost partitions, from `start` to `stop`.
         self._listener: StreamListener | None = None
         # True from a change of the catalog until a round has followed the topics.
         self._topics_changed = True
-        # Topics that left the catalog, or were never in it, and may still have a node. A round
-        # removes the node once the metadata store confirms that the topic is deleted.
+        # Topics that may still have a node although the catalog does not have them. A round removes
+        # the node once the metadata store confirms that the topic is deleted.
         self._vanished: set[UUID] = set()
-        # Set: a round is to begin. Cleared when it begins.
+        # Set when a round is requested. Cleared when the round begins.
         self._requested = asyncio.Event()
-        # Set: the next round begins without a pause. Cleared when it begins.
+        # Set when the next round must begin without a pause. Cleared when the round begins.
         self._urgent = asyncio.Event()
-        # Set for good when the first round has ended.
+        # Set when the first round has ended, and never cleared.
         self._first_over = asyncio.Event()
         # The monotonic time since which another process holds this node id. None if no other
-        # process does; infinity once that was reported.
+        # process holds it; infinity once the conflict was reported.
         self._other_since_s: float | None = None
 
     async def start(self, listener: StreamListener) -> None:
-        """Start the rounds, and wait until the first one has ended. The broker is registered."""
+        """Start the rounds, and wait until the first one has ended. Register the broker before."""
         loop = asyncio.get_running_loop()
         self._listener = listener
         self._catalog.on_changed.append(self._on_topics)
@@ -93,7 +95,7 @@ class OwnershipRounds:
             over.cancel()
 
     async def stop(self) -> None:
-        """End the rounds. The listener gets nothing any more; tasks that wait are resumed."""
+        """End the rounds and resume waiting tasks. The listener is not notified any more."""
         self._listener = None
         if self._on_topics in self._catalog.on_changed:
             self._catalog.on_changed.remove(self._on_topics)
@@ -104,7 +106,7 @@ class OwnershipRounds:
         self.carry_out(self._state.close())
 
     def request(self) -> None:
-        """Begin a round after the pause."""
+        """Request a round, which begins after the usual pause."""
         self._requested.set()
 
     def request_now(self) -> None:
@@ -131,7 +133,7 @@ class OwnershipRounds:
                 self._listener.lost(effect.key)
 
     def _on_topics(self) -> None:
-        """Request a round with a pause before it: many topics may be created in a row."""
+        """Request a round after the usual pause, because many topics may be created in a row."""
         self._topics_changed = True
         self._state.on_catalog_changed()
         self.request()
@@ -180,7 +182,9 @@ class OwnershipRounds:
         await self._remove_vanished()
 
     async def _register_again(self) -> None:
-        """Register, unless another process has this node id; then try again soon."""
+        """Register this broker. If another process has the node id, request another
+        attempt soon.
+        """
         other = await self._membership.try_register()
         if other is None:
             self._other_since_s = None
@@ -189,12 +193,12 @@ class OwnershipRounds:
         if self._other_since_s is None:
             self._other_since_s = now_s
         if now_s - self._other_since_s > SESSIONS_WAITED * self._session_s:
-            self._other_since_s = float("inf")  # reported once
+            self._other_since_s = float("inf")  # infinity prevents a second report
             self._report_replaced(other)
         asyncio.get_running_loop().call_later(_REGISTER_AGAIN_S, self.request)
 
     def _on_ended(self, task: asyncio.Task[None]) -> None:
-        """End the process after a bug: without rounds it would lead nothing."""
+        """End the process after a bug: without rounds it would lead no partition."""
         if not task.cancelled() and task.exception() is not None:
             self._report_replaced(f"ownership of streams is not followed: {task.exception()!r}")
 
@@ -215,7 +219,7 @@ class OwnershipRounds:
         self.carry_out(changes.effects)
         if self._first_over.is_set():
             return
-        try:  # topics that were deleted while this broker was down
+        try:  # find topics that were deleted while this broker was down
             stored = await self._table.topic_ids()
         except BaseException:
             self._topics_changed = True
@@ -232,7 +236,7 @@ class OwnershipRounds:
             self._vanished.discard(topic_id)
 
     async def _take_due(self) -> Sequence[TopicOwnership]:
-        """Return the topics to examine, once it is known which of their owners live."""
+        """Look up unlisted owners, then return the topics to examine."""
         state = self._state
         due = state.take_due()
         try:
@@ -244,13 +248,13 @@ class OwnershipRounds:
             state.examine_all()
             due = state.take_due()
         if unsure:
-            state.examine_all()  # an unlisted owner may end before it is listed
+            state.examine_all()  # an unlisted owner may end before any list contains it
         return due
 
     async def _find_dead(self, topics: Sequence[TopicOwnership]) -> tuple[bool, bool]:
         """Look up each owner that is neither listed nor known to be dead.
 
-        Returns whether one of them is dead, and whether one of them may live.
+        Returns two flags: whether an owner was found dead, and whether an unlisted owner may live.
         """
         membership = self._membership
         named = {holder for topic in topics for holder in topic.owners.holders}

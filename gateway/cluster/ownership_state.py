@@ -42,7 +42,7 @@ Effect = Gained | Lost | Resume
 
 
 class LiveBrokers(Protocol):
-    """The live brokers, as `ClusterMembership` holds them; every question is answered at once."""
+    """The live brokers, as `ClusterMembership` holds them. Every method answers from memory."""
 
     @property
     def node_id(self) -> int: ...
@@ -54,7 +54,7 @@ class LiveBrokers(Protocol):
 
     @property
     def incarnation(self) -> Incarnation | None:
-        """This broker's incarnation, or None while it is not registered."""
+        """The present incarnation of this broker, or None while it is not registered."""
         ...
 
     @property
@@ -68,7 +68,7 @@ class LiveBrokers(Protocol):
 
 
 class KnownTopics(Protocol):
-    """The topics, as the catalog holds them; every question is answered at once."""
+    """The topics, as the catalog holds them. Every method answers from memory."""
 
     def by_id(self, topic_id: UUID) -> TopicSize | None: ...
 
@@ -76,7 +76,9 @@ class KnownTopics(Protocol):
 
 
 class TopicOwnership:
-    """One topic: the owners of its partitions, and what this broker does with those it holds."""
+    """One topic: the owners of its partitions, and the state of the partitions that this broker
+    holds.
+    """
 
     __slots__ = (
         "changed",
@@ -94,29 +96,32 @@ class TopicOwnership:
         self.topic_id = topic_id
         # How many partitions the catalog listed in the last round that followed topics.
         self.partitions = 0
-        # The content of the owners node as it was last read or written. Empty while there is no
-        # node; kept while the node is corrupt.
+        # The content of the owners node as it was last read or written. Empty while the node does
+        # not exist; kept while the node is corrupt.
         self.owners = Owners()
-        # False while the node is corrupt. It is then neither written nor handed over.
+        # False while the node is corrupt. The node is not written then, and no partition is handed
+        # over.
         self.readable = True
-        # Partitions that this broker owns, with the leader epoch, or -1 until one is open. Set by
-        # `apply` from `owners`; removed when another owner is read or the session ends.
+        # The partitions that this broker owns, with their leader epochs; -1 until a partition is
+        # open. Set by `apply` from `owners`. Removed when another owner is read or the session
+        # ends.
         self.held: dict[int, int] = {}
-        # Held partitions whose epoch the node does not have yet, with the tasks that wait for it.
-        # From `note_opened` until the node has the epoch or the partition is lost.
+        # Held partitions whose epoch is not in the node yet, with the tasks that wait for it. An
+        # entry lasts from `note_opened` until the node has the epoch or the partition is lost.
         self.unpublished: dict[int, list[object]] = {}
         # Held partitions that are drained and go to their candidate, with the tasks that wait for
-        # that. From `hand_over` until another owner is read, or until this broker keeps it.
+        # the move. An entry lasts from `hand_over` until another owner is read or this broker keeps
+        # the partition.
         self.moving: dict[int, list[object]] = {}
         # True if the owners or the number of partitions changed after the last `take_due`.
         self.changed = True
         # True if a partition had no live owner when it was last examined. Candidates change with
-        # every topic that is created, so such a topic is examined in each round.
+        # every new topic, so this topic is examined in each round.
         self.has_free = False
 
 
 class TopicChanges(NamedTuple):
-    """The difference between two rounds that followed topics."""
+    """The changes of the catalog since the previous round that followed topics."""
 
     added: list[UUID]
     removed: list[UUID]
@@ -124,37 +129,40 @@ class TopicChanges(NamedTuple):
 
 
 class OwnershipState:
-    """What this broker knows about all partitions, and the decisions that follow from it."""
+    """The state of all partitions as this broker has read it, and the decisions that follow from
+    it.
+    """
 
     def __init__(self, brokers: LiveBrokers, topics: KnownTopics) -> None:
-        # Brokers that live and stay. Replaced in `on_brokers` when the set of node ids changes.
+        # The live brokers that are not leaving. Replaced in `on_brokers` when the set of node ids
+        # changes.
         self.ring = Ring(())
         # Partitions that a task is draining, from `start_drain` to `end_drain`. A partition may be
-        # lost meanwhile.
+        # lost during its drain.
         self.draining: set[StreamKey] = set()
         self._brokers = brokers
         self._catalog = topics
-        # One record per topic of the catalog, from the round that found it in the catalog until
-        # the round that no longer did.
+        # One record per topic. Created by the round that finds the topic in the catalog, and
+        # removed by the round that no longer finds it.
         self._topics: dict[UUID, TopicOwnership] = {}
         # The records with work for the next round: `changed`, `unpublished`, `moving` or
-        # `has_free`. Kept by `_index` after each change of a record.
+        # `has_free`. `_index` updates this table after each change of a record.
         self._due: dict[UUID, TopicOwnership] = {}
         # True if the next round must examine all topics: the brokers changed or a round failed.
         self._all_due = True
-        # Tasks that wait until the leaders of a topic change. Not part of the record, because
+        # Tasks that wait until the leaders of a topic change. They are not in the record, because
         # the creator of a topic waits before a round has followed the topic.
         self._leader_waiters: dict[UUID, list[object]] = {}
         # The incarnations of the ring's brokers, by node id.
         self._nodes: dict[int, Incarnation] = {}
-        # Tokens in the list of members when it was last seen; None before the first list.
+        # The tokens of the brokers that `on_brokers` read last. None before its first call.
         self._tokens: set[str] | None = None
-        # The candidate of each partition. None after the ring or the topics changed, and then
-        # computed when it is next needed, with the help of the one before.
+        # The candidate of each partition. Set to None when the ring or the topics change, and
+        # computed again on demand from `_assigned_before`.
         self._assignment: Assignment | None = None
         self._assigned_before: Assignment | None = None
 
-    # Questions. All are answered from memory.
+    # Queries. All are answered from memory.
 
     def get(self, topic_id: UUID) -> TopicOwnership | None:
         return self._topics.get(topic_id)
@@ -167,7 +175,7 @@ class OwnershipState:
         )
 
     def leader(self, key: StreamKey) -> Leader:
-        """Return the live owner and its epoch, as far as this broker knows."""
+        """Return the live owner and its epoch, as last read by this broker."""
         topic = self._topics.get(key.topic_id)
         if topic is None:
             return Leader()
@@ -181,7 +189,7 @@ class OwnershipState:
         return Leader(member.node_id, topic.owners.epoch(key.partition))
 
     def replicas(self, key: StreamKey, count: int) -> list[int]:
-        """Return node ids, the leader first, then the next brokers of the ring."""
+        """Return up to `count` node ids: the leader first, then the next brokers of the ring."""
         leader = self.leader(key).node_id
         order = self.assignment().successors(key.topic_id, key.partition)
         if leader < 0:
@@ -213,7 +221,7 @@ class OwnershipState:
         ]
 
     def surplus(self, nodes: Collection[int]) -> list[StreamKey]:
-        """Return the owned partitions whose candidate is another one of these brokers."""
+        """Return the owned partitions whose candidate is one of `nodes` and not this broker."""
         others = set(nodes) - {self._brokers.node_id}
         found: list[StreamKey] = []
         for topic in self._topics.values():
@@ -227,7 +235,7 @@ class OwnershipState:
         return found
 
     def assignment(self) -> Assignment:
-        """Return the candidate of each partition, for the ring and the topics of now."""
+        """Return the candidate of each partition for the present ring and topics."""
         if self._assignment is None:
             topics = ((topic.topic_id, topic.partitions) for topic in self._catalog.all())
             self._assignment = Assignment(self.ring, topics, self._assigned_before)
@@ -288,12 +296,12 @@ class OwnershipState:
             self._mark_changed(topic)
 
     def on_session_ended(self) -> list[Effect]:
-        """Drop everything: what this incarnation owned is free."""
+        """Drop every partition: the partitions that this incarnation owned are free."""
         self._all_due = True
         return [effect for topic in self._topics.values() for effect in self._drop_all(topic)]
 
     def close(self) -> list[Effect]:
-        """Drop everything and resume every task that waits."""
+        """Drop every partition and resume every task that waits."""
         effects = self.on_session_ended()
         for topic_id in list(self._leader_waiters):
             effects += self._resume_leader_waiters(topic_id)
@@ -304,8 +312,8 @@ class OwnershipState:
     def note_opened(self, key: StreamKey, epoch: int) -> list[Effect] | None:
         """Publish this epoch of a held partition in the next round.
 
-        Returns None, and changes nothing, if the partition is not held or the epoch is not newer
-        than the known one: it belongs to an earlier opening.
+        Returns None and changes nothing if the partition is not held. The same holds for an epoch
+        that is not newer than the known one, because it belongs to an earlier opening.
         """
         topic = self._topics.get(key.topic_id)
         known = None if topic is None else topic.held.get(key.partition)
@@ -319,7 +327,7 @@ class OwnershipState:
     def await_published(self, key: StreamKey, waiter: object) -> bool:
         """Resume `waiter` once the epoch is published or the partition is lost.
 
-        Returns False if there is nothing to wait for.
+        Returns False if no epoch is to be published.
         """
         topic = self._topics.get(key.topic_id)
         if topic is None or key.partition not in topic.unpublished:
@@ -334,7 +342,7 @@ class OwnershipState:
     def await_moved(self, key: StreamKey, waiter: object) -> bool:
         """Resume `waiter` once the hand-over of this partition has ended.
 
-        Returns False if there is no hand-over to wait for.
+        Returns False if no hand-over is in progress.
         """
         topic = self._topics.get(key.topic_id)
         if topic is None or key.partition not in topic.moving:
@@ -343,7 +351,9 @@ class OwnershipState:
         return True
 
     def start_drain(self, key: StreamKey) -> bool:
-        """Reserve the partition for one drain. Returns False if it cannot be given away now."""
+        """Reserve the partition for one drain. Returns False if the partition cannot be given away
+        now.
+        """
         topic = self._topics.get(key.topic_id)
         if not self.owns(key) or key in self.draining or topic is None or not topic.readable:
             return False
@@ -357,7 +367,7 @@ class OwnershipState:
     def give_away(self, key: StreamKey) -> bool:
         """Give the drained partition to its candidate in the next round.
 
-        Returns False if this broker lost it meanwhile.
+        Returns False if this broker lost the partition during the drain.
         """
         topic = self._topics.get(key.topic_id)
         if topic is None or not self.owns(key):
@@ -381,7 +391,7 @@ class OwnershipState:
         return due
 
     def apply(self, topic: TopicOwnership) -> list[Effect]:
-        """Make what this broker holds agree with the node."""
+        """Update the partitions that this broker holds to agree with the node."""
         effects: list[Effect] = []
         me = self._brokers.incarnation
         mine = set(topic.owners.owned_by(me)) if me is not None else set[int]()
@@ -403,10 +413,10 @@ class OwnershipState:
         return bool(topic.unpublished or topic.moving or self._claimable(topic))
 
     def next_owners(self, topic: TopicOwnership) -> Owners | None:
-        """Return what the topic's node should hold, or None if it needs no change.
+        """Return the next content of the topic's node, or None if the node needs no change.
 
-        It claims free partitions of which this broker is the candidate, gives away drained ones,
-        and publishes epochs.
+        The content claims free partitions of which this broker is the candidate, gives away drained
+        ones, and publishes epochs.
         """
         me = self._brokers.incarnation
         if me is None or self._topics.get(topic.topic_id) is not topic:
@@ -430,7 +440,9 @@ class OwnershipState:
 
     def _gain(self, topic: TopicOwnership, partition: int) -> list[Effect]:
         topic.held[partition] = -1
-        if self._brokers.leaving:  # the giver did not know yet: pass it on without opening it
+        # The previous owner gave away this partition before it read that we leave: pass it on
+        # unopened
+        if self._brokers.leaving:
             topic.moving[partition] = []
             return []
         return [Gained(StreamKey(topic.topic_id, partition))]
@@ -446,17 +458,17 @@ class OwnershipState:
         return [effect for effects in dropped for effect in effects]
 
     def _keep_own(self, topic: TopicOwnership) -> list[Effect]:
-        """End the hand-overs that cannot happen: open those partitions again.
+        """End the hand-overs that cannot happen, and open their partitions again.
 
-        This broker has become their candidate again, or the node is corrupt. While it leaves, a
-        corrupt node ends the wait, and nothing is opened.
+        A hand-over cannot happen if this broker has become the candidate again, or if the node is
+        corrupt. While this broker leaves, a corrupt node ends the wait, and nothing is opened.
         """
         effects: list[Effect] = []
         own, leaving = self._brokers.node_id, self._brokers.leaving
         for partition in list(topic.moving):
             candidate = self.assignment().candidate(topic.topic_id, partition)
             if topic.readable and (leaving or candidate != own):
-                continue  # it still goes
+                continue  # this hand-over can still happen
             effects += _resume(topic.moving.pop(partition))
             if not leaving:
                 topic.held[partition] = -1
@@ -482,7 +494,7 @@ class OwnershipState:
         self._due[topic.topic_id] = topic
 
     def _index(self, topic: TopicOwnership) -> None:
-        """Keep `_due` true for this topic."""
+        """Add this topic to `_due` if it has work for the next round, otherwise remove it."""
         if topic.changed or topic.unpublished or topic.moving or topic.has_free:
             self._due[topic.topic_id] = topic
         else:

@@ -1,7 +1,8 @@
 """Claim, publish and hand over the partitions of this broker.
 
-`OwnershipState` decides which partitions are owned and what is written, `OwnershipRounds` carries
-that out. This class passes the news on to both, and holds the operations that wait.
+`OwnershipState` decides which partitions are owned and what is written. `OwnershipRounds` carries
+out these decisions. `PartitionOwnership` passes changes on to both, and holds the operations that
+wait.
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ from ledger.errors import LedgerError
 from ledger.ports.clock import Clock
 from ledger.ports.metadata import MetadataStore
 
-DRAIN_S_MAX = 10.0  # then handed over without a drain; the next owner recovers it
+# After this time a partition is handed over without a drain, and the next owner recovers it
+DRAIN_S_MAX = 10.0
 
 
 class PartitionOwnership:
-    """The partitions of the cluster, as far as this broker claims them, leads them and leaves them.
+    """The partitions of the cluster, as far as this broker claims, leads or gives them away.
 
-    `state` answers who owns and who leads which partition.
+    `state` returns the owner and the leader of each partition.
     """
 
     def __init__(
@@ -53,15 +55,16 @@ class PartitionOwnership:
             at_once=balance_at_once,
         )
         membership.on_stale = self.rounds.request_now
-        membership.on_changed(self._on_members)  # the first callback: others read the new ring
+        # Must be the first callback, because later ones read the new ring
+        membership.on_changed(self._on_members)
         membership.on_expired(self._on_expired)
 
     async def start(self, listener: StreamListener) -> None:
-        """Claim partitions from now on; the first round has ended. The broker is registered."""
+        """Start to claim partitions; returns after the first round. Register the broker before."""
         await self.rounds.start(listener)
 
     async def stop(self) -> None:
-        """Claim nothing any more. The listener is not notified of what is dropped."""
+        """Stop claiming. The listener is not notified of the partitions that are dropped."""
         self.balancer.cancel()
         await self.rounds.stop()
 
@@ -76,7 +79,7 @@ class PartitionOwnership:
         self.rounds.wake()
 
     def note_opened(self, key: StreamKey, epoch: int) -> None:
-        """Publish this epoch soon. Ignored if the partition is not owned (any more)."""
+        """Publish this epoch soon. Ignored if this broker does not own the partition."""
         effects = self.state.note_opened(key, epoch)
         if effects is not None:
             self.rounds.carry_out(effects)
@@ -92,7 +95,7 @@ class PartitionOwnership:
     async def move(self, key: StreamKey, hand_over: HandOver) -> None:
         """Drain the partition, give it to its candidate, and wait until the candidate has it.
 
-        Returns also when the partition was lost, or when its owners node is corrupt.
+        Also returns if the partition was lost, or if its owners node is corrupt.
         """
         if not self.state.start_drain(key):
             return
@@ -114,10 +117,10 @@ class PartitionOwnership:
         while keys := self.state.held_keys():
             await each(keys, lambda key: self.move(key, hand_over))
             await asyncio.gather(*(self._moved(key) for key in self.state.moving_keys()))
-            await asyncio.sleep(0)  # a round may not have ended a hand-over yet
+            await asyncio.sleep(0)  # the round that ends a hand-over may not have run yet
 
     async def _moved(self, key: StreamKey) -> None:
-        """Wait until the hand-over of this partition has ended, if one is under way."""
+        """Wait until the hand-over of this partition has ended, if one is in progress."""
         waiter = asyncio.get_running_loop().create_future()
         if self.state.await_moved(key, waiter):
             await waiter
@@ -125,7 +128,7 @@ class PartitionOwnership:
     async def wait_led(self, topic_id: UUID, timeout_s: float) -> bool:
         """Wait until every partition of the topic has an owner that opened it.
 
-        Returns False if that took longer than `timeout_s` seconds.
+        Returns False after `timeout_s` seconds.
         """
         loop = asyncio.get_running_loop()
         with suppress(TimeoutError):

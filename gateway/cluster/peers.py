@@ -1,7 +1,7 @@
 """Requests to the other brokers of a cluster, in Kafka's protocol, at the ports for clients.
 
-They serve operators' queries. A broker that does not answer in time is left out, and skipped for
-a while, so that it does not delay queries about many groups.
+The requests serve operators' queries. A broker that does not answer in time is left out of the
+result. It is then skipped for a while, so that it does not delay queries about many groups.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Peers:
         self._cluster = cluster
         self._clock = clock
         self._answer_s_max = answer_s_max
-        # Brokers that did not answer, with the monotonic time until which they are skipped.
+        # Unresponsive brokers, with the monotonic time until which they are skipped.
         self._away: dict[ClusterMember, float] = {}
 
     def members(self) -> list[ClusterMember]:
-        """Return the other live brokers, without those that are skipped now."""
+        """Return the other live brokers, except those skipped because they did not answer."""
         me, now_s = self._cluster.node_id, self._clock.monotonic_s()
         self._away = {member: until for member, until in self._away.items() if until > now_s}
         members = self._cluster.members()
@@ -41,7 +41,8 @@ class Peers:
     ) -> dict[int, Any]:
         """Send a request to each broker. Returns the answers by node id.
 
-        Brokers without an answer are left out, and so are those for which `fields` returns None.
+        Brokers that do not answer are left out. A broker for which `fields` returns None is not
+        asked.
         """
         asked = [(member, fields(member)) for member in self.members()]
         answers = await asyncio.gather(
@@ -52,7 +53,8 @@ class Peers:
     async def _ask(
         self, member: ClusterMember, key: int, fields: dict[str, Any]
     ) -> tuple[int, Any]:
-        from gateway.wire.client_link import (  # a gateway starts without it
+        # Imported on demand, because a gateway starts without it
+        from gateway.wire.client_link import (
             AdminError,
             Link,
             Unreachable,

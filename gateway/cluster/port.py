@@ -1,9 +1,9 @@
 """The port to the brokers of a cluster: live brokers, leaders of streams, group coordinators.
 
-An *incarnation* of a broker lasts from its registration until its session ends. Everything that the
-broker owns is written under the incarnation's token. So all of it is free at the moment the session
-ends, without any clean-up. Claims only avoid conflicts; fencing keeps the records safe.
-Source: DistributedLog, "Ownership tracking" (seed 000); Kafka, KIP-392, KIP-951.
+An *incarnation* of a broker lasts from its registration until its session ends. All ownership of a
+broker is written under its incarnation's token. So everything that the broker owns is free at the
+moment the session ends, without any clean-up. Claims only avoid conflicts; fencing keeps the
+records safe. Source: DistributedLog, "Ownership tracking" (seed 000); Kafka, KIP-392, KIP-951.
 """
 
 from __future__ import annotations
@@ -14,18 +14,20 @@ from uuid import UUID
 
 
 class ClusterMember(NamedTuple):
-    """A live broker and the address for clients. Each incarnation has a `token` of its own."""
+    """A live broker and its address for clients. Each incarnation has a `token` of its own."""
 
     node_id: int
     host: str
     port: int
     rack: str
     token: str
-    leaving: bool = False  # it hands over what it owns and claims nothing more
+    leaving: bool = False  # True while the broker hands over its streams and groups and claims none
 
 
 class Leader(NamedTuple):
-    """The owner of a stream. `node_id` is -1 without a live owner, `epoch` until it is open."""
+    """The owner of a stream. `node_id` is -1 without a live owner; `epoch` is -1 until
+    it is open.
+    """
 
     node_id: int = -1
     epoch: int = -1
@@ -47,9 +49,9 @@ class Cluster(Protocol):
     def lease_held(self) -> bool:
         """Return whether this process may answer as owner and coordinator.
 
-        True until two thirds of the session after the send time of the last answered ZooKeeper
-        ping, on the monotonic clock: no other broker can have taken over before. Owners check it
-        before each answer.
+        The lease lasts for two thirds of the session timeout. It starts at the send time of the
+        last answered ZooKeeper ping, on the monotonic clock. No other broker can take over before
+        it ends. Owners check the lease before each answer.
         """
         ...
 
@@ -77,7 +79,7 @@ class Cluster(Protocol):
     async def coordinator(self, group: str) -> ClusterMember | None:
         """Return the group's coordinator: the live claimant, else the candidate of the ring.
 
-        Returns None if there is no broker to name now. Raises MetadataUnavailable.
+        Returns None if no live broker is found. Raises MetadataUnavailable.
         """
         ...
 
@@ -90,16 +92,16 @@ class GroupClaims(Protocol):
     async def claim(self, group: str) -> None:
         """Claim the group. Does nothing if this broker has claimed it already.
 
-        Raises NotOwner if another live broker has claimed it or is the candidate of an unclaimed
-        group, and MetadataUnavailable.
+        Raises NotOwner if another live broker has claimed the group, or if the group is unclaimed
+        and another broker is its candidate. Raises MetadataUnavailable.
         """
         ...
 
     async def release(self, group: str) -> None:
         """Remove the claim from the store, so that other brokers may claim the group.
 
-        The caller has stopped answering for the group. Does nothing if the claim has ended.
-        Raises MetadataUnavailable.
+        Stop answering for the group before this call. Does nothing if the claim has ended. Raises
+        MetadataUnavailable.
         """
         ...
 
@@ -108,15 +110,15 @@ class GroupClaims(Protocol):
         ...
 
     async def claimed_elsewhere(self, groups: Iterable[str]) -> set[str]:
-        """Return those of the groups that another live broker has claimed.
+        """Return the subset of `groups` that other live brokers have claimed.
 
-        It costs one request per broker, not per group. Raises MetadataUnavailable.
+        Costs one request per broker, not per group. Raises MetadataUnavailable.
         """
         ...
 
 
 class TopicSize(Protocol):
-    """One life of a topic, as far as ownership is concerned."""
+    """The id and number of partitions of one life of a topic."""
 
     @property
     def topic_id(self) -> UUID: ...
@@ -134,7 +136,9 @@ class TopicDirectory(Protocol):
         ...
 
     def by_id(self, topic_id: UUID) -> TopicSize | None:
-        """Return the topic, also while its creation is under way, or None."""
+        """Return the topic, even while its creation is in progress. Returns None if it
+        is unknown.
+        """
         ...
 
     def all(self) -> Sequence[TopicSize]: ...
@@ -145,14 +149,14 @@ class TopicDirectory(Protocol):
 
 
 class StreamListener(Protocol):
-    """Gets the changes of this broker's ownership, in order, on the event loop."""
+    """The receiver of this broker's ownership changes, in order, on the event loop."""
 
     def gained(self, key: StreamKey) -> None:
-        """Open the stream now: this broker has claimed it, and no other live one owns it."""
+        """Open the stream now: this broker has claimed it, and no other live broker owns it."""
         ...
 
     def lost(self, key: StreamKey) -> None:
-        """Acknowledge nothing any more: the stream was deleted or taken, or the session ended."""
+        """Stop acknowledging: the stream was deleted or taken over, or the session ended."""
         ...
 
 

@@ -1,7 +1,7 @@
 """A cluster of brokers that share streams and groups through ZooKeeper.
 
 `ClusterMembership` holds the live brokers, `PartitionOwnership` the owners of streams,
-`CoordinatorOwnership` the coordinators of groups. This class presents them as one port.
+`CoordinatorOwnership` the coordinators of groups. `ZooKeeperCluster` presents them as one port.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from ledger.errors import MetadataUnavailable
 from ledger.ports.clock import Clock
 from ledger.ports.metadata import MetadataStore
 
-BALANCE_SETTLE_S = 5.0  # between the join of a broker and the first move to it
-BALANCE_AT_ONCE = 8  # streams that move at the same time
+BALANCE_SETTLE_S = 5.0  # seconds between the join of a broker and the first move to it
+BALANCE_AT_ONCE = 8  # the number of streams that move at the same time
 _RETRY_S = 0.1
 
 
@@ -37,7 +37,7 @@ def _new_token() -> str:
 
 
 class ZooKeeperCluster:
-    """A `Cluster` and `GroupClaims` of many brokers. `start` once."""
+    """A `Cluster` and `GroupClaims` of many brokers. Call `start` once."""
 
     def __init__(
         self,
@@ -82,15 +82,15 @@ class ZooKeeperCluster:
         )
 
     async def start(self, listener: StreamListener) -> None:
-        """Register this broker and claim streams from now on. Load the catalog before.
+        """Register this broker and start to claim streams. Load the catalog before this call.
 
-        Raises NotOwner if another process has this node id, and MetadataUnavailable.
+        Raises NotOwner if another process has this node id. Raises MetadataUnavailable.
         """
         await self._membership.register()
         await self._partitions.start(listener)
 
     async def stop(self) -> None:
-        """Deregister, and claim nothing any more. The listener is not notified. Idempotent."""
+        """Deregister and stop claiming. The listener is not notified. Idempotent."""
         if not self._stopped:
             self._stopped = True
             await self._partitions.stop()
@@ -101,45 +101,45 @@ class ZooKeeperCluster:
         await self._retry_write(lambda: self._membership.set_address(host, port))
 
     def set_hand_over(self, hand_over: HandOver) -> None:
-        """Set the function that drains a stream before the balancer gives it away."""
+        """Set the function that drains a stream before the balancer gives the stream away."""
         self._partitions.balancer.set_hand_over(hand_over)
 
     def note_opened(self, key: StreamKey, epoch: int) -> None:
-        """Publish the epoch soon, as `opened` does, without waiting for it."""
+        """Publish the epoch soon, without waiting for it as `opened` does."""
         self._partitions.note_opened(key, epoch)
 
     async def opened(self, key: StreamKey, epoch: int) -> None:
         """Publish the epoch, and wait until all brokers see it or the stream is lost.
 
-        Epochs of one topic are written together. Call it once the stream's head snapshot is
-        durable.
+        Epochs of one topic are written together. Call this method once the stream's head snapshot
+        is durable.
         """
         await self._partitions.opened(key, epoch)
 
     async def hand_over_all(self, hand_over: HandOver) -> None:
-        """Drain every stream and give it to its next candidate. Claim no stream any more.
+        """Drain every stream and give it to its next candidate. No stream is claimed any more.
 
-        Waits while the metadata store is unavailable; cancel it to give up.
+        Waits while the metadata store is unavailable; cancel the call to give up.
         """
         await self._retry_write(self._membership.leave_soon)
         await self._partitions.hand_over_all(hand_over)
 
     async def wait_led(self, topic_id: UUID, timeout_s: float) -> bool:
-        """Wait until every partition has an owner that opened it; see `Cluster`."""
+        """Wait until every partition has an owner that opened it. See `Cluster`."""
         return await self._partitions.wait_led(topic_id, timeout_s)
 
     def on_members_changed(self, changed: Callable[[], None]) -> Unlisten:
-        """Run `changed` after brokers joined or left; call `orphans` then."""
+        """Run `changed` after brokers joined or left. Call `orphans` after such a change."""
         return self._membership.on_changed(changed)
 
     def on_expired(self, expired: Callable[[], None]) -> Unlisten:
-        """Run `expired` when the session has expired: all streams and group claims have ended."""
+        """Run `expired` when the session has expired, which ends all streams and group claims."""
         return self._membership.on_expired(expired)
 
     def on_replaced(self, replaced: Callable[[str], None]) -> Unlisten:
         """Run `replaced` with a reason when another process keeps this node id.
 
-        This process should then end.
+        This process should end after such a report.
         """
         return listen(self._partitions.rounds.on_replaced, replaced)
 
@@ -169,7 +169,9 @@ class ZooKeeperCluster:
         await self._claims.claim(group)
 
     async def claim_all(self, groups: Sequence[str]) -> list[str]:
-        """Claim groups, many in one transaction. Returns those that this broker coordinates now."""
+        """Claim groups, many in one transaction. Returns the groups that this broker now
+        coordinates.
+        """
         return await self._claims.claim_all(groups)
 
     async def release(self, group: str) -> None:
@@ -184,7 +186,7 @@ class ZooKeeperCluster:
     async def orphans(self) -> list[str]:
         """Return the groups of dead claimants of which this broker is the candidate.
 
-        It costs one read per dead claimant, not per group. Raises MetadataUnavailable.
+        Costs one read per dead claimant, not per group. Raises MetadataUnavailable.
         """
         return await self._claims.orphans()
 

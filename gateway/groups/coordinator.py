@@ -48,7 +48,7 @@ __all__ = ["Coordinator", "GroupListing", "GroupView", "Refused", "fresh_id"]
 
 
 class Coordinator:
-    """The consumer groups of this broker. Used on one event loop; `start` once, `stop` once."""
+    """The consumer groups of this broker, on one event loop. Call `start` and `stop` once each."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Coordinator:
         store: SubscriptionsStore | None = None,
         claims: GroupClaims | None = None,
     ) -> None:
-        """Without `claims`, this broker is the only one."""
+        """Create the coordinator. Without `claims`, this broker coordinates every group."""
         self.limits = limits
         self._store: SubscriptionsStore = GroupZnodeStore(metadata) if store is None else store
         self._catalog = catalog
@@ -80,35 +80,36 @@ class Coordinator:
         self._snapshots = GroupSnapshots(
             self._store, self._loaded_groups, self._scanner, claims, clock
         )
-        # Runs the scanner, from `start` until `hand_over` or `stop`.
+        # The task of the scanner, from `start` until `hand_over` or `stop`.
         self._background: asyncio.Task[None] | None = None
-        # Tasks that remove the offsets of topics that other brokers deleted. Each removes itself.
+        # Tasks that remove the offsets of topics that other brokers deleted. A task removes itself
+        # when it ends.
         self._forgetting: set[asyncio.Task[None]] = set()
         catalog.on_deleted.append(self._on_topic_deleted)
         catalog.on_forgotten.append(self._on_topic_forgotten)
 
     async def start(self) -> None:
-        """Serve groups. Those that have members are loaded in the background."""
+        """Start to serve groups. Groups that have members are loaded in the background."""
         self._background = asyncio.get_running_loop().create_task(self._scanner.run())
 
     async def adopt(self, groups: Iterable[str]) -> None:
-        """Load those of these groups that have members; their coordinator is dead.
+        """Load the groups among these that have members. The coordinator of each of them is dead.
 
-        Call it when the brokers of the cluster have changed. Unclaimed groups with members of
-        which this broker is the candidate are loaded as well. A group that another broker claims
-        first belongs to that broker. Raises MetadataUnavailable.
+        Call this method when the brokers of the cluster have changed. It also loads unclaimed
+        groups with members of which this broker is the candidate. A group that another broker
+        claims first belongs to that broker. Raises MetadataUnavailable.
         """
         await self._scanner.adopt(groups)
 
     def lost(self) -> None:
-        """Forget all groups: this incarnation has ended, and every claim with it."""
+        """Forget all groups: this incarnation has ended, and all its claims have ended too."""
         self._loaded_groups.lose_all()
 
     async def hand_over(self) -> None:
-        """Write back and release every group, and claim none any more.
+        """Write back and release every group. No group is claimed any more.
 
-        Members keep their ids, generation and assignments. They get NOT_COORDINATOR and look up
-        the next coordinator. Accepted commits are answered. Call `stop` afterwards.
+        Members keep their ids, generation and assignments. They get NOT_COORDINATOR and look up the
+        next coordinator. Accepted commits are answered. Call `stop` afterwards.
         """
         await self._end_background()
         await self._loaded_groups.hand_over()
@@ -129,7 +130,7 @@ class Coordinator:
             await asyncio.gather(self._background, return_exceptions=True)
 
     def release_waiters(self) -> None:
-        """Make members that wait in a rebalance retry; they keep their ids."""
+        """Make members that wait in a rebalance retry. They keep their ids."""
         self._loaded_groups.release_waiters()
 
     def _on_evicted(self, loaded: LoadedGroup) -> None:
@@ -148,7 +149,7 @@ class Coordinator:
     # members
 
     async def join(self, group_id: str, joining: Joining) -> Joined:
-        """Join the group, and wait until the rebalance has its members."""
+        """Add the member to the group, and wait until the rebalance has all members."""
         try:
             loaded = await self._loaded_groups.find(group_id, create=not joining.member_id)
         except Refused as refused:
@@ -182,11 +183,14 @@ class Coordinator:
     def heartbeat_now(
         self, group_id: str, member_id: str, generation: int, instance_id: str | None
     ) -> ErrorCode | None:
-        """Return the answer, or None if the group is not loaded: then await `heartbeat`."""
+        """Return the answer. Returns None if the group is not loaded; call `heartbeat` in that
+        case.
+        """
         loaded = self._loaded_groups.use(group_id)
         if loaded is None:
             return None
-        # Count the heartbeat even without a lease, or the member expires when the lease returns.
+        # Count the heartbeat even without a lease. Otherwise the member expires when the lease
+        # returns.
         code = loaded.group.heartbeat(
             member_id, generation, instance_id, self._loaded_groups.now_ms()
         )
@@ -198,8 +202,8 @@ class Coordinator:
     ) -> ErrorCode:
         """Load the group if necessary, then answer as `heartbeat_now`.
 
-        While the group is loading the answer is NONE, as in Kafka: clients treat
-        COORDINATOR_LOAD_IN_PROGRESS as fatal here.
+        While the group is loading the answer is NONE, as in Kafka, because clients treat
+        COORDINATOR_LOAD_IN_PROGRESS as fatal in a heartbeat.
         """
         try:
             loaded = await self._loaded_groups.find(group_id)
@@ -257,7 +261,7 @@ class Coordinator:
         return ErrorCode.none if self._loaded_groups.serves() else ErrorCode.not_coordinator
 
     async def offsets(self, group_id: str) -> Mapping[TopicIdPartition, CommittedOffset]:
-        """Return the committed offsets, also those of deleted topics. Raises Refused."""
+        """Return the committed offsets, including those of deleted topics. Raises Refused."""
         loaded = await self._loaded_groups.find(group_id)
         if loaded is None:
             return {}
@@ -268,7 +272,7 @@ class Coordinator:
     async def delete_offsets(
         self, group_id: str, topics: Mapping[TopicIdPartition, str]
     ) -> dict[TopicIdPartition, ErrorCode]:
-        """Remove offsets, except those of topics that a member subscribes to.
+        """Remove offsets, except offsets of topics to which a member subscribes.
 
         `topics` maps each offset's key to the name of its topic. Raises Refused.
         """
@@ -310,7 +314,7 @@ class Coordinator:
         return GroupView(group.state, group.protocol_type or "", protocol or "", group.views())
 
     async def list(self) -> list[GroupListing]:
-        """Return the groups that this broker coordinates and its idle ones, in no order.
+        """Return the groups that this broker coordinates and its idle ones, in no particular order.
 
         The lists of all brokers together contain every group once. Raises Refused until every
         stored group was read.
@@ -324,7 +328,7 @@ class Coordinator:
         except LedgerError as error:
             raise Refused(coordinator_code(error)) from error
         if not self._loaded_groups.serves():
-            # Clients retry after this code, but not after NOT_COORDINATOR.
+            # Clients retry after COORDINATOR_LOAD_IN_PROGRESS, but not after NOT_COORDINATOR.
             raise Refused(ErrorCode.coordinator_not_available)
         return listed
 
@@ -333,11 +337,11 @@ class Coordinator:
         return await self._snapshots.look(limits)
 
     def stored(self, group_id: str) -> bool:
-        """Return whether a group of this name is known, here or at another broker."""
+        """Return whether a group of this name is known on this broker or another one."""
         return self._scanner.knows(group_id)
 
     async def delete(self, group_id: str) -> ErrorCode:
-        """Delete the group and its offsets. If the code is NONE both are gone."""
+        """Delete the group and its offsets. NONE means that both are deleted."""
         try:
             loaded = await self._loaded_groups.find(group_id)
         except Refused as refused:

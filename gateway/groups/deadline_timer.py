@@ -10,15 +10,19 @@ from ledger.ports.clock import Clock
 
 
 class DeadlineTimer:
-    """Calls `on_due` once with each name whose deadline has passed. Monotonic milliseconds."""
+    """A timer that calls `on_due` once with each name whose deadline has passed.
+
+    Deadlines are in monotonic milliseconds.
+    """
 
     def __init__(self, clock: Clock, on_due: Callable[[list[str]], None]) -> None:
         self._clock = clock
         self._on_due = on_due
-        # The deadline of each name, from `set` until `clear` or until it has passed.
+        # The deadline of each name. An entry lasts from `set` until `clear` or until its deadline
+        # has passed.
         self._deadlines: Deadlines[str] = Deadlines()
-        # The loop's timer for the earliest deadline; None while there is no deadline. After a
-        # `clear` it may fire too early, and is then set again.
+        # The loop's timer for the earliest deadline; None without deadlines. After a `clear` the
+        # timer may fire too early, and is then set again.
         self._timer: asyncio.TimerHandle | None = None
         # The time for which `_timer` is set.
         self._timer_at_ms = 0

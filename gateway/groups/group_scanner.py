@@ -1,7 +1,7 @@
 """Scan all stored groups: find idle ones, load orphans, expire committed offsets.
 
-Every broker knows every idle group by name. Only the candidate of an unclaimed group lists it and
-expires its offsets.
+Every broker knows every idle group by name. Only the candidate of an unclaimed group lists the
+group and expires its offsets.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from subscriptions.committed_offset import TopicIdPartition
 from subscriptions.store import SubscriptionsStore
 
 EXPIRE_S = 600.0  # Kafka: offsets.retention.check.interval.ms
-READS_MAX = 64  # groups that are read or loaded at the same time
-_SLICE = 500  # names between two pauses for other tasks
+READS_MAX = 64  # the number of groups read or loaded at the same time
+_SLICE = 500  # the number of names between two pauses for other tasks
 
 
 class IdleGroup(NamedTuple):
     """A stored group that has no members and is not loaded."""
 
     protocol_type: str
-    check_at_ms: int  # wall time before which none of its offsets expires
+    check_at_ms: int  # none of the group's offsets expires before this wall time
 
 
 class GroupScanner:
-    """Reads stored groups in the background, and expires the offsets of this broker's groups."""
+    """A background scanner that reads stored groups and expires offsets of this broker's groups."""
 
     def __init__(
         self,
@@ -48,17 +48,18 @@ class GroupScanner:
         clock: Clock,
         retention_ms: int,
     ) -> None:
-        # Stored groups without members, as last read or unloaded. A load or a deletion removes one.
+        # Stored groups without members, as last read or unloaded. Loading or deleting a group
+        # removes it.
         self.idle: dict[str, IdleGroup] = {}
-        # Set for good once every stored group was read.
+        # Set once every stored group was read, and never cleared.
         self.scanned = asyncio.Event()
-        # Stored groups that had members when they were last read. This broker loads those of which
-        # it is or becomes the candidate; a load or a deletion removes one.
+        # Stored groups that had members when they were last read. This broker loads a group of
+        # which it is or becomes the candidate. Loading or deleting a group removes it.
         self._elsewhere: set[str] = set()
         # Idle groups whose coordinator died before it unloaded them. The next expiry loads and
-        # unloads them, which ends their open segments.
+        # unloads these groups to end their open segments.
         self._unclean: set[str] = set()
-        # Held by `scan`, of which one runs at a time.
+        # Held by `scan`, so that one scan runs at a time.
         self._scanning = asyncio.Lock()
         self._store = store
         self._claims = claims
@@ -68,7 +69,7 @@ class GroupScanner:
         self._retention_ms = retention_ms
 
     async def run(self) -> None:
-        """Scan the groups and expire offsets, every `EXPIRE_S` seconds, without end."""
+        """Scan the groups and expire offsets every `EXPIRE_S` seconds, forever."""
         retry_s = 1.0
         while True:
             wait_s = EXPIRE_S
@@ -83,7 +84,7 @@ class GroupScanner:
             await asyncio.sleep(wait_s)
 
     async def scan(self) -> None:
-        """Read every stored group that is neither loaded, nor idle, nor another broker's.
+        """Read every stored group that is not loaded, idle or known to belong to another broker.
 
         Raises MetadataUnavailable.
         """
@@ -103,7 +104,8 @@ class GroupScanner:
         return [name for name in ours if name not in claimed]
 
     async def adopt(self, names: Iterable[str]) -> None:
-        """Load the groups of dead brokers that have members; note the others for the next expiry.
+        """Load the groups of dead brokers that have members. The next expiry handles the other
+        groups.
 
         Raises MetadataUnavailable.
         """
@@ -113,7 +115,9 @@ class GroupScanner:
         await self.scan()
 
     async def read(self, names: Iterable[str]) -> None:
-        """Read these groups. Load those with members of which this broker is the candidate."""
+        """Read these groups. Load each that has members and of which this broker is the
+        candidate.
+        """
         failures: list[LedgerError] = []
 
         async def read_group(name: str) -> None:
@@ -197,9 +201,9 @@ class GroupScanner:
     # expiry of offsets
 
     async def _expire(self) -> None:
-        """Remove expired offsets, and delete empty groups that have none left.
+        """Remove expired offsets, and delete empty groups without offsets.
 
-        Groups in `_unclean` are loaded as well: unloading them ends their open segments.
+        Groups in `_unclean` are loaded as well, because unloading them ends their open segments.
         """
         now_ms = self._clock.now_ms()
         due = [
@@ -239,18 +243,20 @@ class GroupScanner:
             loaded.offsets, age, self._topic_name, self._clock.now_ms(), self._retention_ms
         )
         await self.remove_offsets(loaded, gone)
-        # A commit in flight is not among the offsets yet, and must not be deleted.
+        # A commit in flight is not among the offsets yet, and its group must not be deleted.
         if loaded.idle and not loaded.offsets:
             await self._loaded_groups.delete(loaded)
 
     async def remove_offsets(self, loaded: LoadedGroup, keys: Iterable[TopicIdPartition]) -> None:
-        """Remove these offsets, and wait until that is durable. Raises LedgerError."""
+        """Remove these offsets, and wait until the removal is durable. Raises LedgerError."""
         gone = dict.fromkeys(keys)
         if gone:
             await asyncio.shield(self._loaded_groups.write(loaded, gone))
 
     async def forget_topic(self, topic_id: UUID) -> None:
-        """Remove the topic's offsets from every loaded group; in others they expire, unseen."""
+        """Remove the topic's offsets from every loaded group. In other groups the
+        offsets expire.
+        """
         await asyncio.gather(
             *(
                 self.remove_offsets(
@@ -258,7 +264,8 @@ class GroupScanner:
                 )
                 for loaded in list(self._loaded_groups.groups.values())
             ),
-            return_exceptions=True,  # after an error the group is unloaded; its offsets expire
+            # After an error the group is unloaded, and its offsets expire later
+            return_exceptions=True,
         )
 
     def _topic_name(self, topic_id: UUID) -> str | None:
@@ -277,7 +284,7 @@ async def _unhurried(names: list[str]) -> AsyncIterator[str]:
 async def _each(
     names: Iterable[str], work: Callable[[str], Awaitable[None]], failures: list[LedgerError]
 ) -> None:
-    """Await `work` for every name, READS_MAX at a time. Stop after the first failure."""
+    """Await `work` for every name, for READS_MAX names at a time. Stop after the first failure."""
     waiting = iter(list(names))
 
     async def worker() -> None:

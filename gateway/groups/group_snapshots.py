@@ -1,7 +1,7 @@
 """Snapshots of a bounded number of this broker's groups, for the metrics.
 
-Loaded groups come first. An idle group is read from the store, and its snapshot stays valid for a
-while: a commit would load the group.
+Loaded groups come first. An idle group is read from the store. Its snapshot stays valid for a
+while, because a commit would load the group.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ class GroupSnapshot(NamedTuple):
 
 
 class GroupSnapshots:
-    """Takes snapshots on request, and caches those of idle groups from one request to the next."""
+    """The snapshots of groups, taken on request. Those of idle groups are cached
+    between requests.
+    """
 
     def __init__(
         self,
@@ -48,14 +50,14 @@ class GroupSnapshots:
         self._scanner = scanner
         self._claims = claims
         self._clock = clock
-        # The offsets of idle groups with the monotonic time at which they were read. Only groups of
-        # the last request are kept; `forget` removes one when it is unloaded.
+        # The offsets of idle groups, with the monotonic time at which they were read. Only groups
+        # of the last request are kept. `forget` removes a group when it is unloaded.
         self._read: dict[str, tuple[float, Mapping[TopicIdPartition, CommittedOffset]]] = {}
 
     async def look(self, limits: MetricsLimits) -> tuple[list[GroupSnapshot], int]:
         """Return snapshots, and the number of groups that are left out. Raises no LedgerError.
 
-        Returns nothing while this broker may not answer as coordinator.
+        Returns no snapshots while this broker may not answer as coordinator.
         """
         if not self._loaded_groups.serves():
             return [], 0
@@ -72,11 +74,11 @@ class GroupSnapshots:
         return (found, left_out) if self._loaded_groups.serves() else ([], 0)
 
     def forget(self, name: str) -> None:
-        """Discard the cached offsets of a group: they may have changed."""
+        """Discard the cached offsets of a group, because they may have changed."""
         self._read.pop(name, None)
 
     def _idle(self, room: int) -> tuple[list[str], int]:
-        """Return up to `room` idle groups of this broker, and the number that was not examined."""
+        """Return up to `room` idle groups of this broker, and the number of groups not examined."""
         ours: list[str] = []
         unseen = 0
         for name in self._scanner.idle:
@@ -91,7 +93,9 @@ class GroupSnapshots:
     async def _offsets(
         self, idle: list[str], limits: MetricsLimits
     ) -> dict[str, Mapping[TopicIdPartition, CommittedOffset]]:
-        """Return the offsets of idle groups, after reading uncached and then the oldest ones."""
+        """Return the offsets of idle groups. Uncached groups are read first, then the oldest cached
+        ones.
+        """
         kept = {name: self._read[name] for name in idle if name in self._read}
         self._read = kept
         old_s = self._clock.monotonic_s() - limits.reads_hold_s
@@ -107,7 +111,7 @@ class GroupSnapshots:
                 elsewhere = await self._claims.claimed_elsewhere(idle) if idle else set()
                 await asyncio.gather(*(self._read_each(waiting) for _ in range(_AT_ONCE)))
         except (LedgerError, TimeoutError):
-            pass  # use what is cached
+            pass  # return the cached offsets
         return {
             name: self._read[name][1]
             for name in idle
@@ -119,5 +123,5 @@ class GroupSnapshots:
             try:
                 found = await self._store.read(name)
             except CorruptFormat:
-                continue  # the scanner logs it
+                continue  # the scanner logs the corrupt group
             self._read[name] = (self._clock.monotonic_s(), found.offsets)

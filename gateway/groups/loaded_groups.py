@@ -1,9 +1,9 @@
 """The groups that this broker coordinates, in memory: claimed, loaded, written, unloaded.
 
-A group is claimed before it is loaded, and stays loaded until one of these happens: it is idle for
-a while, the broker ends, the store reports another owner, or the outcome of a write is unknown.
-Then its waiting requests are answered with an error that makes clients look up the coordinator,
-and the next request claims and loads the group again.
+A group is claimed before it is loaded. It stays loaded until it is idle for a while, the broker
+ends, the store reports another owner, or the outcome of a write is unknown. Then its waiting
+requests are answered with an error that makes clients look up the coordinator. The next request
+claims and loads the group again.
 
 No method awaits between reading a group's state and acting on it; writes complete by callback.
 """
@@ -41,10 +41,11 @@ from ledger.ports.clock import Clock
 from subscriptions.committed_offset import CommittedOffset, TopicIdPartition
 from subscriptions.store import Subscription, SubscriptionsStore
 
-LOAD_WAIT_S = 2.0  # then the answer is COORDINATOR_LOAD_IN_PROGRESS, and the load continues
+# Seconds until a request gets COORDINATOR_LOAD_IN_PROGRESS, while the load continues
+LOAD_WAIT_S = 2.0
 IDLE_MS = 60_000  # a group without members and requests is unloaded after this time
-LEASE_POLL_MS = 200  # period of checks for the lease while session timeouts are suspended
-UNLOADS_MAX = 64  # groups that are unloaded at the same time
+LEASE_POLL_MS = 200  # the period of lease checks while session timeouts are suspended
+UNLOADS_MAX = 64  # the number of groups that are unloaded at the same time
 
 
 class LoadedGroup:
@@ -65,17 +66,17 @@ class LoadedGroup:
         self.group_id = group_id
         # The state machine. It is DEAD once the group is unloaded or being deleted.
         self.group = group
-        # Durable committed offsets: a view of the store's claim, which owns them. A commit is in it
-        # once its write has succeeded.
+        # Durable committed offsets: a view of the store's claim, which owns them. The view shows a
+        # commit once its write has succeeded.
         self.offsets = found.offsets
-        # True if the store has the group. Set by a successful write, cleared by a deletion.
+        # True if the group is in the store. Set by a successful write, cleared by a deletion.
         self.stored = found.exists
-        # Accepted writes whose outcome is not known yet.
+        # The number of accepted writes whose outcome is not known yet.
         self.writes = 0
-        # The write accepted last; None once it has ended. `unload` waits for it.
+        # The last accepted write. None once the write has ended. `unload` waits for it.
         self.last_write: Future[None] | None = None
-        # Wall time since when the group has had no members; 0 while it has some or never had any.
-        # Stored with each change of the membership.
+        # The wall time since which the group has had no members. 0 while it has members or if it
+        # never had any. Stored with each change of the membership.
         self.empty_since_ms = since_ms
         # Monotonic time of the last request for the group. Eviction reads it.
         self.used_ms = 0
@@ -94,12 +95,15 @@ class _Loading:
     def __init__(self) -> None:
         # True once this broker has claimed the group.
         self.claimed = False
-        # Claims and loads; its result is the group, an error code, or None if there is no group.
+        # The task that claims and loads. Its result is the group, an error code, or None if the
+        # group does not exist.
         self.task: Task[LoadedGroup | ErrorCode | None]
 
 
 class LoadedGroups:
-    """All claimed groups of this broker. `on_evicted` runs for each stored group that was idle."""
+    """All claimed groups of this broker. `on_evicted` runs for each stored group
+    evicted as idle.
+    """
 
     def __init__(
         self,
@@ -109,26 +113,27 @@ class LoadedGroups:
         settings: GroupSettings,
         on_evicted: Callable[[LoadedGroup], None],
     ) -> None:
-        # The loaded groups by name. A group leaves it before its claim is released.
+        # The loaded groups by name. A group is removed before its claim is released.
         self.groups: dict[str, LoadedGroup] = {}
         self._store = store
         self._claims = claims
         self._clock = clock
         self._settings = settings
         self._on_evicted = on_evicted
-        # Loads in progress by group, at most one each. Requests wait for its task.
+        # Loads in progress, at most one per group. Requests wait for the task of the load.
         self._loading: dict[str, _Loading] = {}
-        # Unloads in progress by group. A load of the same group waits for its task.
+        # Unloads in progress, by group. A load of the same group waits for the task of the unload.
         self._unloading: dict[str, Task[None]] = {}
-        # Incremented when all claims end at once. A load that began before is discarded.
+        # Incremented when all claims end at once. A load that began before the increment is
+        # discarded.
         self._session_number = 0
-        # False once `hand_over` or `stop` began: no group is loaded any more.
+        # False once `hand_over` or `stop` has begun. No group is loaded any more then.
         self._open = True
         # True while session timeouts are suspended because the lease does not hold.
         self._lease_lapsed = False
         # The next session or rebalance deadline of each loaded group that has one.
         self._session_timer = DeadlineTimer(clock, self._on_due)
-        # When each loaded group is next examined for idleness.
+        # The time at which each loaded group is next checked for idleness.
         self._idle_timer = DeadlineTimer(clock, self._on_idle)
         # Groups that may be idle, in the order of their deadlines, until `_evict` examines them.
         self._idle: deque[str] = deque()
@@ -141,11 +146,13 @@ class LoadedGroups:
     # finding
 
     def serves(self) -> bool:
-        """Return whether this broker may answer as coordinator. Check right before each answer."""
+        """Return whether this broker may answer as coordinator. Call it right before
+        each answer.
+        """
         return self._open and self._claims.lease_held()
 
     def use(self, group_id: str) -> LoadedGroup | None:
-        """Return the group if it is loaded, and note that it is in use."""
+        """Return the group if it is loaded, and record the time of this use."""
         loaded = self.groups.get(group_id)
         if loaded is not None:
             loaded.used_ms = self.now_ms()
@@ -157,7 +164,7 @@ class LoadedGroups:
         return group_id in self.groups or (loading is not None and loading.claimed)
 
     async def find(self, group_id: str, *, create: bool = False) -> LoadedGroup | None:
-        """Return the group, loading it if necessary. Raises Refused.
+        """Return the group, after loading it if necessary. Raises Refused.
 
         Returns None if the group does not exist and `create` is False.
         """
@@ -189,7 +196,7 @@ class LoadedGroups:
     async def _load(
         self, group_id: str, loading: _Loading, create: bool
     ) -> LoadedGroup | ErrorCode | None:
-        """Claim and load a group. One load at a time: a second claim would fence the first."""
+        """Claim and load a group. One load runs at a time: a second claim would fence the first."""
         session = self._session_number
         try:
             leaving = self._unloading.get(group_id)
@@ -248,7 +255,8 @@ class LoadedGroups:
         offsets: Mapping[TopicIdPartition, CommittedOffset | None],
         note: bytes | None = None,
     ) -> Future[None]:
-        """Write offsets and the note. When the future resolves, they are durable and in `offsets`.
+        """Write offsets and the note. When the future resolves, both are durable and `offsets` is
+        current.
 
         Do not cancel the future; shield it.
         """
@@ -270,13 +278,13 @@ class LoadedGroups:
         loaded.stored = True
 
     def _on_persisted(self, loaded: LoadedGroup, effect: Persist, durable: Future[None]) -> None:
-        if loaded.group.state is not State.DEAD:  # it is DEAD if the write failed
+        if loaded.group.state is not State.DEAD:  # the group is DEAD if the write failed
             self.run(loaded, effect.then(self.now_ms()))
 
     async def delete(self, loaded: LoadedGroup) -> None:
         """Delete the group and all of its offsets. Raises LedgerError.
 
-        Meanwhile the group stays in `groups` as DEAD, so that no request loads it.
+        During the deletion the group stays in `groups` as DEAD, so that no request loads it.
         """
         for effect in loaded.group.abandon(ErrorCode.coordinator_not_available):
             _answer(effect)
@@ -291,7 +299,7 @@ class LoadedGroups:
     def unload(self, loaded: LoadedGroup, code: ErrorCode, *, release: bool = True) -> None:
         """Forget the group and answer its waiting requests with `code`.
 
-        Once its writes have ended the claim is released, if `release` is True.
+        If `release` is True, the claim is released once the group's writes have ended.
         """
         group_id = loaded.group_id
         for effect in loaded.group.abandon(code):
@@ -310,19 +318,21 @@ class LoadedGroups:
         try:
             while loaded.last_write is not None:
                 await asyncio.wait([loaded.last_write])
-                await asyncio.sleep(0)  # lets its callbacks run
+                await asyncio.sleep(0)  # let the callbacks of the write run
             if release:
                 await self._store.unload(group_id)
                 await self._claims.release(group_id)
             else:
                 self._store.release(group_id)
-        except LedgerError as error:  # the claim ends with this incarnation
+        except LedgerError as error:  # the claim then lasts until this incarnation ends
             logger().warning("a group was not released", group=group_id, reason=str(error))
         finally:
             del self._unloading[group_id]
 
     def lose_all(self) -> None:
-        """Unload all groups with NOT_COORDINATOR: the session, and so every claim, has ended."""
+        """Unload all groups with NOT_COORDINATOR, because the session and all its claims have
+        ended.
+        """
         self._session_number += 1
         for loaded in list(self.groups.values()):
             self.unload(loaded, ErrorCode.not_coordinator, release=False)
@@ -333,14 +343,14 @@ class LoadedGroups:
             self.unload(loaded, ErrorCode.coordinator_not_available)
 
     async def hand_over(self) -> None:
-        """Write back and release every group. No request loads one any more."""
+        """Write back and release every group. Requests load no group any more."""
         self._open = False
         for loading in list(self._loading.values()):
             await asyncio.wait([loading.task])
         await self._unload_all(ErrorCode.not_coordinator)
 
     async def stop(self) -> None:
-        """Answer all waiting requests, and wait until nothing is in flight."""
+        """Answer all waiting requests, and wait until no load, write or unload is in progress."""
         self._open = False
         for loading in list(self._loading.values()):
             loading.task.cancel()
@@ -353,7 +363,7 @@ class LoadedGroups:
             await self._evicting
 
     async def _unload_all(self, code: ErrorCode) -> None:
-        """Unload all groups. Without a lease there is no claim left to release."""
+        """Unload all groups. Release their claims only while the lease holds."""
         while self.groups:
             for loaded in list(self.groups.values())[:UNLOADS_MAX]:
                 self.unload(loaded, code, release=self._claims.lease_held())
@@ -367,7 +377,7 @@ class LoadedGroups:
 
     def note_deadline(self, loaded: LoadedGroup) -> None:
         if self.groups.get(loaded.group_id) is not loaded:
-            return  # unloaded; another object may have its place by now
+            return  # the group was unloaded, and another object may have its name by now
         at_ms = loaded.group.deadline_ms
         if at_ms is None:
             self._session_timer.clear(loaded.group_id)
@@ -377,7 +387,8 @@ class LoadedGroups:
     def _on_due(self, group_ids: list[str]) -> None:
         """Expire members whose session timed out, but not while the lease is lost.
 
-        Without a lease their heartbeats could not have arrived, so all sessions start again then.
+        Without a lease their heartbeats could not have arrived. All sessions restart when it
+        returns.
         """
         now_ms = self.now_ms()
         if not self._claims.lease_held():
@@ -399,7 +410,9 @@ class LoadedGroups:
             self._evicting = asyncio.get_running_loop().create_task(self._evict_idle())
 
     async def _evict_idle(self) -> None:
-        """Evict idle groups, `UNLOADS_MAX` at a time: each costs requests to the store."""
+        """Evict idle groups, `UNLOADS_MAX` at a time, because each eviction costs requests to the
+        store.
+        """
         try:
             while self._idle:
                 some = [self._idle.popleft() for _ in range(min(len(self._idle), UNLOADS_MAX))]
@@ -408,7 +421,7 @@ class LoadedGroups:
             self._evicting = None
 
     def _evict(self, group_id: str) -> Task[None] | None:
-        """Unload the group if it is idle. Returns None if it is gone already or was used."""
+        """Unload the group if it is idle. Returns None if the group is gone or was used."""
         loaded = self.groups.get(group_id)
         if loaded is None:
             return None

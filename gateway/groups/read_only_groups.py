@@ -1,8 +1,8 @@
-"""Read-only groups: what this gateway knows of them, and with the other gateways all of it.
+"""Read-only groups, from the fetches of this gateway and the answers of the other gateways.
 
-Each gateway keeps the positions of the partitions that it serves. Who is asked about a group puts
-together what all of them know. A group that exists by a commit or a member goes first: the
-handlers ask the coordinator, and here only for what it does not have.
+Each gateway keeps the last fetched offsets of the partitions that it serves. A query for a group
+merges the offsets of all gateways. A group with a commit or a member takes precedence: the handlers
+ask its coordinator first, and use a read-only group only for missing results.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from ledger.ports.clock import Clock
 from subscriptions.committed_offset import CommittedOffset, TopicIdPartition
 
 TYPE = "read-only"
-"""How ListGroups calls them; DescribeGroups has it in the place of the assignment strategy."""
+"""The type in ListGroups. DescribeGroups returns it in the place of the assignment strategy."""
 
 _OFFSET_FETCH = 9
 _CONSUMER = "consumer"
 
 
 class ReadOnlyGroups:
-    """One per process. `note` is called for each Fetch of a client that may be Spark's."""
+    """The read-only groups of one process. `note` is called for each Fetch that may be Spark's."""
 
     def __init__(
         self, catalog: Catalog, clock: Clock, cluster: Cluster, limits: ReaderLimits
@@ -57,7 +57,9 @@ class ReadOnlyGroups:
         self._progress.forget_topic(topic.topic_id)
 
     def note(self, client: str, host: str, body: Any, *, by_id: bool, now_ms: int) -> None:
-        """The client wants what this Fetch says; what it leaves out, it wants as before."""
+        """Record the offsets of a client's Fetch. Partitions not in the Fetch keep their last
+        offsets.
+        """
         self._progress.note(client, host, self._wanted(body, by_id), now_ms)
 
     def _wanted(self, body: Any, by_id: bool) -> Iterator[tuple[ReadKey, int]]:
@@ -71,14 +73,14 @@ class ReadOnlyGroups:
                 if 0 <= each.partition < count and each.fetch_offset >= 0:
                     yield (topic_id, each.partition), each.fetch_offset
 
-    # showing
+    # queries
 
     def known(self) -> Iterator[ReadGroup]:
-        """What this gateway alone knows, the group that fetched last first."""
+        """Return the groups that fetched from this gateway, the latest fetch first."""
         return self._progress.groups(self._clock.now_ms())
 
     def listings(self, real: Callable[[str], bool]) -> list[GroupListing]:
-        """The groups that fetch from this gateway, but for those that are `real`."""
+        """Return the groups that fetch from this gateway, except those for which `real` is True."""
         return [
             GroupListing(name, _CONSUMER, State.STABLE, TYPE)
             for name in self._progress.names(self._clock.now_ms())
@@ -86,7 +88,7 @@ class ReadOnlyGroups:
         ]
 
     async def find(self, name: str) -> ReadGroup | None:
-        """What all gateways know of the group; None: no such group."""
+        """Return the group merged from all gateways, or None if the group does not exist."""
         if not is_read_group(name):
             return None
         parts = [await self._elsewhere(name)]
@@ -96,7 +98,9 @@ class ReadOnlyGroups:
         return merge_read_groups(name, (part for some in parts for part in some))
 
     async def describe(self, name: str) -> GroupView | None:
-        """The group as if its clients were members that hold what they fetched last."""
+        """Return the group as if its clients were members to which their last fetches were
+        assigned.
+        """
         group = await self.find(name)
         if group is None:
             return None
@@ -110,12 +114,12 @@ class ReadOnlyGroups:
         return GroupView(State.STABLE, _CONSUMER, TYPE, members)
 
     async def offsets(self, name: str) -> dict[TopicIdPartition, CommittedOffset]:
-        """Where the group stands, as if it had committed it; nothing for any other group."""
+        """Return the group's last fetched offsets as committed ones. Empty for any other group."""
         group = await self.find(name)
         return {} if group is None else _as_positions(group, lambda _: "")
 
     def offsets_here(self, name: str) -> dict[TopicIdPartition, CommittedOffset]:
-        """For another gateway: what this one knows, and of whom, in the metadata."""
+        """Return this gateway's offsets for another gateway, with the client in the metadata."""
         group = self._progress.get(name, self._clock.now_ms())
         return {} if group is None else _as_positions(group, _packed)
 
@@ -127,7 +131,7 @@ class ReadOnlyGroups:
         return [_unpacked(name, group) for answer in answers.values() for group in answer.groups]
 
     def _assignment(self, keys: Iterable[ReadKey]) -> bytes:
-        """ConsumerProtocolAssignment v0, as consumers write it."""
+        """Encode a ConsumerProtocolAssignment v0, as consumers write it."""
         topics: dict[str, list[int]] = {}
         for topic_id, index in sorted(keys):
             topic = self._catalog.by_id(topic_id)
@@ -138,7 +142,7 @@ class ReadOnlyGroups:
             raw = name.encode()
             parts += [len(raw).to_bytes(2, "big"), raw, len(indexes).to_bytes(4, "big")]
             parts += [index.to_bytes(4, "big") for index in indexes]
-        return b"".join([*parts, b"\xff\xff\xff\xff"])  # no user data
+        return b"".join([*parts, b"\xff\xff\xff\xff"])  # the last four bytes mean null user data
 
 
 def _as_positions(
@@ -157,7 +161,7 @@ def _packed(fetched: LastFetch) -> str:
 
 
 def _unpacked(name: str, answer: Any) -> ReadGroup:
-    """What `offsets_here` of another gateway said; what cannot be read is left out."""
+    """Decode the result of another gateway's `offsets_here`. Unreadable entries are left out."""
     group = ReadGroup(name, {}, {})
     for topic in answer.topics:
         for each in topic.partitions:

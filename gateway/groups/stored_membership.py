@@ -1,8 +1,8 @@
 """A group's membership as bytes: the note that is stored beside the committed offsets.
 
 It is a sealed document, compressed when it is large, because members repeat each other's
-subscriptions. A membership that does not fit into one node is stored without its members: the group
-works, and a restart of the broker rebalances it.
+subscriptions. A membership that does not fit into one node is stored without its members. The group
+works in this case, but a restart of the broker rebalances it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gateway.core.sealed import seal, unseal
 from ledger.errors import CorruptFormat
 from ledger.ports.metadata import NODE_BYTES_MAX
 
-NOTE_BYTES_MAX = NODE_BYTES_MAX - 1024  # leaves space for the bytes that the store adds
+NOTE_BYTES_MAX = NODE_BYTES_MAX - 1024  # the rest of the node is for the bytes that the store adds
 _COMPRESS_FROM_BYTES = 128 * 1024
 _COMPRESSED = b"z"
 _INFLATED_BYTES_MAX = 256 * 1024 * 1024
@@ -25,7 +25,7 @@ _INFLATED_BYTES_MAX = 256 * 1024 * 1024
 class StoredMembership(NamedTuple):
     """A membership and `empty_since_ms`, in wall time.
 
-    That is 0 while the group has members or never had any.
+    `empty_since_ms` is 0 while the group has members or never had any.
     """
 
     membership: GroupMembership
@@ -59,7 +59,7 @@ def _encode(stored: StoredMembership) -> bytes:
 
 
 def decode_membership(data: bytes, path: str) -> StoredMembership:
-    """Decode what `encode_membership` wrote; b"" means that the group never had members.
+    """Decode the result of `encode_membership`. Empty bytes mean that the group never had members.
 
     Raises CorruptFormat with the path.
     """

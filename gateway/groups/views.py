@@ -1,4 +1,4 @@
-"""Groups as the coordinator returns them, and its refusal."""
+"""The results of the coordinator about groups, and its refusal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gateway.core.group_members import MemberView, State
 
 
 class Refused(Exception):
-    """The coordinator refuses a request. `code` is the error code for the client."""
+    """A refusal of a request by the coordinator. `code` is the error code for the client."""
 
     def __init__(self, code: ErrorCode) -> None:
         super().__init__(code.name)
@@ -18,7 +18,7 @@ class Refused(Exception):
 
 
 class GroupView(NamedTuple):
-    """A group as DescribeGroups shows it."""
+    """A group as DescribeGroups returns it."""
 
     state: State
     protocol_type: str
@@ -27,9 +27,9 @@ class GroupView(NamedTuple):
 
 
 class GroupListing(NamedTuple):
-    """A group as ListGroups shows it."""
+    """A group as ListGroups returns it."""
 
     group_id: str
     protocol_type: str
     state: State
-    kind: str = "classic"  # as ListGroups calls the group's type
+    kind: str = "classic"  # the type of the group in ListGroups
