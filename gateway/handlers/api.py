@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Reply(dict[str, Any]):
-    """The fields of a response by kio's names; `wire.messages` drops those not in the version.
+    """The fields of a response by kio's names; `wire.messages` drops fields not in the version.
 
     Nested structs are Replies too, and arrays are lists. A field that is left out gets the default
     of the schema, otherwise 0, "", None (if nullable), False or ().
@@ -35,8 +35,9 @@ class Reply(dict[str, Any]):
 
 
 Result = Reply | Sequence[Buffer] | None
-"""A reply to encode; or encoded buffers, with the response header but without the frame size; or
-None, if the client expects no reply."""
+"""The result of a handler. It is a reply to encode, or encoded buffers with the response header but
+without the frame size, or None if the client expects no reply.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ class Request:
 
 @dataclass(slots=True)
 class Context:
-    """The services of the process that handlers use. One per process."""
+    """The services of one process that handlers use."""
 
     config: GatewayConfig
     clock: Clock
@@ -75,7 +76,7 @@ class Context:
     producer_ids: ProducerIds
     fetch_sessions: FetchSessions
     cluster: Cluster
-    advertised_host: str | None = None  # None: the address to which the client connected
+    advertised_host: str | None = None  # None means the address to which the client connected
     advertised_port: int | None = None
 
     def address_for(self, peer: Peer) -> tuple[str, int]:
@@ -91,7 +92,7 @@ Handle = Callable[[Request, Context], "Result | Future[Result] | Coroutine[Any, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Api:
-    """One Kafka API that this broker serves. ApiVersions lists exactly these rows."""
+    """One Kafka API that this broker serves. ApiVersions lists exactly the served APIs."""
 
     key: int
     name: str

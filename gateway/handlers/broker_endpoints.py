@@ -15,7 +15,9 @@ from gateway.wire.node_endpoints import NodeEndpoint
 
 
 def live_brokers(ctx: Context) -> Sequence[ClusterMember]:
-    """Return the live brokers by node id; only this one before the first list is read."""
+    """Return the live brokers by node id. Before the first list is read, return only
+    this broker.
+    """
     return ctx.cluster.members() or [ClusterMember(ctx.config.node_id, "", -1, ctx.config.rack, "")]
 
 
@@ -34,7 +36,9 @@ def endpoints(ctx: Context, peer: Peer) -> list[NodeEndpoint]:
 
 
 def controller_id(ctx: Context) -> int:
-    """Return the broker that admin clients use. Any would do; all brokers name the same one."""
+    """Return the broker that admin clients use. Any broker would do, but all must name the same
+    one.
+    """
     members = live_brokers(ctx)
     staying = [member.node_id for member in members if not member.leaving]
     return min(staying, default=members[0].node_id)
@@ -65,7 +69,7 @@ class LeaderHints:
         if node_id in self._named:
             return True
         if node_id == ctx.cluster.node_id and not ctx.cluster.lease_held():
-            return False  # a client that came back would be refused again
+            return False  # if this client came back, it would be refused again
         for member in ctx.cluster.members():
             if member.node_id == node_id:
                 self._named[node_id] = endpoint(member, ctx, self._peer)

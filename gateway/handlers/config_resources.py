@@ -54,7 +54,7 @@ async def _alter(
     else:
         try:
             await ctx.catalog.change_configs(name, lambda now: apply_changes(now, wanted))
-        except UnknownTopic:  # deleted meanwhile
+        except UnknownTopic:  # the topic was deleted after it was looked up
             raise _no_topic(name) from None
     return Reply(_about(asked), error_code=ErrorCode.none, error_message=None)
 

@@ -36,7 +36,7 @@ _NO_TRANSACTIONS = Produced(
 
 
 class _SinglePartition:
-    """A request with one partition: the hot path, without lists and counts."""
+    """A Produce request with one partition: the hot path, without lists and counts."""
 
     __slots__ = ("_ctx", "_index", "_partition", "_reply", "_request", "_topic")
 
@@ -66,7 +66,7 @@ class _SinglePartition:
 
 
 class _ManyPartitions:
-    """A request with any number of partitions; replies after the result of the last one."""
+    """A Produce request with any number of partitions. It replies after the last result."""
 
     __slots__ = ("_ctx", "_left", "_redirects", "_request", "_topics", "reply")
 
@@ -75,13 +75,13 @@ class _ManyPartitions:
     ) -> None:
         self._request = request
         self._ctx = ctx
-        # Whether a result names no leader, so that the reply must name the actual one.
+        # True if a result is an error without its leader, so that the reply must name the leader.
         self._redirects = False
-        # The results by topic and place in the request; None for those that are not known yet.
+        # The results by topic and place in the request. None until the result is known.
         self._topics: list[tuple[str | UUID, list[PartitionProduced | None]]] = [
             (topic, [None] * partitions) for topic, partitions in topics
         ]
-        # How many results are missing.
+        # The number of missing results.
         self._left = sum(partitions for _, partitions in topics)
         self.reply: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         if not self._left:
@@ -128,7 +128,7 @@ class _PartitionPlace:
 
 
 class _NoReply:
-    """A request with acks=0: in flight until its batches are durable, then without a reply.
+    """A request with acks=0, which gets no reply. It is in flight until its batches are durable.
 
     So the memory of such requests is bounded too.
     """
@@ -156,7 +156,7 @@ def _answer(index: int, produced: Produced, partition: Partition | None) -> Part
 
 
 def _redirected(request: Request, ctx: Context, topics: Sequence[TopicProduced]) -> bytes:
-    """Encode the reply with the leader of each partition in error, and these leaders' addresses."""
+    """Encode the reply with the leader of each partition in error, and the leaders' addresses."""
     if request.version < LEADERS_FROM:
         return encode_produce(request.version, request.correlation_id, topics)
     hints = LeaderHints(ctx, request.peer)
@@ -178,7 +178,7 @@ def _redirected(request: Request, ctx: Context, topics: Sequence[TopicProduced])
 
 
 def handle(request: Request, ctx: Context) -> Result | asyncio.Future[Result]:
-    """Accept each batch in order or refuse it; reply when the accepted batches are durable."""
+    """Accept or refuse each batch in order. Reply when the accepted batches are durable."""
     body = request.body
     refused = _refused(body)
     topics = body.topic_data

@@ -44,7 +44,9 @@ _NAMES_LEADER = (int(ErrorCode.not_leader_or_follower), int(ErrorCode.fenced_lea
 
 
 def handle(request: Request, ctx: Context) -> Result | asyncio.Future[Result]:
-    """Respond at once if memory has enough; otherwise when records come, or in time without."""
+    """Respond at once if memory has enough records. Otherwise wait for records until
+    the deadline.
+    """
     body = request.body
     replica = getattr(body, "replica_id", -1)
     replica = getattr(getattr(body, "replica_state", None), "replica_id", replica)
@@ -160,7 +162,7 @@ def _fetched(result: FetchResult, error: ErrorCode) -> PartitionFetched:
 def _with_leaders(
     topics: list[TopicFetched], hints: LeaderHints
 ) -> tuple[list[TopicFetched], Sequence[NodeEndpoint]]:
-    """Add the leader of each partition in error. Also return these leaders' addresses."""
+    """Add the leader of each partition in error. Also return the addresses of the leaders."""
     named: list[TopicFetched] = [
         (
             topic,
@@ -177,7 +179,9 @@ def _with_leaders(
 
 
 def _refuse(request: Request, error: ErrorCode) -> Result:
-    """Refuse the whole request; below v7, which has no field for it, each of its partitions."""
+    """Refuse the whole request. Below v7, which has no field for its error, refuse each
+    partition.
+    """
     if request.version >= _SESSIONS_FROM:
         return encode_fetch(request.version, request.correlation_id, [], error_code=int(error))
     topics: list[TopicFetched] = [

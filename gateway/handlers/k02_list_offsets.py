@@ -21,12 +21,13 @@ from gateway.topics.partition import Partition
 from ledger.errors import LedgerError
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, PENDING_UPLOAD = range(-1, -7, -1)
-_OPENING_S_MAX = 10.0  # replies are sent in order: one partition must not delay a connection
+# The limit for one partition, because replies are sent in order and the next requests wait
+_OPENING_S_MAX = 10.0
 _VERSION_MIN = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, PENDING_UPLOAD: 11}
 
 
 def handle(request: Request, ctx: Context) -> Result | Coroutine[Any, Any, Result]:
-    """Reply from memory if only starts and ends are requested; otherwise search the log."""
+    """Reply from memory if only starts and ends are requested. Otherwise search the log."""
     answers: list[list[Reply | None]] = []
     complete = True
     for topic in request.body.topics:
@@ -95,7 +96,7 @@ def _from_memory(version: int, asked: Any, partition: Partition) -> Reply | None
         start = partition.log_start_offset
         return _answer(asked, start, epoch=partition.epoch_at(start))
     if asked.timestamp in (LATEST_TIERED, PENDING_UPLOAD):
-        return _answer(asked)  # there are no tiers
+        return _answer(asked)  # no record is in a remote tier
     return None
 
 
@@ -131,7 +132,7 @@ async def _search(version: int, asked: Any, partition: Partition) -> Reply:
             found = await partition.offset_for_timestamp(asked.timestamp)
     except LedgerError as error:
         return _refusal(asked, partition_code(error))
-    if not partition.is_leader:  # another broker may have appended since
+    if not partition.is_leader:  # after losing leadership, another broker may have appended
         return _refusal(asked, ErrorCode.not_leader_or_follower)
     if found is None:
         return _answer(asked)

@@ -82,7 +82,7 @@ async def _create(name: str, ctx: Context) -> ErrorCode | None:
     except TopicError as error:
         return error_fields(error)["error_code"]
     except LedgerError:
-        return ErrorCode.leader_not_available  # clients retry
+        return ErrorCode.leader_not_available  # a retriable error
     topic = ctx.catalog.by_name(name)
     if topic is not None:
         await wait_led(topic, WAIT_LED_S_MAX, ctx)

@@ -43,12 +43,12 @@ async def handle(request: Request, ctx: Context) -> Reply:
 
 
 class _Commit:
-    """The offsets of one request, and the rows of its reply."""
+    """The offsets of one OffsetCommit, and the rows of its reply."""
 
     def __init__(self, request: Request, ctx: Context) -> None:
         # The offsets to commit.
         self.offsets: dict[TopicIdPartition, CommittedOffset] = {}
-        # The row of each of them. All get the code of the commit.
+        # The row of each offset to commit. All rows get the code of the commit.
         self.accepted: list[Reply] = []
         self._catalog = ctx.catalog
         self._metadata_size_max = ctx.config.groups.metadata_bytes_max
@@ -62,7 +62,7 @@ class _Commit:
         )
 
     def topic(self, asked: Any) -> Reply:
-        """Take the offsets of one topic; return its rows."""
+        """Add the offsets of one topic to the commit, and return the topic's rows."""
         topic: Topic | None = None
         if not self._by_id:
             topic = self._catalog.by_name(asked.name)

@@ -17,7 +17,8 @@ from ledger.errors import LedgerError
 
 _GROUP = 0
 _AT_ONCE = 64
-_FIND_S_MAX = 2.0  # replies are sent in order: one group must not delay a connection
+# The limit for one group, because replies are sent in order and the next requests wait
+_FIND_S_MAX = 2.0
 _NOT_AVAILABLE = "The coordinator is not available."
 _MANY_FROM = 4
 _REFUSALS = {

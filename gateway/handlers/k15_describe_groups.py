@@ -15,7 +15,7 @@ from gateway.handlers.api import Api, Context, Reply, Request
 
 _NOT_FOUND_FROM = 6
 _ALL_OPERATIONS = sum(1 << operation for operation in (3, 6, 8, 10, 11))
-"""READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS: all that Kafka returns."""
+"""Bits for READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS and ALTER_CONFIGS, as in Kafka."""
 _NOT_REQUESTED = -(2**31)
 
 

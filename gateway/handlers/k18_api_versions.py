@@ -16,7 +16,7 @@ from gateway.handlers.api import Api, Context, Reply, Request
 
 
 def reply_for(apis: Iterable[Api], error_code: int = 0) -> Reply:
-    """Return the reply that lists `apis`, by key."""
+    """Return the reply that lists `apis` by key."""
     return Reply(
         error_code=error_code,
         api_keys=[
@@ -28,8 +28,8 @@ def reply_for(apis: Iterable[Api], error_code: int = 0) -> Reply:
 
 
 def handle(request: Request, ctx: Context) -> Reply:
-    """Reply with the list of `table`."""
-    from gateway.handlers.table import rows  # it imports this file
+    """Return the reply that lists the APIs of `table`."""
+    from gateway.handlers.table import rows  # imported late, because `table` imports this module
 
     return reply_for(rows().values())
 

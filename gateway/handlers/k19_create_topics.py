@@ -74,7 +74,7 @@ def _size(asked: Any, ctx: Context) -> tuple[int, int]:
         partitions = ctx.config.topics.partitions
     if replication_factor == -1:
         replication_factor = ctx.config.topics.replication_factor
-    if partitions <= 0:  # checked before the name, as in Kafka
+    if partitions <= 0:  # the partition count is checked before the name, as in Kafka
         raise InvalidPartitions("Number of partitions was set to an invalid non-positive value.")
     if replication_factor <= 0:
         raise InvalidReplicationFactor(

@@ -19,7 +19,8 @@ from ledger.errors import LedgerError, NotOwner
 
 _HIGH_WATERMARK = -1
 _NO_WATERMARK = -1
-_WAIT_S_MAX = 30.0  # replies are sent in order: one partition must not delay a connection
+# The limit for one partition, because replies are sent in order and the next requests wait
+_WAIT_S_MAX = 30.0
 
 
 async def handle(request: Request, ctx: Context) -> Reply:
@@ -41,7 +42,7 @@ async def _row(topic: str, asked: Any, wait_s: float, ctx: Context) -> Reply:
     deleting = asyncio.get_running_loop().create_task(
         _delete(topic, asked.partition_index, asked.offset, ctx)
     )
-    await asyncio.wait([deleting], timeout=wait_s)  # it is not cancelled after that time
+    await asyncio.wait([deleting], timeout=wait_s)  # the deletion goes on after the timeout
     if deleting.done():
         low_watermark, error = deleting.result()
     else:
@@ -52,7 +53,7 @@ async def _row(topic: str, asked: Any, wait_s: float, ctx: Context) -> Reply:
 
 
 async def _delete(topic: str, index: int, offset: int, ctx: Context) -> tuple[int, ErrorCode]:
-    """Return the new log start offset, or -1 and the error."""
+    """Return the new log start offset, or -1 and an error code."""
     known = ctx.catalog.by_name(topic)
     if known is None or not ctx.partitions.exists(topic, index):
         return _NO_WATERMARK, ErrorCode.unknown_topic_or_partition

@@ -24,7 +24,7 @@ async def handle(request: Request, ctx: Context) -> Reply:
     try:
         producer_id = await ctx.producer_ids.next()
     except LedgerError:
-        return _refused(ErrorCode.coordinator_load_in_progress)  # clients retry
+        return _refused(ErrorCode.coordinator_load_in_progress)  # a retriable error
     return Reply(error_code=ErrorCode.none, producer_id=producer_id, producer_epoch=0)
 
 

@@ -23,7 +23,7 @@ from gateway.topics.errors import InvalidTopic, TopicError, UnknownTopic
 
 
 class ResourceType(IntEnum):
-    """The resource_type of DescribeConfigs, AlterConfigs and IncrementalAlterConfigs."""
+    """The values of resource_type in DescribeConfigs, AlterConfigs and IncrementalAlterConfigs."""
 
     TOPIC = 2
     BROKER = 4
@@ -61,7 +61,7 @@ def _entries(asked: Any, request: Request, ctx: Context) -> Iterable[ConfigEntry
             return describe_topic(topic.configs, names)
         case ResourceType.BROKER:
             if name == "":
-                return ()  # the dynamic defaults of the cluster, of which there are none
+                return ()  # an empty name stands for the cluster's dynamic defaults, and none exist
             _check_node(name, ctx)
             return describe_broker(ctx.config, ctx.address_for(request.peer), names)
         case ResourceType.BROKER_LOGGER:

@@ -17,7 +17,7 @@ _FILE = re.compile(r"k(\d\d)_[a-z_]+")
 
 @cache
 def rows() -> Mapping[int, Api]:
-    """Return the rows by API key. The key in a file's name must be that of its row."""
+    """Return the rows by API key. The key in a file's name must equal the key of its row."""
     found: dict[int, Api] = {}
     for module in pkgutil.iter_modules(package.__path__):
         match = _FILE.fullmatch(module.name)

@@ -14,9 +14,11 @@ from gateway.topics.catalog import Topic
 from gateway.topics.errors import TopicError
 from ledger.errors import LedgerError
 
-WAIT_LED_S_MAX = 10.0  # replies are sent in order: a new topic must not delay a connection longer
+# The limit for new topics, because replies are sent in order and the next requests wait
+WAIT_LED_S_MAX = 10.0
 OPERATIONS_NOT_REQUESTED = -(2**31)
-# One bit per AclOperation: all that Kafka returns for the resource without an authorizer.
+# The operations that Kafka returns for each resource without an authorizer, one bit per
+# AclOperation.
 TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
 CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
 
@@ -37,7 +39,7 @@ _CODES: dict[type[TopicError], ErrorCode] = {
 
 
 class AdminRefusal(Exception):
-    """A request, or one resource of it, is refused with this code and text."""
+    """A refusal of a request, or of one resource in it, with an error code and text."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -56,7 +58,7 @@ def error_fields(error: TopicError | AdminRefusal | LedgerError) -> Reply:
 
 
 async def reply_or_error(work: Awaitable[Reply], about: Reply) -> Reply:
-    """Return the reply of `work`, or `about` with the error that it raised."""
+    """Return the reply of `work`. If it raises an error, return `about` with that error."""
     try:
         return await work
     except (TopicError, AdminRefusal, LedgerError) as error:
@@ -75,9 +77,9 @@ def duplicates(names: Iterable[str]) -> set[str]:
 def partition_rows(topic: Topic, indexes: Iterable[int], ctx: Context) -> list[Reply]:
     """Return the rows of partitions for Metadata and DescribeTopicPartitions.
 
-    The replicas are the brokers that may serve fetches: the leader, then the next ones of the ring.
-    A partition without a leader has an error that makes clients retry. Without the lease this
-    broker does not name itself as leader: it may have lost its partitions.
+    The replicas are the brokers that may serve fetches: the leader, then the next brokers of the
+    ring. A partition without a leader has an error that makes clients retry. Without the lease this
+    broker does not name itself as leader, because it may have lost its partitions.
     """
     cluster, topic_id, count = ctx.cluster, topic.topic_id, topic.replication_factor
     unsure = -1 if cluster.lease_held() else cluster.node_id
@@ -105,7 +107,7 @@ def partition_rows(topic: Topic, indexes: Iterable[int], ctx: Context) -> list[R
 
 
 async def wait_led(topic: Topic, timeout_s: float, ctx: Context) -> None:
-    """Wait until the owners of all partitions have opened them, for `timeout_s` at most.
+    """Wait up to `timeout_s` seconds until the owners of all partitions have opened them.
 
     So a client that receives a new topic finds its leaders ready.
     """

@@ -1,7 +1,7 @@
 """Lists the broker configs that DescribeConfigs returns, under Kafka's names. All are read-only.
 
-The defaults for topics come from the synonyms of the topic keys; the others are this process's
-configuration. Keys of Kafka without a counterpart here are left out, not made up.
+The defaults for topics come from the synonyms of the topic keys. The other values are this
+process's configuration. Keys of Kafka without a counterpart in this project are left out.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from gateway.config import GatewayConfig
 from gateway.topics.config_keys import ConfigEntry, ConfigKey, ConfigSource, ConfigType
 from gateway.topics.configs import TOPIC_KEYS
 
-_Row = tuple[str, ConfigType, object, object, str]  # name, type, value, Kafka's default, meaning
+# The fields: name, type, value, Kafka's default, meaning
+_Row = tuple[str, ConfigType, object, object, str]
 
 
 def describe_broker(
     config: GatewayConfig, address: tuple[str, int], names: Iterable[str] | None
 ) -> list[ConfigEntry]:
-    """Return the configs of this broker by name: all, or those in `names` that exist."""
+    """Return the configs of this broker by name: all configs, or the existing ones in `names`."""
     entries = {entry.key.name: entry for entry in _topic_defaults()}
     rows = (*_process(config, address), *_topics(config), *_limits(config), *_groups(config))
     for row in rows:

@@ -45,13 +45,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic, from its creation to its deletion; created again, it has another id."""
+    """A topic, from its creation to its deletion. A topic created again has another id."""
 
     name: str
     topic_id: UUID
     partitions: int
     replication_factor: int
-    configs: Mapping[str, str] = field(hash=False)  # only overrides, normalized
+    # Overrides only, normalized; defaults are not included
+    configs: Mapping[str, str] = field(hash=False)
     is_internal: bool
 
 
@@ -72,49 +73,54 @@ class Catalog:
         *,
         bookies: Callable[[], int] = lambda: 1,
     ) -> None:
-        """`bookies()` is how many bookies take writes now: the limit of a replication factor."""
-        # Listeners are added before `load`, and stay.
-        # Awaited in order before a topic that this broker creates, or to which it adds partitions,
-        # becomes visible. An exception stops the change.
+        """Create an empty catalog. `bookies()` returns the number of writable bookies, which limits
+        the replication factor.
+        """
+        # Listeners are added before `load`, and stay. They are awaited in order before a topic or
+        # its added partitions become visible, if this broker makes the change. An exception stops
+        # the change.
         self.on_created: list[TopicListener] = []
-        # Awaited after this broker deleted a topic, to delete its data.
+        # Awaited to delete a topic's data, after this broker deleted the topic.
         self.on_deleted: list[TopicListener] = []
-        # Called after another broker deleted a topic, and its data: stop serving it.
+        # Called after another broker deleted a topic, so that this broker stops serving it.
         self.on_forgotten: list[Callable[[Topic], None]] = []
         # Called after topics or partition counts changed on any broker, once for several changes.
         self.on_changed: list[Callable[[], None]] = []
-        # Why a topic's node cannot be decoded, by path. Such a topic is offline: it is in no other
-        # table, its name is not free, and its data stays. The entry is removed when the node is
-        # deleted or can be decoded again.
+        # The reasons why topic nodes cannot be decoded, by path. Such a topic is offline: it is in
+        # no other table, its name is not free, and its data stays. An entry is removed when the
+        # node is deleted or can be decoded again.
         self.unreadable: dict[str, str] = {}
         self._store = store
         self._defaults = defaults or TopicDefaults()
         self._bookies = bookies
-        # The visible topics. These five tables always hold the same topics; `_publish` and
-        # `_forget` alone change them.
+        # The visible topics. These five tables always hold the same topics. Only `_publish` and
+        # `_forget` change them.
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[UUID, Topic] = {}
         # The version of the topic's node, so that an older reading does not replace a newer one.
         self._versions: dict[UUID, int] = {}
-        # The name by its collision key ("a.b" and "a_b" collide).
+        # The topic name by its collision key ("a.b" and "a_b" collide).
         self._by_key: dict[str, str] = {}
         # The number of partitions of all visible topics.
         self._partitions_total = 0
-        # Caches of the tables above: typed configs, filled on demand, and the topics by name. A
-        # change of a topic drops its entry and the sorted list.
+        # Caches of the tables above: typed configs, filled on demand, and the topics sorted by
+        # name. A change of a topic drops its configs and the sorted list.
         self._configs: dict[UUID, TopicConfig] = {}
         self._sorted: list[Topic] | None = None
-        # Topics that this broker is creating: not visible, but their streams are not orphans.
+        # Topics that this broker is creating. They are not visible, but their streams are not
+        # orphans.
         self._creating: dict[UUID, Topic] = {}
-        # Topics that this broker is deleting: readings of the watch are ignored meanwhile.
+        # Topics that this broker is deleting. What the watch reads of them is ignored.
         self._deleting: set[UUID] = set()
-        # Changes under way here: at most one for a collision key; the event is set at its end.
+        # The changes in progress on this broker, at most one per collision key. Each has an event
+        # that is set when the change ends.
         self._changing: dict[str, asyncio.Event] = {}
-        # The tasks of these changes, which run to their end even if their callers go away.
+        # The tasks of the changes in progress. They run to their end even if a caller is cancelled.
         self._tasks: set[asyncio.Task[Any]] = set()
-        # True if topics or partition counts changed since `on_changed` was called.
+        # True if topics or partition counts changed after `on_changed` was last called.
         self._changed = False
-        # Topics that went during the watch's current round: readings of them are out of date.
+        # Topics that were deleted during the watch's current round. Readings of their nodes are out
+        # of date.
         self._gone_in_round: set[UUID] = set()
         self._watch = NodeWatch(store, IDS, self)
 
@@ -140,7 +146,7 @@ class Catalog:
         return self._by_name.get(name)
 
     def by_id(self, topic_id: UUID) -> Topic | None:
-        """Return the topic, also while it is being created (`by_name` does not return it then)."""
+        """Return the topic, even while it is being created and `by_name` does not return it."""
         return self._by_id.get(topic_id) or self._creating.get(topic_id)
 
     def by_name_or_id(self, topic: str | UUID) -> Topic | None:
@@ -152,7 +158,7 @@ class Catalog:
         return await self._store.exists(f"{IDS}/{topic_id}")
 
     def all(self) -> list[Topic]:
-        """Return the topics sorted by name. The list is shared: do not change it."""
+        """Return the topics sorted by name. Do not change the list, which is shared."""
         if self._sorted is None:
             self._sorted = sorted(self._by_name.values(), key=lambda topic: topic.name)
         return self._sorted
@@ -224,8 +230,8 @@ class Catalog:
     async def change_configs(self, name: str, changed: Callable[[Configs], Configs]) -> Topic:
         """Replace the topic's overrides by `changed(overrides)`, normalized.
 
-        `changed` runs again if another broker changed the topic meanwhile. Raises UnknownTopic,
-        and any exception of `changed`.
+        If another broker changes the topic at the same time, `changed` runs again. Raises
+        UnknownTopic, and any exception of `changed`.
         """
 
         async def configured(topic: Topic) -> Topic:
@@ -278,7 +284,7 @@ class Catalog:
                 f"{self._defaults.partitions_total_max} (currently {self._partitions_total})."
             )
 
-    # -- the changes, one at a time for a name ------------------------------------------------
+    # -- the changes, one at a time per name --------------------------------------------------
 
     async def _create(
         self,
@@ -288,7 +294,8 @@ class Catalog:
         configs: Mapping[str, str | None],
     ) -> Topic:
         topic = self.check_new(name, partitions, replication_factor, configs)
-        self._creating[topic.topic_id] = topic  # so that its streams are no orphans
+        # `by_id` must find the topic, so that its streams are not orphans
+        self._creating[topic.topic_id] = topic
         try:
             await _notify(self.on_created, topic)
             await self._store.multi(
@@ -320,11 +327,11 @@ class Catalog:
                 ]
             )
             self._forget(topic, ours=True)
-        except NoNode:  # another broker deleted it first
+        except NoNode:  # another broker deleted the topic first
             self._forget(topic)
             raise UnknownTopic from None
         except LedgerError:
-            self._watch.relist()  # the outcome is unknown
+            self._watch.relist()  # the outcome of the deletion is unknown
             raise
         finally:
             self._deleting.discard(topic.topic_id)
@@ -348,7 +355,7 @@ class Catalog:
         return await self._change(name, grown)
 
     async def _change(self, name: str, changed: Callable[[Topic], Awaitable[Topic]]) -> Topic:
-        """Store `changed(topic)`; repeat both if another broker changed the topic meanwhile."""
+        """Store `changed(topic)`. Repeat the change if another broker changed the topic first."""
         while True:
             topic = self._by_name.get(name)
             if topic is None:
@@ -358,11 +365,11 @@ class Catalog:
                 node = await self._store.get(path)
                 document = unseal(node.data, path)
                 topic = decode_topic(path, node)
-                self._publish(topic, node.version)  # it may hold a change of another broker
+                self._publish(topic, node.version)  # the node may hold a change of another broker
                 topic = await changed(topic)
                 document |= {"partitions": topic.partitions, "configs": dict(topic.configs)}
                 version = await self._store.set(path, seal(document), node.version)
-            except BadVersion:  # never store over a version that was not read
+            except BadVersion:  # another broker changed the node after it was read
                 await self._load_one(name)
                 continue
             except NoNode:
@@ -374,7 +381,7 @@ class Catalog:
             return topic
 
     async def _load_one(self, name: str) -> None:
-        """Read the topic of that name from the store, if the store has one."""
+        """Read the topic of this name from the store, if it exists."""
         try:
             topic_id = (await self._store.get(f"{NAMES}/{name}")).data.decode()
             path = f"{IDS}/{topic_id}"
@@ -418,7 +425,7 @@ class Catalog:
 
     def _publish(self, topic: Topic, version: int) -> None:
         if version < self._versions.get(topic.topic_id, 0):
-            return  # read before a change that is already applied
+            return  # this node was read before a change that is already applied
         known = self._by_name.get(topic.name)
         if known is not None and known.topic_id != topic.topic_id:
             self._forget(known)
@@ -434,7 +441,7 @@ class Catalog:
         self._sorted = None
 
     def _forget(self, topic: Topic, *, ours: bool = False) -> None:
-        """Remove the topic. `ours`: this broker deleted it, so `on_deleted` will run."""
+        """Remove the topic. If this broker deleted it, `ours` is True and `on_deleted` will run."""
         known = self._by_id.pop(topic.topic_id, None)
         self._gone_in_round.add(topic.topic_id)
         if known is None:
@@ -457,9 +464,9 @@ class Catalog:
                 on_changed()
 
     async def _serialized(self, name: str, change: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run the change after others of the same name, to its end even if the caller is cancelled.
+        """Run the change after earlier changes of the same name, even if the caller is cancelled.
 
-        Otherwise memory and store could differ.
+        A change that is cut short could leave memory and store different.
         """
 
         async def main() -> T:
@@ -474,7 +481,7 @@ class Catalog:
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # retrieved even if the caller has gone
+            task.exception()  # the exception counts as retrieved even if the caller is gone
 
     @asynccontextmanager
     async def _lock(self, key: str) -> AsyncGenerator[None]:

@@ -18,20 +18,23 @@ from ledger.errors import LedgerError, NoNode
 from ledger.ports.metadata import MetadataStore, Node, Unwatch
 
 _READS_AT_ONCE = 128
-_REST_SHARE = 9  # pause nine times as long as the round took: it reads for a tenth of the time
+# The pause as a multiple of the round's duration, so that rounds take a tenth of the time
+_REST_SHARE = 9
 _REST_S_MIN, _REST_S_MAX = 0.02, 1.0
 _RETRY_S_FIRST, _RETRY_S_MAX = 0.1, 5.0
 
 
 class NodeListener(Protocol):
-    """The keeper of the nodes. Called on the loop, never during its own calls to the store."""
+    """The owner of a local copy of the nodes. Called on the loop, never during its calls to the
+    store.
+    """
 
     def known_names(self) -> set[str]:
-        """Return the names of the nodes that it holds. A round begins."""
+        """Return the names of the nodes in the local copy. Called when a round begins."""
         ...
 
     def on_found(self, name: str, node: Node) -> None:
-        """Take a node as it was read. It may be older than the one held: compare versions."""
+        """Take a node as it was read. It may be older than the local copy: compare versions."""
         ...
 
     def on_gone(self, name: str) -> None:
@@ -39,18 +42,18 @@ class NodeListener(Protocol):
         ...
 
     def on_round_over(self) -> None:
-        """All nodes of this round were reported."""
+        """End the round: all of its nodes were reported."""
         ...
 
 
 class NodeWatch:
-    """Watches of one parent and of its children. Call `start` once and `stop` once."""
+    """The watches of one parent and its children. Call `start` once and `stop` once."""
 
     def __init__(self, store: MetadataStore, root: str, listener: NodeListener) -> None:
         self._store = store
         self._root = root
         self._listener = listener
-        # The watch of each child, from its first listing until it is gone or `stop`.
+        # The watch of each child, from its first listing until the child is deleted or `stop`.
         self._watches: dict[str, Unwatch] = {}
         # The watches of the parent and of the session, from `start` to `stop`.
         self._unlisten: list[Unwatch] = []
@@ -58,15 +61,15 @@ class NodeWatch:
         self._list_due = False
         # The names of the nodes to read in the next round.
         self._changed: set[str] = set()
-        # True from a new session until the next sync: its server may lag behind the old one's.
+        # True from a new session until the next sync: its server may lag behind the old one.
         self._renewed = False
-        # Runs rounds for as long as there is something to read; None or done otherwise.
+        # The task that runs rounds while nodes must be read. None or done otherwise.
         self._task: asyncio.Task[None] | None = None
-        # The pause after the next failed round; doubles with each failure.
+        # The pause after the next failed round. Doubles with each failure.
         self._retry_s = _RETRY_S_FIRST
 
     async def start(self) -> None:
-        """Report every node there is, and every change from now on. Raises LedgerError."""
+        """Report every existing node, and every change from now on. Raises LedgerError."""
         self._unlisten.append(self._store.watch(self._root, self._on_listed))
         self._unlisten.append(self._store.watch_session(self._on_renewed))
         for name in await self._store.children(self._root):
@@ -88,7 +91,9 @@ class NodeWatch:
             await asyncio.gather(self._task, return_exceptions=True)
 
     def relist(self) -> None:
-        """List and read again without a watch event, after a change of unknown outcome."""
+        """List and read all nodes again after a change of unknown outcome, without a
+        watch event.
+        """
         self._on_listed()
 
     # -- events -------------------------------------------------------------------------------
@@ -111,7 +116,9 @@ class NodeWatch:
         self._wake()
 
     def _on_renewed(self) -> None:
-        """All watches fire as well; re-read after a sync, because the new server may lag."""
+        """Request a sync before the next read, because the new server may lag. All watches fire as
+        well.
+        """
         self._renewed = True
         self._on_listed()
 
@@ -151,14 +158,14 @@ class NodeWatch:
                 changed.add(name)
             changed |= known - listed
         gone = await self._read(changed)
-        if gone:  # confirm the absence with a store that does not lag
+        if gone:  # after a sync, confirm that these nodes do not exist
             await self._store.sync(self._root)
             for name in await self._read(gone):
                 self._forget(name)
         self._listener.on_round_over()
 
     async def _read(self, names: set[str]) -> set[str]:
-        """Report nodes that exist through `on_found`; return the names that do not."""
+        """Report nodes that exist through `on_found`. Return the names of missing nodes."""
         absent: set[str] = set()
         ordered = sorted(names)
         for at in range(0, len(ordered), _READS_AT_ONCE):

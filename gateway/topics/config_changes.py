@@ -16,7 +16,7 @@ from gateway.topics.errors import InvalidConfig
 
 
 class ConfigOperation(IntEnum):
-    """The config_operation of IncrementalAlterConfigs."""
+    """The values of config_operation in IncrementalAlterConfigs."""
 
     SET = 0
     DELETE = 1

@@ -20,7 +20,7 @@ Value = bool | int | float | str | tuple[str, ...]
 
 
 class ConfigType(IntEnum):
-    """The config_type of DescribeConfigs."""
+    """The values of config_type in DescribeConfigs."""
 
     BOOLEAN = 1
     STRING = 2
@@ -34,7 +34,7 @@ class ConfigType(IntEnum):
 
 
 class ConfigSource(IntEnum):
-    """The config_source of DescribeConfigs."""
+    """The values of config_source in DescribeConfigs."""
 
     TOPIC = 1
     STATIC_BROKER = 4
@@ -58,12 +58,12 @@ class ConfigKey:
     about: str  # the documentation that DescribeConfigs returns
     at_least: float | None = None
     at_most: float | None = None
-    one_of: tuple[str, ...] = ()  # for STRING and for each item of a LIST
+    one_of: tuple[str, ...] = ()  # the allowed values of a STRING, or of each item of a LIST
     synonyms: tuple[
         tuple[str, str], ...
-    ] = ()  # the broker's names of this key, with their defaults
+    ] = ()  # names of the broker configs for this key, with their defaults
     check: Callable[[Value], str | None] | None = (
-        None  # a further rule: returns why it is broken, or None
+        None  # a further rule, which returns an error text or None
     )
 
     def parse(self, text: str) -> Value:
@@ -89,7 +89,7 @@ class ConfigKey:
         fault = f"Not a number of type {self.type.name}"
         if (
             "_" in text or not text.isascii()
-        ):  # Python accepts 1_000 and the digits of other scripts
+        ):  # int() would also accept 1_000 and the digits of other scripts
             raise self._invalid(text, fault)
         try:
             if self.type is ConfigType.DOUBLE:
@@ -118,7 +118,7 @@ class ConfigKey:
 
 
 def format_value(value: Value) -> str:
-    """Return the value as DescribeConfigs shows it and as the catalog stores it."""
+    """Return the value as DescribeConfigs and the catalog represent it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, tuple):
@@ -128,7 +128,7 @@ def format_value(value: Value) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigEntry:
-    """One effective config as DescribeConfigs shows it.
+    """One effective config as DescribeConfigs returns it.
 
     `synonyms` lists every value for the key, the effective one first, the default last.
     """

@@ -1,7 +1,7 @@
 """Defines the topic configs: every key of Kafka 4.3 with its bounds, and their typed values.
 
-Keys without effect here (index sizes, flushes) are stored and returned too, because tools write
-and read them. Source: Kafka, `TopicConfig`, `LogConfig`.
+Keys without effect in this project (index sizes, flushes) are stored and returned too, because
+tools write and read them. Source: Kafka, `TopicConfig`, `LogConfig`.
 """
 
 from __future__ import annotations
@@ -369,16 +369,16 @@ class TopicConfig:
     message_timestamp_type: str  # "CreateTime" or "LogAppendTime"
     message_timestamp_before_max_ms: int
     message_timestamp_after_max_ms: int
-    cleanup_policy: frozenset[str]  # of "delete", "compact"
+    cleanup_policy: frozenset[str]  # a subset of "delete" and "compact"
     min_insync_replicas: int
-    log_append_time: bool  # message_timestamp_type, for the hot path
-    compacts: bool  # cleanup_policy, for the hot path
-    truncated_keep_ms: int  # file.delete.delay.ms
-    control_interval_ms: int  # 0: immediate, -1: off
-    control_is_set: bool  # the topic overrides control.record.policy
+    log_append_time: bool  # True if message_timestamp_type is "LogAppendTime"
+    compacts: bool  # True if cleanup_policy has "compact"
+    truncated_keep_ms: int  # the value of file.delete.delay.ms
+    control_interval_ms: int  # 0 writes control records at once, -1 writes none
+    control_is_set: bool  # True if the topic overrides control.record.policy
 
     def control_ms(self, *, clustered: bool) -> int:
-        """Return `StreamConfig.control_ms`: off without other brokers, unless the topic sets it."""
+        """Return `StreamConfig.control_ms`. Without other brokers the default is off."""
         return self.control_interval_ms if clustered or self.control_is_set else -1
 
 
@@ -448,7 +448,7 @@ def topic_config(overrides: Mapping[str, str]) -> TopicConfig:
 
 
 def describe_topic(overrides: Mapping[str, str], names: Iterable[str] | None) -> list[ConfigEntry]:
-    """Return the configs of a topic by name: all, or those in `names` that exist."""
+    """Return the configs of a topic by name: all configs, or the existing ones in `names`."""
     wanted = None if names is None else set(names)
     return [
         _entry(key, overrides.get(key.name))

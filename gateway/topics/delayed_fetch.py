@@ -18,7 +18,7 @@ from gateway.topics.fetch_reader import FetchReader
 
 
 class DelayedFetch:
-    """One Fetch that memory could not complete at once, until its response. A `FetchWaiter`."""
+    """One Fetch that memory could not complete at once, until its response. Is a `FetchWaiter`."""
 
     __slots__ = (
         "_encode",
@@ -31,21 +31,24 @@ class DelayedFetch:
     )
 
     def __init__(self, reader: FetchReader, encode: Callable[[], Any], wait_s: float) -> None:
-        """`encode()` gives the result of `reply`; it is called once, when the plan is final."""
+        """Create the fetch. `encode()` returns the result for `reply`; it is called once, when the
+        plan is final.
+        """
         loop = asyncio.get_running_loop()
         self._reader = reader
         self._plan = reader.plan
         self._encode = encode
-        # Done with the response, or cancelled when the client's connection is gone.
+        # Resolved with the response, or cancelled when the client's connection is closed.
         self.reply: asyncio.Future[Any] = loop.create_future()
         self.reply.add_done_callback(self._ended)
-        # Runs when the client's time is over; cancelled with the reply.
+        # The timer for the client's deadline. Cancelled with the reply.
         self._timer = loop.call_later(wait_s, self._force_complete)
-        # The task that reads from disk; None before, and again once a pass leaves the fetch
-        # waiting. It stays set after it has responded. While it is set, only the task changes the
-        # decisions of the plan; `_force_complete` notes only that the client's time is over.
+        # The task that reads from disk. None before it starts, and again once a pass leaves the
+        # fetch waiting. The task stays set after the response. While the task is set, only it
+        # changes the decisions of the plan; `_force_complete` only records that the deadline has
+        # passed.
         self._reading: asyncio.Task[None] | None = None
-        # True if a partition changed while the task read: the pass must be repeated.
+        # True if a partition changed while the task read, so that the pass must be repeated.
         self._stale = False
         reader.watch(self)
         if self._plan.undecided:
@@ -65,7 +68,7 @@ class DelayedFetch:
             self._respond()
 
     def _force_complete(self) -> None:
-        """Respond with what there is, after the read that is under way, if any."""
+        """Respond with the records found so far. A read in progress ends first."""
         self._plan.timed_out = True
         if self.reply.done() or self._reading is not None:
             return
@@ -93,7 +96,7 @@ class DelayedFetch:
         self._reading.add_done_callback(self._reading_ended)
 
     def _reading_ended(self, reading: asyncio.Task[None]) -> None:
-        """Fail the reply if a bug ended the task, so that the client does not wait for ever."""
+        """Fail the reply if a bug ended the task, so that the client does not wait forever."""
         if reading.cancelled():
             return
         error = reading.exception()
@@ -101,7 +104,7 @@ class DelayedFetch:
             self.reply.set_exception(error)
 
     async def _read_until_complete(self) -> None:
-        """Finish the pass; repeat it as long as partitions change while it reads."""
+        """Finish the pass. Repeat it as long as partitions change while the task reads."""
         plan = self._plan
         while True:
             self._stale = False

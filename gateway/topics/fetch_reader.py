@@ -25,24 +25,24 @@ OpenErrors = dict[ReadablePartition, ErrorCode]
 
 
 class FetchReader:
-    """Looks up the logs of one fetch, and fills its plan with their records.
+    """The logs of one fetch, and the reader that fills the fetch's plan with their records.
 
-    A log that was found is kept until it is closed. A partition without a log is looked up again
-    in each pass.
+    A log is kept until it is closed. If no log was found for a partition, each pass looks it up
+    again.
     """
 
     __slots__ = ("_elsewhere", "_partitions", "_rack", "_waiter", "_watched", "plan")
 
     def __init__(self, partitions: Partitions, plan: PartitionsPlan, rack: str) -> None:
-        """`rack` is the client's, "" if it named none."""
+        """Create the reader. `rack` is the client's rack, or "" if the request has none."""
         self._partitions = partitions
         self._rack = rack
-        # Whether the client is in another rack, so that another broker may be closer to it.
+        # True if the client is in another rack, so that another broker may be closer to it.
         self._elsewhere = bool(rack) and rack != partitions.rack
         self.plan = plan
-        # Notified by every log of the plan, also by those that are looked up later.
+        # The waiter that every log of the plan notifies, including logs that are looked up later.
         self._waiter: FetchWaiter | None = None
-        # The logs that notify it, also those closed since. Empty while there is no waiter.
+        # The logs at which the waiter is registered, including closed ones. Empty without a waiter.
         self._watched: list[ReadablePartition] = []
 
     def watch(self, waiter: FetchWaiter) -> None:
@@ -67,7 +67,8 @@ class FetchReader:
         self._watched.append(log)
 
     def plan_from_memory(self) -> bool:
-        """Decide the rest of the pass. False at the first partition that memory cannot serve.
+        """Decide the rest of the pass. Returns False at the first partition that memory cannot
+        serve.
 
         Decisions before that partition are kept: records read ahead are returned only once.
         """
@@ -90,8 +91,9 @@ class FetchReader:
     async def plan_from_disk(self) -> None:
         """Decide the rest of the pass, from disk where memory does not have the records.
 
-        Partitions that must be opened come last. They are waited for once and together, and not at
-        all if the others complete the fetch: a partition that cannot be opened delays little.
+        Partitions that must be opened come last, so that one that cannot be opened delays little.
+        The pass waits once for all of them, and not at all if the other partitions complete the
+        fetch.
         """
         plan = self.plan
         readable: list[FetchResult] = []
@@ -108,7 +110,8 @@ class FetchReader:
             await self._read_each(unopened, await _open(logs, plan.opening_wait_s))
         for result in plan.decided:
             log = result.log
-            if log is not None and not log.serves_fetches:  # lost while others were read
+            # This broker lost the partition while others were read
+            if log is not None and not log.serves_fetches:
                 plan.revoke(result, _NOT_LEADER)
 
     def _look_up(self, result: FetchResult) -> tuple[ReadablePartition | None, ErrorCode]:
@@ -120,9 +123,10 @@ class FetchReader:
         return log, error
 
     def _log_for(self, result: FetchResult) -> ReadablePartition | None:
-        """Return the log that serves the result. If none does, refuse it and return None.
+        """Return the log that serves the result. If there is none, refuse the result and return
+        None.
 
-        A log that was found is looked up again only after it was closed: its successor may be here.
+        A closed log is looked up again, because a new log may serve the partition by now.
         """
         log, error = result.log, _NOT_LEADER
         if log is None or log.closed:
@@ -151,7 +155,9 @@ class FetchReader:
         )
 
     async def _read_each(self, results: list[FetchResult], refused: OpenErrors) -> None:
-        """Decide these results in order. `refused` holds why some logs could not be opened."""
+        """Decide these results in order. `refused` has the error of each log that
+        failed to open.
+        """
         for result in results:
             log = self._log_for(result)
             if log is None:
@@ -172,9 +178,10 @@ class FetchReader:
 
 
 async def _open(logs: Iterable[ReadablePartition], wait_s: float) -> OpenErrors:
-    """Open the logs, waiting for `wait_s` at most. Return the error code of each that failed.
+    """Open the logs, waiting for at most `wait_s` seconds. Return the error code of each failed
+    log.
 
-    Those not open in time are opened further, for the client's next fetch.
+    The remaining logs continue to open, for the client's next fetch.
     """
     opening = {asyncio.ensure_future(log.ensure_readable()): log for log in logs}
     try:

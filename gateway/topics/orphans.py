@@ -1,7 +1,7 @@
 """Finds and deletes orphans: streams of deleted topics, and ledgers that no stream lists.
 
 A ledger is created before the segment list names it, and removed from the list before it is
-deleted; a crash in between leaves an orphan. Source: LedgerChaining, "orphans are empty
+deleted. A crash between the two steps leaves an orphan. Source: LedgerChaining, "orphans are empty
 or deleted".
 """
 
@@ -18,12 +18,12 @@ from ledger.streams.stream import STREAM_KEY, StreamServices
 from subscriptions.segments.log_claim import SUBSCRIPTION_KEY
 from subscriptions.segments.log_read import ledgers_of as ledgers_of_subscription
 
-LEDGER_AGE_MS_MIN = 3_600_000  # a younger ledger may be listed soon
+LEDGER_AGE_MS_MIN = 3_600_000  # a younger ledger may not be in its segment list yet
 _LISTINGS = 2
 
 
 async def delete_stream_and_ledgers(services: StreamServices, name: str) -> None:
-    """Delete the stream and its data, also if an earlier attempt stopped half way."""
+    """Delete the stream and its data. Completes an earlier attempt that stopped half way."""
     for ledger in await ledgers_of(services.metadata, name):
         await _delete_ledger(services, ledger)
     await delete_stream(services.metadata, name)
@@ -36,9 +36,10 @@ async def orphaned_streams(catalog: Catalog, services: StreamServices) -> set[st
 
 
 async def delete_orphans(catalog: Catalog, services: StreamServices, streams: Iterable[str]) -> int:
-    """Delete those of `streams` that are still orphans, and orphaned ledgers; return how many.
+    """Delete the given streams that are still orphans, and orphaned ledgers. Return the number
+    deleted.
 
-    Raises LedgerError: try again later.
+    After LedgerError, try again later.
     """
     removed = 0
     for name in streams:
@@ -47,7 +48,7 @@ async def delete_orphans(catalog: Catalog, services: StreamServices, streams: It
                 await delete_stream_and_ledgers(services, name)
                 removed += 1
             except LedgerError:
-                continue  # one that cannot be deleted must not stop the others
+                continue  # a stream that cannot be deleted must not stop the others
     for ledger in await _orphaned_ledgers(services):
         await _delete_ledger(services, ledger)
         removed += 1
@@ -55,30 +56,31 @@ async def delete_orphans(catalog: Catalog, services: StreamServices, streams: It
 
 
 async def _is_orphan(catalog: Catalog, name: str) -> bool:
-    """Return whether the stream has no topic. Ask right before deleting it: one may be created.
+    """Return whether the stream has no topic. Call this right before the deletion of the stream.
 
-    A topic whose metadata cannot be read is offline, not deleted: its data stays. So does the data
-    of a topic that only the store has: another broker may have created it, or this one did and
-    lost the reply.
+    A topic whose metadata cannot be read is offline, not deleted, so its data stays. The data of a
+    topic that only the store has stays too. Another broker may have created this topic, or this
+    broker may have created it and lost the reply.
     """
     text, _, _ = name.rpartition("-")
     try:
         topic_id = UUID(text)
     except ValueError:
-        return False  # not the stream of a topic
+        return False  # this name is not the name of a topic's stream
     if any(path.endswith(f"/{topic_id}") for path in catalog.unreadable):
         return False
     if catalog.by_id(topic_id) is not None or await catalog.is_stored(topic_id):
         return False
-    return catalog.by_id(topic_id) is None  # checked last: nothing may come before the deletion
+    # Must be the last check, with no await before the deletion
+    return catalog.by_id(topic_id) is None
 
 
 async def _orphaned_ledgers(services: StreamServices) -> list[LedgerId]:
     """Return old ledgers of streams and subscriptions that no stream or subscription lists.
 
     All ledgers are listed before the segments, so that a new ledger is not taken for an orphan.
-    Segments are listed twice: a segment changes its node once, when it is completed, and a reader
-    of one node after the other may miss both.
+    Segments are listed twice, because a segment moves to another node when it is completed. A
+    single listing could read both nodes at the wrong time and miss the segment.
     """
     ledgers = set(await services.client.list_ledgers())
     for _ in range(_LISTINGS):
@@ -97,14 +99,15 @@ async def _orphaned_ledgers(services: StreamServices) -> list[LedgerId]:
         if subscription is not None:
             named = await _is_named(services, subscription, ledger)
         else:
-            named = STREAM_KEY not in metadata.custom  # not created by a gateway: leave it
+            # A ledger without this key was not created by a gateway, so it is kept
+            named = STREAM_KEY not in metadata.custom
         if not named:
             orphans.append(ledger)
     return orphans
 
 
 async def _is_named(services: StreamServices, subscription: bytes, ledger: LedgerId) -> bool:
-    """Return whether the subscription lists the ledger. An unreadable one may list it: True."""
+    """Return whether the subscription lists the ledger. True if the subscription is unreadable."""
     try:
         return ledger in await ledgers_of_subscription(services.metadata, subscription.decode())
     except (CorruptFormat, UnicodeDecodeError):
@@ -115,4 +118,4 @@ async def _delete_ledger(services: StreamServices, ledger: LedgerId) -> None:
     try:
         await services.client.delete(ledger)
     except NoSuchLedger:
-        pass  # an earlier attempt deleted it
+        pass  # an earlier attempt deleted the ledger

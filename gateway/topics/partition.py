@@ -40,7 +40,8 @@ from ledger.streams.tail_cache import StoredRecord
 _PRODUCER_EXPIRY_MS = 86_400_000  # Kafka: producer.id.expiration.ms
 _REOPEN_S_FIRST, _REOPEN_S_MAX = 0.05, 5.0
 _NO_TIMESTAMP = -1
-_WAITING_MAX = 10_000  # batches that wait for the stream to open; then REQUEST_TIMED_OUT
+# The maximum number of batches that wait for the stream to open; more get REQUEST_TIMED_OUT
+_WAITING_MAX = 10_000
 
 
 class Produced(NamedTuple):
@@ -64,7 +65,9 @@ class FetchWaiter(Protocol):
     """A fetch that waits for records of one or more partitions."""
 
     def on_data(self) -> None:
-        """The high watermark of a partition moved, or the partition was opened, lost or closed."""
+        """Handle a change: the high watermark moved, or the partition was opened, lost
+        or closed.
+        """
         ...
 
 
@@ -72,7 +75,7 @@ class _PartitionState:
     """The `OwnerState` of a partition's stream: its producers."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
-        # Covers every accepted batch. Loaded and replayed when the stream is opened.
+        # The producers of every accepted batch. Loaded and replayed when the stream is opened.
         self.producers = ProducerStates()
         self._now_ms = now_ms
 
@@ -136,7 +139,7 @@ class _Pending:
 
 
 class _WaitingBatch(NamedTuple):
-    """A batch that arrived before the stream was writable; not checked yet."""
+    """A batch that arrived before the stream was writable. It is not checked yet."""
 
     batch: memoryview
     version: int
@@ -160,20 +163,22 @@ class Partition:
         *,
         begin: bool = False,
     ) -> None:
-        """`on_opened(epoch)` runs each time the partition was opened. `opening` limits how many
-        partitions of the process are opened at once. With `begin`, a stream that a former owner was
-        writing to is writable as soon as it is open."""
-        # The stream's name. Fixed, as are the callables below.
+        """Create the partition, closed. `on_opened(epoch)` runs each time the partition was opened.
+
+        `opening` limits the number of partitions that the process opens at the same time. With
+        `begin`, a stream to which a former owner was writing is writable as soon as it is open.
+        """
+        # The stream's name. The name and the callables below never change.
         self.name = name
         self._lease_held = lease_held
         self._on_opened = on_opened
         self._opening_permits = opening or asyncio.Semaphore()
         self._begins = begin
-        # True once another broker owns the partition, or its topic is deleted: nothing more is
-        # acknowledged. Implies `closed`.
+        # True once another broker owns the partition, or its topic is deleted. Nothing more is
+        # acknowledged then. Implies `closed`.
         self._lost = False
-        # True once the partition was handed over, lost or deleted. For good: a broker that gains it
-        # again creates a new `Partition`.
+        # True once the partition was handed over, lost or deleted, and never reset. A broker that
+        # gains the partition again creates a new `Partition`.
         self.closed = False
         self._services = services
         self._config = topic_config
@@ -188,43 +193,51 @@ class Partition:
             on_failed=self._on_failed,
         )
         # Batches that wait for a writable stream, in order of arrival; at most _WAITING_MAX. While
-        # one waits, later batches wait behind it.
+        # a batch waits, later batches wait behind it.
         self._waiting_batches: deque[_WaitingBatch] = deque()
-        # Fetches to notify. Each removes itself when it ends.
+        # Fetches to notify. A fetch removes itself when it ends.
         self._waiters: set[FetchWaiter] = set()
-        # Retries of batches that are accepted and not durable yet: the end offset of the batch,
-        # the callback, its result. Answered when the high watermark reaches that offset.
+        # Retries of batches that are accepted and not durable yet: the end offset of the batch, the
+        # callback, the result. A retry is answered when the high watermark reaches the end offset.
         self._duplicates: list[tuple[int, OnProduced, Produced]] = []
-        # Opens the stream; done once it is open. None before the first `open`.
+        # The task that opens the stream, done once the stream is open. None before the first
+        # `open`.
         self._opening: asyncio.Task[None] | None = None
         # True while the stream is open for reading: from the end of `_opening` until it fails.
         self._opened = False
-        # Makes the stream writable and appends what waits. None while there is nothing to do.
+        # The task that makes the stream writable and appends the waiting batches. None while none
+        # wait.
         self._beginning: asyncio.Task[None] | None = None
-        # The pause before the next attempt to open. Doubles up to _REOPEN_S_MAX; the first batch
-        # that becomes durable resets it.
+        # The pause before the next attempt to open the stream. Doubles up to _REOPEN_S_MAX. The
+        # first batch that becomes durable resets it.
         self._reopen_s = _REOPEN_S_FIRST
-        # False from an opening until a batch of that epoch is durable; True before the first.
+        # False from an opening until a batch of the new epoch is durable. True before the first
+        # opening.
         self._advanced_since_open = True
-        # The newest log append time given out, in case the wall clock is set back.
+        # The newest assigned log append time. Later ones are not less, even if the clock is set
+        # back.
         self._appended_ms = -1
 
     # -- life ---------------------------------------------------------------------------------
 
     def open(self) -> asyncio.Task[None]:
-        """Return the task that opens it, the same for all callers. Do not cancel the task."""
+        """Return the task that opens the partition, the same for all callers. Do not cancel the
+        task.
+        """
         if self._opening is None or (self._opening.done() and not self._opened):
             self._opening = asyncio.get_running_loop().create_task(self._open())
         return self._opening
 
     @property
     def readable(self) -> bool:
-        """True while fetches need not wait for the stream to open."""
+        """True if fetches can be served without waiting for the stream to open."""
         return self._opened and not self.closed
 
     @property
     def is_leader(self) -> bool:
-        """True while this broker may answer as leader: no other can have taken over yet."""
+        """True while this broker may answer as leader, because no other broker can have
+        taken over.
+        """
         return not self.closed and self._lease_held()
 
     @property
@@ -233,16 +246,20 @@ class Partition:
         return not self.closed and self._lease_held()
 
     def _may_acknowledge(self) -> bool:
-        """As `is_leader`, but batches accepted before a hand-over are still acknowledged."""
+        """Return whether results may be acknowledged. Unlike `is_leader`, stays True in a
+        hand-over.
+        """
         return not self._lost and self._lease_held()
 
     async def _open(self) -> None:
         """Open the stream. Retry while batches and fetches wait, until the partition is closed."""
         if not self._advanced_since_open:
-            await self._pause()  # the last epoch accepted nothing: do not add a segment at once
+            # The last epoch accepted nothing, so do not add another segment at once
+            await self._pause()
         while not self.closed:
             try:
-                await self.stream.close()  # the remains of a failed opening
+                # An opening that failed may have left the stream half open
+                await self.stream.close()
                 async with self._opening_permits:
                     await self._wait_for_lease()
                     await self._open_once()
@@ -259,8 +276,10 @@ class Partition:
                 return
 
     def _log_warning(self, event: str, error: LedgerError) -> None:
-        """Log one line per minute and partition at most; about a lack of bookies, which all
-        partitions have in common, one per minute."""
+        """Log at most one warning per minute and partition.
+
+        A lack of bookies concerns all partitions, so it is logged once per minute for all of them.
+        """
         subject = "" if isinstance(error, NotEnoughBookies) else self.name
         if _throttle.allows(event, subject, self._services.clock.monotonic_s()):
             kind = type(error).__name__
@@ -283,7 +302,8 @@ class Partition:
     async def _open_once(self) -> None:
         try:
             await self.stream.open(begin=self._begins)
-        except NoNode:  # a crash came between creating the topic and its streams
+        # A crash between creating the topic and its streams left the topic without them
+        except NoNode:
             await create_streams(self._services.metadata, [self.name])
             await self.stream.open()
 
@@ -295,7 +315,7 @@ class Partition:
             opening = self.open()
             await asyncio.wait([opening])
             if not opening.cancelled():
-                opening.result()  # raises if a bug ended the task
+                opening.result()  # raises the exception if a bug ended the task
 
     async def close(self) -> None:
         """Hand the partition over: make accepted batches durable and complete the segment."""
@@ -318,7 +338,7 @@ class Partition:
         self._notify_waiters()
 
     async def wait_abandoned(self) -> None:
-        """After `abandon`: wait until nothing is in flight, so that the data can be deleted."""
+        """Wait after `abandon` until nothing is in flight, so that the data can be deleted."""
         assert self.closed
         await self._cancel_tasks()
         await self.stream.abandon()
@@ -331,7 +351,9 @@ class Partition:
             await asyncio.wait(tasks)
 
     def _on_failed(self, error: LedgerError) -> None:
-        """The stream failed: answer what is pending, and open it again under the next epoch."""
+        """Answer pending batches after the stream failed, and open it again under the
+        next epoch.
+        """
         self._log_warning("the log of a partition failed; opening it again", error)
         duplicates, self._duplicates = self._duplicates, []
         for _, on_produced, _ in duplicates:
@@ -361,9 +383,10 @@ class Partition:
     # -- produce ------------------------------------------------------------------------------
 
     def append(self, batch: memoryview, version: int, on_produced: OnProduced) -> None:
-        """Accept one batch in call order, or refuse it; `on_produced` runs exactly once.
+        """Accept or refuse one batch, in call order. `on_produced` runs exactly once.
 
-        It runs before this returns if the batch is refused or is the retry of a durable one.
+        If the batch is refused or repeats a durable batch, `on_produced` runs before this method
+        returns.
         """
         if not self.is_leader:
             on_produced(_OUTCOME_UNKNOWN)
@@ -385,13 +408,14 @@ class Partition:
             if isinstance(error, NotEnoughBookies):
                 self._log_warning("too few bookies take writes; producers retry", error)
             if isinstance(error, MetadataError) and not self.closed:
-                self._reopen()  # the list of segments may be out of date
+                self._reopen()  # open the stream again, because its segment list may be out of date
         finally:
             self._beginning = None
         while self._waiting_batches and self.stream.writable:
             waiting = self._waiting_batches.popleft()
             self._append_now(waiting.batch, waiting.version, waiting.on_produced)
-        if self._waiting_batches and not self.closed:  # failed meanwhile, and is opened again
+        # The stream failed during the append, and is opened again
+        if self._waiting_batches and not self.closed:
             self._beginning = asyncio.get_running_loop().create_task(self._begin())
 
     def _refuse_waiting(self, error: LedgerError) -> None:
@@ -437,8 +461,10 @@ class Partition:
         )
 
     def _next_in_sequence(self, header: BatchHeader, on_produced: OnProduced) -> bool:
-        """Return True if the batch is to be appended; otherwise answer it: it is refused, or the
-        retry of an accepted batch."""
+        """Return True if the batch is new and the next of its producer. Otherwise answer it.
+
+        A repeated batch gets the result of the accepted batch. Any other batch is refused.
+        """
         verdict = self._state.producers.check(
             header.producer_id, header.producer_epoch, header.base_sequence, header.records
         )
@@ -448,7 +474,7 @@ class Partition:
             answer = Produced(ErrorCode.none, verdict.base_offset, verdict.timestamp_ms)
             if verdict.end_offset <= self.high_watermark:
                 on_produced(answer if self._may_acknowledge() else _OUTCOME_UNKNOWN)
-            else:  # accepted, not durable yet: answered with the first attempt
+            else:  # the accepted batch is not durable yet, so answer both at the same time
                 self._duplicates.append((verdict.end_offset, on_produced, answer))
             return False
         on_produced(Produced(verdict))
@@ -505,13 +531,13 @@ class Partition:
     # -- fetch --------------------------------------------------------------------------------
 
     def read_cached(self, offset: int, bytes_max: int) -> list[StoredRecord] | None:
-        """As `read`, from memory; None if memory does not have all of it."""
+        """Return batches from memory, as `read` does. None if memory does not have all of them."""
         return self.stream.read_cached(offset, bytes_max)
 
     async def read(self, offset: int, bytes_max: int) -> list[StoredRecord]:
-        """Return batches from the one with `offset` on: at least one, else up to `bytes_max`.
+        """Return batches from the one with `offset` on: at least one, and more up to `bytes_max`.
 
-        Empty only at the high watermark. Raises LedgerError.
+        The result is empty only at the high watermark. Raises LedgerError.
         """
         return await self.stream.read(offset, bytes_max)
 
@@ -530,7 +556,8 @@ class Partition:
             found = first_at_or_after(batch, timestamp, self.log_start_offset, bytes_max)
             if found is not None:
                 return found
-            # The header's timestamp is later than its records', or they are below the log start.
+            # The header's timestamp is later than any record's, or the latest records are below the
+            # log start.
             record = await self.stream.find_timestamp(timestamp, record.end_sequence_id)
         return None
 
@@ -543,7 +570,7 @@ class Partition:
         return found if found is not None else await self._scan_for_timestamp_max()
 
     async def _scan_for_timestamp_max(self) -> tuple[int, int] | None:
-        """Read every batch: the one with the greatest timestamp is below the log start."""
+        """Read every batch, because the one with the greatest timestamp is below the log start."""
         from gateway.wire.record_scan import record_of_timestamp_max
 
         bytes_max = batches.decompressed_bytes_max(self._config().max_message_bytes)
@@ -563,7 +590,7 @@ class Partition:
 
 
 def raise_if_keyless(batch: memoryview, bytes_max: int) -> None:
-    """Refuse a batch for a compacted topic if a record has no key. This decodes the records."""
+    """Refuse a batch for a compacted topic if a record has no key. Decodes the records."""
     from gateway.wire.record_scan import all_keyed
 
     if not all_keyed(bytes(batch), bytes_max):

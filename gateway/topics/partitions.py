@@ -31,13 +31,13 @@ from ledger.streams.segment_store import create_streams
 from ledger.streams.stream import StreamServices
 
 ReadablePartition = Partition | ReplicaPartition
-"""A partition that a fetch can read: led here, or followed."""
+"""A partition that a fetch can read: led by this broker, or followed."""
 
 MAINTENANCE_S = 5.0
 _CLOSING_AT_ONCE = 64
 _ROUNDS_PER_HOUR = 720
 _OPENED_PER_ROUND = 64
-_PARTITIONS_PER_TURN = 50  # then other tasks of the event loop run
+_PARTITIONS_PER_TURN = 50  # the number of partitions between two pauses for other tasks
 _OPENING_AT_ONCE = 64
 
 
@@ -46,15 +46,15 @@ def _ignore_opened(key: StreamKey, epoch: int) -> None:
 
 
 def stream_name(topic_id: UUID, index: int) -> str:
-    """Return the stream's name. It has the topic id, so a recreated topic has new streams."""
+    """Return the stream's name. It contains the topic id, so a recreated topic has new streams."""
     return f"{topic_id}-{index}"
 
 
 class Partitions:
     """The partitions of one process. Source: Kafka, ReplicaManager.
 
-    In a cluster it is the `StreamListener`: a partition is opened when it is gained and abandoned
-    when it is lost. A single broker opens each partition when it is first looked up.
+    In a cluster this class is the `StreamListener`: a partition is opened when it is gained and
+    abandoned when it is lost. A single broker opens each partition when it is first looked up.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Partitions:
         on_disk_freed: Callable[[], Awaitable[None]],
         cluster: Cluster | None = None,
     ) -> None:
-        """`on_disk_freed` runs after ledgers were deleted."""
+        """Create the empty set of partitions. `on_disk_freed` runs after ledgers were deleted."""
         self._catalog = catalog
         self._services = services
         self._config = config
@@ -74,28 +74,30 @@ class Partitions:
         self.cluster: Cluster = cluster or SingleBroker(config.node_id)
         if isinstance(self.cluster, SingleBroker):
             self.cluster.epoch_of = self.epoch_of
-        # Called with the leader epoch each time a partition was opened. Set once, at assembly.
+        # Called with the leader epoch each time a partition was opened. Set once, when the process
+        # is assembled.
         self.on_opened: Callable[[StreamKey, int], None] = _ignore_opened
-        # The partitions led here, from `_add` to `_forget`: by topic name and index, by topic id
-        # and index, and the name of each. The three tables always hold the same partitions, but a
-        # recreated topic replaces the entry of its name.
+        # The partitions led by this broker, from `_add` to `_forget`. The tables are by topic name
+        # and index, by topic id and index, and the name of each. They hold the same partitions,
+        # except that a recreated topic replaces the entry of its name.
         self._by_name: dict[tuple[str, int], Partition] = {}
         self._by_key: dict[StreamKey, Partition] = {}
         self._names: dict[StreamKey, tuple[str, int]] = {}
-        # The followers: never of a partition in `_by_key`. Made when first read, and closed when
-        # the partition is gained here or its topic is deleted.
+        # The followers. None is of a partition in `_by_key`. Created at the first read, and closed
+        # when this broker gains the partition or its topic is deleted.
         self._replicas: dict[StreamKey, ReplicaPartition] = {}
-        # Partitions handed over to another broker: not opened again before they are gained or lost.
+        # Partitions handed over to another broker. They stay closed until they are gained or lost.
         self._handed_over: set[StreamKey] = set()
-        # Closings in the background; `stop` waits for them.
+        # Background tasks that close partitions. `stop` waits for them.
         self._ending: set[asyncio.Task[None]] = set()
-        # Limits how many partitions are opened at once.
+        # Limits the number of partitions that are opened at the same time.
         self._opening = asyncio.Semaphore(_OPENING_AT_ONCE)
-        # Streams that were orphans in the last hourly round. They are deleted if they still are.
+        # Streams that were orphans in the last hourly round. The next round deletes those that
+        # still are.
         self._orphans: set[str] = set()
         # The maintenance task, from `start` to `stop`.
         self._maintenance: asyncio.Task[None] | None = None
-        # True from the beginning of `stop`: no partition is opened any more.
+        # True once `stop` has ended the maintenance. No partition is opened any more then.
         self._stopping = False
         catalog.on_created.append(self._topic_created)
         catalog.on_deleted.append(self._topic_deleted)
@@ -104,9 +106,9 @@ class Partitions:
     # -- lookups ------------------------------------------------------------------------------
 
     def find(self, topic: str, index: int) -> Partition | None:
-        """Return the partition led here, opening it if need be.
+        """Return the partition if this broker leads it. Opens it if necessary.
 
-        None if another broker owns it, or if it does not exist (see `exists`).
+        Returns None if another broker owns the partition, or if it does not exist (see `exists`).
         """
         partition = self._by_name.get((topic, index))
         if partition is not None:
@@ -122,7 +124,7 @@ class Partitions:
     def replica(self, topic: str, index: int) -> ReplicaPartition | None:
         """Return the follower of a partition that another broker leads.
 
-        None if the partition is led here, or if it does not exist.
+        Returns None if this broker leads the partition, or if it does not exist.
         """
         known = self._catalog.by_name(topic)
         if known is None or not 0 <= index < known.partitions:
@@ -140,10 +142,10 @@ class Partitions:
     def find_for_fetch(
         self, topic: Hashable, index: int, rack: str
     ) -> tuple[ReadablePartition | None, ErrorCode]:
-        """Return the partition that serves a client in `rack`, or None and why there is none.
+        """Return the partition that serves a client in `rack`, or None and an error code.
 
-        `topic` is a name or an id. A partition that another broker leads is read here for clients
-        of this broker's own rack alone: the end of the log may be known late.
+        `topic` is a name or an id. If another broker leads the partition, this broker serves only
+        clients of its own rack, because its high watermark may lag.
         """
         name = topic
         if isinstance(topic, UUID):
@@ -170,7 +172,7 @@ class Partitions:
         return ErrorCode.unknown_topic_or_partition
 
     def preferred_read_replica(self, topic: Hashable, index: int, rack: str) -> int:
-        """Return the broker in `rack` that should serve its clients' fetches, or -1."""
+        """Return the broker in `rack` that should serve fetches from this rack, or -1."""
         assert isinstance(topic, str | UUID)
         known = self._catalog.by_name_or_id(topic)
         if known is None:
@@ -184,7 +186,7 @@ class Partitions:
             self._end(replica.close())
 
     def opened(self, topic: str, index: int) -> Partition | None:
-        """Return the partition if it is led here and open. It is not opened for this."""
+        """Return the partition if this broker leads it and it is open. This does not open it."""
         partition = self._by_name.get((topic, index))
         return partition if partition is not None and partition.readable else None
 
@@ -229,11 +231,13 @@ class Partitions:
         return partition
 
     def leader_epoch(self, topic: Topic, index: int) -> int:
-        """Return the leader epoch; -1, which clients take as unknown, if it is not open here."""
+        """Return the leader epoch. Returns -1, which clients take as unknown, if it is not open
+        here.
+        """
         return self.epoch_of(StreamKey(topic.topic_id, index))
 
     def epoch_of(self, key: StreamKey) -> int:
-        """As `leader_epoch`, by key."""
+        """Return the same as `leader_epoch`, by key."""
         partition = self._by_key.get(key)
         return partition.leader_epoch if partition is not None and partition.readable else -1
 
@@ -244,7 +248,7 @@ class Partitions:
         self._handed_over.discard(key)
         self._close_replica(key)
         known = self._by_key.get(key)
-        if known is not None and known.closed:  # its hand-over was cut short
+        if known is not None and known.closed:  # an unfinished hand-over left the partition closed
             self._abandon(key)
         topic = self._catalog.by_id(key.topic_id)
         if topic is not None and key not in self._by_key and not self._stopping:
@@ -262,26 +266,29 @@ class Partitions:
             self._end(partition.wait_abandoned())
 
     def _end(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run `work` in the background; `stop` waits for it."""
+        """Run `work` in the background. `stop` waits for it."""
         task = asyncio.get_running_loop().create_task(work)
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
 
     async def hand_over(self, key: StreamKey) -> None:
-        """Make all batches durable and complete the segment, so that the next owner need not
-        recover it. `gained` takes the partition back."""
+        """Make all batches durable and complete the segment, so that no recovery is necessary.
+
+        `gained` takes the partition back.
+        """
         self._handed_over.add(key)
         partition = self._by_key.get(key)
         if partition is not None:
             await partition.close()
-            if self._by_key.get(key) is partition:  # not lost and gained again meanwhile
+            # False if the partition was lost and gained again during `close`
+            if self._by_key.get(key) is partition:
                 self._forget(key)
 
     def _stream_config(self, topic: Topic) -> StreamConfig:
         config = self._catalog.config(self._catalog.by_name(topic.name) or topic)
         quorum = topic.replication_factor
         ensemble = quorum
-        if not self._config.zookeeper:  # embedded: use all bookies
+        if not self._config.zookeeper:  # an embedded gateway uses all of its bookies
             ensemble = self._config.bookies
             quorum = min(quorum, ensemble)
         ack_quorum = min(max(config.min_insync_replicas, quorum // 2 + 1), quorum)
@@ -308,7 +315,7 @@ class Partitions:
         names = [stream_name(topic.topic_id, index) for index in indexes]
         try:
             await create_streams(self._services.metadata, names)
-        except NodeExists:  # some exist: partitions were added
+        except NodeExists:  # partitions were added to a topic, so some streams exist
             for name in names:
                 await ensure_stream(self._services, name)
 
@@ -363,8 +370,8 @@ class Partitions:
     async def _delete_orphans(self) -> None:
         """Delete orphans, on one broker of the cluster.
 
-        In a cluster only streams that were orphans an hour ago too are deleted: another broker may
-        be creating a younger one.
+        In a cluster another broker may be creating a topic for a new stream. Therefore only streams
+        that were also orphans an hour ago are deleted.
         """
         members = self.cluster.members()
         alone = len(members) == 1 and not self._config.zookeeper
@@ -378,12 +385,12 @@ class Partitions:
             if await delete_orphans(self._catalog, self._services, gone):
                 await self._on_disk_freed()
         except LedgerError:
-            pass  # the next round, an hour later, tries again; nothing depends on it
+            pass  # the next hourly round tries again
 
     async def maintain_once(self) -> None:
-        """Roll old segments and delete expired ones, in every partition led here.
+        """Roll old segments and delete expired ones, in every partition that this broker leads.
 
-        Up to `_OPENED_PER_ROUND` partitions that are not open yet are opened for it.
+        Opens up to `_OPENED_PER_ROUND` closed partitions to maintain them.
         """
         removed, opened = 0, 0
         named = [(t.name, index) for t in self._catalog.all() for index in range(t.partitions)]
@@ -397,7 +404,7 @@ class Partitions:
             await self._on_disk_freed()
 
     async def _maintain_one(self, topic: str, index: int) -> int:
-        """Maintain one partition; return how many segments were deleted."""
+        """Maintain one partition. Return the number of deleted segments."""
         partition = self.find(topic, index)
         if partition is None or not partition.readable:
             return 0

@@ -1,4 +1,4 @@
-"""Allocates producer ids in blocks from the metadata store, so that none is given out twice.
+"""Allocates producer ids in blocks from the metadata store, so that each id is used once.
 
 The rest of a block is lost when the process ends. Source: Kafka, KIP-730.
 """
@@ -20,15 +20,15 @@ class ProducerIds:
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
-        # The unused ids of the current block are [_next, _end). Equal before the first block and
-        # at its end; then the next id claims a block.
+        # The unused ids of the current block are [_next, _end). Both are equal before the first
+        # block and at the end of a block. The next id then claims a block.
         self._next = 0
         self._end = 0
-        # Held while a block is claimed, so that concurrent callers claim only one.
+        # Held while a block is claimed, so that concurrent callers claim only one block.
         self._claiming = asyncio.Lock()
 
     async def next(self) -> int:
-        """Return an id that no broker has given out or will. Raises MetadataUnavailable."""
+        """Return an id that no broker has used or will use. Raises MetadataUnavailable."""
         while self._next == self._end:
             async with self._claiming:
                 if self._next == self._end:
@@ -47,7 +47,7 @@ class ProducerIds:
                     raise CorruptFormat(f"{PATH}: has no next producer id")
                 await self._store.set(PATH, seal({"next": first + BLOCK}), node.version)
             except BadVersion:
-                continue  # another broker claimed that block
+                continue  # another broker claimed this block first
             except NoNode:
                 try:
                     await self._store.create(PATH, seal({"next": 0}), parents=True)

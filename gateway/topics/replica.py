@@ -26,10 +26,10 @@ _throttle = Throttle()
 
 
 class ReplicaPartition:
-    """The follower of one partition. It opens when it is read, and closes the stream when idle.
+    """The follower of one partition. A read opens it, and it closes the stream when idle.
 
-    The high watermark, log start and leader epoch that clients have seen never fall, nor do they
-    while the stream is closed.
+    The high watermark, log start and leader epoch that clients have seen never fall, even while the
+    stream is closed.
     """
 
     is_leader = False
@@ -43,29 +43,33 @@ class ReplicaPartition:
         *,
         idle_s: float = IDLE_S,
     ) -> None:
-        """`leader_epoch()` is the epoch that the cluster has now; -1 if it has none."""
-        # The stream's name. Fixed.
+        """Create the follower, idle. `leader_epoch()` returns the present epoch in the cluster, or
+        -1.
+        """
+        # The stream's name. It never changes.
         self.name = name
-        # True once the topic was deleted or this broker leads the partition. For good.
+        # True once the topic was deleted or this broker leads the partition. Never reset.
         self.closed = False
         self._services = services
         self._cluster_epoch = leader_epoch
         # The greatest leader epoch returned so far. Never falls.
         self._leader_epoch = -1
         self._idle_s = idle_s
-        # Open while `readable`; opened and closed again any number of times.
+        # The stream. It is open while `readable`, and may be opened and closed any number of times.
         self._stream = FollowedStream(
             name, services, batches.timestamp_max, self._on_advanced, self._on_trouble
         )
-        # Fetches to notify. Each removes itself when it ends.
+        # Fetches to notify. A fetch removes itself when it ends.
         self._waiters: set[FetchWaiter] = set()
-        # Opens the stream for all callers that wait; None while none is under way.
+        # The task that opens the stream for all callers that wait. None while no opening is in
+        # progress.
         self._opening: asyncio.Task[None] | None = None
-        # Closes the idle stream; None while it is not being closed.
+        # The task that closes the idle stream. None while no closing is in progress.
         self._closing: asyncio.Task[None] | None = None
-        # Checks for idleness every `idle_s` while the stream is open; None otherwise.
+        # The timer that checks for idleness every `idle_s` seconds. None while the stream is
+        # closed.
         self._timer: asyncio.TimerHandle | None = None
-        # Reads under way. The stream is not idle while it is above 0.
+        # The number of reads in progress. The stream is not idle while it is above 0.
         self._reads = 0
         # True if the partition was used since the timer was set.
         self._used = False
@@ -83,7 +87,8 @@ class ReplicaPartition:
         return not self.closed
 
     async def ensure_readable(self) -> None:
-        """Wait until it is readable. Raises NotOwner if closed, LedgerError if opening fails.
+        """Wait until the partition is readable. Raises NotOwner if closed, LedgerError if opening
+        fails.
 
         All callers share one opening, which continues if a caller is cancelled.
         """
@@ -114,7 +119,7 @@ class ReplicaPartition:
         self._notify_waiters()
 
     async def close(self) -> None:
-        """Close the partition for good; waiting fetches are notified."""
+        """Close the partition and never open it again. Waiting fetches are notified."""
         self.closed = True
         self._notify_waiters()
         if self._timer is not None:
@@ -153,15 +158,15 @@ class ReplicaPartition:
         if not closing.cancelled():
             closing.result()
         if self._waiters:
-            self._notify_waiters()  # fetches that came meanwhile open it again
+            self._notify_waiters()  # fetches that arrived during the closing open the stream again
 
     # -- offsets ------------------------------------------------------------------------------
 
     @property
     def leader_epoch(self) -> int:
-        """The leader epoch that Metadata returns, or the log's while the cluster has none.
+        """The leader epoch that Metadata returns, or the log's epoch while the cluster has none.
 
-        Never falls; -1 before any is known.
+        Never falls. It is -1 before the first epoch is known.
         """
         epoch = self._cluster_epoch()
         if epoch < 0:
@@ -171,7 +176,9 @@ class ReplicaPartition:
 
     @property
     def high_watermark(self) -> int:
-        """The end of the log as read here. Never falls; may be behind the leader's."""
+        """The end of the log as this broker has read it. Never falls; may lag behind
+        the leader's.
+        """
         return self._stream.end_sequence_id
 
     @property
@@ -187,12 +194,12 @@ class ReplicaPartition:
     # -- fetch --------------------------------------------------------------------------------
 
     def read_cached(self, offset: int, bytes_max: int) -> list[StoredRecord] | None:
-        """As `Partition.read_cached`."""
+        """Return batches from memory, as `Partition.read_cached` does."""
         self._used = True
         return self._stream.read_cached(offset, bytes_max)
 
     async def read(self, offset: int, bytes_max: int) -> list[StoredRecord]:
-        """As `Partition.read`; empty at the high watermark and past it."""
+        """Return batches, as `Partition.read` does. Also empty past the high watermark."""
         self._used = True
         self._reads += 1
         try:
@@ -225,13 +232,13 @@ class ReplicaPartition:
 
 
 def _retrieve_exception(opening: asyncio.Task[None]) -> None:
-    """Keep asyncio from logging the exception: callers that still wait raise it."""
+    """Keep asyncio from logging the exception, because waiting callers raise it."""
     if not opening.cancelled():
         opening.exception()
 
 
 def preferred_read_replica(cluster: Cluster, key: StreamKey, replicas_max: int, rack: str) -> int:
-    """Return the broker in the client's rack that should serve its fetches, or -1.
+    """Return the broker in the client's rack that should serve the client's fetches, or -1.
 
     Only replicas qualify: clients reject a broker that is not in the partition's replica list.
     Source: Kafka, RackAwareReplicaSelector.
