@@ -1,10 +1,10 @@
 """The coordinator of each group.
 
     /gateway/coordinators/<group>                    {node_id, token} of the claimant
-    /gateway/claims/<node id>-<token>/<group>        the reverse, empty
+    /gateway/claims/<node id>-<token>/<group>        the claimant's index, empty
 
-Both change together, so one read finds all groups of a dead broker. A claim whose token names no
-live broker is void. In addition, the store of committed offsets fences the previous coordinator.
+Both nodes change together, so one read finds all groups of a dead broker. A claim whose token names
+no live broker is void. In addition, the store of committed offsets fences the previous coordinator.
 """
 
 from __future__ import annotations
@@ -61,9 +61,7 @@ class CoordinatorOwnership:
         membership.on_expired(self._claimed.clear)
 
     async def coordinator(self, group: str) -> ClusterMember | None:
-        """Return the live claimant, or the candidate if there is none. Raises
-        MetadataUnavailable.
-        """
+        """Return the live claimant, otherwise the candidate. Raises MetadataUnavailable."""
         if group in self._claimed:
             return self._membership.self_member
         written = await self._read(group)
@@ -89,8 +87,7 @@ class CoordinatorOwnership:
         raise MetadataUnavailable(f"group {group}: others claim and release it all the time")
 
     async def claim_all(self, groups: Sequence[str]) -> list[str]:
-        """Claim groups, many in one transaction. Returns the groups that this broker now
-        coordinates.
+        """Claim groups, many in one transaction. Returns the groups now coordinated here.
 
         Other brokers coordinate the remaining groups. Raises MetadataUnavailable.
         """
@@ -172,9 +169,7 @@ class CoordinatorOwnership:
     # One claim.
 
     async def _try_claim(self, group: str, me: Incarnation) -> bool:
-        """Claim the group. Returns False if its claim changed. Raises NotOwner,
-        MetadataUnavailable.
-        """
+        """Claim, or return False if the claim changed. Raises NotOwner, MetadataUnavailable."""
         written = await self._read(group)
         if written.who == me:
             return True  # an earlier attempt succeeded, but its reply was lost
@@ -234,9 +229,7 @@ class CoordinatorOwnership:
                 await self._metadata.create(path, parents=True)
 
     async def _check_free(self, written: _CoordinatorClaim) -> None:
-        """Check that no live broker has the claim and that we are the candidate. Raises
-        NotOwner.
-        """
+        """Check that no live broker has the claim and we are the candidate. Raises NotOwner."""
         if written.who is not None and not await self._membership.is_dead(written.who):
             raise NotOwner(f"group {written.group}: gateway {written.who.node_id} has it")
         candidate = self._ring().candidate(written.group)
@@ -263,9 +256,7 @@ class CoordinatorOwnership:
             return []
 
     def _me(self) -> Incarnation:
-        """Return this incarnation. Raises MetadataUnavailable, or NotOwner if this broker is
-        leaving.
-        """
+        """Return this incarnation. Raises MetadataUnavailable, or NotOwner while leaving."""
         me = self._membership.incarnation
         if me is None:
             raise MetadataUnavailable("this gateway is not registered")

@@ -15,8 +15,7 @@ LEASE_SHARE = 2 / 3
 
 
 class Lease:
-    """The lease of this broker, on the monotonic clock. True while the broker may answer as an
-    owner.
+    """The lease of this broker. A call returns True while the broker may answer as an owner.
 
     `answered_s` returns the send time of the last answered ping or request. `session_ms` returns
     the session timeout that the server grants now.

@@ -3,7 +3,7 @@
     /gateway/brokers/<node id>   {host, port, rack, token, leaving}; deleted with the session
 
 A broker has one incarnation after the other, each with a token that is never used again. So a token
-that was found dead stays dead, and what is written under it has no owner.
+that was found dead stays dead, and claims written under this token are void.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ledger.ports.metadata import MetadataStore, Node, Unwatch
 
 BROKERS = "/gateway/brokers"
 # The number of session timeouts to wait for our node id, until the session of a killed process
-# expires
+# expires.
 SESSIONS_WAITED = 2
 _LOOK_AGAIN_S = 0.2  # seconds between attempts to register when no watch fires
 _DEAD_MAX = 10_000  # the number of dead tokens remembered; a forgotten one is looked up again
@@ -100,9 +100,7 @@ class ClusterMembership:
 
     @property
     def incarnation(self) -> Incarnation | None:
-        """The present incarnation, or None while this broker is not registered and can
-        own nothing.
-        """
+        """The present incarnation. None while this broker is not registered."""
         return Incarnation(self.node_id, self._token) if self.registered else None
 
     @property
@@ -202,7 +200,7 @@ class ClusterMembership:
             other = await self._current_holder(path)
             if other is not None:
                 return other
-            # The address may have changed since the node was written
+            # The address may have changed since the node was written.
             await self._write_registration()
         if token != self._token:
             return "this gateway's session ended meanwhile"

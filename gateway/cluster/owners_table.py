@@ -2,8 +2,8 @@
 
     /gateway/owners/<topic id>   persistent, versioned; see `gateway.core.ownership`
 
-A change is one compare-and-set, for any number of partitions. Only the content proves that it
-happened: after anything but success the node is read again, and the change is decided anew.
+A change is one compare-and-set, for any number of partitions. Only the content of the node proves
+that the change happened. After any failure the node is read again, and the change is decided anew.
 """
 
 from __future__ import annotations
@@ -116,8 +116,7 @@ class OwnersTable:
             raise
 
     async def change(self, topic_id: UUID, next_owners: Callable[[], Owners | None]) -> bool:
-        """Write the owners that `next_owners` returns, until it returns None because no change is
-        needed.
+        """Write the result of `next_owners`, until it returns None because no change is needed.
 
         `next_owners` is called again for each newer content of the node. Returns False if other
         brokers changed the node too often, or if the node is corrupt. After MetadataUnavailable the

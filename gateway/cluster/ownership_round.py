@@ -30,10 +30,10 @@ from ledger.errors import LedgerError
 from ledger.ports.clock import Clock
 from ledger.ports.metadata import MetadataStore
 
-# Seconds between rounds when no watch fires, so that a lost watch delays changes no longer
+# Seconds between rounds when no watch fires, so that a lost watch delays changes no longer.
 LOOK_AGAIN_S = 5.0
 PAUSE_S_MAX = 0.25
-# The pause as a multiple of a round's duration, so that rounds take a fifth of the time
+# The pause as a multiple of a round's duration, so that rounds take a fifth of the time.
 _PAUSE_SHARE = 4
 _RETRY_S_FIRST = 0.05
 _RETRY_S_MAX = 1.0
@@ -182,9 +182,7 @@ class OwnershipRounds:
         await self._remove_vanished()
 
     async def _register_again(self) -> None:
-        """Register this broker. If another process has the node id, request another
-        attempt soon.
-        """
+        """Register this broker, or retry soon if another process has its node id."""
         other = await self._membership.try_register()
         if other is None:
             self._other_since_s = None

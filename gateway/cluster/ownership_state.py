@@ -76,9 +76,7 @@ class KnownTopics(Protocol):
 
 
 class TopicOwnership:
-    """One topic: the owners of its partitions, and the state of the partitions that this broker
-    holds.
-    """
+    """One topic: the owners of its partitions, and the state of the partitions held here."""
 
     __slots__ = (
         "changed",
@@ -129,9 +127,7 @@ class TopicChanges(NamedTuple):
 
 
 class OwnershipState:
-    """The state of all partitions as this broker has read it, and the decisions that follow from
-    it.
-    """
+    """The ownership of all partitions as last read, and this broker's decisions about it."""
 
     def __init__(self, brokers: LiveBrokers, topics: KnownTopics) -> None:
         # The live brokers that are not leaving. Replaced in `on_brokers` when the set of node ids
@@ -351,9 +347,7 @@ class OwnershipState:
         return True
 
     def start_drain(self, key: StreamKey) -> bool:
-        """Reserve the partition for one drain. Returns False if the partition cannot be given away
-        now.
-        """
+        """Reserve the partition for one drain. Returns False if no hand-over is possible now."""
         topic = self._topics.get(key.topic_id)
         if not self.owns(key) or key in self.draining or topic is None or not topic.readable:
             return False
@@ -441,7 +435,7 @@ class OwnershipState:
     def _gain(self, topic: TopicOwnership, partition: int) -> list[Effect]:
         topic.held[partition] = -1
         # The previous owner gave away this partition before it read that we leave: pass it on
-        # unopened
+        # unopened.
         if self._brokers.leaving:
             topic.moving[partition] = []
             return []

@@ -22,7 +22,7 @@ from ledger.errors import LedgerError
 from ledger.ports.clock import Clock
 from ledger.ports.metadata import MetadataStore
 
-# After this time a partition is handed over without a drain, and the next owner recovers it
+# After this time a partition is handed over without a drain, and the next owner recovers it.
 DRAIN_S_MAX = 10.0
 
 
@@ -55,7 +55,7 @@ class PartitionOwnership:
             at_once=balance_at_once,
         )
         membership.on_stale = self.rounds.request_now
-        # Must be the first callback, because later ones read the new ring
+        # Must be the first callback, because later ones read the new ring.
         membership.on_changed(self._on_members)
         membership.on_expired(self._on_expired)
 

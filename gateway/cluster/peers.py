@@ -53,7 +53,7 @@ class Peers:
     async def _ask(
         self, member: ClusterMember, key: int, fields: dict[str, Any]
     ) -> tuple[int, Any]:
-        # Imported on demand, because a gateway starts without it
+        # Imported on demand, because a gateway starts without it.
         from gateway.wire.client_link import (
             AdminError,
             Link,

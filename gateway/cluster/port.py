@@ -25,9 +25,7 @@ class ClusterMember(NamedTuple):
 
 
 class Leader(NamedTuple):
-    """The owner of a stream. `node_id` is -1 without a live owner; `epoch` is -1 until
-    it is open.
-    """
+    """The owner of a stream. `node_id` is -1 without one; `epoch` is -1 until it is open."""
 
     node_id: int = -1
     epoch: int = -1
@@ -136,9 +134,7 @@ class TopicDirectory(Protocol):
         ...
 
     def by_id(self, topic_id: UUID) -> TopicSize | None:
-        """Return the topic, even while its creation is in progress. Returns None if it
-        is unknown.
-        """
+        """Return the topic, even while it is being created, or None if it is unknown."""
         ...
 
     def all(self) -> Sequence[TopicSize]: ...

@@ -169,9 +169,7 @@ class ZooKeeperCluster:
         await self._claims.claim(group)
 
     async def claim_all(self, groups: Sequence[str]) -> list[str]:
-        """Claim groups, many in one transaction. Returns the groups that this broker now
-        coordinates.
-        """
+        """Claim groups, many in one transaction. Returns the groups now coordinated here."""
         return await self._claims.claim_all(groups)
 
     async def release(self, group: str) -> None:

@@ -6,7 +6,7 @@
 
 Each change of membership and each commit is durable before it is answered. For a group that this
 broker has not claimed, or while its lease does not hold, the answer is NOT_COORDINATOR. While a
-group is loading it is COORDINATOR_LOAD_IN_PROGRESS.
+group is loading the answer is COORDINATOR_LOAD_IN_PROGRESS.
 """
 
 from __future__ import annotations
@@ -183,9 +183,7 @@ class Coordinator:
     def heartbeat_now(
         self, group_id: str, member_id: str, generation: int, instance_id: str | None
     ) -> ErrorCode | None:
-        """Return the answer. Returns None if the group is not loaded; call `heartbeat` in that
-        case.
-        """
+        """Return the answer, or None if the group must first be loaded by `heartbeat`."""
         loaded = self._loaded_groups.use(group_id)
         if loaded is None:
             return None

@@ -104,8 +104,7 @@ class GroupScanner:
         return [name for name in ours if name not in claimed]
 
     async def adopt(self, names: Iterable[str]) -> None:
-        """Load the groups of dead brokers that have members. The next expiry handles the other
-        groups.
+        """Load the groups of dead brokers that have members. The next expiry handles others.
 
         Raises MetadataUnavailable.
         """
@@ -115,9 +114,7 @@ class GroupScanner:
         await self.scan()
 
     async def read(self, names: Iterable[str]) -> None:
-        """Read these groups. Load each that has members and of which this broker is the
-        candidate.
-        """
+        """Read these groups. Load those with members, if this broker is their candidate."""
         failures: list[LedgerError] = []
 
         async def read_group(name: str) -> None:
@@ -254,9 +251,7 @@ class GroupScanner:
             await asyncio.shield(self._loaded_groups.write(loaded, gone))
 
     async def forget_topic(self, topic_id: UUID) -> None:
-        """Remove the topic's offsets from every loaded group. In other groups the
-        offsets expire.
-        """
+        """Remove the topic's offsets from loaded groups. In other groups the offsets expire."""
         await asyncio.gather(
             *(
                 self.remove_offsets(
@@ -264,7 +259,7 @@ class GroupScanner:
                 )
                 for loaded in list(self._loaded_groups.groups.values())
             ),
-            # After an error the group is unloaded, and its offsets expire later
+            # After an error the group is unloaded, and its offsets expire later.
             return_exceptions=True,
         )
 

@@ -33,9 +33,7 @@ class GroupSnapshot(NamedTuple):
 
 
 class GroupSnapshots:
-    """The snapshots of groups, taken on request. Those of idle groups are cached
-    between requests.
-    """
+    """Snapshots of groups, taken on request, with a cache of the offsets of idle groups."""
 
     def __init__(
         self,
@@ -93,9 +91,7 @@ class GroupSnapshots:
     async def _offsets(
         self, idle: list[str], limits: MetricsLimits
     ) -> dict[str, Mapping[TopicIdPartition, CommittedOffset]]:
-        """Return the offsets of idle groups. Uncached groups are read first, then the oldest cached
-        ones.
-        """
+        """Return the offsets of idle groups. Reads uncached groups first, then the oldest ones."""
         kept = {name: self._read[name] for name in idle if name in self._read}
         self._read = kept
         old_s = self._clock.monotonic_s() - limits.reads_hold_s

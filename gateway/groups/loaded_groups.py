@@ -41,7 +41,7 @@ from ledger.ports.clock import Clock
 from subscriptions.committed_offset import CommittedOffset, TopicIdPartition
 from subscriptions.store import Subscription, SubscriptionsStore
 
-# Seconds until a request gets COORDINATOR_LOAD_IN_PROGRESS, while the load continues
+# Seconds until a request gets COORDINATOR_LOAD_IN_PROGRESS, while the load continues.
 LOAD_WAIT_S = 2.0
 IDLE_MS = 60_000  # a group without members and requests is unloaded after this time
 LEASE_POLL_MS = 200  # the period of lease checks while session timeouts are suspended
@@ -101,9 +101,7 @@ class _Loading:
 
 
 class LoadedGroups:
-    """All claimed groups of this broker. `on_evicted` runs for each stored group
-    evicted as idle.
-    """
+    """All claimed groups of this broker. `on_evicted` runs for each evicted stored group."""
 
     def __init__(
         self,
@@ -146,9 +144,7 @@ class LoadedGroups:
     # finding
 
     def serves(self) -> bool:
-        """Return whether this broker may answer as coordinator. Call it right before
-        each answer.
-        """
+        """Return whether this broker may answer as coordinator. Check it before each answer."""
         return self._open and self._claims.lease_held()
 
     def use(self, group_id: str) -> LoadedGroup | None:
@@ -255,8 +251,7 @@ class LoadedGroups:
         offsets: Mapping[TopicIdPartition, CommittedOffset | None],
         note: bytes | None = None,
     ) -> Future[None]:
-        """Write offsets and the note. When the future resolves, both are durable and `offsets` is
-        current.
+        """Write offsets and the note. Both are durable and in memory when the future resolves.
 
         Do not cancel the future; shield it.
         """
@@ -330,9 +325,7 @@ class LoadedGroups:
             del self._unloading[group_id]
 
     def lose_all(self) -> None:
-        """Unload all groups with NOT_COORDINATOR, because the session and all its claims have
-        ended.
-        """
+        """Unload all groups with NOT_COORDINATOR, because all claims ended with the session."""
         self._session_number += 1
         for loaded in list(self.groups.values()):
             self.unload(loaded, ErrorCode.not_coordinator, release=False)

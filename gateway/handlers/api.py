@@ -1,8 +1,9 @@
 """Defines a handler of a Kafka API: one row per API, a request in, a reply out.
 
 A handler is a function `handle(request, ctx)`. It returns a `Result` at once (hot paths), a future
-of one (a request that is accepted now and answered later: Produce, a delayed Fetch) or a coroutine.
-A connection sends replies in the order of its requests, in whatever order they complete.
+of a result or a coroutine. A future means that the request is accepted now and answered later, such
+as a Produce or a delayed Fetch. A connection sends replies in the order of its requests, even if
+later requests complete first.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ v5 log start · v7 sessions (KIP-227) · v9 leader epoch check · v10 zstd · v1
 flexible, last fetched epoch · v13 topic ids · v15 replica state · v16 errors name the leader
 (KIP-951) · v17/v18 replica fields that this broker does not use.
 Records at or above the high watermark are never returned. A broker that does not lead a partition
-reads it only for clients of its own rack, because its high watermark may lag.
+serves its fetches only to clients in the broker's rack, because the high watermark may lag.
 Not done: diverging epochs (a log here never diverges from what was acknowledged); transactions
 (read_committed reads like read_uncommitted); Fetch of replicas.
 Fetches of Spark's executors are noted, so that their queries are listed as read-only groups.

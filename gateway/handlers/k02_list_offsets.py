@@ -2,8 +2,8 @@
 
 v2 isolation · v4 leader epoch · v6 flexible · v7 max timestamp (-3) · v8 earliest local (-4) · v9
 latest tiered (-5) · v10 timeout · v11 earliest pending upload (-6). Starts and ends are returned
-from memory in the same turn of the event loop: Spark sends two requests for every poll. Only the
-leader answers, and only while it holds the lease.
+from memory in the same turn of the event loop, because Spark sends two requests for every poll.
+Only the leader answers, and only while it holds the lease.
 Not done: tiers (-5 and -6 return -1).
 """
 
@@ -21,7 +21,7 @@ from gateway.topics.partition import Partition
 from ledger.errors import LedgerError
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, PENDING_UPLOAD = range(-1, -7, -1)
-# The limit for one partition, because replies are sent in order and the next requests wait
+# The limit for one partition, because replies are sent in order and the next requests wait.
 _OPENING_S_MAX = 10.0
 _VERSION_MIN = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, PENDING_UPLOAD: 11}
 

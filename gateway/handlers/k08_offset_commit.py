@@ -2,7 +2,7 @@
 
 v2-v4 retention time · v6 leader epoch · v7 static members · v8 flexible · v9 GROUP_ID_NOT_FOUND
 instead of ILLEGAL_GENERATION · v10 topic ids. Offsets are stored by topic id, so that a new topic
-never gets those of a deleted topic of its name.
+never gets the offsets of a deleted topic of the same name.
 Not done: groups of the new protocol (KIP-848).
 Source: Kafka, KafkaApis.handleOffsetCommitRequest and OffsetMetadataManager.commitOffset.
 """

@@ -3,9 +3,9 @@
 v2 null topics request all, group error at the top · v5 leader epoch · v6 flexible · v7
 require_stable (without transactions every offset is stable) · v8 many groups · v9 member id and
 epoch of the new protocol (ignored: groups here are classic) · v10 topic ids.
-A partition without a commit has offset -1 and no error. A group that is being loaded is an error,
-never -1; each partition has that error too, because aiokafka reads it only there. The offsets of a
-read-only group are those that its clients fetch next.
+A partition without a commit has offset -1 and no error. A group that is being loaded gets an error,
+never -1. Each partition has this error too, because aiokafka reads only the errors of partitions.
+The offsets of a read-only group are the offsets that its clients fetch next.
 Not done: groups of the new protocol (KIP-848).
 """
 

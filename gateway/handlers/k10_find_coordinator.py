@@ -1,7 +1,7 @@
 """FindCoordinator, key 10, v0-v6: returns the coordinators of groups.
 
 v1 key types, error text · v3 flexible · v4 many keys at once · v6 share groups (as a key type).
-The coordinator is the broker that has claimed the group, otherwise the one that the ring names.
+The coordinator is the broker that has claimed the group, otherwise the candidate of the ring.
 Not done: transactional ids and share groups (they get an error).
 """
 
@@ -17,7 +17,7 @@ from ledger.errors import LedgerError
 
 _GROUP = 0
 _AT_ONCE = 64
-# The limit for one group, because replies are sent in order and the next requests wait
+# The limit for one group, because replies are sent in order and the next requests wait.
 _FIND_S_MAX = 2.0
 _NOT_AVAILABLE = "The coordinator is not available."
 _MANY_FROM = 4

@@ -1,7 +1,7 @@
 """ListGroups, key 16, v0-v5: lists the groups of this broker, also read-only ones.
 
 v3 flexible · v4 filter by state · v5 filter by type. Read-only groups have a type of their own. A
-filter for classic groups includes them, so that tools without that type list them too.
+filter for classic groups includes read-only groups, so that tools without this type list them too.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """ApiVersions, key 18, v0-v4: lists the APIs that this broker serves, with their versions.
 
 v1 throttle time · v3 flexible, name of the client's software · v4 minimum version 0 of features.
-The list is that of `table`, so every API in it has a handler. A request in an unknown version is
-answered in v0 with UNSUPPORTED_VERSION and the list (by `dispatch`), so that the client can use a
-lower version.
+The list comes from `table`, so every listed API has a handler. `dispatch` answers a request in an
+unknown version in v0, with UNSUPPORTED_VERSION and the list. So the client can use a lower version.
 Not done: finalized features.
 Source: KIP-35, KIP-511, KIP-584; Kafka's ApiVersionsResponse.java.
 """

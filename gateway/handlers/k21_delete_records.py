@@ -1,9 +1,9 @@
 """DeleteRecords, key 21, v0-v2: moves the log start offset of partitions forward.
 
 v2 flexible. Offset -1 stands for the high watermark. The reply is sent when the new start is
-durable; no reader can read below it from then on. Disk space is freed when whole segments are below
-it and file.delete.delay.ms has passed. Source: Kafka, ReplicaManager.deleteRecords; DistributedLog,
-"Truncation" (seed 000).
+durable. No reader can read below the new start any more. Disk space is freed when whole segments
+are below it and file.delete.delay.ms has passed. Source: Kafka, ReplicaManager.deleteRecords;
+DistributedLog, "Truncation" (seed 000).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ledger.errors import LedgerError, NotOwner
 
 _HIGH_WATERMARK = -1
 _NO_WATERMARK = -1
-# The limit for one partition, because replies are sent in order and the next requests wait
+# The limit for one partition, because replies are sent in order and the next requests wait.
 _WAIT_S_MAX = 30.0
 
 

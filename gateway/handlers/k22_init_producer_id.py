@@ -1,8 +1,8 @@
 """InitProducerId, key 22, v0-v5: allocates an id for an idempotent producer.
 
 v2 flexible · v3 may contain the present id and epoch (KIP-360) · v5 no change.
-An idempotent producer that sends its id gets a new one, as from Kafka: the broker does not store
-its epoch, and no earlier batch has the new id.
+As in Kafka, an idempotent producer always gets a new id, even if it sends its present id. No
+earlier batch has the new id. Therefore the broker need not store epochs.
 Not done: transactions (a transactional id is refused).
 Source: Kafka, TransactionCoordinator.handleInitProducerId.
 """

@@ -1,7 +1,7 @@
 """AlterConfigs, key 33, v0-v2: replaces all overrides of topics.
 
-v2 flexible. For old tools, which read all configs, change some and write all of them back; newer
-tools use IncrementalAlterConfigs.
+v2 flexible. Old tools use this API: they read all configs, change some and write all of them back.
+Newer tools use IncrementalAlterConfigs.
 Not done: configs of other resources than topics.
 """
 

@@ -14,7 +14,7 @@ from gateway.topics.catalog import Topic
 from gateway.topics.errors import TopicError
 from ledger.errors import LedgerError
 
-# The limit for new topics, because replies are sent in order and the next requests wait
+# The limit for new topics, because replies are sent in order and the next requests wait.
 WAIT_LED_S_MAX = 10.0
 OPERATIONS_NOT_REQUESTED = -(2**31)
 # The operations that Kafka returns for each resource without an authorizer, one bit per

@@ -12,7 +12,7 @@ from gateway.config import GatewayConfig
 from gateway.topics.config_keys import ConfigEntry, ConfigKey, ConfigSource, ConfigType
 from gateway.topics.configs import TOPIC_KEYS
 
-# The fields: name, type, value, Kafka's default, meaning
+# The fields: name, type, value, Kafka's default, meaning.
 _Row = tuple[str, ConfigType, object, object, str]
 
 

@@ -5,7 +5,7 @@
     create: listeners prepare streams ─▶ one transaction writes both nodes ─▶ visible
     delete: one transaction deletes both nodes ─▶ invisible ─▶ listeners delete the data
 
-A crash in between leaves streams without a topic (orphans), never a topic without streams.
+A crash between two steps leaves streams without a topic (orphans), never a topic without streams.
 Watches follow the changes of other brokers.
 """
 
@@ -51,7 +51,7 @@ class Topic:
     topic_id: UUID
     partitions: int
     replication_factor: int
-    # Overrides only, normalized; defaults are not included
+    # Overrides only, normalized; defaults are not included.
     configs: Mapping[str, str] = field(hash=False)
     is_internal: bool
 

@@ -3,8 +3,8 @@
     watch of the parent ─▶ list it ─▶ watch new nodes ─▶ read them ─▶ `on_found`
     watch of a node ───────────────────────────────────▶ read it ───▶ `on_found` or `on_gone`
 
-A node is watched before it is read, so that no change is missed in between. Changes during a round
-are read together in the next one: a burst of a thousand changes costs a few rounds.
+A node is watched before it is read, so that no change is missed. Changes during a round are read
+together in the next round, so that a burst of a thousand changes costs a few rounds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ledger.errors import LedgerError, NoNode
 from ledger.ports.metadata import MetadataStore, Node, Unwatch
 
 _READS_AT_ONCE = 128
-# The pause as a multiple of the round's duration, so that rounds take a tenth of the time
+# The pause as a multiple of the round's duration, so that rounds take a tenth of the time.
 _REST_SHARE = 9
 _REST_S_MIN, _REST_S_MAX = 0.02, 1.0
 _RETRY_S_FIRST, _RETRY_S_MAX = 0.1, 5.0

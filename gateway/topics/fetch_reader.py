@@ -110,7 +110,7 @@ class FetchReader:
             await self._read_each(unopened, await _open(logs, plan.opening_wait_s))
         for result in plan.decided:
             log = result.log
-            # This broker lost the partition while others were read
+            # This broker lost the partition while others were read.
             if log is not None and not log.serves_fetches:
                 plan.revoke(result, _NOT_LEADER)
 

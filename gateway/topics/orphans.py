@@ -71,7 +71,7 @@ async def _is_orphan(catalog: Catalog, name: str) -> bool:
         return False
     if catalog.by_id(topic_id) is not None or await catalog.is_stored(topic_id):
         return False
-    # Must be the last check, with no await before the deletion
+    # Must be the last check, with no await before the deletion.
     return catalog.by_id(topic_id) is None
 
 
@@ -99,7 +99,7 @@ async def _orphaned_ledgers(services: StreamServices) -> list[LedgerId]:
         if subscription is not None:
             named = await _is_named(services, subscription, ledger)
         else:
-            # A ledger without this key was not created by a gateway, so it is kept
+            # A ledger without this key was not created by a gateway, so it is kept.
             named = STREAM_KEY not in metadata.custom
         if not named:
             orphans.append(ledger)

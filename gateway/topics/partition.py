@@ -4,8 +4,8 @@
        ▲                                                            │
        └──(the stream failed: a new epoch)◀─────────────────────────┘    closed: for good
 
-`append` checks a batch, gives it its offsets and accepts it; the producer is answered when the
-batch is durable. If the stream fails, pending batches get NOT_LEADER_OR_FOLLOWER: the outcome is
+`append` checks a batch, assigns its offsets and accepts it. The producer is answered when the batch
+is durable. If the stream fails, pending batches get NOT_LEADER_OR_FOLLOWER. Their outcome is
 unknown, and producers retry (idempotent ones without duplicates).
 """
 
@@ -40,7 +40,7 @@ from ledger.streams.tail_cache import StoredRecord
 _PRODUCER_EXPIRY_MS = 86_400_000  # Kafka: producer.id.expiration.ms
 _REOPEN_S_FIRST, _REOPEN_S_MAX = 0.05, 5.0
 _NO_TIMESTAMP = -1
-# The maximum number of batches that wait for the stream to open; more get REQUEST_TIMED_OUT
+# The maximum number of batches that wait for the stream to open; more get REQUEST_TIMED_OUT.
 _WAITING_MAX = 10_000
 
 
@@ -65,9 +65,7 @@ class FetchWaiter(Protocol):
     """A fetch that waits for records of one or more partitions."""
 
     def on_data(self) -> None:
-        """Handle a change: the high watermark moved, or the partition was opened, lost
-        or closed.
-        """
+        """Handle a moved high watermark, or an opened, lost or closed partition."""
         ...
 
 
@@ -174,11 +172,9 @@ class Partition:
         self._on_opened = on_opened
         self._opening_permits = opening or asyncio.Semaphore()
         self._begins = begin
-        # True once another broker owns the partition, or its topic is deleted. Nothing more is
-        # acknowledged then. Implies `closed`.
+        # True once the partition was taken over or deleted: acknowledge nothing. Implies `closed`.
         self._lost = False
-        # True once the partition was handed over, lost or deleted, and never reset. A broker that
-        # gains the partition again creates a new `Partition`.
+        # True once the partition was handed over, lost or deleted. Never reset.
         self.closed = False
         self._services = services
         self._config = topic_config
@@ -200,30 +196,24 @@ class Partition:
         # Retries of batches that are accepted and not durable yet: the end offset of the batch, the
         # callback, the result. A retry is answered when the high watermark reaches the end offset.
         self._duplicates: list[tuple[int, OnProduced, Produced]] = []
-        # The task that opens the stream, done once the stream is open. None before the first
-        # `open`.
+        # The task that opens the stream. Done once it is open; None before the first `open`.
         self._opening: asyncio.Task[None] | None = None
         # True while the stream is open for reading: from the end of `_opening` until it fails.
         self._opened = False
-        # The task that makes the stream writable and appends the waiting batches. None while none
-        # wait.
+        # Makes the stream writable and appends the waiting batches. None while it has no work.
         self._beginning: asyncio.Task[None] | None = None
         # The pause before the next attempt to open the stream. Doubles up to _REOPEN_S_MAX. The
         # first batch that becomes durable resets it.
         self._reopen_s = _REOPEN_S_FIRST
-        # False from an opening until a batch of the new epoch is durable. True before the first
-        # opening.
+        # False from an opening until a batch of the new epoch is durable. Initially True.
         self._advanced_since_open = True
-        # The newest assigned log append time. Later ones are not less, even if the clock is set
-        # back.
+        # The newest assigned log append time. It never falls, even if the clock is set back.
         self._appended_ms = -1
 
     # -- life ---------------------------------------------------------------------------------
 
     def open(self) -> asyncio.Task[None]:
-        """Return the task that opens the partition, the same for all callers. Do not cancel the
-        task.
-        """
+        """Return the task that opens the partition. Callers share the task: do not cancel it."""
         if self._opening is None or (self._opening.done() and not self._opened):
             self._opening = asyncio.get_running_loop().create_task(self._open())
         return self._opening
@@ -235,9 +225,7 @@ class Partition:
 
     @property
     def is_leader(self) -> bool:
-        """True while this broker may answer as leader, because no other broker can have
-        taken over.
-        """
+        """True while this broker may answer as leader: no other can have taken over yet."""
         return not self.closed and self._lease_held()
 
     @property
@@ -246,19 +234,17 @@ class Partition:
         return not self.closed and self._lease_held()
 
     def _may_acknowledge(self) -> bool:
-        """Return whether results may be acknowledged. Unlike `is_leader`, stays True in a
-        hand-over.
-        """
+        """Return whether batches may be acknowledged, even during a hand-over."""
         return not self._lost and self._lease_held()
 
     async def _open(self) -> None:
         """Open the stream. Retry while batches and fetches wait, until the partition is closed."""
         if not self._advanced_since_open:
-            # The last epoch accepted nothing, so do not add another segment at once
+            # The last epoch accepted nothing, so do not add another segment at once.
             await self._pause()
         while not self.closed:
             try:
-                # An opening that failed may have left the stream half open
+                # An opening that failed may have left the stream half open.
                 await self.stream.close()
                 async with self._opening_permits:
                     await self._wait_for_lease()
@@ -302,7 +288,7 @@ class Partition:
     async def _open_once(self) -> None:
         try:
             await self.stream.open(begin=self._begins)
-        # A crash between creating the topic and its streams left the topic without them
+        # A crash between creating the topic and its streams left the topic without them.
         except NoNode:
             await create_streams(self._services.metadata, [self.name])
             await self.stream.open()
@@ -351,9 +337,7 @@ class Partition:
             await asyncio.wait(tasks)
 
     def _on_failed(self, error: LedgerError) -> None:
-        """Answer pending batches after the stream failed, and open it again under the
-        next epoch.
-        """
+        """Answer pending batches after a failure, and open the stream under the next epoch."""
         self._log_warning("the log of a partition failed; opening it again", error)
         duplicates, self._duplicates = self._duplicates, []
         for _, on_produced, _ in duplicates:
@@ -414,7 +398,7 @@ class Partition:
         while self._waiting_batches and self.stream.writable:
             waiting = self._waiting_batches.popleft()
             self._append_now(waiting.batch, waiting.version, waiting.on_produced)
-        # The stream failed during the append, and is opened again
+        # The stream failed during the append, and is opened again.
         if self._waiting_batches and not self.closed:
             self._beginning = asyncio.get_running_loop().create_task(self._begin())
 
@@ -461,9 +445,9 @@ class Partition:
         )
 
     def _next_in_sequence(self, header: BatchHeader, on_produced: OnProduced) -> bool:
-        """Return True if the batch is new and the next of its producer. Otherwise answer it.
+        """Return True if the batch may be appended. Otherwise answer it and return False.
 
-        A repeated batch gets the result of the accepted batch. Any other batch is refused.
+        A retry of an accepted batch gets the result of that batch. Any other batch is refused.
         """
         verdict = self._state.producers.check(
             header.producer_id, header.producer_epoch, header.base_sequence, header.records

@@ -280,7 +280,7 @@ class Partitions:
         partition = self._by_key.get(key)
         if partition is not None:
             await partition.close()
-            # False if the partition was lost and gained again during `close`
+            # False if the partition was lost and gained again during `close`.
             if self._by_key.get(key) is partition:
                 self._forget(key)
 

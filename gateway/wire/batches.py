@@ -16,10 +16,11 @@ from ledger.ids import Buffer
 
 HEADER = Struct(">qiibIhiqqqhii")
 HEADER_BYTES = HEADER.size
-PREFIX = Struct(">qii")  # base offset, length and leader epoch, which the broker writes
+PREFIX = Struct(">qii")  # the fields that the broker writes: base offset, length, leader epoch
 PREFIX_BYTES = PREFIX.size
-LENGTH_OVERHEAD = 12  # bytes before and in the length field
-RECORD_BYTES_MIN = 7  # length, attributes, two deltas, two lengths, header count
+LENGTH_OVERHEAD = 12  # the bytes before and in the length field
+# The smallest record: length, attributes, two deltas, two lengths, header count.
+RECORD_BYTES_MIN = 7
 _CRC_FROM = 21
 _FROM_ATTRIBUTES = Struct(">hiqqqhii")
 _MAGIC_AND_CRC = Struct(">bI")
@@ -32,7 +33,7 @@ CONTROL = 0x20
 
 
 class BatchRefused(Exception):
-    """A batch is refused. `code` concerns its partition only."""
+    """The refusal of a batch. `code` concerns the batch's partition only."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -68,14 +69,14 @@ def timestamp_max(batch: Buffer) -> int:
 
 
 def decompressed_bytes_max(batch_bytes_max: int) -> int:
-    """Return how many bytes a batch of a topic may decompress to. Kafka has no such limit."""
+    """Return the limit of decompressed bytes for a topic's batch. Kafka has no such limit."""
     return max(8 * batch_bytes_max, 16 * 1024 * 1024)
 
 
 def check_batch(batch: memoryview, version: int, bytes_max: int) -> BatchHeader:
-    """Check one batch from a client, without its records, and return its header.
+    """Check the header of one batch from a client, and return it. The records are not decoded.
 
-    `version` is that of the Produce request. Raises BatchRefused.
+    `version` is the version of the Produce request. Raises BatchRefused.
     """
     size = len(batch)
     if size < HEADER_BYTES:
@@ -115,7 +116,7 @@ def check_batch(batch: memoryview, version: int, bytes_max: int) -> BatchHeader:
 def _check_count(header: BatchHeader, size: int, bytes_max: int) -> None:
     """Refuse a batch whose bytes cannot hold its number of records.
 
-    Offsets are assigned by that number. A few compressed bytes can hold very many records.
+    Offsets are assigned by this number, and a few compressed bytes can hold very many records.
     """
     if header.records < 1 or header.records != header.last_offset_delta + 1:
         raise BatchRefused(
@@ -168,13 +169,15 @@ def _check_attributes(header: BatchHeader, version: int) -> None:
 def with_offset(
     batch: memoryview, header: BatchHeader, base_offset: int, leader_epoch: int
 ) -> tuple[Buffer, Buffer]:
-    """Return the batch as stored: the first 16 bytes are new, and the checksum still holds."""
+    """Return the batch as stored. Its first 16 bytes are new, and the checksum still holds."""
     return PREFIX.pack(base_offset, header.length, leader_epoch), batch[PREFIX_BYTES:]
 
 
 def with_append_time(batch: memoryview, header: BatchHeader, now_ms: int) -> memoryview:
-    """Return the batch with log append time `now_ms` (attribute bit 3, max timestamp) and a new
-    CRC."""
+    """Return the batch with log append time `now_ms` and a new CRC.
+
+    Sets attribute bit 3 and the max timestamp.
+    """
     tail = _FROM_ATTRIBUTES.pack(
         header.attributes | LOG_APPEND_TIME,
         header.last_offset_delta,

@@ -1,15 +1,16 @@
 """Checks every count and length in a request before it is decoded.
 
 kio's native reader allocates an array by its declared count before it looks for the elements. A
-request of forty bytes that declares 2^31 topics would end the process ("memory allocation failed",
-an abort that cannot be caught). So the bytes of every body are walked first, without creating
-objects. Each count is compared with the bytes that remain, and the total of all elements with a
-limit: an empty struct takes 3 bytes on the wire and more than a hundred in memory.
+request of forty bytes that declares 2^31 topics would end the process: "memory allocation failed"
+is an abort that cannot be caught. So the bytes of every body are walked first, without creating
+objects. Each count is compared with the remaining bytes, and the total of all elements with a
+limit. The limit is necessary because an empty struct takes 3 bytes on the wire and more than a
+hundred in memory.
 
 The walk must agree with kio on the end of each field, otherwise it could miss a count. It is strict
-where kio may be lenient, and tests/hostile compares the two. Tagged fields that kio does not have
-are cut out, because kio refuses them and KIP-482 requires that they are ignored.
-Source: KAFKA-14063 (arrays allocated by a declared count), CVE-2022-34917.
+where kio may be lenient, and tests/hostile compares the two. Tagged fields unknown to kio are cut
+out, because kio refuses them and KIP-482 requires that they are ignored. Source: KAFKA-14063
+(arrays allocated by a declared count), CVE-2022-34917.
 """
 
 from __future__ import annotations
@@ -23,10 +24,13 @@ from gateway.wire.schema import FIXED, FieldShape, shape_of
 from ledger.ids import Buffer
 
 ELEMENTS_MAX = 250_000
-"""Array elements in one request. The largest valid one is a Fetch of all 200,000 partitions."""
+"""The maximum number of array elements in one request.
+
+The largest valid request is a Fetch of all 200,000 partitions.
+"""
 
 _TAGS_MAX = 64
-_NULL, _PRESENT = 0xFF, 1  # KIP-893: the byte before a nullable struct
+_NULL, _PRESENT = 0xFF, 1  # the byte before a nullable struct (KIP-893)
 _int16_at = struct.Struct(">h").unpack_from
 _int32_at = struct.Struct(">i").unpack_from
 
@@ -37,18 +41,18 @@ class Tally:
     __slots__ = ("cuts", "elements_left")
 
     def __init__(self) -> None:
-        # How many more array elements the request may have.
+        # The number of array elements that the rest of the request may have.
         self.elements_left = ELEMENTS_MAX
-        # (start, end, replacement), by rising start.
+        # The tagged fields to cut out: (start, end, replacement), by rising start.
         self.cuts: list[tuple[int, int, bytes]] = []
 
 
 Skip = Callable[[Buffer, int, Tally], int]
-"""Maps (buffer, start of a value, tally) to the end of the value, perhaps past the buffer."""
+"""Returns the end of a value, which may be past the buffer, from (buffer, start, tally)."""
 
 
 class OversizedMessage(ValueError):
-    """A count or length exceeds the bytes of the request, or it has too many elements."""
+    """The error that a request has too many elements, or a count or length exceeds its bytes."""
 
 
 def check_bounds(skip: Skip, buffer: Buffer, offset: int) -> tuple[Buffer, int]:
@@ -123,7 +127,7 @@ def _sequence(skips: list[Skip]) -> Skip:
 
 
 def _flexible(skips: list[Skip], tagged: dict[int, Skip]) -> Skip:
-    """Return a walk over fields, then tagged fields, of which there are rarely any."""
+    """Return a walk over fields, then over tagged fields, which are rare."""
 
     def skip_all(buffer: Buffer, position: int, tally: Tally) -> int:
         for skip in skips:
@@ -150,7 +154,7 @@ def _skip_tags(buffer: Buffer, start: int, tally: Tally, tagged: dict[int, Skip]
         known = tagged.get(tag)
         if known is None:
             unknown.append((tag_start, end, b""))
-        # kio decodes a known tag by its type and ignores its size, so the two must agree.
+        # kio decodes a known tag by its type and ignores the declared size, so the two must agree.
         elif known(buffer, position, tally) != end or len(tally.cuts) != known_cuts:
             raise OversizedMessage("a tagged field whose size is not that of its type")
         position = end
@@ -162,7 +166,9 @@ def _skip_tags(buffer: Buffer, start: int, tally: Tally, tagged: dict[int, Skip]
 
 
 def skip_tags(buffer: Buffer, position: int) -> int:
-    """Return the end of a header's tagged fields, all of them unknown. Raises OversizedMessage."""
+    """Return the end of a header's tagged fields, which are all unknown. Raises
+    OversizedMessage.
+    """
     try:
         if not buffer[position]:
             return position + 1
@@ -186,7 +192,7 @@ def _varint(buffer: Buffer, position: int) -> tuple[int, int]:
 
 
 def _field(shape: FieldShape, flexible: bool) -> int | Skip:
-    """A width, or a step for what has none."""
+    """Return the width of a field, or a walk over a field without fixed width."""
     value = _value(shape, flexible)
     if not shape.array:
         return value
@@ -220,7 +226,7 @@ def _compact_array(item: Skip, width: int) -> Skip:
 def _skip_items(
     buffer: Buffer, position: int, tally: Tally, count: int, item: Skip, width: int
 ) -> int:
-    """Skip `count` elements of at least one byte each, or of `width` bytes if that is not 0."""
+    """Skip `count` elements of `width` bytes. If `width` is 0, each takes at least one byte."""
     if count <= 0:
         return position
     tally.elements_left -= count

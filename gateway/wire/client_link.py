@@ -1,4 +1,4 @@
-"""Connects a client of this project to a broker: one request at a time, in Kafka's protocol."""
+"""Connects a client of this project to a broker, in Kafka's protocol, one request at a time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ API_VERSIONS = 18
 
 
 class AdminError(Exception):
-    """The broker returned an error. `code` is Kafka's name of it."""
+    """An error that the broker returned. `code` is Kafka's name for the error."""
 
     def __init__(self, message: str, code: str = "UNKNOWN_SERVER_ERROR") -> None:
         super().__init__(message)
@@ -25,11 +25,11 @@ class AdminError(Exception):
 
 
 class Unreachable(Exception):
-    """No broker was reached, or it did not reply in time in Kafka's protocol."""
+    """The error that no broker was reached, or none replied in time in Kafka's protocol."""
 
 
 def raise_for(code: Any, message: str | None, about: str) -> None:
-    """Raise AdminError unless `code`, one of kio's, is none."""
+    """Raise AdminError unless `code`, an error code of kio, is none."""
     if code.value:
         name = code.name.upper()
         raise AdminError(message or f"{about}: {name}", name)
@@ -44,7 +44,7 @@ class Served:
         self._bounds: dict[int, tuple[int, int]] = {}
 
     def learn(self, answer: Any) -> None:
-        """Take them from the reply to ApiVersions. Raises AdminError."""
+        """Take the APIs and versions from the reply to ApiVersions. Raises AdminError."""
         raise_for(answer.error_code, None, "ApiVersions")
         self._bounds = {key.api_key: (key.min_version, key.max_version) for key in answer.api_keys}
 

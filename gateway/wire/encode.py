@@ -1,9 +1,9 @@
 """Encodes dictionaries by kio's classes, with one closure per field that is built once.
 
-kio encodes its frozen dataclasses field by field through a stream: 25-40 us for a Produce response.
-Here a reply is a dictionary and is encoded from it. Fields that the version lacks are not looked
-up, missing fields get the default of the schema, and neighbours of fixed width are packed in one
-step. tests/gateway/test_messages.py compares the bytes with kio's for every version.
+kio encodes its frozen dataclasses field by field through a stream, which takes 25-40 us for a
+Produce response. This module encodes a reply from a dictionary. Fields that the version lacks are
+not looked up, and missing fields get the default of the schema. Adjacent fields of fixed width are
+packed in one step. tests/gateway/test_messages.py compares the bytes with kio's for every version.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def _steps(shapes: tuple[FieldShape, ...], *, flexible: bool) -> list[Step]:
 
 
 def _fixed_step(run: list[FieldShape]) -> Step:
-    """Return a step that packs neighbours of fixed width together."""
+    """Return a step that packs adjacent fields of fixed width together."""
     pack = struct.Struct(">" + "".join(FIXED[shape.kind] for shape in run)).pack
     convert = [(shape.name, _number(shape, shape.default), _converter(shape)) for shape in run]
     plain = [(name, default) for name, default, _ in convert]
@@ -135,7 +135,7 @@ def _field_step(shape: FieldShape, flexible: bool) -> Step:
 
 
 def _field_writer(shape: FieldShape, flexible: bool) -> Put:
-    # A tagged field that is present always has a value: null means that it is absent.
+    # A tagged field that is present always has a value, because null makes it absent.
     nullable = shape.nullable and shape.tag is None
     if shape.array:
         item = _value_writer(shape, flexible, nullable=False)
@@ -168,7 +168,9 @@ def _fixed_writer(shape: FieldShape) -> Put:
 
 
 def _milliseconds(value: Any) -> int:
-    """Return a duration or an instant in milliseconds. None is Kafka's -1, no timestamp."""
+    """Return a duration or an instant in milliseconds. None becomes -1, Kafka's missing
+    timestamp.
+    """
     if value is None:
         return -1
     if isinstance(value, timedelta):

@@ -18,23 +18,23 @@ from gateway.wire.node_endpoints import NodeEndpoint, put_node_endpoints
 from ledger.ids import Buffer
 
 FLEXIBLE_FROM = 12
-LEADERS_FROM = 16  # from here on Kafka sets the field, which exists from v12 on
+LEADERS_FROM = 16  # Kafka sets the field from this version on, although it exists from v12 on
 
 _INT32 = struct.Struct(">i")
 _LENGTH = struct.Struct(">h")
-_HEAD_V4 = struct.Struct(">ii")  # correlation, throttle
-_HEAD_V7 = struct.Struct(">iihi")  # with error and session
-_HEAD_V12 = struct.Struct(">ixihi")  # with the empty tag section of the header
+_HEAD_V4 = struct.Struct(">ii")  # correlation id, throttle time
+_HEAD_V7 = struct.Struct(">iihi")  # correlation id, throttle time, error, session id
+_HEAD_V12 = struct.Struct(">ixihi")  # as v7, with an empty tag section in the header
 _PARTITION_V4 = struct.Struct(">ihqq")
 _PARTITION_V5 = struct.Struct(">ihqqq")
 _ABORTED = struct.Struct(">qq")
-_DIVERGING = struct.Struct(">BBiqB")  # tag 0, 13 bytes: epoch, end offset, no tags
-_LEADER = struct.Struct(">BBiiB")  # tag 1, 9 bytes: leader id, epoch, no tags
-_SMALL_MAX = 126  # one-byte compact lengths
+_DIVERGING = struct.Struct(">BBiqB")  # tag 0 of 13 bytes: epoch, end offset, no tags
+_LEADER = struct.Struct(">BBiiB")  # tag 1 of 9 bytes: leader id, epoch, no tags
+_SMALL_MAX = 126  # the largest value whose compact length takes one byte
 
 
 class PartitionFetched(NamedTuple):
-    """The response for one partition. `records` are whole batches of `records_bytes` in all."""
+    """The response for one partition. `records` are whole batches of `records_bytes` in total."""
 
     index: int  # pyright: ignore[reportIncompatibleMethodOverride]
     error_code: int = 0
@@ -64,8 +64,8 @@ def encode_fetch(
 ) -> list[Buffer]:
     """Encode response header and body, without the frame size. Record buffers are not copied.
 
-    From v13 on topics are ids, before that names. Error and session are dropped below v7, `nodes`
-    (the leaders that partitions name) below v16.
+    From v13 on topics are ids, in earlier versions names. Error and session are dropped below v7.
+    `nodes`, the leaders that partitions name, are dropped below v16.
     """
     assert 4 <= version <= 18
     flexible = version >= FLEXIBLE_FROM
@@ -103,7 +103,7 @@ def _head(
 
 
 def _put_partition(out: bytearray, version: int, fetched: PartitionFetched) -> None:
-    """Append everything up to the length of the records, which are buffers of their own."""
+    """Append the partition up to the length of its records, which are separate buffers."""
     index, error_code, high_watermark, stable, start, _, records_bytes, replica, aborted, _, _ = (
         fetched
     )

@@ -1,12 +1,14 @@
 """Cuts received bytes into frames. Sans-io: no socket, no clock, no waiting.
 
-A frame is a 4-byte size and that many bytes. Bytes are received into one scratch buffer that all
-connections of a process share. A whole frame is copied out of it; the rest, part of a frame, is
-kept by its connection. A frame larger than the scratch gets memory of exactly its size, once the
-caller admits it, and the rest of it is received into that memory.
+A frame is a 4-byte size, followed by as many bytes as the size says. Bytes are received into one
+scratch buffer that all connections of a process share. A whole frame is copied out of the scratch
+buffer; a connection keeps the bytes of an incomplete frame. A frame larger than the scratch buffer
+gets memory of exactly its size, once the caller admits it. The rest of the frame is received into
+this memory.
 
-The scratch can be shared because a transport fills a buffer and reports it in one step, with no
-other code running in between (asyncio's selector loop and uvloop; a proactor does not).
+The scratch buffer can be shared because a transport fills a buffer and reports it in one step, with
+no other code running in between. This holds for asyncio's selector loop and uvloop, but not for a
+proactor.
 """
 
 from __future__ import annotations
@@ -15,26 +17,28 @@ import struct
 
 SCRATCH_BYTES = 128 * 1024
 FRAME_BYTES_MIN = 8
-"""The smallest request header: key, version and correlation id."""
+"""The size of the smallest request header: key, version and correlation id."""
 
 _SIZE = struct.Struct(">i")
 _size_at = _SIZE.unpack_from
 
 
 class BadFrame(ValueError):
-    """The size of a frame is out of bounds: the peer does not speak Kafka's protocol."""
+    """The error that a frame's size is out of bounds, so the peer does not speak
+    Kafka's protocol.
+    """
 
     def __init__(self, size: int, head: bytes) -> None:
         super().__init__(f"frame of {size} bytes")
         self.size = size
-        self.head = head  # the first bytes, from which the peer's protocol may be recognized
+        self.head = head  # the first bytes, from which a caller may recognize the peer's protocol
 
 
 class FrameReader:
     """The receiving side of one connection.
 
     Order of calls: `buffer`, `received`, `next` until it returns None, `keep`. If a frame needs
-    memory of its own, `next` returns None and sets `wanted_bytes`; call `admit` to go on.
+    memory of its own, `next` returns None and sets `wanted_bytes`. Call `admit` to go on.
     """
 
     __slots__ = (
@@ -52,32 +56,34 @@ class FrameReader:
 
     def __init__(self, scratch: memoryview, frame_bytes_max: int) -> None:
         self.frame_bytes_max = frame_bytes_max
-        # The size of a frame larger than the scratch, from `next` until `admit`; otherwise 0.
+        # The size of a frame larger than the scratch, from `next` until `admit`. Otherwise 0.
         self.wanted_bytes = 0
         self._scratch = scratch
-        # The bytes not taken yet are _window[_start:_end]. The window is the scratch, or the bytes
-        # kept before; empty between `keep` and `received` or `resume`.
+        # The pending bytes are _window[_start:_end]. The window is the scratch, or the kept bytes
+        # of earlier calls. It is empty between `keep` and `received` or `resume`.
         self._window: bytes | memoryview = b""
         self._start: int = 0
         self._end: int = 0
-        # The bytes not taken yet, from `keep` until `received` or `resume`; otherwise empty.
+        # The pending bytes, from `keep` until `received` or `resume`. Otherwise empty.
         self._left = b""
-        # The memory of an admitted large frame and how much of it is filled. None before `admit`
-        # and after the frame was taken. While it is set, bytes are received into it.
+        # The memory of an admitted large frame, and the number of bytes filled. None before `admit`
+        # and after the frame was taken. While the memory is set, bytes are received into it.
         self._large: bytearray | None = None
         self._large_view: memoryview | None = None
         self._filled: int = 0
 
     @property
     def partial_bytes(self) -> int:
-        """The bytes received of an incomplete frame, with its size; 0 between frames."""
+        """The number of received bytes of an incomplete frame, including its size. 0 between
+        frames.
+        """
         if self._large is not None:
             return 4 + self._filled
         return len(self._left)
 
     @property
     def held_bytes(self) -> int:
-        """The memory held for frames that are incomplete or not taken yet."""
+        """The number of bytes allocated for frames that are incomplete or not taken yet."""
         large = self._large
         return len(self._left) if large is None else len(large)
 
@@ -93,7 +99,7 @@ class FrameReader:
         return self._scratch[kept:]
 
     def received(self, count: int) -> None:
-        """Take note that `count` bytes are in the buffer that `buffer` returned."""
+        """Accept `count` bytes that were received into the result of `buffer`."""
         if self._large is not None:
             self._filled += count
             return
@@ -103,7 +109,7 @@ class FrameReader:
         self._left = b""
 
     def resume(self) -> None:
-        """Let `next` take the frames that an earlier `keep` kept."""
+        """Let `next` take the frames that an earlier `keep` stored."""
         self._window, self._left = self._left, b""
         self._start, self._end = 0, len(self._window)
 
@@ -130,9 +136,9 @@ class FrameReader:
         return None
 
     def keep(self) -> None:
-        """Copy the rest out of the scratch, so that other connections can use it.
+        """Copy the pending bytes out of the scratch, so that other connections can use it.
 
-        Call it whenever `next` will not be called again in this turn of the event loop.
+        Call this method whenever `next` will not be called again in this turn of the event loop.
         """
         if self._start < self._end:
             self._left = bytes(self._window[self._start : self._end])
@@ -140,11 +146,14 @@ class FrameReader:
         self._start = self._end = 0
 
     def admit(self) -> None:
-        """Allocate the frame of `wanted_bytes`. Call it before `keep`, or after `resume`."""
+        """Allocate memory for the frame of `wanted_bytes`. Call it before `keep`, or after
+        `resume`.
+        """
         size = self.wanted_bytes
         assert size > 0
         assert self._large is None
-        # The system zeroes it lazily: it takes physical memory only as bytes arrive.
+        # The operating system zeroes the memory lazily, so physical memory is used only as bytes
+        # arrive.
         self._large = bytearray(size)
         self._large_view = memoryview(self._large)
         self._filled = self._end - self._start - 4

@@ -1,7 +1,7 @@
 """Decodes requests into kio's entities, and encodes replies from dictionaries.
 
-Handlers do not depend on versions: they fill a Reply with every field, and the version's schema
-takes those that it has. Schemas are loaded at first use (3-15 ms each) and stay in memory.
+Handlers do not depend on versions. They fill a Reply with every field, and the encoder takes the
+fields of the version's schema. Schemas are loaded at first use (3-15 ms each) and stay in memory.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ _CORRELATION = struct.Struct(">i")
 
 
 class MalformedMessage(ValueError):
-    """Bytes that do not decode as the expected message. No reply to them is possible."""
+    """The error that bytes do not decode as the expected message. No reply is possible."""
 
 
 class RequestCodec(NamedTuple):
-    """Decodes one API key and version. `flexible`: the request header ends with tagged fields."""
+    """The decoder of one API key and version. If `flexible`, the request header has
+    tagged fields.
+    """
 
     read: Callable[[Buffer, int], tuple[Any, int]]
     flexible: bool
@@ -53,29 +55,29 @@ def decode_request(key: int, version: int, buffer: Buffer, offset: int) -> Any:
 
 
 def decode_with(codec: RequestCodec, buffer: Buffer, offset: int) -> Any:
-    """As `decode_request`, with its codec. Raises MalformedMessage."""
+    """Decode as `decode_request` does, with a given codec. Raises MalformedMessage."""
     try:
         buffer, offset = check_bounds(codec.walk, buffer, offset)
     except OversizedMessage as error:
         raise MalformedMessage(f"{codec.entity.__name__}: {error}") from error
     try:
         return codec.read(buffer, offset)[0]
-    except Exception as error:  # kio raises many kinds; the cause is always the bytes
+    except Exception as error:  # kio raises many types of errors, always because of the bytes
         raise MalformedMessage(f"{codec.entity.__name__}: {error}") from error
 
 
 class ResponseCodec(NamedTuple):
-    """Encodes one API key and version."""
+    """The encoder of one API key and version."""
 
     put: Put
-    flexible: bool  # of the header
+    flexible: bool  # whether the response header is flexible
 
 
 @cache
 def response_codec(key: int, version: int) -> ResponseCodec:
     """Return the codec of a response. Raises NoSuchSchema.
 
-    ApiVersions always has the oldest response header, also by kio's schema.
+    ApiVersions has the oldest response header in every version, also in kio's schema.
     """
     entity = response_class(key, version)
     return ResponseCodec(struct_writer(entity), entity.__header_schema__.__flexible__)
@@ -86,7 +88,7 @@ def encode_response(
 ) -> list[Buffer]:
     """Encode response header and body, without the frame size.
 
-    Raises NoSuchSchema; TypeError or struct.error if a value does not fit its field.
+    Raises NoSuchSchema. Raises TypeError or struct.error if a value does not fit its field.
     """
     codec = response_codec(key, version)
     out = bytearray(_CORRELATION.pack(correlation_id))
@@ -103,7 +105,7 @@ def encode_request(
     client_id: str | None,
     body: Mapping[str, Any],
 ) -> bytes:
-    """Encode request header and body, without the frame size: for own clients and tests."""
+    """Encode request header and body, without the frame size. Used by own clients and tests."""
     entity = request_class(key, version)
     name = None if client_id is None else client_id.encode()
     out = bytearray(
@@ -120,7 +122,7 @@ class Response(NamedTuple):
     """A decoded response."""
 
     correlation_id: int
-    body: Any  # kio's entity
+    body: Any  # the decoded kio entity
 
 
 def decode_response(key: int, version: int, buffer: Buffer) -> Response:
@@ -135,5 +137,5 @@ def decode_response(key: int, version: int, buffer: Buffer) -> Response:
         start = skip_tags(readable, _CORRELATION.size) if flexible else _CORRELATION.size
         body, at = check_bounds(walker(entity), readable, start)
         return Response(correlation_id, entity_reader(entity)(body, at)[0])
-    except Exception as error:  # kio raises many kinds; the cause is always the bytes
+    except Exception as error:  # kio raises many types of errors, always because of the bytes
         raise MalformedMessage(f"{entity.__name__}: {error}") from error

@@ -1,4 +1,4 @@
-"""Encodes the addresses of the leaders that a response names: a tagged field of Produce and Fetch.
+"""Encodes the tagged field of Produce and Fetch with the addresses of the named leaders.
 
 Source: KIP-951; ProduceResponse.json (v10), FetchResponse.json (v16).
 """
@@ -16,7 +16,7 @@ _TAG = 0
 
 
 class NodeEndpoint(NamedTuple):
-    """The address of a broker."""
+    """The node id, host, port and rack of a broker."""
 
     node_id: int
     host: str
@@ -25,7 +25,9 @@ class NodeEndpoint(NamedTuple):
 
 
 def put_node_endpoints(out: bytearray, nodes: Sequence[NodeEndpoint]) -> None:
-    """Append the tag section at the end of a response, with these nodes if there are any."""
+    """Append the tag section at the end of a response. It contains `nodes`, unless
+    there are none.
+    """
     if not nodes:
         out.append(0)
         return

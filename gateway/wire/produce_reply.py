@@ -1,4 +1,4 @@
-"""Encodes the response to Produce, v3-v13, packed by hand because each batch pays for it.
+"""Encodes the response to Produce, v3-v13. Packed by hand, because each batch costs one response.
 
 tests/wire/test_templates.py compares every version with kio's bytes. Layout: v3 as is, v5 log
 start, v8 record errors and message, v9 flexible, v10 tagged leader hints (KIP-951), v13 topic ids
@@ -17,7 +17,7 @@ from gateway.wire.node_endpoints import NodeEndpoint, put_node_endpoints
 
 FLEXIBLE_FROM = 9
 LEADERS_FROM = 10
-_NAMES_MAX = 4096  # the limit of cached topic prefixes
+_NAMES_MAX = 4096  # the maximum number of cached topic prefixes
 
 _CORRELATION = struct.Struct(">i")
 _CORRELATION_FLEXIBLE = struct.Struct(">ix")
@@ -26,9 +26,9 @@ _LENGTH = struct.Struct(">h")
 _V3 = struct.Struct(">ihqq")
 _V5 = struct.Struct(">ihqqq")
 _TAIL_V3 = struct.Struct(">i")
-_TAIL_V8 = struct.Struct(">ihi")  # no record errors, null message, throttle
-_TAIL_V9 = struct.Struct(">BBBBiB")  # the same, with three empty tag sections
-_LEADER = struct.Struct(">BBBiiB")  # one tag, number 0, 9 bytes: leader id, epoch, no tags
+_TAIL_V8 = struct.Struct(">ihi")  # no record errors, null message, throttle time
+_TAIL_V9 = struct.Struct(">BBBBiB")  # as v8, with three empty tag sections
+_LEADER = struct.Struct(">BBBiiB")  # one tag, number 0 of 9 bytes: leader id, epoch, no tags
 _NO_ERRORS_V8 = b"\0\0\0\0"
 _NO_ERRORS_V9 = b"\x01"
 
@@ -47,7 +47,8 @@ class PartitionProduced(NamedTuple):
 
 TopicProduced = tuple[str | UUID, Sequence[PartitionProduced]]
 
-# The bytes before the only partition of a response, by flexible and topic. Emptied at _NAMES_MAX.
+# The bytes before the only partition of a response, by (flexible, topic). Cleared when it has
+# _NAMES_MAX entries.
 _one_partition: dict[tuple[bool, str | UUID], bytes] = {}
 
 
@@ -60,7 +61,7 @@ def encode_produce(
 ) -> bytes:
     """Encode response header and body, without the frame size. v13 has topic ids, others names.
 
-    `nodes` are the leaders that partitions name. Both are dropped below v10.
+    `nodes` are the leaders that partitions name. Leaders and `nodes` are dropped below v10.
     """
     assert 3 <= version <= 13
     if len(topics) == 1 and not nodes:
@@ -77,7 +78,7 @@ def _encode_one(
     produced: PartitionProduced,
     throttle_ms: int,
 ) -> bytes:
-    """Encode one partition without message and leader: nearly every response."""
+    """Encode the common response: one partition, without message and leader."""
     index, error_code, base_offset, time_ms, start, _, _ = produced
     flexible = version >= FLEXIBLE_FROM
     prefix = _one_partition.get((flexible, topic)) or _remember(flexible, topic)
@@ -100,8 +101,10 @@ def _encode_one(
 
 
 def _remember(flexible: bool, topic: str | UUID) -> bytes:
-    """Cache and return an array of one topic, its name, and the start of an array of one
-    partition."""
+    """Cache and return the bytes before the partition of a response with one topic.
+
+    They are an array of one topic, its name, and the start of an array of one partition.
+    """
     out = bytearray()
     _put_count(out, 1, flexible)
     _put_topic(out, topic, flexible)

@@ -1,6 +1,6 @@
-"""Decodes the records of a batch, where it must be done: to find timestamps and to check keys.
+"""Decodes the records of a batch, to find timestamps and to check keys.
 
-Decompression stops at a limit; aiokafka's reader decodes the records. This module is imported only
+Decompression stops at a limit. aiokafka's reader decodes the records. This module is imported only
 when it is needed, because the import takes a tenth of a second.
 """
 
@@ -71,7 +71,9 @@ def decompress(codec: int, data: bytes, bytes_max: int) -> bytes:
 
 
 def _gzip(data: bytes, bytes_max: int) -> bytes:
-    """Decompress all members, as Java's GZIPInputStream does. Each one copies the rest."""
+    """Decompress all members, as Java's GZIPInputStream does. Each member copies the remaining
+    bytes.
+    """
     whole = b""
     for _ in range(_GZIP_MEMBERS_MAX):
         member = zlib.decompressobj(wbits=31)
@@ -133,8 +135,8 @@ def first_at_or_after(
 ) -> tuple[int, int] | None:
     """Return (timestamp, offset) of the first record at or after both arguments, or None.
 
-    If the records cannot be decoded, the header decides: one such batch must not prevent searches
-    in the whole partition.
+    If the records cannot be decoded, the header decides, so that one such batch does not prevent
+    searches in the whole partition.
     """
     header = batches.read_header(batch)
     by_header = _by_header(header, from_offset) if header.max_timestamp >= timestamp else None
@@ -172,7 +174,7 @@ def record_of_timestamp_max(
 def _by_header(header: batches.BatchHeader, from_offset: int) -> tuple[int, int] | None:
     """Return the result as if every record had the batch's greatest timestamp.
 
-    With log append time that is so.
+    With log append time every record does have it.
     """
     offset = max(header.base_offset, from_offset)
     inside = offset <= header.base_offset + header.last_offset_delta

@@ -32,12 +32,12 @@ FIXED = {
 
 
 class NoSuchSchema(LookupError):
-    """kio does not have this message in this version."""
+    """The error that kio does not have this message in this version."""
 
 
 @dataclass(frozen=True, slots=True)
 class FieldShape:
-    """One field. `kind` is kio's type name, or "struct" with the class in `struct`."""
+    """One field of a struct. `kind` is kio's type name, or "struct" with the class in `struct`."""
 
     name: str
     kind: str
@@ -50,7 +50,7 @@ class FieldShape:
 
 @dataclass(frozen=True, slots=True)
 class StructShape:
-    """One struct: the fields in wire order, and the tagged fields by tag."""
+    """One struct with its fields in wire order, and its tagged fields by tag."""
 
     flexible: bool
     fields: tuple[FieldShape, ...]
@@ -98,7 +98,9 @@ def _without_none(annotation: Any) -> tuple[Any, bool]:
 
 
 def _default(field: Field[Any], kind: str, *, array: bool, nullable: bool) -> Any:
-    """Return the default of the schema; otherwise None if nullable, or the type's zero."""
+    """Return the default of the schema. Without one, return None if nullable, or the
+    type's zero.
+    """
     if kind == "struct" and not array:
         return None if nullable and field.default in (MISSING, None) else {}
     if field.default is not MISSING:
