@@ -93,13 +93,13 @@ class LossClassifier:
         return list(lines.values())
 
     def _rules(self, partition: TopicPartition) -> CleanupRules | None:
-        """Return the rules of the same topic's live log, or None if the side has no live log."""
+        """Return the cleanup rules, or None if the side has no live log of the same topic."""
         if partition.topic in self._comparison.unrelated:
             return None
         return self._side.rules.get(partition.topic)
 
     def _log_start(self, partition: TopicPartition) -> int | None:
-        """Return the start of the live log, or None if the side has no live log."""
+        """Return the log start, or None if the side has no live log of the same topic."""
         if self._rules(partition) is None:
             return None
         return self._side.log(partition).earliest
