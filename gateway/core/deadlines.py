@@ -12,8 +12,8 @@ K = TypeVar("K", bound=Hashable)
 class Deadlines(Generic[K]):
     """At most one deadline for each key, in any unit of time.
 
-    A later deadline costs no heap operation: the heap keeps the old time, and the key is put back
-    when that time comes. So a heartbeat is one dictionary write.
+    A later deadline costs no heap operation. The heap keeps the old time, and the key is put back
+    when the old time comes. So a heartbeat is one dictionary write.
     """
 
     __slots__ = ("_at", "_heap", "_listed", "_number")
@@ -21,12 +21,12 @@ class Deadlines(Generic[K]):
     def __init__(self) -> None:
         # The deadline of each key.
         self._at: dict[K, int] = {}
-        # The number of each key's one valid heap entry. It has the same keys as `_at`.
+        # The number of the valid heap entry of each key. Has the same keys as `_at`.
         self._listed: dict[K, int] = {}
-        # (time, number, key). A valid entry's time is not later than the deadline of its key; the
-        # other entries are skipped when they come up.
+        # Heap of (time, number, key). The time of a valid entry is not later than the deadline of
+        # its key. Other entries are skipped when they reach the top.
         self._heap: list[tuple[int, int, K]] = []
-        # The number of the last entry. Rises by one with each.
+        # The number of the newest heap entry. Rises by one with each entry.
         self._number = 0
 
     def __len__(self) -> int:

@@ -22,7 +22,7 @@ from kio.schema.errors import ErrorCode
 from gateway.core.fetch_session import FetchPartition
 
 OPEN_S_MIN = 0.5
-"""A partition that must be opened gets at least this long, even if the client waits less."""
+"""Opening a partition may take at least this time, even if the client waits for less."""
 
 _NONE = ErrorCode.none
 _AHEAD = ErrorCode.offset_not_available
@@ -33,7 +33,7 @@ class SizedRecord(Protocol):
 
     @property
     def end_sequence_id(self) -> int:
-        """One past its last user record."""
+        """The sequence id after the last user record."""
         ...
 
     @property
@@ -60,12 +60,12 @@ class LogReadResult(Generic[LogT, RecordT]):
         # The log that serves the request, kept in all passes until it is closed. None before the
         # first pass, and while no log here serves the request.
         self.log: LogT | None = None
-        # The decision of the current pass. An undecided result has these values too.
+        # The decision of the current pass. These are also the values of an undecided result.
         self.error = _NONE
         self.records: Sequence[RecordT] = ()
-        self.size_bytes = 0  # of `records`
-        self.more = False  # the log holds records that the response does not
-        self.preferred_replica = -1  # the broker to read from instead; -1: none
+        self.size_bytes = 0  # bytes in `records`
+        self.more = False  # True if the log holds records that the response does not contain
+        self.preferred_replica = -1  # broker that the client should read from, -1 if none
 
     def clear(self) -> None:
         """Return to the state before any decision; the log stays."""
@@ -79,8 +79,8 @@ class LogReadResult(Generic[LogT, RecordT]):
 class FetchPlan(Generic[LogT, RecordT]):
     """The passes of one Fetch request over `partitions`.
 
-    The response is sent with `min_bytes` of records at once, with fewer after `wait_s`, and never
-    with many more than `bytes_max`.
+    The response is sent at once if it has `min_bytes` of records, and otherwise after `wait_s`
+    seconds. It never exceeds `bytes_max` by much.
     """
 
     __slots__ = (
@@ -107,15 +107,16 @@ class FetchPlan(Generic[LogT, RecordT]):
         ]
         # True once the client has waited for `wait_s`.
         self.timed_out = wait_s == 0
-        # The results that this pass has decided, in the order of the response: that of `results`,
-        # but for partitions that had to be opened, which stand last.
+        # The results that this pass has decided, in the order of the response. This is the order of
+        # `results`, except that partitions that had to be opened come last.
         self.decided: list[LogReadResult[LogT, RecordT]] = []
-        # The bytes that later partitions of this pass may add to the response. 0 or below once a
-        # partition did not fit, so that no records are read without being sent.
+        # The bytes that later partitions of this pass may add to the response. The value is 0 or
+        # less once a partition did not fit, so that no records are read without being sent.
         self._bytes_left = bytes_max
         # The total of `size_bytes` of the decided results.
         self._size_bytes = 0
-        # True once a decided result is worth a response by itself: waiting cannot improve it.
+        # True once a decided result completes the response, because waiting cannot improve this
+        # result.
         self._urgent = False
 
     def restart(self) -> None:
@@ -145,10 +146,10 @@ class FetchPlan(Generic[LogT, RecordT]):
         is_follower: bool = False,
         preferred_replica: int = -1,
     ) -> bool:
-        """Return True if records must be read, up to `read_bytes_max`; otherwise decide.
+        """Return True if records must be read, up to `read_bytes_max`; otherwise decide the result.
 
         `start`, `end` and `epoch` are the log's start offset, high watermark and leader epoch at
-        this broker. Those of a follower may be behind the leader's.
+        this broker. The values of a follower may be behind the leader's.
         """
         asked = result.asked
         offset, asked_epoch = asked.fetch_offset, asked.leader_epoch
@@ -183,8 +184,8 @@ class FetchPlan(Generic[LogT, RecordT]):
     ) -> None:
         """Decide that the partition is answered with these records, if the response has room.
 
-        The first batch of the first non-empty partition is sent whatever its size; a later one
-        must fit. `end` is the high watermark now.
+        The first batch of the first non-empty partition is sent whatever its size. Later batches
+        must fit. `end` is the current high watermark.
         """
         self.decided.append(result)
         if not records:
@@ -193,7 +194,7 @@ class FetchPlan(Generic[LogT, RecordT]):
             self._leave_for_later(result)
             return
         size = 0
-        for record in records:  # a few; `sum` takes longer to begin
+        for record in records:  # a loop is faster than `sum` for a few records
             size += record.size_bytes
         result.records = records
         result.size_bytes = size
@@ -203,13 +204,15 @@ class FetchPlan(Generic[LogT, RecordT]):
             result.more = self._urgent = True
 
     def revoke(self, result: LogReadResult[LogT, RecordT], error: ErrorCode) -> None:
-        """Replace the decision by an error, for a partition lost while others were read."""
+        """Replace the decision by an error, for a partition lost while other partitions
+        were read.
+        """
         result.clear()
         result.error = error
         self._urgent = True
 
     def _leave_for_later(self, result: LogReadResult[LogT, RecordT]) -> None:
-        """Send no records of this partition or of a later one: the response has no room."""
+        """Send no records of this or any later partition, because the response has no room."""
         result.more = self._urgent = True
         self._bytes_left = 0
 
@@ -217,16 +220,17 @@ class FetchPlan(Generic[LogT, RecordT]):
 
     @property
     def undecided(self) -> list[LogReadResult[LogT, RecordT]]:
-        """The rest of the request, as long as partitions were decided in order."""
+        """The undecided results, if all decisions so far were made in order."""
         return self.results[len(self.decided) :]
 
     @property
     def complete(self) -> bool:
-        """True if the client gets as many bytes as it waits for, or a result that waiting would
-        not improve: an error, a preferred replica, or a log with more records than it takes.
+        """True if the response may be sent before the client's time is over.
 
-        So a reader far behind never waits. Neither does it at Kafka's brokers, which answer reads
-        of an older segment at once (DelayedFetch).
+        The response then has enough bytes, or a result that waiting would not improve. Such a
+        result is an error, a preferred replica, or a log with more records than the response takes.
+        So a reader far behind never waits. Kafka's brokers also answer reads of an older segment at
+        once (DelayedFetch).
         """
         return self._urgent or self._size_bytes >= self._min_bytes or not self.decided
 
@@ -240,8 +244,8 @@ class FetchPlan(Generic[LogT, RecordT]):
     def error_of(self, result: LogReadResult[LogT, RecordT]) -> ErrorCode:
         """Return the error to send.
 
-        An offset past a follower's end is an error only once the client's time is over: the leader
-        may have returned it, so the client should retry.
+        An offset past a follower's end is an error only once the client's time is over. Before
+        that, the client should retry, because the leader may have returned this offset.
         """
         if result.error is _AHEAD and not self.timed_out:
             return _NONE

@@ -1,4 +1,5 @@
-"""Incremental fetch sessions: which partitions a client fetches, and what it was sent. Pure.
+"""Incremental fetch sessions: the partitions that a client fetches, and the values sent to it.
+Pure.
 
 A client names its partitions once. Later requests carry only changes, and responses leave out
 partitions that have not changed. Source: KIP-227; Kafka's FetchSession.scala, FetchMetadata.java.
@@ -28,7 +29,7 @@ class FetchSessionError(IntEnum):
 
 
 class FetchPartition:
-    """One partition that a client fetches, and what its last response contained.
+    """One partition that a client fetches, with the offsets that its last response contained.
 
     Source: Kafka, CachedPartition.
     """
@@ -56,13 +57,13 @@ class FetchPartition:
         # Topic name or id, and partition index. Fixed.
         self.topic = topic
         self.partition = partition
-        # As last requested. An incremental request overwrites them if it names the partition.
+        # The values last requested. An incremental request that names the partition replaces them.
         self.fetch_offset = fetch_offset
         self.bytes_max = bytes_max
-        self.leader_epoch = leader_epoch  # the current one, as the client has it; -1: unknown
+        self.leader_epoch = leader_epoch  # current leader epoch as the client has it, -1 if unknown
         self.last_fetched_epoch = last_fetched_epoch
-        # As last sent to the client. -1 if never, and the high watermark also after an error, so
-        # that the next response includes the partition.
+        # The values last sent to the client, or -1 if none was sent. An error also sets the high
+        # watermark to -1, so that the next response includes the partition.
         self.high_watermark = -1
         self.log_start_offset = -1
 
@@ -71,7 +72,7 @@ class FetchPartition:
         return self.topic, self.partition
 
     def update_request(self, newer: FetchPartition) -> None:
-        """Take over what `newer` requests; what was sent stays."""
+        """Copy the requested values of `newer`, and keep the sent values."""
         self.fetch_offset = newer.fetch_offset
         self.bytes_max = newer.bytes_max
         self.leader_epoch = newer.leader_epoch
@@ -94,17 +95,18 @@ class FetchSession:
     def __init__(
         self, partitions: Iterable[FetchPartition], now_ms: int, *, uses_ids: bool
     ) -> None:
-        # NO_SESSION until `FetchSessions` admits it, and again once it is dropped for being empty.
+        # NO_SESSION until `FetchSessions` admits the session, and again once an empty session is
+        # dropped.
         self.id = NO_SESSION
         # The epoch that the next request must carry. Rises by one with each incremental request.
         self.epoch = 1
-        # Whether the current request is incremental: its response leaves out what is unchanged.
+        # True if the current request is incremental. Its response leaves out unchanged partitions.
         self.incremental = False
-        # Whether topics are named by id. Fixed: a request of the other kind is refused.
+        # True if topics are named by id. Fixed: a request of the other kind is refused.
         self.uses_ids = uses_ids
-        # Wall clock of the first and of the last request; eviction looks at both.
+        # Wall-clock times of the first and of the last request. Eviction uses both times.
         self.created_ms = self.used_ms = now_ms
-        # In the order in which partitions are served: those sent records last stand last.
+        # Partitions in the order of service. The partitions that were sent records last come last.
         self._partitions = {each.key: each for each in partitions}
 
     def __len__(self) -> int:
@@ -124,11 +126,11 @@ class FetchSession:
         has_records: bool = False,
         redirected: bool = False,
     ) -> bool:
-        """Return whether the response must include this partition, and remember what is sent.
+        """Return True if the response must include this partition, and record the values sent.
 
-        `redirected`: the response names a diverging epoch or a preferred replica. Call it once for
-        each partition served. A partition with records moves to the end of the order, so that
-        small responses do not starve the others.
+        `redirected` is True if the response names a diverging epoch or a preferred replica. Call
+        this once for each partition served. A partition with records moves to the end of the order,
+        so that small responses do not starve the others.
         """
         changed = (
             has_records
@@ -185,7 +187,7 @@ class FetchSessions:
     ) -> FetchSession | FetchSessionError:
         """Return the session of this request: new, known, or for this request alone (id 0).
 
-        `uses_ids`: the request names topics by id (v13 and later).
+        `uses_ids` is True if the request names topics by id (v13 and later).
         """
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             self._sessions.pop(session_id, None)
@@ -218,13 +220,14 @@ class FetchSessions:
         session.epoch = 1 if epoch == EPOCH_MAX else epoch + 1
         self._sessions.move_to_end(session_id)
         if not session:
-            # Kafka answers such a request without a session; the client starts a new one.
+            # Like Kafka, answer a request that empties its session without a session. The client
+            # then starts a new session.
             del self._sessions[session_id]
             session.id = NO_SESSION
         return session
 
     def _try_add(self, session: FetchSession, now_ms: int) -> None:
-        """Give the session an id if there is room for it, or another session to evict."""
+        """Admit the session under a new id if there is room, or if another one can be evicted."""
         if not session or not self._make_room(len(session), now_ms):
             return
         new_id = NO_SESSION
@@ -234,8 +237,11 @@ class FetchSessions:
         self._sessions[new_id] = session
 
     def _make_room(self, partitions: int, now_ms: int) -> bool:
-        """Evict an idle session; otherwise the smallest session past its minimum lifetime, if it
-        has fewer partitions than the new one. False if no session can be evicted."""
+        """Make room for a session with `partitions` partitions. Returns False if there is none.
+
+        An idle session is evicted first. Otherwise the smallest session past its minimum lifetime
+        is evicted, if it has fewer partitions than the new session.
+        """
         if len(self._sessions) < self._sessions_max:
             return True
         oldest = next(iter(self._sessions.values()))

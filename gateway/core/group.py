@@ -2,7 +2,7 @@
 
 Every call takes the time and returns effects: answers for waiters, and memberships to store.
 Nothing here waits. An assignment is handed out only after its `Persist` has succeeded. So a
-restarted coordinator has every generation that any member has fully seen.
+restarted coordinator knows every generation whose assignment a member has received.
 
 Source: Kafka's ClassicGroup and GroupMetadataManager; KIP-134 (initial delay), KIP-345 (static
 members), KIP-394 (member id required), KIP-814 (static leader skips the assignment).
@@ -65,19 +65,21 @@ class Group:
         self._settings = settings
         self.state = State.EMPTY  # changes along TRANSITIONS only; Dead is final
         self.generation = 0  # rises by one when a join completes; never falls
-        self.protocol_type: str | None = None  # of all members; None before the first member
+        # Protocol type of all members; None before the first member
+        self.protocol_type: str | None = None
         self.protocol: str | None = None  # the assignor of this generation; None while Empty
         self._roster = Roster()
-        self._pending: set[str] = set()  # ids given to new members that have not joined with them
+        self._pending: set[str] = set()  # ids of new members that have not joined with them yet
         self._not_synced: set[str] = set()  # members of this generation without a SyncGroup yet
-        self._assigning = False  # from the leader's SyncGroup until its assignment is stored
-        self._sessions: Deadlines[str] = Deadlines()  # session end by member id, also of pending
-        self._join_at_ms: int | None = None  # end of the join; set while PreparingRebalance
-        self._sync_at_ms: int | None = None  # end of the sync; set while CompletingRebalance
+        self._assigning = False  # True from the leader's SyncGroup until its assignment is stored
+        # Session deadlines by member id, including the ids in `_pending`.
+        self._sessions: Deadlines[str] = Deadlines()
+        self._join_at_ms: int | None = None  # deadline of the join; set while PreparingRebalance
+        self._sync_at_ms: int | None = None  # deadline of the sync; set while CompletingRebalance
         self._initial = False  # True during the first rebalance after the group was Empty
-        self._initial_delay_ms = 0  # length of the current round of that rebalance
-        self._initial_left_ms = 0  # how much longer later rounds may delay it
-        self._initial_member_added = False  # a member came in the current round of it
+        self._initial_delay_ms = 0  # length of the current round of the first rebalance
+        self._initial_left_ms = 0  # time by which later rounds may delay the first rebalance
+        self._initial_member_added = False  # True if a member was added in this round
 
     @classmethod
     def restore(cls, membership: GroupMembership, settings: GroupSettings, now_ms: int) -> Group:
@@ -99,9 +101,7 @@ class Group:
 
     @property
     def deadline_ms(self) -> int | None:
-        """Return when `tick` is due, or None if no deadline is set. Calling it earlier
-        is harmless.
-        """
+        """Return the time when `tick` is due, or None. An earlier `tick` is harmless."""
         times = (self._sessions.next(), self._join_at_ms, self._sync_at_ms)
         return min((at for at in times if at is not None), default=None)
 
@@ -177,7 +177,10 @@ class Group:
     def leave(
         self, leavings: tuple[Leaving, ...], now_ms: int
     ) -> tuple[list[ErrorCode], list[Effect]]:
-        """Remove members, each with a code of its own; the remaining ones rebalance."""
+        """Remove members, and let the remaining members rebalance.
+
+        Returns an error code for each leaving member, and the effects.
+        """
         effects: list[Effect] = []
         errors = [self._leave_one(leaving, effects) for leaving in leavings]
         if ErrorCode.none in errors:
@@ -192,7 +195,8 @@ class Group:
     ) -> ErrorCode:
         """Check a commit. A member's commit counts as a heartbeat.
 
-        Simple consumers and tools commit with generation -1 and no member id, only while Empty.
+        Simple consumers and tools commit with generation -1 and without a member id. Such a commit
+        is valid only while the group is Empty.
         """
         if self.state is State.DEAD:
             return ErrorCode.coordinator_not_available
@@ -222,7 +226,7 @@ class Group:
         return effects
 
     def extend_sessions(self, now_ms: int) -> None:
-        """Extend all sessions: members could not reach the coordinator meanwhile."""
+        """Extend all sessions after a time in which members could not reach the coordinator."""
         for member in self.members.values():
             if not member.new:
                 self._extend_session(member, now_ms)
@@ -249,9 +253,7 @@ class Group:
         return [AnswerJoin(waiter, Joined(error, joining.member_id))]
 
     def _has_room_for(self, member_id: str) -> bool:
-        """Return whether the member has a place: by arrival in a rebalance, otherwise
-        as a member.
-        """
+        """Return True if there is room. In a rebalance, only members that wait to join count."""
         member = self.members.get(member_id)
         if self.state is State.EMPTY:
             return True
@@ -261,7 +263,7 @@ class Group:
         return member is not None or len(self.members) < self._settings.members_max
 
     def _speaks(self, joining: Joining) -> bool:
-        """Return whether the member shares the protocol type and a protocol of all members."""
+        """Return True if the member has the protocol type and a protocol of all members."""
         if self.state is State.EMPTY:
             return bool(joining.protocol_type and joining.protocols)
         if joining.protocol_type != self.protocol_type:
@@ -302,8 +304,8 @@ class Group:
         self._pending.discard(member_id)
         self._roster.add(member)
         self._roster.await_join(member, waiter)
-        # A new member cannot send heartbeats before it has its id, and a client that gave up would
-        # stay.
+        # A new member cannot send heartbeats before it receives its id. Without this timeout, a
+        # client that gave up would remain a member.
         self._sessions.set(member_id, now_ms + self._settings.new_member_timeout_ms)
         return self._rebalance_or_complete(now_ms)
 
@@ -313,8 +315,8 @@ class Group:
         leads = member.member_id == self.leader
         if self.state is State.EMPTY:
             return self._refuse_join(joining, waiter, ErrorCode.unknown_member_id)
-        # Its first answer may have been lost, or a follower only asks again: that is no reason to
-        # rebalance. A leader that rejoins a stable group has seen topics change.
+        # An unchanged JoinGroup causes no rebalance, because its first answer may have been lost.
+        # But a leader that rejoins a stable group has seen topics change.
         if unchanged and (
             self.state is State.COMPLETING_REBALANCE or (self.state is State.STABLE and not leads)
         ):
@@ -339,9 +341,9 @@ class Group:
             return effects + self._prepare_rebalance(now_ms)
         if self.state is not State.STABLE:
             return effects + self._complete_join_if_all_are_here(now_ms)
-        # Kafka compares the protocol, not the metadata. The metadata of an assignor may contain
-        # what the member owned before its restart, and static members are meant to survive a
-        # restart.
+        # Kafka compares the protocol, not the metadata. The metadata of an assignor may contain the
+        # partitions that the member owned before its restart. Static members are meant to survive a
+        # restart without a rebalance.
         if self._roster.most_wanted_protocol() != self.protocol:
             return effects + self._rebalance_or_complete(now_ms)
 
@@ -351,7 +353,7 @@ class Group:
             joined = self._joined(member)
             if joining.skip_supported:
                 joined = joined._replace(skip_assignment=self.leader == member_id)
-            else:  # an old client that believes it leads would assign again
+            else:  # an old client would assign again if it were named as leader
                 joined = joined._replace(leader=old_leader, members=())
             return self._answer_join(member, joined)
 
@@ -408,9 +410,7 @@ class Group:
         return self._roster.awaiting_join == len(self.members) and not self._pending
 
     def _complete_join_if_all_are_here(self, now_ms: int) -> list[Effect]:
-        """Complete the join if every member has joined. Only time ends the first one of an empty
-        group.
-        """
+        """Complete the join if every member has joined. The initial join always runs to its end."""
         if self.state is not State.PREPARING_REBALANCE or self._initial:
             return []
         return self._complete_join(now_ms) if self._all_are_here() else []
@@ -426,7 +426,7 @@ class Group:
         return self._complete_join(now_ms)
 
     def _complete_join(self, now_ms: int) -> list[Effect]:
-        """Begin the next generation with the members that joined; absent static members stay."""
+        """Begin the next generation with the members that joined and with absent static members."""
         self._join_at_ms = None
         for member in list(self.members.values()):
             if not member.join_waiters and member.instance_id is None:
@@ -458,7 +458,7 @@ class Group:
 
         def then(now_ms: int) -> list[Effect]:
             if not self._assigning or self.generation != generation:
-                return []  # another rebalance has begun, and its result is stored in turn
+                return []  # another rebalance has begun, and stores its own result
             self._assigning = False
             self._become(State.STABLE)
             effects: list[Effect] = []
@@ -466,7 +466,8 @@ class Group:
                 member.assignment = assignments.get(member.member_id, b"")
                 answers = self._answer_sync(member, self._synced(member))
                 effects += answers
-                if answers:  # a session that expired meanwhile was ignored; it continues from here
+                # The session may have expired while the answer was pending. It starts again.
+                if answers:
                     self._extend_session(member, now_ms)
             return effects
 
@@ -508,7 +509,7 @@ class Group:
         if member is None:
             self._pending.discard(member_id)
         elif (member.join_waiters or member.sync_waiters) and not member.new:
-            # A member that waits for an answer is alive; its session continues with the answer
+            # A member that waits for an answer is alive. Its session starts again with the answer.
             return []
         else:
             effects += self._dismiss(member_id)
@@ -519,7 +520,7 @@ class Group:
         return effects
 
     def _dismiss(self, member_id: str) -> list[Effect]:
-        """Remove the member. A waiter of it may return as a new member."""
+        """Remove the member, and answer its waiters with an error."""
         member = self.members[member_id]
         gone = ErrorCode.unknown_member_id
         effects = [

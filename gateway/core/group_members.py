@@ -47,8 +47,8 @@ class Joining:
     instance_id: str | None = None
     client_id: str = ""
     client_host: str = ""
-    id_required: bool = True  # JoinGroup v4: a new dynamic member must return with its id
-    skip_supported: bool = True  # JoinGroup v9: a static leader may skip the assignment
+    id_required: bool = True  # True from JoinGroup v4: a new dynamic member must return with its id
+    skip_supported: bool = True  # True from JoinGroup v9: a static leader may skip the assignment
 
 
 class Syncing(NamedTuple):
@@ -70,7 +70,7 @@ class Leaving(NamedTuple):
 
 
 class JoinedMember(NamedTuple):
-    """A member, as the leader receives it."""
+    """One member in the JoinGroup answer to the leader."""
 
     member_id: str
     instance_id: str | None
@@ -148,7 +148,7 @@ class GroupMember:
     rebalance_timeout_ms: int
     protocols: Protocols
     assignment: bytes = b""
-    new: bool = False  # has not finished a join, so it cannot send heartbeats yet
+    new: bool = False  # True until the member finishes a join; it cannot send heartbeats before
     join_waiters: list[object] = field(default_factory=list[object])
     sync_waiters: list[object] = field(default_factory=list[object])
 
@@ -176,21 +176,24 @@ class GroupMember:
 
 
 class AnswerJoin(NamedTuple):
-    """Answer this waiter with `joined`. Once for each waiter."""
+    """The effect of answering a JoinGroup waiter. Each waiter is answered once."""
 
     waiter: object
     joined: Joined
 
 
 class AnswerSync(NamedTuple):
-    """Answer this waiter with `synced`. Once for each waiter."""
+    """The effect of answering a SyncGroup waiter. Each waiter is answered once."""
 
     waiter: object
     synced: Synced
 
 
 class Persist(NamedTuple):
-    """Store the membership, then call `then(now_ms)`. If that fails, call `abandon`."""
+    """The effect of storing the membership. The caller then calls `then(now_ms)`.
+
+    If the membership cannot be stored, the caller calls `abandon` instead.
+    """
 
     membership: GroupMembership
     then: Callable[[int], list[Effect]]

@@ -1,4 +1,4 @@
-"""Which committed offsets of a group have expired. Pure.
+"""Decides which committed offsets of a group have expired. Pure.
 
 Source: Kafka, ClassicGroup.offsetExpirationCondition and OffsetMetadataManager (KIP-211).
 """
@@ -18,10 +18,10 @@ CONSUMER = "consumer"
 
 
 class GroupAge(NamedTuple):
-    """The facts of a group that expiry depends on. Wall time in milliseconds."""
+    """The facts of a group that expiry depends on. Times are wall-clock milliseconds."""
 
     state: State
-    protocol_type: str | None  # None: the group never had a member, only commits
+    protocol_type: str | None  # None if the group never had a member, only commits
     empty_since_ms: int
     subscribed: frozenset[str] | None  # topics of a Stable consumer group; None if unknown
 
@@ -35,7 +35,7 @@ def expired(
 ) -> list[TopicIdPartition]:
     """Return the keys whose committed offset has expired.
 
-    Offsets of a deleted topic expire at the same age; no client can fetch them meanwhile.
+    Offsets of a deleted topic expire at the same age. No client can fetch them before.
     """
     found: list[TopicIdPartition] = []
     for key, committed in offsets.items():
@@ -55,7 +55,10 @@ def expired(
 def expires_at_ms(
     offsets: Iterable[CommittedOffset], empty_since_ms: int, retention_ms: int
 ) -> int:
-    """Return the time before which no offset of an empty group expires; 0 if it has none."""
+    """Return the time before which no offset of an empty group expires.
+
+    Returns 0 if the group has no offsets.
+    """
     return min(
         (
             committed.expire_time_ms
@@ -97,7 +100,7 @@ def subscribed_topics(
 
 
 def _subscription(metadata: bytes) -> list[str]:
-    """Decode a subscription. Raises struct.error or ValueError for other bytes."""
+    """Decode a subscription. Raises struct.error or ValueError for invalid bytes."""
     _, count = struct.unpack_from(">hi", metadata)
     at = 6
     topics: list[str] = []

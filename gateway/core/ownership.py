@@ -20,7 +20,7 @@ from ledger.crc32c import crc32c
 from ledger.errors import CorruptFormat
 
 FORMAT = 1
-PARTITIONS_MAX = 100_000  # 600 kB; a node may hold a little less than 1 MiB
+PARTITIONS_MAX = 100_000  # 600 kB when encoded; a node may hold almost 1 MiB
 _MAGIC = b"OW"
 _HEAD = ">2sBI"
 _HEAD_BYTES = 7
@@ -46,7 +46,7 @@ class Owners:
     def __init__(self) -> None:
         """Create the owners of a topic without partitions."""
         self._holders: tuple[Incarnation, ...] = (NOBODY,)
-        self._slots: array[int] = array("H")  # index into holders
+        self._slots: array[int] = array("H")  # for each partition, an index into the holders
         self._epochs: array[int] = array("i")
 
     def __len__(self) -> int:
@@ -68,7 +68,7 @@ class Owners:
         ]
 
     def owner(self, partition: int) -> Incarnation:
-        """Return the owner; `NOBODY` also for a partition that is not in the node yet."""
+        """Return the owner, or `NOBODY` if the partition is free or not in the node yet."""
         slots = self._slots
         return self._holders[slots[partition]] if 0 <= partition < len(slots) else NOBODY
 
@@ -84,7 +84,7 @@ class Owners:
         return [partition for partition, slot in enumerate(self._slots) if slot == wanted]
 
     def free(self, partitions: int, gone: Callable[[Incarnation], bool]) -> list[int]:
-        """Return those of the first `partitions` without an owner or with one that is `gone`."""
+        """Return the partitions below `partitions` that have no owner or a `gone` owner."""
         lost = {
             slot for slot, holder in enumerate(self._holders) if holder == NOBODY or gone(holder)
         }

@@ -1,9 +1,9 @@
-"""Tracks the idempotent producers of one partition: which batch is next, which is a retry.
+"""Tracks the idempotent producers of one partition, to tell the next batch from a retry.
 
 Each producer id has its last batches {epoch, first and last sequence, base offset}. A retry is
-searched among the newest five of the current epoch, as in Kafka. The newest five durable batches
-and all accepted after them are kept. So the state as of any offset at or above the durable end can
-be encoded, however many batches a client has in flight.
+searched among the newest five batches of the current epoch, as in Kafka. The newest five durable
+batches and all batches accepted later are kept. So the state as of any offset at or above the
+durable end can be encoded, however many batches a client has in flight.
 
 Pure. Source: Kafka, ProducerStateManager, ProducerAppendInfo and ProducerStateEntry.
 """
@@ -19,9 +19,9 @@ from kio.schema.errors import ErrorCode
 
 WINDOW = 5
 SEQUENCE_MAX = 2**31 - 1
-_STATE = Struct(">BI")  # version, producers
-_PRODUCER = Struct(">qqB")  # id, last used ms, batches
-_BATCH = Struct(">hiiqq")  # epoch, first and last sequence, base offset, timestamp
+_STATE = Struct(">BI")  # header of the state: version, number of producers
+_PRODUCER = Struct(">qqB")  # one producer: id, last use in ms, number of batches
+_BATCH = Struct(">hiiqq")  # one batch: epoch, first and last sequence, base offset, timestamp
 _VERSION = 1
 
 
@@ -36,7 +36,7 @@ class AcceptedBatch(NamedTuple):
 
     @property
     def end_offset(self) -> int:
-        """The offset after its last record."""
+        """The offset after the last record of the batch."""
         return self.base_offset + sequence_distance(self.first_sequence, self.last_sequence) + 1
 
 
@@ -46,9 +46,9 @@ class _Producer:
     __slots__ = ("batches", "used_ms")
 
     def __init__(self) -> None:
-        # In the order of their offsets; never empty once accepted or loaded.
+        # Batches in the order of their offsets. Never empty once a batch was accepted or loaded.
         self.batches: deque[AcceptedBatch] = deque()
-        # When the last batch was accepted, wall clock.
+        # Wall-clock time at which the last batch was accepted.
         self.used_ms = 0
 
     def forget_before(self, offset: int) -> None:
@@ -81,8 +81,11 @@ class ProducerStates:
     def check(
         self, producer_id: int, epoch: int, first_sequence: int, records: int
     ) -> AcceptedBatch | ErrorCode:
-        """Return `ErrorCode.none` if the batch is the next, the accepted batch that it is a retry
-        of, or the error with which it is refused."""
+        """Check a batch against the state of its producer.
+
+        Returns `ErrorCode.none` if the batch is the next one. For a retry, returns the batch that
+        was accepted before. Otherwise returns the error for the producer.
+        """
         producer = self._producers.get(producer_id)
         if producer is None:
             return ErrorCode.none
@@ -134,9 +137,9 @@ class ProducerStates:
             del self._producers[producer_id]
 
     def encode(self, end_offset: int) -> bytes:
-        """Encode the state after every batch below `end_offset`, and no later one.
+        """Encode the state after all batches below `end_offset`, without any later batch.
 
-        From now on it is never called with a lower offset.
+        A later call never has a lower offset.
         """
         parts: list[bytes] = []
         count = 0
@@ -150,7 +153,7 @@ class ProducerStates:
         return _STATE.pack(_VERSION, count) + b"".join(parts)
 
     def load(self, data: bytes) -> None:
-        """Replace the state by an encoded one; b"" has no producers. Raises ValueError."""
+        """Replace the state by the decoded `data`; b"" has no producers. Raises ValueError."""
         self._producers.clear()
         if not data:
             return

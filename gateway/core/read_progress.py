@@ -33,20 +33,20 @@ ReadKey = tuple[UUID, int]
 
 
 class LastFetch(NamedTuple):
-    """The newest fetch of a partition. `offset` is that of the next record its reader needs."""
+    """The newest fetch of a partition. `offset` is the offset of the next record to read."""
 
     offset: int
-    at_ms: int  # wall clock
+    at_ms: int  # wall-clock time of the fetch
     client: str
     host: str
 
 
 class ReadGroup(NamedTuple):
-    """A read-only group: the whole of it, or the partitions and clients of one broker."""
+    """A read-only group, either whole or limited to the partitions and clients of one broker."""
 
     name: str
     fetches: dict[ReadKey, LastFetch]
-    clients: dict[tuple[str, str], int]  # client id and host: time of the last fetch
+    clients: dict[tuple[str, str], int]  # time of the last fetch, by client id and host
 
 
 class _Reader:
@@ -59,11 +59,11 @@ class _Reader:
         self.name = name
         # The part of the name that is the same after a restart; None for a batch query.
         self.query = query
-        # The group expires when its last fetch is older.
+        # The group expires this many milliseconds after its last fetch.
         self.idle_ms_max = idle_ms_max
         # The time of the last fetch, wall clock.
         self.seen_ms = 0
-        # The newest fetch of each partition. Counted in `ReadProgress._partitions`.
+        # The newest fetch of each partition. `ReadProgress._partitions` counts these entries.
         self.fetches: dict[ReadKey, LastFetch] = {}
         # The last fetch of each (client id, host), the oldest first; at most `clients_max`.
         self.clients: OrderedDict[tuple[str, str], int] = OrderedDict()
@@ -81,9 +81,9 @@ class ReadProgress:
         self._limits = limits
         # By group id, the group with the oldest last fetch first; at most `groups_max`.
         self._readers: OrderedDict[str, _Reader] = OrderedDict()
-        # The streaming queries among them, by `query`: one group for each.
+        # The groups of streaming queries, by `query`. Each query has one group.
         self._by_query: dict[str, _Reader] = {}
-        # By client id, for exactly the clients in `_Reader.clients`.
+        # The group of each client, by client id. Contains exactly the clients in `_Reader.clients`.
         self._by_client: dict[str, _Reader] = {}
         # The number of partitions of all groups; at most `positions_max`.
         self._partitions = 0
@@ -141,7 +141,10 @@ class ReadProgress:
         return reader
 
     def _make_room(self, reader: _Reader) -> bool:
-        """Count one more partition, evicting other groups if need be. False if there is no room."""
+        """Count one more partition, evicting other groups if necessary.
+
+        Returns False if there is no room.
+        """
         while self._partitions >= self._limits.positions_max:
             oldest = next(iter(self._readers.values()))
             if oldest is reader:
@@ -171,7 +174,7 @@ class ReadProgress:
             self._remove(reader)
 
     def forget_topic(self, topic_id: UUID) -> None:
-        """Drop a deleted topic, and the groups that read no other."""
+        """Drop a deleted topic, and the groups that read no other topic."""
         for reader in list(self._readers.values()):
             gone = [key for key in reader.fetches if key[0] == topic_id]
             for key in gone:
@@ -181,7 +184,7 @@ class ReadProgress:
                 self._remove(reader)
 
     def get(self, name: str, now_ms: int) -> ReadGroup | None:
-        """Return the group as far as this broker has seen it, or None."""
+        """Return the part of the group that this broker has seen, or None."""
         self.expire(now_ms)
         reader = self._readers.get(name)
         return None if reader is None else _group(reader)
@@ -202,9 +205,10 @@ def _group(reader: _Reader) -> ReadGroup:
 
 
 def merge_read_groups(name: str, parts: Iterable[ReadGroup]) -> ReadGroup | None:
-    """Merge the parts of a group from several brokers; None if there is none.
+    """Merge the parts of a group from several brokers. Returns None if no part has a fetch.
 
-    The later fetch counts if two brokers have one of a partition: its leader has moved.
+    If two brokers report a fetch of the same partition, its leader has moved. The later fetch then
+    counts.
     """
     fetches: dict[ReadKey, LastFetch] = {}
     clients: dict[tuple[str, str], int] = {}

@@ -1,9 +1,9 @@
 """The candidate of each stream and group: consistent hashing with bounded load.
 
-Each broker has points on a circle; each stream and each group has one. The next broker clockwise is
-the candidate, unless it has its share already. The result depends only on the brokers and the
-topics, not on what happened before. Source: DistributedLog, "Ownership tracking" (seed 000);
-Mirrokni, Thorup and Zadimoghaddam, "Consistent Hashing with Bounded Loads".
+Each broker has many points on a circle. Each stream and each group has one point. The next broker
+clockwise is the candidate, unless this broker already has its share. The result depends only on the
+brokers and the topics, not on what happened before. Source: DistributedLog, "Ownership tracking"
+(seed 000); Mirrokni, Thorup and Zadimoghaddam, "Consistent Hashing with Bounded Loads".
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from hashlib import shake_128
 from struct import unpack
 from uuid import UUID
 
-POINTS_PER_NODE = 256  # the shares of the circle then differ by about a sixteenth
-SLACK_PERCENT = 10  # how far one broker may exceed the mean; more slack moves fewer streams
+POINTS_PER_NODE = 256  # with 256 points, shares of the circle differ by about a sixteenth
+SLACK_PERCENT = 10  # excess of one broker over the mean; more slack moves fewer streams
 
 _POINT_BYTES = 8
 
@@ -79,7 +79,7 @@ class Assignment:
 
     No broker has more than its share of all streams and, where possible, of the partitions of one
     topic. `topics` are (id, partitions) of all topics, in any order. `before` is an earlier
-    assignment; it only saves work if ring and topics are the same.
+    assignment. It only saves work, and only if the ring and the topics are the same.
     """
 
     __slots__ = ("_chosen", "_known", "_places", "_ring")
@@ -91,7 +91,7 @@ class Assignment:
         known = before is not None and before._ring is ring
         self._known: dict[UUID, array[int]] = before._places if before and known else {}
         self._places: dict[UUID, array[int]] = {}
-        self._chosen: dict[UUID, array[int]] = {}  # node ids
+        self._chosen: dict[UUID, array[int]] = {}  # node id of each partition, by topic
         if not ring.nodes:
             return
         ordered = sorted(topics, key=lambda topic: topic[0].bytes)
@@ -102,18 +102,21 @@ class Assignment:
         self._known = {}
 
     def candidate(self, topic_id: UUID, partition: int) -> int | None:
-        """Return the candidate's node id, or None without a broker or such a stream."""
+        """Return the candidate's node id, or None if there is no broker or no such stream."""
         chosen = self._chosen.get(topic_id)
         if chosen is None or not 0 <= partition < len(chosen):
             return None
         return chosen[partition]
 
     def candidates(self, topic_id: UUID) -> Sequence[int]:
-        """Return the node id for each partition of the topic; empty for an unknown topic."""
+        """Return the node id for each partition. The result is empty for an unknown topic."""
         return self._chosen.get(topic_id, ())
 
     def successors(self, topic_id: UUID, partition: int) -> Sequence[int]:
-        """Return all nodes clockwise from the stream's point; empty for an unknown stream."""
+        """Return all nodes clockwise from the stream's point.
+
+        The result is empty for an unknown stream.
+        """
         places = self._places.get(topic_id)
         if places is None or not 0 <= partition < len(places):
             return ()
@@ -140,7 +143,10 @@ class Assignment:
     def _next(
         self, place: int, loads: list[int], share: int, topic_loads: list[int], topic_share: int
     ) -> int:
-        """Return the first node clockwise with room, if possible also with room for this topic."""
+        """Return the first node clockwise that has room.
+
+        A node that also has room for this topic is preferred.
+        """
         index = {node: at for at, node in enumerate(self._ring.nodes)}
         order = [index[node] for node in self._ring.successors(place)]
         free = [at for at in order if loads[at] < share]

@@ -27,9 +27,9 @@ class Roster:
     def __init__(self) -> None:
         self.members: dict[str, GroupMember] = {}
         self.leader: str | None = None
-        self.instances: dict[str, str] = {}  # static members: instance id -> member id
+        self.instances: dict[str, str] = {}  # member id of each static member, by instance id
         self.awaiting_join = 0  # members whose JoinGroup is unanswered
-        # Protocol name -> number of members that support it
+        # Number of members that support each protocol, by protocol name.
         self._supported: Counter[str] = Counter()
 
     def add(self, member: GroupMember) -> None:
@@ -60,7 +60,7 @@ class Roster:
         member.rebalance_timeout_ms = joining.rebalance_timeout_ms
 
     def rename(self, old_id: str, new_id: str) -> GroupMember:
-        """Give the static member a new id; it keeps its place and its role."""
+        """Give the static member a new id. The member keeps its place and its role."""
         member = self.members[old_id]
         assert member.instance_id is not None
         member.member_id = new_id
@@ -85,7 +85,7 @@ class Roster:
         return waiters
 
     def elect_leader(self) -> bool:
-        """Elect a member that has joined. Returns False if no member has."""
+        """Elect a member that has joined. Returns False if no member has joined."""
         leader = self.members.get(self.leader or "")
         if leader is not None and leader.join_waiters:
             return True

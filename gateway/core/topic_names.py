@@ -16,7 +16,7 @@ _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def topic_name_fault(name: str) -> str | None:
-    """Return why `name` is not a legal topic name, with Kafka's text, or None if it is."""
+    """Return why `name` is not a legal topic name, with Kafka's text, or None if it is legal."""
     if not name:
         return "the empty string is not allowed"
     if name in (".", ".."):
@@ -35,7 +35,10 @@ def topic_name_fault(name: str) -> str | None:
 
 
 def collision_key(name: str) -> str:
-    """Return a key that is equal for two names that collide: Kafka's metrics mix up . and _."""
+    """Return a key that is equal for two names that collide.
+
+    Names collide if they differ only in . and _, which Kafka's metrics mix up.
+    """
     return name.replace(".", "_")
 
 

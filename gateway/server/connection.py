@@ -24,10 +24,12 @@ from ledger.ids import Buffer
 FETCH = 1
 
 HOT_KEYS = frozenset((PRODUCE, FETCH))
-"""Produce and Fetch start at once; other requests wait for a slow one before them, as in Kafka."""
+"""Requests with these keys start at once. Others wait for a slow request before them,
+as in Kafka.
+"""
 
 WRITE_HIGH_BYTES = 256 * 1024
-"""With more unsent bytes than this, the connection reads no requests."""
+"""The connection reads no requests while it has more unsent bytes than this."""
 
 FRAMES_PER_TURN_MAX = 64
 """After this many frames in one turn of the loop, other connections have their turn."""
@@ -49,7 +51,7 @@ _WRITING, _TURN, _CLOSING = int(_Hold.WRITING), int(_Hold.TURN), int(_Hold.CLOSI
 
 
 class _Slot(ReplySlot):
-    """A place in the reply queue whose reply a handler still owes."""
+    """The place of a reply in the reply queue, from the request until its handler has finished."""
 
     __slots__ = ("connection", "future", "request")
 
@@ -57,7 +59,8 @@ class _Slot(ReplySlot):
         super().__init__(frame_bytes)
         self.connection = connection
         self.request = request
-        # The future of the handler's result, once there is one; a Fetch is cancelled through it.
+        # The future of the handler's result, or None if the handler returned no future. A waiting
+        # Fetch is cancelled through this future.
         self.future: asyncio.Future[Any] | None = None
 
     def follow(self, future: asyncio.Future[Any]) -> None:
@@ -79,7 +82,10 @@ class _Slot(ReplySlot):
 
 
 class Connection(asyncio.BufferedProtocol):
-    """Exists from accept until its last request has finished, even if the peer left before."""
+    """One client connection.
+
+    The object exists from accept until the last request has finished, even if the peer left before.
+    """
 
     __slots__ = (
         "_chain",
@@ -103,18 +109,20 @@ class Connection(asyncio.BufferedProtocol):
 
     def __init__(self, registry: ConnectionRegistry) -> None:
         self._registry = registry
-        # Bytes received and not yet taken as frames.
+        # Collects received bytes until they are taken as frames.
         self._reader = FrameReader(registry.scratch, registry.limits.frame_bytes_max)
-        # From connection_made until connection_lost.
+        # Set from connection_made until connection_lost, None otherwise.
         self._transport: asyncio.Transport | None = None
         self._peer: Peer | None = None  # set once, by connection_made
-        # `_Hold` reasons. The transport reads only while it is 0; CLOSING is never cleared.
+        # The `_Hold` reasons that apply now. The transport reads only while this value is 0.
+        # CLOSING is never cleared.
         self._held = 0
         # Unanswered requests in request order, each with the place of its reply.
         self._replies = ReplyQueue()
-        # Slots of cold requests that wait for an earlier cold one, each with a coroutine if its
-        # handler was already called. `_chain_task` runs them one after another. It is set until the
-        # last of them has finished, which keeps the order; None otherwise.
+        # Slots of cold requests that wait for an earlier cold request. A slot has a coroutine if
+        # its handler was already called. `_chain_task` runs the requests one after another, which
+        # keeps their order. The task is set until the last request has finished, and None
+        # otherwise.
         self._chain: deque[tuple[_Slot, Handle, Any]] = deque()
         self._chain_task: asyncio.Task[None] | None = None
         # Framed replies that leave with the next write. `_flush_due` is True while a callback
@@ -124,19 +132,21 @@ class Connection(asyncio.BufferedProtocol):
         # Bytes of partial and waiting frames, as counted in the memory of the process.
         self._memory_bytes = 0
         self._timeouts = ConnectionTimeouts()
-        # Counters that only grow; `ConnectionTimeouts` compares them about once a second.
+        # Counters that only grow. `ConnectionTimeouts` compares them about once a second.
         self.frames: int = 0
         self.received_bytes = 0
         self.written_bytes = 0
-        # The largest single write so far: one large reply is no sign of a peer that does not read.
+        # The largest single write so far. It is subtracted from the unsent bytes, because one large
+        # reply is no sign of a peer that does not read.
         self.largest_write = 0
-        # Set once: the peer is gone. Replies are dropped, and the last one removes the connection.
+        # True once the peer is gone. Replies are then dropped, and the last reply removes the
+        # connection.
         self.lost = False
 
     # --- what the transport calls ---------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports are Transports in all but name.
+        # uvloop's transports have the methods of Transport, but do not inherit from this class.
         self._transport = transport = cast(asyncio.Transport, transport)
         self._peer = peer_of(transport)
         transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
@@ -310,7 +320,7 @@ class Connection(asyncio.BufferedProtocol):
     def _bound_waiting(self) -> None:
         """Stop reading, or close, if too many bytes wait for earlier replies.
 
-        A client may expect one large reply, so the largest does not count against it.
+        The largest waiting reply is not counted, because a client may expect one large reply.
         """
         replies, bytes_max = self._replies, self._registry.limits.write_buffer_bytes_max
         if replies.waiting_bytes > bytes_max:
@@ -331,7 +341,7 @@ class Connection(asyncio.BufferedProtocol):
             self._drain()
 
     def _drain(self) -> None:
-        """Pass on the replies at the front that are ready, and read on if few are left."""
+        """Pass on the ready replies at the front, and read on if few requests are unanswered."""
         replies = self._replies
         freed = replies.drain(self._out)
         if freed:
@@ -418,7 +428,7 @@ class Connection(asyncio.BufferedProtocol):
         self._registry.memory.wait(self.on_memory)
 
     def on_memory(self) -> None:
-        """Read on: memory for requests was returned."""
+        """Read requests again after memory for requests was returned."""
         if self._held & _MEMORY and not self.lost:
             self._release(_MEMORY)
 
@@ -442,7 +452,7 @@ class Connection(asyncio.BufferedProtocol):
             self._close()
 
     def abort_if_unanswered(self) -> None:
-        """End the connection if it owes a reply: the reply may be outdated."""
+        """End the connection if a reply is missing or unsent, because it may be outdated."""
         if self._replies or self._out:
             self._out = []
             self._replies.sent()
@@ -456,7 +466,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def _refuse(self, reason: str) -> None:
-        """Log bytes that no client sends, and close. Earlier requests are still answered."""
+        """Log bytes that no Kafka client sends, and close. Earlier requests are still answered."""
         self._registry.refused += 1
         self._registry.warn("connection refused", self._peer, reason)
         self.close_when_answered()
@@ -484,7 +494,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def waits_for_us(self) -> bool:
-        """True if this side stopped reading or owes a reply, so the peer may be silent."""
+        """True if this side stopped reading or has not replied yet, so the peer may be silent."""
         return bool(self._held or self._replies)
 
     @property

@@ -31,7 +31,8 @@ UNKNOWN_SERVER_ERROR = -1
 REQUEST_TIMED_OUT = 7
 UNSUPPORTED_VERSION = 35
 
-_HEAD = struct.Struct(">hhih")  # key, version, correlation id, length of the client id
+# Request header: key, version, correlation id, length of the client id
+_HEAD = struct.Struct(">hhih")
 _head_of = _HEAD.unpack_from
 _HEAD_BYTES = _HEAD.size
 _CLIENT_IDS_MAX = 1024
@@ -42,22 +43,24 @@ class RequestRefused(Exception):
 
 
 class _Route(NamedTuple):
-    """The handler and codec of one key and version. Built at first use: schemas load lazily."""
+    """The handler and codec of one key and version. Built at first use, because schemas load
+    lazily.
+    """
 
-    version: int  # of the reply
+    version: int  # version of the reply
     handle: Handle
-    codec: RequestCodec | None  # None if the body is not decoded
+    codec: RequestCodec | None  # None for a request whose body is not decoded
 
 
 class Dispatcher:
     """Routes the requests of a process to the handlers of its API table."""
 
     def __init__(self, apis: Mapping[int, Api], ctx: Context) -> None:
-        self._apis = apis  # by key; never changes
+        self._apis = apis  # APIs by key; never changes
         self._ctx = ctx
         # Routes used so far, by key and version. Bounded by the versions that are served.
         self._routes: dict[tuple[int, int], _Route] = {}
-        # Decoded client ids, cleared when there are too many: clients choose them.
+        # Decoded client ids by their bytes. Emptied at the limit, because clients choose the ids.
         self._client_ids: dict[bytes, str] = {}
 
     def open(self, frame: bytes | memoryview, peer: Peer) -> tuple[Request, Handle]:
@@ -80,11 +83,14 @@ class Dispatcher:
         return Request(key, route.version, correlation_id, client_id, peer, body), route.handle
 
     def start(self, request: Request, handle: Handle) -> Any:
-        """Call the handler. Returns a Result, or a future or coroutine of one."""
+        """Call the handler. Returns a Result, or a future or coroutine of a Result."""
         return handle(request, self._ctx)
 
     def encode(self, request: Request, result: Any) -> list[Buffer] | tuple[Buffer, ...]:
-        """Encode a Result, without the frame size; () if there is no reply. Raises TypeError."""
+        """Encode a Result without the frame size. Raises TypeError.
+
+        Returns () if the request gets no reply.
+        """
         if isinstance(result, Reply):
             return encode_response(request.key, request.version, request.correlation_id, result)
         if isinstance(result, list | tuple):
@@ -97,8 +103,8 @@ class Dispatcher:
         """Encode the reply of a failed handler.
 
         Raises RequestRefused if the API has no error field. A producer receives REQUEST_TIMED_OUT,
-        the only code that means "unknown": after UNKNOWN_SERVER_ERROR an idempotent producer
-        assigns its batch a new sequence, which duplicates it. Source: KAFKA-14034.
+        the only code that means "unknown". After UNKNOWN_SERVER_ERROR, an idempotent producer would
+        assign a new sequence to its batch, which duplicates the batch. Source: KAFKA-14034.
         """
         name = self._apis[request.key].name
         logger().error(

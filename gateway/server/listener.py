@@ -23,7 +23,10 @@ class Server:
         limits: ConnectionLimits,
         stall_s_max: float | None = None,
     ) -> None:
-        """`stall_s_max`: see `StallDetector`. None if no other broker can take over."""
+        """Create the listener. `stall_s_max` is the limit of the `StallDetector`.
+
+        It is None if no other broker can take over.
+        """
         self._stall_s_max = stall_s_max
         self._dispatcher = dispatcher
         self._limits = limits
@@ -34,12 +37,12 @@ class Server:
 
     @property
     def registry(self) -> ConnectionRegistry:
-        """Return what the connections share. Only after `start`."""
+        """Return the registry of the connections. Valid only after `start`."""
         assert self._registry is not None
         return self._registry
 
     async def start(self, host: str, port: int) -> None:
-        """Listen. Port 0 takes any free one, which `self.port` then holds. Raises OSError."""
+        """Listen. Port 0 selects a free port, which `self.port` then holds. Raises OSError."""
         registry = ConnectionRegistry(self._dispatcher, self._limits, self._stall_s_max)
         self._registry = registry
         self._listener = await registry.loop.create_server(
@@ -50,7 +53,7 @@ class Server:
         registry.start()
 
     async def stop(self, drain_s: float = DRAIN_S) -> None:
-        """Stop accepting and reading; answer the requests at hand within `drain_s` seconds.
+        """Stop accepting and reading, and answer open requests for up to `drain_s` seconds.
 
         Then abort the connections that remain. Their handlers are not cancelled here: the
         components behind the handlers stop next and end them.

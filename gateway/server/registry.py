@@ -18,7 +18,7 @@ CHECK_INTERVAL_S: Final = 1.0
 
 
 class RegisteredConnection(Protocol):
-    """What the registry and the listener need of a connection."""
+    """The methods of a connection that the registry and the listener call."""
 
     def check(self, now_s: float) -> None:
         """End the connection if it exceeded a timeout."""
@@ -38,9 +38,9 @@ class RegisteredConnection(Protocol):
 
 
 class ConnectionRegistry:
-    """Admits, counts and checks connections. Created on a running loop, one for each listener.
+    """The connections of one listener, which the registry admits, counts and checks.
 
-    Source: Kafka, `ConnectionQuotas`.
+    Created on a running loop. Source: Kafka, `ConnectionQuotas`.
     """
 
     def __init__(
@@ -49,9 +49,12 @@ class ConnectionRegistry:
         limits: ConnectionLimits,
         stall_s_max: float | None = None,
     ) -> None:
-        """`stall_s_max`: after a longer stall of the process, no earlier reply is sent."""
+        """Create a registry without connections.
+
+        After a stall of the process longer than `stall_s_max`, no earlier reply is sent.
+        """
         self.loop = asyncio.get_running_loop()
-        # None in a process that no other broker replaces: an old reply is still true there.
+        # None if no other broker can replace this process. An old reply is then still valid.
         self.stall_detector = (
             None if stall_s_max is None else StallDetector(self.loop, stall_s_max, self._abort_all)
         )
@@ -62,12 +65,12 @@ class ConnectionRegistry:
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         # Every admitted connection with its address, from `admit` until `remove`.
         self.connections: dict[RegisteredConnection, str] = {}
-        # Set while `connections` is empty. The listener waits for it when it stops.
+        # Set while `connections` is empty. The stopping listener waits for this event.
         self.empty = asyncio.Event()
         self.empty.set()
-        # Connections that ended because of what the peer sent or failed to send. Only grows.
+        # Number of connections that were ended for invalid requests or timeouts. Only grows.
         self.refused = 0
-        # Connections for each address; an address without connections has no key.
+        # Number of connections by address. An address without connections has no key.
         self._by_host: Counter[str] = Counter()
         self._throttle = Throttle()
         # The next check of all connections. None before `start` and after `stop`.

@@ -29,10 +29,11 @@ class ReplySlot:
     __slots__ = ("frame_bytes", "ready", "reply", "waiting_bytes")
 
     def __init__(self, frame_bytes: int) -> None:
-        # Memory that the request occupies until its reply has left the queue. 0 if none is counted.
+        # Memory that the request occupies until its reply has left the queue. 0 if no memory is
+        # counted.
         self.frame_bytes = frame_bytes
-        # Set once: by `fill` or `end`, or by the connection when it is lost before the handler ran.
-        # Ready slots leave only from the front.
+        # True after `fill` or `end`, or after the connection was lost before the handler ran. Ready
+        # slots leave the queue only from the front.
         self.ready = False
         # Set by `fill` or `end`. Empty for a request that gets no reply.
         self.reply: ReplyParts = ()
@@ -53,18 +54,22 @@ class ReplyQueue:
     )
 
     def __init__(self) -> None:
-        # Requests without a reply on its way, in request order. The connection bounds their number.
+        # Slots whose reply has not left the queue, in request order. The connection bounds their
+        # number.
         self._slots: deque[ReplySlot] = deque()
-        # Bytes of all replies of `fill` that wait for an earlier one; the sum over the slots. Error
-        # replies of `end` are small and not counted.
+        # Total bytes of the replies from `fill` that wait for an earlier reply. Error replies from
+        # `end` are small and not counted.
         self.waiting_bytes = 0
-        # The largest such reply since the last `relax`: a client may expect one large answer.
+        # Bytes of the largest waiting reply since the last `relax`. `overflows` does not count it,
+        # because a client may expect one large reply.
         self._largest_waiting = 0
         # Bytes that `pack` and `drain` appended to the caller's list since the last `sent`.
         self.ready_bytes = 0
-        # Set once, by `discard` or after a failure: replies are dropped and only counted off.
+        # Set once, by `discard` or after a failure. Replies are then dropped, but slots still leave
+        # in order.
         self.discarding = False
-        # Why a reply could not be framed: a defect of its handler. Set at most once, by `drain`.
+        # The error of a reply that could not be framed, which is a defect of its handler. Set at
+        # most once, by `drain`.
         self.failure: Exception | None = None
 
     def __len__(self) -> int:
@@ -76,7 +81,9 @@ class ReplyQueue:
         return len(self._slots)
 
     def fill(self, slot: ReplySlot, reply: ReplyParts) -> bool:
-        """Store the reply. Returns True if it is the next to leave: call `drain` then."""
+        """Store the reply. Returns True if the caller must call `drain`, because this reply is the
+        next.
+        """
         slot.reply = reply
         slot.ready = True
         if slot is self._slots[0]:
@@ -111,8 +118,9 @@ class ReplyQueue:
     def drain(self, out: list[Buffer]) -> int:
         """Append the replies at the front that are ready to `out`.
 
-        Returns the request bytes that these slots had occupied. A reply that cannot be framed, and
-        every later one, is dropped; `failure` then tells why, and the connection must end.
+        Returns the request bytes that the slots of these replies had occupied. A reply that cannot
+        be framed is dropped, as is every later reply. `failure` then holds the error, and the
+        connection must end.
         """
         slots = self._slots
         freed = 0

@@ -9,17 +9,19 @@ from collections.abc import Callable
 class RequestMemory:
     """Bytes of all requests that are being received or processed in this process.
 
-    Large frames may take three quarters of it, so that peers that announce large frames and send
-    them slowly cannot keep other clients from sending small requests.
+    Large frames may take three quarters of this memory. So peers that send large frames slowly
+    cannot keep other clients from sending small requests.
     """
 
     def __init__(self, total_bytes_max: int, frame_bytes_max: int) -> None:
-        # Bytes taken and not given back. May exceed the total by the frames of one turn.
+        # Bytes taken and not given back. May exceed the total by the frames of one turn of the
+        # loop.
         self.used_bytes = 0
         self._total_bytes_max = total_bytes_max
-        # What `admits` compares with. At least one largest frame always fits.
+        # The limit on the memory of large frames in `admits`. A frame of the largest size always
+        # fits.
         self._large_bytes_max = max(frame_bytes_max, total_bytes_max * 3 // 4)
-        # Connections that stopped reading for lack of memory. Each entry runs once.
+        # Callbacks of connections that stopped reading for lack of memory. Each callback runs once.
         self._waiting: deque[Callable[[], None]] = deque()
 
     @property
@@ -35,7 +37,7 @@ class RequestMemory:
         self.used_bytes += count
 
     def give(self, count: int) -> None:
-        """Return `count` bytes; notify the waiting connections once the memory is not full."""
+        """Return `count` bytes. Notifies the waiting connections once the memory is not full."""
         self.used_bytes -= count
         assert self.used_bytes >= 0
         if self._waiting and not self.full:
@@ -44,5 +46,8 @@ class RequestMemory:
                 on_memory()
 
     def wait(self, on_memory: Callable[[], None]) -> None:
-        """Run `on_memory` once after bytes were returned. Others may have taken them again."""
+        """Run `on_memory` once after bytes were returned.
+
+        Other connections may have taken these bytes before `on_memory` runs.
+        """
         self._waiting.append(on_memory)

@@ -1,8 +1,8 @@
 """Detects that this process stood still: it was stopped or swapped out, or its machine paused.
 
-Meanwhile another broker may have taken over, and a reply that was decided before may be outdated.
-A lease is checked before a reply is decided; the stall detector covers the time from there to the
-socket.
+During a stall another broker may have taken over, and a reply that was decided earlier may be
+outdated. The lease is checked before a reply is decided. The stall detector covers the time from
+the decision to the socket.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 
 class StallDetector:
-    """Wakes up regularly from `start` to `stop`, and calls `on_stall` if it woke up too late."""
+    """A timer that calls `on_stall` if it wakes up too late. It runs from `start` to `stop`."""
 
     __slots__ = ("_loop", "_on_stall", "_stall_s_max", "_timer", "_woken_s")
 
@@ -28,13 +28,13 @@ class StallDetector:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Wake up regularly from now on. Once."""
+        """Start to wake up regularly. Called once."""
         assert self._timer is None
         self._woken_s = self._loop.time()
         self._wake()
 
     def stop(self) -> None:
-        """Wake up no more."""
+        """Stop waking up."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,6 +1,7 @@
 """The timeouts of one connection, checked about once a second instead of by timers.
 
-The hot path only counts bytes and frames; a check compares the counters with those of the last one.
+The hot path only counts bytes and frames. A check compares the counters with their values at the
+last check.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Protocol
 from gateway.config import ConnectionLimits
 
 FRAME_BYTES_PER_S_MIN = 16 * 1024
-"""A frame may arrive for `frame_s_max` seconds, and longer only at this rate."""
+"""A frame may take `frame_s_max` seconds, plus the time that its bytes take at this rate."""
 
 IDLE = "idle"
 
@@ -30,7 +31,7 @@ class ConnectionCounters(Protocol):
 
 
 class ConnectionTimeouts:
-    """The counters at the last check, and for how many seconds nothing has moved."""
+    """The counters of a connection at the last check, and the seconds without progress."""
 
     __slots__ = (
         "checked_s",
@@ -49,9 +50,9 @@ class ConnectionTimeouts:
         # The counters at the last check.
         self.frames: int = 0
         self.received_bytes: int = 0
-        self.sent_bytes: int = 0  # written and taken by the operating system
-        # For how many seconds, up to the last check: no byte came; the same frame was incomplete;
-        # unsent bytes did not move. Each is 0 again as soon as something moves.
+        self.sent_bytes: int = 0  # bytes that the operating system has taken for sending
+        # Seconds up to the last check without a received byte, with the same incomplete frame, and
+        # with unsent bytes that did not move. Each is reset to 0 by progress.
         self.silent_s = self.partial_s = self.stalled_s = 0.0
 
     def exceeded(
