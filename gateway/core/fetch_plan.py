@@ -1,14 +1,14 @@
 """Decides the response to a Fetch: its contents, the reads that it needs, when to send it. Pure.
 
 A fetch is planned in passes over its partitions, in the order of its session. Each partition takes
-from the bytes that the earlier ones have left of the response:
+from the bytes that earlier partitions have left of the response:
 
     restart ─▶ needs_read ─┬▶ no: decided without records (an error, at the end, no room)
                            └▶ yes: the caller reads, from memory or from disk ─▶ add_records
                                    the caller cannot read ─▶ refuse
 
-After a pass, `complete` is True if the response may be sent before the client's time is over. A
-pass costs only as much as the partitions that it is given: totals are updated, not summed again.
+After a pass, `complete` is True if the response may be sent before the client's time is over. The
+cost of a pass depends only on the partitions that it is given, because totals are updated.
 Source: Kafka, ReplicaManager.readFromLog and DelayedFetch.tryComplete.
 """
 

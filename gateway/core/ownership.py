@@ -4,8 +4,8 @@
     holder:     i32 node id, u8 length, token          (the first one means "no owner")
     partitions: u16 holder each, then i32 leader epoch each; -1: not open yet
 
-A holder is one incarnation of a broker. If its token belongs to no live broker, it holds nothing,
-whatever the node contains. Values are immutable: each change creates a new one.
+A holder is one incarnation of a broker. A holder whose token belongs to no live broker owns
+nothing, whatever the node contains. Values are immutable, so each change creates a new value.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     data/metadata.sqlite · data/bookie-1[..3]/{VERSION, log-…, index/}
 
-This module chooses the adapters behind the ports; `clustered` does so for a cluster.
+This module chooses the adapters behind the ports, as `clustered` does for a cluster.
 """
 
 from __future__ import annotations

@@ -274,9 +274,7 @@ class _Supervisor:
                 self._ended(worker, code if code >= 0 else 128 - code)
 
     def _ended(self, worker: _Worker, code: int) -> None:
-        """Handle the end of a process. `code` is 128 plus the signal number if a signal
-        ended it.
-        """
+        """Handle the end of a process. `code` is 128 plus the number of a signal that ended it."""
         assert worker.process is not None and worker.process.stdout is not None
         if worker.fileno in self._selector.get_map():
             # Reads the last output; a child of the worker may hold the pipe open
